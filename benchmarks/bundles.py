@@ -24,7 +24,7 @@ from benchmarks.lib import Row, WrongAnswer, interleave, memory
 
 from onetool.bundles import BundleStore
 from onetool.bundles.bundle_store import new_id
-from onetool.bundles.filenames import folders, tool_file_names
+from onetool.bundles.filenames import directory_names, tool_file_names
 from onetool.bundles.model import BundleDraft, ToolDraft
 from onetool.bundles.records import BundleFile, ToolFile
 
@@ -326,7 +326,7 @@ def fill(folder: Path, number: int, *, bundles: int = BUNDLES) -> None:
 def make_directory(folder: Path, slug: str) -> Path:
     bundle = new_id()
     draft = BundleDraft.of({"slug": slug, "displayName": slug, "isEnabled": True})
-    place = folder / folders(slug, bundle)[0]
+    place = folder / directory_names(slug, bundle)[0]
     place.mkdir(parents=True)
     (place / "bundle.json").write_bytes(BundleFile.new(bundle, draft, START).text())
     return place

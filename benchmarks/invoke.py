@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.lib import Row, WrongAnswer, interleave_async
-from tests.http_support import page, served
+from tests.http_support import page, serve_site
 
 from onetool._tool import Tool
 from onetool.backends.http import HttpBackend
@@ -27,7 +27,7 @@ CONTEXT = ToolContext(permissions=frozenset({Permission.NETWORK}))
 
 
 def measure(rounds: int) -> list[Row]:
-    with served() as site:
+    with serve_site() as site:
         site.pages["/weather/Oslo"] = page(b'{"degrees": 7}', ("content-type", "application/json"))
         samples = asyncio.run(measure_all(rounds, site.url("")))
     return [Row("call of a stored HTTP tool, against bare httpx2", samples["tool"], samples["bare"], "us", target=1.3)]

@@ -26,7 +26,7 @@ from tests.proxy_support import HOSTILE, node_server, python_server
 from onetool.app import OneTool
 from onetool.config.model import Settings
 from onetool.logging import Log
-from onetool.stats.tokens import tokens_of, tokens_of_text
+from onetool.stats.tokens import count_text_tokens, count_tokens
 
 CALLS = 20
 SIDE_BY_SIDE = 20
@@ -202,13 +202,13 @@ def measure_tokens(folder: Path) -> Row:
 
 async def _measure_tokens(home: Path, servers: list[dict[str, Any]]) -> Row:
     async with AsyncExitStack() as stack:
-        ours = await count_tokens(await stack.enter_async_context(connect_through_onetool(home)))
+        ours = await count_client_tokens(await stack.enter_async_context(connect_through_onetool(home)))
         clients = [await stack.enter_async_context(connect_directly(server)) for server in servers]
-        theirs = sum([await count_tokens(client) for client in clients])
+        theirs = sum([await count_client_tokens(client) for client in clients])
     return Row(f"tokens a client loads, {len(servers)} real servers", [ours], [theirs], "tokens", target=0.1)
 
 
-async def count_tokens(client: Client) -> int:
+async def count_client_tokens(client: Client) -> int:
     listed = await client.list_tools()
-    tools = sum(tokens_of(tool.model_dump(mode="json", by_alias=True, exclude_none=True)) for tool in listed.tools)
-    return tools + tokens_of_text(client.instructions or "")
+    tools = sum(count_tokens(tool.model_dump(mode="json", by_alias=True, exclude_none=True)) for tool in listed.tools)
+    return tools + count_text_tokens(client.instructions or "")

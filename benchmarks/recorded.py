@@ -19,8 +19,8 @@ from benchmarks.lib import Row, WrongAnswer
 
 from onetool.stats import rollup
 from onetool.stats.record import CallRecord, Recorder, RunRecord, migrate
-from onetool.stats.report import html
-from onetool.stats.summary import PERIODS, get_usage, summarise
+from onetool.stats.report import render_html
+from onetool.stats.summary import PERIODS, get_usage, summarize
 
 CALLS, DAYS = 1_000_000, 365.0
 MAX_MS = 300.0
@@ -30,14 +30,14 @@ def measure(rounds: int, calls: int = CALLS, days: float = DAYS) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="onetool-statistics-") as place:
         file = Path(place, "stats.db")
         fill(file, calls, days)
-        if summarise(file)["total_calls"] != calls:
+        if summarize(file)["total_calls"] != calls:
             raise WrongAnswer("a summary that does not have all calls")
         many = f"of {calls:,} calls in {days:g} days"
         asked: dict[str, Callable[[], object]] = {
-            **{f"statistics {many}, {period}": partial(summarise, file, period) for period in (*PERIODS, "all")},
-            f"statistics {many}, all of a tool": partial(summarise, file, tool="pack.tool7"),
-            f"statistics {many}, month of an agent": partial(summarise, file, "month", agent="default"),
-            f"the report {many}": lambda: html(summarise(file)),
+            **{f"statistics {many}, {period}": partial(summarize, file, period) for period in (*PERIODS, "all")},
+            f"statistics {many}, all of a tool": partial(summarize, file, tool="pack.tool7"),
+            f"statistics {many}, month of an agent": partial(summarize, file, "month", agent="default"),
+            f"the report {many}": lambda: render_html(summarize(file)),
             f"the usage of a tool {many}": partial(get_usage, file, "pack.tool7"),
         }
         rows = [Row(what, [measure_cpu(ask) for _ in range(rounds)], target=MAX_MS) for what, ask in asked.items()]

@@ -76,7 +76,7 @@ def read_set(path: Path) -> RetrievalSet:
     data = json.loads(path.read_text(encoding="utf-8"))
     names = {qualify_name(tool): tool["name"] for tool in data["tools"]}
     questions = [(query["q"], query["gold"]) for query in data["queries"]]
-    return RetrievalSet(path.stem, [make_document(tool) for tool in data["tools"]], questions, names)
+    return RetrievalSet(path.stem, [build_document(tool) for tool in data["tools"]], questions, names)
 
 
 def qualify_name(tool: dict[str, Any]) -> str:
@@ -85,7 +85,7 @@ def qualify_name(tool: dict[str, Any]) -> str:
     return name if not server or name.startswith(server) else f"{server}.{name}"
 
 
-def make_document(tool: dict[str, Any]) -> SearchDocument:
+def build_document(tool: dict[str, Any]) -> SearchDocument:
     params = "\n".join(f"{name}: {about}" for name, about in (tool.get("params") or {}).items())
     return SearchDocument("tool", qualify_name(tool), tool.get("description") or "", params)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.lib import Row
 from playwright.sync_api import Browser, Page
-from tests.page_support import PATIENCE, chromium, many, shop_open
+from tests.page_support import TIMEOUT_SECONDS, launch_chromium, make_tools, serve_shop
 
 TOOLS = 10_000
 FIRST_VIEW_MS, MAX_TASK_MS = 1000, 100
@@ -46,7 +46,7 @@ def measure(rounds: int) -> list[Row]:
 
 def measure_visits(rounds: int, folder: Path) -> Iterator[Visited]:
     """Visit the UI several times; the first visit is a warm-up."""
-    with shop_open(folder, many(TOOLS)) as served, chromium() as browser:
+    with serve_shop(folder, make_tools(TOOLS)) as served, launch_chromium() as browser:
         address = f"http://127.0.0.1:{served.rest.port}"
         visits = (measure_visit(browser, address) for _ in range(rounds + 1))
         yield from itertools.islice(visits, 1, None)
@@ -77,5 +77,5 @@ def scroll(page: Page) -> float:
 
 def search(page: Page) -> float:
     page.get_by_label("Search tools").press_sequentially("7777", delay=60)
-    page.locator(".tool-row", has_text="7777").first.wait_for(timeout=PATIENCE * 1000)
+    page.locator(".tool-row", has_text="7777").first.wait_for(timeout=TIMEOUT_SECONDS * 1000)
     return read_longest_task(page)

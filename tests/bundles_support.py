@@ -1,4 +1,4 @@
-"""What tests of the store of bundles stand on: a store in a folder of its own, a clock, and bodies to send."""
+"""Helpers for tests of the bundle store: a store, a clock, and request bodies."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that advances only when `move` is called."""
 
     def __init__(self) -> None:
         self.now = START
@@ -28,8 +28,8 @@ class Clock:
 
 
 @contextmanager
-def store_in(folder: Path, **settings: Any) -> Iterator[BundleStore]:
-    store = BundleStore(folder, **settings)
+def open_store(directory: Path, **settings: Any) -> Iterator[BundleStore]:
+    store = BundleStore(directory, **settings)
     try:
         yield store
     finally:
@@ -56,12 +56,12 @@ def new_bundle(store: BundleStore, slug: str = "tools", **more: Any) -> str:
     return bundle_id
 
 
-def folder_of(root: Path, bundle_id: str) -> Path:
+def bundle_directory(root: Path, bundle_id: str) -> Path:
     (found,) = root.glob(f"*-{bundle_id}")
     return found
 
 
-def refused(code: str, action: Callable[..., object], *args: Any, **named: Any) -> BundleError:
+def expect_error(code: str, action: Callable[..., object], *args: Any, **named: Any) -> BundleError:
     with pytest.raises(BundleError) as caught:
         action(*args, **named)
     assert caught.value.code == code, caught.value.message
@@ -69,9 +69,9 @@ def refused(code: str, action: Callable[..., object], *args: Any, **named: Any) 
     return caught.value
 
 
-def slugs_found(store: BundleStore, q: str, **more: Any) -> list[str]:
+def search_slugs(store: BundleStore, q: str, **more: Any) -> list[str]:
     return [hit.tool.slug for hit in store.search(q, **more).items]
 
 
-def slugs_listed(store: BundleStore, **more: Any) -> list[str]:
+def list_slugs(store: BundleStore, **more: Any) -> list[str]:
     return [tool.slug for tool in store.list_tools(size=256, **more).items]

@@ -1,7 +1,7 @@
-"""What the tests of cells stand on: a server in a process of its own that may be attacked, killed, and run as anybody.
+"""Helpers for tests of cells: a server in a separate process that can be attacked, killed, and run as any user.
 
-`Arena` is this end of `tests.e2e.arena`. Its folder is open to the user that the server runs as, so that what is not
-reached there is not reached because of the confinement, and not because of the rights of a file.
+`Arena` controls `tests.e2e.arena`. The user of the server may access its directory, so that only the confinement, and
+not file permissions, can prevent access there.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import pytest
-from tests.support import PATIENCE
+from tests.support import TIMEOUT_SECONDS
 
 ROOT = Path(__file__).parents[1]
 SENTINEL = "SENTINEL-ESCAPED"
@@ -33,13 +33,13 @@ SECONDS = {"brief": 2.0, "patient": 20.0}
 SHOWN = 20_000
 
 
-def refuse(reason: str) -> NoReturn:
-    """What this machine cannot do is skipped for a person, and fails where CI promised that it can."""
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip a test that this machine cannot run, or fail it with CI=true."""
     (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
-def shared(factory: pytest.TempPathFactory, name: str, compute: Callable[[], Any], *, wait: bool = True) -> Any:
-    """The result of the first worker that asks; the others wait for it, or get None where they will not wait."""
+def compute_once(factory: pytest.TempPathFactory, name: str, compute: Callable[[], Any], *, wait: bool = True) -> Any:
+    """Compute a result in the first pytest worker. The others wait for it or, without `wait`, get None."""
     folder = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -50,14 +50,14 @@ def shared(factory: pytest.TempPathFactory, name: str, compute: Callable[[], Any
         except BlockingIOError:
             return None
         if not file.exists():
-            file.write_text(json.dumps(_noted(compute)), encoding="utf-8")
+            file.write_text(json.dumps(_try_compute(compute)), encoding="utf-8")
         result, problem = json.loads(file.read_text(encoding="utf-8"))
     assert problem is None, problem
     return result
 
 
-def _noted(compute: Callable[[], Any]) -> tuple[Any, str | None]:
-    """The result, or what went wrong: to try it again for every test that needs it would take hours."""
+def _try_compute(compute: Callable[[], Any]) -> tuple[Any, str | None]:
+    """Return the result or the traceback: computing it again for every test would take hours."""
     try:
         return compute(), None
     except Exception:  # noqa: BLE001 - it fails every test that asks for it
@@ -66,7 +66,7 @@ def _noted(compute: Callable[[], Any]) -> tuple[Any, str | None]:
 
 @dataclass(frozen=True)
 class Setup:
-    """How the server is set up: its isolation, its launcher, the layers this kernel is to lack, and the user."""
+    """The setup of the server: isolation, launcher, kernel features to hide, and user."""
 
     isolation: str = "auto"
     launcher: str = "forked"
@@ -76,12 +76,12 @@ class Setup:
     timeouts: Mapping[str, float] = field(default_factory=lambda: SECONDS)
     home: Path | None = None
     scratch: Path | None = None
-    forked: bool = True  # a process that is not started anew has another's environment in /proc
+    forked: bool = True  # a forked process has the environment of its parent in /proc
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to. `raised` is what the server itself raised, which it never should."""
+    """The outcome of a run. `raised` is an exception of the server itself, which must not happen."""
 
     blocks: tuple[str, ...] = ()
     is_error: bool = False
@@ -108,8 +108,8 @@ class Arena:
         self.scratch = setup.scratch or folder / "scratch"
         self._abstract = f"rsec_{secrets.token_hex(8)}"
         self._waiting: dict[str, Future[dict[str, Any]]] = {"hello": Future()}
-        self.noise: list[str] = []  # lines on the server's standard output that answer nothing
-        _lay_out(folder, self.home, self.scratch, ORDINARY_USER if setup.as_user else None)
+        self.noise: list[str] = []  # lines of the server's standard output that are not responses
+        _create_files(folder, self.home, self.scratch, ORDINARY_USER if setup.as_user else None)
         self._stderr = (folder / "stderr").open("w+", encoding="utf-8", errors="replace")
         self.process = subprocess.Popen(
             self._command(),
@@ -124,31 +124,31 @@ class Arena:
         self._reader.start()
 
     def __enter__(self) -> Self:
-        self.port = int(self._waiting["hello"].result(PATIENCE * 3)["port"])
+        self.port = int(self._waiting["hello"].result(TIMEOUT_SECONDS * 3)["port"])
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the server as a client does that hangs up, and wait until it is gone."""
+        """Disconnect, and wait until the server has ended."""
         if self._stderr.closed:
             return
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
-            self.process.wait(PATIENCE * 3)
+            self.process.wait(TIMEOUT_SECONDS * 3)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._reader.join(PATIENCE)
+        self._reader.join(TIMEOUT_SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._stderr.close()
 
     def run(self, code: str, app: str = "patient", *, shown: int = SHOWN) -> Outcome:
-        return self.start(code, app, shown=shown).result(SECONDS[app] + PATIENCE)
+        return self.start(code, app, shown=shown).result(SECONDS[app] + TIMEOUT_SECONDS)
 
     def start(
         self, code: str, app: str = "patient", *, ident: str | None = None, shown: int = SHOWN
@@ -156,20 +156,20 @@ class Arena:
         return self._outcome(do="run", code=self.placed(code), app=app, shown=shown, ident=ident)
 
     def attempt(self, code: str, app: str, *, shown: int = SHOWN) -> Future[Outcome]:
-        """A run that may do anything, and a run after it that must not notice."""
+        """Start an attack, and a run after it that must not be affected."""
         return self._outcome(do="attempt", code=self.placed(code), app=app, shown=shown)
 
     def cancel(self, ident: str) -> None:
-        self._ask(do="cancel", of=ident).result(PATIENCE)
+        self._ask(do="cancel", of=ident).result(TIMEOUT_SECONDS)
 
     def facts(self) -> dict[str, Any]:
-        return self._ask(do="facts").result(PATIENCE)
+        return self._ask(do="facts").result(TIMEOUT_SECONDS)
 
     def stderr(self) -> str:
         return Path(self._stderr.name).read_text(encoding="utf-8", errors="replace")
 
     def placed(self, code: str) -> str:
-        """The code with the paths, the port and the name that this arena has instead of the usual ones."""
+        """Return the code with the paths, the port and the socket name of this arena."""
         places = {
             "/tmp/": f"{self.folder}/",
             "8765": str(self.port),
@@ -185,11 +185,11 @@ class Arena:
 
     def _outcome(self, **order: Any) -> Future[Outcome]:
         outcome: Future[Outcome] = Future()
-        self._ask(**order).add_done_callback(lambda done: _pass_on(done, outcome))
+        self._ask(**order).add_done_callback(lambda done: _copy_result(done, outcome))
         return outcome
 
     def _ask(self, ident: str | None = None, **order: Any) -> Future[dict[str, Any]]:
-        ident = ident or secrets.token_hex(8)  # unguessable: nobody else can answer
+        ident = ident or secrets.token_hex(8)  # unguessable, so that hostile code cannot forge a response
         answer: Future[dict[str, Any]] = Future()
         self._waiting[ident] = answer
         assert self.process.stdin is not None
@@ -234,7 +234,7 @@ class Arena:
         }
 
 
-def _pass_on(done: Future[dict[str, Any]], outcome: Future[Outcome]) -> None:
+def _copy_result(done: Future[dict[str, Any]], outcome: Future[Outcome]) -> None:
     if (error := done.exception()) is not None:
         outcome.set_exception(error)
     else:
@@ -242,22 +242,22 @@ def _pass_on(done: Future[dict[str, Any]], outcome: Future[Outcome]) -> None:
 
 
 @contextlib.contextmanager
-def arena(setup: Setup | None = None) -> Iterator[Arena]:
+def open_arena(setup: Setup | None = None) -> Iterator[Arena]:
     setup = setup or Setup()
     if setup.as_user:
-        require_an_ordinary_user()
-    # not pytest's own folder: nobody but its owner may enter that
+        require_ordinary_user()
+    # not the directory of pytest, which only its owner may enter
     folder = Path(tempfile.mkdtemp(prefix="arena-", dir="/tmp"))
     try:
         with Arena(folder, setup) as opened:
             yield opened
     finally:
-        # hostile code may have left what Python's own rmtree cannot remove
+        # hostile code may have left files that shutil.rmtree cannot remove
         subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
-def _lay_out(folder: Path, home: Path, scratch: Path, user: int | None) -> None:
-    """Everything that hostile code could want, and that its user may read and change."""
+def _create_files(folder: Path, home: Path, scratch: Path, user: int | None) -> None:
+    """Create the files that hostile code could look for, readable and writable for its user."""
     files = {
         "sentinel.txt": SENTINEL,
         "sentinel_mod.py": f"R = {SENTINEL!r}\n",
@@ -282,11 +282,11 @@ def _lay_out(folder: Path, home: Path, scratch: Path, user: int | None) -> None:
 
 def as_ordinary_user(command: Sequence[str]) -> list[str]:
     program = str(ROOT / "tests" / "e2e" / "as_user.py")
-    return [sys.executable, program, str(ORDINARY_USER), *_needed(), "--", *command]
+    return [sys.executable, program, str(ORDINARY_USER), *_list_needed_directories(), "--", *command]
 
 
-def _needed() -> list[str]:
-    """Where the interpreter and the source really are, and every folder on the way there."""
+def _list_needed_directories() -> list[str]:
+    """Return the directories of the interpreter and the source, with links resolved."""
     executable, folders = Path(sys.executable), {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
     while executable.is_symlink():
         executable = executable.parent / executable.readlink()
@@ -294,16 +294,16 @@ def _needed() -> list[str]:
     return sorted({str(folder.resolve()) for folder in folders} | {str(Path(sys.base_prefix))})
 
 
-def require_an_ordinary_user() -> None:
-    """Whether the server can be run as somebody else here, and the reason where it cannot."""
+def require_ordinary_user() -> None:
+    """Skip or fail the test if the server cannot be run as another user."""
     if not IS_ROOT:
-        pytest.skip("these tests are an ordinary user's already: only root can become another user")
-    if (problem := _problem_of_becoming_a_user()) is not None:
-        refuse(f"the server cannot be run as an ordinary user here: {problem}")
+        pytest.skip("only root can become another user")
+    if (problem := _find_user_problem()) is not None:
+        skip_or_fail(f"the server cannot be run as an ordinary user here: {problem}")
 
 
 @functools.cache
-def _problem_of_becoming_a_user() -> str | None:
+def _find_user_problem() -> str | None:
     command = as_ordinary_user([sys.executable, "-c", "import onetool.app, tests.e2e.demo_pack"])
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     return None if done.returncode == 0 else done.stderr.strip()[-500:]

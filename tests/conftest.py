@@ -1,4 +1,4 @@
-"""What every test may lean on: the `spec` mark, and the rule for programs that a machine may lack."""
+"""Markers, fixtures for all tests, and the rule for missing programs."""
 
 import os
 import shutil
@@ -23,11 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
     examples = 500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 50
     settings.register_profile("patient", deadline=None, max_examples=examples)
     settings.load_profile("patient")
-    # Compiled modules are kept, also for the workers and programs that tests start: to compile all that a worker of
-    # pytest imports takes it longer than a minute of tests.
+    # Keep compiled modules, also for the programs that tests start: compiling all imports of a pytest worker takes
+    # longer than a minute of tests.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    # Children of a process in the background would not hear Ctrl-C, and some tests press it.
+    # Children of a background process would ignore SIGINT, which some tests send.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # `import tests.…` must work for plain `pytest` as it does for `python -m pytest`
@@ -38,31 +38,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def find_program(name: str) -> str:
-    """The path of the program. Without it a person's test is skipped, and one under CI=true fails."""
+    """Return the path of a program. If it is missing, skip the test, or fail it with CI=true."""
     path = shutil.which(name)
     if path is None:
-        refuse = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        refuse(f"{name} is not installed")
+        stop = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        stop(f"{name} is not installed")
     return path
 
 
 @pytest.fixture(scope="session")
 def needs() -> Callable[[str], str]:
-    """The rule above for tests and fixtures that cannot do without a program."""
+    """Return `find_program`, for tests and fixtures that require a program."""
     return find_program
 
 
 @pytest.fixture(scope="module")
 def shared_site() -> Iterator["Site"]:
-    from tests.http_support import served
+    from tests.http_support import serve_site
 
-    with served() as site:
+    with serve_site() as site:
         yield site
 
 
 @pytest.fixture
 def site(shared_site: "Site") -> "Site":
-    """A web server that has been asked nothing yet."""
+    """Return a web server without recorded requests."""
     for kept in (shared_site.requests, shared_site.asked, shared_site.hung_up):
         kept.clear()
     return shared_site
@@ -70,15 +70,15 @@ def site(shared_site: "Site") -> "Site":
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """A real one, for the page."""
-    from tests.page_support import chromium
+    """Start a browser for the admin UI."""
+    from tests.page_support import launch_chromium
 
-    with chromium() as found:
-        yield found
+    with launch_chromium() as browser:
+        yield browser
 
 
 @pytest.fixture
 def silent_index() -> Iterator[str]:
-    """An index of packages that takes every connection and never says a word."""
+    """Start a package index that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/simple"

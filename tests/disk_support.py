@@ -1,4 +1,4 @@
-"""A small file system that is really full or really read-only, so that it binds root too."""
+"""A small file system that can be full or read-only, also for root."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.cells_support import IS_ROOT, refuse
+from tests.cells_support import IS_ROOT, skip_or_fail
 
 BLOCK_BYTES = 4096
 
@@ -53,14 +53,14 @@ class Disk:
 
 
 @contextmanager
-def mounted(home: Path) -> Iterator[Disk]:
+def mount_disk(home: Path) -> Iterator[Disk]:
     if not IS_ROOT:
         pytest.skip("only root can mount a file system")
     place = home / ".onetool"
     place.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"none", str(place).encode(), b"tmpfs", 0, b"size=4m,nr_inodes=600,mode=755") != 0:
-        refuse(f"a small file system cannot be mounted here: {os.strerror(ctypes.get_errno())}")
+        skip_or_fail(f"cannot mount a small file system: {os.strerror(ctypes.get_errno())}")
     try:
         yield Disk(home)
     finally:

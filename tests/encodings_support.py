@@ -1,4 +1,4 @@
-"""Ways in which a tool may write a secret, for tests that none of them gets through."""
+"""Encodings of secrets and invisible characters, for tests of redaction and sanitizing."""
 
 import base64
 import html

@@ -10,7 +10,7 @@ from tests.support import App
 from onetool.app import OneTool, read_settings
 from onetool.logging import Log
 
-# All tests ask for the same, so that what uv has made for one is there for the next.
+# The same for all tests, so that uv creates one environment for all of them.
 HEADER = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six"]\n# ///\n'
 
 
@@ -35,7 +35,7 @@ def write_secrets(folder: Path, text: str) -> None:
 
 
 @contextmanager
-def opened_at(
+def open_app_in(
     home: Path, project: Path | None = None, *, log: Log | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[App]:
     """Open OneTool in the directory of a project, or in the home directory without one."""

@@ -1,7 +1,7 @@
-"""A web server for tests, on loopback: well-behaved pages, hostile ones, and a memory of what it was asked.
+"""A web server for tests, on loopback, with well-behaved and hostile pages. It records its requests.
 
-It speaks HTTP by hand over asyncio in a thread of its own, because a proper server could not misbehave. `PAGES` is what
-it serves; a test may add its own with `site.pages[path] = page`. With a `Certificate` it speaks TLS.
+It implements HTTP over asyncio in its own thread, because a proper server could not misbehave. `PAGES` are its pages;
+tests add others with `site.pages[path] = page`. With a `Certificate` it uses TLS.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ BLOCK: Final = b"\0" * (1 << 16)
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedRequest:
     method: str
     path: str
     query: Mapping[str, list[str]]
@@ -37,7 +37,7 @@ class Received:
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """All of this name, lower case, in one line."""
+        """Return all values of a header in one line. The name is lower case."""
         values = [value for key, value in self.headers if key.lower() == name]
         return ", ".join(values) if values else None
 
@@ -47,37 +47,37 @@ class Received:
         return self.path.rpartition("/")[2]
 
 
-Page = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
+Page = Callable[[ReceivedRequest, asyncio.StreamWriter], Awaitable[None]]
 
 
 @dataclass
 class Site:
-    """What was asked is in `requests`, one at a time in the order of their coming."""
+    """A running web server. `requests` are the requests in order of arrival."""
 
     scheme: str
     port: int
     pages: dict[str, Page]
-    requests: list[Received] = field(default_factory=list)
-    names: list[str | None] = field(default_factory=list)  # that TLS clients asked for
+    requests: list[ReceivedRequest] = field(default_factory=list)
+    names: list[str | None] = field(default_factory=list)  # requested by TLS clients (SNI)
     connections: int = 0
     open_connections: int = 0
     asked: threading.Event = field(default_factory=threading.Event)
-    hung_up: threading.Event = field(default_factory=threading.Event)  # a client left before it had its answer
+    hung_up: threading.Event = field(default_factory=threading.Event)  # a client disconnected before the response
 
     def url(self, path: str = "/echo", host: str = "127.0.0.1") -> str:
         return f"{self.scheme}://{host}:{self.port}{path}"
 
     @property
-    def last(self) -> Received:
+    def last(self) -> ReceivedRequest:
         return self.requests[-1]
 
-    def page(self, received: Received) -> Page:
+    def page(self, received: ReceivedRequest) -> Page:
         known = self.pages.get(received.path) or self.pages.get(received.path.rpartition("/")[0] + "/")
         return known or _missing
 
 
 @contextmanager
-def served(certificate: "Certificate | None" = None, host: str = "127.0.0.1") -> Iterator[Site]:
+def serve_site(certificate: "Certificate | None" = None, host: str = "127.0.0.1") -> Iterator[Site]:
     with start_blocking_portal("asyncio") as portal:
         site = Site("https" if certificate else "http", 0, dict(PAGES))
         tls = None if certificate is None else certificate.context(site.names)
@@ -115,7 +115,7 @@ class _Serving:
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        received = await _received(reader)
+        received = await _read_request(reader)
         self._site.requests.append(received)
         self._site.asked.set()
         page = asyncio.ensure_future(self._site.page(received)(received, writer))
@@ -141,7 +141,7 @@ class _Serving:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _received(reader: asyncio.StreamReader) -> Received:
+async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     method, target, _version = first.split(" ")
@@ -149,20 +149,20 @@ async def _received(reader: asyncio.StreamReader) -> Received:
     length = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
     parts = urlsplit(target)
     body = await reader.readexactly(length)
-    return Received(method, parts.path, parse_qs(parts.query, keep_blank_values=True), headers, body)
+    return ReceivedRequest(method, parts.path, parse_qs(parts.query, keep_blank_values=True), headers, body)
 
 
 # --- answers -----------------------------------------------------------------------------------------------
 
 
-def answer(
+def send_response(
     writer: asyncio.StreamWriter,
     body: bytes = b"",
     *headers: tuple[str, str],
     status: int = 200,
     length: bool = True,
 ) -> None:
-    """Write one whole answer; without a length it ends with the connection."""
+    """Write a response. Without a length, it ends with the connection."""
     lines = [f"HTTP/1.1 {status} x", *(f"{name}: {value}" for name, value in headers)]
     lines += [f"Content-Length: {len(body)}"] if length else ["Connection: close"]
     writer.write("\r\n".join([*lines, "", ""]).encode("utf-8") + body)
@@ -170,7 +170,7 @@ def answer(
         writer.close()
 
 
-async def _echo(received: Received, writer: asyncio.StreamWriter) -> None:
+async def _echo(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     seen = {
         "method": received.method,
         "path": received.path,
@@ -179,40 +179,40 @@ async def _echo(received: Received, writer: asyncio.StreamWriter) -> None:
         "body": received.body.decode("utf-8", "replace"),
     }
     body = b"" if received.method == "HEAD" else json.dumps(seen).encode()
-    answer(writer, body, ("Content-Type", "application/json"))
+    send_response(writer, body, ("Content-Type", "application/json"))
 
 
-async def _missing(_received: Received, writer: asyncio.StreamWriter) -> None:
-    answer(writer, b"there is no such page", ("Content-Type", "text/plain"), status=404)
+async def _missing(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    send_response(writer, b"page not found", ("Content-Type", "text/plain"), status=404)
 
 
-async def _status(received: Received, writer: asyncio.StreamWriter) -> None:
-    answer(writer, received.argument.encode(), ("Content-Type", "text/plain"), status=int(received.argument))
+async def _status(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    send_response(writer, received.argument.encode(), ("Content-Type", "text/plain"), status=int(received.argument))
 
 
-async def _redirects(received: Received, writer: asyncio.StreamWriter) -> None:
+async def _redirects(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     """/redirects/3 leads to /echo in three steps."""
     left = int(received.argument) - 1
-    answer(writer, b"", ("Location", f"/redirects/{left}" if left else "/echo"), status=302)
+    send_response(writer, b"", ("Location", f"/redirects/{left}" if left else "/echo"), status=302)
 
 
-async def _redirect_to(received: Received, writer: asyncio.StreamWriter) -> None:
+async def _redirect_to(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     """/redirect-to?url=…&status=307."""
     status = int(received.query.get("status", ["302"])[0])
-    answer(writer, b"over there", ("Location", received.query["url"][0]), status=status)
+    send_response(writer, b"over there", ("Location", received.query["url"][0]), status=status)
 
 
-async def _loop(_received: Received, writer: asyncio.StreamWriter) -> None:
-    answer(writer, b"", ("Location", "/loop"), status=302)
+async def _loop(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    send_response(writer, b"", ("Location", "/loop"), status=302)
 
 
-async def _bytes(received: Received, writer: asyncio.StreamWriter) -> None:
+async def _bytes(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     """/bytes/1000, with a length."""
-    answer(writer, b"\0" * int(received.argument), ("Content-Type", "application/octet-stream"))
+    send_response(writer, b"\0" * int(received.argument), ("Content-Type", "application/octet-stream"))
 
 
-async def _stream(received: Received, writer: asyncio.StreamWriter) -> None:
-    """/stream/1000: as many bytes in chunks, and no word on how many there will be."""
+async def _stream(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    """/stream/1000: as many bytes in chunks, without a length."""
     writer.write(b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n")
     left = int(received.argument)
     while left > 0:
@@ -223,14 +223,14 @@ async def _stream(received: Received, writer: asyncio.StreamWriter) -> None:
     writer.write(b"0\r\n\r\n")
 
 
-async def _gzip(received: Received, writer: asyncio.StreamWriter) -> None:
+async def _gzip(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     """/gzip/1000: as many bytes of text, compressed."""
     body = gzip.compress(b"a" * int(received.argument))
-    answer(writer, body, ("Content-Type", "text/plain"), ("Content-Encoding", "gzip"))
+    send_response(writer, body, ("Content-Type", "text/plain"), ("Content-Encoding", "gzip"))
 
 
-async def _bomb(received: Received, writer: asyncio.StreamWriter) -> None:
-    """/bomb/1000: as many mebibytes of nothing, compressed a thousand times smaller, and sent as they are made."""
+async def _bomb(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    """/bomb/1000: as many mebibytes of zeros, compressed while they are sent."""
     writer.write(b"HTTP/1.1 200 x\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n")
     packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
     for _ in range(int(received.argument) * 16):
@@ -240,13 +240,13 @@ async def _bomb(received: Received, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-async def _drip_head(_received: Received, writer: asyncio.StreamWriter) -> None:
-    """A head that never ends, a byte at a time."""
+async def _drip_head(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    """Send headers that never end, a byte at a time."""
     writer.write(b"HTTP/1.1 200 x\r\nX: ")
     await _drip(writer)
 
 
-async def _drip_body(_received: Received, writer: asyncio.StreamWriter) -> None:
+async def _drip_body(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 1000000\r\n\r\n")
     await _drip(writer)
 
@@ -258,39 +258,39 @@ async def _drip(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.01)
 
 
-async def _never(_received: Received, _writer: asyncio.StreamWriter) -> None:
+async def _never(_received: ReceivedRequest, _writer: asyncio.StreamWriter) -> None:
     await asyncio.Event().wait()
 
 
-async def _headers(received: Received, writer: asyncio.StreamWriter) -> None:
+async def _headers(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     """/headers/1000: as many headers."""
-    answer(writer, b"", *((f"X-{number}", "v" * 100) for number in range(int(received.argument))))
+    send_response(writer, b"", *((f"X-{number}", "v" * 100) for number in range(int(received.argument))))
 
 
-async def _continue(_received: Received, writer: asyncio.StreamWriter) -> None:
-    """The answer is always about to come."""
+async def _continue(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    """Send 100 Continue forever."""
     while True:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
         await writer.drain()
 
 
-async def _hang_up(_received: Received, writer: asyncio.StreamWriter) -> None:
+async def _hang_up(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-async def _cut(_received: Received, writer: asyncio.StreamWriter) -> None:
-    """Promises more than it sends."""
+async def _cut(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    """Send less than the declared length."""
     writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 100\r\n\r\nhalf")
     writer.close()
 
 
-async def _garbage(_received: Received, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+async def _garbage(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
     writer.close()
 
 
-async def _cookies(_received: Received, writer: asyncio.StreamWriter) -> None:
-    answer(writer, b"", ("Set-Cookie", "a=1; Path=/"), ("Set-Cookie", "b=2; Path=/"))
+async def _cookies(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    send_response(writer, b"", ("Set-Cookie", "a=1; Path=/"), ("Set-Cookie", "b=2; Path=/"))
 
 
 PAGES: Final[dict[str, Page]] = {
@@ -316,10 +316,10 @@ PAGES: Final[dict[str, Page]] = {
 
 
 def page(body: bytes, *headers: tuple[str, str], status: int = 200) -> Page:
-    """A page that always says this."""
+    """Return a page with this fixed response."""
 
-    async def show(_received: Received, writer: asyncio.StreamWriter) -> None:
-        answer(writer, body, *headers, status=status)
+    async def show(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        send_response(writer, body, *headers, status=status)
 
     return show
 
@@ -328,7 +328,7 @@ def page(body: bytes, *headers: tuple[str, str], status: int = 200) -> Page:
 
 
 class Certificate:
-    """A certificate for these names that signed itself; `file` is what a client has to trust."""
+    """A self-signed certificate for these names; clients have to trust `file`."""
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.file = folder / "certificate.pem"
@@ -339,10 +339,10 @@ class Certificate:
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
-        self.file.write_bytes(_signed(key, names).public_bytes(serialization.Encoding.PEM))
+        self.file.write_bytes(_sign(key, names).public_bytes(serialization.Encoding.PEM))
 
     def context(self, asked_for: list[str | None]) -> ssl.SSLContext:
-        """For a server; the names that clients ask for are noted."""
+        """Return the context of a server. Names that clients request are appended to `asked_for`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.file, self._key)
 
@@ -353,7 +353,7 @@ class Certificate:
         return context
 
 
-def _signed(key: ec.EllipticCurvePrivateKey, names: tuple[str, ...]) -> x509.Certificate:
+def _sign(key: ec.EllipticCurvePrivateKey, names: tuple[str, ...]) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
     now = dt.datetime.now(dt.UTC)
     return (
@@ -364,13 +364,13 @@ def _signed(key: ec.EllipticCurvePrivateKey, names: tuple[str, ...]) -> x509.Cer
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([*map(_general, names)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([*map(_to_general_name, names)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
 
 
-def _general(name: str) -> x509.GeneralName:
+def _to_general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

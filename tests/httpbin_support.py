@@ -18,8 +18,8 @@ from typing import NamedTuple
 from urllib.request import urlopen
 
 from tests.conftest import find_program
-from tests.proxy_support import CACHE, _once
-from tests.support import PATIENCE, eventually
+from tests.proxy_support import CACHE, install_once
+from tests.support import TIMEOUT_SECONDS, eventually
 
 PYPI = {"httpbin": "0.10.4", "flask": "3.1.3", "werkzeug": "3.1.9", "flasgger": "0.9.7.1", "gunicorn": "27.0.0"}
 LISTENING_PATTERN = re.compile(r"Listening at: http://127\.0\.0\.1:(\d+)")
@@ -89,7 +89,9 @@ def httpbin(directory: Path) -> Iterator[Httpbin]:
         [*command, *logs, "httpbin:app"], cwd=directory, env=environment, start_new_session=True
     ) as server:
         try:
-            assert eventually(lambda: LISTENING_PATTERN.search(errors.read_text()), PATIENCE * 3), errors.read_text()
+            assert eventually(lambda: LISTENING_PATTERN.search(errors.read_text()), TIMEOUT_SECONDS * 3), (
+                errors.read_text()
+            )
             yield Httpbin(int(LISTENING_PATTERN.findall(errors.read_text())[0]), access)
         finally:
             os.killpg(server.pid, signal.SIGKILL)  # including its workers, which may be sending a long response
@@ -102,7 +104,7 @@ def _install() -> Path:
     uv = find_program("uv")
     create = f'"{uv}" venv -q --clear --python "{sys.executable}" "{directory}"'
     install = f'"{uv}" pip install -q --python "{python}" {" ".join(requirements)}'
-    _once(
+    install_once(
         directory, ["/bin/sh", "-c", f'cd "{CACHE}" && {create} && {install}'], requirements
     )  # outside of the repository, so that its pins do not apply
     return directory

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import jsonschema_rs
 from tests.conftest import find_program
-from tests.proxy_support import CACHE, _once
+from tests.proxy_support import CACHE, install_once
 from tests.support import eventually
 
 from onetool.backends.http_tool.impl import HttpImpl
@@ -69,7 +69,7 @@ def packages() -> Path:
     """Return the directory with the npm packages."""
     directory = CACHE / "openapi"
     requirements = [f"{name}@{version}" for name, version in NPM.items()]
-    _once(
+    install_once(
         directory,
         [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(directory), *requirements],
         requirements,
@@ -249,7 +249,7 @@ class Prism:
 
 
 @contextmanager
-def prism(document: Path) -> Iterator[Prism]:
+def run_prism(document: Path) -> Iterator[Prism]:
     port = free_port()
     script = packages() / "@stoplight" / "prism-cli" / "dist" / "index.js"
     command = [find_program("node"), str(script), "mock", "--port", str(port), "--host", "127.0.0.1", str(document)]

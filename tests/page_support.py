@@ -1,6 +1,6 @@
-"""The page in a real browser: Chromium, a server with tools of every sort, and screenshots for people to look at.
+"""The admin UI in a real browser: Chromium, a server with tools of every kind, and screenshots for review.
 
-`ONETOOL_SCREENSHOTS` names the folder for screenshots; without it they go where pytest keeps what is temporary.
+`ONETOOL_SCREENSHOTS` is the directory for screenshots; by default, a temporary directory of pytest.
 """
 
 import base64
@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from tests.conftest import find_program
-from tests.proxy_support import CACHE, _once
-from tests.rest_support import Served, serving
+from tests.proxy_support import CACHE, install_once
+from tests.rest_support import ServedApp, serve_app
 
 from onetool import ToolContext, tool
 from onetool._tool import Tool
@@ -35,7 +35,7 @@ SWITCHES: Final = (
 )
 AXE: Final = "axe-core@4.14.0"
 WIDE: Final = {"width": 1360, "height": 820}
-PATIENCE: Final = 15  # seconds: two cores, a browser and a server
+TIMEOUT_SECONDS: Final = 15  # seconds: two cores, a browser and a server
 GRANTED: Final = {"agents": {"default": {"permissions": ["read", "write", "network", "exec"]}}}
 SCRIPT: Final = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 REVERSED: Final = "\u202egnp.exe\u2066 hidden\u2069"
@@ -155,8 +155,8 @@ def _hostile() -> list[dict[str, str]]:
     ]
 
 
-def bomb() -> JSON:
-    """A schema that is small on the wire, and endless for who follows it; half of it is nonsense."""
+def make_hostile_schema() -> JSON:
+    """Return a small schema that expands without end, and is partly invalid."""
     levels = {
         f"Level{n}": {
             "allOf": [{"$ref": f"#/$defs/Level{n + 1}"}] * 2,
@@ -194,11 +194,11 @@ def bomb() -> JSON:
     }
 
 
-def shop() -> Iterable[object]:
-    """Tools of a small shop, and some that mean no good."""
+def shop_tools() -> Iterable[object]:
+    """Yield the tools of a small shop, and hostile ones."""
     yield from (_find, _tree, _picture, _pictures, _text, _fail, _wait, _hostile)
     yield Tool("shop.everything", _Echo(), Schema.from_json(EVERYTHING), description="A field of every sort.")
-    yield Tool("hostile.schema", _Echo(), Schema.from_json(bomb()), description="Endless.")
+    yield Tool("hostile.schema", _Echo(), Schema.from_json(make_hostile_schema()), description="Endless.")
     yield Tool(
         "hostile.words",
         _Echo(),
@@ -211,8 +211,8 @@ def shop() -> Iterable[object]:
     )
 
 
-def many(count: int) -> Iterable[Tool]:
-    """Tools in packs of a hundred, as a large company has them."""
+def make_tools(count: int) -> Iterable[Tool]:
+    """Yield many tools, in packs of a hundred."""
     schema = Schema.from_json({"type": "object", "properties": {"id": {"type": "integer"}, "text": {"type": "string"}}})
     for number in range(count):
         name = f"bulk{number // 100:03}.action_{number % 100:02}"
@@ -238,7 +238,7 @@ def red_square() -> bytes:
 
 @dataclass
 class Visit:
-    """A tab that is open, and what went wrong in it."""
+    """An open tab, with its errors and requests."""
 
     page: Page
     url: str
@@ -247,12 +247,12 @@ class Visit:
     requests: list[str] = field(default_factory=list)
 
     def go(self, place: str) -> Page:
-        """Another screen, as a link on the page would lead there."""
+        """Go to another screen, like a link."""
         self.page.evaluate("place => { location.hash = place }", f"#/{place}")
         return self.page
 
     def tool(self, name: str) -> Page:
-        """The tester of a tool."""
+        """Open the screen of a tool."""
         self.go(f"tools/{name}")
         self.page.locator("ot-tool h2", has_text=name).wait_for()
         self.page.locator("ot-tester").wait_for()
@@ -268,9 +268,9 @@ class Visit:
 
 
 @contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
+def launch_chromium() -> Iterator[Browser]:
     program = find_program("chromium")
-    expect.set_options(timeout=PATIENCE * 1000)
+    expect.set_options(timeout=TIMEOUT_SECONDS * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=list(SWITCHES))
         try:
@@ -280,10 +280,10 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def visiting(browser: Browser, url: str, folder: Path, place: str = "", **options: Any) -> Iterator[Visit]:
-    """The page in a tab of its own. Nothing may go wrong in it, and nothing may be asked of another host."""
+def open_page(browser: Browser, url: str, folder: Path, place: str = "", **options: Any) -> Iterator[Visit]:
+    """Open the admin UI in a new tab, without errors and without requests to other hosts."""
     context: BrowserContext = browser.new_context(viewport=options.pop("viewport", WIDE), **options)
-    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_timeout(TIMEOUT_SECONDS * 1000)
     page = context.new_page()
     visit = Visit(page, url, folder)
     page.on("pageerror", lambda error: visit.errors.append(str(error)))
@@ -299,25 +299,27 @@ def visiting(browser: Browser, url: str, folder: Path, place: str = "", **option
 
 
 def _is_wrong(kind: str, text: str) -> bool:
-    """The browser says of every refusal that a resource failed to load."""
+    """Return whether a console message is an error. Chromium logs one for every error response."""
     return kind in {"error", "warning"} and "Failed to load resource" not in text
 
 
-def screenshots(otherwise: Path) -> Path:
+def screenshot_directory(otherwise: Path) -> Path:
     folder = Path(os.environ.get("ONETOOL_SCREENSHOTS") or otherwise)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def axe() -> Path:
-    """The script that checks a page for people who use it without seeing it, or without a mouse."""
+def install_axe() -> Path:
+    """Install axe-core and return its script, which checks accessibility."""
     folder = CACHE / "axe"
-    _once(folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), AXE], [AXE])
+    install_once(
+        folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), AXE], [AXE]
+    )
     return folder / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @contextlib.contextmanager
-def shop_open(folder: Path, tools: Iterable[object] = (), **settings: Any) -> Iterator[Served]:
-    """A server whose default agent may do everything, with the tools of the shop."""
-    with serving(folder, {**GRANTED, **settings}, [*shop(), *tools]) as served:
+def serve_shop(folder: Path, tools: Iterable[object] = (), **settings: Any) -> Iterator[ServedApp]:
+    """Start a server with the tools of the shop, whose default agent has all permissions."""
+    with serve_app(folder, {**GRANTED, **settings}, [*shop_tools(), *tools]) as served:
         yield served

@@ -27,7 +27,7 @@ PYPI = {
 }
 
 
-def hostile(way: str, notes: Path | None = None, **settings: Any) -> dict[str, Any]:
+def hostile_server(way: str, notes: Path | None = None, **settings: Any) -> dict[str, Any]:
     """Return the settings of a server that misbehaves in this way; see `servers/hostile.py`."""
     return {"command": sys.executable, "args": [str(HOSTILE), way, str(notes or "/nowhere")], "timeout": 20, **settings}
 
@@ -36,7 +36,9 @@ def node_modules() -> Path:
     """Return the directory with the servers of npm."""
     folder = CACHE / "npm"
     wanted = [f"{name}@{version}" for name, version in NPM.items()]
-    _once(folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), *wanted], wanted)
+    install_once(
+        folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), *wanted], wanted
+    )
     return folder / "node_modules"
 
 
@@ -52,11 +54,11 @@ def python_server(name: str, *arguments: str, **settings: Any) -> dict[str, Any]
     wanted = [f"{package}=={version}" for package, version in PYPI.items()]
     uv = find_program("uv")
     install = f'"{uv}" venv -q --clear "{folder}" && "{uv}" pip install -q --python "{python}" {" ".join(wanted)}'
-    _once(folder, ["/bin/sh", "-c", install], wanted)
+    install_once(folder, ["/bin/sh", "-c", install], wanted)
     return {"command": str(folder / "bin" / name), "args": list(arguments), **settings}
 
 
-def _once(folder: Path, command: list[str], wanted: list[str]) -> None:
+def install_once(folder: Path, command: list[str], wanted: list[str]) -> None:
     """Install unless it is installed already. Tests run concurrently."""
     note, content = CACHE / f"{folder.name}.installed", "\n".join(wanted)
     CACHE.mkdir(parents=True, exist_ok=True)

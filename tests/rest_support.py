@@ -1,6 +1,6 @@
-"""The HTTP server for tests: a real one on loopback, in a thread of this process or in a process of its own.
+"""The HTTP server for tests, on loopback, in a thread of this process or in a separate process.
 
-`Rest` is a client with the few words that tests of bundles need over and over.
+`Rest` is a client with shortcuts for tests of bundles.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any, Final
 import httpx2
 import uuid_utils
 from anyio.from_thread import start_blocking_portal
-from tests.support import PATIENCE, PROGRAM, environment
+from tests.support import PROGRAM, TIMEOUT_SECONDS, environment
 
 from onetool.app import OneTool
 from onetool.config.load import Loaded
@@ -50,13 +50,13 @@ class Rest:
         return self.client.request(method, path, **given, **options)
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """What is there; that it is there is taken for granted."""
+        """Return the JSON of a resource that must exist."""
         answer = self.client.get(path, params=parameters)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def bundle(self, slug: str = "", *, enabled: bool = True) -> str:
-        """The path of a new bundle."""
+        """Create a bundle and return its path."""
         path = f"/tools/bundles/{new_id()}"
         body = {"slug": slug or new_slug(), "displayName": "A bundle", "isEnabled": enabled}
         answer = self.send("PUT", path, body)
@@ -64,7 +64,7 @@ class Rest:
         return path
 
     def tool(self, bundle: str, slug: str = "now", version: str = "1.0", **fields: Any) -> str:
-        """The path of a new tool."""
+        """Create a tool and return its path."""
         path = f"{bundle}/tools/{slug}/version/{version}"
         answer = self.send("PUT", path, fields if "type" in fields else {**draft(), **fields})
         assert answer.status_code == 201, answer.text
@@ -80,7 +80,7 @@ class Rest:
         return shown
 
     def pages(self, path: str, kind: str, **parameters: Any) -> Iterator[list[JSON]]:
-        """One page after the other, to the end."""
+        """Yield the items of each page."""
         token: dict[str, str] = {}
         while True:
             page = self.get(path, **parameters, **token)
@@ -94,7 +94,7 @@ class Rest:
 
 
 def draft(function: str = "sample.give") -> JSON:
-    """The body of a tool that gives back what it is given."""
+    """Return the body of a tool that returns its argument."""
     return {"displayName": "Now", "isEnabled": True, "type": "python", "pythonImpl": {"function": function}}
 
 
@@ -103,8 +103,8 @@ def http_draft(url: str, **impl: Any) -> JSON:
     return {"displayName": "A page", "isEnabled": True, "type": "http", "httpImpl": given}
 
 
-def code_of(answer: httpx2.Response) -> tuple[int, str]:
-    """The refusal that an answer is, whose body looks like that of every other."""
+def get_error_code(answer: httpx2.Response) -> tuple[int, str]:
+    """Return status and code of an error response, and check the format of its body."""
     error = answer.json()["error"]
     assert set(answer.json()) == {"error"}
     assert set(error) == {"code", "message", "details"}
@@ -114,20 +114,20 @@ def code_of(answer: httpx2.Response) -> tuple[int, str]:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedApp:
     rest: Rest
     onetool: OneTool
 
 
 @contextlib.contextmanager
-def serving(
+def serve_app(
     folder: Path,
     settings: Mapping[str, Any] | None = None,
     tools: Iterable[object] = (),
     secrets: Mapping[str, str] | None = None,
     log: Log | None = None,
-) -> Iterator[Served]:
-    """A server in a thread of this process, which keeps its things in the folder."""
+) -> Iterator[ServedApp]:
+    """Start a server in a thread of this process, with its files in this directory."""
     loaded = Loaded(
         Settings.model_validate(settings or {}), secrets or {}, (), (), Folders(working_dir=folder, user=folder)
     )
@@ -137,29 +137,29 @@ def serving(
             for tool in tools:
                 app.bus.register_tool(tool)
             server = HttpServer(app, "127.0.0.1", 0)
-            running = portal.start_task_soon(server.run, _nobody)
+            running = portal.start_task_soon(server.run, _ignore_bind)
             try:
-                with client_of(f"http://127.0.0.1:{server.bind.port}") as client:
-                    yield Served(Rest(client), app)
+                with make_client(f"http://127.0.0.1:{server.bind.port}") as client:
+                    yield ServedApp(Rest(client), app)
             finally:
                 portal.call(server.stop)
-                running.result(PATIENCE)
+                running.result(TIMEOUT_SECONDS)
 
 
-def _nobody(_bind: Bind) -> None:
-    """Nobody wants to know: the socket takes connections before the server is ready."""
+def _ignore_bind(_bind: Bind) -> None:
+    """Ignore the address: the socket accepts connections before the server is ready."""
 
 
-def client_of(url: str) -> httpx2.Client:
-    return httpx2.Client(base_url=url, timeout=PATIENCE * 3, trust_env=False)
+def make_client(url: str) -> httpx2.Client:
+    return httpx2.Client(base_url=url, timeout=TIMEOUT_SECONDS * 3, trust_env=False)
 
 
-# --- in a process of its own ---------------------------------------------------------------------------------------
+# --- in a separate process ---------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def process(home: Path, *arguments: str, cwd: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], JSON]]:
-    """`onetool serve --http` on a free port, and what it said about its address."""
+def serve_process(home: Path, *arguments: str, cwd: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], JSON]]:
+    """Start `onetool serve --http` on a free port. Yield the process and the JSON that it printed."""
     command = [PROGRAM, "serve", "--http", "--port", "0", "--json", *arguments]
     pipe = subprocess.PIPE
     server = subprocess.Popen(
@@ -174,7 +174,7 @@ def process(home: Path, *arguments: str, cwd: Path | None = None) -> Iterator[tu
     try:
         assert server.stdout is not None
         line = server.stdout.readline()
-        assert line, server.communicate(timeout=PATIENCE)
+        assert line, server.communicate(timeout=TIMEOUT_SECONDS)
         yield server, json.loads(line)
     finally:
         server.kill()
@@ -182,8 +182,8 @@ def process(home: Path, *arguments: str, cwd: Path | None = None) -> Iterator[tu
 
 
 def raw(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer to bytes that no proper client would send."""
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
+    """Return status, headers and body of the response to raw bytes."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as connection:
         connection.sendall(request)
         received = b""
         while chunk := connection.recv(1 << 16):

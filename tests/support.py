@@ -1,7 +1,7 @@
-"""What tests of several folders stand on: an open OneTool, its command line, and both kinds of MCP client.
+"""Helpers for all tests: OneTool in this process, its command line, and two kinds of MCP client.
 
-Everything is real: real cells, real processes, the official client. Tests are plain functions; whatever is
-asynchronous happens in the loop of a portal's thread. Every process lives in a home folder of its own.
+Nothing is mocked: cells and processes are real, and the MCP client is the official one. Tests are plain functions;
+asynchronous code runs in the event loop of a portal thread. Every process has its own home directory.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ for _ in range(3):
     time.sleep(0.5)
 'done'
 """
-PATIENCE = 40.0  # for what happens at once on an idle machine, and is waited for on a busy one
+TIMEOUT_SECONDS = 40.0  # generous, because the machine may be busy
 
 
 # --- OneTool in this process -------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ class App:
         return answer.blocks[-1]
 
     def data(self, code: str) -> Any:
-        """The value of the code's last line as data, whatever it would have looked like."""
+        """Return the value of the last line of the code as JSON data."""
         before, line_break, last = code.rpartition("\n")
         return json.loads(self.value(f"{before}{line_break}[{last}]"))[0]
 
@@ -79,10 +79,10 @@ class App:
 
 
 @contextmanager
-def opened(
+def open_app(
     settings: Mapping[str, Any] | None = None, tools: Iterable[object] = (), log: Log | None = None
 ) -> Iterator[App]:
-    """A OneTool with these settings and tools. It writes no log unless one is given, and forgets all it kept."""
+    """Open OneTool with these settings and tools, in a temporary directory and, by default, without a log."""
     with TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
         onetool = OneTool(Settings.model_validate(settings or {}), folder=Path(folder), log=log or Log())
         with portal.wrap_async_context_manager(onetool) as app:
@@ -91,21 +91,21 @@ def opened(
             yield App(portal, app)
 
 
-# --- OneTool in a process of its own -----------------------------------------------------------------------
+# --- OneTool in a separate process -----------------------------------------------------------------------
 
 
 def environment(home: Path) -> dict[str, str]:
-    """All that the process knows of this machine: the home is its own, and so is the folder for scratch.
+    """Return the environment of a process, with its own home and temporary directories.
 
-    What uv needs to reach its index is passed on, and packages are fetched once for all tests.
+    The settings of uv are passed on, and its cache is shared by all tests.
     """
-    scratch_of(home).mkdir(parents=True, exist_ok=True)
+    scratch_directory(home).mkdir(parents=True, exist_ok=True)
     cache = os.environ.get("UV_CACHE_DIR") or str(Path("~/.cache/uv").expanduser())
-    own = {"HOME": str(home), "TMPDIR": str(scratch_of(home)), "UV_CACHE_DIR": cache}
+    own = {"HOME": str(home), "TMPDIR": str(scratch_directory(home)), "UV_CACHE_DIR": cache}
     return {**make_uv_environment(os.environ), **own}
 
 
-def scratch_of(home: Path) -> Path:
+def scratch_directory(home: Path) -> Path:
     return home / "tmp"
 
 
@@ -115,7 +115,7 @@ def configure(home: Path, text: str) -> None:
     file.write_text(text, encoding="utf-8")
 
 
-def command_line(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_cli(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PROGRAM, *arguments],
         cwd=home,
@@ -135,7 +135,7 @@ class Connection:
     portal: BlockingPortal
     client: Client
     home: Path
-    server: int = 0  # its process, where it is a process of ours
+    server: int = 0  # process ID; 0 if it is not a child of this process
 
     def run(self, command: object) -> CallToolResult:
         return self.call("run", {"command": command})
@@ -153,29 +153,29 @@ class Connection:
 
 
 @contextmanager
-def connected(home: Path, mode: str = "auto", command: Sequence[str] = (PROGRAM,)) -> Iterator[Connection]:
-    """`auto` speaks the protocol of 2026, `legacy` begins with the handshake of the years before."""
+def connect(home: Path, mode: str = "auto", command: Sequence[str] = (PROGRAM,)) -> Iterator[Connection]:
+    """Start a server and connect to it. `auto` uses the protocol of 2026, `legacy` starts with a handshake."""
     server = StdioServerParameters(command=command[0], args=list(command[1:]), env=environment(home), cwd=home)
     with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
         client = Client(stdio_client(server, errors), mode=mode)
         manager = portal.wrap_async_context_manager(client)
-        forked_program.start_server()  # which is a child too
-        before = children_of(os.getpid())
+        forked_program.start_server()  # a child process too
+        before = list_children(os.getpid())
         manager.__enter__()
-        (process,) = children_of(os.getpid()) - before
+        (process,) = list_children(os.getpid()) - before
         try:
             yield Connection(portal, client, home, process)
-        finally:  # the client would wrap what a test raises into groups of groups
+        finally:  # otherwise the client wraps errors of tests in nested exception groups
             manager.__exit__(None, None, None)
 
 
-def blocks(result: CallToolResult) -> list[str]:
-    """The texts of an answer; whatever else may stand in an answer does not stand in ours."""
+def get_texts(result: CallToolResult) -> list[str]:
+    """Return the texts of a result, which must contain nothing else."""
     assert all(isinstance(block, TextContent) for block in result.content), result.content
     return [block.text for block in result.content if isinstance(block, TextContent)]
 
 
-def attack(client: Connection, code: str, max_delay: float = 0.25) -> str:
+def run_attack(client: Connection, code: str, max_delay: float = 0.25) -> str:
     """Run the code and return its answer. Meanwhile, a neighbor must never wait for long.
 
     The delay is the processor time that the server spends between a question of the neighbor and the answer: unlike
@@ -185,25 +185,25 @@ def attack(client: Connection, code: str, max_delay: float = 0.25) -> str:
     delays: list[float] = []
     while not attacking.done() or not delays:
         started = cpu_seconds(client.server)
-        assert blocks(client.run("1 + 1")) == ["2"]
+        assert get_texts(client.run("1 + 1")) == ["2"]
         delays.append(cpu_seconds(client.server) - started)
     assert max(delays) < max_delay, delays
-    return "\n".join(blocks(attacking.result()))
+    return "\n".join(get_texts(attacking.result()))
 
 
 def cpu_seconds(process: int) -> float:
-    """The processor time that all threads of the process have used."""
+    """Return the CPU time that all threads of a process have used."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def children_of(process: int) -> set[int]:
-    """The processes that this one started, and that nobody has waited for yet."""
+def list_children(process: int) -> set[int]:
+    """Return the child processes of a process that have not been reaped."""
     return {child for child, parent in _parents() if parent == process}
 
 
-class Wire:
-    """A server at the end of two pipes and nothing in between: for what no proper client would send."""
+class RawClient:
+    """A client that writes raw messages to the pipes of a server, to send what no proper client would send."""
 
     def __init__(self, home: Path, command: Sequence[str] = (PROGRAM,)) -> None:
         self._stderr = (home / "stderr").open("ab")
@@ -231,13 +231,13 @@ class Wire:
     def __exit__(self, *_: object) -> None:
         self.hang_up()
         try:
-            self.process.wait(PATIENCE)
+            self.process.wait(TIMEOUT_SECONDS)
         finally:
             self.process.kill()
             self.process.wait()
 
     def hang_up(self) -> None:
-        """Be gone, as a client that was killed is gone."""
+        """Disconnect like a client that was killed."""
         for pipe in (self._to, self._from, self._stderr):
             pipe.close()
 
@@ -246,8 +246,8 @@ class Wire:
         self._to.write(line + b"\n")
         self._to.flush()
 
-    def receive(self, seconds: float = PATIENCE) -> dict[str, Any]:
-        """The next message of the server."""
+    def receive(self, seconds: float = TIMEOUT_SECONDS) -> dict[str, Any]:
+        """Return the next message of the server."""
         deadline = time.monotonic() + seconds
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._from], [], [], max(0.0, deadline - time.monotonic()))
@@ -260,13 +260,13 @@ class Wire:
         return message
 
     def ask(self, method: str, params: Mapping[str, Any] | None = None) -> int:
-        """Send a request and do not wait; its id."""
+        """Send a request without waiting for the response. Return its ID."""
         self._last_id += 1
         self.send({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": dict(params or {})})
         return self._last_id
 
     def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask and wait. Late answers to others are passed over; nothing else may come before the answer."""
+        """Send a request and return its response. Late responses to other requests are ignored."""
         ident = self.ask(method, params)
         while (answer := self.receive()).get("id") != ident:
             assert "id" in answer, answer
@@ -279,8 +279,8 @@ class Wire:
 # --- processes ---------------------------------------------------------------------------------------------
 
 
-def eventually(check: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    """Whether it becomes true: for what another process does and nobody announces."""
+def eventually(check: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> bool:
+    """Return whether the check becomes true in time, for changes that another process makes."""
     deadline = time.monotonic() + seconds
     while not check():
         if time.monotonic() > deadline:
@@ -289,16 +289,16 @@ def eventually(check: Callable[[], object], seconds: float = PATIENCE) -> bool:
     return True
 
 
-async def let_time_pass(seconds: float) -> None:
-    """Make the timers of this event loop expire that much sooner, and let them."""
+async def advance_time(seconds: float) -> None:
+    """Advance the clock of this event loop, and let its timers expire."""
     loop = asyncio.get_running_loop()
     before = loop.time
     setattr(loop, "time", lambda: before() + seconds)  # noqa: B010 - of this loop only
     await asyncio.sleep(0.1)
 
 
-def family(process: int) -> set[int]:
-    """The process and all that it and its children started."""
+def list_descendants(process: int) -> set[int]:
+    """Return the process and all its descendants."""
     parents = dict(_parents())
     found = {process}
     while more := {child for child, parent in parents.items() if parent in found} - found:
@@ -311,13 +311,13 @@ def _parents() -> Iterator[tuple[int, int]]:
         if entry.name.isdigit():
             try:
                 stat = (entry / "stat").read_text(encoding="ascii", errors="replace")
-            except OSError:  # it ended while we looked
+            except OSError:  # it has just ended
                 continue
             yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
 
 
-class Watch:
-    """Some processes, to be asked whether they have ended. No other can take their number meanwhile."""
+class ProcessWatch:
+    """Handles of processes, which tell whether these have ended even if their process IDs are reused."""
 
     def __init__(self, processes: Iterable[int]) -> None:
         self._handles = [handle for process in processes for handle in _handle(process)]
@@ -330,7 +330,7 @@ class Watch:
             os.close(handle)
 
     def all_ended(self) -> bool:
-        return all(select.select([handle], [], [], PATIENCE)[0] for handle in self._handles)
+        return all(select.select([handle], [], [], TIMEOUT_SECONDS)[0] for handle in self._handles)
 
 
 def _handle(process: int) -> list[int]:
@@ -345,11 +345,11 @@ def _handle(process: int) -> list[int]:
 
 @tool("sample.give")
 def give(value: Any = None) -> Any:
-    """Whatever it was given."""
+    """Return the value."""
     return value
 
 
 @tool("sample.search")
 def search(query: str, count: int = 5) -> dict[str, Any]:
-    """What it was asked for."""
+    """Return the query and the count."""
     return {"query": query, "count": count}

@@ -26,7 +26,7 @@ def write_pack(folder: Path, pack: str, body: str, header: str = "") -> Path:
     """Write a file of extension tools in this `.onetool` directory."""
     file = folder / "tools" / pack / f"{pack}_tools.py"
     file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_suffix(".fresh")  # as editors save: another file takes its place
+    fresh = file.with_suffix(".fresh")  # editors save by replacing the file
     fresh.write_text(header + textwrap.dedent(body), encoding="utf-8")
     fresh.replace(file)
     return file
@@ -64,7 +64,7 @@ class Workers:
 
 
 @contextmanager
-def workers(
+def open_workers(
     home: Path, settings: str = "", *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> Iterator[Workers]:
     """Open a OneTool with this home directory, and this environment for uv and workers."""
@@ -76,14 +76,14 @@ def workers(
     onetool = OneTool(
         read=lambda: read_settings(known, cwd or home, None, home),
         log=Log(folder / "log"),
-        environment={**of_this_machine(), **known},
+        environment={**uv_environment(), **known},
     )
     with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(onetool) as opened:
         yield Workers(App(portal, opened), folder)
 
 
 @cache
-def of_this_machine() -> dict[str, str]:
+def uv_environment() -> dict[str, str]:
     """Return the environment for uv; its cache is shared, so that packages are fetched once."""
     passed = {name: value for name, value in os.environ.items() if name in PASSED_VARIABLES or name.startswith("UV_")}
     cache_folder = subprocess.run(["uv", "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()

@@ -19,8 +19,8 @@ from typing import Final
 HERE: Final = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))  # for the browser helpers of the tests
 
-from tests.page_support import chromium, visiting  # noqa: E402 - needs the line above
-from tests.rest_support import serving  # noqa: E402
+from tests.page_support import launch_chromium, open_page  # noqa: E402 - needs the line above
+from tests.rest_support import serve_app  # noqa: E402
 
 from onetool import paths  # noqa: E402
 from onetool.cli.demo import stage, steps  # noqa: E402
@@ -120,11 +120,11 @@ def take_screenshot(folder: Path) -> None:
     with stage.built() as built:
         own = built.home / paths.FOLDER
         settings = json.loads((own / paths.CONFIG).read_text(encoding="utf-8"))
-        with serving(own, settings) as served, chromium() as browser:
+        with serve_app(own, settings) as served, launch_chromium() as browser:
             built.import_api(served.onetool)
             served.rest.send("POST", "/api/run", {"command": steps.OLD_TICKETS})
             url = f"http://127.0.0.1:{served.rest.port}"
-            with visiting(browser, url, folder) as visit:
+            with open_page(browser, url, folder) as visit:
                 visit.page.locator(".pack-row", has_text="tickets").click()
                 page = visit.tool("tickets.list_tickets")
                 page.locator("ot-tester .run").click()

@@ -16,7 +16,7 @@ from onetool.config.protection import Protection, compute_protection
 from onetool.errors import ToolError
 from onetool.paths import Folders, placed
 from onetool.problem import UNTRUSTED
-from onetool.stats.tokens import tokens_of
+from onetool.stats.tokens import count_tokens
 
 DEFAULT = "default"
 
@@ -74,7 +74,9 @@ class Agents:
         if name not in self._guards:
             if limits == Limits():
                 return None
-            self._guards[name] = BudgetGuard(limits, agent=name, warn=partial(self._warn, name), tokens_of=tokens_of)
+            self._guards[name] = BudgetGuard(
+                limits, agent=name, warn=partial(self._warn, name), count_tokens=count_tokens
+            )
         return self._guards[name]
 
 

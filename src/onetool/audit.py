@@ -32,7 +32,7 @@ from onetool.util.storage_errors import is_full, storage_error
 if TYPE_CHECKING:
     from onetool.storage import AuditStorage
 
-WATCHED = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
+AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 MAX_ARGUMENT_LENGTH = 1000  # characters of one argument
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
 WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
@@ -40,10 +40,10 @@ Facts = dict[str, Any]
 
 
 def open_audit_log(loaded: Loaded) -> "AuditLog":
-    """Return the audit log that a configuration names. The caller closes it."""
+    """Return the configured audit log. The caller closes it."""
     settings, redact = loaded.settings.audit, Redactor(loaded.secrets.values())
     audit = AuditLog(placed(settings.file, loaded.folders.data, loaded.folders.home), redact)
-    audit.use(redact, settings.max_bytes, settings.keep)
+    audit.configure(redact, settings.max_bytes, settings.keep)
     return audit
 
 
@@ -54,7 +54,7 @@ class AuditLog:
         self._records: AuditStorage = self._log
         self._is_slow = False
 
-    def use(self, redact: Redactor, max_bytes: int, keep: int) -> None:
+    def configure(self, redact: Redactor, max_bytes: int, keep: int) -> None:
         self._redact = redact
         self._log.use("INFO", redact)
         self._log.max_bytes, self._log.keep = max_bytes, keep
@@ -66,7 +66,7 @@ class AuditLog:
         """
         if not _is_audited(tool, args):
             return None
-        facts = self._facts(tool, args, context)
+        facts = self._make_facts(tool, args, context)
         try:
             await self._write_first("call.started", facts)
         except OSError as error:
@@ -89,9 +89,9 @@ class AuditLog:
         try:
             await self._write_first("change.started", facts)
         except OSError as error:
-            unwritable = storage_error(self.file.parent, error)
-            if not (frees_space and is_full(unwritable)):
-                raise unwritable from None
+            failure = storage_error(self.file.parent, error)
+            if not (frees_space and is_full(failure)):
+                raise failure from None
         outcome = "cancelled"
         try:
             yield facts
@@ -123,13 +123,13 @@ class AuditLog:
             return
         self._records.event(
             "call",
-            **(event.admitted or self._facts(tool, args, event.context)),
+            **(event.admitted or self._make_facts(tool, args, event.context)),
             decision="allowed" if event.is_allowed and event.error != SandboxDenied.type else "refused",
             outcome=event.error or "ok",
             duration_ms=round(event.seconds * 1000, 3),
         )
 
-    def _facts(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts:
+    def _make_facts(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts:
         return {
             "agent": context.agent_id,
             "tool": tool.name,
@@ -190,4 +190,4 @@ class _CharacterBudget:
 
 
 def _is_audited(tool: Tool, args: Mapping[str, Any]) -> bool:
-    return tool.is_audited or bool(required_permissions(tool, args) & WATCHED)
+    return tool.is_audited or bool(required_permissions(tool, args) & AUDITED_PERMISSIONS)

@@ -24,7 +24,7 @@ from onetool.util.text import did_you_mean, quote
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
     from onetool.problem import Problem
-    from onetool.storage import SwitchStorage
+    from onetool.storage import DisabledToolStorage
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
@@ -193,7 +193,7 @@ class Registry:
     def __init__(self, *sources: ToolSource, aliases: Mapping[str, str] | None = None) -> None:
         self.sources = sources
         self.aliases: Mapping[str, str] = aliases or {}
-        self.switches: SwitchStorage | None = None
+        self.switches: DisabledToolStorage | None = None
         self._admits: Callable[[Tool | Entry], bool] | None = None  # filters the tools of a view
         self._off: frozenset[str] = frozenset()
         self._off_reason, self._off_version = "", 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import anyio.to_thread
 
 from onetool.audit import AuditLog
-from onetool.bundles.source import folder_of
+from onetool.bundles.source import bundles_directory
 from onetool.bus.bus import ToolBus
 from onetool.config.load import Loaded
 from onetool.disabled_tools import Switches
@@ -18,7 +18,7 @@ from onetool.redact import Redactor
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, Cells
 from onetool.runner.runner import Runner
-from onetool.storage import MediaStorage, ResultStorage, SwitchStorage
+from onetool.storage import DisabledToolStorage, MediaStorage, ResultStorage
 from onetool.stores import Stores
 
 
@@ -34,7 +34,7 @@ class State:
     media: MediaStorage
     audit: AuditLog
     net: Net
-    switches: SwitchStorage
+    switches: DisabledToolStorage
     projects: dict[str, str]
 
     def retire(self, successor: "State") -> Iterator[Awaitable[object]]:
@@ -95,8 +95,8 @@ def make_state(
 
 def _open_stores(loaded: Loaded, old: State | None) -> Stores:
     folder, settings = loaded.folders.data, loaded.settings.stats
-    if old is None or old.stores.folder != folder:
-        return Stores.open(folder, settings, folder_of(loaded) / ".usage" / "usage.db")
+    if old is None or old.stores.directory != folder:
+        return Stores.open(folder, settings, bundles_directory(loaded) / ".usage" / "usage.db")
     old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
     return old.stores
 
@@ -105,5 +105,5 @@ def _open_audit(loaded: Loaded, redact: Redactor, old: State | None) -> AuditLog
     settings = loaded.settings.audit
     file = placed(settings.file, loaded.folders.data, loaded.folders.home)
     audit = old.audit if old is not None and old.audit.file == file else AuditLog(file, redact)
-    audit.use(redact, settings.max_bytes, settings.keep)
+    audit.configure(redact, settings.max_bytes, settings.keep)
     return audit

@@ -1,10 +1,15 @@
 """Protocols of stored state, one for each kind. Callers depend on these protocols only.
 
-Files and SQLite implement all of them today. They promise the same, which `tests/contract/test_storage.py` shows:
-another process reads what was written; a process that is killed leaves the old or the new; writers at the same time
-lose nothing; what a newer version wrote is rejected and left alone. If the state cannot be written, `put`, `update`,
-`delete` and `append` raise a ToolError with the type or code `storage_unavailable`. What no caller waits for reports
-that as its `problem`, and a cache ignores it. All methods may block, except those that say that they return at once.
+Files and SQLite implement all of them. `tests/contract/test_storage.py` tests what every implementation guarantees:
+
+- other processes read what was written;
+- a killed process leaves either the old or the new state;
+- concurrent writers lose nothing;
+- state that a newer version wrote is rejected and left unchanged.
+
+If the state cannot be written, `put`, `update`, `delete` and `append` raise a ToolError with the type or code
+`storage_unavailable`. Storage that is written in the background sets `problem` instead, and a cache ignores the error.
+All methods may block, unless their protocol says that they return at once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from onetool.problem import Problem
 
-if TYPE_CHECKING:  # types of values only: what is kept does not depend on who uses it
+if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
     from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit
     from onetool.proxy.definitions import Definition, Failure
@@ -61,7 +66,7 @@ class ResultStorage(Protocol):
 
 
 class MediaStorage(Protocol):
-    """Pictures, sounds and other bytes, by handle. A handle belongs to an agent and a token, and expires."""
+    """Images, audio and other binary data, by handle. A handle belongs to an agent and a token, and expires."""
 
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str: ...
     def get(self, handle: object, agent: str, token_id: str = "") -> "Blob": ...
@@ -100,8 +105,8 @@ class AuditStorage(Protocol):
     def close(self) -> None: ...
 
 
-class SwitchStorage(Protocol):
-    """The names of tools and packs that are switched off. `problem` says why all of them are."""
+class DisabledToolStorage(Protocol):
+    """The names of disabled tools and packs. If the state cannot be read, all are disabled, and `problem` says why."""
 
     problem: Problem | None
 
@@ -110,14 +115,14 @@ class SwitchStorage(Protocol):
 
 
 class PinStorage(Protocol):
-    """The accepted definitions of each upstream server. `update` changes those of one server, alone."""
+    """The pinned definitions of each upstream server. `update` is atomic and changes those of one server."""
 
     def get(self, server: str) -> Pinned | None: ...
     def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned: ...
 
 
 class TrustStorage(Protocol):
-    """What each project directory held when a person trusted it. Damaged records trust nobody: see `problems`."""
+    """The content of each project directory when it was trusted. Damaged records grant no trust: see `problems`."""
 
     problems: tuple[Problem, ...]
 
@@ -134,13 +139,13 @@ class EnvironmentStorage(Protocol):
 
 
 class NoticeStorage(Protocol):
-    """Messages for people. Each is appended whole or not at all."""
+    """Messages for people. Each is appended completely or not at all."""
 
     def append(self, name: str, document: bytes) -> None: ...
 
 
 class ToolListStorage(Protocol):
-    """A cache of what upstream servers offer, and of failures to list them. `clock` is the time of failures."""
+    """A cache of the tools of upstream servers, and of failures to list them. `clock` is the clock for failures."""
 
     clock: Callable[[], float]
 
@@ -151,13 +156,13 @@ class ToolListStorage(Protocol):
 
 
 class TokenStorage(Protocol):
-    """The tokens that are accepted now, as hashes with their agents. Settings add and revoke them."""
+    """The accepted tokens, as hashes with their agents. Settings add and revoke them."""
 
     def keys(self) -> "TokenSet": ...
 
 
 class BundleStorage(Protocol):
-    """Bundles and their tools. `check` is given what is stored now, and raises to prevent a change."""
+    """Bundles and their tools. `check` receives the stored value, and raises to prevent a change."""
 
     @property
     def problems(self) -> "list[Problem]": ...
@@ -191,7 +196,7 @@ class BundleStorage(Protocol):
         self, bundle_id: str, tools: "Iterable[tuple[str, str, ToolDraft | Body]]", check: "Check" = ...
     ) -> "list[StoredTool]": ...
     def get_tool(self, bundle_id: str, slug: str, version: str) -> "StoredTool": ...
-    def tools_of(self, bundle_id: str, slug: str | None = None) -> "list[StoredTool]": ...
+    def list_bundle_tools(self, bundle_id: str, slug: str | None = None) -> "list[StoredTool]": ...
     def list_tools(
         self,
         *,

@@ -20,37 +20,37 @@ from onetool.storage import MediaStorage, NoticeStorage, ResultStorage, ShapeSto
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    folder: Path
+    directory: Path
     recorder: StatisticsStorage
     shapes: ShapeStorage
     search: Search
     notify_rate: RateLimit = field(default_factory=RateLimit)
 
     @classmethod
-    def open(cls, folder: Path, settings: Stats, old_usage: Path | None = None) -> Self:
-        stats, keep_days = folder / "stats", settings.keep_days
+    def open(cls, directory: Path, settings: Stats, old_usage: Path | None = None) -> Self:
+        stats, keep_days = directory / "stats", settings.keep_days
         recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
-        return cls(folder, recorder, Shapes(stats / "shapes.json"), Search(folder / "cache"))
+        return cls(directory, recorder, Shapes(stats / "shapes.json"), Search(directory / "cache"))
 
     def results(self, output: Output) -> ResultStorage:
         quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
-        return ResultStore(self.folder / "tmp", output.result_ttl, output.preview_lines, quota=quota)
+        return ResultStore(self.directory / "tmp", output.result_ttl, output.preview_lines, quota=quota)
 
     def media(self, output: Output) -> MediaStorage:
-        return Media(self.folder / "tmp", output.result_ttl, max_bytes=output.max_stored_bytes)
+        return Media(self.directory / "tmp", output.result_ttl, max_bytes=output.max_stored_bytes)
 
     def notices(self, settings: Notify) -> NoticeStorage:
-        return NoticeFiles(self.folder, settings.max_file_bytes)
+        return NoticeFiles(self.directory, settings.max_file_bytes)
 
     @property
     def stats_file(self) -> Path:
-        return self.folder / "stats" / "stats.db"
+        return self.directory / "stats" / "stats.db"
 
     @property
     def problems(self) -> list[Problem]:
-        shapes = self.folder / "stats" / "shapes.json"
-        noticed = ((self.recorder.problem, self.stats_file), (self.shapes.problem, shapes))
-        return [storage_problem(problem, file) for problem, file in noticed if problem]
+        shapes = self.directory / "stats" / "shapes.json"
+        problems = ((self.recorder.problem, self.stats_file), (self.shapes.problem, shapes))
+        return [storage_problem(problem, file) for problem, file in problems if problem]
 
     def close(self) -> None:
         """Write pending records and close. Blocks on disk access."""

@@ -15,7 +15,7 @@ from onetool.context import ToolContext
 from onetool.logging import Log
 from onetool.runner.answer import Answer, Journal
 from onetool.stats.record import CallRecord, RunRecord, SessionRecord, UseRecord
-from onetool.stats.tokens import tokens_of, tokens_of_text
+from onetool.stats.tokens import count_text_tokens, count_tokens
 from onetool.stores import Stores
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.raw_json import RawJson
@@ -78,7 +78,7 @@ class Telemetry:
         finally:
             answer = outcome.answer
             error = "cancelled" if answer is None else answer.error
-            tokens = 0 if answer is None else sum(map(tokens_of_text, answer.blocks))
+            tokens = 0 if answer is None else sum(map(count_text_tokens, answer.blocks))
             seconds, calls = time.perf_counter() - started, len(journal.calls)
             self._events.emit(RunFinished(call_id, context, seconds, error, calls, tokens, journal.request_id, at))
 
@@ -118,12 +118,9 @@ class Telemetry:
         if tool is not None and tool.continues(event.args or {}):
             return
         is_counted = event.error is None and tool is not None and tool.name not in ALREADY_COUNTED
-        tokens = tokens_of(event.value) if is_counted else 0
-        add, name, failed = (
-            self._stores.recorder.add,
-            event.name if tool is None else tool.name,
-            event.error is not None,
-        )
+        tokens = count_tokens(event.value) if is_counted else 0
+        name, failed = event.name if tool is None else tool.name, event.error is not None
+        add = self._stores.recorder.add
         if tool is not None and tool.identity and event.is_allowed:
             add(UseRecord(tool.identity))
         add(CallRecord(name, context.agent_id, session, run_id, event.seconds, event.error, tokens, event.at))
@@ -132,8 +129,8 @@ class Telemetry:
             counts.calls += 1
             counts.failed += failed
             return
-        facts = run_id, context.agent_id, session, event.seconds, event.error, 1, 0, 0, event.at, "call", name
-        add(RunRecord(*facts, client=context.client, calls=1, failed=int(failed)))
+        values = run_id, context.agent_id, session, event.seconds, event.error, 1, 0, 0, event.at, "call", name
+        add(RunRecord(*values, client=context.client, calls=1, failed=int(failed)))
 
     def _learn_shape(self, event: CallFinished) -> None:
         """Learn the result shape of a tool that does not declare it. Tools of `ot` are documented in its help."""
@@ -149,8 +146,8 @@ class Telemetry:
         self._counts[event.context.correlation_id] = _RunCounts(event.command)
 
     def _log_run(self, event: RunFinished) -> None:
-        asked = {"request_id": event.request_id} if event.request_id else {}
-        fields = {"correlation_id": event.context.correlation_id, "agent": event.context.agent_id, **asked}
+        request = {"request_id": event.request_id} if event.request_id else {}
+        fields = {"correlation_id": event.context.correlation_id, "agent": event.context.agent_id, **request}
         self._log.ended("run", event.seconds, event.error, fields)
 
     def _count_run(self, event: RunFinished) -> None:
@@ -179,7 +176,7 @@ class Telemetry:
 def _count_definition_tokens(tools: Iterable[Tool]) -> dict[str, int]:
     """Return the tokens that each tool definition would cost a client that loads it directly."""
     return {
-        tool.name: tokens_of({"name": tool.name, "description": tool.description, "inputSchema": tool.input.json})
+        tool.name: count_tokens({"name": tool.name, "description": tool.description, "inputSchema": tool.input.json})
         for tool in tools
         if tool.enabled and tool.pack != "ot"
     }

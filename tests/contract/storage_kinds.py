@@ -33,10 +33,11 @@ from onetool.results import ResultStore
 from onetool.results.blobs import Media
 from onetool.stats.record import CallRecord, Recorder
 from onetool.stats.shapes import Shapes
-from onetool.stats.summary import summarise
+from onetool.stats.summary import summarize
 from onetool.storage import (
     AuditStorage,
     BundleStorage,
+    DisabledToolStorage,
     EnvironmentStorage,
     MediaStorage,
     NoticeStorage,
@@ -44,7 +45,6 @@ from onetool.storage import (
     ResultStorage,
     ShapeStorage,
     StatisticsStorage,
-    SwitchStorage,
     ToolListStorage,
     TrustStorage,
 )
@@ -170,7 +170,7 @@ class NoticeKind(Stored):
 
 
 class SwitchKind(Stored):
-    store: SwitchStorage
+    store: DisabledToolStorage
 
     def write(self, key: str) -> str:
         self.store.set(key, on=False)
@@ -297,7 +297,7 @@ CACHES = {"tool lists"}  # which go on without what cannot be written
 
 def statistics_file(folder: Path) -> Counted:
     file = folder / "stats" / "stats.db"
-    return Counted(Recorder(file, enabled=True), lambda tool: int(summarise(file, tool=tool)["total_calls"]))
+    return Counted(Recorder(file, enabled=True), lambda tool: int(summarize(file, tool=tool)["total_calls"]))
 
 
 def audit_file(folder: Path) -> Read:
@@ -334,7 +334,7 @@ BACKENDS = {"files": FILES}
 
 
 @contextlib.contextmanager
-def opened(backend: str, kind: str, folder: Path) -> Iterator[Kind]:
+def open_kind(backend: str, kind: str, folder: Path) -> Iterator[Kind]:
     stored = KINDS[kind](BACKENDS[backend][kind](folder))
     try:
         yield stored
@@ -358,7 +358,7 @@ def say(line: str) -> None:
 
 
 def main(backend: str, kind: str, folder: str, prefix: str, count: str = "") -> None:
-    with opened(backend, kind, Path(folder)) as stored:
+    with open_kind(backend, kind, Path(folder)) as stored:
         say("ready")
         sys.stdin.readline()
         for number in range(int(count or sys.maxsize)):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from tests.contract.calls import BACKENDS, Call
-from tests.http_support import Page, Received, Site, answer, served
-from tests.support import App, opened
+from tests.http_support import Page, ReceivedRequest, Site, send_response, serve_site
+from tests.support import App, open_app
 
 from onetool import Result, ToolContext, ToolError
 from onetool._tool import Tool
@@ -170,9 +170,9 @@ def without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def page_of(function: Function) -> Page:
-    async def page(received: Received, writer: asyncio.StreamWriter) -> None:
+    async def page(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         value = function(**json.loads(received.body))
-        answer(writer, json.dumps(value).encode(), ("Content-Type", "application/json"))
+        send_response(writer, json.dumps(value).encode(), ("Content-Type", "application/json"))
 
     return page
 
@@ -243,7 +243,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with served() as site:
+    with serve_site() as site:
         site.pages.update({f"/{function.__name__}": page_of(function) for function in IN_WEB})
         yield site
 
@@ -253,7 +253,7 @@ def app(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """Create an application with one pack per backend, each with the same tools."""
     settings = {**SETTINGS, "servers": {UPSTREAM: write_server(tmp_path_factory.mktemp("server"))}}
     tools = [make(f"{kind}.{function.__name__}", function) for kind, make in KINDS.items() for function in FUNCTIONS]
-    with opened(settings, tools) as app:
+    with open_app(settings, tools) as app:
         write_extension(app.onetool.folders.user)
         store_bundles(app, site)
         app.value("ot.tools(info='list')")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.contract.calls import DOORS, SETTINGS, Call
-from tests.rest_support import Served, draft, serving
-from tests.support import App, Connection, blocks, command_line, configure, connected, opened
+from tests.rest_support import ServedApp, draft, serve_app
+from tests.support import App, Connection, configure, connect, get_texts, open_app, run_cli
 
 from onetool._tool import Result
 from onetool.errors import describe
@@ -52,7 +52,7 @@ def broken_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
-    with opened(SETTINGS) as app:
+    with open_app(SETTINGS) as app:
         yield app
 
 
@@ -64,35 +64,35 @@ def clients(home: Path) -> Iterator[Callable[[str], Connection]]:
 
         def client(mode: str) -> Connection:
             if mode not in known:
-                known[mode] = stack.enter_context(connected(home, mode))
+                known[mode] = stack.enter_context(connect(home, mode))
             return known[mode]
 
         yield client
 
 
-def code_of(*calls: Call) -> str:
+def get_code(*calls: Call) -> str:
     return CODE.format(calls=[(call.name, call.args) for call in calls])
 
 
-def of_result(result: Result) -> Outcome:
+def get_outcome(result: Result) -> Outcome:
     return {"value": result.value} if result.error is None else {"error": describe(result.error)}
 
 
 @pytest.fixture
 def bus(app: App) -> Door:
-    return lambda call: of_result(app.call(call.name, call.args))
+    return lambda call: get_outcome(app.call(call.name, call.args))
 
 
 @pytest.fixture
 def run(app: App) -> Door:
-    return lambda call: only(app.value(code_of(call)))
+    return lambda call: only(app.value(get_code(call)))
 
 
 @pytest.fixture
 def call_command(home: Path) -> Door:
     def door(call: Call) -> Outcome:
         arguments = [f"{key}={json.dumps(value)}" for key, value in call.args.items()]
-        process = command_line(home, "call", "--json", call.name, *arguments)
+        process = run_cli(home, "call", "--json", call.name, *arguments)
         printed = json.loads(process.stdout)
         assert (process.returncode, process.stderr) == (int(call.error is not None), "")
         outcome: Outcome = printed if process.returncode else {"value": printed}
@@ -104,7 +104,7 @@ def call_command(home: Path) -> Door:
 @pytest.fixture(scope="module")
 def run_command(home: Path) -> Door:
     """All calls in one run: a process for each would only measure the patience of the reader."""
-    process = command_line(home, "run", code_of(*DOORS))
+    process = run_cli(home, "run", get_code(*DOORS))
     assert (process.returncode, process.stderr) == (0, "")
     outcomes = dict(zip(map(str, DOORS), json.loads(process.stdout), strict=True))
     return lambda call: outcomes[str(call)]
@@ -121,24 +121,24 @@ def mcp_legacy(clients: Callable[[str], Connection]) -> Door:
 
 
 def through_mcp(client: Connection, call: Call) -> Outcome:
-    result = client.run(code_of(call))
+    result = client.run(get_code(call))
     assert not result.is_error
-    return only(blocks(result)[-1])
+    return only(get_texts(result)[-1])
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("served"), SETTINGS) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
+    with serve_app(tmp_path_factory.mktemp("served"), SETTINGS) as server:
         yield server
 
 
 @pytest.fixture
-def api(server: Served) -> Door:
+def api(server: ServedApp) -> Door:
     return lambda call: over_http(server, f"/api/tools/{call.name}/call", call)
 
 
 @pytest.fixture(scope="module")
-def stored(server: Served) -> Door:
+def stored(server: ServedApp) -> Door:
     """Each call goes to a stored tool that stands for the one it means."""
     bundle = server.rest.bundle("kept")
     names = sorted({call.name for call in STORED})
@@ -146,7 +146,7 @@ def stored(server: Served) -> Door:
     return lambda call: over_http(server, f"{paths[call.name]}/invoke", call)
 
 
-def over_http(server: Served, path: str, call: Call) -> Outcome:
+def over_http(server: ServedApp, path: str, call: Call) -> Outcome:
     """A refusal is a status and a body of its own; which class an error has is nobody's business over HTTP."""
     response = server.rest.send("POST", path, {"args": call.args})
     body = response.json()
@@ -187,7 +187,7 @@ def test_a_call_over_http_comes_out_alike(api: Door, stored: Door, bus: Door, ca
 
 
 @pytest.mark.parametrize("call", [call for call in DOORS if call not in STORED], ids=str)
-def test_an_unknown_tool_is_told_alike_over_http(server: Served, bus: Door, call: Call) -> None:
+def test_an_unknown_tool_is_told_alike_over_http(server: ServedApp, bus: Door, call: Call) -> None:
     answer = server.rest.send("POST", f"/api/tools/{call.name}/call", {"args": call.args})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
     told, expected = answer.json()["error"]["message"], bus(call)["error"]["message"]
@@ -205,16 +205,16 @@ def test_an_error_that_nobody_catches_reads_alike(
     assert result.is_error
     assert answer.error == call.error
     assert answer.text.startswith(f"{error['class']}: {error['message']}\n  line 1: ")
-    assert blocks(result) == list(answer.blocks)
+    assert get_texts(result) == list(answer.blocks)
 
 
 @pytest.mark.slow
 def test_the_command_line_prints_what_a_client_sees(home: Path, app: App, clients: Callable[[str], Connection]) -> None:
     code = "print('first')\nprint('é')\nx = {'n': [1, None]}\nx"
-    process = command_line(home, "run", code)
+    process = run_cli(home, "run", code)
     assert process.stdout == app.run(code).text + "\n"
-    assert app.run(code).blocks == tuple(blocks(clients("auto").run(code)))
-    assert json.loads(command_line(home, "run", "--json", code).stdout) == {
+    assert app.run(code).blocks == tuple(get_texts(clients("auto").run(code)))
+    assert json.loads(run_cli(home, "run", "--json", code).stdout) == {
         "blocks": ["first\né\n", '{"n":[1,null]}'],
         "is_error": False,
     }
@@ -222,7 +222,7 @@ def test_the_command_line_prints_what_a_client_sees(home: Path, app: App, client
 
 @pytest.mark.slow
 def test_a_failed_run_has_exit_status_one(home: Path) -> None:
-    process = command_line(home, "run", "x = 1\nx / 0")
+    process = run_cli(home, "run", "x = 1\nx / 0")
     assert process.returncode == 1
     assert process.stdout == "ZeroDivisionError: division by zero\n  line 2: x / 0\n"
 
@@ -239,14 +239,14 @@ def test_a_failed_run_has_exit_status_one(home: Path) -> None:
     ],
 )
 def test_a_format_on_the_command_line_changes_nothing_else(home: Path, code: str, shown: str) -> None:
-    assert command_line(home, "run", "--format", "yml_h", code).stdout == shown
+    assert run_cli(home, "run", "--format", "yml_h", code).stdout == shown
 
 
 @pytest.mark.slow
 def test_code_is_read_from_a_file(home: Path) -> None:
     (home / "code.py").write_text("'é' * 2", encoding="utf-8")
-    assert command_line(home, "run", "-f", "code.py").stdout == "éé\n"
-    missing = command_line(home, "run", "-f", "nowhere.py")
+    assert run_cli(home, "run", "-f", "code.py").stdout == "éé\n"
+    missing = run_cli(home, "run", "-f", "nowhere.py")
     assert missing.returncode == 1
     assert "nowhere.py" in missing.stderr
 
@@ -265,7 +265,7 @@ def test_code_is_read_from_a_file(home: Path) -> None:
     ids=" ".join,
 )
 def test_the_command_line_refuses_a_wrong_configuration(broken_home: Path, command: list[str]) -> None:
-    process = command_line(broken_home, *command)
+    process = run_cli(broken_home, *command)
     assert process.returncode == 1
     assert "sandbx" in process.stdout + process.stderr
     assert "write sandbox" in process.stdout + process.stderr
@@ -274,5 +274,5 @@ def test_the_command_line_refuses_a_wrong_configuration(broken_home: Path, comma
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [["run", "ot.health()"], ["call", "ot.health"], ["doctor"]], ids=" ".join)
 def test_the_command_line_shows_what_is_wrong(broken_home: Path, command: list[str]) -> None:
-    process = command_line(broken_home, *command)
+    process = run_cli(broken_home, *command)
     assert "sandbx" in process.stdout + process.stderr

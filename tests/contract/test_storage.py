@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.contract.storage_kinds import BACKENDS, CACHES, KINDS, opened, reads
-from tests.disk_support import Disk, mounted
+from tests.contract.storage_kinds import BACKENDS, CACHES, KINDS, open_kind, reads
+from tests.disk_support import Disk, mount_disk
 
 from onetool.errors import ToolError
 
@@ -58,7 +58,7 @@ def test_writers_at_the_same_time_lose_nothing_and_others_read_it(backend: str, 
     written = [line.split() for writer in writers for line in writer.communicate(timeout=100)[0].splitlines()]
     assert [writer.returncode for writer in writers] == [0, 0]
     assert len(written) == 2 * WRITES
-    with opened(backend, kind, folder) as stored:
+    with open_kind(backend, kind, folder) as stored:
         assert [key for key, name in written if not stored.read(name)] == []
 
 
@@ -75,7 +75,7 @@ def test_a_writer_that_is_killed_leaves_the_old_or_the_new(backend: str, kind: s
             writer.kill()
             written += [line.split() for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
         doubtful = f"w{count}-{sum(key.startswith(f'w{count}-') for key, _ in written)}"
-        with opened(backend, kind, folder) as stored:
+        with open_kind(backend, kind, folder) as stored:
             assert [key for key, name in written if not stored.read(name)] == []
             reads(stored, doubtful)  # it may be there or not, but not in part
             written.append(["after", stored.write("after")] if count == KILLED_AFTER[-1] else written[0])
@@ -86,27 +86,27 @@ def test_a_writer_that_is_killed_leaves_the_old_or_the_new(backend: str, kind: s
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    with mounted(tmp_path) as disk:
+    with mount_disk(tmp_path) as disk:
         yield disk
 
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
 def test_an_unwritable_disk_is_a_typed_error_and_reading_goes_on(kind: str, disk: Disk, how: str) -> None:
-    with opened("files", kind, disk.place) as stored:
+    with open_kind("files", kind, disk.place) as stored:
         before = stored.write("before")
     (disk.fill if how == "full" else disk.make_read_only)()
-    with opened("files", kind, disk.place) as stored:
+    with open_kind("files", kind, disk.place) as stored:
         if kind in CACHES:
             stored.write("lost")
         else:
             with pytest.raises(ToolError) as caught:
                 stored.write("lost")
             assert "storage_unavailable" in (caught.value.type, caught.value.fields.get("code"))
-        with opened("files", kind, disk.place) as other:
+        with open_kind("files", kind, disk.place) as other:
             assert other.read(before)
         (disk.free if how == "full" else disk.make_writable)()
         after = stored.write("after")
-    with opened("files", kind, disk.place) as other:
+    with open_kind("files", kind, disk.place) as other:
         assert other.read(before)
         assert other.read(after)
 
@@ -140,11 +140,11 @@ VERSIONED = {
 
 @pytest.mark.parametrize("kind", VERSIONED)
 def test_what_a_newer_version_wrote_is_rejected_and_left_alone(kind: str, folder: Path) -> None:
-    with opened("files", kind, folder) as stored:
+    with open_kind("files", kind, folder) as stored:
         name = stored.write("old")
     file = VERSIONED[kind](folder)
     before, said = file.read_bytes(), []
-    with opened("files", kind, folder) as stored:
+    with open_kind("files", kind, folder) as stored:
         for attempt in (lambda: stored.read(name), lambda: stored.write("new")):
             try:
                 attempt()

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.bundles_support import new_bundle, store_in, tool_body
+from tests.bundles_support import new_bundle, open_store, tool_body
 from tests.extensions_support import write_pack
-from tests.http_support import Received, Site, answer, served
+from tests.http_support import ReceivedRequest, Site, send_response, serve_site
 from tests.proxy_support import MODERN, node_server, python_server
-from tests.support import command_line, configure
+from tests.support import configure, run_cli
 
 PACK = '''\
 """What lies in the storehouse."""
@@ -69,7 +69,7 @@ SETTINGS: dict[str, Any] = {
 @contextmanager
 def prepared(home: Path) -> Iterator[None]:
     """The folder as it is to be found; while this is open, the web server answers."""
-    with served() as site:
+    with serve_site() as site:
         site.pages |= {"/persons/": _person, "/orders": _order}
         servers = {
             "every": node_server("everything", tools={"exclude": ["get-env", "toggle-*"]}),
@@ -80,9 +80,9 @@ def prepared(home: Path) -> Iterator[None]:
         configure(home, json.dumps({**SETTINGS, "servers": servers, "http": http}))
         _write_files(home)
         _store_tools(home, site)
-        failed = command_line(home, "run", "storehouse.shelf()")  # for whoever asks what has failed
+        failed = run_cli(home, "run", "storehouse.shelf()")  # for whoever asks what has failed
         assert "needs 'article'" in failed.stdout + failed.stderr
-        listed = command_line(home, "run", "len([every, clock, modern])")  # a search does not wait long
+        listed = run_cli(home, "run", "len([every, clock, modern])")  # a search does not wait long
         assert listed.stdout == "3\n", listed.stderr
         yield
 
@@ -99,7 +99,7 @@ def _write_files(home: Path) -> None:
 def _store_tools(home: Path, site: Site) -> None:
     person = {"method": "GET", "urlTemplate": site.url("/persons/${person_id}")}
     order = {"method": "POST", "urlTemplate": site.url("/orders"), "body": {"item": "${item}", "count": "${quantity}"}}
-    with store_in(home / ".onetool" / "bundles") as store:
+    with open_store(home / ".onetool" / "bundles") as store:
         bundle = new_bundle(store, "office", description="The API of the office")
         store.put_tool(bundle, "person", "1", _http_tool("Look a person up in the directory", person, "person_id"))
         store.put_tool(bundle, "order", "1", _http_tool("Order something", order, "item", "quantity"))
@@ -115,12 +115,12 @@ def _http_tool(description: str, impl: dict[str, Any], *needed: str) -> dict[str
     return {key: value for key, value in {**tool_body(), **body, "type": "http"}.items() if key != "pythonImpl"}
 
 
-async def _person(received: Received, writer: asyncio.StreamWriter) -> None:
+async def _person(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     person = {"id": received.argument, "surname": f"Quill-{received.argument[::-1]}"}
-    answer(writer, json.dumps(person).encode(), ("Content-Type", "application/json"))
+    send_response(writer, json.dumps(person).encode(), ("Content-Type", "application/json"))
 
 
-async def _order(received: Received, writer: asyncio.StreamWriter) -> None:
+async def _order(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     wanted = json.loads(received.body)
     receipt = {"receipt": f"R-{int(wanted['count']) * 37}-{wanted['item']}"}
-    answer(writer, json.dumps(receipt).encode(), ("Content-Type", "application/json"), status=201)
+    send_response(writer, json.dumps(receipt).encode(), ("Content-Type", "application/json"), status=201)

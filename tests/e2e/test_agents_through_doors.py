@@ -14,9 +14,9 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import ImageContent, Implementation, TextResourceContents
 from tests.conformance_support import fixtures
-from tests.proxy_support import hostile
-from tests.rest_support import serving
-from tests.support import PROGRAM, App, Connection, blocks, command_line, configure, environment, eventually, opened
+from tests.proxy_support import hostile_server
+from tests.rest_support import serve_app
+from tests.support import PROGRAM, App, Connection, configure, environment, eventually, get_texts, open_app, run_cli
 
 from onetool.results.blobs import Media
 from onetool.transports.http.tokens import hash_token
@@ -56,7 +56,7 @@ def connected_as(name: str, home: Path, mode: str = "auto") -> Iterator[Connecti
 
 
 def said(client: Connection, command: str) -> str:
-    return "\n".join(blocks(client.run(command)))
+    return "\n".join(get_texts(client.run(command)))
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def test_a_client_gets_the_agent_that_names_it(home: Path, mode: str) -> None:
         assert "free" in said(client, "machine.disk()")
         refused = client.run("now()")
         assert refused.is_error
-        assert "The agent bot may not call machine.now: its tools are [machine.disk]" in "\n".join(blocks(refused))
+        assert "The agent bot may not call machine.now: its tools are [machine.disk]" in "\n".join(get_texts(refused))
     with connected_as("desk", home, mode) as client:
         assert "wrote" in said(client, "ot.scaffold(pack='mine')")
 
@@ -103,7 +103,7 @@ def test_what_one_agent_keeps_no_other_reads(home: Path, mode: str) -> None:
         for code in (f"ot.load({handle!r})", f"ot.result(handle={handle!r})"):
             refused = desk.run(code)
             assert refused.is_error
-            assert "line 7" not in "\n".join(blocks(refused))
+            assert "line 7" not in "\n".join(get_texts(refused))
 
 
 @pytest.mark.spec("toolbus.agent.by-client-name")
@@ -114,7 +114,7 @@ def test_a_picture_of_one_agent_no_other_sees(home: Path, mode: str) -> None:
     with connected_as("robot", home, mode) as client:
         assert isinstance(client.run(code).content[-1], ImageContent)
     with connected_as("desk", home, mode) as client:
-        assert len(blocks(client.run(code))) == 1
+        assert len(get_texts(client.run(code))) == 1
 
 
 @pytest.mark.spec("toolbus.agent.tools-narrow")
@@ -143,7 +143,7 @@ def test_resources_show_a_client_what_its_agent_may_call(home: Path, mode: str) 
 def test_a_client_is_told_of_its_budget_and_so_is_the_log(home: Path) -> None:
     with connected_as("beggar", home) as client:
         assert "Note:" not in said(client, "[machine.now() for _ in range(3)]")
-        first, *_ = blocks(client.run("machine.now()"))
+        first, *_ = get_texts(client.run("machine.now()"))
         assert first == "Note: the agent poor has used 4 of 5 calls"
         assert "Note:" not in said(client, "machine.now()")
         assert "5 of 5 calls, and the call was not made" in said(client, "machine.now()")
@@ -171,17 +171,17 @@ def test_two_servers_of_one_folder_keep_one_audit_log(home: Path) -> None:
 
 @pytest.mark.spec("toolbus.agent.from-configuration")
 def test_a_person_chooses_the_agent(home: Path) -> None:
-    assert command_line(home, "run", "--agent", "bot", "now()").returncode == 1
-    assert "may not call machine.now" in command_line(home, "call", "--agent", "bot", "machine.now").stderr
-    assert command_line(home, "run", "--agent", "bot", "machine.disk()").returncode == 0
-    assert command_line(home, "call", "--agent", "bot", "machine.disk").returncode == 0
-    assert command_line(home, "call", "--agent", "writer", "ot.scaffold", "pack=mine").returncode == 0
+    assert run_cli(home, "run", "--agent", "bot", "now()").returncode == 1
+    assert "may not call machine.now" in run_cli(home, "call", "--agent", "bot", "machine.now").stderr
+    assert run_cli(home, "run", "--agent", "bot", "machine.disk()").returncode == 0
+    assert run_cli(home, "call", "--agent", "bot", "machine.disk").returncode == 0
+    assert run_cli(home, "call", "--agent", "writer", "ot.scaffold", "pack=mine").returncode == 0
 
 
 @pytest.mark.spec("toolbus.agent.from-configuration")
 @pytest.mark.parametrize("command", [("run", "--agent", "boss", "1"), ("call", "--agent", "boss", "machine.now")])
 def test_an_unknown_agent_is_an_error_with_those_there_are(home: Path, command: tuple[str, ...]) -> None:
-    done = command_line(home, *command)
+    done = run_cli(home, *command)
     assert done.returncode == 1
     assert "unknown agent 'boss': expected bot, default, poor, writer" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -192,8 +192,8 @@ def test_an_agent_of_a_file_is_there_for_every_door(home: Path) -> None:
     folder = home / ".onetool" / "agents"
     folder.mkdir()
     (folder / "filed.yml").write_text("permissions: [read]\ntools: [machine.disk]\nclients: [clerk]", encoding="utf-8")
-    assert command_line(home, "run", "--agent", "filed", "machine.disk()").returncode == 0
-    assert command_line(home, "call", "--agent", "filed", "machine.now").returncode == 1
+    assert run_cli(home, "run", "--agent", "filed", "machine.disk()").returncode == 0
+    assert run_cli(home, "call", "--agent", "filed", "machine.now").returncode == 1
     with connected_as("clerk", home) as client:
         assert "The agent filed may not call machine.now" in said(client, "now()")
 
@@ -210,7 +210,7 @@ def test_a_list_of_tools_holds_for_other_servers() -> None:
         "weak": {"permissions": [], "tools": ["other"]},
     }
     may = {"sampler": {"other.sample"}, "stranger": set(), "friend": {"other.sample", "other.elicit"}, "weak": set()}
-    with opened({"servers": {"other": hostile("asks")}, "agents": agents}) as app:
+    with open_app({"servers": {"other": hostile_server("asks")}, "agents": agents}) as app:
         names = {name for name in app.call("ot.tools", {"info": "list"}).unwrap() if name.startswith("other.")}
         assert names == {"other.sample", "other.elicit"}
         for agent, allowed in may.items():
@@ -236,7 +236,7 @@ def features() -> Iterator[App]:
         "exact": {**READS, "tools": ["ot.resources", "other.test://template/v1.2/data", "other.test://template/pub*"]},
         "weak": {"permissions": [], "tools": ["ot.resources", "ot.prompt", "other.*"]},
     }
-    with opened({**FEATURES, "agents": agents}) as app:
+    with open_app({**FEATURES, "agents": agents}) as app:
         yield app
 
 
@@ -320,7 +320,7 @@ def test_rest_holds_to_the_same_list(tmp_path: Path) -> None:
     tokens = [{"name": name, "hash": hash_token(f"ot_{name}"), "agent": name} for name in agents]
     settings = {**FEATURES, "agents": agents, "auth": {"tokens": tokens}}
     body = {"args": {"server": "other", "uri": "test://static-text"}}
-    with serving(tmp_path, settings) as server:
+    with serve_app(tmp_path, settings) as server:
         for name, is_ok in (("stranger", False), ("friend", True)):
             headers = {"authorization": f"Bearer ot_{name}"}
             answer = server.rest.send("POST", "/api/tools/ot.resources/call", body, headers=headers)
@@ -339,7 +339,7 @@ def test_a_pack_that_is_switched_off_offers_nothing(features: App) -> None:
 
 def test_an_agent_that_may_not_use_a_server_does_not_start_it(tmp_path: Path) -> None:
     agents = {"stranger": {**READS, "tools": ["ot.*"]}}
-    with opened({"servers": {"s": hostile("counts", tmp_path)}, "agents": agents}) as app:
+    with open_app({"servers": {"s": hostile_server("counts", tmp_path)}, "agents": agents}) as app:
         assert app.run("ot.resources(server='s')", agent="stranger").error == "permission_denied"
         assert not list(tmp_path.glob("listed-*"))
 
@@ -347,7 +347,7 @@ def test_an_agent_that_may_not_use_a_server_does_not_start_it(tmp_path: Path) ->
 def test_who_may_read_everything_reads_no_process() -> None:
     """In /proc stands what the server was started with, secrets too."""
     everything = {"permissions": ["read"], "sandbox": {"allowed_paths": ["/"]}}
-    with opened({"agents": {"default": everything}}) as app:
+    with open_app({"agents": {"default": everything}}) as app:
         assert app.value("fs.read(path='/etc/hostname')['content'] != ''") == "True"
         for path in ("/proc/self/environ", "/proc/1/cmdline", "/proc/self/root/etc/hostname"):
             answer = app.run(f"fs.read(path={path!r})")

@@ -21,8 +21,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.extensions_support import write_pack
 from tests.proxy_support import MODERN
-from tests.rest_support import UNKNOWN, Rest, Served, client_of, code_of, http_draft, new_slug, serving
-from tests.support import PATIENCE, THREE_LINES, Watch, eventually, give, search
+from tests.rest_support import UNKNOWN, Rest, ServedApp, get_error_code, http_draft, make_client, new_slug, serve_app
+from tests.support import THREE_LINES, TIMEOUT_SECONDS, ProcessWatch, eventually, give, search
 
 from onetool import ToolContext, tool
 from onetool._tool import Tool
@@ -79,19 +79,19 @@ class Waiting:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     folder = tmp_path_factory.mktemp("api")
-    with serving(folder, SETTINGS, [give, search], {"KEY": SECRET}) as server:
+    with serve_app(folder, SETTINGS, [give, search], {"KEY": SECRET}) as server:
         yield server
 
 
 @pytest.fixture
-def rest(server: Served) -> Rest:
+def rest(server: ServedApp) -> Rest:
     return server.rest
 
 
 @pytest.fixture
-def waiting(server: Served) -> Iterator[Waiting]:
+def waiting(server: ServedApp) -> Iterator[Waiting]:
     waiting = Waiting()
 
     @tool("sample.wait")
@@ -152,7 +152,7 @@ def streamed(
 def test_tools_of_every_kind_are_listed_called_and_switched(tmp_path: Path) -> None:
     write_pack(tmp_path / "tools", "mine", MINE)
     servers = {"far": {"command": sys.executable, "args": [str(MODERN)]}, "off": {"command": "none", "enabled": False}}
-    with serving(tmp_path, {"servers": servers}, [give]) as server:
+    with serve_app(tmp_path, {"servers": servers}, [give]) as server:
         rest = server.rest
         bundle = rest.bundle("stored")
         rest.tool(bundle, "now", "1.0")
@@ -166,7 +166,7 @@ def test_tools_of_every_kind_are_listed_called_and_switched(tmp_path: Path) -> N
         for name in ("sample.give", "mine.double", far, "stored.now"):
             pack = name.partition(".")[0]
             assert rest.switch(f"/api/tools/{name}", on=False)["isEnabled"] is False
-            assert code_of(call(rest, name)) == (409, "tool_disabled")
+            assert get_error_code(call(rest, name)) == (409, "tool_disabled")
             assert name in {tool["name"] for tool in rest.all("/api/tools", "tools", isEnabled="false")}
             assert rest.switch(f"/api/tools/{name}", on=True)["isEnabled"] is True
             assert rest.switch(f"/api/packs/{pack}", on=False)["isEnabled"] is False
@@ -177,21 +177,24 @@ def test_tools_of_every_kind_are_listed_called_and_switched(tmp_path: Path) -> N
         assert packs["mine"]["state"] == "running"
         assert packs["mine"]["description"] == "My own."
         assert packs["off"]["state"] == "disabled"
-        assert code_of(rest.send("PATCH", "/api/packs/off", {"isEnabled": True})) == (409, "bundle_disabled")
+        assert get_error_code(rest.send("PATCH", "/api/packs/off", {"isEnabled": True})) == (409, "bundle_disabled")
         assert packs["stored"]["bundleID"] == bundle.rpartition("/")[2]
 
 
-def test_a_page_goes_on_where_the_last_one_ended(server: Served, rest: Rest) -> None:
+def test_a_page_goes_on_where_the_last_one_ended(server: ServedApp, rest: Rest) -> None:
     names = [tool["name"] for tool in rest.all("/api/tools", "tools", pageSize=5)]
     assert names == sorted(names)
     assert len(names) == len(set(names)) == rest.get("/api/tools")["total"]
     assert set(server.onetool.registry.names()) <= set(names)
     first = rest.get("/api/tools", pageSize=3, pack="fs")
-    assert code_of(rest.client.get("/api/tools", params={"pageToken": first["nextPageToken"]})) == (400, "invalid")
-    assert code_of(rest.client.get("/api/tools", params={"pageToken": "nonsense"})) == (400, "invalid")
+    assert get_error_code(rest.client.get("/api/tools", params={"pageToken": first["nextPageToken"]})) == (
+        400,
+        "invalid",
+    )
+    assert get_error_code(rest.client.get("/api/tools", params={"pageToken": "nonsense"})) == (400, "invalid")
 
 
-def test_long_names_and_tools_that_go_between_two_pages_lose_nobody(server: Served, rest: Rest) -> None:
+def test_long_names_and_tools_that_go_between_two_pages_lose_nobody(server: ServedApp, rest: Rest) -> None:
     endless = [f"long.{'名' * 150}{number}" for number in range(4)]
     for name in endless:
         server.onetool.bus.register_tool(tool(name)(search_like))
@@ -229,7 +232,7 @@ def test_any_text_may_be_searched_for(rest: Rest, query: str) -> None:
     "query", ["kind=other", "isEnabled=yes", "pageSize=0", "q=a&q=b", "kind=proxy&kind=bundle", "pageSize=1e3"]
 )
 def test_a_filter_that_is_none_is_refused(rest: Rest, query: str) -> None:
-    assert code_of(rest.client.get(f"/api/tools?{query}")) == (400, "invalid")
+    assert get_error_code(rest.client.get(f"/api/tools?{query}")) == (400, "invalid")
 
 
 def test_all_about_a_tool(rest: Rest) -> None:
@@ -260,22 +263,22 @@ def test_a_stored_tool_shows_its_versions_and_one_can_be_switched(rest: Rest) ->
     assert rest.switch(f"/api/tools/{name}@2.0", on=False)["isEnabled"] is False
     assert rest.get(f"/api/tools/{name}")["isEnabled"] is True
     assert call(rest, name, {"value": 1}).json() == {"ok": True, "value": 1}
-    assert code_of(call(rest, f"{name}@2.0")) == (409, "tool_disabled")
+    assert get_error_code(call(rest, f"{name}@2.0")) == (409, "tool_disabled")
     assert rest.switch(f"/api/tools/{name}", on=False)["isEnabled"] is False
     rest.switch(bundle, on=False)
-    assert code_of(call(rest, name)) == (409, "bundle_disabled")
-    assert code_of(rest.send("PATCH", f"/api/tools/{name}", {"isEnabled": True})) == (409, "bundle_disabled")
+    assert get_error_code(call(rest, name)) == (409, "bundle_disabled")
+    assert get_error_code(rest.send("PATCH", f"/api/tools/{name}", {"isEnabled": True})) == (409, "bundle_disabled")
 
 
 def test_a_switch_outlives_the_server_and_is_seen_by_another(tmp_path: Path) -> None:
-    with serving(tmp_path, tools=[give]) as one, serving(tmp_path, tools=[give]) as other:
+    with serve_app(tmp_path, tools=[give]) as one, serve_app(tmp_path, tools=[give]) as other:
         one.rest.switch("/api/packs/sample", on=False)
-        assert code_of(call(other.rest, "sample.give")) == (409, "tool_disabled")
+        assert get_error_code(call(other.rest, "sample.give")) == (409, "tool_disabled")
         answer = run(other.rest, "sample.give(value=1)")
         assert answer["isError"]
         assert "switched off" in answer["blocks"][-1]
-    with serving(tmp_path, tools=[give]) as again:
-        assert code_of(call(again.rest, "sample.give")) == (409, "tool_disabled")
+    with serve_app(tmp_path, tools=[give]) as again:
+        assert get_error_code(call(again.rest, "sample.give")) == (409, "tool_disabled")
         again.rest.switch("/api/packs/sample", on=True)
         assert call(again.rest, "sample.give").status_code == 200
 
@@ -283,16 +286,16 @@ def test_a_switch_outlives_the_server_and_is_seen_by_another(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["none.such", "a b", "sample.give@9", "x" * 3000, "ünïcode.ツ", "<script>", "%25"])
 def test_what_is_no_tool_and_no_pack_is_not_found(rest: Rest, name: str) -> None:
     tool, pack = f"/api/tools/{quote(name)}", f"/api/packs/{quote(name)}"
-    assert code_of(rest.client.get(tool)) == (404, "not_found")
-    assert code_of(rest.send("PATCH", tool, {"isEnabled": True})) == (404, "not_found")
-    assert code_of(rest.send("POST", f"{tool}/call", {"args": {}})) == (404, "not_found")
-    assert code_of(rest.send("PATCH", pack, {"isEnabled": True})) == (404, "not_found")
+    assert get_error_code(rest.client.get(tool)) == (404, "not_found")
+    assert get_error_code(rest.send("PATCH", tool, {"isEnabled": True})) == (404, "not_found")
+    assert get_error_code(rest.send("POST", f"{tool}/call", {"args": {}})) == (404, "not_found")
+    assert get_error_code(rest.send("PATCH", pack, {"isEnabled": True})) == (404, "not_found")
 
 
 @pytest.mark.parametrize("body", [{}, {"isEnabled": "yes"}, {"isEnabled": 1}, {"isEnabled": True, "more": 1}, []])
 def test_a_switch_takes_nothing_but_itself(rest: Rest, body: object) -> None:
-    assert code_of(rest.send("PATCH", "/api/tools/sample.search", body)) == (400, "invalid")
-    assert code_of(rest.send("PATCH", "/api/packs/sample", body)) == (400, "invalid")
+    assert get_error_code(rest.send("PATCH", "/api/tools/sample.search", body)) == (400, "invalid")
+    assert get_error_code(rest.send("PATCH", "/api/packs/sample", body)) == (400, "invalid")
 
 
 @pytest.mark.slow
@@ -305,7 +308,7 @@ def test_ten_thousand_tools_are_paged_without_looking_at_all_of_them(tmp_path: P
             looked_at.append(self)
             return super().required
 
-    with serving(tmp_path) as server:
+    with serve_app(tmp_path) as server:
         made = Looking.from_json({"type": "object", "properties": {"a": {"type": "string"}}})
         backend = server.onetool.registry.find("ot.version").backend
         for number in range(10_000):
@@ -329,8 +332,8 @@ def test_ten_thousand_tools_are_paged_without_looking_at_all_of_them(tmp_path: P
 def test_a_call_over_the_one_path(rest: Rest) -> None:
     assert call(rest, "sample.search", {"query": "x"}).json() == {"ok": True, "value": {"query": "x", "count": 5}}
     assert call(rest, "sample.give", {"value": f"it is {SECRET}"}).json()["value"] == "it is [REDACTED]"
-    assert code_of(call(rest, "sample.search", {"nope": 1})) == (400, "invalid")
-    assert code_of(call(rest, "fs.write", {"path": "a", "content": "b"})) == (403, "permission_denied")
+    assert get_error_code(call(rest, "sample.search", {"nope": 1})) == (400, "invalid")
+    assert get_error_code(call(rest, "fs.write", {"path": "a", "content": "b"})) == (403, "permission_denied")
     failed = call(rest, "fs.read", {"path": "no such file"})
     assert failed.status_code == 200
     assert failed.json()["ok"] is False
@@ -341,20 +344,20 @@ def test_a_call_takes_nothing_but_arguments(rest: Rest, body: object) -> None:
     answer = rest.client.post(
         "/api/tools/sample.give/call", content=json.dumps(body), headers={"content-type": "application/json"}
     )
-    assert code_of(answer) == (400, "invalid")
+    assert get_error_code(answer) == (400, "invalid")
 
 
 def test_who_accepts_events_hears_of_progress_first(rest: Rest, waiting: Waiting) -> None:
     with streamed(rest, "POST", "/api/tools/sample.wait/call", {"args": {}}) as events:
         assert next(events) == ("progress", {"message": "waiting with [REDACTED]"})
-    assert waiting.was_cancelled.wait(PATIENCE)
+    assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
 
 
 def test_a_call_as_events_ends_with_its_outcome(rest: Rest) -> None:
     with streamed(rest, "POST", "/api/tools/sample.give/call", {"args": {"value": "a\nb\u2028c"}}) as events:
         assert list(events) == [("result", {"ok": True, "value": "a\nb\u2028c"})]
     refused = call(rest, "sample.search", {"wrong": 1}, headers=EVENTS)
-    assert code_of(refused) == (400, "invalid")
+    assert get_error_code(refused) == (400, "invalid")
     stored = rest.tool(rest.bundle())
     with streamed(rest, "POST", f"{stored}/invoke", {"args": {"value": 1}}) as events:
         assert list(events) == [("result", {"ok": True, "value": 1})]
@@ -363,21 +366,21 @@ def test_a_call_as_events_ends_with_its_outcome(rest: Rest) -> None:
 def test_that_a_tool_is_off_is_told_before_what_is_wrong_with_the_arguments(rest: Rest) -> None:
     stored = rest.tool(rest.bundle(), argSchema={"type": "object", "required": ["value"]})
     for headers in ({}, EVENTS):
-        assert code_of(rest.send("POST", f"{stored}/invoke", {"args": {}}, headers=headers)) == (400, "invalid")
+        assert get_error_code(rest.send("POST", f"{stored}/invoke", {"args": {}}, headers=headers)) == (400, "invalid")
     rest.switch(stored, on=False)
     rest.send("PATCH", "/api/tools/sample.search", {"isEnabled": False})
     for headers in ({}, EVENTS):
         answer = rest.send("POST", f"{stored}/invoke", {"args": {}}, headers=headers)
-        assert code_of(answer) == (409, "tool_disabled")
-        assert code_of(call(rest, "sample.search", {"wrong": 1}, headers=headers)) == (409, "tool_disabled")
-        assert code_of(call(rest, "sample.nothing", {"wrong": 1}, headers=headers)) == (404, "not_found")
+        assert get_error_code(answer) == (409, "tool_disabled")
+        assert get_error_code(call(rest, "sample.search", {"wrong": 1}, headers=headers)) == (409, "tool_disabled")
+        assert get_error_code(call(rest, "sample.nothing", {"wrong": 1}, headers=headers)) == (404, "not_found")
     rest.send("PATCH", "/api/tools/sample.search", {"isEnabled": True})
 
 
 def test_a_client_that_hangs_up_cancels_its_call(rest: Rest, waiting: Waiting) -> None:
     with hung_up(rest, "/api/tools/sample.wait/call", {"args": {}}):
-        assert waiting.began.wait(PATIENCE)
-    assert waiting.was_cancelled.wait(PATIENCE)
+        assert waiting.began.wait(TIMEOUT_SECONDS)
+    assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
 
 
 @contextmanager
@@ -386,7 +389,7 @@ def hung_up(rest: Rest, path: str, body: object) -> Iterator[None]:
     content = json.dumps(body).encode()
     kind = f"Content-Type: application/json\r\nContent-Length: {len(content)}"
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{kind}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", rest.port), PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", rest.port), TIMEOUT_SECONDS) as connection:
         connection.sendall(head.encode() + content)
         yield
 
@@ -410,7 +413,7 @@ def test_a_run_gives_what_a_client_of_mcp_sees(rest: Rest) -> None:
     "body", [{}, {"command": 1}, {"command": None}, {"command": "1", "format": "xml"}, {"command": "1", "x": 1}, []]
 )
 def test_a_run_takes_a_command(rest: Rest, body: object) -> None:
-    assert code_of(rest.send("POST", "/api/run", body)) == (400, "invalid")
+    assert get_error_code(rest.send("POST", "/api/run", body)) == (400, "invalid")
 
 
 def test_output_comes_while_the_run_is_under_way(rest: Rest, waiting: Waiting) -> None:
@@ -420,11 +423,11 @@ def test_output_comes_while_the_run_is_under_way(rest: Rest, waiting: Waiting) -
         (first, started), (second, printed) = next(events), next(events)
         assert (first, second) == ("start", "output")
         assert next(events) == ("call", {"state": "began", "number": 0, "name": "sample.wait"})
-        assert waiting.began.wait(PATIENCE)
+        assert waiting.began.wait(TIMEOUT_SECONDS)
         assert rest.get(f"/api/runs/{started['runID']}")["state"] == "running"
-        watch = Watch([int(printed["text"].split()[1])])
+        watch = ProcessWatch([int(printed["text"].split()[1])])
     with watch:
-        assert waiting.was_cancelled.wait(PATIENCE)
+        assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
         assert watch.all_ended()
     assert eventually(lambda: rest.get(f"/api/runs/{started['runID']}")["error"] == "cancelled")
 
@@ -441,8 +444,8 @@ def test_output_comes_as_it_is_printed(rest: Rest) -> None:
 
 def test_hanging_up_ends_a_run_that_is_not_streamed(rest: Rest, waiting: Waiting) -> None:
     with hung_up(rest, "/api/run", {"command": "sample.wait()"}):
-        assert waiting.began.wait(PATIENCE)
-    assert waiting.was_cancelled.wait(PATIENCE)
+        assert waiting.began.wait(TIMEOUT_SECONDS)
+    assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
     assert eventually(lambda: all(one["state"] != "running" for one in rest.get("/api/runs")["runs"]))
 
 
@@ -487,16 +490,16 @@ def test_a_timeline_tells_what_was_parallel(rest: Rest) -> None:
     assert timeline["command"] == code
     assert all(entry["durationMs"] is not None for entry in timeline["calls"])
     assert run_id in {entry["id"] for entry in rest.get("/api/runs")["runs"]}
-    assert code_of(rest.client.get("/api/runs/none")) == (404, "not_found")
+    assert get_error_code(rest.client.get("/api/runs/none")) == (404, "not_found")
 
 
 def test_the_last_runs_outlive_the_server_and_are_seen_by_others(tmp_path: Path) -> None:
-    with serving(tmp_path, {}) as one, serving(tmp_path, {}) as other:
+    with serve_app(tmp_path, {}) as one, serve_app(tmp_path, {}) as other:
         run_id = run(one.rest, "machine.now()")["runID"]
         assert eventually(lambda: other.rest.get("/api/runs")["runs"])
         (seen,) = other.rest.get("/api/runs")["runs"]
         assert (seen["id"], seen["client"], seen["callCount"]) == (run_id, "http", 1)
-    with serving(tmp_path, {}) as after:
+    with serve_app(tmp_path, {}) as after:
         assert [entry["name"] for entry in after.rest.get(f"/api/runs/{run_id}")["calls"]] == ["machine.now"]
 
 
@@ -508,10 +511,10 @@ def test_a_switch_is_changed_only_by_who_has_seen_how_it_is(rest: Rest, path: st
     off = rest.send("PATCH", path, {"isEnabled": False}, headers={"if-match": before})
     assert (off.status_code, off.json()["isEnabled"]) == (200, False), off.text
     late = rest.send("PATCH", path, {"isEnabled": False}, headers={"if-match": before})
-    assert code_of(late) == (412, "precondition_failed")
+    assert get_error_code(late) == (412, "precondition_failed")
     assert late.json()["error"]["details"]["etag"].partition("-")[0] == off.headers["etag"].partition("-")[0]
     unwanted = rest.send("PATCH", path, {"isEnabled": True}, headers={"if-none-match": "*"})
-    assert code_of(unwanted) == (412, "precondition_failed")
+    assert get_error_code(unwanted) == (412, "precondition_failed")
     on = rest.send("PATCH", path, {"isEnabled": True}, headers={"if-match": off.headers["etag"]})
     assert (on.status_code, on.headers["etag"].partition("-")[0]) == (200, before.partition("-")[0])
 
@@ -551,10 +554,10 @@ def test_a_large_result_is_paged_by_its_handle(rest: Rest) -> None:
     assert rest.get(path, unit="chars", limit=4)["lines"] == ["line"]
     assert rest.get(path, limit="9" * 30)["returned"] == 1000
     for wrong in ("offset=0", "limit=-1", "limit=x", "unit=words", "fuzzy=maybe", "search=(", "offset=1.0"):
-        assert code_of(rest.client.get(f"{path}?{wrong}")) == (400, "invalid"), wrong
+        assert get_error_code(rest.client.get(f"{path}?{wrong}")) == (400, "invalid"), wrong
 
 
-def test_unknown_foreign_and_expired_handles_look_alike(server: Served, rest: Rest) -> None:
+def test_unknown_foreign_and_expired_handles_look_alike(server: ServedApp, rest: Rest) -> None:
     foreign = handle_of(rest, headers=bearer(READER))
     assert rest.client.get(f"/api/results/{foreign}", headers=bearer(READER)).status_code == 200
     expired = handle_of(rest)
@@ -569,7 +572,7 @@ def test_unknown_foreign_and_expired_handles_look_alike(server: Served, rest: Re
     assert rest.client.get(f"/api/results/{foreign}", headers=bearer(WRITER)).text == answers[0].text
 
 
-def test_media_are_shown_only_where_nothing_in_them_can_run(server: Served, rest: Rest) -> None:
+def test_media_are_shown_only_where_nothing_in_them_can_run(server: ServedApp, rest: Rest) -> None:
     keep = partial(server.onetool.media.put, agent="default")
     picture = rest.client.get(f"/api/media/{keep(b'PNG', 'image/png')}")
     assert (picture.content, picture.headers["content-type"]) == (b"PNG", "image/png")
@@ -578,9 +581,9 @@ def test_media_are_shown_only_where_nothing_in_them_can_run(server: Served, rest
         assert answer.headers["content-type"] == "application/octet-stream"
         assert answer.headers["content-disposition"] == "attachment"
         assert answer.headers["x-content-type-options"] == "nosniff"
-    assert code_of(rest.client.get(f"/api/media/{'0' * 32}")) == (404, "not_found")
+    assert get_error_code(rest.client.get(f"/api/media/{'0' * 32}")) == (404, "not_found")
     theirs = server.onetool.media.put(b"theirs", "image/png", "reader")
-    assert code_of(rest.client.get(f"/api/media/{theirs}")) == (404, "not_found")
+    assert get_error_code(rest.client.get(f"/api/media/{theirs}")) == (404, "not_found")
     shown = run(rest, f"{{'media': {keep(b'PNG', 'image/png')!r}}}")["media"]
     assert base64.b64decode(shown[0]["data"]) == b"PNG"
     assert shown[0]["mimeType"] == "image/png"
@@ -598,7 +601,7 @@ def test_agents_do_not_see_each_other(rest: Rest) -> None:
         assert {entry["id"] for entry in seen} >= {theirs[token]}
         assert theirs[other] not in {entry["id"] for entry in seen}
         foreign = rest.client.get(f"/api/runs/{theirs[other]}", headers=bearer(token))
-        assert code_of(foreign) == (404, "not_found")
+        assert get_error_code(foreign) == (404, "not_found")
         stats = rest.client.get("/api/stats", headers=bearer(token)).json()
         assert stats["agent"] == {READER: "reader", WRITER: "writer"}[token]
         metrics = rest.client.get("/metrics", headers=bearer(token)).text
@@ -630,7 +633,7 @@ def test_an_agent_sees_the_tools_that_it_may_call(rest: Rest) -> None:
         rest.client.get("/api/tools/fs.red", headers=as_reader),
         call(rest, "fs.read", {"path": "x"}, headers=as_reader),
     ):
-        assert code_of(answer) == (404, "not_found")
+        assert get_error_code(answer) == (404, "not_found")
         assert "fs.write" not in answer.text
     assert call(rest, "sample.give", {"value": 1}, headers=as_reader).json()["ok"]
 
@@ -642,13 +645,13 @@ def test_only_who_may_write_changes_anything(rest: Rest) -> None:
         ("POST", f"/api/import?name={new_slug()}", PETS),
     ]
     for method, path, body in changes:
-        assert code_of(rest.send(method, path, body, headers=bearer(READER))) == (403, "permission_denied")
+        assert get_error_code(rest.send(method, path, body, headers=bearer(READER))) == (403, "permission_denied")
         assert rest.send(method, path, body, headers=bearer(WRITER)).status_code in {200, 201}
-        assert code_of(rest.send(method, path, body, headers=bearer("ot_lost"))) == (403, "permission_denied")
-        assert code_of(rest.send(method, path, body, headers=bearer("ot_wrong"))) == (401, "unauthorized")
-    assert code_of(rest.client.get("/api/tools", headers=bearer("ot_lost"))) == (403, "permission_denied")
+        assert get_error_code(rest.send(method, path, body, headers=bearer("ot_lost"))) == (403, "permission_denied")
+        assert get_error_code(rest.send(method, path, body, headers=bearer("ot_wrong"))) == (401, "unauthorized")
+    assert get_error_code(rest.client.get("/api/tools", headers=bearer("ot_lost"))) == (403, "permission_denied")
     lost = rest.send("POST", "/api/run", {"command": "1"}, headers=bearer("ot_lost"))
-    assert code_of(lost) == (403, "permission_denied")
+    assert get_error_code(lost) == (403, "permission_denied")
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
@@ -660,7 +663,7 @@ def test_statistics_follow_their_filters(rest: Rest) -> None:
     assert [entry["name"] for entry in stats["tools"]] == ["sample.search"]
     assert sum(stats["series"]["calls"]) == stats["totalCalls"] >= 1
     assert stats["isEnabled"] is True
-    assert code_of(rest.client.get("/api/stats?period=year")) == (400, "invalid")
+    assert get_error_code(rest.client.get("/api/stats?period=year")) == (400, "invalid")
     assert rest.get("/api/stats", tool="never-called" * 300)["totalCalls"] == 0
 
 
@@ -680,15 +683,15 @@ def test_a_wrong_configuration_is_not_ready(tmp_path: Path) -> None:
         with portal.wrap_async_context_manager(onetool) as app:
             server = HttpServer(app, "127.0.0.1", 0)
             running = portal.start_task_soon(server.run, lambda _bind: None)
-            with client_of(f"http://127.0.0.1:{server.bind.port}") as client:
+            with make_client(f"http://127.0.0.1:{server.bind.port}") as client:
                 answer = client.get("/readyz")
-                assert code_of(answer) == (503, "busy")
+                assert get_error_code(answer) == (503, "busy")
                 assert str(tmp_path) not in answer.text
-                assert code_of(client.patch("/api/tools/ot.help", json={"isEnabled": True})) == (503, "busy")
+                assert get_error_code(client.patch("/api/tools/ot.help", json={"isEnabled": True})) == (503, "busy")
                 told = client.post("/api/run", json={"command": "1"}).json()
                 assert (told["runID"], told["error"]) == (None, "config_error")
             portal.call(server.stop)
-            running.result(PATIENCE)
+            running.result(TIMEOUT_SECONDS)
 
 
 # --- import and export ----------------------------------------------------------------------------------------------
@@ -722,7 +725,7 @@ def test_an_openapi_document_becomes_a_bundle_at_once(rest: Rest) -> None:
     assert len(taken["secrets"]) == 1
     assert rest.get("/api/tools", pack=slug)["total"] == 2
     again = rest.send("POST", f"/api/import?name={slug}", PETS)
-    assert code_of(again) == (409, "slug_taken")
+    assert get_error_code(again) == (409, "slug_taken")
     free = again.json()["error"]["details"]["suggestion"]
     assert rest.send("POST", f"/api/import?name={free}", PETS).json()["bundle"]["slug"] == free
 
@@ -740,14 +743,14 @@ def test_an_archive_goes_out_and_comes_in(rest: Rest) -> None:
     taken = answer.json()
     assert taken["toolCount"] == 2
     assert taken["bundle"]["isEnabled"] is False
-    assert code_of(rest.client.get(f"/api/bundles/{UNKNOWN}/export")) == (404, "not_found")
-    assert code_of(rest.client.get("/api/bundles/nonsense/export")) == (400, "invalid")
+    assert get_error_code(rest.client.get(f"/api/bundles/{UNKNOWN}/export")) == (404, "not_found")
+    assert get_error_code(rest.client.get("/api/bundles/nonsense/export")) == (400, "invalid")
 
 
 def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    with serving(tmp_path, {"bundles": {"maxTools": 1}}) as server:
+    with serve_app(tmp_path, {"bundles": {"maxTools": 1}}) as server:
         refused = server.rest.send("POST", "/api/import?name=pets", PETS)
-        assert code_of(refused) == (413, "too_large")
+        assert get_error_code(refused) == (413, "too_large")
         assert "pets" not in {entry["slug"] for entry in server.rest.all("/tools/bundles", "bundles")}
         assert "pets" not in {pack["name"] for pack in server.rest.get("/api/packs")["packs"]}
 
@@ -756,7 +759,7 @@ def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
     "content", [b"", b"PK\x03\x04nonsense", b"\xff\xfe", b"{", b"[" * 100_000, b"openapi: 9", b"- a"]
 )
 def test_what_is_neither_is_refused(rest: Rest, content: bytes) -> None:
-    assert code_of(rest.client.post("/api/import", content=content)) == (400, "invalid")
+    assert get_error_code(rest.client.post("/api/import", content=content)) == (400, "invalid")
 
 
 def test_the_name_of_an_archive_is_safe_in_a_header(rest: Rest) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import App, Connection, blocks, configure, connected, eventually, opened
+from tests.support import App, Connection, configure, connect, eventually, get_texts, open_app
 
 # What takes exponential time in a matcher that goes back.
 HOSTILE_PATTERNS = [r"(a+)+$", r"(a|a)*$", r"(a|aa)+$", r"(.*)*x", r"(x+x+)+y", r"a?" * 30 + "a" * 30]
@@ -65,7 +65,7 @@ def reloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     """A server with a good configuration, which is then put to the test."""
     home = tmp_path_factory.mktemp("reloaded")
     configure(home, "aliases: {before: machine.now}")
-    with connected(home) as client:
+    with connect(home) as client:
         yield client
 
 
@@ -75,7 +75,7 @@ def test_a_bad_file_is_refused_by_name_and_the_old_one_stays(reloaded: Connectio
     configure(reloaded.home, text)
     answer = reloaded.run("ot.reload()")
     assert answer.is_error
-    (message,) = blocks(answer)
+    (message,) = get_texts(answer)
     assert f"ConfigError: {reloaded.home / '.onetool' / 'onetool.yaml'}:" in message
     assert words in message
     assert len(message) < 2000
@@ -84,7 +84,7 @@ def test_a_bad_file_is_refused_by_name_and_the_old_one_stays(reloaded: Connectio
 
 def test_a_file_that_is_no_text_is_refused_too(reloaded: Connection) -> None:
     (reloaded.home / ".onetool" / "onetool.yaml").write_bytes(b"aliases: {a: \xff}\n")
-    assert "is not UTF-8 text\nHint: save the file as UTF-8" in blocks(reloaded.run("ot.reload()"))[0]
+    assert "is not UTF-8 text\nHint: save the file as UTF-8" in get_texts(reloaded.run("ot.reload()"))[0]
     assert not reloaded.run("before()").is_error
 
 
@@ -92,14 +92,14 @@ def test_a_file_that_is_no_text_is_refused_too(reloaded: Connection) -> None:
 def test_a_bomb_at_the_start_lets_the_server_start(tmp_path: Path, kind: str) -> None:
     text, words = BAD_FILES[kind]
     configure(tmp_path, text)
-    with connected(tmp_path) as client:
-        (message,) = blocks(client.run("1 + 1"))
+    with connect(tmp_path) as client:
+        (message,) = get_texts(client.run("1 + 1"))
         assert message.startswith("The configuration is wrong")
         assert words in message
-        assert words in blocks(client.run("ot.health()"))[0]
+        assert words in get_texts(client.run("ot.health()"))[0]
         configure(tmp_path, "aliases: {}")
-        assert blocks(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
-        assert blocks(client.run("1 + 1")) == ["2"]
+        assert get_texts(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
+        assert get_texts(client.run("1 + 1")) == ["2"]
 
 
 # --- patterns and handles --------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_a_bomb_at_the_start_lets_the_server_start(tmp_path: Path, kind: str) ->
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
-    with opened({"output": {"max_inline_size": 2000}}) as app:
+    with open_app({"output": {"max_inline_size": 2000}}) as app:
         yield app
 
 
@@ -156,7 +156,7 @@ def test_a_handle_that_is_none_leads_nowhere(app: App, function: str, wrong: Any
 
 def test_a_handle_is_of_no_use_to_another_agent() -> None:
     agents = {"other": {"permissions": ["read"]}}
-    with opened({"agents": agents, "output": {"max_inline_size": 100}}) as app:
+    with open_app({"agents": agents, "output": {"max_inline_size": 100}}) as app:
         kept = json.loads(app.value("'secret ' * 100"))
         answer = app.run(f"ot.load({kept['handle']!r})", agent="other")
         assert answer.is_error
@@ -189,7 +189,7 @@ CROOKED: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def crooked() -> Iterator[App]:
-    with opened(CROOKED) as app:
+    with open_app(CROOKED) as app:
         yield app
 
 
@@ -244,7 +244,7 @@ TOPICS = [
 
 @pytest.fixture(scope="module")
 def notified() -> Iterator[App]:
-    with opened({"notify": {"topics": TOPICS}}) as app:
+    with open_app({"notify": {"topics": TOPICS}}) as app:
         data = app.onetool.folders.data
         (data / "folder").mkdir()
         (data / "file").write_text("kept", encoding="utf-8")
@@ -267,7 +267,7 @@ def test_a_hostile_topic_takes_no_time(notified: App) -> None:
 
 
 def test_a_results_folder_that_is_a_file_costs_large_results_only() -> None:
-    with opened({"output": {"max_inline_size": 100}}) as app:
+    with open_app({"output": {"max_inline_size": 100}}) as app:
         taken = app.onetool.folders.data / "tmp"
         taken.write_text("kept", encoding="utf-8")
         message = app.failure("'x' * 1000")
@@ -282,7 +282,7 @@ def test_a_results_folder_that_is_a_file_costs_large_results_only() -> None:
 
 
 def test_a_statistics_folder_that_is_a_file_fails_no_call() -> None:
-    with opened() as app:
+    with open_app() as app:
         taken = app.onetool.folders.data / "stats"
         taken.write_text("kept", encoding="utf-8")
         assert app.value("machine.now()")
@@ -294,7 +294,7 @@ def test_a_statistics_folder_that_is_a_file_fails_no_call() -> None:
 
 
 def test_a_statistics_file_that_is_cut_under_a_running_server_fails_no_run() -> None:
-    with opened() as app:
+    with open_app() as app:
         for _ in range(50):
             assert app.value("machine.now()")
         assert app.data("ot.stats(tool='machine.now')")["total_calls"] == 50
@@ -311,8 +311,8 @@ def test_a_statistics_file_that_is_cut_under_a_running_server_fails_no_run() -> 
 def test_a_file_in_the_place_of_a_folder_does_not_keep_the_server_from_working(tmp_path: Path, name: str) -> None:
     (tmp_path / ".onetool").mkdir()
     (tmp_path / ".onetool" / name).write_text("kept", encoding="utf-8")
-    with connected(tmp_path) as client:
-        assert "machine.disk" in blocks(client.run("ot.search(query='free disk space')"))[0]
+    with connect(tmp_path) as client:
+        assert "machine.disk" in get_texts(client.run("ot.search(query='free disk space')"))[0]
         assert not client.run("machine.disk()").is_error
         assert not client.run("ot.stats()").is_error
     assert (tmp_path / ".onetool" / name).read_text("utf-8") == "kept"
@@ -320,7 +320,7 @@ def test_a_file_in_the_place_of_a_folder_does_not_keep_the_server_from_working(t
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"machine.disk": 5}'])
 def test_shapes_that_are_garbage_are_begun_anew(content: bytes) -> None:
-    with opened() as app:
+    with open_app() as app:
         file = app.onetool.folders.data / "stats" / "shapes.json"
         file.parent.mkdir()
         file.write_bytes(content)

@@ -15,9 +15,9 @@ from mcp.client.streamable_http import streamable_http_client
 from playwright.sync_api import Browser, expect
 from tests.e2e.test_docs import ROOT, blocks
 from tests.openapi_support import free_port
-from tests.page_support import screenshots, visiting
-from tests.rest_support import process
-from tests.support import PATIENCE, blocks as texts, configure, eventually
+from tests.page_support import open_page, screenshot_directory
+from tests.rest_support import serve_process
+from tests.support import TIMEOUT_SECONDS, configure, eventually, get_texts as texts
 
 from onetool.transports.http.tokens import hash_token
 
@@ -51,7 +51,7 @@ class Site:
 @contextmanager
 def site(folder: Path, nginx: str, settings: str) -> Iterator[Site]:
     configure(folder, settings)
-    with process(folder) as (_, said):
+    with serve_process(folder) as (_, said):
         front = free_port()
         certificate = _certificate(folder)
         command = [nginx, "-p", str(folder), "-e", "stderr", "-c", str(_configured(folder, front, said["port"]))]
@@ -63,7 +63,7 @@ def site(folder: Path, nginx: str, settings: str) -> Iterator[Site]:
             yield found
         finally:
             proxy.terminate()
-            proxy.communicate(timeout=PATIENCE)
+            proxy.communicate(timeout=TIMEOUT_SECONDS)
 
 
 def _certificate(folder: Path) -> Path:
@@ -146,7 +146,7 @@ def test_the_own_page_may_ask_through_it(named: Site) -> None:
 async def _over_mcp(found: Site) -> list[str]:
     headers = {"host": found.host, **BEARER}
     async with (
-        httpx2.AsyncClient(verify=found.trusted, headers=headers, timeout=PATIENCE) as http,
+        httpx2.AsyncClient(verify=found.trusted, headers=headers, timeout=TIMEOUT_SECONDS) as http,
         Client(streamable_http_client(f"{found.url}/mcp", http_client=http)) as client,
     ):
         return texts(await client.call_tool("run", {"command": "1 + 1"}))
@@ -158,7 +158,7 @@ def test_mcp_goes_through_it(named: Site) -> None:
 
 def test_the_page_works_through_it(named: Site, browser: Browser, tmp_path: Path) -> None:
     address = f"https://{named.host}"
-    with visiting(browser, address, screenshots(tmp_path), ignore_https_errors=True) as visit:
+    with open_page(browser, address, screenshot_directory(tmp_path), ignore_https_errors=True) as visit:
         page = visit.page
         dialog = page.get_by_role("dialog", name="This server needs a token")
         dialog.get_by_label("Token").fill(TOKEN)
@@ -167,7 +167,7 @@ def test_the_page_works_through_it(named: Site, browser: Browser, tmp_path: Path
         visit.go("run")
         page.locator("ot-editor textarea").fill("21 * 2")
         page.locator("ot-run .run").click()
-        expect(page.locator(".answered")).to_contain_text("Done", timeout=PATIENCE * 1000)
+        expect(page.locator(".answered")).to_contain_text("Done", timeout=TIMEOUT_SECONDS * 1000)
 
 
 def test_a_name_that_is_not_told_is_refused_with_the_line_to_add(tmp_path: Path, nginx: str) -> None:
@@ -180,5 +180,5 @@ def test_a_name_that_is_not_told_is_refused_with_the_line_to_add(tmp_path: Path,
 def test_a_name_without_a_token_is_no_start(tmp_path: Path) -> None:
     configure(tmp_path, f"auth: {{allowed_hosts: [{NAME}]}}")
     wanted = r"(?s)cannot serve tools\.localhost without authentication.*remove auth\.allowed_hosts"
-    with pytest.raises(AssertionError, match=wanted), process(tmp_path):
+    with pytest.raises(AssertionError, match=wanted), serve_process(tmp_path):
         pass

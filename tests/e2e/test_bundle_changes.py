@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.bundles_support import new_bundle, slugs_found, store_in, tool_body
-from tests.http_support import served
-from tests.rest_support import Rest, code_of, draft, http_draft, new_id, serving
-from tests.support import PROGRAM, command_line, configure, environment, eventually
+from tests.bundles_support import new_bundle, open_store, search_slugs, tool_body
+from tests.http_support import serve_site
+from tests.rest_support import Rest, draft, get_error_code, http_draft, new_id, serve_app
+from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
 from onetool.backends.http_tool.rate_limit import SharedRateLimiter
 from onetool.errors import BudgetExceeded
@@ -35,21 +35,24 @@ def with_headers(rest: Rest, method: str, path: str, body: object = None, **head
 
 
 def test_a_bundle_is_changed_only_if_it_is_what_the_writer_knows(tmp_path: Path) -> None:
-    with serving(tmp_path) as served_app:
+    with serve_app(tmp_path) as served_app:
         rest, path = served_app.rest, f"/tools/bundles/{new_id()}"
         failed = (412, "precondition_failed")
-        assert code_of(with_headers(rest, "PUT", path, BODY, If_Match='"x"')) == failed
-        assert code_of(with_headers(rest, "PUT", path, BODY, If_Match="*")) == failed
+        assert get_error_code(with_headers(rest, "PUT", path, BODY, If_Match='"x"')) == failed
+        assert get_error_code(with_headers(rest, "PUT", path, BODY, If_Match="*")) == failed
         created = with_headers(rest, "PUT", path, BODY, If_None_Match="*")
         assert created.status_code == 201
-        assert code_of(with_headers(rest, "PUT", path, BODY, If_None_Match="*")) == failed
+        assert get_error_code(with_headers(rest, "PUT", path, BODY, If_None_Match="*")) == failed
         tag = created.headers["etag"]
         assert rest.client.get(path).headers["etag"] == tag
         changed = with_headers(rest, "PUT", path, {**BODY, "description": "New"}, If_Match=tag)
         assert changed.status_code == 200
         for method, body in (("PUT", BODY), ("PATCH", {"isEnabled": False}), ("DELETE", None)):
-            assert code_of(with_headers(rest, method, path, body, If_Match=tag)) == failed
-            assert code_of(with_headers(rest, method, path, body, If_Match=f"W/{changed.headers['etag']}")) == failed
+            assert get_error_code(with_headers(rest, method, path, body, If_Match=tag)) == failed
+            assert (
+                get_error_code(with_headers(rest, method, path, body, If_Match=f"W/{changed.headers['etag']}"))
+                == failed
+            )
         assert rest.get(path)["description"] == "New"
         both = f'"old", {changed.headers["etag"]}'
         assert with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=both).status_code == 200
@@ -57,24 +60,27 @@ def test_a_bundle_is_changed_only_if_it_is_what_the_writer_knows(tmp_path: Path)
 
 
 def test_a_tool_is_changed_only_if_it_is_what_the_writer_knows_and_calls_do_not_count(tmp_path: Path) -> None:
-    with serving(tmp_path) as served_app:
+    with serve_app(tmp_path) as served_app:
         rest, app = served_app.rest, served_app.onetool
         path = f"{rest.bundle('shop')}/tools/now/version/1"
         assert with_headers(rest, "PUT", path, draft("machine.now"), If_None_Match="*").status_code == 201
-        assert code_of(with_headers(rest, "PUT", path, draft(), If_None_Match="*")) == (412, "precondition_failed")
-        assert code_of(rest.send("PUT", path, draft())) == (409, "duplicate")
+        assert get_error_code(with_headers(rest, "PUT", path, draft(), If_None_Match="*")) == (
+            412,
+            "precondition_failed",
+        )
+        assert get_error_code(rest.send("PUT", path, draft())) == (409, "duplicate")
         tag = rest.client.get(path).headers["etag"]
         assert rest.invoke(path).json()["ok"]
         app.stores.recorder.flush()
         assert rest.client.get(path, headers={"If-None-Match": tag}).status_code == 200  # it was called since
         off = with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=tag)
         assert off.status_code == 200
-        assert code_of(with_headers(rest, "DELETE", path, If_Match=tag)) == (412, "precondition_failed")
+        assert get_error_code(with_headers(rest, "DELETE", path, If_Match=tag)) == (412, "precondition_failed")
         assert with_headers(rest, "DELETE", path, If_Match=off.headers["etag"]).status_code == 204
 
 
 def test_of_writers_with_the_same_tag_one_wins(tmp_path: Path) -> None:
-    with serving(tmp_path) as served_app:
+    with serve_app(tmp_path) as served_app:
         rest, path = served_app.rest, served_app.rest.bundle("shop")
         tag = rest.client.get(path).headers["etag"]
 
@@ -90,11 +96,11 @@ def test_of_writers_with_the_same_tag_one_wins(tmp_path: Path) -> None:
 
 
 def test_an_import_over_rest_updates_a_bundle_if_it_is_told_to(tmp_path: Path) -> None:
-    with serving(tmp_path) as served_app:
+    with serve_app(tmp_path) as served_app:
         post = served_app.rest.client.post
         assert post("/api/import", content=document()).status_code == 201
         refused = post("/api/import", content=document("2.0"))
-        assert code_of(refused) == (409, "slug_taken")
+        assert get_error_code(refused) == (409, "slug_taken")
         assert "?update=true" in refused.json()["error"]["message"]
         updated = post("/api/import", params={"update": "true"}, content=document("2.0"))
         assert (updated.status_code, updated.json()["toolCount"]) == (200, 1)
@@ -108,7 +114,7 @@ def test_an_import_over_rest_updates_a_bundle_if_it_is_told_to(tmp_path: Path) -
 
 def test_a_base_url_that_a_person_gives_replaces_that_of_the_document(tmp_path: Path) -> None:
     (tmp_path / "api.json").write_bytes(document())
-    assert command_line(tmp_path, "import", "api.json", "--server", "http://127.0.0.1:9999").returncode == 0
+    assert run_cli(tmp_path, "import", "api.json", "--server", "http://127.0.0.1:9999").returncode == 0
     (file,) = (tmp_path / ".onetool" / "bundles").glob("petstore-*/list-pets@1.0.json")
     assert json.loads(file.read_text())["httpImpl"]["urlTemplate"] == "http://127.0.0.1:9999/pets"
 
@@ -152,7 +158,7 @@ def changes(home: Path) -> list[tuple[str, tuple[str, ...], str, str]]:
 
 
 def test_every_change_over_rest_is_in_the_audit_log_with_its_actor_and_without_values(tmp_path: Path) -> None:
-    with serving(tmp_path) as served_app:
+    with serve_app(tmp_path) as served_app:
         rest = served_app.rest
         bundle = rest.bundle("shop")
         rest.send("PUT", bundle, {**BODY, "description": "hunter2"})
@@ -165,7 +171,7 @@ def test_every_change_over_rest_is_in_the_audit_log_with_its_actor_and_without_v
         rest.send("DELETE", tool)
         rest.send("DELETE", bundle)
         rest.client.post("/api/import", content=document())
-        assert code_of(rest.send("DELETE", bundle)) == (404, "not_found")
+        assert get_error_code(rest.send("DELETE", bundle)) == (404, "not_found")
     by = ("owner", "http")
     assert changes(tmp_path) == [
         ("bundle.created", ("shop",), *by),
@@ -190,7 +196,7 @@ def test_every_change_over_rest_is_in_the_audit_log_with_its_actor_and_without_v
 
 
 def test_a_change_over_rest_that_cannot_be_audited_is_not_made(tmp_path: Path) -> None:
-    with serving(tmp_path) as served_app:
+    with serve_app(tmp_path) as served_app:
         rest = served_app.rest
         bundle = rest.bundle("shop")
         tool = rest.tool(bundle, "t", "1", **http_draft("https://example.com"))
@@ -208,29 +214,29 @@ def test_a_change_over_rest_that_cannot_be_audited_is_not_made(tmp_path: Path) -
             ("PATCH", "/api/tools/machine.now", {"isEnabled": False}),
             ("PATCH", "/api/packs/machine", {"isEnabled": False}),
         ):
-            assert code_of(rest.send(method, path, body)) == (507, "storage_unavailable"), (method, path)
-        assert code_of(rest.client.post("/api/import", content=document())) == (507, "storage_unavailable")
+            assert get_error_code(rest.send(method, path, body)) == (507, "storage_unavailable"), (method, path)
+        assert get_error_code(rest.client.post("/api/import", content=document())) == (507, "storage_unavailable")
         assert [each["slug"] for each in rest.get("/tools/bundles", includeDisabled="true")["bundles"]] == before
         assert rest.get(tool)["isEnabled"]
         assert rest.get("/api/packs/machine")["isEnabled"]
 
 
 def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(tmp_path: Path) -> None:
-    with store_in(tmp_path / ".onetool" / "bundles") as store:
+    with open_store(tmp_path / ".onetool" / "bundles") as store:
         bundle = new_bundle(store, "shop")
         for slug, version in (("one", "1"), ("one", "2"), ("two", "1"), ("three", "1")):
             store.put_tool(bundle, slug, version, tool_body())
-    unasked = command_line(tmp_path, "bundles", "delete", "shop")
+    unasked = run_cli(tmp_path, "bundles", "delete", "shop")
     assert unasked.returncode == 2
     assert "the bundle shop with 3 tools needs --yes" in unasked.stderr
-    assert command_line(tmp_path, "bundles", "delete", "shop.one@2", "--yes").stdout == "deleted shop.one@2\n"
-    assert "shop.two@1" in command_line(tmp_path, "bundles", "delete", "shop.two", "--yes", "--json").stdout
-    assert "did you mean" in command_line(tmp_path, "bundles", "delete", "shopp", "--yes").stderr.lower()
-    assert "part of OneTool" in command_line(tmp_path, "bundles", "delete", "essentials", "--yes").stderr
-    command_line(tmp_path, "bundles", "disable", "shop")
-    done = command_line(tmp_path, "bundles", "delete", "shop", "--yes")
+    assert run_cli(tmp_path, "bundles", "delete", "shop.one@2", "--yes").stdout == "deleted shop.one@2\n"
+    assert "shop.two@1" in run_cli(tmp_path, "bundles", "delete", "shop.two", "--yes", "--json").stdout
+    assert "did you mean" in run_cli(tmp_path, "bundles", "delete", "shopp", "--yes").stderr.lower()
+    assert "part of OneTool" in run_cli(tmp_path, "bundles", "delete", "essentials", "--yes").stderr
+    run_cli(tmp_path, "bundles", "disable", "shop")
+    done = run_cli(tmp_path, "bundles", "delete", "shop", "--yes")
     assert done.stdout == "deleted the bundle shop with 2 tools\n", done.stderr
-    with store_in(tmp_path / ".onetool" / "bundles") as store:
+    with open_store(tmp_path / ".onetool" / "bundles") as store:
         assert store.list_bundles(include_disabled=True).items == []
     actions = [(action, transport) for action, _, _, transport in changes(tmp_path)]
     assert actions == [(name, "cli") for name in ("tool.deleted", "tool.deleted", "bundle.disabled", "bundle.deleted")]
@@ -240,11 +246,11 @@ def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(
 
 
 def test_calls_per_minute_are_counted_over_all_processes(tmp_path: Path) -> None:
-    with served() as site:
+    with serve_site() as site:
         configure(tmp_path, yaml.safe_dump({"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}))
-        with store_in(tmp_path / ".onetool" / "bundles") as store:
+        with open_store(tmp_path / ".onetool" / "bundles") as store:
             store.put_tool(new_bundle(store, "shop"), "t", "1", http_draft(site.url(), maxCallsPerMinute=2))
-        calls = [command_line(tmp_path, "call", "shop.t") for _ in range(3)]
+        calls = [run_cli(tmp_path, "call", "shop.t") for _ in range(3)]
         assert [call.returncode for call in calls] == [0, 0, 1]
         assert "maxCallsPerMinute is 2" in calls[2].stderr + calls[2].stdout
         assert len(site.requests) == 2
@@ -279,7 +285,7 @@ def test_without_a_usable_file_each_process_counts_alone_and_says_so(tmp_path: P
 
 
 def test_a_search_for_the_name_of_a_bundle_finds_its_tools(tmp_path: Path) -> None:
-    with serving(tmp_path) as served_app:
+    with serve_app(tmp_path) as served_app:
         rest = served_app.rest
         bundle = rest.bundle("petstore")
         rest.tool(bundle, "list-all", "1", **draft("machine.now"))
@@ -291,7 +297,7 @@ def test_a_search_for_the_name_of_a_bundle_finds_its_tools(tmp_path: Path) -> No
 
 
 def test_a_tool_that_is_named_so_comes_before_the_tools_of_a_bundle_that_is(tmp_path: Path) -> None:
-    with store_in(tmp_path) as store:
+    with open_store(tmp_path) as store:
         store.put_tool(new_bundle(store, "other"), "weather", "1", tool_body())
         store.put_tool(new_bundle(store, "weather"), "today", "1", tool_body())
-        assert slugs_found(store, "weather") == ["weather", "today"]
+        assert search_slugs(store, "weather") == ["weather", "today"]

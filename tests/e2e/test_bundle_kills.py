@@ -83,11 +83,11 @@ store.close()
 
 @pytest.mark.slow
 def test_another_process_sees_each_change_at_once(tmp_path: Path) -> None:
-    from tests.bundles_support import new_bundle, store_in, tool_body
+    from tests.bundles_support import new_bundle, open_store, tool_body
 
     command = [sys.executable, "-c", READER, str(tmp_path / "bundles")]
     with (
-        store_in(tmp_path / "bundles") as store,
+        open_store(tmp_path / "bundles") as store,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader,
     ):
         assert reader.stdin

@@ -26,10 +26,19 @@ from tests.cells_support import (
     Arena,
     Outcome,
     Setup,
-    arena,
-    refuse,
+    open_arena,
+    skip_or_fail,
 )
-from tests.support import PATIENCE, PROGRAM, App, Watch, children_of, eventually, family, opened
+from tests.support import (
+    PROGRAM,
+    TIMEOUT_SECONDS,
+    App,
+    ProcessWatch,
+    eventually,
+    list_children,
+    list_descendants,
+    open_app,
+)
 
 from onetool.runner import launch
 from onetool.runner.answer import Answer
@@ -53,7 +62,7 @@ class Gate:
     def wait(self) -> str:
         """Wait until the test says so."""
         self.reached.release()
-        return "let go" if self._open.wait(PATIENCE) else "forgotten"
+        return "let go" if self._open.wait(TIMEOUT_SECONDS) else "forgotten"
 
     def open(self) -> None:
         self._open.set()
@@ -61,13 +70,13 @@ class Gate:
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
-    with opened(tools=[_named("demo.echo", lambda text: text)]) as app:
+    with open_app(tools=[_named("demo.echo", lambda text: text)]) as app:
         yield app
 
 
 @pytest.fixture(scope="module")
 def brief() -> Iterator[App]:
-    with opened({"execution": {"timeout": 1.5, "max_output_bytes": 1 << 20}}) as app:
+    with open_app({"execution": {"timeout": 1.5, "max_output_bytes": 1 << 20}}) as app:
         yield app
 
 
@@ -80,14 +89,14 @@ def _named(name: str, function: Callable[..., object]) -> object:
 def _waiting_for(gate: Gate, app: App, before: str = "") -> Future[Answer]:
     """A run that stands at the gate."""
     run = app.start(f"{before}\n[gate.wait(), 'untouched']")
-    assert gate.reached.acquire(timeout=PATIENCE)
+    assert gate.reached.acquire(timeout=TIMEOUT_SECONDS)
     return run
 
 
 @contextlib.contextmanager
 def _gated(settings: Mapping[str, Any] | None = None) -> Iterator[tuple[App, Gate]]:
     gate = Gate()
-    with opened(settings, [_named("gate.wait", gate.wait), _named("demo.echo", lambda text: text)]) as app:
+    with open_app(settings, [_named("gate.wait", gate.wait), _named("demo.echo", lambda text: text)]) as app:
         yield app, gate
         gate.open()
 
@@ -125,7 +134,7 @@ def test_what_was_never_imported_is_random_too(app: App) -> None:
 
 def test_many_runs_at_once_all_finish_and_none_has_the_answer_of_another(app: App) -> None:
     codes = [f"print({n})\n[demo.echo('{n}') for _ in range(3)]" for n in range(MANY)]
-    answers = [future.result(PATIENCE * 6) for future in [app.start(code) for code in codes]]
+    answers = [future.result(TIMEOUT_SECONDS * 6) for future in [app.start(code) for code in codes]]
     expected = [(f"{n}\n", f'["{n}","{n}","{n}"]') for n in range(MANY)]
     assert [answer.blocks for answer in answers] == expected
 
@@ -134,14 +143,14 @@ def test_more_runs_than_may_be_under_way_wait_for_their_turn() -> None:
     gate = threading.Semaphore(0)
 
     def meet() -> str:
-        gate.acquire(timeout=PATIENCE * 3)
+        gate.acquire(timeout=TIMEOUT_SECONDS * 3)
         return "met"
 
-    with opened(tools=[_named("gate.meet", meet)]) as app:
+    with open_app(tools=[_named("gate.meet", meet)]) as app:
         runs = [app.start(f"import os\n[{n}, len(os.listdir('.'))]") for n in range(140)]
         held = [app.start("gate.meet()") for _ in range(40)]
         gate.release(40)
-        texts = [run.result(PATIENCE * 6).text for run in (*runs, *held)]
+        texts = [run.result(TIMEOUT_SECONDS * 6).text for run in (*runs, *held)]
     assert texts == [*(f"[{n},0]" for n in range(140)), *(["met"] * 40)]
 
 
@@ -150,16 +159,16 @@ def test_every_run_that_may_be_under_way_can_be_at_the_same_time() -> None:
     everybody = threading.Barrier(128)
 
     async def meet() -> str:
-        await asyncio.to_thread(everybody.wait, PATIENCE * 3)
+        await asyncio.to_thread(everybody.wait, TIMEOUT_SECONDS * 3)
         return "met"
 
     from concurrent.futures import ThreadPoolExecutor
 
-    with opened(tools=[_named("everybody.meet", meet)]) as app:
+    with open_app(tools=[_named("everybody.meet", meet)]) as app:
         pool = ThreadPoolExecutor(200)
         app.portal.call(_use_pool, pool)
         runs = [app.start("everybody.meet()") for _ in range(128)]
-        texts = [run.result(PATIENCE * 5).text for run in runs]
+        texts = [run.result(TIMEOUT_SECONDS * 5).text for run in runs]
         pool.shutdown()
     assert texts == ["met"] * 128
 
@@ -174,7 +183,7 @@ def test_an_answer_is_never_lost_to_the_end_of_its_process(app: App) -> None:
     texts: list[str] = []
     for batch in range(runs // 20):
         started = [app.start(f"demo.echo('{batch}')") for _ in range(20)]
-        texts += [run.result(PATIENCE).text for run in started]
+        texts += [run.result(TIMEOUT_SECONDS).text for run in started]
     assert [text for place, text in enumerate(texts) if text != str(place // 20)] == []
 
 
@@ -182,11 +191,11 @@ def test_threads_of_a_run_call_tools_side_by_side() -> None:
     everybody = threading.Barrier(8)
 
     def meet(number: int) -> int:
-        everybody.wait(PATIENCE)
+        everybody.wait(TIMEOUT_SECONDS)
         return number
 
     code = "from concurrent.futures import ThreadPoolExecutor as Pool\nlist(Pool(8).map(demo.meet, range(8)))"
-    with opened(tools=[_named("demo.meet", meet)]) as app:
+    with open_app(tools=[_named("demo.meet", meet)]) as app:
         assert app.value(code) == "[0,1,2,3,4,5,6,7]"
 
 
@@ -197,7 +206,7 @@ words = [f'{run}-{n}' for n in range(100)]
 list(Pool(8).map(demo.echo, words)) == words
 """
     runs = [app.start(f"run = {n}\n{code}") for n in range(10)]
-    assert [run.result(PATIENCE * 3).text for run in runs] == ["True"] * 10
+    assert [run.result(TIMEOUT_SECONDS * 3).text for run in runs] == ["True"] * 10
 
 
 # --- runs that go wrong, and the run beside them ---------------------------------------------------------------------
@@ -237,7 +246,7 @@ def test_a_run_that_goes_wrong_says_so_and_its_neighbour_does_not_notice(disaste
             assert app.value("'untouched'") == "untouched"
         gate.open()
         assert words in wrong.result().text
-        assert neighbour is None or neighbour.result(PATIENCE).text == '["let go","untouched"]'
+        assert neighbour is None or neighbour.result(TIMEOUT_SECONDS).text == '["let go","untouched"]'
 
 
 def test_the_line_of_an_endless_loop_is_the_line_it_was_in(brief: App) -> None:
@@ -251,7 +260,7 @@ def test_a_run_that_turns_its_alarm_off_ends_within_the_grace_all_the_same() -> 
         assert "longer than 2 s and was ended" in app.failure(LOOPING)
         return time.monotonic() - started
 
-    with opened({"execution": {"timeout": 2}}) as app:
+    with open_app({"execution": {"timeout": 2}}) as app:
         app.value("1")
         assert min(seconds(app) for _ in range(2)) < 2 + 0.2 + 2  # the timeout, the grace, a busy machine
 
@@ -263,7 +272,7 @@ def test_a_run_that_was_cut_off_still_shows_what_it_printed(brief: App) -> None:
 
 
 def test_a_crash_still_shows_what_was_printed_and_called() -> None:
-    with opened(tools=[_named("demo.echo", lambda text: text)]) as app:
+    with open_app(tools=[_named("demo.echo", lambda text: text)]) as app:
         answer = app.run("print('before', flush=True)\ndemo.echo('x')\nimport os\nos._exit(1)")
     assert answer.blocks[0] == "before\n"
     assert "Calls already made: demo.echo (ok)" in answer.text
@@ -298,7 +307,7 @@ for n in range(200):
         )
         gate.open()
         assert tried == "[[],[]]"
-        assert neighbour.result(PATIENCE).blocks[-1] == '["let go","untouched"]'
+        assert neighbour.result(TIMEOUT_SECONDS).blocks[-1] == '["let go","untouched"]'
 
 
 def test_what_a_neighbour_writes_to_descriptor_1_cannot_be_read() -> None:
@@ -316,10 +325,10 @@ def read(end):
 ''.join(map(read, taken))
 """
         spy = app.start(reader)
-        assert gate.reached.acquire(timeout=PATIENCE)
+        assert gate.reached.acquire(timeout=TIMEOUT_SECONDS)
         app.run("import os\nfor n in (1, 2): os.write(n, b'private')")
         gate.open()
-        assert "private" not in spy.result(PATIENCE).text
+        assert "private" not in spy.result(TIMEOUT_SECONDS).text
 
 
 def test_what_a_run_does_to_descriptor_1_is_its_own_affair(app: App) -> None:
@@ -332,26 +341,26 @@ def test_a_run_that_fills_descriptor_1_keeps_no_neighbour_waiting() -> None:
         flood = app.start("import os\nwhile True: os.write(1, b'x' * 65536)")
         texts = [app.value("import os\nos.write(2, b'y'); 'done'") for _ in range(20)]
         assert texts == ["done"] * 20
-        assert "longer than" in flood.result(PATIENCE).text
+        assert "longer than" in flood.result(TIMEOUT_SECONDS).text
 
 
 # --- cancelling ------------------------------------------------------------------------------------------------------
 
 
 def test_a_cancelled_run_is_ended_at_once_and_the_next_one_works() -> None:
-    with arena() as place:
+    with open_arena() as place:
         run = place.start("import time\ntime.sleep(60)", ident="sleeper")
         assert eventually(lambda: _busy(place))
-        before = family(place.process.pid)
+        before = list_descendants(place.process.pid)
         place.cancel("sleeper")
-        assert run.result(PATIENCE).raised == "cancelled"
+        assert run.result(TIMEOUT_SECONDS).raised == "cancelled"
         assert place.run("1 + 1").text == "2"
-        with Watch(before - {place.process.pid}) as _:
-            assert eventually(lambda: len(family(place.process.pid)) <= 4)
+        with ProcessWatch(before - {place.process.pid}) as _:
+            assert eventually(lambda: len(list_descendants(place.process.pid)) <= 4)
 
 
 def _busy(place: Arena) -> bool:
-    return len(family(place.process.pid)) > 3
+    return len(list_descendants(place.process.pid)) > 3
 
 
 def test_a_cancelled_run_cancels_the_tool_it_waits_for() -> None:
@@ -365,24 +374,24 @@ def test_a_cancelled_run_cancels_the_tool_it_waits_for() -> None:
             cancelled.set()
             raise
 
-    with opened(tools=[_named("demo.slow", slow)]) as app:
+    with open_app(tools=[_named("demo.slow", slow)]) as app:
         run = app.start("demo.slow()")
-        assert entered.wait(PATIENCE)
+        assert entered.wait(TIMEOUT_SECONDS)
         run.cancel()
-        assert cancelled.wait(PATIENCE)
+        assert cancelled.wait(TIMEOUT_SECONDS)
         assert app.value("1") == "1"
 
 
 def test_runs_cancelled_before_they_began_leave_no_process_behind() -> None:
     """Whatever the moment: while the zygote starts, while the cell gets ready, while the code is on its way."""
-    with arena() as place:
+    with open_arena() as place:
         for n in range(30):
             run = place.start("import time\ntime.sleep(60)", ident=f"run{n}")
             place.cancel(f"run{n}")
-            assert run.result(PATIENCE).raised == "cancelled"
+            assert run.result(TIMEOUT_SECONDS).raised == "cancelled"
         assert place.run("'alive'").text == "alive"
         few = 1 + 1 + 2 + 1  # server, zygote, waiting cells, and one that is about to go
-        assert eventually(lambda: len(family(place.process.pid)) <= few), family(place.process.pid)
+        assert eventually(lambda: len(list_descendants(place.process.pid)) <= few), list_descendants(place.process.pid)
 
 
 def test_a_client_that_waits_no_longer_frees_its_cell() -> None:
@@ -391,25 +400,25 @@ def test_a_client_that_waits_no_longer_frees_its_cell() -> None:
             async with asyncio.timeout(0.2):
                 await app.onetool.run("while True: pass")
 
-    with opened() as app:
+    with open_app() as app:
         mine = os.getpid()
         app.value("1")
-        resting = len(family(mine))
+        resting = len(list_descendants(mine))
         app.portal.call(impatient, app)
         assert app.value("2") == "2"
-        assert eventually(lambda: len(family(mine)) <= resting + 1)
+        assert eventually(lambda: len(list_descendants(mine)) <= resting + 1)
 
 
 # --- the death of the zygote and of the server -----------------------------------------------------------------------
 
 
 def test_runs_in_flight_fail_clearly_when_the_zygote_dies_and_the_next_run_works() -> None:
-    with arena() as place:
+    with open_arena() as place:
         runs = [place.start(READY + WAITING) for _ in range(3)]
         assert eventually(lambda: place.facts()["echoed"] == 3)
-        with Watch(family(place.process.pid) - {place.process.pid}) as cells:
+        with ProcessWatch(list_descendants(place.process.pid) - {place.process.pid}) as cells:
             _kill_zygotes(place)
-            texts = [run.result(PATIENCE).text for run in runs]
+            texts = [run.result(TIMEOUT_SECONDS).text for run in runs]
             assert cells.all_ended()
         said = "ToolError: the run ended without a response: its process is gone\nCalls already made: demo.echo (ok)"
         assert texts == [said] * 3
@@ -418,24 +427,24 @@ def test_runs_in_flight_fail_clearly_when_the_zygote_dies_and_the_next_run_works
 
 
 def test_a_run_of_which_nothing_was_seen_yet_is_done_over_when_the_zygote_dies() -> None:
-    with arena() as place:
+    with open_arena() as place:
         place.run("1")
-        assert eventually(lambda: len(family(place.process.pid)) >= 1 + 1 + 1)
-        for process in family(place.process.pid) - {place.process.pid}:
+        assert eventually(lambda: len(list_descendants(place.process.pid)) >= 1 + 1 + 1)
+        for process in list_descendants(place.process.pid) - {place.process.pid}:
             os.kill(process, signal.SIGSTOP)  # so that no cell reads what is sent to it
         runs = [place.start("'done'") for _ in range(3)]
         _kill_zygotes(place)
-        assert [run.result(PATIENCE).text for run in runs] == ["done"] * 3
+        assert [run.result(TIMEOUT_SECONDS).text for run in runs] == ["done"] * 3
 
 
 def _kill_zygotes(place: Arena) -> None:
-    for zygote in children_of(place.process.pid):
+    for zygote in list_children(place.process.pid):
         with contextlib.suppress(ProcessLookupError):  # the one from the time before
             os.kill(zygote, signal.SIGKILL)
 
 
 def _zombies(place: Arena) -> list[int]:
-    return [child for child in children_of(place.process.pid) if _state(child) == "Z"]
+    return [child for child in list_children(place.process.pid) if _state(child) == "Z"]
 
 
 def _state(process: int) -> str:
@@ -446,7 +455,7 @@ def _state(process: int) -> str:
 
 
 def test_the_zygote_may_die_again_and_again() -> None:
-    with arena() as place:
+    with open_arena() as place:
         for n in range(5):
             assert place.run(str(n)).text == str(n)
             _kill_zygotes(place)
@@ -493,29 +502,29 @@ ALL_FATES = [
 @pytest.mark.parametrize(("launcher", "staying", "how", "as_user"), ALL_FATES if NIGHTLY else FATES)
 def test_nothing_is_left_of_a_server_that_was(launcher: str, staying: str, how: signal.Signals, as_user: bool) -> None:
     code = STAYING[staying]
-    with arena(Setup(launcher=launcher, as_user=as_user)) as place:
+    with open_arena(Setup(launcher=launcher, as_user=as_user)) as place:
         run = place.start(code if READY in code else READY + code)
         assert eventually(lambda: place.facts()["echoed"] == 1)
-        with Watch(family(place.process.pid)) as everybody:
+        with ProcessWatch(list_descendants(place.process.pid)) as everybody:
             place.process.send_signal(how)
             assert everybody.all_ended(), "a process outlived the server"
-        place.process.wait(PATIENCE)
-        assert isinstance(run.exception(PATIENCE), ConnectionError)
+        place.process.wait(TIMEOUT_SECONDS)
+        assert isinstance(run.exception(TIMEOUT_SECONDS), ConnectionError)
         if launcher == "spawned":  # nobody is left to clean up: the next server does
-            with arena(Setup(scratch=place.scratch, as_user=as_user)) as following:
+            with open_arena(Setup(scratch=place.scratch, as_user=as_user)) as following:
                 assert following.run("1").text == "1"
         assert eventually(lambda: not list(place.scratch.iterdir())), sorted(place.scratch.glob("*/*"))
 
 
 def test_closing_while_runs_are_under_way_ends_them_and_leaves_nothing() -> None:
-    with arena() as place:
+    with open_arena() as place:
         runs = [place.start(WAITING) for _ in range(5)]
-        assert eventually(lambda: len(family(place.process.pid)) >= 7)
-        with Watch(family(place.process.pid)) as everybody:
+        assert eventually(lambda: len(list_descendants(place.process.pid)) >= 7)
+        with ProcessWatch(list_descendants(place.process.pid)) as everybody:
             place.close()
             assert everybody.all_ended()
         assert list(place.scratch.iterdir()) == []
-        assert all(run.exception(PATIENCE) or run.result().raised or run.result().is_error for run in runs)
+        assert all(run.exception(TIMEOUT_SECONDS) or run.result().raised or run.result().is_error for run in runs)
 
 
 def test_servers_that_start_while_others_end_do_not_trip_over_each_other(tmp_path: Path) -> None:
@@ -552,10 +561,10 @@ def test_a_server_sweeps_up_after_the_dead_and_leaves_the_living_alone(tmp_path:
 
 
 def test_cells_that_answered_do_not_pile_up() -> None:
-    with arena() as place:
+    with open_arena() as place:
         for n in range(50):
             assert place.run(str(n)).text == str(n)
-        assert eventually(lambda: len(family(place.process.pid)) <= 1 + 1 + 2)
+        assert eventually(lambda: len(list_descendants(place.process.pid)) <= 1 + 1 + 2)
 
 
 # --- what a machine may lack -----------------------------------------------------------------------------------------
@@ -577,7 +586,7 @@ TRUTHS = {
 @pytest.mark.parametrize("machine", TRUTHS)
 def test_health_tells_the_isolation_that_is_in_force(machine: str) -> None:
     setup, sandbox = TRUTHS[machine]
-    with arena(setup) as place:
+    with open_arena(setup) as place:
         told = json.loads(place.run("__format__ = 'json'\not.health()['isolation']").text)
         assert told == {"cells": setup.launcher, "sandbox": sandbox}
         assert ("PermissionError" in place.run("import socket\nsocket.socket()").text) == ("seccomp" in sandbox)
@@ -597,7 +606,7 @@ def test_health_tells_the_isolation_that_is_in_force(machine: str) -> None:
 def test_nothing_runs_where_isolation_is_required_and_a_layer_is_missing(
     lacking: tuple[str, ...], words: str, launcher: str
 ) -> None:
-    with arena(Setup(isolation="require", lacking=lacking, launcher=launcher)) as place:
+    with open_arena(Setup(isolation="require", lacking=lacking, launcher=launcher)) as place:
         for _ in range(2):
             answer = place.run("open('/tmp/rsec_ran', 'w')\n'ran'")
             assert answer.is_error
@@ -612,13 +621,13 @@ import os
 own = next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}'))
 os.write(own, b'{"method":"ready","params":{"layers":[]}}' + bytes([10]))
 """
-    with arena() as place:
+    with open_arena() as place:
         place.run(lie)
         assert "landlock+seccomp" in place.run("ot.health()").text
 
 
 def test_limits_hold_without_isolation_too() -> None:
-    with arena(Setup(isolation="off", timeouts={"brief": 2.0, "patient": 20.0})) as place:
+    with open_arena(Setup(isolation="off", timeouts={"brief": 2.0, "patient": 20.0})) as place:
         assert "MemoryError" in place.run("'x' * (1 << 40)").text
         assert "longer than 2 s" in place.run("while True: pass", "brief").text
 
@@ -632,7 +641,7 @@ if child == 0:
     os._exit(0)
 child
 """
-    with arena(Setup(isolation="off")) as place:
+    with open_arena(Setup(isolation="off")) as place:
         child = int(place.run(code).text)
         assert eventually(lambda: _state(child) in {"gone", "Z"})
 
@@ -671,7 +680,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[TinyDisk]:
     place.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"none", str(place).encode(), b"tmpfs", 0, b"size=256k,nr_inodes=64,mode=777") != 0:
-        refuse(f"a small file system cannot be mounted here: {os.strerror(ctypes.get_errno())}")
+        skip_or_fail(f"a small file system cannot be mounted here: {os.strerror(ctypes.get_errno())}")
     try:
         yield TinyDisk(place)
     finally:
@@ -679,14 +688,14 @@ def tiny_disk(tmp_path: Path) -> Iterator[TinyDisk]:
 
 
 def test_a_run_that_finds_the_disk_full_is_told_so_itself(tiny_disk: TinyDisk) -> None:
-    with arena(Setup(scratch=tiny_disk.place)) as place:
+    with open_arena(Setup(scratch=tiny_disk.place)) as place:
         answer = place.run("open('file', 'wb').write(bytes(1 << 20))")
         assert NO_SPACE in answer.text
         assert place.run("1 + 1").text == "2"
 
 
 def test_a_full_disk_fails_new_runs_clearly_and_leaves_those_under_way_alone(tiny_disk: TinyDisk) -> None:
-    with arena(Setup(scratch=tiny_disk.place)) as place:
+    with open_arena(Setup(scratch=tiny_disk.place)) as place:
         assert place.run("1 + 1").text == "2"
         assert place.run("import time\ntime.sleep(0)\n3").text == "3"  # looks once for a pack of that name
         under_way = place.start("import time\nopen('begun', 'w').close()\ntime.sleep(2.5)\n'blocked_signals'")
@@ -696,14 +705,14 @@ def test_a_full_disk_fails_new_runs_clearly_and_leaves_those_under_way_alone(tin
         assert not [answer.text for answer in answers if answer.text != "4" and NO_SPACE not in answer.text]
         assert any(answer.is_error for answer in answers)
         assert not [answer for answer in answers if "Traceback" in answer.text]
-        assert under_way.result(PATIENCE).text == "blocked_signals"
+        assert under_way.result(TIMEOUT_SECONDS).text == "blocked_signals"
         tiny_disk.free()
         assert place.run("3 + 3").text == "6"
 
 
 def test_a_disk_that_is_full_from_the_start_is_named_or_done_without(tiny_disk: TinyDisk) -> None:
     tiny_disk.fill()
-    with arena(Setup(scratch=tiny_disk.place)) as place:
+    with open_arena(Setup(scratch=tiny_disk.place)) as place:
         answer = place.run("1 + 1")  # Python finds another folder for temporary things where there is one
         assert answer.raised is None, answer
         assert answer.text == "2" or NO_SPACE in answer.text
@@ -712,7 +721,7 @@ def test_a_disk_that_is_full_from_the_start_is_named_or_done_without(tiny_disk: 
 
 
 def test_a_log_that_cannot_be_written_fails_no_run_and_is_reported(tiny_disk: TinyDisk) -> None:
-    with arena(Setup(home=tiny_disk.place / "home")) as place:
+    with open_arena(Setup(home=tiny_disk.place / "home")) as place:
         tiny_disk.fill()
         assert place.run("1 + 1").text == "2"
         assert eventually(lambda: "log cannot be written" in place.run("ot.health()['problems']").text)
@@ -761,14 +770,14 @@ while left: left = left[os.write(own, left):]
 
 
 def test_names_of_a_megabyte_are_not_repeated_to_the_client() -> None:
-    with arena() as place:
+    with open_arena() as place:
         called = "try: ot.call('x' * 1_000_000)\n    except Exception: pass"
         assert place.run(f"for _ in range(5):\n    {called}\n1/0").length < 50_000
 
 
 @pytest.mark.parametrize("greed", GREEDY)
 def test_a_greedy_run_costs_the_server_little_memory_and_its_neighbours_little_time(greed: str) -> None:
-    with arena(Setup(timeouts={"brief": 4.0, "patient": 20.0})) as place:
+    with open_arena(Setup(timeouts={"brief": 4.0, "patient": 20.0})) as place:
         place.run("1")
         before = place.facts()["peak_kb"]
         greedy = place.start(GREEDY[greed], "brief", shown=100)
@@ -785,7 +794,7 @@ def test_a_greedy_run_costs_the_server_little_memory_and_its_neighbours_little_t
 
 
 def test_a_run_cannot_silence_the_log() -> None:
-    with arena() as place:
+    with open_arena() as place:
         place.run("try: ot.call(chr(0xd800))\nexcept Exception: pass")
         place.run("demo.echo('after')")
         log = place.home / ".onetool" / "logs" / "onetool.log"
@@ -794,9 +803,11 @@ def test_a_run_cannot_silence_the_log() -> None:
 
 
 def test_the_secrets_of_the_server_are_in_none_of_its_children() -> None:
-    with arena() as place:
+    with open_arena() as place:
         place.run("1")
-        texts = [_environment_and_arguments(child) for child in family(place.process.pid) - {place.process.pid}]
+        texts = [
+            _environment_and_arguments(child) for child in list_descendants(place.process.pid) - {place.process.pid}
+        ]
         assert texts
         assert not [text for text in texts if "SENTINEL" in text]
 
@@ -810,7 +821,7 @@ def _environment_and_arguments(process: int) -> str:
 
 
 def test_outcomes_are_told_apart_by_what_happened() -> None:
-    with arena(Setup(timeouts={"brief": 1.0, "patient": 20.0})) as place:
+    with open_arena(Setup(timeouts={"brief": 1.0, "patient": 20.0})) as place:
         outcomes: list[Outcome] = [
             place.run("1"),
             place.run("1 / 0"),
@@ -835,11 +846,11 @@ def test_a_start_of_the_zygote_that_is_given_up_leaves_nothing_open() -> None:
 
     async def given_up_at_several_moments() -> None:
         await given_up(9)  # threads, and what they keep
-        before, children = open_descriptors(), children_of(os.getpid())
+        before, children = open_descriptors(), list_children(os.getpid())
         for turns in range(9):
             await given_up(turns)
         assert open_descriptors() == before
-        assert children_of(os.getpid()) == children
+        assert list_children(os.getpid()) == children
 
     asyncio.run(given_up_at_several_moments())
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 from tests.conftest import find_program
-from tests.proxy_support import HOSTILE, hostile
-from tests.support import PROGRAM, Connection, blocks, configure, connected, environment
+from tests.proxy_support import HOSTILE, hostile_server
+from tests.support import PROGRAM, Connection, configure, connect, environment, get_texts
 
 from onetool.config.trust import is_trusted, trust
 
@@ -56,7 +56,7 @@ def onetool(
 @contextmanager
 def client_in(folder: Path, home: Path, **env: str) -> Iterator[Connection]:
     variables = [f"{name}={value}" for name, value in {"OT_CWD": str(folder), **env}.items()]
-    with connected(home, command=("env", *variables, PROGRAM)) as client:
+    with connect(home, command=("env", *variables, PROGRAM)) as client:
         yield client
 
 
@@ -215,7 +215,7 @@ def test_settings_cannot_be_read(home: Path, clone: Path, state: str, sandbox: M
     ]
     with client_in(clone, home) as client:
         ordinary = put(clone / "ordinary.txt", "canary of nobody\n")
-        answer = blocks(client.run(f"PATHS = {paths!r}\n__format__ = 'json'\n{READS}"))[-1]
+        answer = get_texts(client.run(f"PATHS = {paths!r}\n__format__ = 'json'\n{READS}"))[-1]
     outcomes = json.loads(answer)
     assert ["('.onetool/secrets.yaml',)", "SandboxDenied"] in outcomes
     assert ("ordinary.txt" in answer) is (sandbox != {"allowed_paths": [".onetool"]}), ordinary
@@ -339,7 +339,7 @@ def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbo
     before = content(clone)
     with client_in(clone, home) as client:
         code = f"TARGETS = {targets!r}\nDIRECTORIES = {directories!r}\n__format__ = 'json'\n{WRITES}"
-        outcomes = json.loads(blocks(client.run(code))[-1])
+        outcomes = json.loads(get_texts(client.run(code))[-1])
     assert outcomes.pop("ordinary") == len("[project]\n")
     assert [name for name, outcome in outcomes.items() if outcome == "done"] == []
     after = content(clone)
@@ -402,11 +402,11 @@ def test_a_variable_trusts_what_was_there_at_the_start_only(home: Path, clone: P
         configure(clone, "aliases: {moment: machine.now}\n")
     with client_in(clone, home, ONETOOL_TRUST="1") as client:
         client.run("1")
-        configure(clone, yaml.safe_dump({"servers": {"late": hostile("echo")}}))
+        configure(clone, yaml.safe_dump({"servers": {"late": hostile_server("echo")}}))
         put(clone / ".onetool" / "tools" / "late" / "late_tools.py", ECHO)
         answer = client.run("ot.reload()")
         assert answer.is_error
-        assert "changed since OneTool started: " in blocks(answer)[-1]
+        assert "changed since OneTool started: " in get_texts(answer)[-1]
         assert client.run("late.echo(text='x')").is_error
         assert client.run("moment()").is_error is not existed, "what was there goes on"
 
@@ -414,7 +414,7 @@ def test_a_variable_trusts_what_was_there_at_the_start_only(home: Path, clone: P
 def test_settings_that_appear_after_the_start_are_not_trusted(home: Path, clone: Path) -> None:
     with client_in(clone, home) as client:
         client.run("1")
-        configure(clone, yaml.safe_dump({"servers": {"late": hostile("echo")}}))
+        configure(clone, yaml.safe_dump({"servers": {"late": hostile_server("echo")}}))
         client.run("ot.reload()")
         assert client.run("late.echo(text='x')").is_error
         trust(clone / ".onetool", home / ".onetool")
@@ -427,7 +427,7 @@ def test_settings_that_appear_after_the_start_are_not_trusted(home: Path, clone:
 
 def test_a_link_to_trusted_settings_trusts_nothing(home: Path, clone: Path) -> None:
     mine = home / "mine"
-    configure(mine, yaml.safe_dump({"servers": {"own": hostile("echo")}}))
+    configure(mine, yaml.safe_dump({"servers": {"own": hostile_server("echo")}}))
     trust(mine / ".onetool", home / ".onetool")
     (clone / ".onetool").symlink_to(mine / ".onetool")
     done = onetool(home, clone, "run", "own.echo(text='x')")

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.support import PROGRAM, command_line, configure, environment, eventually, scratch_of
+from tests.support import PROGRAM, configure, environment, eventually, run_cli, scratch_directory
 from tests.workers_support import write_pack
 
 from onetool.version import __version__
 
 
 def test_the_doctor_finds_nothing_on_a_good_machine(tmp_path: Path) -> None:
-    done = command_line(tmp_path, "doctor")
+    done = run_cli(tmp_path, "doctor")
     assert done.returncode == 0, done.stdout
     assert "test run succeeded" in done.stdout
     assert "FAIL" not in done.stdout
@@ -28,23 +28,23 @@ def test_the_doctor_finds_nothing_on_a_good_machine(tmp_path: Path) -> None:
 
 def test_the_doctor_says_what_is_wrong(tmp_path: Path) -> None:
     configure(tmp_path, "executon: {}")
-    done = command_line(tmp_path, "doctor")
+    done = run_cli(tmp_path, "doctor")
     assert done.returncode == 1
     assert "onetool.yaml:1" in done.stdout
     assert "execution" in done.stdout
 
 
 def test_run_prints_what_a_client_sees(tmp_path: Path) -> None:
-    done = command_line(tmp_path, "run", "print('a'); {'b': [1]}")
+    done = run_cli(tmp_path, "run", "print('a'); {'b': [1]}")
     assert (done.returncode, done.stdout) == (0, 'a\n\n{"b":[1]}\n')
-    failed = command_line(tmp_path, "run", "1/0")
+    failed = run_cli(tmp_path, "run", "1/0")
     assert failed.returncode == 1
     assert failed.stdout.startswith("ZeroDivisionError: division by zero\n  line 1: 1/0")
 
 
 def test_run_takes_a_file_stdin_and_a_format(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("x = {'a': None}\nx\n", encoding="utf-8")
-    assert command_line(tmp_path, "run", "-f", "code.py", "--format", "yml").stdout == "{a: null}\n"
+    assert run_cli(tmp_path, "run", "-f", "code.py", "--format", "yml").stdout == "{a: null}\n"
     fed = subprocess.run(
         [PROGRAM, "run", "-"],
         input="6 * 7",
@@ -55,7 +55,7 @@ def test_run_takes_a_file_stdin_and_a_format(tmp_path: Path) -> None:
         check=False,
     )
     assert fed.stdout == "42\n"
-    assert json.loads(command_line(tmp_path, "run", "--json", "5").stdout) == {"blocks": ["5"], "is_error": False}
+    assert json.loads(run_cli(tmp_path, "run", "--json", "5").stdout) == {"blocks": ["5"], "is_error": False}
 
 
 @pytest.mark.parametrize(
@@ -68,23 +68,23 @@ def test_run_takes_a_file_stdin_and_a_format(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_gets_words_and_status_one(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    done = command_line(tmp_path, *arguments)
+    done = run_cli(tmp_path, *arguments)
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 
 
 def test_an_unknown_command_lists_the_commands(tmp_path: Path) -> None:
-    done = command_line(tmp_path, "tolls")
+    done = run_cli(tmp_path, "tolls")
     assert done.returncode == 2
     assert "tools" in done.stderr
 
 
 def test_call_prints_json(tmp_path: Path) -> None:
-    done = command_line(tmp_path, "call", "machine.memory", 'unit="MiB"')
+    done = run_cli(tmp_path, "call", "machine.memory", 'unit="MiB"')
     assert json.loads(done.stdout)["unit"] == "MiB"
-    assert json.loads(command_line(tmp_path, "call", "ot.version").stdout) == __version__
-    assert command_line(tmp_path, "call", "json.parse", "json=1").stdout == "1\n", "what is to be a text is one"
+    assert json.loads(run_cli(tmp_path, "call", "ot.version").stdout) == __version__
+    assert run_cli(tmp_path, "call", "json.parse", "json=1").stdout == "1\n", "what is to be a text is one"
 
 
 def test_discovery_does_not_load_the_server(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_discovery_does_not_load_the_server(tmp_path: Path) -> None:
 
 
 def test_help_finds_tools_packs_and_words(tmp_path: Path) -> None:
-    assert "Signature: machine.disk(" in command_line(tmp_path, "help", "machine.disk").stdout
-    assert "machine.cpu" in command_line(tmp_path, "help", "busy").stdout
-    assert "Find tools" in command_line(tmp_path, "help").stdout
+    assert "Signature: machine.disk(" in run_cli(tmp_path, "help", "machine.disk").stdout
+    assert "machine.cpu" in run_cli(tmp_path, "help", "busy").stdout
+    assert "Find tools" in run_cli(tmp_path, "help").stdout
 
 
 def test_trust_lets_a_folder_take_effect(tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def in_terminal(home: Path, *arguments: str, typed: str = "") -> str:
 
 
 def test_the_status_counts_what_there_is_and_knows_who_is_connected(tmp_path: Path) -> None:
-    command_line(tmp_path, "init")
-    command_line(tmp_path, "connect", "cursor", "--write")
-    listed = json.loads(command_line(tmp_path, "tools", "--info", "list", "--json").stdout)
+    run_cli(tmp_path, "init")
+    run_cli(tmp_path, "connect", "cursor", "--write")
+    listed = json.loads(run_cli(tmp_path, "tools", "--info", "list", "--json").stdout)
     shown = in_terminal(tmp_path)
     assert f"{len(listed)} tools in " in shown
     assert "Connected: Cursor." in shown
@@ -203,7 +203,7 @@ def test_init_lets_one_choose_among_several(tmp_path: Path) -> None:
 
 def test_init_asks_nothing_without_a_terminal_or_with_yes(tmp_path: Path) -> None:
     (tmp_path / ".cursor").mkdir()
-    assert "onetool connect cursor --write" in command_line(tmp_path, "init").stdout
+    assert "onetool connect cursor --write" in run_cli(tmp_path, "init").stdout
     assert not (tmp_path / ".cursor" / "mcp.json").exists()
     assert "Restart Cursor" in in_terminal(tmp_path, "init", "--yes")
     assert (tmp_path / ".cursor" / "mcp.json").exists()
@@ -262,7 +262,7 @@ def test_every_command_that_prints_data_prints_json_and_nothing_else(tmp_path: P
         "token delete laptop",
     )
     for command in commands:
-        done = command_line(tmp_path, *command.split(), "--json")
+        done = run_cli(tmp_path, *command.split(), "--json")
         shown = json.loads(done.stdout)
         assert isinstance(shown, dict | list) or command.startswith("call"), command  # a result is what it is
 
@@ -283,7 +283,7 @@ def test_trust_and_untrust_print_json(tmp_path: Path) -> None:
 
 
 def test_with_json_what_went_wrong_stays_words_on_the_error_stream(tmp_path: Path) -> None:
-    done = command_line(tmp_path, "connect", "codex", "--folder", "missing", "--json")
+    done = run_cli(tmp_path, "connect", "codex", "--folder", "missing", "--json")
     assert (done.returncode, done.stdout) == (1, "")
     assert "is no folder" in done.stderr
 
@@ -317,13 +317,13 @@ def test_with_json_what_went_wrong_stays_words_on_the_error_stream(tmp_path: Pat
     ],
 )
 def test_the_status_says_how_it_went(tmp_path: Path, command: str, status: int) -> None:
-    done = command_line(tmp_path, *command.split())
+    done = run_cli(tmp_path, *command.split())
     assert done.returncode == status, done.stderr
     assert (done.stderr == "") == (status == 0 or command == "run 1/0")
 
 
 def test_the_overview_lists_what_a_status_means(tmp_path: Path) -> None:
-    assert "0 fine, 1 failed, 2 wrong usage, 130 Ctrl+C, 143" in command_line(tmp_path, "--help").stdout
+    assert "0 fine, 1 failed, 2 wrong usage, 130 Ctrl+C, 143" in run_cli(tmp_path, "--help").stdout
 
 
 # --- hostile surroundings ----------------------------------------------------------------------------------
@@ -495,7 +495,7 @@ def begun(home: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def leftovers(home: Path) -> list[Path]:
-    temporary = [path for path in scratch_of(home).iterdir() if path.name != "uv"]
+    temporary = [path for path in scratch_directory(home).iterdir() if path.name != "uv"]
     return [*temporary, *home.rglob("*.tmp"), *home.rglob("*.new")]
 
 
@@ -548,7 +548,7 @@ def fail():
     raise ValueError("rejected: " + SECRET)
 """
     write_pack(tmp_path / ".onetool", "leaky", source)
-    done = command_line(tmp_path, "call", *more, tool)
+    done = run_cli(tmp_path, "call", *more, tool)
     assert done.returncode == (1 if tool == "leaky.fail" else 0), done
     assert "[REDACTED]" in done.stdout + done.stderr
     assert not [form for form in ("tok-5f2a", secret.encode().hex()) if form in done.stdout + done.stderr]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import find_program
-from tests.support import PATIENCE, PROGRAM, command_line, configure, environment
+from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, run_cli
 
 from onetool.cli.main import COMMANDS
 from onetool.config.trust import trust
@@ -63,7 +63,7 @@ def in_bash(home: Path, *words: str) -> list[str]:
 
 
 def answered(home: Path, *words: str) -> list[str]:
-    done = command_line(home, "completion", "--answer", *words)
+    done = run_cli(home, "completion", "--answer", *words)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -171,7 +171,7 @@ def test_nothing_heavy_is_loaded_and_nothing_is_started(home: Path) -> None:
 
 
 def test_what_is_offered_is_what_there_is(tmp_path: Path) -> None:
-    listed = json.loads(command_line(tmp_path, "tools", "--info", "list", "--json").stdout)
+    listed = json.loads(run_cli(tmp_path, "tools", "--info", "list", "--json").stdout)
     packs = ("fs.", "http.", "json.", "machine.", "ot.", "test.", "yaml.", "grep")
     assert sorted(name for pack in packs for name in answered(tmp_path, "call", pack)) == sorted(listed)
 
@@ -195,7 +195,7 @@ def keyboard(home: Path, *shell: str) -> Iterator[int]:
 
 
 def read_until(terminal: int, words: str) -> str:
-    seen, until = "", time.monotonic() + 3 * PATIENCE
+    seen, until = "", time.monotonic() + 3 * TIMEOUT_SECONDS
     while words not in seen:
         ready, _, _ = select.select([terminal], [], [], max(0.0, until - time.monotonic()))
         assert ready, f"{words!r} did not come: {seen!r}"

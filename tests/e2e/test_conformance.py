@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.conformance_support import CONFORMANCE, INSPECTOR, fixtures, official, run_node
-from tests.rest_support import process
+from tests.conformance_support import CONFORMANCE, INSPECTOR, fixtures, install_program, run_node
+from tests.rest_support import serve_process
 from tests.support import PROGRAM, configure, environment
 
 SUMMARY = re.compile(r"^([✓✗]) ([\w-]+): (\d+) passed, (\d+) failed", re.MULTILINE)
@@ -24,9 +24,9 @@ SCENARIOS = {"2026-07-28": 50, "2025-11-25": 33}
     ("revision", "behind"), [("2026-07-28", "modern"), ("2025-11-25", "modern"), ("2025-11-25", "legacy")]
 )
 def test_the_conformance_suite_passes(tmp_path: Path, revision: str, behind: str) -> None:
-    suite = official(CONFORMANCE) / "dist" / "index.js"
+    suite = install_program(CONFORMANCE) / "dist" / "index.js"
     configure(tmp_path, yaml.safe_dump({"servers": {"fixtures": fixtures(behind)}}))
-    with process(tmp_path, "--expose", "fixtures") as (_, said):
+    with serve_process(tmp_path, "--expose", "fixtures") as (_, said):
         done = run_node(suite, "server", "--url", f"{said['url']}/mcp", "--requirements", revision)
     results = {name: int(failed) for _, name, _, failed in SUMMARY.findall(done.stdout)}
     assert len(results) == SCENARIOS[revision], done.stdout[-3000:] + done.stderr
@@ -40,7 +40,7 @@ def test_the_conformance_suite_passes(tmp_path: Path, revision: str, behind: str
 
 def inspected(home: Path, *arguments: str) -> Any:
     """What Inspector prints, which finds nothing to complain of."""
-    script = official(INSPECTOR) / "clients" / "launcher" / "build" / "index.js"
+    script = install_program(INSPECTOR) / "clients" / "launcher" / "build" / "index.js"
     done = run_node(script, "--cli", *arguments, cwd=home, env=environment(home))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr + done.stdout
@@ -58,7 +58,7 @@ def test_inspector_is_content_over_standard_input(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_inspector_is_content_over_http(tmp_path: Path) -> None:
     configure(tmp_path, yaml.safe_dump({"servers": {"fixtures": fixtures()}}))
-    with process(tmp_path, "--expose", "fixtures", "machine") as (_, said):
+    with serve_process(tmp_path, "--expose", "fixtures", "machine") as (_, said):
         address = [f"{said['url']}/mcp", "--transport", "http"]
         listed = inspected(tmp_path, *address, "--method", "tools/list", "--strict")
         assert {"run", "test_simple_text", "now"} <= {each["name"] for each in listed["tools"]}

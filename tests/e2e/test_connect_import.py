@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import PROGRAM, command_line, connected, environment
+from tests.support import PROGRAM, connect, environment, run_cli
 
 from onetool.clients.catalogue import CLIENTS, Place
 from onetool.config.load import load
@@ -54,31 +54,31 @@ def configured(home: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_client_is_connected_once(tmp_path: Path, client: str) -> None:
-    shown = command_line(tmp_path, "connect", client)
+    shown = run_cli(tmp_path, "connect", client)
     assert shown.returncode == 0, shown.stderr
     assert str(user_file(tmp_path, client)) in shown.stdout
     assert not user_file(tmp_path, client).exists()
-    first = command_line(tmp_path, "connect", client, "--write")
+    first = run_cli(tmp_path, "connect", client, "--write")
     assert first.stdout.endswith('then ask it: "What tools do you have in OneTool?"\n')
     assert entry_in(user_file(tmp_path, client), client)["command"] == PROGRAM
     before = user_file(tmp_path, client).read_bytes()
-    again = command_line(tmp_path, "connect", client, "--write")
+    again = run_cli(tmp_path, "connect", client, "--write")
     assert "nothing was changed" in again.stdout
     assert user_file(tmp_path, client).read_bytes() == before
     assert len(list(user_file(tmp_path, client).parent.glob("*.bak*"))) == 0
 
 
 def test_what_is_written_starts_a_server(tmp_path: Path) -> None:
-    command_line(tmp_path, "connect", "claude-code", "--write")
+    run_cli(tmp_path, "connect", "claude-code", "--write")
     entry = entry_in(tmp_path / ".claude.json", "claude-code")
-    with connected(tmp_path, command=[entry["command"], *entry["args"]]) as client:
+    with connect(tmp_path, command=[entry["command"], *entry["args"]]) as client:
         assert [tool.name for tool in client.tools()] == ["run"]
 
 
 def test_a_file_is_extended_with_a_backup_and_a_diff_without_secrets(tmp_path: Path) -> None:
     text = SETTINGS.replace('        "onetool": {"command": "onetool"},\n', "")
     file = write(tmp_path / ".cursor" / "mcp.json", text.replace("\n", "\r\n"))
-    done = command_line(tmp_path, "connect", "cursor", "--write")
+    done = run_cli(tmp_path, "connect", "cursor", "--write")
     assert done.returncode == 0, done.stderr
     new = file.read_bytes().decode()
     assert (tmp_path / ".cursor" / "mcp.json.bak").read_bytes().decode() == text.replace("\n", "\r\n")
@@ -93,7 +93,7 @@ def test_what_to_type_takes_it_back(tmp_path: Path) -> None:
     for before in ("{}", None):
         if before is None:
             file.unlink()
-        done = command_line(tmp_path, "connect", "cursor", "--write")
+        done = run_cli(tmp_path, "connect", "cursor", "--write")
         undo = next(line for line in done.stdout.splitlines() if line.startswith("To undo: "))
         subprocess.run(undo.removeprefix("To undo: "), shell=True, check=True)
         assert (file.read_text() if file.exists() else None) == before
@@ -101,11 +101,11 @@ def test_what_to_type_takes_it_back(tmp_path: Path) -> None:
 
 
 def test_project_scope_has_its_own_file(tmp_path: Path) -> None:
-    done = command_line(tmp_path, "connect", "vscode", "--project", "--write", "--command", "uvx onetool")
+    done = run_cli(tmp_path, "connect", "vscode", "--project", "--write", "--command", "uvx onetool")
     assert done.returncode == 0, done.stderr
     entry = entry_in(tmp_path / ".vscode" / "mcp.json", "vscode")
     assert entry == {"type": "stdio", "command": "uvx", "args": ["onetool"]}
-    refused = command_line(tmp_path, "connect", "claude-desktop", "--project")
+    refused = run_cli(tmp_path, "connect", "claude-desktop", "--project")
     assert refused.returncode == 1
     assert "omit --project" in refused.stderr
 
@@ -113,22 +113,22 @@ def test_project_scope_has_its_own_file(tmp_path: Path) -> None:
 def test_a_moved_onetool_is_brought_up_to_date_and_keeps_the_rest(tmp_path: Path) -> None:
     old = '{"context_servers": {"onetool": {"command": "/old/onetool", "env": {"A": "b"}, "enabled": true}}}'
     file = write(user_file(tmp_path, "zed"), old)
-    command_line(tmp_path, "connect", "zed", "--write")
+    run_cli(tmp_path, "connect", "zed", "--write")
     assert entry_in(file, "zed") == {"command": PROGRAM, "env": {"A": "b"}, "enabled": True, "args": []}
 
 
 def test_the_folder_is_part_of_the_entry_where_the_client_has_none(tmp_path: Path) -> None:
-    command_line(tmp_path, "connect", "claude-desktop", "--write")
+    run_cli(tmp_path, "connect", "claude-desktop", "--write")
     file = user_file(tmp_path, "claude-desktop")
     assert entry_in(file, "claude-desktop")["env"] == {"OT_CWD": str(tmp_path)}
     (tmp_path / "other").mkdir()
-    command_line(tmp_path, "connect", "claude-desktop", "--write", "--folder", "other")
+    run_cli(tmp_path, "connect", "claude-desktop", "--write", "--folder", "other")
     assert entry_in(file, "claude-desktop")["env"] == {"OT_CWD": str(tmp_path / "other")}
-    assert command_line(tmp_path, "connect", "zed", "--folder", "missing").returncode == 1
+    assert run_cli(tmp_path, "connect", "zed", "--folder", "missing").returncode == 1
 
 
 def test_connect_speaks_json(tmp_path: Path) -> None:
-    data = json.loads(command_line(tmp_path, "connect", "codex", "--json").stdout)
+    data = json.loads(run_cli(tmp_path, "connect", "codex", "--json").stdout)
     assert data["entry"] == {"command": PROGRAM, "args": []}
     assert (data["scope"], data["changes"], data["written"], data["exists"]) == ("user", True, False, False)
     assert data["snippet"].startswith("[mcp_servers.onetool]")
@@ -145,7 +145,7 @@ def test_connect_speaks_json(tmp_path: Path) -> None:
 )
 def test_a_file_that_cannot_be_extended_is_left_alone(tmp_path: Path, client: str, text: str, words: str) -> None:
     file = write(user_file(tmp_path, client), text)
-    done = command_line(tmp_path, "connect", client, "--write")
+    done = run_cli(tmp_path, "connect", client, "--write")
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -156,12 +156,12 @@ def test_a_file_that_cannot_be_extended_is_left_alone(tmp_path: Path, client: st
 def test_a_linked_or_read_only_file_is_treated_with_care(tmp_path: Path) -> None:
     real = write(tmp_path / "dotfiles" / "claude.json", "{}")
     (tmp_path / ".claude.json").symlink_to(real)
-    assert command_line(tmp_path, "connect", "claude-code", "--write").returncode == 0
+    assert run_cli(tmp_path, "connect", "claude-code", "--write").returncode == 0
     assert (tmp_path / ".claude.json").is_symlink()
     assert entry_in(real, "claude-code")["command"] == PROGRAM
     locked = write(user_file(tmp_path, "cursor"), "{}")
     locked.chmod(0o400)
-    done = command_line(tmp_path, "connect", "cursor", "--write")
+    done = run_cli(tmp_path, "connect", "cursor", "--write")
     assert (done.returncode, locked.read_text()) == (1, "{}")
     assert "read-only" in done.stderr
 
@@ -220,7 +220,7 @@ def test_an_import_ends_with_what_to_ask(tmp_path: Path) -> None:
     question = 'then ask it: "Which tools does github have in OneTool?"\n'
     done = imported(tmp_path, folder, "cursor", "--user")
     assert done.stdout.endswith(f"Connect your assistant: onetool connect cursor --write. Restart it, {question}")
-    command_line(tmp_path, "connect", "zed", "--write")
+    run_cli(tmp_path, "connect", "zed", "--write")
     assert imported(tmp_path, folder, "cursor").stdout.endswith(f"Restart your assistant, {question}")
     assert "then ask it" not in imported(tmp_path, folder, "cursor").stdout, "nothing new came"
 

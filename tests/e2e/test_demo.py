@@ -14,7 +14,16 @@ from xml.etree import ElementTree as ET
 import pytest
 from tests.cells_support import NIGHTLY
 from tests.conftest import find_program
-from tests.support import PROGRAM, Watch, command_line, configure, environment, eventually, family, scratch_of
+from tests.support import (
+    PROGRAM,
+    ProcessWatch,
+    configure,
+    environment,
+    eventually,
+    list_descendants,
+    run_cli,
+    scratch_directory,
+)
 
 pytestmark = pytest.mark.slow
 REFUSED = {"open('/etc/passwd').read()", "fs.write('notes.md', 'Call Ada back')", "machine.dsk()"}
@@ -25,7 +34,7 @@ STOPPED = {signal.SIGINT: 130, signal.SIGTERM: 143}
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     home = tmp_path_factory.mktemp("home")
-    done = command_line(home, "demo", "--json")
+    done = run_cli(home, "demo", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert left_in(home) == []
     told: dict[str, Any] = json.loads(done.stdout)
@@ -33,7 +42,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def left_in(home: Path) -> list[Path]:
-    return [path for path in home.rglob("*") if path != scratch_of(home)]
+    return [path for path in home.rglob("*") if path != scratch_directory(home)]
 
 
 def answer_to(seen: Mapping[str, Any], start: str) -> str:
@@ -71,7 +80,7 @@ def test_what_was_saved_is_counted_and_not_made_up(seen: dict[str, Any]) -> None
 
 
 def test_a_person_sees_no_more_than_fits_and_what_is_next(tmp_path: Path) -> None:
-    done = command_line(tmp_path, "demo")
+    done = run_cli(tmp_path, "demo")
     assert (done.returncode, done.stderr) == (0, "")
     shown = [line for line in done.stdout.splitlines() if ">>>" not in line and "http://" not in line]
     assert [line for line in shown if len(line) > LONGEST_LINE] == []
@@ -189,7 +198,7 @@ class Terminal:
 
     def stop(self, number: int, times: int = 1) -> str:
         """What was shown in all; that nothing is left is seen to here."""
-        with Watch(family(self.process.pid)) as everything:
+        with ProcessWatch(list_descendants(self.process.pid)) as everything:
             for _ in range(times):
                 self.process.send_signal(number)
             shown = self.read_to_the_end()
@@ -215,7 +224,7 @@ MOMENTS: dict[str, Callable[[Terminal], None]] = {
 
 
 def _folder_is_there(home: Path) -> None:
-    assert eventually(lambda: list(scratch_of(home).iterdir()))
+    assert eventually(lambda: list(scratch_directory(home).iterdir()))
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 from mcp_types import TextResourceContents
-from tests.proxy_support import hostile
-from tests.rest_support import serving
-from tests.support import PROGRAM, App, command_line, configure, connected, environment, eventually, opened
+from tests.proxy_support import hostile_server
+from tests.rest_support import serve_app
+from tests.support import PROGRAM, App, configure, connect, environment, eventually, open_app, run_cli
 
 from onetool.config.model import Settings
 from onetool.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, ToolListCache, cache_key
@@ -68,16 +68,16 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     notes = tmp_path_factory.mktemp("notes")
     with silent_port() as silent:
         servers = {
-            "good": hostile("good", notes),
+            "good": hostile_server("good", notes),
             "sleeps": {**SLEEPS, "timeout": 600},  # still being listed in the last test
             "exits": EXITS,
-            "mute": hostile("mute", notes),
-            "pages": hostile("pages", notes, timeout=60),
+            "mute": hostile_server("mute", notes),
+            "pages": hostile_server("pages", notes, timeout=60),
             "unreachable": {"url": closed_port()},
             "silent": {"url": silent},
             "off": {**SLEEPS, "enabled": False},
         }
-        with opened({"servers": servers}) as app:
+        with open_app({"servers": servers}) as app:
             yield app
 
 
@@ -92,7 +92,7 @@ def test_a_listing_names_what_is_missing_and_why(app: App) -> None:
 
 def test_no_listing_waits_twice_for_servers_that_hang() -> None:
     """The first listing waits a second. No retry falls due here, because this server does not fail."""
-    with opened({"servers": {"sleeps": {**SLEEPS, "timeout": 600}}}) as app:
+    with open_app({"servers": {"sleeps": {**SLEEPS, "timeout": 600}}}) as app:
         app.run("ot.tools()")
         app.onetool.servers.list_seconds = 600
         for command in ("ot.tools()", "ot.packs()", "ot.search(query='echo')", "ot.help(query='echo it')"):
@@ -119,7 +119,7 @@ def test_a_program_that_exits_says_why_and_when_it_is_tried_again(app: App) -> N
 
 def test_states_tell_servers_that_are_being_listed_from_those_that_failed() -> None:
     servers = {"sleeps": {**SLEEPS, "timeout": 600}, "exits": EXITS, "off": {**SLEEPS, "enabled": False}}
-    with opened({"servers": servers}) as app:
+    with open_app({"servers": servers}) as app:
         app.run("ot.tools()")
         assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"]["exits"] == "disconnected")
         states = app.data("ot.health()")["proxy"]["servers"]
@@ -128,7 +128,7 @@ def test_states_tell_servers_that_are_being_listed_from_those_that_failed() -> N
 
 def test_an_agent_is_told_only_of_servers_that_it_may_use() -> None:
     agents = {"narrow": {"permissions": ["network"], "tools": ["mine.*"]}}
-    with opened({"servers": {"mine": SLEEPS, "secret": SLEEPS}, "agents": agents}) as app:
+    with open_app({"servers": {"mine": SLEEPS, "secret": SLEEPS}, "agents": agents}) as app:
         app.onetool.servers.list_seconds = 0.0
         note = "\n".join(app.run("ot.tools()", agent="narrow").blocks[:-1])
         assert "mine (starting)" in note
@@ -136,7 +136,7 @@ def test_an_agent_is_told_only_of_servers_that_it_may_use() -> None:
 
 
 def test_a_listed_server_is_stopped_and_started_again_by_a_call(tmp_path: Path) -> None:
-    with opened({"servers": {"s": hostile("counts", tmp_path)}}) as app:
+    with open_app({"servers": {"s": hostile_server("counts", tmp_path)}}) as app:
         app.value("ot.tools()")
         assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"] == {"s": "idle"})
         assert app.value("s.echo(text='a')") == "a"
@@ -146,7 +146,7 @@ def test_a_listed_server_is_stopped_and_started_again_by_a_call(tmp_path: Path) 
 
 def test_no_more_servers_are_listed_at_a_time_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    with opened({"servers": {"a": SLEEPS, "b": hostile("good")}}) as app:
+    with open_app({"servers": {"a": SLEEPS, "b": hostile_server("good")}}) as app:
         app.onetool.servers.list_seconds = 0.0
         app.value("ot.tools()")
         assert set(app.data("ot.health()")["proxy"]["servers"].values()) == {"discovering"}
@@ -158,10 +158,10 @@ def test_no_more_servers_are_listed_at_a_time_than_there_are_cores(monkeypatch: 
 
 @pytest.mark.slow
 def test_the_command_line_says_what_is_missing_and_does_not_try_it_again_at_once(tmp_path: Path) -> None:
-    known = {f"known{number}": hostile("good", tmp_path / str(number)) for number in range(3)}
+    known = {f"known{number}": hostile_server("good", tmp_path / str(number)) for number in range(3)}
     configure(tmp_path, json.dumps({"servers": {**known, "sleeps": SLEEPS, "exits": EXITS}}))
     cached(tmp_path, known)
-    first = command_line(tmp_path, "tools", "--json")
+    first = run_cli(tmp_path, "tools", "--json")
     assert {"known0.echo", "known2.echo"} <= {each["name"] for each in json.loads(first.stdout)}
     assert "2 servers not listed yet: sleeps (" in first.stderr
     code = "import sys; from onetool.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
@@ -178,54 +178,54 @@ def test_the_command_line_says_what_is_missing_and_does_not_try_it_again_at_once
 def test_no_command_outlasts_a_server_that_hangs(tmp_path: Path) -> None:
     """Not at its end either: processes started for the list are killed."""
     configure(tmp_path, json.dumps({"servers": {}}))
-    command_line(tmp_path, "tools")
+    run_cli(tmp_path, "tools")
     started = time.monotonic()
-    command_line(tmp_path, "tools")
+    run_cli(tmp_path, "tools")
     ordinary = time.monotonic() - started
     configure(tmp_path, json.dumps({"servers": {f"s{number}": SLEEPS for number in range(3)}}))
     started = time.monotonic()
-    done = command_line(tmp_path, "tools")
+    done = run_cli(tmp_path, "tools")
     assert "3 servers not listed yet" in done.stderr
     assert time.monotonic() - started < 5 * ordinary + 2 * LIST_SECONDS
-    assert command_line(tmp_path, "help", "something to do").stderr.count("not listed yet") == 1
+    assert run_cli(tmp_path, "help", "something to do").stderr.count("not listed yet") == 1
 
 
 @pytest.mark.slow
 def test_many_servers_and_an_empty_cache_are_all_listed_by_the_doctor(tmp_path: Path) -> None:
-    servers = {f"s{number}": hostile("good", tmp_path / str(number)) for number in range(29)}
+    servers = {f"s{number}": hostile_server("good", tmp_path / str(number)) for number in range(29)}
     configure(tmp_path, json.dumps({"servers": servers}))
     for _ in range(2):
-        done = command_line(tmp_path, "tools", "--info", "list")
+        done = run_cli(tmp_path, "tools", "--info", "list")
         listed = len([line for line in done.stdout.splitlines() if line.endswith(".echo")])
         missing = int((re.search(r"(\d+) servers? not listed", done.stderr) or [0, 0])[1])
         assert 29 - listed <= missing <= 29, (listed, done.stderr)  # one may answer between the note and the list
-    checked = command_line(tmp_path, "doctor")
+    checked = run_cli(tmp_path, "doctor")
     assert checked.stdout.count("responds: 1 tool") == 29, checked.stdout
-    done = command_line(tmp_path, "tools", "--info", "list")
+    done = run_cli(tmp_path, "tools", "--info", "list")
     assert len([line for line in done.stdout.splitlines() if line.endswith(".echo")]) == 29
     assert "not listed" not in done.stderr
 
 
 @pytest.mark.slow
 def test_a_call_by_name_tries_at_once_whatever_was_recorded(tmp_path: Path) -> None:
-    server = hostile("good", tmp_path)
+    server = hostile_server("good", tmp_path)
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
     for _ in range(20):
         ToolListCache(cache(tmp_path)).put_failure(key, "it failed")
-    assert "s (failed: it failed; next attempt in" in command_line(tmp_path, "tools").stderr
-    assert command_line(tmp_path, "run", "s.echo(text='a')").stdout == "a\n"
-    done = command_line(tmp_path, "tools")
+    assert "s (failed: it failed; next attempt in" in run_cli(tmp_path, "tools").stderr
+    assert run_cli(tmp_path, "run", "s.echo(text='a')").stdout == "a\n"
+    done = run_cli(tmp_path, "tools")
     assert "s.echo" in done.stdout
     assert not done.stderr
 
 
 def test_a_client_gets_slow_servers_listed_whatever_interrupted_the_command_line(tmp_path: Path) -> None:
-    server = hostile("good", tmp_path)
+    server = hostile_server("good", tmp_path)
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
     ToolListCache(cache(tmp_path)).put_failure(key, "no response within 1.0 s", is_interrupted=True)
-    with connected(tmp_path) as client:
+    with connect(tmp_path) as client:
         client.tools()
         assert eventually(lambda: list(cache(tmp_path).glob("tools-*.json")))
         uri = "ot://tools"
@@ -241,19 +241,19 @@ def _resource(client: Any, uri: str) -> str:
 
 def test_the_resource_of_all_tools_has_a_note_and_stays_data(tmp_path: Path) -> None:
     configure(tmp_path, json.dumps({"servers": {"sleeps": SLEEPS}}))
-    with connected(tmp_path) as client:
+    with connect(tmp_path) as client:
         text = _resource(client, "ot://tools")
     assert "# Note: 1 server not listed yet: sleeps (starting)" in text
     assert isinstance(yaml.safe_load(text), list)
 
 
 def test_rest_names_servers_that_are_not_listed(tmp_path: Path) -> None:
-    with serving(tmp_path, {"servers": {"sleeps": SLEEPS}}) as server:
+    with serve_app(tmp_path, {"servers": {"sleeps": SLEEPS}}) as server:
         server.onetool.servers.list_seconds = 0.0
         listed = server.rest.get("/api/tools")
         assert listed["unlisted"] == [{"server": "sleeps", "state": "discovering", "reason": "starting"}]
         assert [each["name"] for each in listed["tools"]]
-    with serving(tmp_path / "other", {"servers": {}}) as server:
+    with serve_app(tmp_path / "other", {"servers": {}}) as server:
         assert "unlisted" not in server.rest.get("/api/tools")
 
 
@@ -300,7 +300,7 @@ def test_a_cache_that_cannot_be_written_breaks_nothing(tmp_path: Path) -> None:
 
 def test_secrets_that_a_server_prints_are_not_recorded(tmp_path: Path) -> None:
     code = f"import sys; sys.exit('{CANARY}')"
-    with serving(
+    with serve_app(
         tmp_path, {"servers": {"s": {"command": sys.executable, "args": ["-c", code]}}}, (), {"KEY": CANARY}
     ) as server:
         assert eventually(lambda: "disconnected" in json.dumps(server.rest.get("/api/packs")))
@@ -312,7 +312,7 @@ def test_secrets_that_a_server_prints_are_not_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_list_at_the_same_time(tmp_path: Path) -> None:
-    servers = {f"s{number}": hostile("good", tmp_path / str(number)) for number in range(4)}
+    servers = {f"s{number}": hostile_server("good", tmp_path / str(number)) for number in range(4)}
     configure(tmp_path, json.dumps({"servers": servers}))
     env = environment(tmp_path)
     running = [subprocess.Popen([PROGRAM, "doctor"], env=env, cwd=tmp_path, stdout=subprocess.PIPE) for _ in range(2)]
@@ -334,7 +334,7 @@ def _listed(file: Path) -> Definition:
 
 
 def test_the_names_of_all_servers_are_known_without_asking_any() -> None:
-    with opened({"servers": {"a": SLEEPS, "b": {**SLEEPS, "enabled": False}}}) as app:
+    with open_app({"servers": {"a": SLEEPS, "b": {**SLEEPS, "enabled": False}}}) as app:
         assert app.onetool.servers.names == ("a", "b")
 
 
@@ -348,7 +348,7 @@ def test_a_server_is_a_pack_or_a_problem_at_every_moment(monkeypatch: pytest.Mon
         return get(pins, server)
 
     monkeypatch.setattr(Pins, "get", slow_get)
-    with opened({"servers": {"s": SLEEPS}}) as app:
+    with open_app({"servers": {"s": SLEEPS}}) as app:
         registry, upstream = app.onetool.registry, app.onetool.servers.upstream("s")
         ToolListCache(app.onetool.folders.data / "cache").put(upstream.key, [ECHO])
         runs = [app.start("s.__name__")]

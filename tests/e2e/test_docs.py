@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.proxy_support import python_server
-from tests.support import PATIENCE, App, environment
+from tests.support import TIMEOUT_SECONDS, App, environment
 
 from onetool.app import OneTool, read_settings
 from onetool.cli.serve import PORT
@@ -241,7 +241,7 @@ class Story:
             input="yes\n" if arguments[:2] == [self._program, "trust"] else "",
             capture_output=True,
             encoding="utf-8",
-            timeout=6 * PATIENCE,
+            timeout=6 * TIMEOUT_SECONDS,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -290,7 +290,7 @@ def open_app(folder: Path, home: Path, variables: dict[str, str]) -> Iterator[Ap
 
 def stop_server(server: subprocess.Popen[str]) -> None:
     server.terminate()
-    server.communicate(timeout=2 * PATIENCE)
+    server.communicate(timeout=2 * TIMEOUT_SECONDS)
 
 
 def commands(text: str) -> Iterator[str]:
@@ -329,7 +329,9 @@ def check_script(words: list[str]) -> None:
 @cache
 def read_help(script: str) -> str:
     asked = [sys.executable, script, "--help"]
-    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True, timeout=6 * PATIENCE).stdout
+    return subprocess.run(
+        asked, cwd=ROOT, capture_output=True, text=True, check=True, timeout=6 * TIMEOUT_SECONDS
+    ).stdout
 
 
 def check_options(run: Callable[[list[str]], str], arguments: list[str]) -> None:
@@ -444,7 +446,7 @@ def test_llms_txt_links_to_every_document() -> None:
 def test_the_reference_is_up_to_date() -> None:
     """Check that the reference is up to date. The failure message has the command that updates it."""
     made = [sys.executable, str(ROOT / "docs" / "reference" / "make.py"), "--check"]
-    done = subprocess.run(made, capture_output=True, text=True, check=False, timeout=6 * PATIENCE)
+    done = subprocess.run(made, capture_output=True, text=True, check=False, timeout=6 * TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr
 
 

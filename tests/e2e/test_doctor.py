@@ -24,8 +24,8 @@ import pytest
 import yaml
 from tests.cells_support import IS_ROOT, NIGHTLY, ORDINARY_USER, as_ordinary_user
 from tests.extensions_support import HEADER, write_pack, write_secrets
-from tests.proxy_support import hostile
-from tests.support import PROGRAM, command_line, configure, environment
+from tests.proxy_support import hostile_server
+from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.app import OneTool, examine_settings, read_settings
 from onetool.bundles.bundle_store import BundleStore
@@ -188,8 +188,8 @@ def changed_project(home: Path) -> None:
 def changed_server(home: Path) -> None:
     notes = home / "notes"
     notes.mkdir()
-    configure(home, yaml.safe_dump({"servers": {"odd": hostile("changes", notes, pin="strict")}}))
-    assert command_line(home, "servers", "accept", "odd").returncode == 0
+    configure(home, yaml.safe_dump({"servers": {"odd": hostile_server("changes", notes, pin="strict")}}))
+    assert run_cli(home, "servers", "accept", "odd").returncode == 0
     (notes / "changed").touch()
 
 
@@ -420,7 +420,7 @@ CASES = [
         "program 'a-program-that-nobody-has' not found",
         "install a-program-that-nobody-has",
         2,
-        lambda home, _: servers(gone=hostile("echo"))(home),
+        lambda home, _: servers(gone=hostile_server("echo"))(home),
     ),
     Case(
         "a server that dies at once",
@@ -429,12 +429,12 @@ CASES = [
         "these are my last words",
         shlex.quote(DIES),
         2,
-        lambda home, _: servers(ill=hostile("echo"))(home),
+        lambda home, _: servers(ill=hostile_server("echo"))(home),
     ),
     Case("a server that nobody answers for", refused_server, CONFIG, "the server far cannot be reached", "url", 2),
     Case(
         "a server that never answers",
-        servers(mute=hostile("hangs", timeout=2)),
+        servers(mute=hostile_server("hangs", timeout=2)),
         CONFIG,
         "the server mute did not answer within 2 s",
         "enabled: false",
@@ -451,7 +451,7 @@ CASES = [
     ),
     Case(
         "a server with the name of a pack",
-        servers(fs=hostile("echo")),
+        servers(fs=hostile_server("echo")),
         CONFIG,
         "has the name of another pack",
         "rename the server",
@@ -460,7 +460,7 @@ CASES = [
     ),
     Case(
         "two servers with one name in code",
-        servers(**{"a-b": hostile("echo"), "a_b": hostile("echo")}),
+        servers(**{"a-b": hostile_server("echo"), "a_b": hostile_server("echo")}),
         CONFIG,
         "the server a_b has the name of another pack (the server a-b)",
         "rename the server",
@@ -469,7 +469,7 @@ CASES = [
     ),
     Case(
         "a server with the name of an extension",
-        both(servers(mine=hostile("echo")), pack(ECHO)),
+        both(servers(mine=hostile_server("echo")), pack(ECHO)),
         CONFIG,
         "has the name of another pack ({home}/.onetool/tools/mine/mine_tools.py)",
         "rename the server",
@@ -721,7 +721,8 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 def test_a_healthy_folder_is_only_fine(tmp_path: Path) -> None:
     follow(tmp_path, "onetool init")
     configure(
-        tmp_path, yaml.safe_dump({"version": 1, "servers": {"echo": hostile("echo")}, "aliases": {"e": "echo.echo"}})
+        tmp_path,
+        yaml.safe_dump({"version": 1, "servers": {"echo": hostile_server("echo")}, "aliases": {"e": "echo.echo"}}),
     )
     write_secrets(tmp_path / ".onetool", "KEY: value\n")
     bundle_file(tmp_path)
@@ -751,7 +752,7 @@ def test_many_broken_things_are_all_found_each_once(tmp_path: Path) -> None:
                     "ill": {"command": sys.executable, "args": ["-c", DIES]},
                     "unknown": {"comand": "x"},
                     "needy": {"command": sys.executable, "env": {"A": "${NOBODY_SET_THIS}"}},
-                    "fine": hostile("echo"),
+                    "fine": hostile_server("echo"),
                 },
                 "auth": {"tokens": [{"name": "a", "hash": "b", "agent": "pilto"}]},
             }
@@ -814,7 +815,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_terminal_shows_what_is_waited_for(tmp_path: Path) -> None:
-    servers(tardy=hostile("slow"))(tmp_path)
+    servers(tardy=hostile_server("slow"))(tmp_path)
     ours, theirs = pty.openpty()
     env = {**environment(tmp_path), "TERM": "xterm"}
     done = subprocess.run(
@@ -846,7 +847,7 @@ def kept(home: Path) -> dict[str, bytes]:
 
 
 def test_a_configuration_that_is_not_there_is_told_and_its_folder_is_not_made(tmp_path: Path) -> None:
-    done = command_line(tmp_path, "doctor", "--config", str(tmp_path / "gone" / "onetool.yaml"))
+    done = run_cli(tmp_path, "doctor", "--config", str(tmp_path / "gone" / "onetool.yaml"))
     assert done.returncode == 1
     assert f"{tmp_path / 'gone' / 'onetool.yaml'}: there is no such file" in done.stdout
     assert "check --config" in done.stdout
@@ -854,7 +855,12 @@ def test_a_configuration_that_is_not_there_is_told_and_its_folder_is_not_made(tm
 
 
 def test_clashes_of_names_are_reported_also_while_the_settings_are_wrong(tmp_path: Path) -> None:
-    entries = {"fs": hostile("echo"), "mine": hostile("echo"), "a-b": hostile("echo"), "a_b": hostile("echo")}
+    entries = {
+        "fs": hostile_server("echo"),
+        "mine": hostile_server("echo"),
+        "a-b": hostile_server("echo"),
+        "a_b": hostile_server("echo"),
+    }
     configure(tmp_path, yaml.safe_dump({"executon": {}, "servers": entries}, sort_keys=False))
     pack(ECHO)(tmp_path)
     found = wrong(examined(tmp_path))
@@ -864,5 +870,5 @@ def test_clashes_of_names_are_reported_also_while_the_settings_are_wrong(tmp_pat
 
 def test_a_server_without_its_program_is_named_where_tools_are_listed(tmp_path: Path) -> None:
     servers(gone={"command": "a-program-that-nobody-has"})(tmp_path)
-    listed = command_line(tmp_path, "tools", "machine.now")
+    listed = run_cli(tmp_path, "tools", "machine.now")
     assert "program 'a-program-that-nobody-has' not found" in listed.stderr

@@ -24,13 +24,13 @@ from tests.cells_support import (
     Arena,
     Outcome,
     Setup,
-    arena,
-    require_an_ordinary_user,
-    shared,
+    compute_once,
+    open_arena,
+    require_ordinary_user,
 )
 from tests.e2e.arena import OTHER_SECRET, PROBE_ANSWER
 from tests.e2e.more_escapes import ATTEMPTS, Attempt
-from tests.support import eventually, family
+from tests.support import eventually, list_descendants
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux confines a cell by its kernel")
 
@@ -97,11 +97,11 @@ Trial = Callable[[str], Trials]
 @pytest.fixture(scope="session")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     def tried(mode: str, *, wait: bool) -> Any:
-        return shared(tmp_path_factory, f"trials-{mode}", lambda: _try_all(*MODES[mode]), wait=wait)
+        return compute_once(tmp_path_factory, f"trials-{mode}", lambda: _try_all(*MODES[mode]), wait=wait)
 
     def made(mode: str) -> Trials:
         if mode == "ordinary-user":
-            require_an_ordinary_user()
+            require_ordinary_user()
         world = tried(mode, wait=False)
         if world is None:  # another worker is at it: better than to wait is to make another set meanwhile
             for other in [each for each in MODES if each != "ordinary-user" or IS_ROOT]:
@@ -113,7 +113,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
 
 
 def _try_all(setup: Setup, attempts: Iterable[Attempt]) -> dict[str, Any]:
-    with arena(setup) as place:
+    with open_arena(setup) as place:
         before = place.facts()
         outcomes = _outcomes(place, attempts)
         quiet = eventually(lambda: place.facts()["descriptors"] <= before["descriptors"] + 20)
@@ -122,7 +122,7 @@ def _try_all(setup: Setup, attempts: Iterable[Attempt]) -> dict[str, Any]:
             "before": before,
             "after": place.facts(),
             "quiet": quiet,
-            "processes_left": eventually(lambda: len(family(place.process.pid)) <= 2 + 2 * 3),
+            "processes_left": eventually(lambda: len(list_descendants(place.process.pid)) <= 2 + 2 * 3),
             "noise": place.noise,
             "stderr": place.stderr(),
             "names": sorted(entry.name for entry in place.folder.iterdir()),
@@ -249,23 +249,23 @@ def test_no_scratch_was_left_behind(mode: str, trial: Trial) -> None:
 def test_the_attempts_are_real(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Without isolation they succeed: what the verdicts above show is the confinement and nothing else."""
     setup = Setup(isolation="off", forked=False)
-    facts = shared(tmp_path_factory, "proven", lambda: _proof(setup))
+    facts = compute_once(tmp_path_factory, "proven", lambda: _proof(setup))
     failed = {each.id: facts[each.id] for each in PROVEN if SENTINEL not in "".join(facts[each.id]["blocks"])}
     assert not failed
     assert len(PROVEN) > 50
 
 
 def _proof(setup: Setup) -> dict[str, Any]:
-    with arena(setup) as place:
+    with open_arena(setup) as place:
         return _outcomes(place, PROVEN)
 
 
 def test_ordinary_code_works_without_isolation_too(tmp_path_factory: pytest.TempPathFactory) -> None:
     def ordinary() -> dict[str, Any]:
-        with arena(Setup(isolation="off", forked=False)) as place:
+        with open_arena(Setup(isolation="off", forked=False)) as place:
             return _outcomes(place, ALLOWED)
 
-    facts = shared(tmp_path_factory, "allowed-off", ordinary)
+    facts = compute_once(tmp_path_factory, "allowed-off", ordinary)
     outcomes = {each.id: Outcome.of(facts[each.id]) for each in ALLOWED}
     assert not {ident: outcome for ident, outcome in outcomes.items() if outcome.is_error or outcome.raised}
     assert not [each.id for each in ALLOWED if each.says not in outcomes[each.id].text]

@@ -12,9 +12,9 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp import MCPError
-from tests.conformance_support import ERAS, Caller, Person, Published, fixtures, publishing
+from tests.conformance_support import ERAS, Caller, Person, Published, fixtures, publish
 from tests.proxy_support import node_server
-from tests.support import PATIENCE, PROGRAM, command_line, configure, connected, eventually
+from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, connect, eventually, run_cli
 
 from onetool._tool import tool
 
@@ -47,7 +47,7 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Published]
 
 def publishing_fixtures(folder: Path, era: str) -> AbstractContextManager[Published]:
     settings = {"servers": {"fixtures": fixtures(era, timeout=TIMEOUT)}, "agents": AGENTS}
-    return publishing(folder, settings, "fixtures")
+    return publish(folder, settings, "fixtures")
 
 
 def texts(result: types.CallToolResult) -> list[str]:
@@ -272,7 +272,7 @@ def test_a_call_that_is_given_up_is_given_up_behind_us_too(published: Published,
         calling = client.portal.start_task_soon(
             partial(client.client.call_tool, "test_waiting", {}, progress_callback=told)
         )
-        assert started.wait(PATIENCE)
+        assert started.wait(TIMEOUT_SECONDS)
         upstream = published.onetool.servers.upstream("fixtures")
         assert upstream._in_flight == 1
         calling.cancel()
@@ -295,7 +295,7 @@ def test_each_client_is_asked_its_own_questions(fresh: Published) -> None:
     for each in asking:
         each.start()
     for each in asking:
-        each.join(PATIENCE * 3)
+        each.join(TIMEOUT_SECONDS * 3)
     for person in people:
         assert {each.message for each in person.heard} == {f"for {person.name}"}
         assert len(answers[person.name]) >= 5
@@ -334,7 +334,7 @@ def test_half_an_answer_is_asked_for_again(published: Published) -> None:
 
 
 def test_a_server_that_goes_while_a_person_thinks_is_said_to_have_gone(tmp_path: Path) -> None:
-    with publishing(tmp_path, {"servers": {"fixtures": fixtures("legacy")}}, "fixtures") as server:
+    with publish(tmp_path, {"servers": {"fixtures": fixtures("legacy")}}, "fixtures") as server:
         asked = _raw(server, "test_elicitation", {"message": "?"})
         (key,) = asked["inputRequests"]
         upstream = server.onetool.servers.upstream("fixtures")
@@ -358,12 +358,12 @@ def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(published: P
     def call() -> None:
         with published.client("legacy", elicitation_callback=elicited) as client:
             calling = client.portal.start_task_soon(client.client.call_tool, "test_elicitation", {"message": "?"})
-            assert asked.wait(PATIENCE)
+            assert asked.wait(TIMEOUT_SECONDS)
             calling.cancel()
         left.set()
 
     threading.Thread(target=call).start()
-    assert left.wait(PATIENCE)
+    assert left.wait(TIMEOUT_SECONDS)
     upstream = published.onetool.servers.upstream("fixtures")
     assert eventually(lambda: upstream._in_flight == 0)
     with published.client("legacy", **Person().able) as client:
@@ -389,7 +389,7 @@ def _raw(server: Published, name: str, arguments: Any, client: str = "somebody",
 def test_servers_of_the_world_pass_whole(tmp_path: Path, mode: str) -> None:
     servers = {"everything": node_server("everything"), "memory": node_server("memory")}
     person = Person()
-    with publishing(tmp_path, {"servers": servers}, *servers) as server, server.client(mode, **person.able) as client:
+    with publish(tmp_path, {"servers": servers}, *servers) as server, server.client(mode, **person.able) as client:
         assert {"run", "echo", "get-sum", "read_graph"} <= set(named(client))
         assert client.said("echo", message="hi") == "Echo: hi"
         assert "Name: Ada" in client.said("trigger-elicitation-request")
@@ -424,7 +424,7 @@ def _listened(client: Caller, to: dict[str, Any], trigger: str, **arguments: Any
     async def listen() -> list[Any]:
         async with client.client.listen(**to) as changes:
             await client.client.call_tool(trigger, arguments)
-            return [await asyncio.wait_for(anext(aiter(changes)), PATIENCE)]
+            return [await asyncio.wait_for(anext(aiter(changes)), TIMEOUT_SECONDS)]
 
     heard: list[Any] = client.portal.call(listen)
     return heard
@@ -490,14 +490,14 @@ def test_calls_are_recorded_like_all_others(published: Published) -> None:
 def test_secrets_are_taken_out_of_what_passes(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures()}}
     secrets = {"TOKEN": "This is a simple text", "OTHER": "static text resource"}
-    with publishing(tmp_path, settings, "fixtures", secrets=secrets) as server, server.client() as client:
+    with publish(tmp_path, settings, "fixtures", secrets=secrets) as server, server.client() as client:
         assert client.said("test_simple_text") == "[REDACTED] response for testing."
         assert client.read_resource("test://static-text").contents[0].text == "This is the content of the [REDACTED]."
 
 
 def test_answers_of_a_server_that_is_not_trusted_are_marked(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures(sanitize=True)}}
-    with publishing(tmp_path, settings, "fixtures") as server, server.client() as client:
+    with publish(tmp_path, settings, "fixtures") as server, server.client() as client:
         assert client.said("test_simple_text").startswith("<external-content-")
         assert client.read_resource("test://static-text").contents[0].text.startswith("<external-content-")
         assert client.get_prompt("test_simple_prompt").messages[0].content.text.startswith("<external-content-")
@@ -508,7 +508,7 @@ def test_answers_of_a_server_that_is_not_trusted_are_marked(tmp_path: Path) -> N
 
 def test_a_tool_that_has_changed_is_neither_shown_nor_called(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures(pin="strict")}}
-    with publishing(tmp_path, settings, "fixtures") as server, server.client() as client:
+    with publish(tmp_path, settings, "fixtures") as server, server.client() as client:
         assert "test_simple_text" in named(client)
         pins = tmp_path / ".onetool" / "pins.json"
         pins.write_text(pins.read_text().replace('"A text"', '"Another text"'))
@@ -545,7 +545,7 @@ def odd() -> str:
 
 def test_names_are_the_tools_own_where_they_can_be(tmp_path: Path) -> None:
     tools = [same, same_again, run, odd]
-    with publishing(tmp_path, {}, "one", "two.same", "machine.now", tools=tools) as server, server.client() as client:
+    with publish(tmp_path, {}, "one", "two.same", "machine.now", tools=tools) as server, server.client() as client:
         assert named(client) == ["run", "gr__e", "now", "one_run", "one_same", "two_same"]
         assert client.said("one_same") == '{"number":1}'
         assert client.said("one_run") == "not that one"
@@ -555,7 +555,7 @@ def test_names_are_the_tools_own_where_they_can_be(tmp_path: Path) -> None:
 
 def test_a_name_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
     configure(tmp_path, "servers: {}")
-    refused = command_line(tmp_path, "serve", "--http", "--port", "0", "--expose", "machin")
+    refused = run_cli(tmp_path, "serve", "--http", "--port", "0", "--expose", "machin")
     assert refused.returncode == 1
     assert "invalid value for --expose: no tool, pack or server named 'machin'" in refused.stderr
     assert "Did you mean machine" in refused.stderr
@@ -564,6 +564,6 @@ def test_a_name_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ERAS)
 def test_standard_input_publishes_too(tmp_path: Path, mode: str) -> None:
     configure(tmp_path, "servers: {}")
-    with connected(tmp_path, mode, command=[PROGRAM, "serve", "--expose", "machine.now"]) as client:
+    with connect(tmp_path, mode, command=[PROGRAM, "serve", "--expose", "machine.now"]) as client:
         assert [each.name for each in client.tools()] == ["run", "now"]
         assert not client.call("now", {}).is_error

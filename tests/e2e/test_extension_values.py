@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.extensions_support import write_pack
-from tests.support import Connection, blocks, configure, connected
+from tests.support import Connection, configure, connect, get_texts
 
 SOURCE = """\
 from helper import borrowed, original as renamed
@@ -65,12 +65,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     (folder / "inner").mkdir()
     (folder / "inner" / "__init__.py").touch()
     (folder / "inner" / "deep.py").write_text(DEEP, encoding="utf-8")
-    with connected(home) as client:
+    with connect(home) as client:
         yield client
 
 
 def said(client: Connection, code: str) -> str:
-    return blocks(client.run(code))[-1]
+    return get_texts(client.run(code))[-1]
 
 
 def test_keyword_only_arguments_are_not_taken_by_position(client: Connection) -> None:
@@ -121,7 +121,7 @@ def test_an_exported_name_that_does_not_exist_is_reported(tmp_path: Path) -> Non
     configure(tmp_path, "log_level: DEBUG\n")
     text = "from os import getcwd\n__all__ = ['getcwd', 'nothing', 'fine']\ndef fine(): return 1\n"
     write_pack(tmp_path / ".onetool" / "tools", "mine", text)
-    with connected(tmp_path) as client:
+    with connect(tmp_path) as client:
         assert said(client, "mine.fine()") == "1"
         problems = said(client, "ot.health()['problems']")
     assert "__all__ contains 'getcwd'" in problems

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workers_support import Workers, workers
+from tests.workers_support import Workers, open_workers
 
 from onetool_child.confine import landlock_version
 
@@ -107,7 +107,7 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
           online: {{sandbox: {{allowed_paths: [{home}/own]}}, permissions: [network]}}
           shared: {{sandbox: {{allowed_paths: [{home}/own, /dev/shm]}}}}
         """
-    with workers(home, settings) as opened:
+    with open_workers(home, settings) as opened:
         for pack in ("fenced", "online", "shared", "free"):
             opened.write(pack, PACK)
             (opened.folder / "tools" / pack / "read").write_text("x", encoding="utf-8")

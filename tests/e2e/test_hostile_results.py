@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.e2e.test_cells import TinyDisk, tiny_disk  # noqa: F401 - a fixture
-from tests.support import App, give, opened
+from tests.support import App, give, open_app
 
 from onetool import ToolError, tool
 from onetool.app import OneTool
@@ -51,7 +51,7 @@ def fail() -> None:
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
-    with opened({"execution": {"timeout": 10}}, (give, odd, fail)) as app:
+    with open_app({"execution": {"timeout": 10}}, (give, odd, fail)) as app:
         yield app
 
 
@@ -212,7 +212,7 @@ def _link_to_nowhere(place: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [_file, _link, _link_to_nowhere])
 def test_what_cannot_be_stored_is_an_error_and_the_rest_is_shown(spoil: Callable[[Path], None]) -> None:
-    with opened({}, [give]) as app:
+    with open_app({}, [give]) as app:
         spoil(app.onetool.folders.data / "tmp")
         value = app.run("print('printed')\nsample.give('x' * 60_000)")
         printed = app.run("print('x' * 60_000)\n__sanitize__ = False\n'the value'")
@@ -228,7 +228,7 @@ def test_what_cannot_be_stored_is_an_error_and_the_rest_is_shown(spoil: Callable
 
 
 def test_what_cannot_be_stored_is_wrapped_where_the_code_asked_for_it() -> None:
-    with opened() as app:
+    with open_app() as app:
         _file(app.onetool.folders.data / "tmp")
         blocks = app.run("__sanitize__ = True\nprint('x')\n'x' * 60_000").blocks
     assert [block.startswith("<external-content-") for block in blocks] == [True, True]

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import httpx2
 import pytest
-from tests.http_support import served
-from tests.rest_support import Served, client_of, code_of, process, raw, serving
-from tests.support import PATIENCE, PROGRAM, configure, environment, eventually
+from tests.http_support import serve_site
+from tests.rest_support import ServedApp, get_error_code, make_client, raw, serve_app, serve_process
+from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, eventually
 
 from onetool.config.model import RunLimits
 from onetool.logging import Log
@@ -55,18 +55,20 @@ def bearer(name: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Served]:
-    with serving(tmp_path, SETTINGS) as served:
+def server(tmp_path: Path) -> Iterator[ServedApp]:
+    with serve_app(tmp_path, SETTINGS) as served:
         yield served
 
 
 @contextlib.contextmanager
-def connections(server: Served, count: int, sending: bytes, source: str = "127.0.0.1") -> Iterator[list[socket.socket]]:
+def connections(
+    server: ServedApp, count: int, sending: bytes, source: str = "127.0.0.1"
+) -> Iterator[list[socket.socket]]:
     with contextlib.ExitStack() as stack:
         found = []
         for _ in range(count):
             to = ("127.0.0.1", server.rest.port)
-            one = stack.enter_context(socket.create_connection(to, PATIENCE, (source, 0)))
+            one = stack.enter_context(socket.create_connection(to, TIMEOUT_SECONDS, (source, 0)))
             one.settimeout(None)  # or it would wait where we ask it not to
             one.sendall(sending)
             found.append(one)
@@ -85,7 +87,7 @@ def is_cut(connection: socket.socket) -> bool:
     return True
 
 
-def is_served(server: Served) -> bool:
+def is_served(server: ServedApp) -> bool:
     return server.rest.client.get("/healthz").text == "ok\n"
 
 
@@ -93,7 +95,9 @@ def is_served(server: Served) -> bool:
 
 
 @pytest.mark.slow
-def test_a_thousand_half_requests_keep_nobody_out_and_are_cut(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_half_requests_keep_nobody_out_and_are_cut(
+    server: ServedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with connections(server, 1000, HALF_A_HEAD) as halves:
         assert not any(map(is_cut, halves))
         for _ in range(20):
@@ -104,14 +108,14 @@ def test_a_thousand_half_requests_keep_nobody_out_and_are_cut(server: Served, mo
 
 
 @pytest.mark.parametrize("sending", [b"", HALF_A_HEAD, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /"])
-def test_a_head_that_does_not_end_is_cut(server: Served, monkeypatch: pytest.MonkeyPatch, sending: bytes) -> None:
+def test_a_head_that_does_not_end_is_cut(server: ServedApp, monkeypatch: pytest.MonkeyPatch, sending: bytes) -> None:
     monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
     with connections(server, 1, sending) as (slow,):
         assert eventually(lambda: is_cut(slow))
 
 
 @pytest.mark.parametrize("half", [HALF_A_HEAD, HALF_A_BODY, HALF_A_BODY.replace(b"/api/run", b"/nothing")])
-def test_a_byte_now_and_then_buys_no_time(server: Served, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
+def test_a_byte_now_and_then_buys_no_time(server: ServedApp, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
     for name in ("HEAD_SECONDS", "WINDOW_SECONDS", "LINGER_SECONDS"):
         monkeypatch.setattr(timeouts, name, 0.5)
     with connections(server, 1, half) as (slow,):
@@ -126,7 +130,7 @@ def test_a_byte_now_and_then_buys_no_time(server: Served, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_a_body_that_comes_at_a_fair_speed_is_waited_for(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_comes_at_a_fair_speed_is_waited_for(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "WINDOW_SECONDS", 0.5)
     monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
     code = f"#{'x' * 200_000}\n1+1"
@@ -142,7 +146,7 @@ def test_a_body_that_comes_at_a_fair_speed_is_waited_for(server: Served, monkeyp
     assert answer.json()["blocks"] == ["2"]
 
 
-def test_who_does_not_read_the_answer_is_cut(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_read_the_answer_is_cut(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "WINDOW_SECONDS", 0.5)
     asking = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.socket() as deaf:
@@ -160,14 +164,14 @@ def test_who_does_not_read_the_answer_is_cut(server: Served, monkeypatch: pytest
                 return True
             return False
 
-        assert eventually(cannot_be_talked_to, PATIENCE * 2)
+        assert eventually(cannot_be_talked_to, TIMEOUT_SECONDS * 2)
     assert is_served(server)
 
 
 def test_an_idle_connection_may_be_used_again_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "IDLE_SECONDS", 2)
     whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with serving(tmp_path, SETTINGS) as server, connections(server, 1, whole) as (idle,):
+    with serve_app(tmp_path, SETTINGS) as server, connections(server, 1, whole) as (idle,):
         for _ in range(3):
             received = b""
             while not received.endswith(b"\r\n\r\nok\n"):
@@ -181,16 +185,16 @@ def test_an_idle_connection_may_be_used_again_and_not_for_ever(tmp_path: Path, m
 
 def test_where_it_is_full_who_only_waits_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 20)
-    with serving(tmp_path, SETTINGS) as server, connections(server, 60, HALF_A_HEAD) as halves:
+    with serve_app(tmp_path, SETTINGS) as server, connections(server, 60, HALF_A_HEAD) as halves:
         for _ in range(5):
-            with client_of(str(server.rest.client.base_url)) as client:
+            with make_client(str(server.rest.client.base_url)) as client:
                 assert client.get("/healthz").text == "ok\n"
         assert eventually(lambda: sum(map(is_cut, halves)) >= 40)
 
 
 def test_one_address_makes_room_among_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "ConnectionLimiter", partial(ConnectionLimiter, max_per_address=5))
-    with serving(tmp_path, SETTINGS) as server, connections(server, 1, HALF_A_HEAD, "127.0.0.2") as (other,):
+    with serve_app(tmp_path, SETTINGS) as server, connections(server, 1, HALF_A_HEAD, "127.0.0.2") as (other,):
         with connections(server, 12, HALF_A_HEAD) as halves:
             assert eventually(lambda: sum(map(is_cut, halves)) == 7)
             assert is_served(server)
@@ -202,7 +206,7 @@ def test_where_everybody_is_busy_the_next_is_refused_politely(tmp_path: Path, mo
     body = json.dumps(SLEEP).encode()
     head = POST + b"Content-Type: application/json\r\nAccept: text/event-stream\r\n"
     busy = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    with serving(tmp_path, SETTINGS) as server, connections(server, AT_ONCE_EACH, busy) as sleepers:
+    with serve_app(tmp_path, SETTINGS) as server, connections(server, AT_ONCE_EACH, busy) as sleepers:
         for one in sleepers:
             assert one.recv(1), "it runs, for it has said so"
         assert _refused(server.rest.port) == (503, "busy", "1")
@@ -222,7 +226,7 @@ def test_runs_queue_and_then_are_refused_and_others_have_their_turn(tmp_path: Pa
     each, waiting, beyond = 2, 4, 5
     settings = {**SETTINGS, "limits": {"running": each, "waiting": waiting}}
     many = each + waiting + beyond
-    with serving(tmp_path, settings) as server, ThreadPoolExecutor(many) as pool:
+    with serve_app(tmp_path, settings) as server, ThreadPoolExecutor(many) as pool:
         client = server.rest.client
 
         def run(_number: int) -> httpx2.Response:
@@ -236,13 +240,13 @@ def test_runs_queue_and_then_are_refused_and_others_have_their_turn(tmp_path: Pa
         answers = [one.result() for one in asked]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert 1 <= len(refused) <= beyond
-    assert {code_of(answer) for answer in refused} == {(429, "rate_limited")}
+    assert {get_error_code(answer) for answer in refused} == {(429, "rate_limited")}
     assert {answer.headers["retry-after"] for answer in refused} == {"1"}
     assert all("limits: {running, waiting}" in answer.json()["error"]["message"] for answer in refused)
     assert {tuple(answer.json()["blocks"]) for answer in answers if answer.status_code == 200} == {("1",)}
 
 
-def test_clients_that_go_away_leave_nothing_that_others_wait_for(server: Served) -> None:
+def test_clients_that_go_away_leave_nothing_that_others_wait_for(server: ServedApp) -> None:
     body = json.dumps(SLEEP).encode()
     head = POST + b"Content-Type: application/json\r\n"
     with connections(server, 30, head + b"Content-Length: %d\r\n\r\n" % len(body) + body):
@@ -254,7 +258,7 @@ def test_clients_that_go_away_leave_nothing_that_others_wait_for(server: Served)
 
 def test_over_mcp_too_many_are_told_so_in_words(tmp_path: Path) -> None:
     settings = {**SETTINGS, "limits": {"running": 1, "waiting": 1}}
-    with serving(tmp_path, settings) as server, ThreadPoolExecutor(8) as pool:
+    with serve_app(tmp_path, settings) as server, ThreadPoolExecutor(8) as pool:
         results = list(pool.map(partial(_run_over_mcp, server), range(8)))
     refused = [result["content"][0]["text"] for result in results if result["isError"]]
     assert refused
@@ -262,14 +266,14 @@ def test_over_mcp_too_many_are_told_so_in_words(tmp_path: Path) -> None:
     assert {result["content"][0]["text"] for result in results if not result["isError"]} == {"1"}
 
 
-def _run_over_mcp(server: Served, number: int) -> Any:
+def _run_over_mcp(server: ServedApp, number: int) -> Any:
     call = {"name": "run", "arguments": {"command": "import time\ntime.sleep(1)\n1"}}
     about = {"protocolVersion": MCP, "clientInfo": {"name": "crowd", "version": "1"}, "clientCapabilities": {}}
     meta = {f"io.modelcontextprotocol/{key}": value for key, value in about.items()}
     message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"_meta": meta, **call}}
     headers = {"mcp-protocol-version": MCP, "mcp-method": "tools/call", "mcp-name": "run"}
     accept = {"accept": "application/json, text/event-stream"}
-    with client_of(str(server.rest.client.base_url)) as client:
+    with make_client(str(server.rest.client.base_url)) as client:
         said = client.post("/mcp", json=message, headers={**headers, **accept}).text
     line = next((line for line in said.splitlines() if line.startswith("data: {")), said)
     return {"isError": False, **json.loads(line.removeprefix("data: "))["result"]}
@@ -311,7 +315,7 @@ def _run_over_mcp(server: Served, number: int) -> Any:
     ],
 )
 def test_what_is_malformed_is_refused_with_the_one_body(
-    server: Served, request_: bytes, statuses: set[int], capfd: pytest.CaptureFixture[str]
+    server: ServedApp, request_: bytes, statuses: set[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     status, headers, body = raw(server.rest.port, request_)
     assert status in statuses, body
@@ -347,7 +351,7 @@ TWO_LENGTHS: Final = (
 )
 
 
-def test_a_body_with_two_lengths_ends_the_connection(server: Served) -> None:
+def test_a_body_with_two_lengths_ends_the_connection(server: ServedApp) -> None:
     """`raw` reads to the end: nothing that follows on the connection is answered."""
     for token, framing in itertools.product(TOKENS_SENT, TWO_LENGTHS):
         sent = b"POST /api/run HTTP/1.1\r\n" + HOST + token + framing + b"\r\n0\r\n\r\n" + SMUGGLED
@@ -357,10 +361,10 @@ def test_a_body_with_two_lengths_ends_the_connection(server: Served) -> None:
     assert is_served(server)
 
 
-def test_a_request_that_any_proxy_passed_on_is_not_the_owners(server: Served) -> None:
+def test_a_request_that_any_proxy_passed_on_is_not_the_owners(server: ServedApp) -> None:
     for name, value in {"CF-Connecting-IP": "192.0.2.1", "X-Anything": "192.0.2.1", "X-Envoy-Peer": "x"}.items():
         answer = server.rest.client.post("/api/run", json={"command": "1"}, headers={name: value})
-        assert code_of(answer) == (401, "unauthorized")
+        assert get_error_code(answer) == (401, "unauthorized")
         assert name.lower() in answer.json()["error"]["message"]
 
 
@@ -371,7 +375,7 @@ def test_a_tool_does_not_become_the_owner_through_our_own_port(tmp_path: Path) -
         "auth": SETTINGS["auth"] | {"tokens": SETTINGS["auth"]["tokens"][:1]},  # type: ignore[index, operator]
         "http": {"allowedHosts": ["*"], "allowPrivateAddresses": True},
     }
-    with serving(tmp_path, settings) as mine, serving(tmp_path, settings) as other, served() as site:
+    with serve_app(tmp_path, settings) as mine, serve_app(tmp_path, settings) as other, serve_site() as site:
         hosts = ("127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]", socket.gethostname())
         for port in (mine.rest.port, other.rest.port):
             urls = [f"http://{host}:{port}/api/run" for host in hosts]
@@ -382,10 +386,10 @@ def test_a_tool_does_not_become_the_owner_through_our_own_port(tmp_path: Path) -
                 assert ran["isError"], ran
                 assert "is a OneTool server" in ran["blocks"][-1] or "is not known" in ran["blocks"][-1]
         marked = {"onetool-outgoing": "1"}
-        assert code_of(mine.rest.client.get("/api/tools", headers=marked)) == (401, "unauthorized")
+        assert get_error_code(mine.rest.client.get("/api/tools", headers=marked)) == (401, "unauthorized")
 
 
-def test_a_body_without_end_is_cut_where_its_limit_is(server: Served) -> None:
+def test_a_body_without_end_is_cut_where_its_limit_is(server: ServedApp) -> None:
     sent = 0
 
     def endless() -> Iterator[bytes]:
@@ -400,14 +404,14 @@ def test_a_body_without_end_is_cut_where_its_limit_is(server: Served) -> None:
     assert is_served(server)
 
 
-def test_requests_one_behind_the_other_are_answered_in_order(server: Served) -> None:
+def test_requests_one_behind_the_other_are_answered_in_order(server: ServedApp) -> None:
     asking = [
         b"GET /api/tools/machine.now HTTP/1.1\r\n",
         b"GET /healthz HTTP/1.1\r\n",
         b"GET /nothing HTTP/1.1\r\n",
     ] * 5
     whole = b"".join(line + HOST + b"\r\n" for line in asking) + b"GET /healthz HTTP/1.1\r\n" + HOST + CLOSE
-    with socket.create_connection(("127.0.0.1", server.rest.port), PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", server.rest.port), TIMEOUT_SECONDS) as connection:
         connection.sendall(whole)
         received = b""
         while chunk := connection.recv(1 << 16):
@@ -421,7 +425,7 @@ def test_requests_one_behind_the_other_are_answered_in_order(server: Served) -> 
 
 
 @pytest.mark.slow
-def test_every_route_is_closed_to_wrong_hosts_and_origins(server: Served) -> None:
+def test_every_route_is_closed_to_wrong_hosts_and_origins(server: ServedApp) -> None:
     client = server.rest.client
     document = client.get("/openapi.json").json()
     routes = [(method, path) for path, methods in document["paths"].items() for method in methods]
@@ -441,14 +445,14 @@ def test_every_route_is_closed_to_wrong_hosts_and_origins(server: Served) -> Non
                 assert not any(name.startswith("access-control") for name in answer.headers)
 
 
-def test_what_is_adas_is_nothing_to_bob(server: Served) -> None:
+def test_what_is_adas_is_nothing_to_bob(server: ServedApp) -> None:
     client = server.rest.client
     ran = client.post("/api/run", json=LARGE, headers=bearer("ada")).json()
     handle = json.loads(ran["blocks"][-1])["handle"]
     run = ran["runID"]
     for path in (f"/api/results/{handle}", f"/api/runs/{run}"):
         assert client.get(path, headers=bearer("ada")).status_code == 200
-        assert code_of(client.get(path, headers=bearer("bob"))) == (404, "not_found")
+        assert get_error_code(client.get(path, headers=bearer("bob"))) == (404, "not_found")
     stolen = {"command": f"ot.result({handle!r}, limit=1)"}
     assert client.post("/api/run", json=stolen, headers=bearer("bob")).json()["isError"]
     assert not client.post("/api/run", json=stolen, headers=bearer("ada")).json()["isError"]
@@ -457,7 +461,7 @@ def test_what_is_adas_is_nothing_to_bob(server: Served) -> None:
     assert not client.post("/api/tools/ot.result/call", json=called, headers=bearer("bob")).json()["ok"]
 
 
-def test_a_result_is_nothing_to_another_token_of_its_agent(server: Served) -> None:
+def test_a_result_is_nothing_to_another_token_of_its_agent(server: ServedApp) -> None:
     client = server.rest.client
     ran = client.post("/api/run", json=LARGE, headers=bearer("ada")).json()
     handle = json.loads(ran["blocks"][-1])["handle"]
@@ -465,7 +469,7 @@ def test_a_result_is_nothing_to_another_token_of_its_agent(server: Served) -> No
     picture = server.onetool.media.put(b"picture", "image/png", "ada", token_id)
     for path in (f"/api/results/{handle}", f"/api/media/{picture}"):
         assert client.get(path, headers=bearer("ada")).status_code == 200
-        assert code_of(client.get(path, headers=bearer("ada-2"))) == (404, "not_found")
+        assert get_error_code(client.get(path, headers=bearer("ada-2"))) == (404, "not_found")
     for code in (f"ot.result({handle!r}, limit=1)", f"ot.load({handle!r})"):
         answers = [client.post("/api/run", json={"command": code}, headers=bearer(name)).json() for name in TOKENS]
         assert [answer["isError"] for answer in answers] == [False, True, True]
@@ -478,7 +482,7 @@ def test_a_result_is_nothing_to_another_token_of_its_agent(server: Served) -> No
     assert [len(each) for each in media] == [1, 0, 0]
 
 
-def test_the_owner_reads_what_tokens_of_the_default_agent_stored(server: Served) -> None:
+def test_the_owner_reads_what_tokens_of_the_default_agent_stored(server: ServedApp) -> None:
     results = server.onetool.results
     of_token = results.put("kept", tool="run", token_id="a" * TOKEN_ID_CHARACTERS)["handle"]
     of_owner = results.put("kept", tool="run")["handle"]
@@ -486,7 +490,7 @@ def test_the_owner_reads_what_tokens_of_the_default_agent_stored(server: Served)
         assert server.rest.get(f"/api/results/{handle}")["lines"] == ["kept"]
 
 
-def test_statistics_of_a_run_are_those_of_its_token_unless_it_is_the_owners(server: Served) -> None:
+def test_statistics_of_a_run_are_those_of_its_token_unless_it_is_the_owners(server: ServedApp) -> None:
     def figures(command: str, **headers: str) -> Any:
         body = {"command": command, "format": "json"}
         return server.rest.client.post("/api/run", json=body, headers=headers).json()["blocks"][-1]
@@ -502,7 +506,7 @@ def test_statistics_of_a_run_are_those_of_its_token_unless_it_is_the_owners(serv
 
 def test_the_log_has_a_line_for_each_request_and_nothing_secret_in_it(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", gathers=False)
-    with serving(tmp_path / "data", SETTINGS, log=log) as server:
+    with serve_app(tmp_path / "data", SETTINGS, log=log) as server:
         client, headers = server.rest.client, {"x-request-id": "mine-1", **bearer("ada")}
         answer = client.get("/api/tools/machine.now?note=hush-hush", headers=headers)
         assert answer.headers["x-request-id"] == "mine-1"
@@ -526,7 +530,7 @@ def test_a_run_in_the_log_names_the_request_that_asked_for_it(tmp_path: Path) ->
     protocol = "io.modelcontextprotocol"
     about = {f"{protocol}/protocolVersion": "2026-07-28", f"{protocol}/clientCapabilities": {}}
     params = {"name": "run", "arguments": {"command": "2"}, "_meta": about}
-    with serving(tmp_path / "data", SETTINGS, log=log) as server:
+    with serve_app(tmp_path / "data", SETTINGS, log=log) as server:
         client, headers = server.rest.client, {"x-request-id": "over-rest", **bearer("ada")}
         client.post("/api/run", json={"command": "1"}, headers=headers)
         kind = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28"}
@@ -542,22 +546,22 @@ def test_a_run_in_the_log_names_the_request_that_asked_for_it(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_run_that_does_not_end_is_cancelled_in_time_and_told(tmp_path: Path) -> None:
-    with process(tmp_path) as (server, said), client_of(said["url"]) as client:
+    with serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
         answers: list[httpx2.Response] = []
         asking = threading.Thread(target=lambda: answers.append(client.post("/api/run", json=SLEEP)))
         asking.start()
-        with client_of(said["url"]) as other:
+        with make_client(said["url"]) as other:
             assert eventually(lambda: other.get("/api/runs").json()["runs"])
         server.send_signal(signal.SIGTERM)
-        _, err = server.communicate(timeout=PATIENCE * 3)
-        asking.join(PATIENCE)
-        assert code_of(answers[0]) == (503, "busy")
+        _, err = server.communicate(timeout=TIMEOUT_SECONDS * 3)
+        asking.join(TIMEOUT_SECONDS)
+        assert get_error_code(answers[0]) == (503, "busy")
         assert server.returncode == 0
         assert "Traceback" not in err
 
 
 def test_a_stream_of_news_does_not_hold_the_end_up(tmp_path: Path) -> None:
-    with process(tmp_path) as (server, said), client_of(said["url"]) as client:
+    with serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
         with client.stream("GET", "/api/activity") as stream:
             assert next(stream.iter_lines()).startswith("event: start")
             server.send_signal(signal.SIGTERM)
@@ -568,10 +572,10 @@ def test_a_stream_of_news_does_not_hold_the_end_up(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_killed_under_load_and_started_again_it_has_lost_no_result(tmp_path: Path) -> None:
     configure(tmp_path, "output: {max_inline_size: 200}")
-    with process(tmp_path) as (server, said):
+    with serve_process(tmp_path) as (server, said):
         handles = _load_until_killed(server, said["url"])
     assert len(handles) > 10
-    with process(tmp_path, "--port", str(said["port"])) as (_, again), client_of(again["url"]) as client:
+    with serve_process(tmp_path, "--port", str(said["port"])) as (_, again), make_client(again["url"]) as client:
         for handle in handles:
             kept = client.get(f"/api/results/{handle}", params={"limit": 1})
             assert kept.status_code == 200, kept.text
@@ -584,7 +588,7 @@ def _load_until_killed(server: subprocess.Popen[str], url: str) -> list[str]:
     handles: list[str] = []
 
     def ask() -> None:
-        with client_of(url) as client, contextlib.suppress(httpx2.TransportError):
+        with make_client(url) as client, contextlib.suppress(httpx2.TransportError):
             while True:
                 ran = client.post("/api/run", json=LARGE).json()
                 handles.append(json.loads(ran["blocks"][-1])["handle"])
@@ -592,10 +596,10 @@ def _load_until_killed(server: subprocess.Popen[str], url: str) -> list[str]:
     asking = [threading.Thread(target=ask) for _ in range(10)]
     for one in asking:
         one.start()
-    assert eventually(lambda: len(handles) > 10, PATIENCE * 3)
+    assert eventually(lambda: len(handles) > 10, TIMEOUT_SECONDS * 3)
     server.kill()
     for one in asking:
-        one.join(PATIENCE)
+        one.join(TIMEOUT_SECONDS)
     return handles
 
 
@@ -622,7 +626,7 @@ def _started(home: Path, missing: str) -> "subprocess.Popen[str]":
 def test_without_isolation_an_open_address_is_not_served(tmp_path: Path, missing: str) -> None:
     configure(tmp_path, TOKEN)
     with _started(tmp_path, missing) as server:
-        out, err = server.communicate(timeout=PATIENCE * 2)
+        out, err = server.communicate(timeout=TIMEOUT_SECONDS * 2)
     assert (server.returncode, out) == (1, "")
     assert missing.replace(",", " and ") in err
     assert "execution: {isolation: off}" in err

@@ -16,8 +16,8 @@ from typing import Final
 
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.rest_support import process
-from tests.support import PATIENCE, configure
+from tests.rest_support import serve_process
+from tests.support import TIMEOUT_SECONDS, configure
 
 CONNECTIONS: Final = 1000
 SECONDS: Final = 600.0 if NIGHTLY else 8.0
@@ -52,10 +52,10 @@ def settings() -> str:
 @pytest.mark.timeout(SECONDS + 120)
 def test_a_thousand_connections_see_no_error_and_memory_stays_flat(tmp_path: Path) -> None:
     configure(tmp_path, settings())
-    with process(tmp_path) as (server, said):
+    with serve_process(tmp_path) as (server, said):
         tally, before, after = asyncio.run(_load(said["port"], server.pid))
         server.send_signal(signal.SIGTERM)
-        _, err = server.communicate(timeout=PATIENCE * 3)
+        _, err = server.communicate(timeout=TIMEOUT_SECONDS * 3)
     assert tally.wrong == []
     assert all(tally.right[kind] for kind in ("run", "call", "read")), tally.right
     assert tally.right.total() > CONNECTIONS

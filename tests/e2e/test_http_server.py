@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.http_support import Page, Received, answer, served
-from tests.rest_support import Rest, client_of, code_of, draft, http_draft, new_id, process, raw
-from tests.support import PATIENCE, PROGRAM, command_line, configure, environment, eventually
+from tests.http_support import Page, ReceivedRequest, send_response, serve_site
+from tests.rest_support import Rest, draft, get_error_code, http_draft, make_client, new_id, raw, serve_process
+from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, eventually, run_cli
 
 from onetool.transports.http.asgi_app import PARTS
 
@@ -24,12 +24,12 @@ LOOPBACK = "http: {allowedHosts: ['127.0.0.1'], allowPrivateAddresses: true}"
 
 def test_it_says_where_it_listens_and_ends_when_told_to(tmp_path: Path) -> None:
     for told in (signal.SIGTERM, signal.SIGINT):
-        with process(tmp_path) as (server, said):
+        with serve_process(tmp_path) as (server, said):
             assert said["url"] == f"http://127.0.0.1:{said['port']}"
-            with client_of(said["url"]) as client:
+            with make_client(said["url"]) as client:
                 assert client.get("/healthz").text == "ok\n"
             server.send_signal(told)
-            out, err = server.communicate(timeout=PATIENCE)
+            out, err = server.communicate(timeout=TIMEOUT_SECONDS)
             assert (server.returncode, out) == (0, "")
             parts = ", ".join(PARTS)
             assert err == f"onetool: listening on {said['url']} ({parts})\n"
@@ -37,7 +37,7 @@ def test_it_says_where_it_listens_and_ends_when_told_to(tmp_path: Path) -> None:
 
 def test_what_is_under_way_is_finished_and_nothing_new_is_taken(tmp_path: Path) -> None:
     configure(tmp_path, LOOPBACK)
-    with served() as site, process(tmp_path) as (server, said), client_of(said["url"]) as client:
+    with serve_site() as site, serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
         rest = Rest(client)
         path = rest.tool(rest.bundle(), **http_draft(site.url("/slow")))
         release = threading.Event()
@@ -49,16 +49,16 @@ def test_what_is_under_way_is_finished_and_nothing_new_is_taken(tmp_path: Path) 
         server.send_signal(signal.SIGTERM)
         assert eventually(lambda: not _listens(said["port"]))
         release.set()
-        calling.join(PATIENCE)
+        calling.join(TIMEOUT_SECONDS)
         assert answers == [{"ok": True, "value": "late"}]
-        server.communicate(timeout=PATIENCE)
+        server.communicate(timeout=TIMEOUT_SECONDS)
         assert server.returncode == 0
 
 
 def _released_by(release: threading.Event) -> Page:
-    async def show(_received: Received, writer: asyncio.StreamWriter) -> None:
-        await asyncio.to_thread(release.wait, PATIENCE)
-        answer(writer, b"late", ("Content-Type", "text/plain"))
+    async def show(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await asyncio.to_thread(release.wait, TIMEOUT_SECONDS)
+        send_response(writer, b"late", ("Content-Type", "text/plain"))
 
     return show
 
@@ -73,7 +73,7 @@ def _listens(port: int) -> bool:
 
 def test_a_second_signal_waits_for_nobody(tmp_path: Path) -> None:
     configure(tmp_path, LOOPBACK)
-    with served() as site, process(tmp_path) as (server, said), client_of(said["url"]) as client:
+    with serve_site() as site, serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
         rest = Rest(client)
         path = rest.tool(rest.bundle(), **http_draft(site.url("/never"), timeoutMs=60_000))
         with socket.create_connection(("127.0.0.1", said["port"])) as connection:
@@ -84,12 +84,12 @@ def test_a_second_signal_waits_for_nobody(tmp_path: Path) -> None:
             server.send_signal(signal.SIGINT)
             assert eventually(lambda: not _listens(said["port"]))
             server.send_signal(signal.SIGINT)
-            _, err = server.communicate(timeout=PATIENCE)
+            _, err = server.communicate(timeout=TIMEOUT_SECONDS)
             assert "Traceback" not in err
 
 
 def test_a_killed_client_and_half_a_request_hurt_nobody(tmp_path: Path) -> None:
-    with process(tmp_path) as (server, said):
+    with serve_process(tmp_path) as (server, said):
         halves = []
         for _ in range(50):
             half = socket.create_connection(("127.0.0.1", said["port"]))
@@ -97,19 +97,19 @@ def test_a_killed_client_and_half_a_request_hurt_nobody(tmp_path: Path) -> None:
             halves.append(half)
         for half in halves[:25]:
             half.close()
-        with client_of(said["url"]) as client:
+        with make_client(said["url"]) as client:
             assert client.get("/tools").json() == {"tools": []}
         for half in halves[25:]:
             half.close()
         server.send_signal(signal.SIGTERM)
-        _, err = server.communicate(timeout=PATIENCE)
+        _, err = server.communicate(timeout=TIMEOUT_SECONDS)
         assert "Traceback" not in err
     log = tmp_path / ".onetool" / "logs" / "onetool.log"
     assert "http.error" not in (log.read_text(encoding="utf-8") if log.exists() else "")
 
 
 def test_what_is_no_http_is_refused_without_a_word_on_the_terminal(tmp_path: Path) -> None:
-    with process(tmp_path) as (server, said):
+    with serve_process(tmp_path) as (server, said):
         assert raw(said["port"], b"\x16\x03\x01 no HTTP\r\n\r\n")[0] == 400
         status, _, body = raw(said["port"], b"GET /tools HTTP/1.1\r\nConnection: close\r\n\r\n")
         assert status == 400
@@ -120,14 +120,14 @@ def test_what_is_no_http_is_refused_without_a_word_on_the_terminal(tmp_path: Pat
         upgrade = b"GET /tools HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n"
         assert raw(said["port"], upgrade)[0] == 200
         server.send_signal(signal.SIGTERM)
-        _, err = server.communicate(timeout=PATIENCE)
+        _, err = server.communicate(timeout=TIMEOUT_SECONDS)
         assert err.count("\n") == 1
 
 
 def test_a_port_in_use_is_said_with_what_to_type(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        failed = command_line(tmp_path, "serve", "--http", "--port", str(port))
+        failed = run_cli(tmp_path, "serve", "--http", "--port", str(port))
     assert failed.returncode == 1
     assert failed.stderr.startswith(f"onetool: cannot listen on 127.0.0.1: port {port} is in use")
     assert "--port 0" in failed.stderr
@@ -144,7 +144,7 @@ def test_a_port_in_use_is_said_with_what_to_type(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_served_is_said_in_words(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    failed = command_line(tmp_path, "serve", *arguments)
+    failed = run_cli(tmp_path, "serve", *arguments)
     assert failed.returncode == 1
     assert failed.stderr.startswith("onetool: ")
     assert said in failed.stderr
@@ -153,7 +153,7 @@ def test_what_cannot_be_served_is_said_in_words(tmp_path: Path, arguments: tuple
 
 @pytest.mark.parametrize("option", [("--port", "1"), ("--json",)])
 def test_what_is_for_http_alone_says_so(tmp_path: Path, option: tuple[str, ...]) -> None:
-    failed = command_line(tmp_path, "serve", *option)
+    failed = run_cli(tmp_path, "serve", *option)
     assert failed.returncode == 2
     assert "onetool serve --http" in failed.stderr
 
@@ -166,8 +166,8 @@ def test_with_a_token_another_address_is_served_to_who_shows_it(tmp_path: Path) 
         try:
             assert server.stdout is not None
             port = json.loads(server.stdout.readline())["port"]
-            with client_of(f"http://127.0.0.1:{port}") as client:
-                assert code_of(client.get("/tools")) == (401, "unauthorized")
+            with make_client(f"http://127.0.0.1:{port}") as client:
+                assert get_error_code(client.get("/tools")) == (401, "unauthorized")
                 assert client.get("/healthz").status_code == 200
                 assert client.get("/tools", headers={"authorization": "Bearer ot_open-sesame"}).status_code == 200
         finally:
@@ -178,7 +178,7 @@ def test_with_a_token_another_address_is_served_to_who_shows_it(tmp_path: Path) 
 def test_other_names_of_this_machine_are_served(tmp_path: Path, host: str) -> None:
     if host == "::1" and not _has_ipv6():
         pytest.skip("this machine has no IPv6")
-    with process(tmp_path, "--host", host) as (_, said), client_of(said["url"]) as client:
+    with serve_process(tmp_path, "--host", host) as (_, said), make_client(said["url"]) as client:
         assert client.get("/tools").json() == {"tools": []}
 
 
@@ -192,14 +192,14 @@ def _has_ipv6() -> bool:
 
 def test_a_wrong_configuration_is_said_and_nothing_is_stored(tmp_path: Path) -> None:
     configure(tmp_path, "stats: {enabeld: true}")
-    with process(tmp_path) as (server, said):
-        with client_of(said["url"]) as client:
+    with serve_process(tmp_path) as (server, said):
+        with make_client(said["url"]) as client:
             answer = client.put(f"/tools/bundles/{new_id()}", json={"slug": "a", "displayName": "a", "isEnabled": True})
-            assert code_of(answer) == (503, "busy")
+            assert get_error_code(answer) == (503, "busy")
             assert "enabeld" in answer.text
             assert client.get("/healthz").status_code == 200
         server.send_signal(signal.SIGTERM)
-        assert "enabeld" in server.communicate(timeout=PATIENCE)[1]
+        assert "enabeld" in server.communicate(timeout=TIMEOUT_SECONDS)[1]
     assert not (tmp_path / ".onetool" / "bundles").exists()
 
 
@@ -210,19 +210,19 @@ def test_two_servers_and_a_command_line_see_each_others_changes_at_once(tmp_path
         bundle = rest.bundle("my-machine")
         path = other.tool(bundle, "free-disk", **draft("machine.disk"))
         assert rest.invoke(path, {"unit": "MiB"}).json()["value"]["unit"] == "MiB"
-        called = command_line(tmp_path, "call", "my-machine.free-disk", "unit=GiB")
+        called = run_cli(tmp_path, "call", "my-machine.free-disk", "unit=GiB")
         assert json.loads(called.stdout)["unit"] == "GiB", called.stderr
-        ran = command_line(tmp_path, "run", "my_machine.free_disk(unit='GiB')['unit']")
+        ran = run_cli(tmp_path, "run", "my_machine.free_disk(unit='GiB')['unit']")
         assert ran.stdout == "GiB\n", ran.stderr
         assert eventually(lambda: rest.get(path)["callCount"] == other.get(path)["callCount"] == 3)
         rest.switch(bundle, on=False)
-        assert code_of(other.invoke(path)) == (409, "bundle_disabled")
-        refused = command_line(tmp_path, "call", "my-machine.free-disk")
+        assert get_error_code(other.invoke(path)) == (409, "bundle_disabled")
+        refused = run_cli(tmp_path, "call", "my-machine.free-disk")
         assert refused.returncode == 1
         assert "off" in refused.stderr
 
 
 @contextlib.contextmanager
 def _of_a_process(home: Path) -> Iterator[httpx2.Client]:
-    with process(home) as (_, said), client_of(said["url"]) as client:
+    with serve_process(home) as (_, said), make_client(said["url"]) as client:
         yield client

@@ -18,8 +18,8 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 from tests.httpbin_support import Httpbin, httpbin
-from tests.rest_support import Rest, client_of, http_draft, new_slug, process
-from tests.support import command_line, configure
+from tests.rest_support import Rest, http_draft, make_client, new_slug, serve_process
+from tests.support import configure, run_cli
 
 from onetool.schema import JSON
 
@@ -79,7 +79,7 @@ class World:
         return json.loads(answer["blocks"][-1])[0]
 
     def typed(self, name: str, args: Mapping[str, Any]) -> Any:
-        done = command_line(self.home, "call", name, *(f"{key}={json.dumps(value)}" for key, value in args.items()))
+        done = run_cli(self.home, "call", name, *(f"{key}={json.dumps(value)}" for key, value in args.items()))
         assert (done.returncode, done.stderr) == (0, "")
         return json.loads(done.stdout)
 
@@ -122,7 +122,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         secrets = home / ".onetool" / "secrets.yaml"
         secrets.touch(0o600)
         secrets.write_text(yaml.safe_dump(SECRETS, allow_unicode=True), encoding="utf-8")
-        with process(home) as (_, said), client_of(said["url"]) as client:
+        with serve_process(home) as (_, said), make_client(said["url"]) as client:
             rest = Rest(client)
             yield World(home, bin_, rest, rest.bundle("stored"), "stored")
 
@@ -441,7 +441,7 @@ def imported(world: World) -> World:
     with urlopen(world.httpbin.url("/spec.json")) as answer:
         (world.home / "spec.json").write_bytes(answer.read())
     where = ["--server", world.httpbin.url(""), "--name", "httpbin", "--json"]
-    done = command_line(world.home, "import", "spec.json", *where)
+    done = run_cli(world.home, "import", "spec.json", *where)
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     assert len(said["tools"]) == 73
@@ -482,7 +482,7 @@ def test_an_imported_tool_is_called_in_a_shell_and_over_rest(imported: World) ->
     assert imported.typed("httpbin.get-anything-anything", {"anything": "7"})["url"].endswith("/anything/7")
     answer = imported.rest.send("POST", "/api/tools/httpbin.get-status-codes/call", {"args": {"codes": 418}}).json()
     assert (answer["ok"], answer["error"]["status"]) == (False, 418)
-    failed = command_line(imported.home, "call", "httpbin.get-basic-auth-user-passwd", "user=u", "passwd=p")
+    failed = run_cli(imported.home, "call", "httpbin.get-basic-auth-user-passwd", "user=u", "passwd=p")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert "returned 401 Unauthorized" in failed.stderr
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.support import Connection, attack, configure, connected
+from tests.support import Connection, configure, connect, run_attack
 
 # What a run does, and what the error says.
 HUGE = {
@@ -39,7 +39,7 @@ HUGE = {
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     home = tmp_path_factory.mktemp("home")
     configure(home, "agents: {default: {permissions: [read]}}")
-    with connected(home) as client:
+    with connect(home) as client:
         client.run("ot.search('disk')\nyaml.parse('a: 1')")  # what is loaded at the first use delays others once
         yield client
 
@@ -47,6 +47,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
 @pytest.mark.parametrize("case", HUGE)
 def test_a_huge_argument_is_an_error_and_delays_nobody(client: Connection, case: str) -> None:
     code, reason = HUGE[case]
-    text = attack(client, code)
+    text = run_attack(client, code)
     assert reason in text, text[:1000]
     assert len(text) < 5000

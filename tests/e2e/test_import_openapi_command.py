@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.http_support import Site, served
+from tests.http_support import Site, serve_site
 from tests.openapi_support import build_document, build_swagger
-from tests.support import PROGRAM, command_line, configure, environment
+from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.bundles.importer import is_bundle
 from onetool.config.trust import is_trusted, trust
@@ -73,7 +73,7 @@ def import_unsuccessfully(home: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with served() as site:
+    with serve_site() as site:
         yield site
 
 
@@ -113,9 +113,9 @@ def test_an_imported_tool_uses_its_secret_and_never_shows_it(tmp_path: Path, sit
     secrets = tmp_path / ".onetool" / "secrets.yaml"
     secrets.touch(0o600)
     secrets.write_text(f"PETSTORE_KEY: {SECRET}\n", encoding="utf-8")
-    echoed = command_line(tmp_path, "call", "petstore.list-pets", "limit=3")
+    echoed = run_cli(tmp_path, "call", "petstore.list-pets", "limit=3")
     assert json.loads(echoed.stdout)["query"] == {"limit": ["3"]}, echoed.stderr
-    failed = command_line(tmp_path, "run", "petstore.get_pet(id='a/b')")
+    failed = run_cli(tmp_path, "run", "petstore.get_pet(id='a/b')")
     assert "returned 404 Not Found: there is no such page" in failed.stdout
     assert (site.last.path, site.last.header("x-key")) == ("/pets/a%2Fb", SECRET)
     assert "Add these secrets" not in import_successfully(tmp_path, "petstore.json")
@@ -131,7 +131,7 @@ def test_a_newer_document_adds_versions_and_the_same_one_changes_nothing(tmp_pat
     assert "imported 2 tools of version 1.1" in import_successfully(tmp_path, "petstore.yaml")
     tools = json.loads(import_successfully(tmp_path, "petstore.yaml", "--name", "other", "--json"))
     assert tools["tools"] == ["other.list-pets@1.1", "other.get-pet@1.1"]
-    listed = json.loads(command_line(tmp_path, "bundles", "--json").stdout)["bundles"]
+    listed = json.loads(run_cli(tmp_path, "bundles", "--json").stdout)["bundles"]
     assert [(row["slug"], row["toolCount"]) for row in listed] == [("other", 2), ("petstore", 2)]
 
 
@@ -142,7 +142,7 @@ def test_a_changed_document_with_the_same_version_is_rejected(tmp_path: Path) ->
     message = import_unsuccessfully(tmp_path, "petstore.yaml")
     assert "already has a different list-pets@1.0; a stored version never changes" in message
     assert "petstore.yaml --name petstore-2" in message
-    assert "extra" not in command_line(tmp_path, "tools", "petstore").stdout
+    assert "extra" not in run_cli(tmp_path, "tools", "petstore").stdout
 
 
 def test_another_api_with_the_same_name_is_rejected(tmp_path: Path) -> None:

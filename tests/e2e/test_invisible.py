@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.encodings_support import INVISIBLE_CHARACTERS
-from tests.proxy_support import hostile
-from tests.rest_support import code_of, new_id, serving
-from tests.support import PROGRAM, blocks, command_line, configure, connected, environment
+from tests.proxy_support import hostile_server
+from tests.rest_support import get_error_code, new_id, serve_app
+from tests.support import PROGRAM, configure, connect, environment, get_texts, run_cli
 
 ALL = "".join(INVISIBLE_CHARACTERS.values())
 SHOWN = ALL.replace("\x00", "")
@@ -50,7 +50,7 @@ def in_terminal(home: Path, *arguments: str) -> str:
 @pytest.mark.parametrize("section", SECTIONS)
 def test_settings_with_an_invisible_character_in_a_name_are_rejected(tmp_path: Path, section: str) -> None:
     configure(tmp_path, yaml.safe_dump(SECTIONS[section]("a\u200bb")))
-    done = command_line(tmp_path, "run", "1 + 1")
+    done = run_cli(tmp_path, "run", "1 + 1")
     assert done.returncode == 1
     assert "\u200b" not in done.stdout + done.stderr
     assert section in done.stdout + done.stderr
@@ -60,26 +60,26 @@ def test_tools_of_servers_have_visible_names(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string", "description": f"words{ALL}"}}}
     offered = [{"name": f"a{each}b", "description": f"A{ALL} tool", "inputSchema": schema} for each in "\u200b"]
     (tmp_path / "tools.json").write_text(json.dumps(offered), encoding="utf-8")
-    configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile("scripted", tmp_path)}}))
-    with connected(tmp_path) as client:
-        (listed,) = blocks(client.run("ot.tools(pattern='odd')"))[-1:]
+    configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile_server("scripted", tmp_path)}}))
+    with connect(tmp_path) as client:
+        (listed,) = get_texts(client.run("ot.tools(pattern='odd')"))[-1:]
         assert "odd.a_b" in listed
         assert not leaked(listed)
-        assert not leaked(blocks(client.run("ot.help(query='odd', info='full')"))[-1])
-        exact = blocks(client.run(f"__format__ = 'raw'; {CALL}"))[-1]
+        assert not leaked(get_texts(client.run("ot.help(query='odd', info='full')"))[-1])
+        exact = get_texts(client.run(f"__format__ = 'raw'; {CALL}"))[-1]
         assert leaked(exact) == list(INVISIBLE_CHARACTERS)
-        sanitized = blocks(client.run(f"__sanitize__ = True; __format__ = 'raw'; {CALL}"))[-1]
+        sanitized = get_texts(client.run(f"__sanitize__ = True; __format__ = 'raw'; {CALL}"))[-1]
         assert not leaked(sanitized)
         assert "[REDACTED:invisible]" in sanitized
         failed = client.run(f"raise ValueError('file ' + {CALL})")
         assert failed.is_error
-        assert not leaked(blocks(failed)[-1])
-        assert "\\u202e" in blocks(failed)[-1]
+        assert not leaked(get_texts(failed)[-1])
+        assert "\\u202e" in get_texts(failed)[-1]
     acting = (["run", f"print({CALL})"], ["call", "odd.a_b", f"text={SHOWN}"])
     for arguments in (["tools", "odd"], ["help", "odd.a_b"], *acting, ["doctor"], ["stats"]):
         shown = in_terminal(tmp_path, *arguments).replace("\x1b[K", "")
         assert not leaked(_without_styles(shown)), arguments
-    piped = command_line(tmp_path, "run", f"print({CALL})").stdout
+    piped = run_cli(tmp_path, "run", f"print({CALL})").stdout
     assert leaked(piped) == list(INVISIBLE_CHARACTERS)
 
 
@@ -96,13 +96,13 @@ def test_a_terminal_shows_styles_of_ours_only(tmp_path: Path) -> None:
 
 
 def test_rest_rejects_invisible_characters_in_names_and_errors(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
+    with serve_app(tmp_path) as served:
         client = served.rest.client
         for character in INVISIBLE_CHARACTERS.values():
             for names in ({"slug": f"a{character}b"}, {"slug": "ab", "displayName": f"a{character}b"}):
                 body = {"displayName": "ab", "isEnabled": True, **names}
                 answer = client.put(f"/tools/bundles/{new_id()}", json=body)
-                assert code_of(answer) == (400, "invalid"), (ascii(character), answer.text)
+                assert get_error_code(answer) == (400, "invalid"), (ascii(character), answer.text)
                 assert character not in answer.json()["error"]["message"]
         answer = client.post("/api/run", json={"command": f"ot.help(query={ALL!a}); open({'a' + ALL[:20]!a})"})
         assert answer.json()["isError"]

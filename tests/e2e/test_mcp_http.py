@@ -16,12 +16,12 @@ import httpx2
 import mcp_types as types
 import pytest
 from mcp import MCPError
-from tests.conformance_support import ERAS, Published, publishing
-from tests.rest_support import process
-from tests.support import PATIENCE, THREE_LINES, eventually
+from tests.conformance_support import ERAS, Published, publish
+from tests.rest_support import serve_process
+from tests.support import THREE_LINES, TIMEOUT_SECONDS, eventually
 
 from onetool._tool import tool
-from onetool.stats.summary import summarise
+from onetool.stats.summary import summarize
 from onetool.transports.http.auth import TOKEN_ID_CHARACTERS
 
 TOKENS = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}
@@ -51,7 +51,7 @@ HANDSHAKE = {
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Published]:
-    with publishing(tmp_path, SETTINGS) as published:
+    with publish(tmp_path, SETTINGS) as published:
         yield published
 
 
@@ -117,7 +117,7 @@ def test_every_session_is_counted_once_and_for_its_agent(server: Published) -> N
 
     def counted(agent: str) -> int:
         server.onetool.stores.recorder.flush()
-        return summarise(server.onetool.stores.stats_file, agent=agent)["savings"]["sessions"]
+        return summarize(server.onetool.stores.stats_file, agent=agent)["savings"]["sessions"]
 
     assert eventually(lambda: (counted("ada"), counted("bob")) == (2, 2))
     assert counted("default") == 0
@@ -151,7 +151,7 @@ def test_headers_must_say_what_the_body_says(server: Published) -> None:
 
 def test_lists_come_in_pages(tmp_path: Path) -> None:
     tools = [tool(f"many.t{number:04}")(_nothing()) for number in range(1200)]
-    with publishing(tmp_path, {}, "many", tools=tools) as server, server.client() as client:
+    with publish(tmp_path, {}, "many", tools=tools) as server, server.client() as client:
         found, cursor, pages = [], None, 0
         while pages == 0 or cursor:
             page = client.list_tools(cursor=cursor)
@@ -185,7 +185,7 @@ def test_a_long_run_tells_that_it_is_alive_and_ends_when_it_is_given_up(server: 
         command = {"command": "import time\nwhile True: time.sleep(0.05)"}
         call = partial(client.client.call_tool, "run", command, progress_callback=progress)
         running = client.portal.start_task_soon(call)
-        assert told.wait(PATIENCE)
+        assert told.wait(TIMEOUT_SECONDS)
         assert len(server.onetool._telemetry._counts) == 1
         running.cancel()
         assert eventually(lambda: not server.onetool._telemetry._counts)
@@ -363,13 +363,13 @@ def test_a_listener_hears_of_a_new_tool(server: Published) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_told_to_ends_although_somebody_listens(tmp_path: Path) -> None:
-    with process(tmp_path) as (running, said):
+    with serve_process(tmp_path) as (running, said):
         body, headers = modern("subscriptions/listen", notifications={"toolsListChanged": True})
         accepted = {"accept": "application/json, text/event-stream", **headers}
         with httpx2.stream("POST", f"{said['url']}/mcp", json=body, headers=accepted, trust_env=False) as stream:
             first = next(line for line in stream.iter_lines() if line.startswith("data:"))
             assert json.loads(first[5:])["method"] == "notifications/subscriptions/acknowledged"
             running.send_signal(signal.SIGTERM)
-            _, err = running.communicate(timeout=PATIENCE * 2)
+            _, err = running.communicate(timeout=TIMEOUT_SECONDS * 2)
             assert running.returncode == 0
             assert "Traceback" not in err

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from mcp import Client, MCPError
 from mcp_types import INVALID_PARAMS, GetPromptResult, Prompt, Resource, TextContent, TextResourceContents
-from tests.support import App, Connection, blocks, configure, connected, opened
+from tests.support import App, Connection, configure, connect, get_texts, open_app
 
 from onetool._tool import tool
 from onetool.transports.mcp.mcp_server import OneToolServer
@@ -88,7 +88,7 @@ def beside(app: App, mode: str) -> Iterator[Connection]:
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     home = tmp_path_factory.mktemp("home")
     configure(home, yaml.safe_dump({"snippets": SNIPPETS}, sort_keys=False))
-    with connected(home, request.param) as client:
+    with connect(home, request.param) as client:
         yield client
 
 
@@ -105,7 +105,7 @@ def test_the_server_says_that_it_has_resources_and_prompts(client: Connection) -
 def test_the_list_of_all_tools_comes_first_and_then_each_tool(client: Connection) -> None:
     first, *others = all_of(client, "resources")
     assert first.uri == "ot://tools"
-    names = yaml.safe_load(blocks(client.run("ot.tools(info='list')"))[0])
+    names = yaml.safe_load(get_texts(client.run("ot.tools(info='list')"))[0])
     assert [resource.name for resource in others] == names
     assert {resource.mime_type for resource in others} == {"text/markdown"}
 
@@ -118,12 +118,12 @@ def test_there_is_one_template_and_it_leads_to_a_tool(client: Connection) -> Non
 
 
 def test_the_resource_of_all_tools_says_what_ot_tools_says(client: Connection) -> None:
-    assert text_of(client, "ot://tools") == blocks(client.run("ot.tools()"))[0]
+    assert text_of(client, "ot://tools") == get_texts(client.run("ot.tools()"))[0]
 
 
 def test_the_resource_of_a_tool_says_what_ot_help_says(client: Connection) -> None:
     for name in ("machine.disk", "ot.result"):
-        said = blocks(client.run(f"ot.help(query={name!r}, info='full')"))[0]
+        said = get_texts(client.run(f"ot.help(query={name!r}, info='full')"))[0]
         assert text_of(client, f"ot://tool/{name}") == said
 
 
@@ -177,7 +177,7 @@ def named_tools(names: list[str]) -> Iterator[Any]:
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_names_with_odd_characters_can_be_read_by_the_address_that_is_listed(mode: str) -> None:
-    with opened(tools=named_tools(ODD_NAMES)) as app, beside(app, mode) as client:
+    with open_app(tools=named_tools(ODD_NAMES)) as app, beside(app, mode) as client:
         listed: dict[str, Resource] = {resource.name: resource for resource in all_of(client, "resources")}
         for name in ODD_NAMES:
             assert unquote(listed[name].uri) == f"ot://tool/{name}"
@@ -188,7 +188,7 @@ def test_names_with_odd_characters_can_be_read_by_the_address_that_is_listed(mod
 @pytest.mark.parametrize("mode", ERAS)
 def test_more_tools_than_fit_on_a_page_come_in_several(mode: str) -> None:
     names = [f"many.tool{number:04}" for number in range(1200)]
-    with opened(tools=named_tools(names)) as app, beside(app, mode) as client:
+    with open_app(tools=named_tools(names)) as app, beside(app, mode) as client:
         first = asked(client, "list_resources")
         assert first.next_cursor is not None
         assert len(first.resources) < 600
@@ -200,7 +200,7 @@ def test_more_tools_than_fit_on_a_page_come_in_several(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_tool_that_comes_or_goes_is_listed_or_not(mode: str) -> None:
-    with opened() as app, beside(app, mode) as client:
+    with open_app() as app, beside(app, mode) as client:
         (late,) = named_tools(["late.tool"])
         app.portal.call(app.onetool.bus.register_tool, late)
         assert "late.tool" in [resource.name for resource in all_of(client, "resources")]
@@ -226,21 +226,21 @@ def test_there_is_one_prompt_for_each_snippet(client: Connection) -> None:
 def test_a_prompt_is_the_code_that_the_snippet_becomes(client: Connection) -> None:
     text = prompted(client, "greet", {"who": "you", "loud": "true"})
     code = text.partition("```python\n")[2].partition("\n```")[0]
-    assert blocks(client.run(code)) == ["Hello you!"]
-    assert blocks(client.run("$greet who=you loud=true")) == ["Hello you!"]
+    assert get_texts(client.run(code)) == ["Hello you!"]
+    assert get_texts(client.run("$greet who=you loud=true")) == ["Hello you!"]
 
 
 def test_a_value_of_a_prompt_never_becomes_code(client: Connection) -> None:
     hostile = "' + str(1 / 0) + '"
     code = prompted(client, "greet", {"who": hostile}).partition("```python\n")[2].partition("\n```")[0]
-    assert blocks(client.run(code)) == [f"Hello {hostile}"]
+    assert get_texts(client.run(code)) == [f"Hello {hostile}"]
 
 
 def test_the_fence_around_a_prompt_is_longer_than_those_in_it(client: Connection) -> None:
     text = prompted(client, "fenced")
     assert text.partition("````python\n")[2].partition("\n````")[0] == SNIPPETS["fenced"]["body"]
     code = text[text.index("````") :]
-    assert blocks(client.run(code)) == ["\n```\ninside\n```\n"]
+    assert get_texts(client.run(code)) == ["\n```\ninside\n```\n"]
 
 
 def test_a_prompt_is_found_with_its_dollar_too(client: Connection) -> None:
@@ -267,7 +267,7 @@ def test_a_wrong_prompt_says_what_is_right(
 @pytest.mark.parametrize("mode", ERAS)
 def test_more_prompts_than_fit_on_a_page_come_in_several(mode: str) -> None:
     snippets = {f"s{number:04}": {"body": str(number)} for number in range(1100)}
-    with opened({"snippets": snippets}) as app, beside(app, mode) as client:
+    with open_app({"snippets": snippets}) as app, beside(app, mode) as client:
         assert asked(client, "list_prompts").next_cursor is not None
         assert [prompt.name for prompt in all_of(client, "prompts")] == sorted(snippets)
 
@@ -278,11 +278,11 @@ def test_more_prompts_than_fit_on_a_page_come_in_several(mode: str) -> None:
 @pytest.mark.parametrize("mode", ERAS)
 def test_both_follow_a_reload_and_stay_as_they_are_after_a_bad_one(tmp_path: Path, mode: str) -> None:
     configure(tmp_path, "snippets: {one: {body: '1'}}")
-    with connected(tmp_path, mode) as client:
+    with connect(tmp_path, mode) as client:
         assert [prompt.name for prompt in all_of(client, "prompts")] == ["one"]
         assert "https://example.org/" not in text_of(client, "ot://tool/machine.disk")
         configure(tmp_path, "{snippets: {two: {body: '2'}}, docs_url: 'https://example.org/'}")
-        assert blocks(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
+        assert get_texts(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
         configure(tmp_path, "snippets: [")
         assert client.run("ot.reload()").is_error
         assert [prompt.name for prompt in all_of(client, "prompts")] == ["two"]
@@ -291,13 +291,13 @@ def test_both_follow_a_reload_and_stay_as_they_are_after_a_bad_one(tmp_path: Pat
 
 
 def test_without_snippets_there_are_no_prompts(tmp_path: Path) -> None:
-    with connected(tmp_path) as client:
+    with connect(tmp_path) as client:
         assert all_of(client, "prompts") == []
         assert "unknown snippet $greet. Snippets: none." in refused(client, "get_prompt", "greet")
 
 
 def test_a_wrong_configuration_leaves_resources_and_no_prompts(tmp_path: Path) -> None:
     configure(tmp_path, "snipets: {}")
-    with connected(tmp_path) as client:
+    with connect(tmp_path) as client:
         assert all_of(client, "prompts") == []
         assert text_of(client, "ot://tool/machine.disk").startswith("# machine.disk\n")

@@ -13,9 +13,9 @@ import httpx2
 import pytest
 from mcp.server.streamable_http import EventMessage, EventStore
 from mcp_types import JSONRPCNotification
-from tests.conformance_support import Published, publishing
+from tests.conformance_support import Published, publish
 from tests.e2e.test_mcp_http import SETTINGS, bearer, session
-from tests.support import PATIENCE, eventually
+from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.transports.http.mcp_endpoint import ReplayBuffer
 
@@ -60,7 +60,7 @@ class Relay:
         self._listening.close()
         self.cut()
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT_SECONDS)
 
 
 def _hang_up(*ends: socket.socket) -> None:
@@ -71,7 +71,7 @@ def _hang_up(*ends: socket.socket) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Published]:
-    with publishing(tmp_path, SETTINGS) as published:
+    with publish(tmp_path, SETTINGS) as published:
         yield published
 
 
@@ -153,7 +153,7 @@ def test_the_session_of_another_agent_is_not_there(server: Published) -> None:
     ada = in_session(server, "ada")
     ((first, _), _) = answered(server, ada)
     asked = {**ada, **bearer("bob"), "accept": "text/event-stream", "last-event-id": first}
-    assert httpx2.get(f"{server.url}/mcp", headers=asked, timeout=PATIENCE, trust_env=False).status_code == 404
+    assert httpx2.get(f"{server.url}/mcp", headers=asked, timeout=TIMEOUT_SECONDS, trust_env=False).status_code == 404
 
 
 # --- how much of the past is kept ----------------------------------------------------------------------------------

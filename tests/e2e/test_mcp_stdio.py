@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from tests.support import (
-    PATIENCE,
     PROGRAM,
     THREE_LINES,
+    TIMEOUT_SECONDS,
     Connection,
-    Watch,
-    Wire,
-    blocks,
+    ProcessWatch,
+    RawClient,
     configure,
-    connected,
+    connect,
     environment,
     eventually,
-    family,
-    scratch_of,
+    get_texts,
+    list_descendants,
+    scratch_directory,
 )
 from tests.workers_support import is_alive
 
@@ -39,13 +39,13 @@ ENDLESS = "import os, time\nopen('pid', 'w').write(f'{os.getpid()}.')\nwhile Tru
 
 @pytest.fixture(scope="module", params=["auto", "legacy"])
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
-    with connected(tmp_path_factory.mktemp("home"), request.param) as client:
+    with connect(tmp_path_factory.mktemp("home"), request.param) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
-    with Wire(tmp_path_factory.mktemp("home")) as wire:
+def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
+    with RawClient(tmp_path_factory.mktemp("home")) as wire:
         yield wire
 
 
@@ -54,7 +54,7 @@ def process_of_endless_run(home: Path) -> int:
     notes: list[str] = []
 
     def noted() -> bool:
-        notes[:] = [note.read_text("ascii") for note in scratch_of(home).glob("onetool-*/*/pid")]
+        notes[:] = [note.read_text("ascii") for note in scratch_directory(home).glob("onetool-*/*/pid")]
         return bool(notes) and notes[0].endswith(".")
 
     assert eventually(noted)
@@ -93,19 +93,19 @@ def test_description_and_instructions_are_short_and_sufficient(client: Connectio
 def test_an_answer_is_the_value_as_text(client: Connection) -> None:
     result = client.run("{'é': [1, None]}")
     assert not result.is_error
-    assert blocks(result) == ['{"é":[1,null]}']
+    assert get_texts(result) == ['{"é":[1,null]}']
     assert result.structured_content is None
 
 
 def test_printed_text_is_the_first_block(client: Connection) -> None:
-    assert blocks(client.run("print('one')\nprint('two')\n{'n': 3}")) == ["one\ntwo\n", '{"n":3}']
-    assert blocks(client.run("print('alone')")) == ["alone\n"]
+    assert get_texts(client.run("print('one')\nprint('two')\n{'n': 3}")) == ["one\ntwo\n", '{"n":3}']
+    assert get_texts(client.run("print('alone')")) == ["alone\n"]
 
 
 def test_a_failed_run_is_an_error_result(client: Connection) -> None:
     result = client.run("print('before')\nx = 0\n1 / x")
     assert result.is_error
-    assert blocks(result) == ["before\n", "ZeroDivisionError: division by zero\n  line 3: 1 / x"]
+    assert get_texts(result) == ["before\n", "ZeroDivisionError: division by zero\n  line 3: 1 / x"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_bad_call_is_a_clear_error(
 ) -> None:
     result = client.call(name, arguments)
     assert result.is_error
-    assert words in blocks(result)[0]
+    assert words in get_texts(result)[0]
 
 
 # --- runs that take time -----------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_long_run_reports_its_progress(client: Connection) -> None:
 
     async def run() -> list[str]:
         code = "import time\not.version()\ntime.sleep(2.4)\n'done'"
-        return blocks(await client.client.call_tool("run", {"command": code}, progress_callback=report))
+        return get_texts(await client.client.call_tool("run", {"command": code}, progress_callback=report))
 
     assert client.portal.call(run) == ["done"]
     assert [round(progress) for progress, _ in reports[:2]] == [1, 2]
@@ -160,7 +160,7 @@ def test_what_a_run_prints_is_told_as_it_comes(client: Connection) -> None:
             told.append((time.time(), message or ""))
 
     async def run() -> list[str]:
-        return blocks(await client.client.call_tool("run", {"command": THREE_LINES}, progress_callback=report))
+        return get_texts(await client.client.call_tool("run", {"command": THREE_LINES}, progress_callback=report))
 
     printed, value = client.portal.call(run)
     times = list(map(float, printed.split()))
@@ -184,24 +184,24 @@ async def _messages_of_a_flood(client: Connection) -> int:
     return len(lengths)
 
 
-def test_nobody_is_told_of_progress_unasked(wire: Wire) -> None:
+def test_nobody_is_told_of_progress_unasked(wire: RawClient) -> None:
     assert wire.run("import time\ntime.sleep(1.3)\n'done'")["result"]["content"][0]["text"] == "done"
 
 
 def test_a_cancelled_run_is_ended(client: Connection) -> None:
     run = client.start(ENDLESS)
-    with Watch([process_of_endless_run(client.home)]) as watch:
-        assert blocks(client.run("'meanwhile'")) == ["meanwhile"]
+    with ProcessWatch([process_of_endless_run(client.home)]) as watch:
+        assert get_texts(client.run("'meanwhile'")) == ["meanwhile"]
         run.cancel()
         assert watch.all_ended()
-    assert blocks(client.run("'afterwards'")) == ["afterwards"]
-    assert eventually(lambda: not list(scratch_of(client.home).glob("onetool-*/*/pid")))
+    assert get_texts(client.run("'afterwards'")) == ["afterwards"]
+    assert eventually(lambda: not list(scratch_directory(client.home).glob("onetool-*/*/pid")))
 
 
 # --- clients with bad manners ------------------------------------------------------------------------------
 
 
-def answers_to(wire: Wire, line: bytes) -> list[dict[str, Any]]:
+def answers_to(wire: RawClient, line: bytes) -> list[dict[str, Any]]:
     """What the server says to a line, before it answers the next one."""
     wire.send(line)
     ping = wire.ask("ping")
@@ -220,7 +220,7 @@ def answers_to(wire: Wire, line: bytes) -> list[dict[str, Any]]:
         ("tools/call", {"arguments": {"command": "1"}}, -32602),
     ],
 )
-def test_a_request_that_makes_no_sense_is_an_error(wire: Wire, method: str, params: Any, code: int) -> None:
+def test_a_request_that_makes_no_sense_is_an_error(wire: RawClient, method: str, params: Any, code: int) -> None:
     assert wire.request(method, params)["error"]["code"] == code
     assert wire.run("1 + 1")["result"]["content"][0]["text"] == "2"
 
@@ -237,7 +237,7 @@ def test_a_request_that_makes_no_sense_is_an_error(wire: Wire, method: str, para
         b"\xff\xfe\x00",
     ],
 )
-def test_a_line_that_is_no_message_is_an_error(wire: Wire, line: bytes) -> None:
+def test_a_line_that_is_no_message_is_an_error(wire: RawClient, line: bytes) -> None:
     (answer,) = answers_to(wire, line)
     assert answer["error"]["code"] in {-32700, -32600}
     assert answer["error"]["message"]
@@ -245,12 +245,12 @@ def test_a_line_that_is_no_message_is_an_error(wire: Wire, line: bytes) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"   "])
-def test_an_empty_line_is_passed_over(wire: Wire, line: bytes) -> None:
+def test_an_empty_line_is_passed_over(wire: RawClient, line: bytes) -> None:
     assert answers_to(wire, line) == []
 
 
 @pytest.mark.parametrize("text", [b"'\xff'", b"'\xc3('", b"'\\ud800'"], ids=["not UTF-8", "cut UTF-8", "half a pair"])
-def test_text_that_is_no_unicode_is_an_error(wire: Wire, text: bytes) -> None:
+def test_text_that_is_no_unicode_is_an_error(wire: RawClient, text: bytes) -> None:
     """Nothing is run that the client did not write, and no client waits for ever."""
     head = b'{"jsonrpc": "2.0", "id": "bad", "method": "tools/call", "params": '
     line = head + b'{"name": "run", "arguments": {"command": "' + text + b'"}}}'
@@ -260,7 +260,7 @@ def test_text_that_is_no_unicode_is_an_error(wire: Wire, text: bytes) -> None:
     assert "error" in answer or answer["result"]["isError"]
 
 
-def test_the_server_survives_all_that(wire: Wire) -> None:
+def test_the_server_survives_all_that(wire: RawClient) -> None:
     for line in (b"garbage", b"\xff", b"{}", b"[1, 2]", b"\0", b"9" * 100_000):
         wire.send(line)
     ping = wire.ask("ping")
@@ -270,30 +270,30 @@ def test_the_server_survives_all_that(wire: Wire) -> None:
     assert wire.process.poll() is None
 
 
-def hang_up(wire: Wire) -> None:
+def hang_up(wire: RawClient) -> None:
     wire.hang_up()
 
 
-def terminate(wire: Wire) -> None:
+def terminate(wire: RawClient) -> None:
     wire.process.terminate()
 
 
-def kill(wire: Wire) -> None:
+def kill(wire: RawClient) -> None:
     wire.process.kill()
 
 
 @pytest.mark.parametrize("vanish", [hang_up, terminate, kill])
-def test_nothing_is_left_of_a_run_nobody_waits_for(tmp_path: Path, vanish: Callable[[Wire], None]) -> None:
-    with Wire(tmp_path) as wire:
+def test_nothing_is_left_of_a_run_nobody_waits_for(tmp_path: Path, vanish: Callable[[RawClient], None]) -> None:
+    with RawClient(tmp_path) as wire:
         wire.ask("tools/call", {"name": "run", "arguments": {"command": ENDLESS}})
         cell = process_of_endless_run(tmp_path)
-        processes = family(wire.process.pid)
+        processes = list_descendants(wire.process.pid)
         assert cell in processes
         assert len(processes) >= 3  # the server, its zygote and a cell
-        with Watch(processes) as watch:
+        with ProcessWatch(processes) as watch:
             vanish(wire)
             assert watch.all_ended()
-    assert eventually(lambda: not list(scratch_of(tmp_path).iterdir()))
+    assert eventually(lambda: not list(scratch_directory(tmp_path).iterdir()))
 
 
 # --- tools with bad manners --------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ asyncio.run(main())
 
 def test_stray_output_never_reaches_the_protocol(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY, encoding="utf-8")
-    with Wire(tmp_path, [sys.executable, str(tmp_path / "noisy.py")]) as wire:
+    with RawClient(tmp_path, [sys.executable, str(tmp_path / "noisy.py")]) as wire:
         for _ in range(2):
             assert wire.run("noisy.tool()")["result"]["content"] == [{"type": "text", "text": "read: ''"}]
         assert answers_to(wire, b"") == []
@@ -337,29 +337,29 @@ def test_stray_output_never_reaches_the_protocol(tmp_path: Path) -> None:
 
 def test_a_wrong_configuration_does_not_keep_it_from_starting(tmp_path: Path) -> None:
     configure(tmp_path, "execution:\n  timout: 5\n")
-    with connected(tmp_path) as client:
+    with connect(tmp_path) as client:
         refused = client.run("1 + 1")
         assert refused.is_error
-        assert re.search(r"onetool\.yaml:2: .*timout.*\nHint: write timeout", blocks(refused)[0])
+        assert re.search(r"onetool\.yaml:2: .*timout.*\nHint: write timeout", get_texts(refused)[0])
         health = client.run("ot.health()")
         assert not health.is_error
-        assert "timout" in blocks(health)[0]
+        assert "timout" in get_texts(health)[0]
         assert not client.run("ot.help()").is_error
         assert not client.run("```python\not.help(query='machine.disk')\n```").is_error
         reload = client.run("ot.reload()")
         assert reload.is_error
-        assert "timout" in blocks(reload)[0]
+        assert "timout" in get_texts(reload)[0]
         configure(tmp_path, "execution:\n  timeout: 5\n")
-        assert blocks(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
-        assert blocks(client.run("1 + 1")) == ["2"]
+        assert get_texts(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
+        assert get_texts(client.run("1 + 1")) == ["2"]
 
 
 def test_a_reload_that_fails_keeps_what_was(tmp_path: Path) -> None:
     configure(tmp_path, "aliases: {say: ot.version}")
-    with connected(tmp_path) as client:
+    with connect(tmp_path) as client:
         configure(tmp_path, "aliases: [say")
         assert client.run("ot.reload()").is_error
-        assert blocks(client.run("say()")) == [__version__]
+        assert get_texts(client.run("say()")) == [__version__]
 
 
 # --- after a good day ----------------------------------------------------------------------------------------
@@ -369,15 +369,15 @@ def test_a_reload_that_fails_keeps_what_was(tmp_path: Path) -> None:
 def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a server that has done its work and was left in peace."""
     home = tmp_path_factory.mktemp("past")
-    with connected(home) as client:
-        assert blocks(client.run("open('kept', 'w').write('x')\n'done'")) == ["done"]
-        assert blocks(client.run("import os\nos.write(2, b'stray')\nprint(1)\n2")) == ["1\n", "2"]
+    with connect(home) as client:
+        assert get_texts(client.run("open('kept', 'w').write('x')\n'done'")) == ["done"]
+        assert get_texts(client.run("import os\nos.write(2, b'stray')\nprint(1)\n2")) == ["1\n", "2"]
         assert client.run("ot.version()\nmachine.now()\n1 / 0").is_error
     return home
 
 
 def test_a_client_that_leaves_in_peace_leaves_nothing(past: Path) -> None:
-    assert list(scratch_of(past).iterdir()) == []
+    assert list(scratch_directory(past).iterdir()) == []
 
 
 def test_standard_error_stays_silent(past: Path) -> None:
@@ -396,7 +396,7 @@ def test_the_log_tells_what_ran(past: Path) -> None:
 
 
 @pytest.mark.parametrize("ident", [7, "seven"])
-def test_a_message_that_is_too_large_is_rejected_and_the_server_goes_on(wire: Wire, ident: object) -> None:
+def test_a_message_that_is_too_large_is_rejected_and_the_server_goes_on(wire: RawClient, ident: object) -> None:
     wire.send({"jsonrpc": "2.0", "id": ident, "method": "tools/list", "params": {"x": "y" * (17 << 20)}})
     answer = wire.receive()
     assert (answer["id"], answer["error"]["code"]) == (ident, -32600)
@@ -405,14 +405,14 @@ def test_a_message_that_is_too_large_is_rejected_and_the_server_goes_on(wire: Wi
 
 
 def test_after_the_end_of_input_nothing_is_written_and_what_runs_is_ended(tmp_path: Path) -> None:
-    with Wire(tmp_path) as wire:
+    with RawClient(tmp_path) as wire:
         wire.request("tools/list")
         wire.ask("tools/call", {"name": "run", "arguments": {"command": ENDLESS}})
         process = process_of_endless_run(tmp_path)
         wire.ask("tools/call", {"name": "run", "arguments": {"command": "import time\ntime.sleep(0.5)\n1 + 1"}})
         assert wire.process.stdin is not None
         wire.process.stdin.close()
-        assert wire.process.wait(PATIENCE) == 0
+        assert wire.process.wait(TIMEOUT_SECONDS) == 0
         assert wire.process.stdout is not None
         assert wire.process.stdout.read() == b""
     assert eventually(lambda: not is_alive(process))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cells_support import NIGHTLY
 from tests.e2e.test_hostile_results import FORGE
-from tests.support import Connection, attack, blocks, configure, connected
+from tests.support import Connection, configure, connect, get_texts, run_attack
 from tests.workers_support import write_pack
 
 FLOODING = Path(__file__).parent / "servers" / "flooding.py"
@@ -116,7 +116,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     configure(home, json.dumps({"servers": servers, "execution": execution}))
     write_pack(home / ".onetool", "hostile", HOSTILE_PACK)
     try:
-        with connected(home) as client:
+        with connect(home) as client:
             client.run("web.flood(kind='?')")  # what is loaded at the first use delays others once
             yield client
     finally:
@@ -127,12 +127,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
 @pytest.mark.parametrize("flood", CELL_FLOODS)
 def test_a_run_that_floods_is_cut_off_and_delays_nobody(client: Connection, flood: str) -> None:
     code, reason = CELL_FLOODS[flood]
-    assert reason in attack(client, f"{FORGE}{code}{PAUSE}")
+    assert reason in run_attack(client, f"{FORGE}{code}{PAUSE}")
 
 
 @pytest.mark.parametrize("flood", ALLOWED_FLOODS)
 def test_the_worst_that_is_allowed_delays_nobody(client: Connection, flood: str) -> None:
-    assert attack(client, f"{FORGE}{ALLOWED_FLOODS[flood]}") == "sent"
+    assert run_attack(client, f"{FORGE}{ALLOWED_FLOODS[flood]}") == "sent"
 
 
 # --- workers -----------------------------------------------------------------------------------------------
@@ -140,30 +140,32 @@ def test_the_worst_that_is_allowed_delays_nobody(client: Connection, flood: str)
 
 @pytest.mark.parametrize("kind", ["values", "bytes", "deep", "notifications", "answers", "pieces", "kinds"])
 def test_a_worker_that_floods_is_replaced_and_delays_nobody(client: Connection, kind: str) -> None:
-    assert "failed: it sent" in attack(client, f"hostile.flood(kind={kind!r})")
-    assert blocks(client.run("hostile.give(count=1)")) == ["[[]]"]
+    assert "failed: it sent" in run_attack(client, f"hostile.flood(kind={kind!r})")
+    assert get_texts(client.run("hostile.give(count=1)")) == ["[[]]"]
 
 
 def test_a_large_result_of_a_worker_arrives_and_delays_nobody(client: Connection) -> None:
-    assert attack(client, "len(hostile.give(count=3_000_000))") == "3000000"
-    assert attack(client, "len(hostile.give_text(size=2_500_000)['text'])") == "2500000"
+    assert run_attack(client, "len(hostile.give(count=3_000_000))") == "3000000"
+    assert run_attack(client, "len(hostile.give_text(size=2_500_000)['text'])") == "2500000"
 
 
 def test_a_large_result_that_is_not_json_is_an_error_and_forges_no_other_answer(client: Connection) -> None:
-    assert blocks(client.run("try: hostile.broken()\nexcept ToolError as error: said = str(error)\n[said, 1 + 1]")) == [
-        '["the tool returned a result that is not valid JSON",2]'
-    ]
+    assert get_texts(
+        client.run("try: hostile.broken()\nexcept ToolError as error: said = str(error)\n[said, 1 + 1]")
+    ) == ['["the tool returned a result that is not valid JSON",2]']
 
 
 def test_large_arguments_arrive(client: Connection) -> None:
     code = "hostile.take(rows=[['x' * 2000, n] for n in range(2000)], text='é' * 600_000)"
-    assert blocks(client.run(code)) == ["[2000,600000]"]
-    assert "ArgumentError: the arguments have" in blocks(client.run("hostile.take(rows=[], text='x' * 9_000_000)"))[0]
+    assert get_texts(client.run(code)) == ["[2000,600000]"]
+    assert (
+        "ArgumentError: the arguments have" in get_texts(client.run("hostile.take(rows=[], text='x' * 9_000_000)"))[0]
+    )
 
 
 def test_a_key_error_of_a_worker_is_shown_as_python_shows_it(client: Connection) -> None:
-    assert blocks(client.run("hostile.key()"))[0].startswith("KeyError: 'k'\n")
-    assert blocks(client.run("try: hostile.key()\nexcept KeyError as error: key = error.args[0]\nkey")) == ["k"]
+    assert get_texts(client.run("hostile.key()"))[0].startswith("KeyError: 'k'\n")
+    assert get_texts(client.run("try: hostile.key()\nexcept KeyError as error: key = error.args[0]\nkey")) == ["k"]
 
 
 # --- upstream servers --------------------------------------------------------------------------------------
@@ -193,27 +195,27 @@ FLOODS = [
 
 @pytest.mark.parametrize(("server", "kind"), FLOODS)
 def test_a_server_that_floods_fails_one_call_and_delays_nobody(client: Connection, server: str, kind: str) -> None:
-    assert TOO_LARGE[kind] in attack(client, f"{server}{kind}')")
-    assert blocks(client.run(f"{server}small')")) == ["small"]
+    assert TOO_LARGE[kind] in run_attack(client, f"{server}{kind}')")
+    assert get_texts(client.run(f"{server}small')")) == ["small"]
 
 
 @pytest.mark.parametrize("server", TRANSPORTS)
 def test_large_results_of_servers_arrive_and_delay_nobody(client: Connection, server: str) -> None:
-    assert attack(client, f"len({server}text'))") == str(5 << 20)
-    assert attack(client, f"{server}json')[-1]") == '{"id":199999,"name":"x"}'
-    assert attack(client, f"{server}almost json')[:4]") == "[1,1"
-    assert attack(client, f"{server}large noise')") == "after the noise"
+    assert run_attack(client, f"len({server}text'))") == str(5 << 20)
+    assert run_attack(client, f"{server}json')[-1]") == '{"id":199999,"name":"x"}'
+    assert run_attack(client, f"{server}almost json')[:4]") == "[1,1"
+    assert run_attack(client, f"{server}large noise')") == "after the noise"
 
 
 def test_lines_that_are_not_messages_are_passed_over(client: Connection) -> None:
-    assert attack(client, "piped.flood(kind=':noise')") == "after the noise"
+    assert run_attack(client, "piped.flood(kind=':noise')") == "after the noise"
 
 
 def test_a_message_that_answers_nobody_ends_the_connection_and_the_next_call_works(client: Connection) -> None:
-    assert "NetworkError: piped went away" in attack(client, "piped.flood(kind=':no id')")
-    assert blocks(client.run("piped.flood(kind=':small')")) == ["small"]
+    assert "NetworkError: piped went away" in run_attack(client, "piped.flood(kind=':no id')")
+    assert get_texts(client.run("piped.flood(kind=':small')")) == ["small"]
 
 
 def test_a_compressed_response_is_rejected(client: Connection) -> None:
-    assert "compressed" in attack(client, "web.flood(kind='gzip:small')")
-    assert blocks(client.run("web.flood(kind='json:small')")) == ["small"]
+    assert "compressed" in run_attack(client, "web.flood(kind='gzip:small')")
+    assert get_texts(client.run("web.flood(kind='json:small')")) == ["small"]

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 from mcp import MCPError
-from tests.support import PROGRAM, App, Connection, blocks, command_line, configure, connected, opened
+from tests.support import PROGRAM, App, Connection, configure, connect, get_texts, open_app, run_cli
 
 from onetool._tool import tool
 from onetool.errors import ToolError, ToolTimeout
@@ -148,7 +148,7 @@ def through(app: App, cases: Cases, agent: str = "default") -> Iterator[Entry]:
 def over(client: Connection, cases: Iterable[tuple[str, object]]) -> Iterator[Entry]:
     for title, command in cases:
         result = client.run(command)
-        text = named("\n".join(blocks(result)), client.home)
+        text = named("\n".join(get_texts(result)), client.home)
         yield Entry(title, command if isinstance(command, str) else f"command={command!r}", text, _kind(result))
 
 
@@ -157,7 +157,7 @@ def _kind(result: Any) -> str:
 
 
 def typed(home: Path, title: str, *arguments: str) -> Entry:
-    done = command_line(home, *arguments)
+    done = run_cli(home, *arguments)
     text = named("\n".join(part.rstrip("\n") for part in (done.stdout, done.stderr) if part), home)
     return Entry(title, shlex.join(["onetool", *arguments]), text, f"status {done.returncode}", "shell")
 
@@ -176,10 +176,10 @@ def named(text: str, folder: Path | None) -> str:
 
 def what_was_sent(home: Path) -> Iterator[Entry]:
     configure(home, "execution: {max_command_bytes: 500}")
-    with connected(home) as client:
+    with connect(home) as client:
         for title, name, arguments in NO_COMMANDS:
             result = client.call(name, arguments)
-            yield Entry(title, f"{name}({arguments})", named("\n".join(blocks(result)), home), _kind(result))
+            yield Entry(title, f"{name}({arguments})", named("\n".join(get_texts(result)), home), _kind(result))
         yield from over(client, COMMANDS)
 
 
@@ -199,7 +199,7 @@ COMMANDS: tuple[tuple[str, object], ...] = (
 
 
 def code_that_is_wrong(_home: Path) -> Iterator[Entry]:
-    with opened(tools=TOOLS) as app:
+    with open_app(tools=TOOLS) as app:
         yield from through(app, WRONG_CODE)
 
 
@@ -232,7 +232,7 @@ WRONG_CODE = (
 
 
 def calls_that_are_wrong(_home: Path) -> Iterator[Entry]:
-    with opened(tools=TOOLS) as app:
+    with open_app(tools=TOOLS) as app:
         yield from through(app, WRONG_CALLS)
 
 
@@ -259,10 +259,10 @@ WRONG_CALLS = (
 
 
 def more_than_a_run_may(_home: Path) -> Iterator[Entry]:
-    with opened({"execution": {"memory_mb": 256}}) as app:
+    with open_app({"execution": {"memory_mb": 256}}) as app:
         yield from through(app, TOO_MUCH)
     narrow = {"timeout": 2, "max_tool_calls": 3, "max_output_bytes": 10_000}
-    with opened({"execution": narrow}) as app:
+    with open_app({"execution": narrow}) as app:
         yield from through(app, NARROW)
 
 
@@ -303,16 +303,16 @@ NARROW = (
 
 
 def large_results(_home: Path) -> Iterator[Entry]:
-    with opened({"output": {"max_inline_size": 1500, "preview_lines": 2}}) as app:
+    with open_app({"output": {"max_inline_size": 1500, "preview_lines": 2}}) as app:
         yield from through(app, LARGE)
         handle = re.findall(r"[0-9a-f]{32}", app.run("[{'file': 'a.py', 'line': n} for n in range(100)]").text)[0]
         for title, command in LOOKS:
             yield answered(title, command, app.run(command.replace("HANDLE", handle)))
-    with opened({"output": {"max_inline_size": 400, "result_ttl": 0.01}}) as app:
+    with open_app({"output": {"max_inline_size": 400, "result_ttl": 0.01}}) as app:
         handle = re.findall(r"[0-9a-f]{32}", app.run("'x' * 1000").text)[0]
         for title, command in EXPIRED:
             yield answered(title, command, app.run(command.replace("HANDLE", handle)))
-    with opened({"output": {"max_inline_size": 400}}) as app:
+    with open_app({"output": {"max_inline_size": 400}}) as app:
         (app.onetool.folders.data / "tmp").write_text("", encoding="utf-8")
         yield from through(app, NOWHERE)
 
@@ -347,7 +347,7 @@ NOWHERE = (("A large result that cannot be kept", "'x' * 1000"),)
 
 
 def finding_things(_home: Path) -> Iterator[Entry]:
-    with opened(SHORTCUTS, tools=TOOLS) as app:
+    with open_app(SHORTCUTS, tools=TOOLS) as app:
         yield from through(app, FINDING)
 
 
@@ -385,7 +385,7 @@ SHORTCUTS: Mapping[str, Any] = {
 
 
 def shortcuts(_home: Path) -> Iterator[Entry]:
-    with opened(SHORTCUTS, tools=TOOLS) as app:
+    with open_app(SHORTCUTS, tools=TOOLS) as app:
         yield from through(app, SHORT)
 
 
@@ -422,13 +422,13 @@ SHORT = (
 def notes_and_numbers(_home: Path) -> Iterator[Entry]:
     topics = [{"pattern": "notes", "file": "notes.yaml"}, {"pattern": "taken:*", "file": "taken.yaml"}]
     writer = {"permissions": ["read", "write"]}
-    with opened({"notify": {"topics": topics}, "agents": {"writer": writer}}) as app:
+    with open_app({"notify": {"topics": topics}, "agents": {"writer": writer}}) as app:
         (app.onetool.folders.data / "taken.yaml").mkdir()
         yield from through(app, NOTES)
         yield from through(app, REPORTS, "writer")
-    with opened({"stats": {"enabled": False}}) as app:
+    with open_app({"stats": {"enabled": False}}) as app:
         yield from through(app, [("Statistics that are disabled", "ot.stats()")])
-    with opened() as app:
+    with open_app() as app:
         file = app.onetool.stores.stats_file
         file.parent.mkdir(parents=True)
         file.write_bytes(b"no database, and never was one" * 100)
@@ -456,7 +456,7 @@ DAMAGED = (
 
 def configuration(home: Path) -> Iterator[Entry]:
     configure(home, "execution:\n  timout: 5\nalias: {}\nlog_level: loud\n")
-    with connected(home) as client:
+    with connect(home) as client:
         yield from over(client, [("A wrong configuration at the start", "machine.now()")])
         yield from over(client, [("What is wrong", "ot.health()"), ("Read again and still wrong", "ot.reload()")])
         configure(home, "aliases: {d: machine.disk}\n")
@@ -470,7 +470,7 @@ def configuration(home: Path) -> Iterator[Entry]:
 
 def resources_and_prompts(home: Path) -> Iterator[Entry]:
     configure(home, yaml.safe_dump({"snippets": SHORTCUTS["snippets"]}, sort_keys=False))
-    with connected(home) as client:
+    with connect(home) as client:
         for title, method, arguments in ASKED:
             yield asked(client, title, method, arguments)
 
@@ -496,7 +496,7 @@ ASKED: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 
 def untrusted(home: Path) -> Iterator[Entry]:
     configure(home / "project", "aliases: {t: machine.now}\n")
-    with connected(home, command=("env", f"OT_CWD={home / 'project'}", PROGRAM)) as client:
+    with connect(home, command=("env", f"OT_CWD={home / 'project'}", PROGRAM)) as client:
         yield from over(client, [("A folder that nobody has trusted", "1 + 1"), ("Said once", "1 + 1")])
         yield from over(client, [("And found again", "ot.health()['problems']")])
 

@@ -14,7 +14,7 @@ from tests.cells_support import NIGHTLY
 from tests.e2e import naive_filling, naive_model, naive_player, naive_reading
 from tests.e2e.naive_model import Outcome, every_wording, framed, plays, summary
 from tests.e2e.naive_tasks import TASKS, Task
-from tests.support import opened
+from tests.support import open_app
 
 from onetool._tool import tool
 from onetool.search.search_documents import IN_CODE
@@ -68,7 +68,7 @@ def test_without_what_answers_say_to_do_next_nothing_is_found(home: Path) -> Non
 
 def test_the_player_knows_no_tool_by_name() -> None:
     code = "".join(map(inspect.getsource, (naive_model, naive_player, naive_filling, naive_reading)))
-    with opened() as app:
+    with open_app() as app:
         names = [*app.onetool.bus.list_tools(), *IN_CODE]
     assert len(names) > FEWEST_TASKS
     assert not [name for name in names if "." in name and name in code]
@@ -107,12 +107,12 @@ SAID = {"aliases": {"lesson": "desk.class"}, "snippets": {"cry": {"params": {"wo
     ],
 )
 def test_a_search_shows_how_to_call_what_it_finds(query: str, call: str | None) -> None:
-    with opened(SAID, [keyword, letters]) as app:
+    with open_app(SAID, [keyword, letters]) as app:
         assert app.data(f"ot.search(query={query!r}, limit=1)[0].get('call')") == call
 
 
 def test_help_knows_a_snippet_without_its_dollar() -> None:
-    with opened(SAID) as app:
+    with open_app(SAID) as app:
         assert app.value("ot.help(query='cry')") == app.value("ot.help(query='$cry')")
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.bundles_support import new_bundle, store_in, tool_body
+from tests.bundles_support import new_bundle, open_store, tool_body
 from tests.extensions_support import write_pack
-from tests.proxy_support import hostile
-from tests.support import Connection, blocks, configure, connected, environment, opened
+from tests.proxy_support import hostile_server
+from tests.support import Connection, configure, connect, environment, get_texts, open_app
 
 NOW = {"pythonImpl": {"function": "machine.now"}}
 USES = (
@@ -47,8 +47,8 @@ RESERVED = ("map", "proj", "def", "ToolError")
 BUNDLES = (*RESERVED, "srch", "time", "calendar", *(f"h{n}" for n in range(9)), *(f"use{n}" for n in range(len(USES))))
 SETTINGS = {
     "servers": {
-        "len": hostile("echo"),
-        "off": hostile("echo", enabled=False),
+        "len": hostile_server("echo"),
+        "off": hostile_server("echo", enabled=False),
         "gone": {"command": "a-program-that-nobody-has"},
     },
     "aliases": {"print": "machine.disk", "sum": "machine.now", "room": "machine.disk"},
@@ -61,7 +61,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     configure(home, yaml.safe_dump(SETTINGS))
     write_pack(home / ".onetool" / "tools", "list", "def size(of: list) -> int:\n    return len(of)\n")
-    with store_in(home / ".onetool" / "bundles") as store:
+    with open_store(home / ".onetool" / "bundles") as store:
         for slug in BUNDLES:
             store.put_tool(new_bundle(store, slug), "now", "1.0.0", tool_body(**NOW))
     return home
@@ -69,20 +69,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(home: Path) -> Iterator[Connection]:
-    with connected(home) as client:
+    with connect(home) as client:
         yield client
 
 
 def value(client: Connection, code: str) -> str:
     result = client.run(code)
-    assert not result.is_error, blocks(result)
-    return blocks(result)[-1]
+    assert not result.is_error, get_texts(result)
+    return get_texts(result)[-1]
 
 
 def failure(client: Connection, code: str) -> str:
     result = client.run(code)
-    assert result.is_error, blocks(result)
-    return blocks(result)[-1]
+    assert result.is_error, get_texts(result)
+    return get_texts(result)[-1]
 
 
 # --- builtins -----------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_a_stored_pack_is_found_by_any_use_of_its_name(client: Connection) -> No
 def test_a_word_in_a_string_starts_no_server(tmp_path: Path) -> None:
     started = tmp_path / "started"
     server = {"command": sys.executable, "args": ["-c", f"open({str(started)!r}, 'w')"]}
-    with opened({"servers": {"gone": server}}) as app:
+    with open_app({"servers": {"gone": server}}) as app:
         assert app.value("# gone.x\nlen('gone.x is gone')") == "14"
         assert app.value("gone = [1]\ngone.append(2)\ngone") == "[1,2]"
         assert not started.exists()
@@ -194,7 +194,7 @@ MISSPELT = (
 
 def test_an_unknown_name_is_compared_with_all_there_are_in_a_fresh_server(home: Path) -> None:
     write_pack(home / ".onetool" / "tools", "later", "def one() -> int:\n    return 1\n")
-    with connected(home) as fresh:
+    with connect(home) as fresh:
         for code, meant in MISSPELT:
             text = failure(fresh, code)
             assert f"Did you mean {meant}" in text or f" or {meant}?" in text, text
@@ -206,8 +206,10 @@ def test_a_disabled_server_is_said_to_be_disabled(client: Connection) -> None:
 
 
 def test_a_list_of_names_is_bounded(tmp_path: Path) -> None:
-    configure(tmp_path, yaml.safe_dump({"servers": {f"server{n}": hostile("echo", enabled=False) for n in range(30)}}))
-    with connected(tmp_path) as client:
+    configure(
+        tmp_path, yaml.safe_dump({"servers": {f"server{n}": hostile_server("echo", enabled=False) for n in range(30)}})
+    )
+    with connect(tmp_path) as client:
         text = failure(client, "sevrer29.x()")
     assert "and 1" in text
     assert len(text) < 2000

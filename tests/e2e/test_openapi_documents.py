@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.openapi_support import Sampler, build_request, examples, format_violation, github, packages, prism
+from tests.openapi_support import Sampler, build_request, examples, format_violation, github, packages, run_prism
 
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi import to_bundle
@@ -55,7 +55,7 @@ def test_every_operation_of_github_is_a_tool(github_import: BundleImport) -> Non
 
 def test_the_requests_of_githubs_tools_are_accepted(github_import: BundleImport, tmp_path: Path) -> None:
     chosen = [github_import.tools[n * OPERATIONS // SAMPLE][2] for n in range(SAMPLE)]
-    with prism(_write_partial_document(chosen, tmp_path / "github.json")) as validator:
+    with run_prism(_write_partial_document(chosen, tmp_path / "github.json")) as validator:
         found = find_violations(validator, chosen)
     assert not found, "\n".join(found)
 
@@ -86,7 +86,7 @@ def _collect_components(paths: dict[str, Any], components: dict[str, Any]) -> di
 def test_the_requests_of_small_documents_are_accepted(name: str) -> None:
     document = packages() / "@readme" / "oas-examples" / name
     tools = [tool for _, _, tool in to_bundle(document.read_bytes(), server=ANY_HOST).tools]
-    with prism(document) as validator:
+    with run_prism(document) as validator:
         found = find_violations(validator, tools, "/base")
     assert not found, "\n".join(found)
 
@@ -95,7 +95,7 @@ def test_the_validator_accepts_the_pet_store_and_rejects_a_wrong_request() -> No
     document = packages() / "@readme" / "oas-examples" / "3.0" / "json" / "petstore.json"
     tools = {slug: tool for slug, _, tool in to_bundle(document.read_bytes(), server=ANY_HOST).tools}
     wrong = {**tools["add-pet"], "httpImpl": {**tools["add-pet"]["httpImpl"], "body": {"name": "${name}"}}}
-    with prism(document) as validator:
+    with run_prism(document) as validator:
         assert not find_violations(validator, list(tools.values()), "/base")
         assert "photoUrls" in find_violations(validator, [wrong], "/base")[0]
 

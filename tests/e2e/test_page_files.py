@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.rest_support import Rest, code_of, serving
+from tests.rest_support import Rest, get_error_code, serve_app
 
 import onetool.transports
 
@@ -25,7 +25,7 @@ LONGEST = 260  # lines: a file is about one thing
 
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
-    with serving(tmp_path_factory.mktemp("page")) as served:
+    with serve_app(tmp_path_factory.mktemp("page")) as served:
         yield served.rest
 
 
@@ -59,7 +59,7 @@ def test_what_is_large_is_packed_for_who_can_unpack(rest: Rest) -> None:
 def test_a_question_without_content_and_a_wrong_method_are_answered(rest: Rest) -> None:
     answer = rest.client.head("/")
     assert (answer.status_code, answer.content) == (200, b"")
-    assert code_of(rest.client.post("/")) == (405, "method_not_allowed")
+    assert get_error_code(rest.client.post("/")) == (405, "method_not_allowed")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.page_support import PATIENCE, SCRIPT, Visit, screenshots, shop_open, visiting
-from tests.rest_support import Served, http_draft, process
+from tests.page_support import SCRIPT, TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
+from tests.rest_support import ServedApp, http_draft, serve_process
 from tests.support import configure
 
 from onetool.transports.http.tokens import hash_token, new_token
@@ -17,15 +17,15 @@ LARGE = 10_000_000
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with shop_open(tmp_path_factory.mktemp("shop")) as served:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
+    with serve_shop(tmp_path_factory.mktemp("shop")) as served:
         yield served
 
 
 @pytest.fixture
-def visit(browser: Browser, shop: Served, tmp_path: Path) -> Iterator[Visit]:
+def visit(browser: Browser, shop: ServedApp, tmp_path: Path) -> Iterator[Visit]:
     url = f"http://127.0.0.1:{shop.rest.port}"
-    with visiting(browser, url, screenshots(tmp_path)) as found:
+    with open_page(browser, url, screenshot_directory(tmp_path)) as found:
         yield found
 
 
@@ -33,7 +33,7 @@ def is_hacked(page: Page) -> bool:
     return bool(page.evaluate("'hacked' in window"))
 
 
-def test_what_tools_say_is_text_and_never_markup(visit: Visit, shop: Served) -> None:
+def test_what_tools_say_is_text_and_never_markup(visit: Visit, shop: ServedApp) -> None:
     bundle = shop.rest.bundle("evil")
     shop.rest.tool(bundle, "now", **{**http_draft("https://example.com"), "displayName": SCRIPT, "description": SCRIPT})
     page = visit.tool("hostile.words")
@@ -96,7 +96,7 @@ def test_a_result_of_ten_megabytes_is_shown_in_parts(visit: Visit) -> None:
     page.get_by_label("size", exact=True).fill(str(LARGE))
     page.locator("ot-tester .run").click()
     more = page.locator(".long-text button")
-    expect(more).to_contain_text("more characters", timeout=PATIENCE * 1000)
+    expect(more).to_contain_text("more characters", timeout=TIMEOUT_SECONDS * 1000)
     assert page.locator(".long-text pre").evaluate("pre => pre.textContent.length") <= 20_000
     more.click()
     assert page.locator(".long-text pre").evaluate("pre => pre.textContent.length") <= 40_000
@@ -112,7 +112,7 @@ WATCH_LONG_TASKS = """() => {
 }"""
 
 
-def test_the_page_has_a_strict_policy_and_asks_nobody_else(visit: Visit, shop: Served) -> None:
+def test_the_page_has_a_strict_policy_and_asks_nobody_else(visit: Visit, shop: ServedApp) -> None:
     headers = shop.rest.client.get("/").headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -135,26 +135,26 @@ INLINE = """() => new Promise((resolve) => {
 
 
 def test_an_open_page_outlives_a_restart_of_the_server(browser: Browser, tmp_path: Path) -> None:
-    with process(tmp_path) as (server, said):
+    with serve_process(tmp_path) as (server, said):
         url = said["url"]
-        with visiting(browser, url, screenshots(tmp_path)) as visit:
+        with open_page(browser, url, screenshot_directory(tmp_path)) as visit:
             page = visit.go("run")
             page.locator("ot-editor textarea").fill("ot.version()")
             visit.go("activity")
             expect(page.locator("ot-live")).to_contain_text("Nothing has run")
             server.send_signal(signal.SIGTERM)
-            server.wait(PATIENCE)
+            server.wait(TIMEOUT_SECONDS)
             expect(page.get_by_role("alert")).to_contain_text("Cannot reach the server")
             visit.shoot("server-gone")
             visit.go("activity/health")
             expect(page.locator("ot-health")).to_contain_text("onetool serve --http")
-            with process(tmp_path, "--port", str(said["port"])):
-                expect(page.locator("ot-health")).to_contain_text("Isolation", timeout=PATIENCE * 1000)
+            with serve_process(tmp_path, "--port", str(said["port"])):
+                expect(page.locator("ot-health")).to_contain_text("Isolation", timeout=TIMEOUT_SECONDS * 1000)
                 expect(page.locator("p.lost")).to_be_hidden()
                 visit.go("run")
                 expect(page.locator("ot-editor textarea")).to_have_value("ot.version()")
                 page.locator("ot-run .run").click()
-                expect(page.locator(".answered")).to_contain_text("Done", timeout=PATIENCE * 1000)
+                expect(page.locator(".answered")).to_contain_text("Done", timeout=TIMEOUT_SECONDS * 1000)
                 visit.go("activity")
                 expect(page.locator(".runs")).to_contain_text("ot.version()")
             visit.errors[:] = [text for text in visit.errors if "ERR_CONNECTION_REFUSED" not in text]
@@ -163,9 +163,9 @@ def test_an_open_page_outlives_a_restart_of_the_server(browser: Browser, tmp_pat
 def test_an_open_address_asks_for_a_token_and_keeps_it_for_the_tab(browser: Browser, tmp_path: Path) -> None:
     token = new_token()
     configure(tmp_path, f"auth: {{tokens: [{{name: me, hash: {hash_token(token)}, agent: default}}]}}")
-    with process(tmp_path, "--host", "0.0.0.0") as (_, said):
+    with serve_process(tmp_path, "--host", "0.0.0.0") as (_, said):
         url = f"http://127.0.0.1:{said['port']}"
-        with visiting(browser, url, screenshots(tmp_path)) as visit:
+        with open_page(browser, url, screenshot_directory(tmp_path)) as visit:
             page = visit.page
             dialog = page.get_by_role("dialog", name="This server needs a token")
             dialog.get_by_label("Token").fill("ot_wrong")
@@ -191,4 +191,4 @@ def test_a_screen_that_was_never_seen_comes_when_the_network_is_back(visit: Visi
     visit.go("bundles")
     expect(page.locator("main")).to_contain_text("Cannot reach the server")
     page.context.set_offline(False)
-    expect(page.locator("main h1")).to_have_text("Bundles", timeout=PATIENCE * 1000)
+    expect(page.locator("main h1")).to_have_text("Bundles", timeout=TIMEOUT_SECONDS * 1000)

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
-from tests.page_support import PATIENCE, Visit, axe, many, screenshots, shop_open, visiting
-from tests.rest_support import Served, http_draft
+from tests.page_support import (
+    TIMEOUT_SECONDS,
+    Visit,
+    install_axe,
+    make_tools,
+    open_page,
+    screenshot_directory,
+    serve_shop,
+)
+from tests.rest_support import ServedApp, http_draft
 
 pytestmark = pytest.mark.slow
 NARROW = {"width": 320, "height": 640}
@@ -18,8 +26,8 @@ MANY = 10_000
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with shop_open(tmp_path_factory.mktemp("shop"), many(MANY)) as served:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
+    with serve_shop(tmp_path_factory.mktemp("shop"), make_tools(MANY)) as served:
         bundle = served.rest.bundle("weather")
         served.rest.tool(bundle, "now", "1", **http_draft("https://example.com/now"))
         code = 'ot.parallel([lambda: shop.find(words="plum", limit=40) for _ in range(4)])\nshop.tree()'
@@ -29,18 +37,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def address(shop: Served) -> str:
+def address(shop: ServedApp) -> str:
     return f"http://127.0.0.1:{shop.rest.port}"
 
 
 @pytest.fixture
 def visit(browser: Browser, address: str, tmp_path: Path) -> Iterator[Visit]:
-    with visiting(browser, address, screenshots(tmp_path)) as found:
+    with open_page(browser, address, screenshot_directory(tmp_path)) as found:
         found.page.locator(".tool-row").first.wait_for()
         yield found
 
 
-def screens(visit: Visit, shop: Served) -> Iterator[str]:
+def screens(visit: Visit, shop: ServedApp) -> Iterator[str]:
     """One screen after the other, each with something in it."""
     page = visit.page
     page.locator(".tool-row").first.wait_for()
@@ -87,10 +95,12 @@ def _run(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Browser, address: str, shop: Served, tmp_path: Path, scheme: str) -> None:
-    script = axe()
+def test_axe_finds_nothing_serious(
+    browser: Browser, address: str, shop: ServedApp, tmp_path: Path, scheme: str
+) -> None:
+    script = install_axe()
     found: list[str] = []
-    with visiting(browser, address, screenshots(tmp_path), color_scheme=scheme, bypass_csp=True) as visit:
+    with open_page(browser, address, screenshot_directory(tmp_path), color_scheme=scheme, bypass_csp=True) as visit:
         for name in screens(visit, shop):
             visit.shoot(f"{scheme}-{name}")
             visit.page.add_script_tag(path=script)
@@ -108,8 +118,8 @@ def _serious(page: Page, rules: list[str]) -> list[str]:
     ]
 
 
-def test_it_fits_the_narrowest_screen(browser: Browser, address: str, shop: Served, tmp_path: Path) -> None:
-    with visiting(browser, address, screenshots(tmp_path), viewport=NARROW, has_touch=True) as visit:
+def test_it_fits_the_narrowest_screen(browser: Browser, address: str, shop: ServedApp, tmp_path: Path) -> None:
+    with open_page(browser, address, screenshot_directory(tmp_path), viewport=NARROW, has_touch=True) as visit:
         for name in screens(visit, shop):
             visit.shoot(f"narrow-{name}")
             wide = visit.page.evaluate(
@@ -133,7 +143,7 @@ def test_a_second_language_is_one_file_and_one_line(browser: Browser, address: s
     german = (
         'export const words = { "screen.tools": "Werkzeuge", "tools.count": { one: "{n} Werkzeug", other: "{n} da" } };'
     )
-    with visiting(browser, address, screenshots(tmp_path), place="run", locale="de-DE") as visit:
+    with open_page(browser, address, screenshot_directory(tmp_path), place="run", locale="de-DE") as visit:
         visit.page.route("**/core/say.js", say)
         visit.page.route("**/words.de.js", lambda route: route.fulfill(body=german, content_type="text/javascript"))
         visit.page.goto(f"{address}/?german")
@@ -183,7 +193,7 @@ def test_everything_is_reached_by_keyboard(visit: Visit) -> None:
 
 
 def test_a_first_look_at_ten_thousand_tools_is_small(browser: Browser, address: str, tmp_path: Path) -> None:
-    with visiting(browser, address, screenshots(tmp_path), place="tools/none") as visit:
+    with open_page(browser, address, screenshot_directory(tmp_path), place="tools/none") as visit:
         page = visit.page
         received: list[int] = []
         session = page.context.new_cdp_session(page)
@@ -203,10 +213,10 @@ def test_scrolling_and_searching_ten_thousand_rows_stays_smooth(visit: Visit) ->
     page.evaluate(SCROLL)
     rows = page.locator(".browse ot-list")
     rows.evaluate("list => { list.scrollTop = list.scrollHeight }")
-    expect(page.locator(".tool-row", has_text="yaml")).to_be_visible(timeout=PATIENCE * 1000)
+    expect(page.locator(".tool-row", has_text="yaml")).to_be_visible(timeout=TIMEOUT_SECONDS * 1000)
     assert page.locator(".tool-row").count() < 60
     page.get_by_label("Search tools").press_sequentially("7777", delay=30)
-    expect(page.locator(".tool-row").first).to_contain_text("7777", timeout=PATIENCE * 1000)
+    expect(page.locator(".tool-row").first).to_contain_text("7777", timeout=TIMEOUT_SECONDS * 1000)
     longest = max([0.0, *page.evaluate("window.longTasks")])
     assert longest < 1000, longest  # what is promised is 100 ms on a quiet machine; this one is shared
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.http_support import Site, page as web_page, served as web_served
-from tests.page_support import PATIENCE, Visit, screenshots, shop_open, visiting
-from tests.rest_support import Served, http_draft
+from tests.http_support import Site, page as web_page, serve_site as web_served
+from tests.page_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
+from tests.rest_support import ServedApp, http_draft
 from tests.support import eventually
 
 pytestmark = pytest.mark.slow
@@ -26,16 +26,16 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def shop(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def shop(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     local = {"allowedHosts": [f"127.0.0.1:{site.port}"], "allowPrivateAddresses": True}
-    with shop_open(tmp_path_factory.mktemp("shop"), http=local, output={"max_inline_size": 5000}) as served:
+    with serve_shop(tmp_path_factory.mktemp("shop"), http=local, output={"max_inline_size": 5000}) as served:
         yield served
 
 
 @pytest.fixture
-def visit(browser: Browser, shop: Served, tmp_path: Path) -> Iterator[Visit]:
+def visit(browser: Browser, shop: ServedApp, tmp_path: Path) -> Iterator[Visit]:
     url = f"http://127.0.0.1:{shop.rest.port}"
-    with visiting(browser, url, screenshots(tmp_path)) as found:
+    with open_page(browser, url, screenshot_directory(tmp_path)) as found:
         yield found
 
 
@@ -54,7 +54,7 @@ def run(visit: Visit, code: str) -> Page:
 # --- run -------------------------------------------------------------------------------------------------------------
 
 
-def test_output_is_shown_as_it_comes_and_a_run_can_be_cancelled(visit: Visit, shop: Served) -> None:
+def test_output_is_shown_as_it_comes_and_a_run_can_be_cancelled(visit: Visit, shop: ServedApp) -> None:
     page = run(visit, 'import time\nprint("begun")\ntime.sleep(1)\nprint("half way")\nshop.wait(seconds=60)')
     expect(page.locator(".live")).to_have_text("begun\n")
     expect(page.locator(".live")).to_contain_text("half way")
@@ -98,7 +98,7 @@ def test_packs_and_tools_are_completed_with_their_signatures(visit: Visit) -> No
 def test_a_large_result_is_read_page_by_page(visit: Visit) -> None:
     page = run(visit, '[{"number": n, "text": f"line {n}"} for n in range(3000)]')
     stored = page.locator("ot-stored").first
-    expect(stored.get_by_role("status")).to_contain_text("1 to", timeout=PATIENCE * 1000)
+    expect(stored.get_by_role("status")).to_contain_text("1 to", timeout=TIMEOUT_SECONDS * 1000)
     first = stored.locator("pre").inner_text()
     stored.get_by_role("button", name="Next").click()
     expect(stored.get_by_role("button", name="Previous")).to_be_enabled()
@@ -113,7 +113,7 @@ def test_a_large_result_is_read_page_by_page(visit: Visit) -> None:
 # --- activity --------------------------------------------------------------------------------------------------------
 
 
-def test_runs_appear_by_themselves_with_a_timeline_that_shows_what_was_parallel(visit: Visit, shop: Served) -> None:
+def test_runs_appear_by_themselves_with_a_timeline_that_shows_what_was_parallel(visit: Visit, shop: ServedApp) -> None:
     page = visit.go("activity")
     page.locator("ot-live").wait_for()
     code = "marker = 1\not.parallel([lambda: shop.wait(seconds=0.5) for _ in range(3)])\nshop.tree()"
@@ -136,7 +136,7 @@ def test_a_run_links_to_its_timeline(visit: Visit) -> None:
     expect(page.locator(".timeline-card pre")).to_have_text("shop.tree()")
 
 
-def test_statistics_are_plotted_and_worth_what_the_reader_pays(visit: Visit, shop: Served) -> None:
+def test_statistics_are_plotted_and_worth_what_the_reader_pays(visit: Visit, shop: ServedApp) -> None:
     code = 'len([shop.find(words="plum", limit=200) for _ in range(5)])'
     shop.rest.send("POST", "/api/run", {"command": code})
     stats = shop.rest.get("/api/stats")
@@ -163,7 +163,7 @@ def test_health_tells_how_all_parts_are(visit: Visit) -> None:
 
 
 @pytest.mark.spec("bundles.screen.admin", "bundles.screen.recipe-form")
-def test_a_bundle_is_made_tried_changed_given_away_and_deleted(visit: Visit, shop: Served, site: Site) -> None:
+def test_a_bundle_is_made_tried_changed_given_away_and_deleted(visit: Visit, shop: ServedApp, site: Site) -> None:
     page = visit.go("bundles")
     _make_bundle(page)
     _make_tool(page, site)
@@ -235,7 +235,7 @@ def _save_a_version(page: Page, site: Site) -> None:
     assert site.last.query["color"] == ["red"]
 
 
-def test_a_version_that_exists_is_refused_beside_its_field(visit: Visit, shop: Served) -> None:
+def test_a_version_that_exists_is_refused_beside_its_field(visit: Visit, shop: ServedApp) -> None:
     bundle = shop.rest.bundle()
     shop.rest.tool(bundle, "now", "1", **http_draft("https://example.com/now"))
     page = visit.go(f"bundles/{bundle.rpartition('/')[2]}/now/1")
@@ -244,7 +244,7 @@ def test_a_version_that_exists_is_refused_beside_its_field(visit: Visit, shop: S
     expect(page.get_by_label("Version *")).to_have_attribute("aria-invalid", "true")
 
 
-def test_a_secret_that_somebody_wrote_down_is_kept_and_not_shown(visit: Visit, shop: Served) -> None:
+def test_a_secret_that_somebody_wrote_down_is_kept_and_not_shown(visit: Visit, shop: ServedApp) -> None:
     bundle = shop.rest.bundle()
     auth = {"type": "bearer", "value": SECRET}
     impl = {"auth": auth, "headers": {"X-Api-Key": SECRET, "X-Plain": "seen"}, "errorMode": "empty"}
@@ -265,7 +265,7 @@ def test_a_secret_that_somebody_wrote_down_is_kept_and_not_shown(visit: Visit, s
     assert {name: stored[name] for name in impl} == impl
 
 
-def test_documents_and_archives_are_dropped_onto_the_page(visit: Visit, shop: Served) -> None:
+def test_documents_and_archives_are_dropped_onto_the_page(visit: Visit, shop: ServedApp) -> None:
     page = visit.page
     page.locator(".tool-row").first.wait_for()
     _drop(page, "petstore.json", json.dumps(PETSTORE).encode())

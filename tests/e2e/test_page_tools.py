@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.conftest import find_program
-from tests.page_support import PATIENCE, Visit, screenshots, shop_open, visiting
+from tests.page_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
 from tests.proxy_support import MODERN
-from tests.rest_support import Served, http_draft
+from tests.rest_support import ServedApp, http_draft
 from tests.support import environment, eventually
 
 pytestmark = pytest.mark.slow
-CAPTURED: Any = {"capture_output": True, "timeout": PATIENCE}
+CAPTURED: Any = {"capture_output": True, "timeout": TIMEOUT_SECONDS}
 EXTENSION = '''"""Says hello."""
 
 
@@ -27,22 +27,22 @@ def hello(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     folder = tmp_path_factory.mktemp("shop")
     pack = folder / "tools" / "greetings" / "greetings_tools.py"
     pack.parent.mkdir(parents=True)
     pack.write_text(EXTENSION, encoding="utf-8")
     modern = {"command": sys.executable, "args": [str(MODERN)], "timeout": 20}
-    with shop_open(folder, servers={"modern": modern}) as served:
+    with serve_shop(folder, servers={"modern": modern}) as served:
         bundle = served.rest.bundle("weather")
         served.rest.tool(bundle, "now", **http_draft("https://example.com/now"))
         yield served
 
 
 @pytest.fixture
-def visit(browser: Browser, shop: Served, tmp_path: Path) -> Iterator[Visit]:
+def visit(browser: Browser, shop: ServedApp, tmp_path: Path) -> Iterator[Visit]:
     url = f"http://127.0.0.1:{shop.rest.port}"
-    with visiting(browser, url, screenshots(tmp_path)) as found:
+    with open_page(browser, url, screenshot_directory(tmp_path)) as found:
         found.page.locator(".tool-row").first.wait_for()
         yield found
 
@@ -65,7 +65,7 @@ def test_every_kind_of_tool_is_listed_and_can_be_filtered(visit: Visit) -> None:
     for kind, name in names.items():
         page.get_by_label("All kinds").select_option(kind)
         page.get_by_label("Search tools").fill(name)
-        expect(page.locator(".tool-row", has_text=name)).to_be_visible(timeout=PATIENCE * 1000)
+        expect(page.locator(".tool-row", has_text=name)).to_be_visible(timeout=TIMEOUT_SECONDS * 1000)
         expect(page.locator(f".tool-row .badge:not([data-kind='{kind}'])")).to_have_count(0)
     page.get_by_label("All kinds").select_option("")
     page.get_by_label("Search tools").fill("")
@@ -88,7 +88,7 @@ def test_the_list_follows_every_letter_and_says_when_nothing_fits(visit: Visit) 
 
 
 @pytest.mark.spec("bundles.screen.admin")
-def test_tools_and_packs_are_switched_off_and_on_for_everybody(visit: Visit, shop: Served) -> None:
+def test_tools_and_packs_are_switched_off_and_on_for_everybody(visit: Visit, shop: ServedApp) -> None:
     page = visit.page
     visit.tool("shop.tree")
     page.get_by_label("Search tools").fill("shop.tree")
@@ -110,7 +110,7 @@ def test_tools_and_packs_are_switched_off_and_on_for_everybody(visit: Visit, sho
         expect(page.locator("#notices")).to_contain_text(f"{name} enabled")
 
 
-def test_what_is_known_about_a_tool_is_told(visit: Visit, shop: Served) -> None:
+def test_what_is_known_about_a_tool_is_told(visit: Visit, shop: ServedApp) -> None:
     assert shop.rest.send("POST", "/api/tools/shop.find/call", {"args": {"words": "plum"}}).json()["ok"]
     assert not shop.rest.send("POST", "/api/tools/shop.fail/call", {"args": {}}).json()["ok"]
     page = visit.tool("shop.find")
@@ -268,7 +268,7 @@ def test_results_are_shown_as_what_they_are(visit: Visit) -> None:
     visit.shoot("failed-call")
 
 
-def test_a_call_tells_its_progress_and_can_be_cancelled(visit: Visit, shop: Served) -> None:
+def test_a_call_tells_its_progress_and_can_be_cancelled(visit: Visit, shop: ServedApp) -> None:
     page = visit.tool("shop.wait")
     field(page, "seconds *").fill("60")
     run(page)
@@ -278,12 +278,12 @@ def test_a_call_tells_its_progress_and_can_be_cancelled(visit: Visit, shop: Serv
     assert eventually(lambda: _last_run(shop) == ("shop.wait", "failed", "cancelled")), _last_run(shop)
 
 
-def _last_run(shop: Served) -> tuple[str, str, str | None]:
+def _last_run(shop: ServedApp) -> tuple[str, str, str | None]:
     last = shop.rest.get("/api/runs")["runs"][0]
     return last["name"], last["state"], last["error"]
 
 
-def test_the_call_is_shown_in_three_languages_that_work(visit: Visit, shop: Served, tmp_path: Path) -> None:
+def test_the_call_is_shown_in_three_languages_that_work(visit: Visit, shop: ServedApp, tmp_path: Path) -> None:
     page = visit.tool("shop.find")
     field(page, "words *").fill('it\'s "quoted" \\ and ünïcode \u202e')
     field(page, "limit").fill("1")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from mcp_types import AudioContent, EmbeddedResource, ImageContent
 from tests.conftest import find_program
-from tests.proxy_support import hostile, node_server, python_server
-from tests.support import App, Connection, configure, connected, eventually, opened
+from tests.proxy_support import hostile_server, node_server, python_server
+from tests.support import App, Connection, configure, connect, eventually, open_app
 
 pytestmark = pytest.mark.slow
 PNG = b"\x89PNG"
@@ -44,7 +44,7 @@ def servers(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def app(servers: dict[str, Any]) -> Iterator[App]:
-    with opened({"servers": servers}) as app:
+    with open_app({"servers": servers}) as app:
         yield app
 
 
@@ -52,7 +52,7 @@ def app(servers: dict[str, Any]) -> Iterator[App]:
 def client(servers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     home = tmp_path_factory.mktemp("home")
     configure(home, json.dumps({"servers": {"every": servers["every"]}}))
-    with connected(home) as client:
+    with connect(home) as client:
         yield client
 
 
@@ -118,7 +118,7 @@ def test_a_server_that_prints_plain_text_among_its_messages_works(app: App, fold
 
 def test_a_real_server_that_dies_at_its_import_says_why(tmp_path: Path) -> None:
     server = {**python_server("mcp-server-sqlite"), "cwd": str(tmp_path)}
-    with opened({"servers": {"sqlite": server}}) as app:
+    with open_app({"servers": {"sqlite": server}}) as app:
         text = app.failure("sqlite.list_tables()")
         assert "cannot connect to sqlite" in text
         assert "Error" in text.partition("It last printed")[2]
@@ -212,7 +212,7 @@ def test_a_server_on_the_network_works_and_its_end_is_noticed(way: str, path: st
     with served(way) as (port, process):
         url = f"http://127.0.0.1:{port}/{path}"
         settings = {"servers": {"every": {"url": url, "transport": transport, "timeout": 10}}}
-        with opened(settings) as app:
+        with open_app(settings) as app:
             assert app.value("every.get_sum(a=1, b=2)") == "The sum of 1 and 2 is 3."
             assert app.data("every.get_tiny_image()")[1]["mimeType"] == "image/png"
             assert app.data("ot.health()")["proxy"]["servers"] == {"every": "connected"}
@@ -231,7 +231,7 @@ def test_headers_are_sent_and_an_error_is_told(tmp_path: Path) -> None:
     servers = {"right": {"url": url, "headers": {"X-Key": "open"}}, "wrong": {"url": url, "timeout": 5}}
     try:
         assert eventually(lambda: _answers(port), 30)
-        with opened({"servers": {**servers, "good": hostile("good")}}) as app:
+        with open_app({"servers": {**servers, "good": hostile_server("good")}}) as app:
             assert app.value("right.whoami()") == "open"
             assert "cannot connect to wrong" in app.failure("wrong.whoami()")
             assert "right.whoami" in app.value("ot.tools(pattern='whoami')")

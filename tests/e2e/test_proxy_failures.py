@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from tests.proxy_support import MODERN, hostile
+from tests.proxy_support import MODERN, hostile_server
 from tests.support import (
     PROGRAM,
     App,
-    Watch,
-    Wire,
-    blocks,
-    command_line,
+    ProcessWatch,
+    RawClient,
     configure,
-    connected,
+    connect,
     environment,
     eventually,
-    family,
-    opened,
+    get_texts,
+    list_descendants,
+    open_app,
+    run_cli,
 )
 
 from onetool.app import OneTool, read_settings
@@ -45,9 +45,9 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """Open OneTool with many broken servers and a working one."""
     notes = tmp_path_factory.mktemp("notes")
     ways = ("good", "dies", "garbage", "lies", "bad-list", "endless", "once", "asks", "fails", "injects", "huge")
-    servers = {way.replace("-", "_"): hostile(way, notes) for way in ways}
-    off = hostile("good", notes, enabled=False)
-    with opened({"servers": {**servers, "hangs": hostile("hangs", notes, timeout=1), "off": off}}) as app:
+    servers = {way.replace("-", "_"): hostile_server(way, notes) for way in ways}
+    off = hostile_server("good", notes, enabled=False)
+    with open_app({"servers": {**servers, "hangs": hostile_server("hangs", notes, timeout=1), "off": off}}) as app:
         yield app
 
 
@@ -74,7 +74,7 @@ def test_a_server_that_exits_at_its_start_is_reported_with_its_output(app: App) 
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
-    with opened({"servers": {"s": {"command": "no-such-program"}}}) as app:
+    with open_app({"servers": {"s": {"command": "no-such-program"}}}) as app:
         text = app.failure(f"s.{ECHO}")
         assert "cannot start s: program 'no-such-program' not found" in text
         assert "Hint: install no-such-program, or correct servers.s.command" in text
@@ -98,15 +98,15 @@ def test_a_disabled_server_is_not_started(app: App) -> None:
 
 
 def test_a_hanging_server_does_not_hold_up_code_that_does_not_name_it() -> None:
-    with opened({"servers": {"hangs": hostile("hangs", timeout=600), "good": hostile("good")}}) as app:
+    with open_app({"servers": {"hangs": hostile_server("hangs", timeout=600), "good": hostile_server("good")}}) as app:
         assert app.value(f"rows = []\nrows.append(good.{ECHO})\nrows[0]") == "a"
 
 
 def test_a_server_that_failed_is_tried_again_and_says_when(tmp_path: Path) -> None:
     script = tmp_path / "later.py"
-    with opened({"servers": {"s": {"command": sys.executable, "args": [str(script)], "timeout": 20}}}) as app:
+    with open_app({"servers": {"s": {"command": sys.executable, "args": [str(script)], "timeout": 20}}}) as app:
         assert "can't open file" in app.failure(f"s.{ECHO}")
-        server = hostile("good")["args"][0]
+        server = hostile_server("good")["args"][0]
         script.write_text(
             f"import runpy, sys\nsys.argv = ['', 'good']\nrunpy.run_path({server!r}, run_name='__main__')"
         )
@@ -119,7 +119,7 @@ def test_a_slow_start_is_waited_for_and_told(tmp_path: Path) -> None:
     """Listing waits for it only briefly; code that names it waits until it responds."""
     told: list[tuple[str, Any]] = []
     journal = Journal(listener=lambda event, what: told.append((event, what)))
-    with opened({"servers": {"slow": hostile("slow", tmp_path)}}) as app:
+    with open_app({"servers": {"slow": hostile_server("slow", tmp_path)}}) as app:
         app.onetool.servers.list_seconds = 0.1
         app.value("ot.tools()")
         assert app.run(f"slow.{ECHO}", journal=journal).text == "a"
@@ -128,8 +128,10 @@ def test_a_slow_start_is_waited_for_and_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pins", [b"{{{", b"[]", b'{"version": 99}'])
 def test_pins_that_cannot_be_read_stop_calls_of_servers_and_nothing_else(tmp_path: Path, pins: bytes) -> None:
-    with opened({"servers": {"s": hostile("good", tmp_path), "free": hostile("good", tmp_path, pin="off")}}) as app:
-        file = app.onetool.stores.folder / "pins.json"
+    with open_app(
+        {"servers": {"s": hostile_server("good", tmp_path), "free": hostile_server("good", tmp_path, pin="off")}}
+    ) as app:
+        file = app.onetool.stores.directory / "pins.json"
         file.write_bytes(pins)
         text = app.failure(f"s.{ECHO}")
         assert "whether s.echo has changed is not known" in text
@@ -152,7 +154,7 @@ def test_a_server_that_exits_after_each_call_works_at_each_call(app: App) -> Non
 
 
 def test_a_server_that_is_killed_shows_as_disconnected_and_comes_back(tmp_path: Path) -> None:
-    with opened({"servers": {"s": hostile("counts", tmp_path)}}) as app:
+    with open_app({"servers": {"s": hostile_server("counts", tmp_path)}}) as app:
         app.value(f"s.{ECHO}")
         (first,) = tmp_path.glob("listed-*")
         os.kill(int(first.name.removeprefix("listed-")), signal.SIGKILL)
@@ -162,7 +164,7 @@ def test_a_server_that_is_killed_shows_as_disconnected_and_comes_back(tmp_path: 
 
 
 def test_an_idle_server_is_left_and_started_again(tmp_path: Path) -> None:
-    with opened({"servers": {"s": hostile("counts", tmp_path, idle_timeout=0.2)}}) as app:
+    with open_app({"servers": {"s": hostile_server("counts", tmp_path, idle_timeout=0.2)}}) as app:
         app.value(f"s.{ECHO}")
         assert eventually(lambda: state(app, "s") == "idle")
         assert app.value(f"s.{ECHO}") == "a"
@@ -171,7 +173,7 @@ def test_an_idle_server_is_left_and_started_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_stops_responding_is_restarted(tmp_path: Path) -> None:
-    with opened({"servers": {"s": hostile("hangs-later", tmp_path, timeout=0.5)}}) as app:
+    with open_app({"servers": {"s": hostile_server("hangs-later", tmp_path, timeout=0.5)}}) as app:
         assert "s.echo timed out after 0.5 s" in app.failure(f"s.{ECHO}")
         assert eventually(lambda: state(app, "s") == "disconnected")
 
@@ -237,7 +239,7 @@ def test_words_for_a_model_are_defused_wherever_they_stand(app: App) -> None:
 
 def test_progress_of_a_server_is_progress_of_the_run_and_its_end_cancels_the_call(tmp_path: Path) -> None:
     journal = Journal()
-    with opened({"servers": {"s": hostile("waits", tmp_path)}}) as app:
+    with open_app({"servers": {"s": hostile_server("waits", tmp_path)}}) as app:
         app.value(f"s.{ECHO}")
         run = app.portal.start_task_soon(partial(app.onetool.run, "s.wait()", journal=journal))
         assert eventually(lambda: journal.doing == "s: one of three")
@@ -247,20 +249,20 @@ def test_progress_of_a_server_is_progress_of_the_run_and_its_end_cancels_the_cal
 
 
 def test_what_is_said_about_a_request_and_an_answer_passes_through(tmp_path: Path) -> None:
-    configured(tmp_path, {"s": hostile("meta", tmp_path)})
-    with connected(tmp_path) as client:
+    configured(tmp_path, {"s": hostile_server("meta", tmp_path)})
+    with connect(tmp_path) as client:
         meta: Any = {"example/trace": "t"}
         answer: CallToolResult = client.portal.call(
             partial(client.client.call_tool, "run", {"command": f"s.{ECHO}"}, meta=meta)
         )
-    assert json.loads(blocks(answer)[0])["example/trace"] == "t"
+    assert json.loads(get_texts(answer)[0])["example/trace"] == "t"
     assert answer.meta is not None
     assert answer.meta["s.echo"] == {"example/cost": 5}
 
 
 @pytest.mark.slow
 def test_a_server_of_2026_that_changes_its_tools_is_asked_again() -> None:
-    with opened({"servers": {"s": {"command": sys.executable, "args": [str(MODERN)], "timeout": 30}}}) as app:
+    with open_app({"servers": {"s": {"command": sys.executable, "args": [str(MODERN)], "timeout": 30}}}) as app:
         app.value("s.grow(name='later')")
         assert eventually(lambda: "s.later" in app.value("ot.tools(pattern='s.')"))
         assert "Cannot send 'elicitation/create'" in app.failure("s.ask()")
@@ -270,7 +272,7 @@ def test_a_server_of_2026_that_changes_its_tools_is_asked_again() -> None:
 
 
 def test_a_changed_definition_is_shown_as_a_difference(tmp_path: Path) -> None:
-    with opened({"servers": {"s": hostile("changes", tmp_path)}}) as app:
+    with open_app({"servers": {"s": hostile_server("changes", tmp_path)}}) as app:
         app.value(f"s.{ECHO}")
         assert eventually(lambda: "changed definition of s.echo" in problems(app))
         assert '- "description": "What it was given."' in problems(app)
@@ -280,25 +282,25 @@ def test_a_changed_definition_is_shown_as_a_difference(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_strictly_pinned_tool_is_rejected_until_a_person_accepts_it(tmp_path: Path) -> None:
-    configured(tmp_path, {"s": hostile("changes", tmp_path, pin="strict")})
-    with connected(tmp_path) as client:
+    configured(tmp_path, {"s": hostile_server("changes", tmp_path, pin="strict")})
+    with connect(tmp_path) as client:
         assert not client.run(f"s.{ECHO}").is_error
         assert eventually(lambda: client.run(f"s.{ECHO}").is_error)
-        assert "onetool servers accept s" in blocks(client.run(f"s.{ECHO}"))[0]
-        accepted = command_line(tmp_path, "servers", "accept", "s")
+        assert "onetool servers accept s" in get_texts(client.run(f"s.{ECHO}"))[0]
+        accepted = run_cli(tmp_path, "servers", "accept", "s")
         assert "accepted echo" in accepted.stdout, accepted.stderr
         assert '- "description": "What it was given."' in accepted.stdout
         client.run("ot.reload()")
-        assert blocks(client.run(f"s.{ECHO}")) == ["a"]
-    assert "no changes" in command_line(tmp_path, "servers", "accept", "s").stdout
+        assert get_texts(client.run(f"s.{ECHO}")) == ["a"]
+    assert "no changes" in run_cli(tmp_path, "servers", "accept", "s").stdout
 
 
 @pytest.mark.slow
 def test_a_tool_that_changed_while_nobody_looked_is_not_called(tmp_path: Path) -> None:
-    configured(tmp_path, {"s": hostile("changes", tmp_path, pin="strict")})
-    assert command_line(tmp_path, "servers", "accept", "s").returncode == 0
+    configured(tmp_path, {"s": hostile_server("changes", tmp_path, pin="strict")})
+    assert run_cli(tmp_path, "servers", "accept", "s").returncode == 0
     (tmp_path / "changed").touch()
-    done = command_line(tmp_path, "run", f"s.{ECHO}")
+    done = run_cli(tmp_path, "run", f"s.{ECHO}")
     assert "pin is strict" in done.stdout + done.stderr
 
 
@@ -328,7 +330,7 @@ def opened_here(home: Path) -> Iterator[App]:
 def test_new_tools_of_a_strictly_pinned_server_need_acceptance(tmp_path: Path) -> None:
     """This includes names that differ only in case, white space or look-alike characters."""
     script(tmp_path, LISTED)
-    configured(tmp_path, {"s": hostile("scripted", tmp_path, pin="strict")})
+    configured(tmp_path, {"s": hostile_server("scripted", tmp_path, pin="strict")})
     with opened_here(tmp_path) as app:
         assert app.call("s.echo", {"text": "a"}).unwrap() == "a"
     script(tmp_path, LISTED, *({**LISTED, "name": name, "description": BAD} for name in SIMILAR))
@@ -345,7 +347,7 @@ def test_new_tools_of_a_strictly_pinned_server_need_acceptance(tmp_path: Path) -
         assert listed.count("Not accepted") == len(SIMILAR)
         assert "previous instructions" not in listed + app.value("ot.help(query='s.added', info='full')")
         assert "new tool, not accepted: s.added" in problems(app)
-    accepted = command_line(tmp_path, "servers", "accept", "s")
+    accepted = run_cli(tmp_path, "servers", "accept", "s")
     assert "accepted added" in accepted.stdout, accepted.stderr
     with opened_here(tmp_path) as app:
         assert all(app.call(name, {"text": "a"}).unwrap() == "a" for name in new)
@@ -354,7 +356,7 @@ def test_new_tools_of_a_strictly_pinned_server_need_acceptance(tmp_path: Path) -
 @pytest.mark.slow
 def test_a_renamed_tool_does_not_take_the_name_of_an_accepted_one(tmp_path: Path) -> None:
     script(tmp_path, {**LISTED, "name": "a_b"})
-    configured(tmp_path, {"s": hostile("scripted", tmp_path, pin="strict")})
+    configured(tmp_path, {"s": hostile_server("scripted", tmp_path, pin="strict")})
     with opened_here(tmp_path) as app:
         app.call("s.a_b", {"text": "a"}).unwrap()
     for tools in (["a_b", "a.b"], ["a.b", "a_b"]):  # both are s.a_b here
@@ -364,16 +366,19 @@ def test_a_renamed_tool_does_not_take_the_name_of_an_accepted_one(tmp_path: Path
 
 
 def test_accept_names_the_servers_there_are(tmp_path: Path) -> None:
-    configured(tmp_path, {"s": hostile("good", tmp_path)})
-    assert "no server named 'x'" in command_line(tmp_path, "servers", "accept", "x").stderr
+    configured(tmp_path, {"s": hostile_server("good", tmp_path)})
+    assert "no server named 'x'" in run_cli(tmp_path, "servers", "accept", "x").stderr
 
 
 # --- answers that are never trusted ------------------------------------------------------------------------
 
 
 def test_answers_of_a_server_that_is_not_trusted_are_always_wrapped(tmp_path: Path) -> None:
-    servers = {"bad": hostile("fails", tmp_path, sanitize=True), "s": hostile("good", tmp_path, sanitize=True)}
-    with opened({"servers": {**servers, "good": hostile("good", tmp_path)}}) as app:
+    servers = {
+        "bad": hostile_server("fails", tmp_path, sanitize=True),
+        "s": hostile_server("good", tmp_path, sanitize=True),
+    }
+    with open_app({"servers": {**servers, "good": hostile_server("good", tmp_path)}}) as app:
         assert app.value(f"s.{ECHO}").startswith("<external-content-")
         assert app.value(f"__sanitize__ = False\ns.{ECHO}").startswith("<external-content-")
         assert "[REDACTED:trigger]" in app.failure(f"bad.{ECHO}")
@@ -381,8 +386,8 @@ def test_answers_of_a_server_that_is_not_trusted_are_always_wrapped(tmp_path: Pa
 
 
 def test_what_such_a_server_said_stays_wrapped_when_it_is_looked_at_later(tmp_path: Path) -> None:
-    settings = {"servers": {"s": hostile("good", tmp_path, sanitize=True)}, "output": {"max_inline_size": 300}}
-    with opened(settings) as app:
+    settings = {"servers": {"s": hostile_server("good", tmp_path, sanitize=True)}, "output": {"max_inline_size": 300}}
+    with open_app(settings) as app:
         kept = app.run(f"[s.{ECHO}] * 100").text
         handle = re.search(r"[0-9a-f]{32}", kept.partition("handle")[2])
         assert handle is not None, kept
@@ -395,8 +400,8 @@ def test_what_such_a_server_said_stays_wrapped_when_it_is_looked_at_later(tmp_pa
 
 @pytest.mark.slow
 def test_known_tools_are_listed_without_starting_or_loading_anything(tmp_path: Path) -> None:
-    configured(tmp_path, {"s": hostile("counts", tmp_path)})
-    assert command_line(tmp_path, "servers", "accept", "s").returncode == 0
+    configured(tmp_path, {"s": hostile_server("counts", tmp_path)})
+    assert run_cli(tmp_path, "servers", "accept", "s").returncode == 0
     started = set(tmp_path.glob("listed-*"))
     code = "import sys; from onetool.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
     done = subprocess.run(
@@ -409,18 +414,21 @@ def test_known_tools_are_listed_without_starting_or_loading_anything(tmp_path: P
 
 @pytest.mark.slow
 def test_a_list_that_was_tampered_with_is_asked_for_again(tmp_path: Path) -> None:
-    configured(tmp_path, {"s": hostile("good", tmp_path)})
-    command_line(tmp_path, "servers", "accept", "s")
+    configured(tmp_path, {"s": hostile_server("good", tmp_path)})
+    run_cli(tmp_path, "servers", "accept", "s")
     (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
     file.write_text(file.read_text().replace("What it was given.", "Something else."))
-    assert "Something else." not in command_line(tmp_path, "tools").stdout
-    command_line(tmp_path, "servers", "accept", "s")
-    assert "What it was given." in command_line(tmp_path, "tools").stdout
+    assert "Something else." not in run_cli(tmp_path, "tools").stdout
+    run_cli(tmp_path, "servers", "accept", "s")
+    assert "What it was given." in run_cli(tmp_path, "tools").stdout
 
 
 def test_the_server_answers_whatever_is_configured(tmp_path: Path) -> None:
-    configured(tmp_path, {"hangs": hostile("hangs", tmp_path), "dies": hostile("dies"), "slow": hostile("slow")})
-    with Wire(tmp_path) as wire:
+    configured(
+        tmp_path,
+        {"hangs": hostile_server("hangs", tmp_path), "dies": hostile_server("dies"), "slow": hostile_server("slow")},
+    )
+    with RawClient(tmp_path) as wire:
         assert wire.request("tools/list")["result"]["tools"][0]["name"] == "run"
         assert wire.run("1+1")["result"]["content"][0]["text"] == "2"
 
@@ -431,11 +439,11 @@ def test_the_server_answers_whatever_is_configured(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None])
 def test_nothing_of_a_server_outlives_ours(tmp_path: Path, how: signal.Signals | None) -> None:
-    configured(tmp_path, {"s": hostile("stubborn", tmp_path)})
-    with Wire(tmp_path, (PROGRAM,)) as wire:
+    configured(tmp_path, {"s": hostile_server("stubborn", tmp_path)})
+    with RawClient(tmp_path, (PROGRAM,)) as wire:
         wire.run(f"s.{ECHO}")
         theirs = {int(word) for word in (tmp_path / "processes").read_text().split()}
-        with Watch(theirs | family(wire.process.pid)) as watch:
+        with ProcessWatch(theirs | list_descendants(wire.process.pid)) as watch:
             if how is None:
                 wire.hang_up()
             else:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.encodings_support import ALL, SECRETS
-from tests.rest_support import Served, serving
+from tests.rest_support import ServedApp, serve_app
 
 from onetool import ToolError, tool
 from onetool.logging import Log
@@ -33,29 +33,29 @@ def act(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     folder = tmp_path_factory.mktemp("redaction")
     secrets = {f"SECRET{number}": secret for number, secret in enumerate(SECRETS)}
-    with serving(folder, tools=[give, fail, act], secrets=secrets, log=Log(folder / "log", gathers=False)) as server:
+    with serve_app(folder, tools=[give, fail, act], secrets=secrets, log=Log(folder / "log", gathers=False)) as server:
         yield server
 
 
-def run(served: Served, command: str) -> str:
+def run(served: ServedApp, command: str) -> str:
     return served.rest.send("POST", "/api/run", {"command": command}).text
 
 
-def test_answers_and_what_is_printed(served: Served) -> None:
+def test_answers_and_what_is_printed(served: ServedApp) -> None:
     each = f"for number in range({len(TEXTS)}):\n    print('#', number, demo.give(number))"
     printed = "".join(json.loads(run(served, each))["blocks"]).split("# ")[1:]
     assert [ALL[number] for number, text in enumerate(printed) if REDACTED not in text] == []
 
 
-def test_errors(served: Served) -> None:
+def test_errors(served: ServedApp) -> None:
     for number in range(0, len(TEXTS), 5):
         assert REDACTED in run(served, f"demo.fail({number})"), ALL[number]
 
 
-def test_stored_results_and_their_windows(served: Served) -> None:
+def test_stored_results_and_their_windows(served: ServedApp) -> None:
     value = f"'\\n'.join('x' * 2000 + demo.give(number) for number in range({len(TEXTS)}))"
     handle = json.loads(json.loads(run(served, value))["blocks"][-1])["handle"]
     file = served.onetool.folders.data / "tmp" / f"result-{handle}.txt"
@@ -63,14 +63,14 @@ def test_stored_results_and_their_windows(served: Served) -> None:
     assert [ALL[number] for number, text in enumerate(records) if REDACTED not in text] == []
 
 
-def test_calls_over_rest(served: Served) -> None:
+def test_calls_over_rest(served: ServedApp) -> None:
     for number in range(0, len(TEXTS), 5):
         for name in ("demo.give", "demo.fail"):
             answer = served.rest.send("POST", f"/api/tools/{name}/call", {"args": {"number": number}})
             assert REDACTED in answer.text, (name, ALL[number])
 
 
-def test_log_and_audit_log(served: Served) -> None:
+def test_log_and_audit_log(served: ServedApp) -> None:
     for text in TEXTS:
         served.rest.send("POST", "/api/tools/demo.act/call", {"args": {"text": text}})
     folder = served.onetool.folders.data

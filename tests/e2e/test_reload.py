@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from tests.rest_support import client_of, code_of, process
-from tests.support import PATIENCE, Wire, command_line, configure, eventually
+from tests.rest_support import get_error_code, make_client, serve_process
+from tests.support import TIMEOUT_SECONDS, RawClient, configure, eventually, run_cli
 
 from onetool.config.trust import trust
 from onetool.transports.http.tokens import hash_token
@@ -47,7 +47,7 @@ def bearer(token: str = TOKEN) -> dict[str, str]:
 def served(home: Path, settings: str = SETTINGS) -> Iterator[tuple[int, httpx2.Client]]:
     """A server process with these settings: its process ID, and a client of it."""
     configure(home, settings)
-    with process(home) as (server, said), client_of(said["url"]) as client:
+    with serve_process(home) as (server, said), make_client(said["url"]) as client:
         yield server.pid, client
 
 
@@ -79,7 +79,7 @@ class Listener(threading.Thread):
         self.status = 0
         self.error: Exception | None = None
         self.start()
-        assert self.is_open.wait(PATIENCE)
+        assert self.is_open.wait(TIMEOUT_SECONDS)
 
     def run(self) -> None:
         client, method, path, options = self._arguments
@@ -119,7 +119,7 @@ def test_a_deleted_token_is_rejected_and_its_streams_end(tmp_path: Path) -> None
             Listener(client, "GET", "/mcp", headers={**mcp, "accept": "text/event-stream"}),
         ]
         mine = Listener(client, "GET", "/api/activity")
-        assert command_line(tmp_path, "token", "delete", "ada").returncode == 0
+        assert run_cli(tmp_path, "token", "delete", "ada").returncode == 0
         deleted = time.monotonic()
         for stream in streams:
             stream.join(PROMISED_SECONDS + SLACK_SECONDS)
@@ -128,7 +128,7 @@ def test_a_deleted_token_is_rejected_and_its_streams_end(tmp_path: Path) -> None
         assert becomes(client, 401)
         assert time.monotonic() - deleted < PROMISED_SECONDS + SLACK_SECONDS
         again = client.post("/mcp", json={"jsonrpc": "2.0", "id": 3, "method": "tools/list"}, headers=mcp)
-        assert code_of(again) == (401, "unauthorized")
+        assert get_error_code(again) == (401, "unauthorized")
         assert (status(client, OTHER), status(client, None)) == (200, 200)
         assert mine.is_alive()
 
@@ -138,7 +138,7 @@ def test_a_created_token_is_accepted_and_those_that_lost_their_ground_are_not(tm
     agent.parent.mkdir(parents=True)
     agent.write_text("permissions: [read]\n", encoding="utf-8")
     with served(tmp_path, SETTINGS.partition("\n")[2]) as (_, client):
-        token = command_line(tmp_path, "token", "create", "laptop").stdout.strip()
+        token = run_cli(tmp_path, "token", "create", "laptop").stdout.strip()
         assert eventually(lambda: log_of(tmp_path, "settings.reload"))
         assert (status(client, token), status(client)) == (200, 200)
         agent.unlink()
@@ -190,7 +190,7 @@ def test_settings_of_a_project_that_lost_its_trust_are_not_taken_up(tmp_path: Pa
     project = tmp_path / "work"
     configure(project, SETTINGS)
     trust(project / ".onetool", tmp_path / ".onetool")
-    with process(tmp_path, cwd=project) as (_, said), client_of(said["url"]) as client:
+    with serve_process(tmp_path, cwd=project) as (_, said), make_client(said["url"]) as client:
         assert status(client) == 200
         configure(project, f"{WITHOUT_ADA}agents: {{default: {{permissions: [exec]}}}}\n")
         assert becomes(client, 401)
@@ -205,11 +205,11 @@ def test_settings_of_a_project_that_lost_its_trust_are_not_taken_up(tmp_path: Pa
 
 
 def test_a_hangup_reloads_and_reload_prints_what_each_server_answered(tmp_path: Path) -> None:
-    with served(tmp_path) as (pid, client), Wire(tmp_path) as wire:
+    with served(tmp_path) as (pid, client), RawClient(tmp_path) as wire:
         for count, number in enumerate((pid, wire.process.pid)):
             os.kill(number, signal.SIGHUP)
             assert eventually(partial(has_reloaded, tmp_path, count + 1))
-        done = command_line(tmp_path, "reload")
+        done = run_cli(tmp_path, "reload")
         assert (done.returncode, done.stderr) == (0, "")
         url = str(client.base_url).rstrip("/")
         assert sorted(done.stdout.splitlines()) == sorted(
@@ -221,7 +221,7 @@ def test_a_hangup_reloads_and_reload_prints_what_each_server_answered(tmp_path: 
         configure(tmp_path, WRONG)
         for number in (pid, wire.process.pid):
             os.kill(number, signal.SIGHUP)
-        failed = command_line(tmp_path, "reload", "--json")
+        failed = run_cli(tmp_path, "reload", "--json")
         assert failed.returncode == 1
         servers = json.loads(failed.stdout)["servers"]
         assert {server["pid"]: server["ok"] for server in servers} == {pid: False, wire.process.pid: False}
@@ -231,13 +231,13 @@ def test_a_hangup_reloads_and_reload_prints_what_each_server_answered(tmp_path: 
         assert wire.run("1 + 1")["result"]["content"][-1]["text"] == "2"
         os.kill(wire.process.pid, signal.SIGSTOP)
         configure(tmp_path, SETTINGS)
-        partly = command_line(tmp_path, "reload", "--timeout", "2")
+        partly = run_cli(tmp_path, "reload", "--timeout", "2")
         os.kill(wire.process.pid, signal.SIGCONT)
         assert partly.returncode == 1
         assert f"{pid} ({url}): OK" in partly.stdout
         assert f"{wire.process.pid} (stdio in {tmp_path}): failed: no answer in time" in partly.stdout
         os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: str(pid) not in command_line(tmp_path, "reload").stdout)
+        assert eventually(lambda: str(pid) not in run_cli(tmp_path, "reload").stdout)
         assert len(list((tmp_path / ".onetool" / "run").glob("*.server.json"))) == 1
 
 
@@ -246,13 +246,13 @@ def test_a_home_that_cannot_be_written_is_no_reason_not_to_serve(tmp_path: Path)
     (tmp_path / ".onetool" / "run").touch()  # where a directory should be
     with served(tmp_path) as (_, client):
         assert status(client) == 200
-        assert command_line(tmp_path, "reload").stdout == "No server is running.\n"
+        assert run_cli(tmp_path, "reload").stdout == "No server is running.\n"
 
 
 def test_a_server_ends_while_it_reloads(tmp_path: Path) -> None:
     """A server that never answers keeps the reload busy."""
     silent = f"{SETTINGS}servers: {{silent: {{command: sleep, args: ['60']}}}}\n"
-    with served(tmp_path) as (pid, client), Wire(tmp_path) as wire:
+    with served(tmp_path) as (pid, client), RawClient(tmp_path) as wire:
         configure(tmp_path, silent)
         assert eventually(lambda: len(log_of(tmp_path, "settings.reload")) == 2)
         for number, told in ((pid, signal.SIGTERM), (wire.process.pid, signal.SIGINT)):
@@ -260,7 +260,7 @@ def test_a_server_ends_while_it_reloads(tmp_path: Path) -> None:
                 os.kill(number, signal.SIGHUP)
             os.kill(number, told)
         assert eventually(lambda: _is_gone(client))
-        assert wire.process.wait(PATIENCE) == 130
+        assert wire.process.wait(TIMEOUT_SECONDS) == 130
 
 
 def _is_gone(client: httpx2.Client) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.rest_support import Served, serving
+from tests.rest_support import ServedApp, serve_app
 from tests.support import environment, give
 
 EXAMPLES = 200 if NIGHTLY else 3  # of each operation, beside those at the edges of its schema
@@ -75,15 +75,15 @@ checks = {{ positive_data_acceptance = {{ enabled = false }} }}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("rest"), tools=[give]) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
+    with serve_app(tmp_path_factory.mktemp("rest"), tools=[give]) as server:
         yield server
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST + 20)
 @pytest.mark.parametrize("what", ["anything", "what exists"])
-def test_the_document_is_true(server: Served, tmp_path: Path, what: str) -> None:
+def test_the_document_is_true(server: ServedApp, tmp_path: Path, what: str) -> None:
     rules = RULES.format(examples=EXAMPLES)
     if what == "what exists":
         bundle = server.rest.bundle()

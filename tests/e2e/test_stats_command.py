@@ -14,35 +14,35 @@ from typing import Any
 import pytest
 from tests.support import (
     PROGRAM,
-    Wire,
-    blocks,
-    command_line,
+    RawClient,
     configure,
-    connected,
+    connect,
     environment,
     eventually,
-    opened,
+    get_texts,
+    open_app,
+    run_cli,
 )
 
 from onetool.stats.record import CallRecord, Recorder, RunRecord
-from onetool.stats.summary import summarise
+from onetool.stats.summary import summarize
 
 DAY = 86_400.0
 
 
-def file_of(home: Path) -> Path:
+def stats_file(home: Path) -> Path:
     return home / ".onetool" / "stats" / "stats.db"
 
 
 def shown(home: Path, *options: str) -> dict[str, Any]:
-    done = command_line(home, "stats", "--json", *options)
+    done = run_cli(home, "stats", "--json", *options)
     assert (done.returncode, done.stderr) == (0, "")
     summary: dict[str, Any] = json.loads(done.stdout)
     return summary
 
 
 def run(home: Path, code: str) -> None:
-    done = command_line(home, "run", code)
+    done = run_cli(home, "run", code)
     assert done.returncode == 0, done.stdout
 
 
@@ -52,7 +52,7 @@ def called(summary: dict[str, Any]) -> dict[str, int]:
 
 def remember(home: Path, *calls: tuple[str, float], error: str | None = None) -> None:
     """Calls of the past: a name, and how many seconds ago."""
-    recorder, now = Recorder(file_of(home), enabled=True), time.time()
+    recorder, now = Recorder(stats_file(home), enabled=True), time.time()
     for number, (name, ago) in enumerate(calls):
         run_id = f"{number} at {now}"
         recorder.add(CallRecord(name, "default", "s", run_id, 0.002, error, 10, now - ago))
@@ -65,8 +65,8 @@ def remember(home: Path, *calls: tuple[str, float], error: str | None = None) ->
 
 def test_what_was_called_is_counted_across_processes(tmp_path: Path) -> None:
     run(tmp_path, "machine.now()\nmachine.now()\nmachine.disk()")
-    assert command_line(tmp_path, "call", "machine.now").returncode == 0
-    assert command_line(tmp_path, "run", "machine.now()\n1 / 0").returncode == 1
+    assert run_cli(tmp_path, "call", "machine.now").returncode == 0
+    assert run_cli(tmp_path, "run", "machine.now()\n1 / 0").returncode == 1
     summary = shown(tmp_path)
     assert called(summary) == {"machine.now": 4, "machine.disk": 1}
     assert (summary["total_calls"], summary["success_rate"]) == (5, 100.0)
@@ -77,7 +77,7 @@ def test_what_was_called_is_counted_across_processes(tmp_path: Path) -> None:
 def test_the_text_is_a_head_and_a_table(tmp_path: Path) -> None:
     remember(tmp_path, *[("machine.now", 1.0)] * 3)
     remember(tmp_path, ("machine.now", 1.0), error="timeout")
-    done = command_line(tmp_path, "stats")
+    done = run_cli(tmp_path, "stats")
     assert done.stdout.splitlines() == [
         "calls          4 (75 % worked)",
         "runs           4 (75 % worked)",
@@ -122,14 +122,14 @@ def test_a_tool_leaves_out_all_others(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_is_said_in_words(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
-    done = command_line(tmp_path, "stats", *options)
+    done = run_cli(tmp_path, "stats", *options)
     assert (done.returncode, done.stdout) == (0, f"{words}\n")
-    assert not file_of(tmp_path).exists()
+    assert not stats_file(tmp_path).exists()
 
 
 def test_the_report_is_a_file_and_the_text_says_where(tmp_path: Path) -> None:
     remember(tmp_path, ("machine.now", 1))
-    done = command_line(tmp_path, "stats", "--html", "report.html")
+    done = run_cli(tmp_path, "stats", "--html", "report.html")
     assert done.stdout.endswith("\nReport: report.html\n")
     page = (tmp_path / "report.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
@@ -139,7 +139,7 @@ def test_the_report_is_a_file_and_the_text_says_where(tmp_path: Path) -> None:
 
 
 def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    done = command_line(tmp_path, "stats", "--html", "missing/report.html")
+    done = run_cli(tmp_path, "stats", "--html", "missing/report.html")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "onetool: cannot write to missing/report.html: No such file or directory\n"
 
@@ -147,10 +147,10 @@ def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 def test_statistics_that_are_disabled_are_neither_kept_nor_shown(tmp_path: Path) -> None:
     configure(tmp_path, "stats: {enabled: false}")
     run(tmp_path, "machine.now()")
-    done = command_line(tmp_path, "stats")
+    done = run_cli(tmp_path, "stats")
     assert (done.returncode, done.stdout) == (1, "")
     assert "set stats: {enabled: true} in onetool.yaml" in done.stderr
-    assert not file_of(tmp_path).exists()
+    assert not stats_file(tmp_path).exists()
 
 
 # --- files that are broken, processes that are many or killed --------------------------------------------------------
@@ -168,18 +168,18 @@ def garbage(file: Path) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut_in_half, garbage])
-def test_a_damaged_file_is_said_kept_aside_and_begun_anew(tmp_path: Path, damage: Callable[[Path], bytes]) -> None:
+def test_a_damaged_file_is_reported_and_replaced(tmp_path: Path, damage: Callable[[Path], bytes]) -> None:
     remember(tmp_path, *[(f"pack.tool{number}", 60.0) for number in range(2000)])
-    left = damage(file_of(tmp_path))
-    done = command_line(tmp_path, "stats")
+    left = damage(stats_file(tmp_path))
+    done = run_cli(tmp_path, "stats")
     assert done.returncode == 1
     assert "is damaged" in done.stderr
-    assert "It is kept under another name" in done.stderr
-    assert file_of(tmp_path).read_bytes() == left
-    with connected(tmp_path) as client:
+    assert "OneTool renames it and starts a new one" in done.stderr
+    assert stats_file(tmp_path).read_bytes() == left
+    with connect(tmp_path) as client:
         assert not client.run("machine.now()").is_error
-        assert eventually(lambda: "old file: " in blocks(client.run("ot.health()['problems']"))[0])
-    (kept,) = file_of(tmp_path).parent.glob("stats.db.damaged-*")
+        assert eventually(lambda: "old file: " in get_texts(client.run("ot.health()['problems']"))[0])
+    (kept,) = stats_file(tmp_path).parent.glob("stats.db.damaged-*")
     assert kept.read_bytes() == left
     assert called(shown(tmp_path))["machine.now"] == 1
 
@@ -203,15 +203,15 @@ def test_several_processes_at_once_are_counted_exactly(tmp_path: Path) -> None:
 def test_a_server_that_is_killed_loses_what_it_had_not_written_and_nothing_else(tmp_path: Path) -> None:
     """It writes by itself, within a second: what has been written stays, the file stays whole."""
     remember(tmp_path, ("past.tool", 60))
-    with Wire(tmp_path) as wire:
+    with RawClient(tmp_path) as wire:
         wire.run("for _ in range(7):\n    machine.now()")
-        assert eventually(lambda: summarise(file_of(tmp_path))["total_calls"] == 8)
+        assert eventually(lambda: summarize(stats_file(tmp_path))["total_calls"] == 8)
         wire.run("for _ in range(5):\n    machine.now()")
         os.kill(wire.process.pid, signal.SIGKILL)
     counts = called(shown(tmp_path))
     assert counts["past.tool"] == 1
     assert 7 <= counts["machine.now"] <= 12
-    with closing(sqlite3.connect(file_of(tmp_path))) as database:
+    with closing(sqlite3.connect(stats_file(tmp_path))) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -230,7 +230,7 @@ def tokens(value: object) -> int:
 
 def definitions() -> dict[str, int]:
     """What each tool would cost a client that was connected to it directly."""
-    with opened() as app:
+    with open_app() as app:
         infos = [app.onetool.bus.tool_info(name) for name in app.onetool.bus.list_tools()]
     return {
         info["name"]: tokens({"name": info["name"], "description": info["description"], "inputSchema": info["schema"]})
@@ -241,7 +241,7 @@ def definitions() -> dict[str, int]:
 
 def results() -> list[int]:
     """What the three calls give, as another OneTool gives it."""
-    with opened() as app:
+    with open_app() as app:
         return [
             tokens(app.value("ot.help('machine.disk')")),
             tokens(app.value("ot.help('machine.cpu')")),
@@ -251,12 +251,12 @@ def results() -> list[int]:
 
 def test_the_savings_of_a_session_follow_the_formula(tmp_path: Path) -> None:
     configure(tmp_path, f"stats: {{round_trip_ms: {ROUND_TRIP_MS}}}")
-    with connected(tmp_path) as client:
+    with connect(tmp_path) as client:
         (tool,) = client.tools()
         own = tokens(tool.model_dump(by_alias=True, exclude_none=True)) + tokens(client.client.instructions or "")
-        assert blocks(client.run(THREE_CALLS)) == ["3"]
+        assert get_texts(client.run(THREE_CALLS)) == ["3"]
         client.run(ONE_CALL)  # its result is its answer: it saves nothing
-        assert eventually(lambda: summarise(file_of(tmp_path))["savings"]["sessions"] == 1)
+        assert eventually(lambda: summarize(stats_file(tmp_path))["savings"]["sessions"] == 1)
     first, second, third = results()
     kept_out = first + second + third - tokens("3")
     whole = shown(tmp_path)

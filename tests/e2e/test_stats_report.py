@@ -12,8 +12,8 @@ import pytest
 from tests.page_support import SWITCHES
 
 from onetool.stats.record import CallRecord, Recorder, RunRecord, SessionRecord
-from onetool.stats.report import html
-from onetool.stats.summary import summarise
+from onetool.stats.report import render_html
+from onetool.stats.summary import summarize
 
 NOW = 1_800_000_000.0
 HOSTILE = '</td></table><script>document.title="owned"</script><img src=x onerror=alert(1)>&lt;\u202e'
@@ -36,7 +36,7 @@ def browse(needs: Callable[[str], str], tmp_path: Path) -> Browser:
     return show
 
 
-def page_of(folder: Path, tools: list[str]) -> str:
+def make_page(folder: Path, tools: list[str]) -> str:
     file = folder / "stats.db"
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
     recorder.add(SessionRecord("s", "default", dict.fromkeys(tools, 200), 300))
@@ -47,20 +47,20 @@ def page_of(folder: Path, tools: list[str]) -> str:
             recorder.add(CallRecord(name, "default", "s", "r", 0.05 * call, failure, 100, at))
     recorder.add(RunRecord("r", "default", "s", 2.0, None, len(tools), 50, 100 * len(tools)))
     recorder.close()
-    return html(summarise(file, now=NOW))
+    return render_html(summarize(file, now=NOW))
 
 
-def picture_of(browse: Browser, page: str, file: Path, *flags: str) -> tuple[bytes, int]:
+def take_screenshot(browse: Browser, page: str, file: Path, *flags: str) -> tuple[bytes, int]:
     """The colour of the picture's corner, and how many different lines it has."""
     browse(page, f"--screenshot={file}", "--window-size=1200,1600", "--hide-scrollbars", *flags)
-    width, height, pixels = decoded(file.read_bytes())
+    width, height, pixels = decode_png(file.read_bytes())
     assert (width, height) == (1200, 1600)
     line = len(pixels) // height
     lines = {pixels[start : start + line] for start in range(0, len(pixels), line)}
     return pixels[1:4], len(lines)
 
 
-def decoded(png: bytes) -> tuple[int, int, bytes]:
+def decode_png(png: bytes) -> tuple[int, int, bytes]:
     """The width, the height and the filtered lines. The very first pixel is never filtered."""
     place, data = 8, b""
     while place < len(png):
@@ -99,11 +99,11 @@ class Elements(HTMLParser):
 
 
 def test_the_report_is_drawn_in_light_and_in_dark(browse: Browser, tmp_path: Path) -> None:
-    page = page_of(tmp_path, ["brave.search", "db.query", "github.list_issues"])
-    light, lines = picture_of(browse, page, tmp_path / "light.png")
+    page = make_page(tmp_path, ["brave.search", "db.query", "github.list_issues"])
+    light, lines = take_screenshot(browse, page, tmp_path / "light.png")
     assert min(light) > 200
     assert lines > 100
-    dark, lines = picture_of(browse, page, tmp_path / "dark.png", DARK)
+    dark, lines = take_screenshot(browse, page, tmp_path / "dark.png", DARK)
     assert max(dark) < 60
     assert lines > 100
 
@@ -121,25 +121,25 @@ frame.onload = () => {{
 
 @pytest.mark.parametrize("count", [0, 40])
 def test_on_a_phone_nothing_is_beyond_the_right_edge(browse: Browser, tmp_path: Path, count: int) -> None:
-    page = page_of(tmp_path, [f"pack{number}.tool{'_long' * (number % 30)}" for number in range(count)])
+    page = make_page(tmp_path, [f"pack{number}.tool{'_long' * (number % 30)}" for number in range(count)])
     reach = Elements(browse(PHONE.format(page=escape(page)), "--dump-dom")).title
     assert 300 < int(reach) <= 360
 
 
 def test_a_report_of_nothing_is_drawn_too(browse: Browser, tmp_path: Path) -> None:
-    page = html(summarise(tmp_path / "none.db", now=NOW))
-    _, lines = picture_of(browse, page, tmp_path / "empty.png")
+    page = render_html(summarize(tmp_path / "none.db", now=NOW))
+    _, lines = take_screenshot(browse, page, tmp_path / "empty.png")
     assert lines > 100
-    assert "No calls here" in browse(page, "--dump-dom")
+    assert "<h2>No calls</h2>" in browse(page, "--dump-dom")
 
 
 def test_two_hundred_tools_with_hostile_names_are_rows_of_text(browse: Browser, tmp_path: Path) -> None:
     names = [HOSTILE, *(f"pack{number}.tool{'_long' * (number % 30)}" for number in range(199))]
-    page = page_of(tmp_path, names)
+    page = make_page(tmp_path, names)
     seen = Elements(browse(page, "--dump-dom"))
     assert seen.tools == [HOSTILE.replace("\u202e", "\ufffd"), *names[1:]]
     assert seen.title == "OneTool statistics"
     assert seen.count["svg"] == 1 + 200
     assert not any(seen.count[tag] for tag in ("script", "img", "link", "iframe", "form"))
-    _, lines = picture_of(browse, page, tmp_path / "many.png")
+    _, lines = take_screenshot(browse, page, tmp_path / "many.png")
     assert lines > 100

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from tests.cells_support import IS_ROOT
-from tests.rest_support import serving
-from tests.support import PROGRAM, Connection, blocks, configure, connected
+from tests.rest_support import serve_app
+from tests.support import PROGRAM, Connection, configure, connect, get_texts
 
 SETTINGS = """
 output: {max_stored_bytes: 6000000, max_stored_bytes_per_agent: 3000000}
@@ -26,26 +26,26 @@ def size_of(folder: Path) -> int:
 
 def test_an_agent_without_permissions_fills_no_disk_with_results(tmp_path: Path) -> None:
     configure(tmp_path, SETTINGS)
-    with connected(tmp_path) as client:
-        stored = [json.loads(blocks(client.run("'x' * 1_000_000"))[-1]) for _ in range(8)]
+    with connect(tmp_path) as client:
+        stored = [json.loads(get_texts(client.run("'x' * 1_000_000"))[-1]) for _ in range(8)]
         assert "note" not in stored[0]
         assert stored[-1]["note"] == "1 older result removed to make room"
         first = client.run(f"ot.result(handle={stored[0]['handle']!r})")
         assert first.is_error
-        assert "was removed to make room" in blocks(first)[-1]
+        assert "was removed to make room" in get_texts(first)[-1]
         assert not client.run(f"ot.result(handle={stored[-1]['handle']!r}, limit=10)").is_error
         too_large = client.run("'x' * 4_000_000")
         assert too_large.is_error
-        assert "output.max_stored_bytes_per_agent is 3000000" in blocks(too_large)[-1]
-        assert blocks(client.run("1 + 1")) == ["2"]
+        assert "output.max_stored_bytes_per_agent is 3000000" in get_texts(too_large)[-1]
+        assert get_texts(client.run("1 + 1")) == ["2"]
     assert size_of(tmp_path / ".onetool" / "tmp") < 4_000_000
 
 
 def test_messages_are_audited_and_bounded(tmp_path: Path) -> None:
     configure(tmp_path, SETTINGS)
-    with connected(tmp_path) as client:
+    with connect(tmp_path) as client:
         answer = client.run("for number in range(100):\n    ot.notify(topic='t', message='x' * 1000)")
-        assert "notify.per_minute is 5" in blocks(answer)[-1]
+        assert "notify.per_minute is 5" in get_texts(answer)[-1]
     assert (tmp_path / ".onetool" / "notes.yaml").read_bytes().count(b"---\n") == 5
     audit = (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8").splitlines()
     lines: list[dict[str, Any]] = [json.loads(line) for line in audit]
@@ -54,7 +54,7 @@ def test_messages_are_audited_and_bounded(tmp_path: Path) -> None:
 
 def test_a_result_that_cannot_be_stored_has_a_type(tmp_path: Path) -> None:
     (tmp_path / "tmp").write_text("a file in the place of the directory", encoding="utf-8")
-    with serving(tmp_path) as served:
+    with serve_app(tmp_path) as served:
         answer = served.rest.send("POST", "/api/run", {"command": "'x' * 100_000"})
         assert answer.json()["error"] == "storage_unavailable", answer.text
         assert str(tmp_path / "tmp") in answer.text
@@ -67,21 +67,21 @@ RECORDS = "[{'number': number, 'name': f'record {number}', 'text': 'x' * 40} for
 @pytest.mark.parametrize("shape", ["%s", "{'total': 1, 'data': {'items': %s}}"])
 def test_a_large_json_value_is_stored_with_a_record_on_each_line(tmp_path: Path, count: int, shape: str) -> None:
     code = shape % (RECORDS % count)
-    with connected(tmp_path) as client:
-        handle = json.loads(blocks(client.run(code))[-1])["handle"]
+    with connect(tmp_path) as client:
+        handle = json.loads(get_texts(client.run(code))[-1])["handle"]
         found = client.run(f"ot.result(handle={handle!r}, search='record 17\"')['lines']")
-        (line,) = json.loads(blocks(found)[-1])
+        (line,) = json.loads(get_texts(found)[-1])
         assert json.loads(line.rstrip(","))["number"] == 17
-        assert blocks(client.run(f"ot.load(handle={handle!r}) == {code}"))[-1] == "True"
+        assert get_texts(client.run(f"ot.load(handle={handle!r}) == {code}"))[-1] == "True"
 
 
 def test_a_window_is_never_stored_again(tmp_path: Path) -> None:
-    with connected(tmp_path) as client:
-        handle = json.loads(blocks(client.run(RECORDS % 2_000))[-1])["handle"]
+    with connect(tmp_path) as client:
+        handle = json.loads(get_texts(client.run(RECORDS % 2_000))[-1])["handle"]
         answer = client.run(f"ot.result(handle={handle!r}, limit=2000)")
         assert answer.is_error
-        assert "limit=" in blocks(answer)[-1]
-        assert blocks(client.run(f"len(ot.result(handle={handle!r}, limit=2000)['lines'])")) == ["2000"]
+        assert "limit=" in get_texts(answer)[-1]
+        assert get_texts(client.run(f"len(ot.result(handle={handle!r}, limit=2000)['lines'])")) == ["2000"]
         assert not client.run(f"ot.result(handle={handle!r}, limit=200)").is_error
     assert len(list((tmp_path / ".onetool" / "tmp").glob("*.txt"))) == 1
 
@@ -104,15 +104,15 @@ def test_a_window_that_is_too_large_names_the_limit_that_fits(
     small_and_large: dict[int, Connection], code: str, arguments: str, limit: int
 ) -> None:
     client = small_and_large[limit]
-    handle = json.loads(blocks(client.run(code))[-1])["handle"]
+    handle = json.loads(get_texts(client.run(code))[-1])["handle"]
     rejected = client.run(f"ot.result({handle!r}, limit=1000000{arguments})")
-    found = re.search(r"Hint: use limit=(\d+)(, unit='chars')?, or", blocks(rejected)[-1])
+    found = re.search(r"Hint: use limit=(\d+)(, unit='chars')?, or", get_texts(rejected)[-1])
     assert rejected.is_error
-    assert found, blocks(rejected)
+    assert found, get_texts(rejected)
     arguments = found[2] or arguments
     shown = client.run(f"ot.result({handle!r}, limit={found[1]}{arguments})")
-    assert not shown.is_error, blocks(shown)
-    assert len(blocks(shown)[-1].encode()) <= limit
+    assert not shown.is_error, get_texts(shown)
+    assert len(get_texts(shown)[-1].encode()) <= limit
     if not found[2]:
         assert client.run(f"ot.result({handle!r}, limit={int(found[1]) + 1}{arguments})").is_error
 
@@ -124,7 +124,7 @@ def small_and_large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[i
         for limit in (900, 10_000):
             home = tmp_path_factory.mktemp(f"inline-{limit}")
             configure(home, f"output: {{max_inline_size: {limit}}}")
-            clients[limit] = stack.enter_context(connected(home))
+            clients[limit] = stack.enter_context(connect(home))
         yield clients
 
 
@@ -133,29 +133,29 @@ def small_and_large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[i
 )
 def test_a_forged_window_is_only_rejected(small_and_large: dict[int, Connection], forged: str) -> None:
     client = small_and_large[900]
-    handle = json.loads(blocks(client.run(RECORDS % 100))[-1])["handle"]
+    handle = json.loads(get_texts(client.run(RECORDS % 100))[-1])["handle"]
     answer = client.run(f"w = ot.result({handle!r}, limit=100); w.update({forged}); w['more'] = 'x' * 2000; w")
-    assert "output.max_inline_size is 900" in blocks(answer)[-1]
+    assert "output.max_inline_size is 900" in get_texts(answer)[-1]
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can mount a directory")
 def test_stored_results_are_read_from_a_read_only_disk(tmp_path: Path) -> None:
-    with connected(tmp_path) as client:
-        handle = json.loads(blocks(client.run(RECORDS % 2_000))[-1])["handle"]
+    with connect(tmp_path) as client:
+        handle = json.loads(get_texts(client.run(RECORDS % 2_000))[-1])["handle"]
     command = (sys.executable, str(Path(__file__).parent / "read_only.py"), str(tmp_path), PROGRAM)
-    with connected(tmp_path, command=command) as client:
+    with connect(tmp_path, command=command) as client:
         assert not client.run(f"ot.result({handle!r}, limit=2)").is_error
-        assert blocks(client.run(f"len(ot.load({handle!r}))"))[-1] == "2000"
+        assert get_texts(client.run(f"len(ot.load({handle!r}))"))[-1] == "2000"
         rejected = client.run("'x' * 100_000")
         assert rejected.is_error
-        assert "Read-only file system" in blocks(rejected)[-1]
-        assert str(tmp_path / ".onetool" / "tmp") in blocks(rejected)[-1]
-        assert blocks(client.run("1 + 1"))[-1] == "2"
+        assert "Read-only file system" in get_texts(rejected)[-1]
+        assert str(tmp_path / ".onetool" / "tmp") in get_texts(rejected)[-1]
+        assert get_texts(client.run("1 + 1"))[-1] == "2"
 
 
 def test_help_is_shown_whole(tmp_path: Path) -> None:
     configure(tmp_path, "output: {max_inline_size: 500}")
-    with connected(tmp_path) as client:
-        (text,) = blocks(client.run("ot.help(query='ot', info='full')"))
+    with connect(tmp_path) as client:
+        (text,) = get_texts(client.run("ot.help(query='ot', info='full')"))
         assert len(text) > 2_000
         assert "handle" not in text.splitlines()[0]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.http_support import served
-from tests.rest_support import Served, code_of, http_draft, serving
-from tests.support import command_line
+from tests.http_support import serve_site
+from tests.rest_support import ServedApp, get_error_code, http_draft, serve_app
+from tests.support import run_cli
 
 CREDENTIAL = "hunter2-literal"
 REFERENCE = "${secret:API_TOKEN}"
@@ -50,12 +50,12 @@ HARMLESS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("home")) as running:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
+    with serve_app(tmp_path_factory.mktemp("home")) as running:
         yield running
 
 
-def archive_of(shop: Served, bundle: str) -> tuple[str, str]:
+def archive_of(shop: ServedApp, bundle: str) -> tuple[str, str]:
     answer = shop.rest.client.get(f"/api/bundles/{bundle.rpartition('/')[2]}/export")
     with zipfile.ZipFile(io.BytesIO(answer.content)) as packed:
         texts = [packed.read(name).decode() for name in packed.namelist()]
@@ -63,7 +63,7 @@ def archive_of(shop: Served, bundle: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_literal_credential_is_warned_about_masked_and_not_exported(shop: Served, place: str) -> None:
+def test_a_literal_credential_is_warned_about_masked_and_not_exported(shop: ServedApp, place: str) -> None:
     bundle = shop.rest.bundle()
     path = f"{bundle}/tools/t/version/1"
     put = shop.rest.send("PUT", path, http_draft(**{"url": URL, **PLACES[place]}))
@@ -82,7 +82,7 @@ def test_a_literal_credential_is_warned_about_masked_and_not_exported(shop: Serv
 
 
 @pytest.mark.parametrize("place", HARMLESS)
-def test_references_and_harmless_values_are_left_alone(shop: Served, place: str) -> None:
+def test_references_and_harmless_values_are_left_alone(shop: ServedApp, place: str) -> None:
     impl = http_draft(**{"url": URL, **HARMLESS[place]})["httpImpl"]
     tool = shop.rest.tool(shop.rest.bundle(), "t", "1", **http_draft(**{"url": URL, **HARMLESS[place]}))
     shown = shop.rest.get(tool)
@@ -112,7 +112,7 @@ def test_references_and_harmless_values_are_left_alone(shop: Served, place: str)
         ),
     ],
 )
-def test_credentials_in_paths_and_schemas_are_found(shop: Served, credential: str, change: dict[str, Any]) -> None:
+def test_credentials_in_paths_and_schemas_are_found(shop: ServedApp, credential: str, change: dict[str, Any]) -> None:
     bundle = shop.rest.bundle()
     path = f"{bundle}/tools/t/version/1"
     put = shop.rest.send("PUT", path, {**http_draft(url=URL), **change})
@@ -133,7 +133,7 @@ def test_credentials_in_paths_and_schemas_are_found(shop: Served, credential: st
 
 
 def test_user_and_password_in_the_url_of_a_file_that_was_edited_are_masked(tmp_path: Path) -> None:
-    with serving(tmp_path) as shop:
+    with serve_app(tmp_path) as shop:
         tool = shop.rest.tool(shop.rest.bundle(), "t", "1", **http_draft(URL))
         (file,) = (tmp_path / "bundles").glob("*/t@1.json")
         file.write_text(file.read_text().replace("https://", f"https://me:{CREDENTIAL}@"))
@@ -142,7 +142,10 @@ def test_user_and_password_in_the_url_of_a_file_that_was_edited_are_masked(tmp_p
 
 
 def test_a_mask_that_is_sent_back_keeps_the_credential_for_the_same_host_only(tmp_path: Path) -> None:
-    with served() as site, serving(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop:
+    with (
+        serve_site() as site,
+        serve_app(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop,
+    ):
         bundle = shop.rest.bundle()
         headers = {"X-Api-Key": CREDENTIAL, "X-Token": "another-one"}
         shop.rest.tool(bundle, "t", "1", **http_draft(site.url("/echo"), headers=headers))
@@ -154,13 +157,16 @@ def test_a_mask_that_is_sent_back_keeps_the_credential_for_the_same_host_only(tm
         elsewhere = {**shown, "urlTemplate": site.url("/echo", "localhost")}
         for slug, impl in (("t", elsewhere), ("other", shown), ("t", {**shown, "headers": {"X-New": "[masked]"}})):
             answer = shop.rest.send("PUT", f"{bundle}/tools/{slug}/version/3", http_draft(**{"url": "", **impl}))
-            assert code_of(answer) == (400, "invalid")
+            assert get_error_code(answer) == (400, "invalid")
             assert "[masked]" in answer.json()["error"]["message"]
             assert CREDENTIAL not in answer.text
 
 
 def test_a_literal_credential_is_taken_out_of_results_and_errors(tmp_path: Path) -> None:
-    with served() as site, serving(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop:
+    with (
+        serve_site() as site,
+        serve_app(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop,
+    ):
         bundle = shop.rest.bundle()
         echo = http_draft(site.url(f"/echo?api_key={CREDENTIAL}"), headers={"X-Token": "a-literal-token"})
         answer = shop.rest.invoke(shop.rest.tool(bundle, "t", "1", **echo)).text
@@ -179,10 +185,10 @@ def test_the_command_line_warns_and_exports_no_credential(tmp_path: Path) -> Non
         packed.writestr("bundle.json", json.dumps({"slug": "shop", "displayName": "Shop", "isEnabled": True}))
         tool = {"slug": "t", "version": "1", **http_draft(URL, headers={"X-Api-Key": CREDENTIAL})}
         packed.writestr("tools/1.json", json.dumps(tool))
-    imported = command_line(tmp_path, "bundles", "import", str(archive))
+    imported = run_cli(tmp_path, "bundles", "import", str(archive))
     assert "Warning: t@1: httpImpl.headers.X-Api-Key contains a literal credential" in imported.stdout
     assert "${secret:SHOP_X_API_KEY}" in imported.stdout
-    exported = command_line(tmp_path, "bundles", "export", "shop", str(document))
+    exported = run_cli(tmp_path, "bundles", "export", "shop", str(document))
     assert "${secret:SHOP_X_API_KEY}" in exported.stderr
     with zipfile.ZipFile(document) as packed:
         assert not any(CREDENTIAL.encode() in packed.read(name) for name in packed.namelist())
@@ -204,11 +210,11 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}, "api": {"ty
     ],
 )
 def test_an_unknown_placeholder_is_rejected_at_write(
-    shop: Served, impl: dict[str, Any], schema: dict[str, Any] | None, hint: str
+    shop: ServedApp, impl: dict[str, Any], schema: dict[str, Any] | None, hint: str
 ) -> None:
     draft = {**http_draft(**{"url": URL, **impl}), **({"argSchema": schema} if schema else {})}
     answer = shop.rest.send("PUT", f"{shop.rest.bundle()}/tools/t/version/1", draft)
-    assert code_of(answer) == (400, "invalid")
+    assert get_error_code(answer) == (400, "invalid")
     assert hint in answer.json()["error"]["message"]
 
 
@@ -222,13 +228,16 @@ def test_an_unknown_placeholder_is_rejected_at_write(
         {"type": "object", "patternProperties": {"^c": {"type": "string"}}},
     ],
 )
-def test_a_placeholder_that_the_schema_declares_in_any_way_is_known(shop: Served, schema: dict[str, Any]) -> None:
+def test_a_placeholder_that_the_schema_declares_in_any_way_is_known(shop: ServedApp, schema: dict[str, Any]) -> None:
     draft = {**http_draft(URL, query={"q": "${city}"}), "argSchema": schema}
     shop.rest.tool(shop.rest.bundle(), "t", "1", **draft)
 
 
 def test_an_unknown_placeholder_in_a_file_that_was_edited_sends_nothing(tmp_path: Path) -> None:
-    with served() as site, serving(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop:
+    with (
+        serve_site() as site,
+        serve_app(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop,
+    ):
         tool = shop.rest.tool(shop.rest.bundle("b"), "t", "1", **http_draft(site.url(), headers={"X-Key": "Bearer x"}))
         (file,) = (tmp_path / "bundles").glob("*/t@1.json")
         file.write_text(file.read_text().replace("Bearer x", "Bearer ${API_KEY}"))

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.rest_support import client_of, process
-from tests.support import Wire, children_of, configure, eventually
-from tests.workers_support import is_alive, workers
+from tests.rest_support import make_client, serve_process
+from tests.support import RawClient, configure, eventually, list_children
+from tests.workers_support import is_alive, open_workers
 
 from onetool.runner.cells import NOT_ANSWERING, CellLimits, Cells
 from onetool.runner.launch import ZygoteLauncher
@@ -23,10 +23,10 @@ HARM = pytest.mark.parametrize("harm", [signal.SIGSTOP, signal.SIGKILL], ids=["s
 
 
 @pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
     home = tmp_path_factory.mktemp("home")
     configure(home, "execution: {timeout: 20}")
-    with Wire(home) as wire:
+    with RawClient(home) as wire:
         yield wire
 
 
@@ -34,7 +34,7 @@ def zygote_of(server: int) -> int:
     """Wait until the server has one zygote with waiting cells, and return it."""
 
     def found() -> list[int]:
-        return [child for child in children_of(server) if _is_zygote(child) and len(_waiting_cells(child)) >= 2]
+        return [child for child in list_children(server) if _is_zygote(child) and len(_waiting_cells(child)) >= 2]
 
     assert eventually(found)
     return found()[0]
@@ -48,10 +48,10 @@ def _is_zygote(pid: int) -> bool:
 
 
 def _waiting_cells(zygote: int) -> list[int]:
-    return sorted(children_of(zygote))
+    return sorted(list_children(zygote))
 
 
-def run(wire: Wire, code: str) -> tuple[str, float]:
+def run(wire: RawClient, code: str) -> tuple[str, float]:
     """Return the text of the answer and how many seconds it took."""
     started = time.monotonic()
     result = wire.run(code)["result"]
@@ -59,7 +59,7 @@ def run(wire: Wire, code: str) -> tuple[str, float]:
 
 
 @HARM
-def test_runs_work_after_the_zygote_is_lost(wire: Wire, harm: signal.Signals) -> None:
+def test_runs_work_after_the_zygote_is_lost(wire: RawClient, harm: signal.Signals) -> None:
     assert run(wire, "1 + 1")[0] == "2"
     zygote = zygote_of(wire.process.pid)
     os.kill(zygote, harm)
@@ -71,7 +71,7 @@ def test_runs_work_after_the_zygote_is_lost(wire: Wire, harm: signal.Signals) ->
 
 
 @HARM
-def test_runs_work_after_waiting_cells_are_lost(wire: Wire, harm: signal.Signals) -> None:
+def test_runs_work_after_waiting_cells_are_lost(wire: RawClient, harm: signal.Signals) -> None:
     assert run(wire, "1 + 1")[0] == "2"
     for cell in _waiting_cells(zygote_of(wire.process.pid)):
         os.kill(cell, harm)
@@ -80,13 +80,13 @@ def test_runs_work_after_waiting_cells_are_lost(wire: Wire, harm: signal.Signals
     assert sum(seconds for _, seconds in answers) < REPLACED_SECONDS
 
 
-def test_a_run_that_is_stopped_after_it_acted_fails_and_is_not_repeated(wire: Wire) -> None:
+def test_a_run_that_is_stopped_after_it_acted_fails_and_is_not_repeated(wire: RawClient) -> None:
     text, seconds = run(wire, "import os, signal\nprint('acted', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)")
     assert text == "acted\n"
     assert seconds < REPLACED_SECONDS
 
 
-def test_health_answers_while_the_zygote_is_stopped(wire: Wire) -> None:
+def test_health_answers_while_the_zygote_is_stopped(wire: RawClient) -> None:
     run(wire, "1")
     os.kill(zygote_of(wire.process.pid), signal.SIGSTOP)
     text, seconds = run(wire, "ot.health()['isolation']['sandbox']")
@@ -96,10 +96,10 @@ def test_health_answers_while_the_zygote_is_stopped(wire: Wire) -> None:
 
 def test_waiting_for_a_cell_counts_as_run_time(tmp_path: Path) -> None:
     configure(tmp_path, "execution: {timeout: 1, cells: 1}")
-    with Wire(tmp_path) as wire:
+    with RawClient(tmp_path) as wire:
         assert eventually(lambda: run(wire, "1")[0] == "1")
-        assert eventually(lambda: [zygote for zygote in children_of(wire.process.pid) if _waiting_cells(zygote)])
-        (zygote,) = children_of(wire.process.pid)
+        assert eventually(lambda: [zygote for zygote in list_children(wire.process.pid) if _waiting_cells(zygote)])
+        (zygote,) = list_children(wire.process.pid)
         os.kill(zygote, signal.SIGSTOP)
         assert run(wire, "2")[0] == "2"  # in the cell that was waiting
         text, seconds = run(wire, "3")
@@ -109,7 +109,7 @@ def test_waiting_for_a_cell_counts_as_run_time(tmp_path: Path) -> None:
 
 
 def test_readiness_is_measured(tmp_path: Path) -> None:
-    with process(tmp_path) as (server, said), client_of(said["url"]) as client:
+    with serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
         assert client.get("/readyz").text == "ready\n"
         zygote = zygote_of(server.pid)
         os.kill(zygote, signal.SIGSTOP)
@@ -140,7 +140,7 @@ def test_a_zygote_that_does_not_answer_in_time_is_reported() -> None:
 
 @HARM
 def test_calls_work_after_the_guard_of_a_worker_is_lost(tmp_path: Path, harm: signal.Signals) -> None:
-    with workers(tmp_path) as opened:
+    with open_workers(tmp_path) as opened:
         opened.write("plain", "import os\ndef parent(): return os.getppid()\n")
         guard = opened.value("plain.parent")
         os.kill(guard, harm)
@@ -155,9 +155,9 @@ def test_calls_work_after_the_guard_of_a_worker_is_lost(tmp_path: Path, harm: si
 @HARM
 def test_files_of_a_run_go_with_the_zygote(tmp_path: Path, harm: signal.Signals) -> None:
     configure(tmp_path, "execution: {timeout: 20, cells: 1}")
-    with Wire(tmp_path) as wire:
+    with RawClient(tmp_path) as wire:
         run(wire, "1")
-        (zygote,) = children_of(wire.process.pid)
+        (zygote,) = list_children(wire.process.pid)
         scratch = tmp_path / "tmp"
         code = "open('left', 'w').write('x')\nimport time\ntime.sleep(60)"
         wire.ask("tools/call", {"name": "run", "arguments": {"command": code}})

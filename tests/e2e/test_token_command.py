@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.rest_support import process
-from tests.support import PROGRAM, command_line, configure, environment
+from tests.rest_support import serve_process
+from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.config.load import load
 from onetool.config.trust import is_trusted, trust
@@ -20,13 +20,13 @@ COMMENTED = "# mine\nagents:\n  robot: {permissions: [read]}  # it may look\nlog
 
 
 def created(home: Path, *arguments: str) -> str:
-    done = command_line(home, "token", "create", *arguments)
+    done = run_cli(home, "token", "create", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def refused(home: Path, *arguments: str) -> str:
-    done = command_line(home, "token", *arguments)
+    done = run_cli(home, "token", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -39,7 +39,7 @@ def config(home: Path) -> Path:
 def test_a_token_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> None:
     configure(tmp_path, COMMENTED)
     config(tmp_path).chmod(0o600)
-    done = command_line(tmp_path, "token", "create", "laptop", "--agent", "robot")
+    done = run_cli(tmp_path, "token", "create", "laptop", "--agent", "robot")
     token = done.stdout.strip()
     assert done.stdout == f"{token}\n"
     assert "not shown again" in done.stderr
@@ -52,7 +52,7 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> None
     assert stat.S_IMODE(config(tmp_path).stat().st_mode) == 0o600
     for file in (tmp_path / ".onetool").rglob("*"):
         assert not file.is_file() or token.encode() not in file.read_bytes()
-    shown = command_line(tmp_path, "token", "list")
+    shown = run_cli(tmp_path, "token", "list")
     assert shown.stdout == "laptop  agent robot\n"
     assert hash_token(token) not in shown.stdout
 
@@ -61,7 +61,7 @@ def test_a_new_configuration_is_for_its_owner_only(tmp_path: Path) -> None:
     data = json.loads(created(tmp_path, "ci", "--json"))
     assert (data["name"], data["agent"]) == ("ci", "default")
     assert stat.S_IMODE(config(tmp_path).stat().st_mode) == 0o600
-    assert json.loads(command_line(tmp_path, "token", "list", "--json").stdout) == {
+    assert json.loads(run_cli(tmp_path, "token", "list", "--json").stdout) == {
         "tokens": [{"name": "ci", "agent": "default"}]
     }
 
@@ -71,14 +71,14 @@ def test_tokens_are_deleted_one_by_one(tmp_path: Path) -> None:
     configure(tmp_path, COMMENTED + "auth:\n  tokens:  # of mine\n    - {name: env, token_env: MY_TOKEN}\n")
     created(tmp_path, "a")
     assert (
-        command_line(tmp_path, "token", "list").stdout
+        run_cli(tmp_path, "token", "list").stdout
         == "env  agent default, from environment variable MY_TOKEN\na    agent default\n"
     )
-    deleted = command_line(tmp_path, "token", "delete", "env")
+    deleted = run_cli(tmp_path, "token", "delete", "env")
     assert "Deleted token env from" in deleted.stdout
-    assert json.loads(command_line(tmp_path, "token", "delete", "a", "--json").stdout)["deleted"] == "a"
+    assert json.loads(run_cli(tmp_path, "token", "delete", "a", "--json").stdout)["deleted"] == "a"
     assert config(tmp_path).read_text("utf-8") == COMMENTED + "auth:\n  tokens: []  # of mine\n"
-    assert "No tokens exist" in command_line(tmp_path, "token", "list").stdout
+    assert "No tokens exist" in run_cli(tmp_path, "token", "list").stdout
     assert "there is no token a; tokens are none" in refused(tmp_path, "delete", "a")
 
 
@@ -148,7 +148,7 @@ def test_a_project_that_nobody_trusts_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_server_knows_a_token_that_was_made_for_it(tmp_path: Path) -> None:
     token = created(tmp_path, "ci")
-    with process(tmp_path) as (_server, said):
+    with serve_process(tmp_path) as (_server, said):
         url = f"{said['url']}/tools/bundles"
         known = {"Authorization": f"Bearer {token}"}
         assert httpx2.get(url, headers=known, trust_env=False).status_code == 200

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.bundles_support import bundle_body, new_bundle, refused, slugs_found, slugs_listed, store_in, tool_body
-from tests.disk_support import Disk, mounted
-from tests.rest_support import Rest, client_of, code_of, draft, new_id, process, serving
-from tests.support import command_line
+from tests.bundles_support import bundle_body, expect_error, list_slugs, new_bundle, open_store, search_slugs, tool_body
+from tests.disk_support import Disk, mount_disk
+from tests.rest_support import Rest, draft, get_error_code, make_client, new_id, serve_app, serve_process
+from tests.support import run_cli
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    with mounted(tmp_path) as disk:
+    with mount_disk(tmp_path) as disk:
         yield disk
 
 
 def filled_store(disk: Disk) -> str:
     """The id of a bundle with two tools."""
-    with store_in(disk.bundles) as store:
+    with open_store(disk.bundles) as store:
         bundle = new_bundle(store, "kept")
         for slug in ("one", "two"):
             store.put_tool(bundle, slug, "1", tool_body(pythonImpl={"function": "machine.now"}))
@@ -29,7 +29,7 @@ def filled_store(disk: Disk) -> str:
 
 
 def check_storage_error(answer: httpx2.Response, disk: Disk, why: str) -> None:
-    assert code_of(answer) == (507, "storage_unavailable"), answer.text
+    assert get_error_code(answer) == (507, "storage_unavailable"), answer.text
     error = answer.json()["error"]
     assert f"cannot write {disk.place}" in error["message"]
     assert f"the disk mounted at {disk.place} is {why}" in error["message"]
@@ -57,7 +57,7 @@ def test_a_read_only_home_can_be_read_over_rest_and_writes_are_typed_errors(disk
     if not has_index:
         subprocess.run(["rm", "-r", disk.bundles / ".index"], check=True)
     disk.make_read_only()
-    with process(disk.home) as (_, where), client_of(where["url"]) as client:
+    with serve_process(disk.home) as (_, where), make_client(where["url"]) as client:
         rest = Rest(client)
         check_reading(rest, bundle)
         one = f"/tools/bundles/{bundle}/tools/one/version/1"
@@ -79,24 +79,24 @@ def test_a_read_only_home_can_be_read_over_rest_and_writes_are_typed_errors(disk
 
 def test_a_read_only_home_can_be_read_by_runs_and_by_the_doctor(disk: Disk) -> None:
     filled_store(disk)
-    assert command_line(disk.home, "run", "machine.now()").returncode == 0
+    assert run_cli(disk.home, "run", "machine.now()").returncode == 0
     disk.make_read_only()
-    recorded = command_line(disk.home, "stats", "--json")
+    recorded = run_cli(disk.home, "stats", "--json")
     assert json.loads(recorded.stdout)["total_calls"] > 0, recorded.stderr
-    assert "is damaged" not in command_line(disk.home, "run", "ot.health()").stdout
-    assert "kept.one" in command_line(disk.home, "run", "ot.tools(pattern='kept')").stdout
-    health = command_line(disk.home, "run", "ot.health()")
+    assert "is damaged" not in run_cli(disk.home, "run", "ot.health()").stdout
+    assert "kept.one" in run_cli(disk.home, "run", "ot.tools(pattern='kept')").stdout
+    health = run_cli(disk.home, "run", "ot.health()")
     assert health.returncode == 0
     assert "tool_count" in health.stdout
-    assert command_line(disk.home, "run", "kept.one()").returncode == 0
-    assert "Traceback" not in command_line(disk.home, "doctor").stdout
+    assert run_cli(disk.home, "run", "kept.one()").returncode == 0
+    assert "Traceback" not in run_cli(disk.home, "doctor").stdout
 
 
 def test_an_edit_from_outside_is_seen_on_a_read_only_disk(disk: Disk) -> None:
     bundle = filled_store(disk)
     disk.make_read_only()
-    with store_in(disk.bundles) as store:
-        assert slugs_listed(store) == ["one", "two"]
+    with open_store(disk.bundles) as store:
+        assert list_slugs(store) == ["one", "two"]
         disk.make_writable()
         (file,) = disk.bundles.glob("*/one@1.json")
         file.write_text(file.read_text().replace('"A tool"', '"Another"'))
@@ -109,7 +109,7 @@ def test_an_edit_from_outside_is_seen_on_a_read_only_disk(disk: Disk) -> None:
 
 def test_space_can_be_freed_over_rest_on_a_full_disk(disk: Disk) -> None:
     bundle = filled_store(disk)
-    with process(disk.home) as (_, where), client_of(where["url"]) as client:
+    with serve_process(disk.home) as (_, where), make_client(where["url"]) as client:
         rest = Rest(client)
         disk.fill()
         check_reading(rest, bundle)
@@ -130,31 +130,31 @@ def test_space_can_be_freed_over_rest_on_a_full_disk(disk: Disk) -> None:
 
 def test_what_was_deleted_on_a_full_disk_is_gone_for_every_process_and_after_it_has_space(disk: Disk) -> None:
     bundle = filled_store(disk)
-    with store_in(disk.bundles) as one, store_in(disk.bundles) as other:
-        assert slugs_listed(one) == slugs_listed(other) == ["one", "two"]
+    with open_store(disk.bundles) as one, open_store(disk.bundles) as other:
+        assert list_slugs(one) == list_slugs(other) == ["one", "two"]
         disk.fill()
         one.delete_tool(bundle, "one", "1")
-        assert slugs_listed(one) == slugs_listed(other) == ["two"]
-        assert refused("storage_unavailable", new_bundle, one, "new").details["reason"] == "full"
+        assert list_slugs(one) == list_slugs(other) == ["two"]
+        assert expect_error("storage_unavailable", new_bundle, one, "new").details["reason"] == "full"
         disk.free()
-        with store_in(disk.bundles) as third:
-            assert slugs_listed(third) == ["two"]
-            assert slugs_found(third, "one") == []
+        with open_store(disk.bundles) as third:
+            assert list_slugs(third) == ["two"]
+            assert search_slugs(third, "one") == []
             third.put_tool(bundle, "three", "1", tool_body())
         assert (disk.bundles / ".lock").stat().st_size == 0
-        with store_in(disk.bundles) as fourth:
-            assert slugs_listed(fourth) == ["two", "three"]
+        with open_store(disk.bundles) as fourth:
+            assert list_slugs(fourth) == ["two", "three"]
             assert fourth.problems == []
 
 
 def test_a_failed_write_leaves_no_files_on_a_full_disk(disk: Disk) -> None:
     bundle = filled_store(disk)
-    with store_in(disk.bundles) as store:
+    with open_store(disk.bundles) as store:
         store.list_bundles()
         disk.fill()
         before = sorted(disk.bundles.rglob("*"))
         for _ in range(3):
-            refused("storage_unavailable", store.put_tool, bundle, "three", "1", tool_body(description="x" * 5000))
+            expect_error("storage_unavailable", store.put_tool, bundle, "three", "1", tool_body(description="x" * 5000))
         assert {path.suffix for path in {*disk.bundles.rglob("*")} - {*before}} <= {""}
 
 
@@ -166,20 +166,20 @@ def test_torn_switches_disable_every_tool_and_health_says_so(tmp_path: Path, tor
     file = tmp_path / ".onetool" / "switches.json"
     file.parent.mkdir()
     file.write_text(torn)
-    call = command_line(tmp_path, "run", "machine.now()")
+    call = run_cli(tmp_path, "run", "machine.now()")
     assert call.returncode == 1
     assert f"cannot read {file}" in call.stdout + call.stderr
     assert f"rm {file}" in call.stdout + call.stderr
-    assert f"cannot read {file}" in command_line(tmp_path, "run", "ot.health()").stdout
-    assert command_line(tmp_path, "run", "ot.help()").returncode == 0
-    assert command_line(tmp_path, "run", "6 * 7").stdout == "42\n"
-    assert str(file) in command_line(tmp_path, "doctor").stdout
+    assert f"cannot read {file}" in run_cli(tmp_path, "run", "ot.health()").stdout
+    assert run_cli(tmp_path, "run", "ot.help()").returncode == 0
+    assert run_cli(tmp_path, "run", "6 * 7").stdout == "42\n"
+    assert str(file) in run_cli(tmp_path, "doctor").stdout
     file.unlink()
-    assert command_line(tmp_path, "run", "machine.now()").returncode == 0
+    assert run_cli(tmp_path, "run", "machine.now()").returncode == 0
 
 
 def test_torn_switches_disable_every_kind_of_tool_over_rest_and_cannot_be_changed(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
+    with serve_app(tmp_path) as served:
         rest = served.rest
         stored = rest.tool(rest.bundle("stored"), **draft("machine.now"))
         assert rest.invoke(stored).json()["ok"]
@@ -192,6 +192,6 @@ def test_torn_switches_disable_every_kind_of_tool_over_rest_and_cannot_be_change
             pack["isEnabled"] for pack in rest.get("/api/packs")["packs"] if pack["name"] in {"machine", "stored"}
         )
         answer = rest.send("PATCH", "/api/tools/machine.now", {"isEnabled": False})
-        assert code_of(answer) == (507, "storage_unavailable")
+        assert get_error_code(answer) == (507, "storage_unavailable")
         assert (tmp_path / "switches.json").read_text() == "{"
         assert "switches.json" in str(rest.get("/api/health")["problems"])

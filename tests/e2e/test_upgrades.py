@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.bundles_support import bundle_body, new_bundle, refused, store_in
-from tests.proxy_support import hostile
-from tests.support import PROGRAM, command_line, configure, environment
+from tests.bundles_support import bundle_body, expect_error, new_bundle, open_store
+from tests.proxy_support import hostile_server
+from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.bundles.usage import UsageCounts
 from onetool.disabled_tools import Switches
@@ -26,7 +26,7 @@ from onetool.stats import rollup
 from onetool.stats.history import find_run, recent_runs
 from onetool.stats.record import ROWS, USAGE, CallRecord, Recorder, UseRecord
 from onetool.stats.shapes import Shapes
-from onetool.stats.summary import summarise
+from onetool.stats.summary import summarize
 
 pytestmark = pytest.mark.slow
 NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+, this one knows \d\)")
@@ -52,7 +52,7 @@ class Kept:
 
 
 def said(home: Path, *arguments: str) -> str:
-    done = command_line(home, *arguments)
+    done = run_cli(home, *arguments)
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
 
@@ -105,7 +105,7 @@ def settings(home: Path) -> Path:
 
 def tokens(home: Path) -> Path:
     file = settings(home)
-    assert command_line(home, "token", "create", "laptop").returncode == 0
+    assert run_cli(home, "token", "create", "laptop").returncode == 0
     return file
 
 
@@ -144,12 +144,12 @@ def in_project(home: Path, *arguments: str) -> str:
 
 
 def statistics(home: Path) -> Path:
-    assert command_line(home, "run", "machine.now()").returncode == 0
+    assert run_cli(home, "run", "machine.now()").returncode == 0
     return home / ".onetool" / "stats" / "stats.db"
 
 
 def result(home: Path) -> Path:
-    assert command_line(home, "run", "'needle' + 'x' * 200_000").returncode == 0
+    assert run_cli(home, "run", "'needle' + 'x' * 200_000").returncode == 0
     (file,) = (home / ".onetool" / "tmp").glob("*.meta.json")
     return file
 
@@ -168,14 +168,14 @@ def pins(home: Path) -> Path:
     """Of a server whose tools have changed since."""
     notes = home / "notes"
     notes.mkdir()
-    configure(home, yaml.safe_dump({"servers": {"odd": hostile("changes", notes, pin="strict")}}))
-    assert command_line(home, "servers", "accept", "odd").returncode == 0
+    configure(home, yaml.safe_dump({"servers": {"odd": hostile_server("changes", notes, pin="strict")}}))
+    assert run_cli(home, "servers", "accept", "odd").returncode == 0
     (notes / "changed").touch()
     return home / ".onetool" / "pins.json"
 
 
 def bundle(home: Path) -> Path:
-    with store_in(home / ".onetool" / "bundles") as store:
+    with open_store(home / ".onetool" / "bundles") as store:
         new_bundle(store, "animals")
     (file,) = (home / ".onetool" / "bundles").glob("*/bundle.json")
     return file
@@ -275,7 +275,7 @@ def test_what_a_newer_version_wrote_is_refused_with_words_and_keeps_every_byte(t
     before = file.read_bytes()
     assert kept.words.search(kept.asks(tmp_path))
     assert "upgrade OneTool" in kept.asks(tmp_path)
-    command_line(tmp_path, "run", "machine.now()")  # whatever it says: it changes nothing
+    run_cli(tmp_path, "run", "machine.now()")  # whatever it says: it changes nothing
     assert file.read_bytes() == before
 
 
@@ -294,7 +294,7 @@ def test_the_doctor_tells_of_what_a_newer_version_wrote(tmp_path: Path, kept: Ke
 def test_the_rest_goes_on_beside_a_file_of_a_newer_version(tmp_path: Path, name: str) -> None:
     (kept,) = (each for each in TABLE if each.name == name)
     kept.newer(kept.make(tmp_path))
-    assert command_line(tmp_path, "run", "6 * 7").stdout == "42\n"
+    assert run_cli(tmp_path, "run", "6 * 7").stdout == "42\n"
 
 
 # --- what no command shows -----------------------------------------------------------------------------------------
@@ -335,8 +335,8 @@ def test_a_bundle_of_a_newer_version_is_told_of_and_nothing_is_put_in_its_place(
     assert NEWER.search(told)
     assert "upgrade OneTool" in told
     assert "animals" not in said(tmp_path, "bundles")
-    with store_in(tmp_path / ".onetool" / "bundles") as store:
-        refused("duplicate", store.put_bundle, json.loads(before)["id"], bundle_body("animals"))
+    with open_store(tmp_path / ".onetool" / "bundles") as store:
+        expect_error("duplicate", store.put_bundle, json.loads(before)["id"], bundle_body("animals"))
     assert file.read_bytes() == before
 
 
@@ -383,14 +383,14 @@ def test_statistics_of_older_versions_keep_every_count_and_run(tmp_path: Path, v
         database.execute(f"pragma user_version = {version}")
         database.commit()
     kept = file.read_bytes()
-    before = summarise(file, tool="a.b")
+    before = summarize(file, tool="a.b")
     assert (before["total_calls"], before["runs"]["total"], before["savings"]["result_tokens"]) == (5, 1, 30)
     assert [run.calls for run in recent_runs(file)] == [5]
     assert file.read_bytes() == kept  # who only reads changes nothing
     recorder = Recorder(file, enabled=True, keep_days=100_000)
     recorder.add(CallRecord("a.b", "default", "s", "", 0.5, None, 7))
     recorder.close()
-    after = summarise(file, tool="a.b")
+    after = summarize(file, tool="a.b")
     assert (after["total_calls"], after["runs"], after["savings"]) == (6, before["runs"], before["savings"])
     found = find_run(file, "r")
     assert found is not None
@@ -402,7 +402,7 @@ def test_statistics_of_older_versions_keep_every_count_and_run(tmp_path: Path, v
 
 @pytest.mark.parametrize("version", [1, 99])
 def test_a_list_of_tools_of_another_version_is_asked_for_anew(tmp_path: Path, version: int) -> None:
-    configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile("echo")}}))
+    configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile_server("echo")}}))
     assert "no changes" in said(tmp_path, "accept", "odd")
     (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
     before = file.read_bytes()
@@ -418,6 +418,6 @@ def test_the_audit_log_is_only_added_to(tmp_path: Path) -> None:
     file.parent.mkdir()
     before = b'{"version": 99, "what": "a line of a newer OneTool"}\n'
     file.write_bytes(before)
-    assert command_line(tmp_path, "run", "fs.write(path='a.txt', content='x')").returncode == 0
+    assert run_cli(tmp_path, "run", "fs.write(path='a.txt', content='x')").returncode == 0
     assert file.read_bytes().startswith(before)
     assert b'"tool":"fs.write"' in file.read_bytes()

@@ -14,7 +14,7 @@ from zipfile import ZipFile
 
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.support import environment, scratch_of
+from tests.support import environment, scratch_directory
 from uv import find_uv_bin
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -107,5 +107,5 @@ def test_pip_alone_installs_it_and_everything_works(version: tuple[int, int], wh
     told = json.loads(succeeded(bin_ / "onetool", "demo", "--json", cwd=home, env=variables))
     assert [step["problem"] for step in told["steps"] if step["problem"]] == []
     assert told["saved"]["context_saved"] > 0
-    assert list(home.rglob("*")) == [scratch_of(home)], "nothing is left"
+    assert list(home.rglob("*")) == [scratch_directory(home)], "nothing is left"
     assert succeeded(bin_ / "onetool", "run", "6 * 7", cwd=home, env=variables) == "42\n"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.extensions_support import HEADER, configure, opened_at, write_pack
+from tests.extensions_support import HEADER, configure, open_app_in, write_pack
 from tests.support import eventually
-from tests.workers_support import Workers, is_alive, workers
+from tests.workers_support import Workers, is_alive, open_workers
 
 from onetool.runner.answer import Journal
 
@@ -28,7 +28,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def all_packs(home: Path) -> Iterator[Workers]:
-    with workers(home, SETTINGS) as opened:
+    with open_workers(home, SETTINGS) as opened:
         yield opened
 
 
@@ -446,7 +446,7 @@ def test_what_a_worker_started_ends_with_it_when_it_is_replaced(all_packs: Worke
 
 
 def test_nothing_outlives_a_server_that_is_closed(tmp_path: Path) -> None:
-    with workers(tmp_path, "tools: {escapes: {timeout: 0.4}}") as opened:
+    with open_workers(tmp_path, "tools: {escapes: {timeout: 0.4}}") as opened:
         opened.write("escapes", ESCAPES)
         left = {what: opened.value(f"escapes.{what}") for what in LEFT_BEHIND}
         assert "ToolTimeout" in opened.error("escapes.stop_all")
@@ -454,7 +454,7 @@ def test_nothing_outlives_a_server_that_is_closed(tmp_path: Path) -> None:
 
 
 def test_exit_handlers_run_when_a_worker_is_told_to_leave(tmp_path: Path) -> None:
-    with workers(tmp_path) as opened:
+    with open_workers(tmp_path) as opened:
         opened.write(
             "polite",
             """
@@ -521,7 +521,7 @@ def test_restarts_back_off_and_the_same_reason_is_logged_once(all_packs: Workers
 
 
 def test_a_start_that_takes_too_long_is_cut(tmp_path: Path) -> None:
-    with workers(tmp_path, "workers: {start_timeout: 1}") as opened:
+    with open_workers(tmp_path, "workers: {start_timeout: 1}") as opened:
         opened.write(
             "slow",
             f"""
@@ -547,7 +547,7 @@ def test_an_environment_that_is_still_being_made_is_waited_for_no_longer_than_a_
     asked = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_DEFAULT_INDEX": silent_index}
     told: list[tuple[str, object]] = []
     journal = Journal(listener=lambda event, what: told.append((event, what)))
-    with opened_at(tmp_path, environment=asked) as app:
+    with open_app_in(tmp_path, environment=asked) as app:
         answer = app.run("waits.f()", journal=journal)
         assert app.value("1 + 1") == "2"
     assert "the environment of waits was not ready within 1 s" in answer.text

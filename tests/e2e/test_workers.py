@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.support import PROGRAM, Connection, Watch, Wire, blocks, connected, eventually, family
-from tests.workers_support import HEADER, Workers, is_alive, of_this_machine, workers, write_pack
+from tests.support import PROGRAM, Connection, ProcessWatch, RawClient, connect, eventually, get_texts, list_descendants
+from tests.workers_support import HEADER, Workers, is_alive, open_workers, uv_environment, write_pack
 
 from onetool._tool import Result
 from onetool.config.trust import trust
@@ -34,7 +34,7 @@ WAITS = """
 
 @pytest.fixture(scope="module")
 def all_packs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    with workers(tmp_path_factory.mktemp("home")) as opened:
+    with open_workers(tmp_path_factory.mktemp("home")) as opened:
         yield opened
 
 
@@ -253,7 +253,7 @@ def test_a_file_that_goes_in_the_middle_of_a_start_fails_in_words(all_packs: Wor
 
 
 def test_an_idle_worker_stops_and_the_next_call_starts_one(tmp_path: Path) -> None:
-    with workers(tmp_path, "workers: {idle_timeout: 0.3}") as opened:
+    with open_workers(tmp_path, "open_workers: {idle_timeout: 0.3}") as opened:
         opened.write("idle", PID + "import time\ndef long():\n    time.sleep(1)\n    return os.getpid()\n")
         before = opened.value("idle.pid")
         assert eventually(lambda: not is_alive(before))
@@ -263,7 +263,7 @@ def test_an_idle_worker_stops_and_the_next_call_starts_one(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_every_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
-    with workers(tmp_path, "workers: {idle_timeout: 2}") as opened:
+    with open_workers(tmp_path, "open_workers: {idle_timeout: 2}") as opened:
         opened.write("busy", PID)
         opened.write("lazy", PID)
         lazy, pids = opened.value("lazy.pid"), {opened.value("busy.pid")}
@@ -297,7 +297,7 @@ def test_a_pack_gets_the_secrets_and_settings_that_are_its_own_and_no_others(tmp
           yours: {secrets: [YOURS, MISSING], colour: blue}
         """
     outside = {"SERVER_TOKEN": "dddd-4444", "UV_INDEX_X_PASSWORD": "eeee-5555", "UV_PUBLISH_TOKEN": "ffff-6666"}
-    with workers(tmp_path, settings, env=outside) as opened:
+    with open_workers(tmp_path, settings, env=outside) as opened:
         for pack, header in (("mine", ""), ("yours", HEADER), ("neither", "")):
             opened.write(pack, TELLS, header)
         seen = {pack: opened.value(f"{pack}.tell") for pack in ("mine", "yours", "neither")}
@@ -315,7 +315,7 @@ def known_secrets(environment: dict[str, str]) -> set[str]:
 
 def test_the_command_line_of_a_worker_tells_nothing(tmp_path: Path) -> None:
     write_secrets(tmp_path / ".onetool", "TOKEN: aaaa-1111\n")
-    with workers(tmp_path, "tools: {quiet: {secrets: [TOKEN], colour: vermilion}}") as opened:
+    with open_workers(tmp_path, "tools: {quiet: {secrets: [TOKEN], colour: vermilion}}") as opened:
         opened.write("quiet", PID)
         line = Path(f"/proc/{opened.value('quiet.pid')}/cmdline").read_bytes()
     assert b"vermilion" not in line
@@ -325,7 +325,7 @@ def test_the_command_line_of_a_worker_tells_nothing(tmp_path: Path) -> None:
 def test_a_reload_restarts_the_workers_whose_settings_or_secrets_changed(tmp_path: Path) -> None:
     folder = tmp_path / ".onetool"
     write_secrets(folder, "TOKEN: aaaa-1111\n")
-    with workers(tmp_path, "tools: {a: {colour: red}, b: {secrets: [TOKEN]}, c: {colour: red}}") as opened:
+    with open_workers(tmp_path, "tools: {a: {colour: red}, b: {secrets: [TOKEN]}, c: {colour: red}}") as opened:
         for pack in "abc":
             opened.write(pack, TELLS)
         before = {pack: opened.value(f"{pack}.tell") for pack in "abc"}
@@ -340,7 +340,7 @@ def test_a_reload_restarts_the_workers_whose_settings_or_secrets_changed(tmp_pat
 
 
 def test_a_reload_in_the_middle_of_a_call_leaves_the_call_alone(tmp_path: Path) -> None:
-    with workers(tmp_path, "tools: {calm: {colour: red}}") as opened:
+    with open_workers(tmp_path, "tools: {calm: {colour: red}}") as opened:
         opened.write("calm", WAITS)
         call = opened.start("calm.wait", folder=str(tmp_path), mine="mine")
         assert eventually((tmp_path / "mine").exists)
@@ -382,7 +382,7 @@ AGENTS = "agents: {reader: {permissions: [read]}, writer: {permissions: [read, w
 
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    with workers(tmp_path_factory.mktemp("home"), AGENTS + "\ntools: {deep: {timeout: 20}}\n") as opened:
+    with open_workers(tmp_path_factory.mktemp("home"), AGENTS + "\ntools: {deep: {timeout: 20}}\n") as opened:
         opened.write("caller", CALLER)
         opened.write("writing", WRITING)
         yield opened
@@ -481,7 +481,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def begin(wire: Wire, code: str, mark: Path) -> int:
+def begin(wire: RawClient, code: str, mark: Path) -> int:
     ident = wire.ask("tools/call", {"name": "run", "arguments": {"command": code}})
     assert eventually(mark.exists, 30)
     return ident
@@ -489,7 +489,7 @@ def begin(wire: Wire, code: str, mark: Path) -> int:
 
 @pytest.mark.parametrize("function", ["sync", "on_loop"])
 def test_a_cancellation_by_the_client_reaches_the_worker(home: Path, function: str) -> None:
-    with Wire(home) as wire:
+    with RawClient(home) as wire:
         ident = begin(wire, f"cancel.{function}({str(home)!r})", home / "begun")
         wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": ident}})
         assert eventually((home / "cancelled").exists)
@@ -497,9 +497,9 @@ def test_a_cancellation_by_the_client_reaches_the_worker(home: Path, function: s
 
 
 def test_a_client_that_vanishes_takes_everything_with_it(home: Path) -> None:
-    with Wire(home) as wire:
+    with RawClient(home) as wire:
         begin(wire, f"cancel.sync({str(home)!r})", home / "begun")
-        with Watch(family(wire.process.pid)) as everything:
+        with ProcessWatch(list_descendants(wire.process.pid)) as everything:
             wire.hang_up()
             assert everything.all_ended()
 
@@ -522,12 +522,12 @@ ESCAPES = """
 @pytest.mark.parametrize("header", ["", HEADER], ids=["python", "uv"])
 def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, header: str) -> None:
     write_pack(tmp_path / ".onetool", "escapes", ESCAPES, header)
-    command = ["env", *(f"{name}={value}" for name, value in of_this_machine().items() if name != "HOME"), PROGRAM]
-    with Wire(tmp_path, command) as wire:
+    command = ["env", *(f"{name}={value}" for name, value in uv_environment().items() if name != "HOME"), PROGRAM]
+    with RawClient(tmp_path, command) as wire:
         begin(wire, f"escapes.flee({str(tmp_path / 'mark')!r})", tmp_path / "mark")
-        everyone = family(wire.process.pid)
+        everyone = list_descendants(wire.process.pid)
         assert len(everyone) >= 7
-        with Watch(everyone) as everything:
+        with ProcessWatch(everyone) as everything:
             wire.process.kill()
             assert everything.all_ended()
 
@@ -565,7 +565,7 @@ def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
           free: {{sandbox: {{enabled: false}}}}
           impossible: {{sandbox: {{denied_patterns: ["*.key"]}}}}
         """
-    with workers(home, settings, cwd=home / "work") as opened:
+    with open_workers(home, settings, cwd=home / "work") as opened:
         for pack in ("fenced", "online", "at_home", "free", "impossible", "unfenced"):
             opened.write(pack, REACHES, HEADER if pack == "fenced" else "")
         yield opened
@@ -632,7 +632,7 @@ def test_a_sandbox_that_cannot_be_kept_is_rejected(fenced: Workers) -> None:
 
 
 def test_the_environment_of_a_new_file_is_made_in_the_background_and_logged(tmp_path: Path) -> None:
-    with workers(tmp_path) as opened:
+    with open_workers(tmp_path) as opened:
         opened.write("ahead", "import six\ndef version(): return six.__version__\n", HEADER)
         opened.app.portal.call(opened.app.onetool.discover)
         assert eventually(lambda: list((opened.folder / "environments").glob("*.path")), 60)
@@ -643,7 +643,7 @@ def test_the_environment_of_a_new_file_is_made_in_the_background_and_logged(tmp_
 
 def test_a_caller_that_waits_for_uv_gets_progress(tmp_path: Path) -> None:
     told: list[str] = []
-    with workers(tmp_path) as opened:
+    with open_workers(tmp_path) as opened:
         opened.write("fresh", "import six\ndef name(): return six.__name__\n", HEADER)
         onetool = opened.app.onetool
         context = replace(onetool.context(), progress=told.append)
@@ -653,7 +653,7 @@ def test_a_caller_that_waits_for_uv_gets_progress(tmp_path: Path) -> None:
 
 
 def test_an_environment_that_cannot_be_made_says_what_uv_said(tmp_path: Path) -> None:
-    with workers(tmp_path, env={"UV_OFFLINE": "1"}) as opened:
+    with open_workers(tmp_path, env={"UV_OFFLINE": "1"}) as opened:
         opened.write("wrong", "def f(): return 1\n", HEADER.replace("six", "no-such-package-at-all"))
         said = opened.error("wrong.f")
     assert "no-such-package-at-all" in said
@@ -663,8 +663,8 @@ def test_an_environment_that_cannot_be_made_says_what_uv_said(tmp_path: Path) ->
 def test_a_client_is_told_what_a_run_waits_for(tmp_path: Path) -> None:
     write_pack(tmp_path / ".onetool", "slow", "import time\ntime.sleep(2.5)\ndef f(): return 'ready'\n")
     told: list[Any] = []
-    with connected(tmp_path) as connection:
-        assert blocks(with_progress(connection, "slow.f()", told)) == ["ready"]
+    with connect(tmp_path) as connection:
+        assert get_texts(with_progress(connection, "slow.f()", told)) == ["ready"]
     assert any("slow: starting" in str(message) for message in told)
 
 
@@ -685,7 +685,7 @@ def test_a_new_file_in_a_trusted_project_runs_after_it_was_trusted_again(tmp_pat
     write_pack(own, "first", PID)
     (tmp_path / ".onetool").mkdir()
     trust(own, tmp_path / ".onetool")
-    with workers(tmp_path, cwd=project) as opened:
+    with open_workers(tmp_path, cwd=project) as opened:
         before = opened.value("first.pid")
         write_pack(own, "second", f"open({str(tmp_path / 'ran')!r}, 'w')\n{PID}")
         assert "ToolNotFound" in opened.error("second.pid")
@@ -704,6 +704,6 @@ def test_a_new_file_in_a_trusted_project_runs_after_it_was_trusted_again(tmp_pat
 def test_a_project_that_is_not_trusted_runs_nothing(tmp_path: Path) -> None:
     project = tmp_path / "project"
     write_pack(project / ".onetool", "cloned", f"open({str(tmp_path / 'ran')!r}, 'w')\n{PID}")
-    with workers(tmp_path, cwd=project) as opened:
+    with open_workers(tmp_path, cwd=project) as opened:
         assert "ToolNotFound" in opened.error("cloned.pid")
     assert not (tmp_path / "ran").exists()

@@ -12,9 +12,9 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from tests.bundles_support import store_in
-from tests.http_support import Site, page, served
-from tests.rest_support import Rest, draft, http_draft, new_id, serving
+from tests.bundles_support import open_store
+from tests.http_support import Site, page, serve_site
+from tests.rest_support import Rest, draft, http_draft, new_id, serve_app
 from tests.support import App, eventually, give, search
 
 from onetool import OneTool, ToolContext, tool
@@ -73,14 +73,14 @@ def app(tmp_path: Path) -> Iterator[App]:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with served() as site:
+    with serve_site() as site:
         yield site
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[BundleStore]:
     """The store as another process sees it: it shares nothing with the app but the folder."""
-    with store_in(tmp_path / "bundles") as store:
+    with open_store(tmp_path / "bundles") as store:
         yield store
 
 
@@ -238,7 +238,7 @@ def test_a_tool_is_disabled_for_as_long_as_its_function_is_missing(
     app.onetool.bus.unregister_tool("sample.where")
     words = app.failure("weather.where()")
     assert "weather.where is disabled: there is no function sample.where any more" in words
-    shown = app.onetool.bundles.shown(other.get_tool(bundle, "where", "1"))
+    shown = app.onetool.bundles.apply_state(other.get_tool(bundle, "where", "1"))
     assert (shown.in_use, shown.is_enabled) == (False, True)
     assert "sample.where" in (shown.disabled_reason or "")
     app.onetool.bus.register_tool(where)
@@ -359,7 +359,7 @@ def test_calls_are_counted_exactly_over_all_who_call(tmp_path: Path, other: Bund
             app.call("weather.now")
             app.failure("weather.now(unknown__=1) if 0 else weather.lost()")
         one.call("weather.now", {}, "hermit").unwrap()
-    counted = {(tool.slug, tool.version): tool for tool in other.tools_of(bundle)}
+    counted = {(tool.slug, tool.version): tool for tool in other.list_bundle_tools(bundle)}
     assert counted["now", "1"].call_count == 2
     assert counted["now", "2"].call_count == 43
     assert counted["now", "2"].last_called_at is not None
@@ -433,7 +433,7 @@ def spellings() -> list[str]:
 def test_a_secret_is_in_no_answer_and_in_no_file(tmp_path: Path, site: Site) -> None:
     settings = {**SETTINGS, "output": {"max_inline_size": 400}, "log_level": "DEBUG"}
     answers = []
-    with store_in(tmp_path / "bundles") as store:
+    with open_store(tmp_path / "bundles") as store:
         put(store, "weather", leaky(site))
     with kept(tmp_path, settings) as app:
         for name in leaky(site):
@@ -455,7 +455,7 @@ def test_a_secret_is_in_no_answer_and_in_no_file(tmp_path: Path, site: Site) -> 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.host.secrets-stay")
 def test_a_secret_is_in_no_answer_over_rest(tmp_path: Path, site: Site) -> None:
-    with serving(tmp_path, SETTINGS, TOOLS, SECRETS) as server:
+    with serve_app(tmp_path, SETTINGS, TOOLS, SECRETS) as server:
         bodies = list(_over_rest(server.rest, site))
     for secret in spellings():
         assert not [body for body in bodies if secret in body]

@@ -10,18 +10,18 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.http_support import Site, page, served
+from tests.http_support import Site, page, serve_site
 from tests.rest_support import (
     UNKNOWN,
     Rest,
-    Served,
-    code_of,
+    ServedApp,
     draft,
+    get_error_code,
     http_draft,
     new_id,
     new_slug,
     raw,
-    serving,
+    serve_app,
 )
 from tests.support import eventually, give, search
 
@@ -59,21 +59,21 @@ def run_program() -> None:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with served() as site:
+    with serve_site() as site:
         yield site
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     settings = {"http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True, "retries": 0}}
     folder = tmp_path_factory.mktemp("rest")
     tools = [give, search, add, fail, run_program]
-    with serving(folder, settings, tools, {"KEY": SECRET}) as server:
+    with serve_app(folder, settings, tools, {"KEY": SECRET}) as server:
         yield server
 
 
 @pytest.fixture
-def rest(server: Served) -> Rest:
+def rest(server: ServedApp) -> Rest:
     return server.rest
 
 
@@ -103,7 +103,7 @@ def test_a_patch_switches_a_bundle_and_does_nothing_else(rest: Rest) -> None:
     before = rest.get(path)
     assert rest.switch(path, on=False) == {**before, "isEnabled": False}
     more = rest.send("PATCH", path, {"isEnabled": True, "displayName": "other"})
-    assert code_of(more) == (400, "invalid")
+    assert get_error_code(more) == (400, "invalid")
     assert rest.get(path) == {**before, "isEnabled": False}
 
 
@@ -130,7 +130,7 @@ def test_a_bundle_that_is_switched_off_takes_its_tools_out_of_use(rest: Rest) ->
     ident = bundle.rpartition("/")[2]
     assert rest.invoke(path, {"value": 1}).json() == {"ok": True, "value": 1}
     rest.switch(bundle, on=False)
-    assert code_of(rest.invoke(path)) == (409, "bundle_disabled")
+    assert get_error_code(rest.invoke(path)) == (409, "bundle_disabled")
     assert rest.get("/tools/tools", bundleIDs=ident) == {"tools": []}
     assert rest.get(path)["isEnabled"] is True
     rest.switch(bundle, on=True)
@@ -161,7 +161,7 @@ def test_a_put_creates_a_tool_and_a_get_gives_it(rest: Rest) -> None:
 def test_a_put_of_a_pair_that_exists_is_a_conflict_and_changes_nothing(rest: Rest) -> None:
     path = rest.tool(rest.bundle())
     before = rest.get(path)
-    assert code_of(rest.send("PUT", path, {**draft(), "displayName": "Other"})) == (409, "duplicate")
+    assert get_error_code(rest.send("PUT", path, {**draft(), "displayName": "Other"})) == (409, "duplicate")
     assert rest.get(path) == before
 
 
@@ -171,10 +171,10 @@ def test_a_patch_switches_a_tool_and_does_nothing_else(rest: Rest) -> None:
     path, ident = rest.tool(bundle), bundle.rpartition("/")[2]
     before = rest.get(path)
     assert rest.switch(path, on=False) == {**before, "isEnabled": False}
-    assert code_of(rest.invoke(path)) == (409, "tool_disabled")
+    assert get_error_code(rest.invoke(path)) == (409, "tool_disabled")
     assert rest.get("/tools/tools", bundleIDs=ident) == {"tools": []}
     assert len(rest.get("/tools/tools", bundleIDs=ident, includeDisabled="true")["tools"]) == 1
-    assert code_of(rest.send("PATCH", path, {"isEnabled": True, "tags": []})) == (400, "invalid")
+    assert get_error_code(rest.send("PATCH", path, {"isEnabled": True, "tags": []})) == (400, "invalid")
     assert rest.switch(path, on=True) == before
 
 
@@ -185,8 +185,8 @@ def test_a_deleted_tool_is_gone_and_its_place_is_free(rest: Rest) -> None:
     first = rest.get(path)["id"]
     deleted = rest.send("DELETE", path)
     assert (deleted.status_code, deleted.content) == (204, b"")
-    assert code_of(rest.send("GET", path)) == code_of(rest.send("DELETE", path)) == (404, "not_found")
-    assert code_of(rest.invoke(path)) == (404, "not_found")
+    assert get_error_code(rest.send("GET", path)) == get_error_code(rest.send("DELETE", path)) == (404, "not_found")
+    assert get_error_code(rest.invoke(path)) == (404, "not_found")
     rest.tool(bundle)
     assert rest.get(path)["id"] != first
 
@@ -209,7 +209,7 @@ def test_the_global_list_answers_at_both_of_its_paths(rest: Rest) -> None:
     assert {"one", "two", "three"} <= {found["slug"] for found in rest.all("/tools", "tools", pageSize=256)}
 
 
-def test_a_tool_whose_function_is_missing_shows_why_and_comes_back_with_it(server: Served) -> None:
+def test_a_tool_whose_function_is_missing_shows_why_and_comes_back_with_it(server: ServedApp) -> None:
     rest = server.rest
     bundle = rest.bundle()
     path, ident = rest.tool(bundle, **draft("sample.later")), bundle.rpartition("/")[2]
@@ -249,24 +249,24 @@ def test_nothing_is_put_or_switched_inside_a_disabled_bundle(rest: Rest) -> None
     bundle = rest.bundle()
     path = rest.tool(bundle)
     rest.switch(bundle, on=False)
-    assert code_of(rest.send("PUT", f"{bundle}/tools/new/version/1", draft())) == (409, "bundle_disabled")
-    assert code_of(rest.send("PATCH", path, {"isEnabled": False})) == (409, "bundle_disabled")
-    assert code_of(rest.send("PUT", f"{bundle}/tools/new/version/1", {"wrong": 1})) == (409, "bundle_disabled")
+    assert get_error_code(rest.send("PUT", f"{bundle}/tools/new/version/1", draft())) == (409, "bundle_disabled")
+    assert get_error_code(rest.send("PATCH", path, {"isEnabled": False})) == (409, "bundle_disabled")
+    assert get_error_code(rest.send("PUT", f"{bundle}/tools/new/version/1", {"wrong": 1})) == (409, "bundle_disabled")
 
 
 @pytest.mark.spec("bundles.state.deleted-bundle")
 def test_a_deleted_bundle_is_hidden_refuses_and_is_revived_by_a_put(rest: Rest) -> None:
     bundle = rest.bundle()
     path = rest.tool(bundle)
-    assert code_of(rest.send("DELETE", bundle)) == (409, "bundle_not_empty")
+    assert get_error_code(rest.send("DELETE", bundle)) == (409, "bundle_not_empty")
     rest.send("DELETE", path)
     shown = rest.get(bundle)
     assert rest.send("DELETE", bundle).status_code == 204
     for method, body in (("GET", None), ("PATCH", {"isEnabled": True}), ("DELETE", None)):
-        assert code_of(rest.send(method, bundle, body)) == (404, "not_found")
+        assert get_error_code(rest.send(method, bundle, body)) == (404, "not_found")
     for method, body in (("GET", None), ("PUT", draft()), ("PATCH", {"isEnabled": True}), ("DELETE", None)):
-        assert code_of(rest.send(method, path, body)) == (409, "bundle_deleted")
-    assert code_of(rest.invoke(path)) == (409, "bundle_deleted")
+        assert get_error_code(rest.send(method, path, body)) == (409, "bundle_deleted")
+    assert get_error_code(rest.invoke(path)) == (409, "bundle_deleted")
     revived = rest.send("PUT", bundle, {"slug": shown["slug"], "displayName": "Back", "isEnabled": True})
     assert revived.status_code == 200
     assert revived.json()["createdAt"] == shown["createdAt"]
@@ -277,7 +277,7 @@ def test_a_slug_that_another_live_bundle_has_is_taken(rest: Rest) -> None:
     slug = new_slug()
     rest.bundle(slug)
     body = {"slug": slug, "displayName": "x", "isEnabled": True}
-    assert code_of(rest.send("PUT", f"/tools/bundles/{new_id()}", body)) == (409, "slug_taken")
+    assert get_error_code(rest.send("PUT", f"/tools/bundles/{new_id()}", body)) == (409, "slug_taken")
 
 
 @pytest.mark.spec("bundles.error.uniform-body", "bundles.error.status")
@@ -315,7 +315,7 @@ def test_a_slug_that_another_live_bundle_has_is_taken(rest: Rest) -> None:
 def test_every_refusal_has_its_status_and_the_same_body(
     rest: Rest, method: str, path: str, refusal: tuple[int, str]
 ) -> None:
-    assert code_of(rest.send(method, path)) == refusal
+    assert get_error_code(rest.send(method, path)) == refusal
 
 
 @pytest.mark.spec("bundles.error.transport-status")
@@ -326,7 +326,7 @@ def test_a_wrong_method_says_which_are_right(rest: Rest) -> None:
         (f"/tools/bundles/{UNKNOWN}/tools/a/version/1/invoke", {"POST"}),
     ):
         answer = rest.send("OPTIONS", path)
-        assert code_of(answer) == (405, "method_not_allowed")
+        assert get_error_code(answer) == (405, "method_not_allowed")
         assert set(answer.headers["allow"].split(", ")) == allowed
 
 
@@ -344,7 +344,7 @@ def test_a_wrong_method_says_which_are_right(rest: Rest) -> None:
 def test_a_body_of_another_media_type_is_415(rest: Rest, headers: dict[str, str]) -> None:
     content = json.dumps({"slug": new_slug(), "displayName": "x", "isEnabled": True}).encode()
     path = f"/tools/bundles/{new_id()}"
-    assert code_of(rest.client.put(path, content=content, headers=headers)) == (415, "unsupported_media_type")
+    assert get_error_code(rest.client.put(path, content=content, headers=headers)) == (415, "unsupported_media_type")
     good = rest.client.put(path, content=content, headers={"content-type": 'Application/JSON; charset="UTF-8"'})
     assert good.status_code == 201
 
@@ -353,20 +353,20 @@ def test_a_body_of_another_media_type_is_415(rest: Rest, headers: dict[str, str]
 def test_a_body_that_is_too_large_is_413_whether_it_is_announced_or_not(rest: Rest) -> None:
     path, headers = f"/tools/bundles/{new_id()}", {"content-type": "application/json"}
     large = b" " * ((4 << 20) + 1)
-    assert code_of(rest.client.put(path, content=large, headers=headers)) == (413, "too_large")
+    assert get_error_code(rest.client.put(path, content=large, headers=headers)) == (413, "too_large")
     in_pieces = rest.client.put(path, content=(large[at : at + 65536] for at in range(0, len(large), 65536)))
-    assert code_of(in_pieces) == (413, "too_large")
+    assert get_error_code(in_pieces) == (413, "too_large")
 
 
 @pytest.mark.spec("bundles.error.transport-status")
 def test_a_store_that_another_process_holds_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_lock, "LOCK_TIMEOUT_SECONDS", 0.1)
-    with serving(tmp_path) as server:
+    with serve_app(tmp_path) as server:
         bundle = server.rest.bundle()
         with (tmp_path / "bundles" / ".lock").open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             answer = server.rest.send("PATCH", bundle, {"isEnabled": False})
-            assert code_of(answer) == (503, "busy")
+            assert get_error_code(answer) == (503, "busy")
             assert int(answer.headers["retry-after"]) > 0
             assert server.rest.get(bundle)["isEnabled"] is True
         assert server.rest.switch(bundle, on=False)["isEnabled"] is False
@@ -376,21 +376,24 @@ def test_a_store_that_another_process_holds_is_busy(tmp_path: Path, monkeypatch:
 def test_the_first_reason_counts(rest: Rest) -> None:
     broken: dict[str, Any] = {"content": b"{", "headers": {"content-type": "application/json"}}
     unknown = f"/tools/bundles/{UNKNOWN}"
-    assert code_of(rest.send("PUT", "/tools/bundles/x", **broken)) == (400, "invalid")
+    assert get_error_code(rest.send("PUT", "/tools/bundles/x", **broken)) == (400, "invalid")
     assert "no id" in rest.send("PUT", "/tools/bundles/x", **broken).text
     for path in (unknown, f"{unknown}/tools/a/version/1"):
-        assert code_of(rest.send("PATCH", path, **broken)) == (404, "not_found")
-    assert code_of(rest.send("PUT", f"{unknown}/tools/a/version/1", content=b"x")) == (404, "not_found")
+        assert get_error_code(rest.send("PATCH", path, **broken)) == (404, "not_found")
+    assert get_error_code(rest.send("PUT", f"{unknown}/tools/a/version/1", content=b"x")) == (404, "not_found")
     bundle = rest.bundle()
     path = rest.tool(bundle)
-    assert code_of(rest.send("PUT", path, {**draft(), "more": 1})) == (400, "invalid")  # a body before a duplicate
+    assert get_error_code(rest.send("PUT", path, {**draft(), "more": 1})) == (
+        400,
+        "invalid",
+    )  # a body before a duplicate
     rest.switch(bundle, on=False)
-    assert code_of(rest.send("PUT", path, **broken)) == (409, "bundle_disabled")
-    assert code_of(rest.send("PATCH", path, **broken)) == (409, "bundle_disabled")
-    assert code_of(rest.send("POST", f"{path}/invoke", **broken)) == (409, "bundle_disabled")
+    assert get_error_code(rest.send("PUT", path, **broken)) == (409, "bundle_disabled")
+    assert get_error_code(rest.send("PATCH", path, **broken)) == (409, "bundle_disabled")
+    assert get_error_code(rest.send("POST", f"{path}/invoke", **broken)) == (409, "bundle_disabled")
     rest.switch(bundle, on=True)
     rest.switch(path, on=False)
-    assert code_of(rest.send("POST", f"{path}/invoke", **broken)) == (409, "tool_disabled")
+    assert get_error_code(rest.send("POST", f"{path}/invoke", **broken)) == (409, "tool_disabled")
 
 
 @pytest.mark.spec("bundles.routes.body-fields")
@@ -424,13 +427,13 @@ def test_a_body_that_is_wrong_is_400_and_nothing_is_made_of_it(rest: Rest, conte
     path = f"/tools/bundles/{new_id()}"
     sent = content.replace(b"SLUG", new_slug().encode())
     answer = rest.client.put(path, content=sent, headers={"content-type": "application/json"})
-    assert code_of(answer) == (400, "invalid")
-    assert code_of(rest.send("GET", path)) == (404, "not_found")
+    assert get_error_code(answer) == (400, "invalid")
+    assert get_error_code(rest.send("GET", path)) == (404, "not_found")
 
 
 @pytest.mark.parametrize("body", [{"args": []}, {"args": None}, {"args": {}, "more": 1}, {"arguments": {}}])
 def test_a_call_with_a_wrong_body_is_400(rest: Rest, body: JSON) -> None:
-    assert code_of(rest.send("POST", f"{rest.tool(rest.bundle())}/invoke", body)) == (400, "invalid")
+    assert get_error_code(rest.send("POST", f"{rest.tool(rest.bundle())}/invoke", body)) == (400, "invalid")
 
 
 # --- paths ---------------------------------------------------------------------------------------------------------
@@ -474,7 +477,7 @@ def test_no_spelling_of_a_path_leads_to_another_route(rest: Rest, path: str) -> 
 
 
 @pytest.fixture(scope="module")
-def many(server: Served) -> str:
+def many(server: ServedApp) -> str:
     """The id of a bundle with 300 tools."""
     bundle = server.rest.bundle()
     ident = bundle.rpartition("/")[2]
@@ -493,10 +496,10 @@ def test_a_page_has_25_items_unless_asked_and_256_at_most(rest: Rest, many: str)
         assert length(**{name: 7}) == 7
         assert length(**{name: 257}) == length(**{name: "9" * 6000}) == 256
         for wrong in (0, -1, "x", "1.5", "1e2", "", " 5", "٣", "0x10", "1_0"):
-            assert code_of(rest.client.get("/tools", params={name: wrong})) == (400, "invalid")
-    assert code_of(rest.client.get("/tools?pageSize=1&recommendedPageSize=1")) == (400, "invalid")
-    assert code_of(rest.client.get("/tools/bundles?pageSize=0")) == (400, "invalid")
-    assert code_of(rest.client.get("/tools/search?q=x&pageSize=-3")) == (400, "invalid")
+            assert get_error_code(rest.client.get("/tools", params={name: wrong})) == (400, "invalid")
+    assert get_error_code(rest.client.get("/tools?pageSize=1&recommendedPageSize=1")) == (400, "invalid")
+    assert get_error_code(rest.client.get("/tools/bundles?pageSize=0")) == (400, "invalid")
+    assert get_error_code(rest.client.get("/tools/search?q=x&pageSize=-3")) == (400, "invalid")
 
 
 @pytest.mark.spec("bundles.page.token-is-signed", "bundles.page.token-pins-filters")
@@ -513,15 +516,15 @@ def test_a_token_is_good_for_its_own_list_only(rest: Rest, many: str) -> None:
         ("/tools/search", {"q": "tool", "pageToken": token}),
     ]
     for path, parameters in lists:
-        assert code_of(rest.client.get(path, params=parameters)) == (400, "invalid"), parameters
+        assert get_error_code(rest.client.get(path, params=parameters)) == (400, "invalid"), parameters
 
 
 @pytest.mark.spec("bundles.page.token-survives-restart")
 def test_a_token_continues_after_a_restart(tmp_path: Path) -> None:
-    with serving(tmp_path) as first:
+    with serve_app(tmp_path) as first:
         created = [first.rest.bundle().rpartition("/")[2] for _ in range(4)]
         page_one = first.rest.get("/tools/bundles", pageSize=3)
-    with serving(tmp_path) as second:
+    with serve_app(tmp_path) as second:
         page_two = second.rest.get("/tools/bundles", pageSize=3, pageToken=page_one["nextPageToken"])
     seen = [bundle["id"] for bundle in (*page_one["bundles"], *page_two["bundles"])]
     assert [ident for ident in seen if ident in created] == sorted(created)
@@ -576,7 +579,7 @@ def test_a_search_answers_at_both_paths_with_the_best_first(rest: Rest) -> None:
 )
 def test_no_character_of_a_query_means_anything(rest: Rest, q: str) -> None:
     assert rest.client.get("/tools/search", params={"q": q}).status_code in {200, 400}
-    assert code_of(rest.client.get("/tools/search", params={"q": " \t"})) == (400, "invalid")
+    assert get_error_code(rest.client.get("/tools/search", params={"q": " \t"})) == (400, "invalid")
 
 
 # --- calls ---------------------------------------------------------------------------------------------------------
@@ -588,7 +591,7 @@ def test_a_python_tool_gets_its_checked_arguments_and_the_context(rest: Rest) ->
     assert rest.invoke(path, {"left": 1}).json() == {"ok": True, "value": {"sum": 3, "agent": "default"}}
     for wrong in ({}, {"left": "1"}, {"left": 1, "up": 2}):
         answer = rest.invoke(path, wrong)
-        assert code_of(answer) == (400, "invalid"), wrong
+        assert get_error_code(answer) == (400, "invalid"), wrong
         assert "left" in answer.json()["error"]["message"]
     empty = rest.send("POST", f"{rest.tool(rest.bundle())}/invoke", {})
     assert empty.json() == {"ok": True, "value": None}
@@ -600,7 +603,7 @@ def test_an_http_tool_builds_its_request_from_its_templates(rest: Rest, site: Si
     path = rest.tool(rest.bundle(), **http_draft(site.url("/echo"), **impl), argSchema={"required": ["city"]})
     assert rest.invoke(path, {"city": "Köln & Bonn"}).json() == {"ok": True, "value": {"q": ["Köln & Bonn"]}}
     assert site.last.header("x-key") == SECRET
-    assert code_of(rest.invoke(path)) == (400, "invalid")
+    assert get_error_code(rest.invoke(path)) == (400, "invalid")
 
 
 @pytest.mark.spec("bundles.invoke.failure")
@@ -622,12 +625,12 @@ def test_a_tool_that_ran_and_failed_is_an_answer_without_secrets(rest: Rest, sit
 @pytest.mark.spec("bundles.invoke.refusal")
 def test_a_call_without_the_permission_is_403(tmp_path: Path, rest: Rest, site: Site) -> None:
     answer = rest.invoke(rest.tool(rest.bundle(), **draft("sample.run_program")))
-    assert code_of(answer) == (403, "permission_denied")
+    assert get_error_code(answer) == (403, "permission_denied")
     assert answer.json()["error"]["details"]["required"] == ["exec"]
-    with serving(tmp_path, {"agents": {"default": {"permissions": ["read"]}}}) as server:
+    with serve_app(tmp_path, {"agents": {"default": {"permissions": ["read"]}}}) as server:
         path = server.rest.tool(server.rest.bundle(), **http_draft(site.url("/echo")))
         asked = len(site.requests)
-        assert code_of(server.rest.invoke(path)) == (403, "permission_denied")
+        assert get_error_code(server.rest.invoke(path)) == (403, "permission_denied")
         assert len(site.requests) == asked
 
 
@@ -644,7 +647,7 @@ def test_calls_over_the_limit_are_429_and_say_when_to_come_back(rest: Rest, site
     path = rest.tool(rest.bundle(), **http_draft(site.url("/echo"), maxCallsPerMinute=1))
     assert rest.invoke(path).json()["ok"] is True
     answer = rest.invoke(path)
-    assert code_of(answer) == (429, "rate_limited")
+    assert get_error_code(answer) == (429, "rate_limited")
     assert 0 < int(answer.headers["retry-after"]) <= 60
 
 
@@ -675,7 +678,7 @@ def test_values_that_are_no_json_are_sent_as_something_sensible(tmp_path: Path) 
         """One of them."""
         return values[which]
 
-    with serving(tmp_path, tools=[odd]) as server:
+    with serve_app(tmp_path, tools=[odd]) as server:
         path = server.rest.tool(server.rest.bundle(), **draft("sample.odd"))
         for which, shown in (("nan", None), ("half", "?"), ("bytes", "AA=="), ("set", [1])):
             assert server.rest.invoke(path, {"which": which}).json() == {"ok": True, "value": shown}
@@ -686,7 +689,7 @@ def test_values_that_are_no_json_are_sent_as_something_sensible(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.usage.off-the-path")
 def test_a_call_is_answered_although_nothing_can_be_counted(tmp_path: Path) -> None:
-    with serving(tmp_path, tools=[give]) as server:
+    with serve_app(tmp_path, tools=[give]) as server:
         path = server.rest.tool(server.rest.bundle())
         server.rest.invoke(path)
         assert eventually(lambda: server.rest.get(path)["callCount"] == 1)
@@ -705,7 +708,7 @@ def test_a_slow_tool_holds_nobody_up(tmp_path: Path) -> None:
         """Until it may go on."""
         return "done" if release.wait(30) else "late"
 
-    with serving(tmp_path, tools=[wait, give]) as server:
+    with serve_app(tmp_path, tools=[wait, give]) as server:
         bundle = server.rest.bundle()
         slow, quick = server.rest.tool(bundle, "slow", **draft("sample.wait")), server.rest.tool(bundle, "quick")
         answers: list[httpx2.Response] = []
@@ -729,7 +732,7 @@ def test_built_ins_are_served_by_the_ordinary_routes(tmp_path: Path) -> None:
     shipped.put_bundle(ident, {"slug": "aquarium", "displayName": "Shipped", "isEnabled": True})
     shipped.put_tool(ident, "feed", "1.0", draft())
     shipped.close()
-    with serving(tmp_path / "own", tools=[give]) as server:
+    with serve_app(tmp_path / "own", tools=[give]) as server:
         server.onetool.bundles._store = BundleStore(tmp_path / "own" / "bundles", builtin=tmp_path / "shipped")
         rest, bundle = server.rest, f"/tools/bundles/{ident}"
         path = f"{bundle}/tools/feed/version/1.0"
@@ -739,12 +742,12 @@ def test_built_ins_are_served_by_the_ordinary_routes(tmp_path: Path) -> None:
         assert [found["slug"] for found in rest.get("/tools/search", q="feed")["tools"]] == ["feed"]
         assert rest.invoke(path, {"value": 1}).json() == {"ok": True, "value": 1}
         for method, at in (("PUT", bundle), ("DELETE", bundle), ("PUT", path), ("DELETE", path)):
-            assert code_of(rest.send(method, at, {"wrong": 1})) == (403, "builtin_read_only")
-        assert code_of(rest.send("PATCH", path, {"isEnabled": False, "tags": []})) == (403, "builtin_read_only")
+            assert get_error_code(rest.send(method, at, {"wrong": 1})) == (403, "builtin_read_only")
+        assert get_error_code(rest.send("PATCH", path, {"isEnabled": False, "tags": []})) == (403, "builtin_read_only")
         rest.switch(path, on=False)
-        assert code_of(rest.invoke(path)) == (409, "tool_disabled")
+        assert get_error_code(rest.invoke(path)) == (409, "tool_disabled")
         rest.switch(bundle, on=False)
-        assert code_of(rest.invoke(path)) == (409, "bundle_disabled")
+        assert get_error_code(rest.invoke(path)) == (409, "bundle_disabled")
 
 
 # --- what every answer has -----------------------------------------------------------------------------------------
@@ -801,7 +804,7 @@ def test_every_route_is_closed_to_other_names_and_other_sites(rest: Rest, method
         {"sec-fetch-site": "cross-site"},
     ):
         answer = rest.send(method, path, headers=headers)
-        assert code_of(answer) == (403, "forbidden"), headers
+        assert get_error_code(answer) == (403, "forbidden"), headers
         assert "access-control-allow-origin" not in answer.headers
     own = rest.send(method, path, headers={"origin": f"http://127.0.0.1:{rest.port}"})
     assert own.status_code != 403
@@ -811,7 +814,7 @@ def test_every_route_is_closed_to_other_names_and_other_sites(rest: Rest, method
 def test_a_wrong_token_opens_nothing_although_none_is_needed(rest: Rest) -> None:
     for path in ("/tools", "/healthz", "/openapi.json"):
         answer = rest.client.get(path, headers={"authorization": "Bearer ot_wrong"})
-        assert code_of(answer) == (401, "unauthorized")
+        assert get_error_code(answer) == (401, "unauthorized")
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
@@ -832,7 +835,7 @@ def test_every_route_of_the_document_refuses_other_hosts_and_origins(rest: Rest)
     for method, path in described:
         for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
             answer = rest.send(method, path, headers=headers)
-            assert code_of(answer) == (403, "forbidden"), (method, path, headers)
+            assert get_error_code(answer) == (403, "forbidden"), (method, path, headers)
 
 
 def test_what_nobody_thought_of_is_a_number_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -841,9 +844,9 @@ def test_what_nobody_thought_of_is_a_number_and_no_traceback(tmp_path: Path, mon
 
     monkeypatch.setattr(BundleStore, "list_bundles", broken)
     log = tmp_path / "log"
-    with serving(tmp_path, log=Log(log)) as server:
+    with serve_app(tmp_path, log=Log(log)) as server:
         answer = server.rest.client.get("/tools/bundles")
-        assert code_of(answer) == (500, "internal")
+        assert get_error_code(answer) == (500, "internal")
         assert "inside" not in answer.text
         number = answer.json()["error"]["details"]["correlationID"]
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -869,14 +872,14 @@ def test_of_many_who_put_the_same_pair_one_wins(rest: Rest) -> None:
 
 @pytest.mark.slow
 def test_two_servers_on_one_folder_see_each_others_changes_at_once(tmp_path: Path) -> None:
-    with serving(tmp_path, tools=[give]) as one, serving(tmp_path, tools=[give]) as two:
+    with serve_app(tmp_path, tools=[give]) as one, serve_app(tmp_path, tools=[give]) as two:
         bundle = one.rest.bundle()
         path = two.rest.tool(bundle)
         for value in (1, 2):
             assert one.rest.invoke(path, {"value": value}).json() == {"ok": True, "value": value}
             assert two.rest.invoke(path, {"value": value}).json() == {"ok": True, "value": value}
         one.rest.switch(path, on=False)
-        assert code_of(two.rest.invoke(path)) == (409, "tool_disabled")
+        assert get_error_code(two.rest.invoke(path)) == (409, "tool_disabled")
         two.rest.switch(path, on=True)
         assert one.rest.invoke(path).json()["ok"] is True
         one.rest.tool(bundle, version="2.0", outputSchema={"type": "string"})
@@ -884,7 +887,7 @@ def test_two_servers_on_one_folder_see_each_others_changes_at_once(tmp_path: Pat
         assert two.rest.invoke(newer, {"value": "x"}).json() == {"ok": True, "value": "x"}
         assert len(two.rest.get("/tools/search", q="now")["tools"]) == 2
         two.rest.send("DELETE", newer)
-        assert code_of(one.rest.invoke(newer)) == (404, "not_found")
+        assert get_error_code(one.rest.invoke(newer)) == (404, "not_found")
         assert eventually(lambda: one.rest.get(path)["callCount"] == two.rest.get(path)["callCount"] == 5)
 
 

@@ -16,12 +16,12 @@ import pytest
 from tests.bundles_support import (
     Clock,
     bundle_body,
-    folder_of,
+    bundle_directory,
+    expect_error,
+    list_slugs,
     new_bundle,
-    refused,
-    slugs_found,
-    slugs_listed,
-    store_in,
+    open_store,
+    search_slugs,
     tool_body,
 )
 
@@ -46,7 +46,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(root: Path, clock: Clock) -> Iterator[BundleStore]:
-    with store_in(root, clock=clock) as opened:
+    with open_store(root, clock=clock) as opened:
         yield opened
 
 
@@ -63,28 +63,28 @@ def test_a_tool_is_of_python_or_http_and_go_is_stored_as_sent(root: Path, store:
     put(store, bundle, "p")
     put(store, bundle, "h", **HTTP)
     put(store, bundle, "g", type="go")
-    shown = {tool.slug: tool.as_json() for tool in store.tools_of(bundle)}
+    shown = {tool.slug: tool.as_json() for tool in store.list_bundle_tools(bundle)}
     assert {slug: tool["type"] for slug, tool in shown.items()} == {"p": "python", "h": "http", "g": "go"}
     assert "httpImpl" not in shown["g"]
     assert "pythonImpl" not in shown["h"]
-    assert json.loads((folder_of(root, bundle) / "g@1.json").read_text())["type"] == "go"
+    assert json.loads((bundle_directory(root, bundle) / "g@1.json").read_text())["type"] == "go"
     for wrong in (
         {"type": "ruby"},
         {"type": "http"},
         {**HTTP, "type": "python"},
         {"type": "python", "pythonImpl": None},
     ):
-        refused("invalid", put, store, bundle, "x", **wrong)
+        expect_error("invalid", put, store, bundle, "x", **wrong)
 
 
 @pytest.mark.spec("bundles.id.uuid-7")
-def test_ids_are_uuids_of_version_7_and_no_others_are_taken(store: BundleStore) -> None:
+def test_ids_must_be_uuids_of_version_7(store: BundleStore) -> None:
     bundle = new_bundle(store)
     assert store.put_tool(bundle, "tool", "1", tool_body()).id[14] == "7"
     for wrong in ("", "x", str(uuid4()), store.new_id().replace("-", ""), f"{{{store.new_id()}}}", "../etc", None, 7):
-        refused("invalid", store.put_bundle, wrong, bundle_body("other"))
-        refused("invalid", store.get_tool, wrong, "tool", "1")
-        refused("invalid", store.list_tools, bundle_ids=[wrong])
+        expect_error("invalid", store.put_bundle, wrong, bundle_body("other"))
+        expect_error("invalid", store.get_tool, wrong, "tool", "1")
+        expect_error("invalid", store.list_tools, bundle_ids=[wrong])
 
 
 @pytest.mark.spec(
@@ -94,7 +94,7 @@ def test_ids_are_uuids_of_version_7_and_no_others_are_taken(store: BundleStore) 
 def test_letters_and_digits_of_any_script_and_the_dash_make_a_slug(root: Path, store: BundleStore, slug: str) -> None:
     bundle = new_bundle(store, slug)
     put(store, bundle, slug, slug)
-    with store_in(root) as again:
+    with open_store(root) as again:
         again.rescan()
         assert again.problems == []
         assert again.get_tool(bundle, slug, slug).slug == slug
@@ -107,12 +107,12 @@ def test_letters_and_digits_of_any_script_and_the_dash_make_a_slug(root: Path, s
 def test_nothing_else_can_stand_in_a_slug_or_a_version(store: BundleStore) -> None:
     bundle = new_bundle(store)
     for wrong in ("", "a_b", "a b", "a/b", "a\\b", "a.b", "a\n", "a\x00", "+a", "a@b", "é\u0301", "😀", "x" * 65):
-        refused("invalid", put, store, bundle, wrong)
-        refused("invalid", new_bundle, store, wrong)
+        expect_error("invalid", put, store, bundle, wrong)
+        expect_error("invalid", new_bundle, store, wrong)
     put(store, bundle, "tool", "1.0.0-beta.2")
     put(store, bundle, "tool", "...")
     for wrong in (".", "..", "", "1_0", "1/0", "x" * 65):
-        refused("invalid", put, store, bundle, "tool", wrong)
+        expect_error("invalid", put, store, bundle, "tool", wrong)
 
 
 @pytest.mark.spec("bundles.slug.compared-exactly", "bundles.version.opaque")
@@ -124,20 +124,20 @@ def test_slugs_and_versions_are_compared_exactly(store: BundleStore) -> None:
         put(store, bundle, slug, "V1")
         put(store, bundle, slug, "01")
         put(store, bundle, slug, "1")
-    assert len(slugs_listed(store)) == 4 * len(alike)
+    assert len(list_slugs(store)) == 4 * len(alike)
     assert all(store.get_tool(bundle, slug, "V1").slug == slug for slug in alike)
 
 
 @pytest.mark.spec("bundles.slug.unique-among-live-bundles")
 def test_a_slug_belongs_to_one_live_bundle(store: BundleStore) -> None:
     first, second = new_bundle(store, "taken"), new_bundle(store, "free")
-    refused("slug_taken", lambda: store.put_bundle(store.new_id(), bundle_body("taken")))
-    refused("slug_taken", lambda: store.put_bundle(second, bundle_body("taken")))
+    expect_error("slug_taken", lambda: store.put_bundle(store.new_id(), bundle_body("taken")))
+    expect_error("slug_taken", lambda: store.put_bundle(second, bundle_body("taken")))
     store.put_bundle(first, bundle_body("taken", displayName="the same one"))
     new_bundle(store, "Taken")
     store.delete_bundle(first)
     new_bundle(store, "taken")
-    refused("slug_taken", lambda: store.put_bundle(first, bundle_body("taken")))
+    expect_error("slug_taken", lambda: store.put_bundle(first, bundle_body("taken")))
 
 
 @pytest.mark.spec("bundles.version.unique-within-a-bundle", "bundles.version.may-repeat-across-bundles")
@@ -145,10 +145,10 @@ def test_a_slug_belongs_to_one_live_bundle(store: BundleStore) -> None:
 def test_a_pair_exists_once_in_a_bundle_and_the_second_put_changes_nothing(root: Path, store: BundleStore) -> None:
     first, second = new_bundle(store, "one"), new_bundle(store, "two")
     created = store.put_tool(first, "tool", "1", tool_body(displayName="First"))
-    before = (folder_of(root, first) / "tool@1.json").read_bytes()
-    refused("duplicate", lambda: put(store, first, "tool", displayName="Second"))
+    before = (bundle_directory(root, first) / "tool@1.json").read_bytes()
+    expect_error("duplicate", lambda: put(store, first, "tool", displayName="Second"))
     assert store.get_tool(first, "tool", "1") == created
-    assert (folder_of(root, first) / "tool@1.json").read_bytes() == before
+    assert (bundle_directory(root, first) / "tool@1.json").read_bytes() == before
     put(store, first, "tool", "2")
     put(store, second, "tool", "1")
 
@@ -158,7 +158,7 @@ def test_tags_have_a_shape_and_are_given_once(store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "good", tags=["a", "_", "A-b_9", "x" * 64])
     for wrong in (["1a"], ["-a"], [""], ["a b"], ["é"], ["x" * 65], ["a", "a"], "a", [1], None):
-        refused("invalid", put, store, bundle, "bad", tags=wrong)
+        expect_error("invalid", put, store, bundle, "bad", tags=wrong)
 
 
 @pytest.mark.spec("bundles.routes.body-fields", "bundles.routes.camel-case")
@@ -172,15 +172,15 @@ def test_bodies_have_the_fields_that_are_known_and_no_others(store: BundleStore)
         {"displayName": " "},
         {"displayName": "\ud800"},
     ):
-        refused("invalid", put, store, bundle, "x", **wrong)
-        refused("invalid", store.put_bundle, store.new_id(), {**bundle_body("x"), **wrong})
+        expect_error("invalid", put, store, bundle, "x", **wrong)
+        expect_error("invalid", store.put_bundle, store.new_id(), {**bundle_body("x"), **wrong})
     for field in ("displayName", "isEnabled", "type"):
         body = tool_body()
         del body[field]
-        refused("invalid", store.put_tool, bundle, "x", "1", body)
+        expect_error("invalid", store.put_tool, bundle, "x", "1", body)
     no_objects: list[Any] = [[], "x", None, 7]
     for no_object in no_objects:
-        refused("invalid", store.put_tool, bundle, "x", "1", no_object)
+        expect_error("invalid", store.put_tool, bundle, "x", "1", no_object)
     schemas: list[Any] = [
         {"type": "string"},
         {"type": 7},
@@ -190,12 +190,14 @@ def test_bodies_have_the_fields_that_are_known_and_no_others(store: BundleStore)
         [],
     ]
     for schema in schemas:
-        refused("invalid", put, store, bundle, "x", argSchema=schema)
+        expect_error("invalid", put, store, bundle, "x", argSchema=schema)
     deep: Any = {}
     for _ in range(5_000):
         deep = {"not": deep}
-    refused("invalid", lambda: put(store, bundle, "x", outputSchema=deep))
-    refused("too_large", lambda: put(store, bundle, "x", argSchema={"type": "object", "description": "x" * (1 << 20)}))
+    expect_error("invalid", lambda: put(store, bundle, "x", outputSchema=deep))
+    expect_error(
+        "too_large", lambda: put(store, bundle, "x", argSchema={"type": "object", "description": "x" * (1 << 20)})
+    )
     assert set(store.put_tool(bundle, "x", "1", tool_body()).as_json()) == {
         "id", "bundleID", "bundleSlug", "slug", "version", "displayName", "description", "tags", "type", "argSchema",
         "outputSchema", "pythonImpl", "isEnabled", "isBuiltIn", "createdAt", "modifiedAt", "callCount", "lastCalledAt",
@@ -250,22 +252,22 @@ def test_bundles_are_created_replaced_and_listed(store: BundleStore) -> None:
 
 
 @pytest.mark.spec("bundles.bundle.group-switch", "bundles.tool.list-hides-disabled", "bundles.search.hides-disabled")
-def test_a_bundle_is_one_switch_for_all_its_tools(store: BundleStore) -> None:
+def test_disabling_a_bundle_disables_all_its_tools(store: BundleStore) -> None:
     bundle, other = new_bundle(store, "one"), new_bundle(store, "two")
     put(store, bundle, "in-use")
     put(store, bundle, "not-in-use", isEnabled=False)
     put(store, other, "elsewhere")
-    assert slugs_listed(store) == ["in-use", "elsewhere"]
-    assert slugs_found(store, "use") == ["in-use"]
+    assert list_slugs(store) == ["in-use", "elsewhere"]
+    assert search_slugs(store, "use") == ["in-use"]
     store.set_bundle_enabled(bundle, False)
-    assert slugs_listed(store) == ["elsewhere"]
-    assert slugs_found(store, "use") == []
-    assert sorted(slugs_found(store, "use", include_disabled=True)) == ["in-use", "not-in-use"]
-    assert slugs_listed(store, include_disabled=True) == ["in-use", "not-in-use", "elsewhere"]
-    assert [tool.in_use for tool in store.tools_of(bundle)] == [False, False]
+    assert list_slugs(store) == ["elsewhere"]
+    assert search_slugs(store, "use") == []
+    assert sorted(search_slugs(store, "use", include_disabled=True)) == ["in-use", "not-in-use"]
+    assert list_slugs(store, include_disabled=True) == ["in-use", "not-in-use", "elsewhere"]
+    assert [tool.in_use for tool in store.list_bundle_tools(bundle)] == [False, False]
     store.set_bundle_enabled(bundle, True)
-    assert slugs_listed(store) == ["in-use", "elsewhere"]
-    assert [tool.in_use for tool in store.tools_of(bundle)] == [True, False]
+    assert list_slugs(store) == ["in-use", "elsewhere"]
+    assert [tool.in_use for tool in store.list_bundle_tools(bundle)] == [True, False]
 
 
 @pytest.mark.spec(
@@ -275,21 +277,21 @@ def test_a_bundle_is_one_switch_for_all_its_tools(store: BundleStore) -> None:
 def test_a_deleted_bundle_is_hidden_and_comes_back_by_put(root: Path, store: BundleStore, clock: Clock) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
-    refused("bundle_not_empty", lambda: store.delete_bundle(bundle))
+    expect_error("bundle_not_empty", lambda: store.delete_bundle(bundle))
     store.delete_tool(bundle, "tool", "1")
     created = store.get_bundle(bundle)
     store.delete_bundle(bundle)
-    kept = json.loads((folder_of(root, bundle) / "bundle.json").read_text())
+    kept = json.loads((bundle_directory(root, bundle) / "bundle.json").read_text())
     assert kept["softDeletedAt"] == "2026-11-15T12:00:00.000000Z"
     assert store.list_bundles(include_disabled=True).items == []
     assert store.list_bundles(ids=[bundle], include_disabled=True).items == []
     assert store.bundle_by_slug("tools") is None
-    for gone in (store.get_bundle, store.delete_bundle, store.tools_of):
-        refused("not_found", gone, bundle)
-    refused("not_found", lambda: store.set_bundle_enabled(bundle, False))
-    refused("bundle_deleted", lambda: put(store, bundle, "tool"))
-    refused("bundle_deleted", lambda: store.get_tool(bundle, "tool", "1"))
-    refused("bundle_deleted", lambda: store.set_tool_enabled(bundle, "tool", "1", True))
+    for gone in (store.get_bundle, store.delete_bundle, store.list_bundle_tools):
+        expect_error("not_found", gone, bundle)
+    expect_error("not_found", lambda: store.set_bundle_enabled(bundle, False))
+    expect_error("bundle_deleted", lambda: put(store, bundle, "tool"))
+    expect_error("bundle_deleted", lambda: store.get_tool(bundle, "tool", "1"))
+    expect_error("bundle_deleted", lambda: store.set_tool_enabled(bundle, "tool", "1", True))
     clock.move(days=1, hours=23)
     store.remove_expired()
     revived, is_new = store.put_bundle(bundle, bundle_body("tools"))
@@ -298,13 +300,11 @@ def test_a_deleted_bundle_is_hidden_and_comes_back_by_put(root: Path, store: Bun
 
 
 @pytest.mark.spec("bundles.deletion.reaped", "bundles.deletion.reaper-spares-content")
-def test_after_two_days_what_is_empty_is_removed_and_what_is_not_is_spared(
-    root: Path, store: BundleStore, clock: Clock
-) -> None:
+def test_after_two_days_only_empty_bundles_are_removed(root: Path, store: BundleStore, clock: Clock) -> None:
     empty, full, live = (new_bundle(store, slug) for slug in ("empty", "full", "live"))
     store.delete_bundle(empty)
     store.delete_bundle(full)
-    folder, spared = folder_of(root, empty), folder_of(root, full)
+    folder, spared = bundle_directory(root, empty), bundle_directory(root, full)
     (spared / ".keep").write_text("mine")
     clock.move(days=2)
     store.remove_expired()
@@ -312,7 +312,7 @@ def test_after_two_days_what_is_empty_is_removed_and_what_is_not_is_spared(
     assert (spared / ".keep").read_text() == "mine"
     assert (spared / "bundle.json").exists()
     assert [one.id for one in store.list_bundles().items] == [live]
-    refused("not_found", lambda: put(store, full, "tool"))
+    expect_error("not_found", lambda: put(store, full, "tool"))
     again, is_new = store.put_bundle(empty, bundle_body("empty"))
     assert (again.created_at, is_new) == (clock.now, True)
     again, is_new = store.put_bundle(full, bundle_body("full"))
@@ -324,7 +324,7 @@ def test_the_reaper_comes_by_itself_when_a_store_is_opened(root: Path, store: Bu
     bundle = new_bundle(store)
     store.delete_bundle(bundle)
     clock.move(days=3)
-    with store_in(root, clock=clock) as again:
+    with open_store(root, clock=clock) as again:
         again.list_bundles()
         again._directory._background.join()  # type: ignore[union-attr]
     assert not list(root.glob(f"*{bundle}"))
@@ -340,28 +340,28 @@ def test_tools_are_listed_by_bundle_and_tag_and_deleted_for_good(root: Path, sto
     put(store, two, "b", tags=["red"])
     put(store, two, "c", tags=["Red", "blue"])
     put(store, three, "d")
-    assert slugs_listed(store) == ["a", "b", "c", "d"]
-    assert slugs_listed(store, bundle_ids=[two, one, two]) == ["a", "b", "c"]
-    assert slugs_listed(store, tags=["red"]) == ["a", "b"]
-    assert slugs_listed(store, tags=["blue", "round", "red", "none"]) == ["a", "b", "c"]
-    assert slugs_listed(store, tags=["red", "blue"], bundle_ids=[two, three]) == ["b", "c"]
-    assert slugs_listed(store, tags=[]) == slugs_listed(store, bundle_ids=[]) == []
+    assert list_slugs(store) == ["a", "b", "c", "d"]
+    assert list_slugs(store, bundle_ids=[two, one, two]) == ["a", "b", "c"]
+    assert list_slugs(store, tags=["red"]) == ["a", "b"]
+    assert list_slugs(store, tags=["blue", "round", "red", "none"]) == ["a", "b", "c"]
+    assert list_slugs(store, tags=["red", "blue"], bundle_ids=[two, three]) == ["b", "c"]
+    assert list_slugs(store, tags=[]) == list_slugs(store, bundle_ids=[]) == []
     store.delete_tool(two, "b", "1")
-    assert slugs_listed(store) == ["a", "c", "d"]
+    assert list_slugs(store) == ["a", "c", "d"]
     assert not list(root.rglob("b@1*"))
-    refused("not_found", lambda: store.delete_tool(two, "b", "1"))
+    expect_error("not_found", lambda: store.delete_tool(two, "b", "1"))
     put(store, two, "b")
 
 
 @pytest.mark.spec("bundles.state.disabled-bundle")
-def test_nothing_is_put_or_switched_in_a_disabled_bundle(store: BundleStore) -> None:
+def test_tools_of_a_disabled_bundle_cannot_be_changed(store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
     put(store, bundle, "other")
     store.set_bundle_enabled(bundle, False)
-    refused("bundle_disabled", lambda: put(store, bundle, "new"))
-    refused("bundle_disabled", lambda: store.put_many(bundle, []))
-    refused("bundle_disabled", lambda: store.set_tool_enabled(bundle, "tool", "1", False))
+    expect_error("bundle_disabled", lambda: put(store, bundle, "new"))
+    expect_error("bundle_disabled", lambda: store.put_many(bundle, []))
+    expect_error("bundle_disabled", lambda: store.set_tool_enabled(bundle, "tool", "1", False))
     assert store.get_tool(bundle, "tool", "1").is_enabled
     store.delete_tool(bundle, "tool", "1")
 
@@ -370,26 +370,26 @@ def test_nothing_is_put_or_switched_in_a_disabled_bundle(store: BundleStore) -> 
 def test_the_first_reason_counts(store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
-    refused("invalid", lambda: store.put_tool("no id", "no slug", "..", {}))
-    refused("invalid", lambda: store.put_tool(store.new_id(), "no slug", "1", {}))
-    refused("not_found", lambda: store.put_tool(store.new_id(), "tool", "1", {}))
-    refused("invalid", lambda: store.put_tool(bundle, "tool", "1", {}))
+    expect_error("invalid", lambda: store.put_tool("no id", "no slug", "..", {}))
+    expect_error("invalid", lambda: store.put_tool(store.new_id(), "no slug", "1", {}))
+    expect_error("not_found", lambda: store.put_tool(store.new_id(), "tool", "1", {}))
+    expect_error("invalid", lambda: store.put_tool(bundle, "tool", "1", {}))
     store.set_bundle_enabled(bundle, False)
-    refused("bundle_disabled", lambda: store.put_tool(bundle, "tool", "1", {}))
-    refused("not_found", lambda: store.set_tool_enabled(bundle, "missing", "1", {"nonsense": 1}))
-    refused("bundle_disabled", lambda: store.set_tool_enabled(bundle, "tool", "1", {"nonsense": 1}))
-    refused("invalid", lambda: store.set_bundle_enabled(bundle, {"nonsense": 1}))
+    expect_error("bundle_disabled", lambda: store.put_tool(bundle, "tool", "1", {}))
+    expect_error("not_found", lambda: store.set_tool_enabled(bundle, "missing", "1", {"nonsense": 1}))
+    expect_error("bundle_disabled", lambda: store.set_tool_enabled(bundle, "tool", "1", {"nonsense": 1}))
+    expect_error("invalid", lambda: store.set_bundle_enabled(bundle, {"nonsense": 1}))
 
 
 @pytest.mark.spec("bundles.limit.number-of-tools")
 def test_the_store_takes_no_more_tools_than_it_is_allowed(root: Path) -> None:
-    with store_in(root, max_tools=3) as store:
+    with open_store(root, max_tools=3) as store:
         bundle, other = new_bundle(store, "one"), new_bundle(store, "two")
         put(store, bundle, "a")
         put(store, other, "b")
-        refused("too_large", lambda: store.put_many(bundle, [("c", "1", tool_body()), ("d", "1", tool_body())]))
+        expect_error("too_large", lambda: store.put_many(bundle, [("c", "1", tool_body()), ("d", "1", tool_body())]))
         put(store, bundle, "c")
-        refused("too_large", lambda: put(store, other, "d"))
+        expect_error("too_large", lambda: put(store, other, "d"))
         store.delete_tool(other, "b", "1")
         put(store, other, "d")
 
@@ -404,11 +404,13 @@ def test_of_many_tools_all_are_stored_or_none(store: BundleStore) -> None:
         (("x", "1", {}), "invalid"),
         (("x y", "1", {}), "invalid"),
     ):
-        error = refused(code, store.put_many, bundle, [*good, bad])
+        error = expect_error(code, store.put_many, bundle, [*good, bad])
         assert error.details["index"] == 3
-    assert slugs_listed(store) == ["old"]
+    assert list_slugs(store) == ["old"]
     assert [tool.slug for tool in store.put_many(bundle, good)] == ["new-0", "new-1", "new-2"]
-    assert [tool.slug for tool in sorted(store.tools_of(bundle), key=lambda tool: tool.modified_at)][-1] == "new-2"
+    assert [tool.slug for tool in sorted(store.list_bundle_tools(bundle), key=lambda tool: tool.modified_at)][
+        -1
+    ] == "new-2"
 
 
 # --- built-ins -------------------------------------------------------------------------------------------------------
@@ -417,7 +419,7 @@ def test_of_many_tools_all_are_stored_or_none(store: BundleStore) -> None:
 @pytest.fixture
 def shipped(tmp_path: Path) -> Path:
     """A bundle as it comes with the program, made by a store, because the format is the same."""
-    with store_in(tmp_path / "shipped") as maker:
+    with open_store(tmp_path / "shipped") as maker:
         bundle = new_bundle(maker, "basics")
         put(maker, bundle, "hello", displayName="Say hello", tags=["greeting"])
     return tmp_path / "shipped"
@@ -426,17 +428,17 @@ def shipped(tmp_path: Path) -> Path:
 @pytest.mark.spec(
     "bundles.builtin.content-is-read-only", "bundles.builtin.switch-works", "bundles.builtin.ordinary-routes"
 )
-def test_built_ins_are_seen_like_all_others_and_only_switched(root: Path, shipped: Path) -> None:
+def test_built_in_bundles_are_listed_and_can_only_be_enabled_or_disabled(root: Path, shipped: Path) -> None:
     before = {file: file.read_bytes() for file in shipped.rglob("*.json")}
-    with store_in(root, builtin=shipped) as store:
+    with open_store(root, builtin=shipped) as store:
         own = new_bundle(store, "own")
         put(store, own, "hello-own")
         builtin = store.bundle_by_slug("basics")
         assert builtin is not None
         assert builtin.is_built_in
-        assert sorted(slugs_listed(store)) == ["hello", "hello-own"]
-        assert sorted(slugs_found(store, "hello")) == ["hello", "hello-own"]
-        assert slugs_listed(store, tags=["greeting"], bundle_ids=[builtin.id]) == ["hello"]
+        assert sorted(list_slugs(store)) == ["hello", "hello-own"]
+        assert sorted(search_slugs(store, "hello")) == ["hello", "hello-own"]
+        assert list_slugs(store, tags=["greeting"], bundle_ids=[builtin.id]) == ["hello"]
         assert [one.slug for one in store.list_bundles().items] == ["basics", "own"]
         assert store.get_tool(builtin.id, "hello", "1").is_built_in
         for action in (
@@ -447,25 +449,25 @@ def test_built_ins_are_seen_like_all_others_and_only_switched(root: Path, shippe
             lambda: store.set_bundle_enabled(builtin.id, {"displayName": "x"}),
             lambda: store.set_tool_enabled(builtin.id, "hello", "1", {"isEnabled": True, "displayName": "x"}),
         ):
-            refused("builtin_read_only", action)
-        refused("slug_taken", lambda: new_bundle(store, "basics"))
+            expect_error("builtin_read_only", action)
+        expect_error("slug_taken", lambda: new_bundle(store, "basics"))
         number = store.version()
         assert not store.set_tool_enabled(builtin.id, "hello", "1", {"isEnabled": False}).is_enabled
         assert store.version() != number
-        assert slugs_listed(store) == ["hello-own"]
-    with store_in(root, builtin=shipped) as store, store_in(root, builtin=shipped) as other:
-        assert slugs_listed(store) == ["hello-own"]
+        assert list_slugs(store) == ["hello-own"]
+    with open_store(root, builtin=shipped) as store, open_store(root, builtin=shipped) as other:
+        assert list_slugs(store) == ["hello-own"]
         store.set_tool_enabled(builtin.id, "hello", "1", True)
         assert not store.set_bundle_enabled(builtin.id, False).is_enabled
-        assert slugs_listed(other) == ["hello-own"]
+        assert list_slugs(other) == ["hello-own"]
         other.set_bundle_enabled(builtin.id, True)
-        assert sorted(slugs_found(store, "hello")) == ["hello", "hello-own"]
+        assert sorted(search_slugs(store, "hello")) == ["hello", "hello-own"]
         assert store.problems == []
     assert {file: file.read_bytes() for file in shipped.rglob("*.json")} == before
 
 
 def test_pages_go_through_built_ins_and_own_tools_alike(root: Path, shipped: Path) -> None:
-    with store_in(root, builtin=shipped) as store:
+    with open_store(root, builtin=shipped) as store:
         own = new_bundle(store, "own")
         store.put_many(own, [(f"hello-{number}", "1", tool_body()) for number in range(5)])
         questions: list[Callable[..., Page[Any]]] = [store.list_tools, lambda **page: store.search("hello", **page)]
@@ -478,14 +480,14 @@ def test_pages_go_through_built_ins_and_own_tools_alike(root: Path, shipped: Pat
             assert sorted(given) == ["hello", *(f"hello-{number}" for number in range(5))]
 
 
-def test_a_damaged_file_of_switches_is_said_and_not_overwritten(root: Path, shipped: Path) -> None:
-    with store_in(root, builtin=shipped) as store:
+def test_a_damaged_states_file_is_reported_and_not_overwritten(root: Path, shipped: Path) -> None:
+    with open_store(root, builtin=shipped) as store:
         new_bundle(store)
         (root / "builtins.json").write_text("{")
         builtin = store.bundle_by_slug("basics")
         assert builtin is not None
         assert not builtin.is_enabled  # a person may have disabled it
-        refused("busy", lambda: store.set_bundle_enabled(builtin.id, False))
+        expect_error("busy", lambda: store.set_bundle_enabled(builtin.id, False))
         assert any("builtins.json" in str(problem) for problem in store.problems)
         assert (root / "builtins.json").read_text() == "{"
 
@@ -502,9 +504,9 @@ def test_a_page_has_25_items_and_never_over_256(store: BundleStore) -> None:
     assert len(store.list_tools(size=1000).items) == 256
     assert len(store.search("tool").items) == 25
     for wrong in (0, -1, True, "ten", 2.5, None):
-        refused("invalid", store.list_tools, size=wrong)
-        refused("invalid", store.search, "tool", size=wrong)
-        refused("invalid", store.list_bundles, size=wrong)
+        expect_error("invalid", store.list_tools, size=wrong)
+        expect_error("invalid", store.search, "tool", size=wrong)
+        expect_error("invalid", store.list_bundles, size=wrong)
 
 
 @pytest.mark.spec(
@@ -517,19 +519,19 @@ def test_a_token_continues_its_own_list_also_after_a_restart(root: Path, store: 
     found = store.search("tool", size=2).next_token
     assert token
     assert found
-    with store_in(root) as again:
+    with open_store(root) as again:
         assert [tool.slug for tool in again.list_tools(tags=["a"], size=3, token=token).items] == [
             "tool-2",
             "tool-3",
             "tool-4",
         ]
         assert [hit.tool.slug for hit in again.search("tool", size=2, token=found).items] == ["tool-3", "tool-2"]
-    refused("invalid", lambda: store.list_tools(tags=["b"], token=token))
-    refused("invalid", lambda: store.list_tools(token=token))
-    refused("invalid", lambda: store.list_tools(tags=["a"], include_disabled=True, token=token))
-    refused("invalid", lambda: store.search("other", token=found))
-    refused("invalid", lambda: store.list_bundles(token=token))
-    refused("invalid", lambda: store.list_tools(tags=["a"], token=token[:-1] + ("A" if token[-1] != "A" else "B")))
+    expect_error("invalid", lambda: store.list_tools(tags=["b"], token=token))
+    expect_error("invalid", lambda: store.list_tools(token=token))
+    expect_error("invalid", lambda: store.list_tools(tags=["a"], include_disabled=True, token=token))
+    expect_error("invalid", lambda: store.search("other", token=found))
+    expect_error("invalid", lambda: store.list_bundles(token=token))
+    expect_error("invalid", lambda: store.list_tools(tags=["a"], token=token[:-1] + ("A" if token[-1] != "A" else "B")))
 
 
 # --- search ----------------------------------------------------------------------------------------------------------
@@ -574,25 +576,25 @@ def test_case_and_diacritics_make_no_difference_and_nothing_is_syntax(store: Bun
     bundle = new_bundle(store)
     put(store, bundle, "café-Reader", displayName="Übersicht", description='100% "quoted" (x)')
     for q in ("CAFE", "café", "cafe\u0301", "reader", "ubersicht", "ÜBERSICHT", '"quoted"', "(x)", "100%"):
-        assert slugs_found(store, q) == ["café-Reader"], q
+        assert search_slugs(store, q) == ["café-Reader"], q
     for q in ("caf*", "slug:cafe", "cafe NOT reader"):
-        assert slugs_found(store, q) in ([], ["café-Reader"]), q
+        assert search_slugs(store, q) in ([], ["café-Reader"]), q
     for blank in ("", " ", "\t\n", "\u3000", None):
-        refused("invalid", store.search, blank)
+        expect_error("invalid", store.search, blank)
 
 
 @pytest.mark.spec("bundles.search.at-once")
 def test_a_change_is_found_by_the_next_search_of_any_process(root: Path, store: BundleStore) -> None:
-    with store_in(root) as other:
+    with open_store(root) as other:
         bundle = new_bundle(store)
         for number in range(5):
             put(store, bundle, f"tool-{number}", displayName=f"unique{number}")
-            assert slugs_found(other, f"unique{number}") == [f"tool-{number}"]
+            assert search_slugs(other, f"unique{number}") == [f"tool-{number}"]
             before = other.version()
             other.set_tool_enabled(bundle, f"tool-{number}", "1", False)
-            assert slugs_found(store, f"unique{number}") == []
+            assert search_slugs(store, f"unique{number}") == []
             store.delete_tool(bundle, f"tool-{number}", "1")
-            assert slugs_found(other, f"unique{number}", include_disabled=True) == []
+            assert search_slugs(other, f"unique{number}", include_disabled=True) == []
             assert other.version() != before
 
 
@@ -600,7 +602,7 @@ def test_a_change_is_found_by_the_next_search_of_any_process(root: Path, store: 
 
 
 @pytest.mark.spec("bundles.store.readable-json", "bundles.store.index-is-a-cache")
-def test_what_users_define_lies_in_files_that_a_person_can_read(root: Path, store: BundleStore) -> None:
+def test_bundles_are_stored_in_readable_files(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store, "my-pack")
     put(store, bundle, "read-file", "1.0", description="Liest Überschriften – 読む")
     folder = root / f"my-pack-{bundle}"
@@ -619,18 +621,18 @@ def test_the_store_works_without_a_network(store: BundleStore, monkeypatch: pyte
     monkeypatch.setattr(socket, "socket", no_network)
     bundle = new_bundle(store)
     put(store, bundle, "tool", **HTTP)
-    assert slugs_found(store, "tool") == slugs_listed(store) == ["tool"]
+    assert search_slugs(store, "tool") == list_slugs(store) == ["tool"]
 
 
 @pytest.mark.spec("bundles.store.foreign-files")
 def test_a_foreign_or_damaged_file_is_reported_and_never_deleted(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "good")
-    strange, damaged = folder_of(root, bundle) / "notes.txt", folder_of(root, bundle) / "bad@1.json"
+    strange, damaged = bundle_directory(root, bundle) / "notes.txt", bundle_directory(root, bundle) / "bad@1.json"
     strange.write_text("mine")
     damaged.write_text("{")
     store.rescan()
-    assert slugs_listed(store) == ["good"]
+    assert list_slugs(store) == ["good"]
     assert [str(file) in str(problem) for file, problem in zip((damaged, strange), store.problems, strict=True)] == [
         True,
         True,
@@ -643,7 +645,7 @@ def test_a_foreign_or_damaged_file_is_reported_and_never_deleted(root: Path, sto
 def test_a_reader_sees_the_old_file_or_the_new_one(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool", description="x" * 15_000)
-    file = folder_of(root, bundle) / "tool@1.json"
+    file = bundle_directory(root, bundle) / "tool@1.json"
     with ThreadPoolExecutor(1) as pool:
         toggling = pool.submit(lambda: [store.set_tool_enabled(bundle, "tool", "1", bool(n % 2)) for n in range(100)])
         seen = set()

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.extensions_support import HEADER, configure, opened_at, write_pack, write_secrets
-from tests.support import App, command_line, eventually
+from tests.extensions_support import HEADER, configure, open_app_in, write_pack, write_secrets
+from tests.support import App, eventually, run_cli
 
 from onetool.config.trust import trust
 from onetool.logging import Log
@@ -135,11 +135,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def app(home: Path) -> Iterator[App]:
-    with opened_at(home, log=Log(home / "log"), environment={**os.environ, "SURPLUS": "1"}) as app:
+    with open_app_in(home, log=Log(home / "log"), environment={**os.environ, "SURPLUS": "1"}) as app:
         yield app
 
 
-def tools_of(app: App, pack: str) -> list[str]:
+def list_bundle_tools(app: App, pack: str) -> list[str]:
     names: list[str] = app.data(f"ot.tools(pattern='{pack}.', info='list')")
     return names
 
@@ -180,8 +180,8 @@ def test_a_worker_runs_in_an_environment_that_uv_made(app: App) -> None:
 @pytest.mark.spec("tool-execution.worker.worker-startup-on-first-call")
 def test_nothing_is_started_before_the_first_call(tmp_path: Path) -> None:
     write_pack(tmp_path / ".onetool" / "tools", "plain", PLAIN)
-    with opened_at(tmp_path) as app:
-        assert tools_of(app, "plain") == ["plain.where"]
+    with open_app_in(tmp_path) as app:
+        assert list_bundle_tools(app, "plain") == ["plain.where"]
         assert app.data("ot.health()['workers']") == {"plain": "not started"}
         app.value("plain.where()")
         assert app.data("ot.health()['workers']") == {"plain": "running"}
@@ -191,7 +191,7 @@ def test_nothing_is_started_before_the_first_call(tmp_path: Path) -> None:
 def test_an_idle_worker_is_stopped(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 0.2}")
     write_pack(tmp_path / ".onetool" / "tools", "plain", PLAIN)
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         first = app.data("plain.where()")[1]
         assert eventually(lambda: not is_alive(first))
         assert app.data("ot.health()['workers']['plain']").startswith("stopped")
@@ -206,7 +206,7 @@ def test_the_default_idle_timeout_is_ten_minutes(app: App) -> None:
 def test_each_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 1.5}")
     write_pack(tmp_path / ".onetool" / "tools", "plain", PLAIN)
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         processes = {app.data("import time; time.sleep(0.25); plain.where()".replace("; ", "\n"))[1] for _ in range(10)}
         assert len(processes) == 1  # for longer than the idle time in all
         assert eventually(lambda: not is_alive(*processes))
@@ -215,7 +215,7 @@ def test_each_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
 def test_a_worker_with_a_call_in_flight_is_not_idle(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 0.1}")
     write_pack(tmp_path / ".onetool" / "tools", "slow", "import time\ndef nap(): time.sleep(0.5); return 'rested'")
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         assert app.value("slow.nap()") == "rested"
 
 
@@ -240,7 +240,7 @@ def test_many_calls_at_once_get_their_own_answers(app: App) -> None:
 def test_an_edited_file_is_called_as_it_is_now(tmp_path: Path) -> None:
     folder = tmp_path / ".onetool" / "tools"
     write_pack(folder, "notes", "def first(): return 1")
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         assert app.data("notes.first()") == 1
         write_pack(folder, "notes", "def first(): return 22\ndef second(): return 2")
         assert app.data("[notes.first(), notes.second()]") == [22, 2]
@@ -259,7 +259,7 @@ def test_an_edited_file_is_called_as_it_is_now(tmp_path: Path) -> None:
 @pytest.mark.parametrize("header", ["# /// script\n# dependencies = [\n# ///\n", "# /// script\n# dependencies = []\n"])
 def test_an_invalid_header_is_ignored_and_reported(tmp_path: Path, header: str) -> None:
     file = write_pack(tmp_path / ".onetool" / "tools", "plain", header + PLAIN)
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         assert app.data("plain.where()")[0] == sys.executable
         assert any(f"{file}: invalid header" in problem for problem in problems_of(app))
 
@@ -267,7 +267,7 @@ def test_an_invalid_header_is_ignored_and_reported(tmp_path: Path, header: str) 
 def test_what_uv_says_about_a_header_reaches_the_caller(tmp_path: Path) -> None:
     header = "# /// script\n# dependencies = ['no such requirement!']\n# ///\n"
     write_pack(tmp_path / ".onetool" / "tools", "plain", header + PLAIN)
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         failure = app.failure("plain.where()")
         assert "uv could not create the environment" in failure
         assert "no such requirement!" in failure
@@ -282,7 +282,7 @@ def test_a_file_without_a_header_runs_in_a_worker_with_the_servers_python(app: A
 
 @pytest.mark.spec("tool-execution.type.invalid-extension-without-pep-723")
 def test_a_file_whose_imports_are_missing_says_to_add_a_header(app: App) -> None:
-    assert "needy.never" in tools_of(app, "needy")
+    assert "needy.never" in list_bundle_tools(app, "needy")
     failure = app.failure("needy.never()")
     assert "ModuleNotFoundError" in failure
     assert "needy_tools.py, line 1" in failure
@@ -307,20 +307,20 @@ def project(tmp_path: Path) -> Path:
 def test_a_projects_pack_wins_whole_over_the_users(project: Path) -> None:
     home = project.parent / "home"
     trust(project / ".onetool", home / ".onetool")
-    with opened_at(home, project) as app:
+    with open_app_in(home, project) as app:
         assert app.data("[shared.who(), own.who()]") == ["project", "own"]
-        assert tools_of(app, "shared") == ["shared.who"]
+        assert list_bundle_tools(app, "shared") == ["shared.who"]
         assert "only_at_home" in app.failure("shared.only_at_home()")
 
 
 @pytest.mark.spec("tool-execution.location.global-extension-discovery")
 def test_packs_of_the_user_are_there_in_every_directory(project: Path, tmp_path: Path) -> None:
-    with opened_at(project.parent / "home", tmp_path) as app:
+    with open_app_in(project.parent / "home", tmp_path) as app:
         assert app.data("[shared.who(), own.who()]") == ["home", "own"]
 
 
 def test_a_project_that_is_not_trusted_has_no_packs(project: Path) -> None:
-    with opened_at(project.parent / "home", project) as app:
+    with open_app_in(project.parent / "home", project) as app:
         answer = app.run("shared.who()")
         assert "onetool trust" in answer.blocks[0]
         assert answer.blocks[-1] == "home"
@@ -329,7 +329,7 @@ def test_a_project_that_is_not_trusted_has_no_packs(project: Path) -> None:
 def test_a_new_file_in_a_trusted_project_asks_again(project: Path) -> None:
     home = project.parent / "home"
     trust(project / ".onetool", home / ".onetool")
-    with opened_at(home, project) as app:
+    with open_app_in(home, project) as app:
         assert app.value("shared.who()") == "project"
         write_pack(project / ".onetool" / "tools", "fresh", "def run_me(): return 'ran'")
         assert "fresh" in app.failure("fresh.run_me()")
@@ -344,13 +344,13 @@ def test_more_directories_can_be_named(tmp_path: Path) -> None:
     write_pack(tmp_path / "more", "own", "def who(): return 'more'")
     write_pack(tmp_path / ".onetool" / "tools", "own", "def who(): return 'own'")
     configure(tmp_path / ".onetool", "tools_dir: [../more, ~/nowhere]")
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         assert app.data("[extra.who(), own.who()]") == ["extra", "own"]
 
 
 def test_a_shipped_pack_cannot_be_replaced(tmp_path: Path) -> None:
     file = write_pack(tmp_path / ".onetool" / "tools", "machine", "def disk(): return 'forged'")
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         assert app.data("machine.disk()") != "forged"
         app.value("ot.health()")
         message = app.onetool.registry.problems()["machine"].message
@@ -360,7 +360,7 @@ def test_a_shipped_pack_cannot_be_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ['pack = "other"', 'pack: str = "other"'])
 def test_a_pack_may_be_named_in_the_file(tmp_path: Path, text: str) -> None:
     write_pack(tmp_path / ".onetool" / "tools", "notes", f"{text}\ndef who(): return 'other'")
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         assert app.value("other.who()") == "other"
         assert "notes" in app.failure("notes.who()")
 
@@ -379,7 +379,7 @@ def test_a_file_is_read_and_not_run(app: App, home: Path) -> None:
 
 
 def test_public_functions_are_the_tools(app: App) -> None:
-    names = tools_of(app, "sample")
+    names = list_bundle_tools(app, "sample")
     assert "sample.facts" in names
     assert "sample.later" in names
     assert not {"sample._hidden", "sample.NoTool", "sample.NOT_A_TOOL"} & set(names)
@@ -388,8 +388,8 @@ def test_public_functions_are_the_tools(app: App) -> None:
 def test_all_says_which_functions_are_tools(tmp_path: Path) -> None:
     text = "__all__ = ['one', '_two']\ndef one(): return 1\ndef _two(): return 2\ndef three(): ..."
     write_pack(tmp_path / ".onetool" / "tools", "notes", text)
-    with opened_at(tmp_path) as app:
-        assert tools_of(app, "notes") == ["notes._two", "notes.one"]
+    with open_app_in(tmp_path) as app:
+        assert list_bundle_tools(app, "notes") == ["notes._two", "notes.one"]
         assert app.data("[notes.one(), notes._two()]") == [1, 2]
 
 
@@ -418,7 +418,7 @@ def test_the_text_of_a_pack_is_the_docstring_of_its_file(app: App) -> None:
     assert "sample_tools.py" in text
     assert "Small things" in app.value("ot.packs(pattern='sample', info='full')")
     (facts,) = app.data("ot.packs(pattern='sample')")
-    assert facts["tool_count"] == len(tools_of(app, "sample"))
+    assert facts["tool_count"] == len(list_bundle_tools(app, "sample"))
 
 
 def test_extension_tools_are_found_by_what_they_do(app: App) -> None:
@@ -523,7 +523,7 @@ def test_errors_keep_their_type_and_fields(app: App) -> None:
 def test_the_permissions_of_a_pack_can_be_set_by_a_person(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "tools: {plain: {permissions: [exec]}}")
     write_pack(tmp_path / ".onetool" / "tools", "plain", PLAIN)
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         assert "exec permission" in app.failure("plain.where()")
 
 
@@ -538,7 +538,7 @@ def test_a_uv_toml_in_the_working_directory_has_no_say_in_where_packages_come_fr
     (cloned / "uv.toml").write_text(evil, encoding="utf-8")
     write_pack(home / ".onetool" / "tools", "sample", SAMPLE)
     fresh = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache")}
-    with opened_at(home, cloned, environment=fresh) as app:
+    with open_app_in(home, cloned, environment=fresh) as app:
         assert app.data("sample.facts()")["six"]
 
 
@@ -546,7 +546,7 @@ def test_a_uv_toml_in_the_working_directory_has_no_say_in_where_packages_come_fr
 
 
 def test_what_init_writes_can_be_called(tmp_path: Path) -> None:
-    run = partial(command_line, tmp_path)
+    run = partial(run_cli, tmp_path)
     project = tmp_path / "project"
     project.mkdir()
     assert run("init").returncode == 0

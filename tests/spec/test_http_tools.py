@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from pydantic import ValidationError
-from tests.http_support import Page, Received, Site, page, served
+from tests.http_support import Page, ReceivedRequest, Site, page, serve_site
 
 from onetool import Permission, Result, ToolBus, ToolContext
 from onetool._tool import Tool
@@ -103,7 +103,7 @@ def refused(definition: Mapping[str, Any]) -> str:
 def in_turn(*pages: Page) -> Page:
     left = list(pages)
 
-    async def show(received: Received, writer: asyncio.StreamWriter) -> None:
+    async def show(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await (left.pop(0) if len(left) > 1 else left[0])(received, writer)
 
     return show
@@ -346,7 +346,7 @@ def test_secrets_are_not_sent_to_other_hosts_and_not_shown(calls: Calls, site: S
         "headers": {"X-Other": "${secret:TOKEN}"},
         "auth": {"type": "apiKey", "in": "header", "name": "X-Key", "value": "${secret:TOKEN}"},
     }
-    with served() as other:
+    with serve_site() as other:
         for status in (302, 307):
             calls.result(tool, to=other.url(), status=status)
             calls.result({**tool, "method": "POST", "body": {"t": "${secret:TOKEN}"}}, to=other.url(), status=status)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.proxy_support import hostile
-from tests.support import App, eventually, opened
+from tests.proxy_support import hostile_server
+from tests.support import App, eventually, open_app
 
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
-    with opened({"servers": {"github": hostile("github"), "gone": hostile("dies")}}) as app:
+    with open_app({"servers": {"github": hostile_server("github"), "gone": hostile_server("dies")}}) as app:
         yield app
 
 

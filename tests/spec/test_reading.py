@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from pydantic import BaseModel
-from tests.support import App, eventually, give, opened, search
+from tests.support import App, eventually, give, open_app, search
 
 from onetool import ToolError, errors, tool
 from onetool.logging import Log
@@ -81,7 +81,7 @@ class Meeting:
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
     tools = (give, search, greet, fail, secret, busy, objects, Meeting())
-    with opened({"aliases": {"ws": "sample.search"}}, tools) as app:
+    with open_app({"aliases": {"ws": "sample.search"}}, tools) as app:
         yield app
 
 
@@ -236,7 +236,7 @@ def test_printed_text_survives_an_error(app: App) -> None:
 
 def test_writes_to_descriptor_one_go_to_the_log(tmp_path: Path) -> None:
     file = tmp_path / "onetool.log"
-    with opened(log=Log(file)) as app:
+    with open_app(log=Log(file)) as app:
         assert app.run("import os\nos.write(1, b'a stray line')\n5").blocks == ("5",)
         assert eventually(lambda: file.exists() and "a stray line" in file.read_text("utf-8"), seconds=2)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from anyio.from_thread import start_blocking_portal
-from tests.support import App, command_line, configure, give, opened
+from tests.support import App, configure, give, open_app, run_cli
 
 from onetool import tool
 from onetool.app import OneTool
@@ -74,7 +74,7 @@ TOOLS = (give, text, matches, secret, key)
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
-    with opened({"output": {"max_inline_size": LIMIT}, "agents": {"default": {}, "other": {}}}, TOOLS) as app:
+    with open_app({"output": {"max_inline_size": LIMIT}, "agents": {"default": {}, "other": {}}}, TOOLS) as app:
         yield app
 
 
@@ -125,7 +125,7 @@ def test_a_result_is_wrapped_where_the_code_asks_for_it(app: App) -> None:
 
 @pytest.mark.spec("run-tool.sanitize.explicit-disable")
 def test_a_result_is_left_alone_where_the_code_asks_for_it() -> None:
-    with opened({"output": {"sanitize": True}}, TOOLS) as app:
+    with open_app({"output": {"sanitize": True}}, TOOLS) as app:
         assert app.value("__sanitize__ = False\nsample.give('__ot')") == "__ot"
 
 
@@ -136,7 +136,7 @@ def test_a_result_is_left_alone_by_default(app: App, setting: str) -> None:
 
 
 def test_a_server_can_wrap_everything() -> None:
-    with opened({"output": {"sanitize": True}}, TOOLS) as app:
+    with open_app({"output": {"sanitize": True}}, TOOLS) as app:
         blocks = app.run("print('printed')\nsample.give({'a': 1})").blocks
     assert [found[3] for block in blocks if (found := WRAPPED.fullmatch(block))] == ["printed\n", '{"a":1}']
 
@@ -173,7 +173,7 @@ def test_a_result_over_the_limit_is_stored(app: App, size: int) -> None:
 @pytest.mark.spec("run-tool.large-output.output-exceeds-threshold")
 def test_large_results_lie_in_the_folder_of_onetool(tmp_path: Path) -> None:
     configure(tmp_path, "output:\n  max_inline_size: 50000\n")
-    summary = json.loads(command_line(tmp_path, "run", "'x' * 100_000").stdout)
+    summary = json.loads(run_cli(tmp_path, "run", "'x' * 100_000").stdout)
     file = tmp_path / ".onetool" / "tmp" / f"result-{summary['handle']}.txt"
     assert file.read_text("utf-8") == "x" * 100_000
 
@@ -200,7 +200,7 @@ def test_the_summary_counts_matches_and_files(app: App) -> None:
 
 @pytest.mark.parametrize("lines", [0, 3])
 def test_the_preview_has_as_many_lines_as_configured(lines: int) -> None:
-    with opened({"output": {"preview_lines": lines}}) as app:
+    with open_app({"output": {"preview_lines": lines}}) as app:
         assert stored(app, MANY_LINES)["preview"] == [f"line {n}" for n in range(lines)]
 
 
@@ -256,7 +256,7 @@ def _age(app: App, handle: str) -> None:
 
 
 def test_a_result_may_expire_while_it_is_loaded() -> None:
-    with opened({}, TOOLS) as app:
+    with open_app({}, TOOLS) as app:
         handle = stored(app, "'x' * 3_000_000")["handle"]
 
         @tool("sample.age")
@@ -306,13 +306,13 @@ def test_a_printout_of_many_megabytes_in_one_piece_is_stored(app: App) -> None:
 
 
 def test_without_a_limit_nothing_is_stored() -> None:
-    with opened({"output": {"max_inline_size": 0}}) as app:
+    with open_app({"output": {"max_inline_size": 0}}) as app:
         assert app.run("print('é' * 200_000)\n'x' * 3_000_000").blocks == ("é" * 200_000 + "\n", "x" * 3_000_000)
         assert not folder_of(app).exists()
 
 
 def test_with_the_smallest_limit_everything_but_an_error_is_stored() -> None:
-    with opened({"output": {"max_inline_size": 1}}) as app:
+    with open_app({"output": {"max_inline_size": 1}}) as app:
         assert app.value("7") == "7"
         assert json.loads(app.value("[42]"))["preview"] == ["[42]"]
         assert app.failure("1 / 0").startswith("ZeroDivisionError: division by zero\n")
@@ -507,7 +507,7 @@ def test_parallel_keeps_the_order(app: App) -> None:
 
 @pytest.mark.parametrize(("parties", "met"), [(32, True), (33, False)])
 def test_parallel_calls_thirty_two_at_a_time(parties: int, met: bool) -> None:
-    with opened({}, [Together(parties)]) as app:
+    with open_app({}, [Together(parties)]) as app:
         assert app.data("ot.parallel([sample.together] * 32)") == [met] * 32
 
 
@@ -556,7 +556,7 @@ while True:
     left = memoryview(line)
     while left: left = left[os.write(own, left):]
 """
-    with opened({"execution": {"timeout": 2}}, TOOLS) as app:
+    with open_app({"execution": {"timeout": 2}}, TOOLS) as app:
         greedy = app.start(code)
         journal = Journal()
         while not greedy.done():
@@ -566,7 +566,7 @@ while True:
 
 
 def test_a_result_that_crosses_in_parts_is_loaded_by_one_call_and_saves_nothing_again() -> None:
-    with opened() as app:
+    with open_app() as app:
         handle = json.loads(app.value("'line\\n' * 1_000_000"))["handle"]
         journal = Journal()
         assert app.run(f"len(ot.load({handle!r}))", journal=journal).blocks == ("5000000",)

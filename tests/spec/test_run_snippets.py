@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support import App, give, opened, search
+from tests.support import App, give, open_app, search
 
 from onetool.runner.answer import Journal
 
@@ -48,7 +48,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
             "real": str(real),
         },
     }
-    with opened(settings, (give, search)) as app:
+    with open_app(settings, (give, search)) as app:
         yield app
 
 
@@ -196,7 +196,7 @@ def test_a_snippet_may_await_whoever_calls_it(app: App, code: str) -> None:
 
 @pytest.mark.parametrize("name", ["again", "side_by_side"])
 def test_snippets_that_call_themselves_come_to_an_end(app: App, name: str) -> None:
-    assert f"snippets call each other more than 20 deep, the last is ${name}" in app.failure(f"ot.snippet({name!r})")
+    assert f"snippets are nested more than 20 levels deep, the last is ${name}" in app.failure(f"ot.snippet({name!r})")
 
 
 def test_an_error_in_a_snippet_names_the_snippet_and_both_lines(app: App) -> None:
@@ -255,7 +255,7 @@ def test_an_unknown_project_lists_functions_and_projects(app: App) -> None:
 
 
 def test_without_projects_there_are_none() -> None:
-    with opened() as app:
+    with open_app() as app:
         assert app.data("proj.list()") == []
         assert "Projects: none." in app.failure("proj.app")
 

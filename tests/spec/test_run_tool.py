@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 import yaml
-from tests.extensions_support import opened_at, write_pack
-from tests.support import App, give, opened, search
+from tests.extensions_support import open_app_in, write_pack
+from tests.support import App, give, open_app, search
 
 from onetool import tool
 from onetool.runner import fence_processor, runner, tool_loader
@@ -40,7 +40,7 @@ def other_search(query: str) -> str:
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
     tools = (upper, give, search, pick, other_search)
-    with opened({"aliases": {"ws": "sample.search"}}, tools) as app:
+    with open_app({"aliases": {"ws": "sample.search"}}, tools) as app:
         yield app
 
 
@@ -288,7 +288,7 @@ def test_fences_are_taken_off_in_one_module(app: App) -> None:
 
 @pytest.mark.spec("run-tool.modules.tool-loading-isolation")
 def test_tools_are_found_and_cached_in_one_module() -> None:
-    with opened() as app:
+    with open_app() as app:
         assert app.onetool.bus.list_tools() == sorted(tool.name for tool in tool_loader.load_builtin_tools())
     once, again = ({tool.name: tool.backend for tool in tool_loader.load_builtin_tools()} for _ in range(2))
     assert all(vars(once[name])["function"] is vars(again[name])["function"] for name in once)
@@ -383,7 +383,7 @@ def test_abbreviations_work_for_extension_tools(tmp_path: Path) -> None:
     write_pack(
         tmp_path / ".onetool" / "tools", "notes", "def find(query, query_info='', /, *, limit=5): return locals()"
     )
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         assert app.data("notes.find(q='a', l=2)") == {"query": "a", "query_info": "", "limit": 2}
         assert app.data("notes.find(query_i='b', query='a')") == {"query": "a", "query_info": "b", "limit": 5}
         assert "two values for 'query'" in app.failure("notes.find('a', q='b')")

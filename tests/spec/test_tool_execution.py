@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.support import App, opened
+from tests.support import App, open_app
 
 import onetool.tools
 from onetool.backends.python import PythonBackend
@@ -24,7 +24,7 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
-    with opened({"docs_url": "https://example.com/docs/"}) as app:
+    with open_app({"docs_url": "https://example.com/docs/"}) as app:
         yield app
 
 

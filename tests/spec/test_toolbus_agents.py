@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.extensions_support import configure, opened_at, write_pack
-from tests.support import App, opened
+from tests.extensions_support import configure, open_app_in, write_pack
+from tests.support import App, open_app
 
 from onetool import Permission, Result, ToolBus, ToolContext, ToolError, tool
 from onetool.app import read_settings
@@ -89,7 +89,7 @@ def test_an_agent_of_a_file_has_the_limits_of_the_file(tmp_path: Path) -> None:
     text = 'name: "slack_notifier"\ntools: ["slack2.notify", "fs2.peek"]\npermissions: [":read", write]\n'
     text += 'tool_config:\n  slack2.notify:\n    channel: "#alerts"\n'
     (folder / "agents" / "notifier.yml").write_text(text, encoding="utf-8")
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         for thing in TOOLS:
             app.onetool.bus.register_tool(thing)
         assert app.call("fs2.peek", agent="slack_notifier").unwrap() == "read ."
@@ -100,7 +100,7 @@ def test_an_agent_of_a_file_has_the_limits_of_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.spec("toolbus.agent.from-configuration")
 def test_an_agent_of_the_configuration_has_its_limits() -> None:
-    with opened({"agents": {"writer": {"permissions": ["write"]}, "nobody": {}}}, TOOLS) as app:
+    with open_app({"agents": {"writer": {"permissions": ["write"]}, "nobody": {}}}, TOOLS) as app:
         assert app.call("fs2.poke", agent="writer").unwrap() == "wrote ."
         assert failure(app.call("fs2.peek", agent="writer"))["granted"] == ["write"]
         assert failure(app.call("fs2.peek", agent="nobody"))["granted"] == []
@@ -145,7 +145,7 @@ NARROW: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[App]:
-    with opened(NARROW, TOOLS) as app:
+    with open_app(NARROW, TOOLS) as app:
         yield app
 
 
@@ -257,7 +257,7 @@ def test_a_list_holds_for_calls_from_workers(tmp_path: Path) -> None:
     write_pack(tmp_path / ".onetool" / "tools", "outer", text)
     agents = "agents: {ci: {permissions: [read, write], tools: [outer, fs2.peek]}}"
     configure(tmp_path / ".onetool", agents)
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         for thing in TOOLS:
             app.onetool.bus.register_tool(thing)
         assert app.call("outer.through", {"name": "fs2.peek"}, agent="ci").unwrap() == "read ."
@@ -311,7 +311,7 @@ def test_what_is_configured_stands_in_for_a_required_parameter() -> None:
 @pytest.mark.spec("toolbus.tool-config.precedence")
 def test_each_agent_has_what_is_configured_for_it() -> None:
     agents = {name: {"tool_config": {"slack2.notify": {"channel": f"#{name}"}}} for name in ("one", "two")}
-    with opened({"aliases": {"n": "slack2.notify"}, "agents": agents}, TOOLS) as app:
+    with open_app({"aliases": {"n": "slack2.notify"}, "agents": agents}, TOOLS) as app:
         for name in ("one", "two"):
             assert app.call("n", {"message": "x"}, agent=name).unwrap()["channel"] == f"#{name}"
             assert f"#{name}" in app.run("n('x')['channel']", agent=name).text
@@ -396,14 +396,14 @@ def poor(budgets: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["time_seconds", "calls", "tokens", "cost"])
 def test_each_of_the_four_kinds_is_a_limit(kind: str) -> None:
     tools = {"paid": {"cost_per_call": 1}}
-    with opened(poor({kind: 0.000001 if kind == "time_seconds" else 1}, tools=tools), [paid]) as app:
+    with open_app(poor({kind: 0.000001 if kind == "time_seconds" else 1}, tools=tools), [paid]) as app:
         errors = [result for _ in range(2) if not (result := app.call("paid.look", {"size": 4})).ok]
         assert {(failure(error)["type"], failure(error)["budget"]) for error in errors} == {("budget_exceeded", kind)}
 
 
 @pytest.mark.spec("toolbus.budget.warns-once")
 def test_at_four_fifths_a_client_is_told_once_with_its_next_answer() -> None:
-    with opened(poor({"calls": 10}), [paid]) as app:
+    with open_app(poor({"calls": 10}), [paid]) as app:
         first = app.run("for _ in range(7): paid.look()")
         assert "Note:" not in first.text
         second = app.run("paid.look()")
@@ -413,7 +413,7 @@ def test_at_four_fifths_a_client_is_told_once_with_its_next_answer() -> None:
 
 @pytest.mark.spec("toolbus.budget.refuses")
 def test_what_is_used_up_is_refused() -> None:
-    with opened(poor({"calls": 3}), [paid]) as app:
+    with open_app(poor({"calls": 3}), [paid]) as app:
         answer = app.run("for _ in range(5): paid.look()")
         assert (answer.is_error, answer.error) == (True, "budget_exceeded")
         assert "3 of 3 calls" in answer.text
@@ -423,16 +423,16 @@ def test_what_is_used_up_is_refused() -> None:
 
 @pytest.mark.spec("toolbus.budget.refuses")
 def test_calls_within_calls_are_calls() -> None:
-    with opened(poor({"calls": 4}), [paid, within]) as app:
+    with open_app(poor({"calls": 4}), [paid, within]) as app:
         assert app.call("paid.within", {"times": 3}).unwrap() == 3
         assert not app.call("paid.look").ok
-    with opened(poor({"calls": 3}), [paid, within]) as app:
+    with open_app(poor({"calls": 3}), [paid, within]) as app:
         assert failure(app.call("paid.within", {"times": 3}))["type"] == "budget_exceeded"
 
 
 @pytest.mark.spec("toolbus.budget.refuses")
 def test_a_call_that_failed_was_a_call() -> None:
-    with opened(poor({"calls": 2}), [paid]) as app:
+    with open_app(poor({"calls": 2}), [paid]) as app:
         for _ in range(2):
             assert failure(app.call("paid.look", {"fails": True}))["type"] == "execution_error"
         assert failure(app.call("paid.look"))["type"] == "budget_exceeded"
@@ -440,7 +440,7 @@ def test_a_call_that_failed_was_a_call() -> None:
 
 @pytest.mark.spec("toolbus.budget.crossing-call")
 def test_the_call_that_crosses_the_tokens_is_charged_and_withheld() -> None:
-    with opened(poor({"tokens": 100}), [paid]) as app:
+    with open_app(poor({"tokens": 100}), [paid]) as app:
         assert app.call("paid.look", {"size": 320}).unwrap() == "x" * 320
         error = failure(app.call("paid.look", {"size": 320}))
         assert (error["type"], error["budget"], error["spent"]) == ("budget_exceeded", "tokens", 160)
@@ -452,7 +452,7 @@ def test_the_call_that_crosses_the_tokens_is_charged_and_withheld() -> None:
 @pytest.mark.spec("toolbus.budget.crossing-call", "toolbus.budget.cost")
 def test_the_call_that_crosses_the_cost_is_charged_and_withheld() -> None:
     tools = {"paid": {"cost_per_call": 0.4}}
-    with opened(poor({"cost": 1}, tools=tools), [paid, bare]) as app:
+    with open_app(poor({"cost": 1}, tools=tools), [paid, bare]) as app:
         assert app.call("paid.look").ok
         assert app.call("bare").ok  # costs nothing
         assert not app.call("paid.look", {"fails": True}).ok  # and has cost what it costs
@@ -473,7 +473,7 @@ def test_five_hundred_at_once_never_make_more_calls_than_allowed() -> None:
         context = app.onetool.context()
         return await asyncio.gather(*(app.onetool.bus.call_tool("count.one", {}, context) for _ in range(500)))
 
-    with opened(poor({"calls": 77}), [one]) as app:
+    with open_app(poor({"calls": 77}), [one]) as app:
         results = app.portal.call(at_once, app)
         assert (sum(result.ok for result in results), len(made)) == (77, 77)
         assert all(isinstance(result.error, BudgetExceeded) for result in results if not result.ok)
@@ -491,7 +491,7 @@ def test_calls_at_once_share_the_time() -> None:
         with anyio.fail_after(20):  # one after the other they would take 50 times the limit
             return await asyncio.gather(*calls)
 
-    with opened(poor({"time_seconds": 1}), [wait, bare]) as app:
+    with open_app(poor({"time_seconds": 1}), [wait, bare]) as app:
         errors = [failure(result) for result in app.portal.call(at_once, app)]
         assert {(error["type"], error["budget"]) for error in errors} == {("budget_exceeded", "time_seconds")}
         assert failure(app.call("bare"))["type"] == "budget_exceeded"
@@ -501,7 +501,7 @@ def test_calls_at_once_share_the_time() -> None:
 def test_a_reload_forgives_nothing(tmp_path: Path) -> None:
     text = "agents: {default: {permissions: [read], budgets: {calls: 3}}}"
     configure(tmp_path / ".onetool", text)
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         app.onetool.bus.register_tool(bare)
         assert app.call("bare").ok
         assert app.call("ot.reload").ok
@@ -516,7 +516,7 @@ def test_a_reload_forgives_nothing(tmp_path: Path) -> None:
 @pytest.mark.spec("toolbus.agent.from-configuration")
 def test_the_very_limits_of_the_agent_are_in_the_context() -> None:
     settings = {"agents": {"ci": {"permissions": ["read"], "tools": ["fs2"], "sandbox": {"allowed_paths": ["/srv"]}}}}
-    with opened(settings) as app:
+    with open_app(settings) as app:
         context = app.onetool.context("ci")
         assert (context.agent_id, context.tools, context.permissions) == ("ci", ("fs2",), permissions(["read"]))
         assert context.sandbox is not None

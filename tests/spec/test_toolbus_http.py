@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.http_support import Received, Site, answer, page, served
-from tests.support import opened
+from tests.http_support import ReceivedRequest, Site, page, send_response, serve_site
+from tests.support import open_app
 
 from onetool import ToolBus, ToolContext
 from onetool.context import permissions
@@ -199,7 +199,7 @@ def test_redirects_are_followed_unless_disabled(site: Site) -> None:
 @pytest.mark.spec("toolbus.http.redirects", "toolbus.http.host-rules")
 def test_headers_of_the_caller_are_sent_only_to_the_origin(site: Site) -> None:
     headers = {"Authorization": "a", "X-Api-Key": "b", "Private-Token": "c", "Accept": "text/plain"}
-    with served() as other:
+    with serve_site() as other:
         site.pages["/away"] = page(b"", ("Location", other.url()), status=302)
         get(site.url("/away"), headers=headers)
         assert other.last.header("accept") == "text/plain"
@@ -246,7 +246,7 @@ def test_an_agent_can_only_restrict_the_settings(site: Site) -> None:
             "wide": {"permissions": ["network"], "tool_config": {"http.get": {"allowed_hosts": ["*"]}}},
         },
     }
-    with opened(settings) as app:
+    with open_app(settings) as app:
 
         def ask(url: str, agent: str) -> Any:
             return app.call("http.get", {"url": url}, agent).unwrap()
@@ -268,14 +268,14 @@ def test_an_agent_can_only_restrict_the_settings(site: Site) -> None:
 
 @pytest.mark.spec("toolbus.http.host-rules")
 def test_without_settings_no_host_is_allowed_and_the_error_names_the_setting(site: Site) -> None:
-    with opened() as app, pytest.raises(NetworkError) as refused:
+    with open_app() as app, pytest.raises(NetworkError) as refused:
         app.call("http.get", {"url": "https://api.github.com/user"}).unwrap()
     assert refused.value.message.endswith("add this to onetool.yaml: http: {allowedHosts: [api.github.com]}")
     assert not site.requests
 
 
 def test_code_calls_the_tool_and_reads_the_response(site: Site) -> None:
-    with opened({"http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True}}) as app:
+    with open_app({"http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True}}) as app:
         code = f"""
 answers = ot.parallel([lambda n=n: http.get({site.url()!r} + f"?n={{n}}") for n in range(3)])
 [json.loads(answer["body"])["query"]["n"] for answer in answers]
@@ -284,14 +284,14 @@ answers = ot.parallel([lambda n=n: http.get({site.url()!r} + f"?n={{n}}") for n 
 
 
 def test_a_dying_server_is_an_error_and_the_next_call_works(site: Site) -> None:
-    async def first_only(received: Received, writer: asyncio.StreamWriter) -> None:
+    async def first_only(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if len(site.requests) == 1:
             writer.transport.abort()
         else:
-            answer(writer, received.body)
+            send_response(writer, received.body)
 
     site.pages["/dies"] = first_only
-    with opened({"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as app:
+    with open_app({"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as app:
         asked = {"url": site.url("/dies"), "body": "x"}
         with pytest.raises(ToolError):
             app.call("http.post", asked).unwrap()

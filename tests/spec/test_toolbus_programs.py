@@ -12,7 +12,7 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings, strategies as st
-from tests.support import Watch, eventually, family, let_time_pass
+from tests.support import ProcessWatch, advance_time, eventually, list_descendants
 from uv import find_uv_bin
 
 from onetool import Result, ToolBus, ToolContext
@@ -127,7 +127,7 @@ SLOW = r"(\w+ ){5}[a-z]+\d"
 
 
 def ripgreps() -> set[int]:
-    return {process for process in family(os.getpid()) if _program(process) == "rg"}
+    return {process for process in list_descendants(os.getpid()) if _program(process) == "rg"}
 
 
 def _program(process: int) -> str:
@@ -152,7 +152,7 @@ def test_a_cancelled_grep_is_gone(tmp_path: Path) -> None:
     with start_blocking_portal("asyncio") as portal:
         under_way = portal.start_task_soon(bus().call_tool, "grep", {"pattern": SLOW, "timeout_ms": 60_000}, context)
         assert eventually(ripgreps)
-        with Watch(ripgreps()) as watch:
+        with ProcessWatch(ripgreps()) as watch:
             under_way.cancel()
             assert watch.all_ended()
 
@@ -496,13 +496,13 @@ def started(folder: Path) -> list[int]:
 @pytest.mark.spec("toolbus.test-run.timeout", "toolbus.test-run.never-half-a-success")
 def test_at_its_timeout_the_whole_tree_is_killed(project: Path) -> None:
     tree(project, {"test_a.py": LEAVES_CHILDREN.format(then="time.sleep(300)"), "test_0.py": PASSING})
-    before = family(os.getpid())
+    before = list_descendants(os.getpid())
     with start_blocking_portal("asyncio") as portal:
         context = ToolContext(permissions=permissions(["exec"]), working_dir=project)
         under_way = portal.start_task_soon(bus().call_tool, "test.run", {"timeout_ms": 500_000}, context)
         assert eventually(lambda: started(project))
-        with Watch([*started(project), *(family(os.getpid()) - before)]) as watch:
-            portal.call(let_time_pass, 500)
+        with ProcessWatch([*started(project), *(list_descendants(os.getpid()) - before)]) as watch:
+            portal.call(advance_time, 500)
             error = under_way.result().error
             assert watch.all_ended()
     assert isinstance(error, ToolTimeout)
@@ -515,7 +515,7 @@ def test_at_its_timeout_the_whole_tree_is_killed(project: Path) -> None:
 def test_what_tests_leave_behind_is_killed_at_their_end_too(project: Path) -> None:
     tree(project, {"test_a.py": LEAVES_CHILDREN.format(then="")})
     assert counts(outcome(project)) == (1, 0, 0)
-    with Watch(started(project)) as watch:
+    with ProcessWatch(started(project)) as watch:
         assert watch.all_ended()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.support import PROGRAM, environment, opened
+from tests.support import PROGRAM, environment, open_app
 
 from onetool import Result, ToolBus, ToolContext, ToolError, tool
 from onetool.bus.budget import BudgetGuard, Limits
@@ -271,7 +271,7 @@ def test_a_package_that_fails_hurts_no_other(modules: Modules) -> None:
     broken = install(modules, "f_metadata", "x = y")
     (broken / "entry_points.txt").write_bytes(b"[onetool.packs]\n\xff\xfe = \xff\n")
     install(modules, "g_half", "nothing")
-    with opened() as app:
+    with open_app() as app:
         problems = app.call("ot.health").unwrap()["problems"]
         found = [problem for problem in problems if problem.startswith("the tools of ")]
         for words in (
@@ -292,7 +292,7 @@ def test_a_package_takes_no_name_that_is_taken(modules: Modules) -> None:
     text = "from onetool import tool\n@tool('ot.version')\ndef version(): return 'mine'\ndef fine(): return 1"
     modules.write("taker_tools", text)
     install(modules, "taker", "taker = taker_tools")
-    with opened() as app:
+    with open_app() as app:
         assert any("'ot.version' is already registered" in each for each in app.call("ot.health").unwrap()["problems"])
         assert app.value("ot.version()") != "mine"
         assert "taker.fine" not in app.onetool.bus.list_tools()
@@ -303,7 +303,7 @@ def test_a_package_takes_no_name_that_is_taken(modules: Modules) -> None:
 def test_a_tool_of_a_package_is_found_and_called_like_any_other(modules: Modules) -> None:
     modules.write("shouter", SHOUTER)
     install(modules, "shouter", "loud = shouter:loud")
-    with opened() as app:
+    with open_app() as app:
         assert app.call("shout.loud", {"text": "a"}).unwrap() == "A"  # the very first thing that is asked
         assert "shout.loud" in app.value("ot.tools(pattern='shout', info='list')")
         assert "In capitals." in app.value("ot.help('shout.loud')")
@@ -764,7 +764,7 @@ def test_a_call_that_takes_too_long_is_given_up(kind: str) -> None:
 
 @pytest.mark.spec("toolbus.error.timeout")
 def test_a_pack_may_be_given_a_timeout() -> None:
-    with opened({"tools": {"machine": {"timeout": 7}}}) as app:
+    with open_app({"tools": {"machine": {"timeout": 7}}}) as app:
         assert app.onetool.bus.get_tool("machine.disk").timeout == 7
         assert app.call("machine.disk").ok
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from tests.support import App, opened
+from tests.support import App, open_app
 
 from onetool.app import OneTool, read_settings
 from onetool.config.trust import trust
@@ -87,7 +87,7 @@ def test_a_secret_never_shows_in_an_answer(tmp_path: Path) -> None:
 
 
 def test_an_unknown_agent_is_refused_with_names() -> None:
-    with opened() as app:
+    with open_app() as app:
         answer = app.run("1+1", agent="nobody")
         assert answer.is_error
         assert "expected default" in answer.text
@@ -100,7 +100,7 @@ def test_an_unopened_app_says_how_to_open() -> None:
 
 def test_a_context_has_the_permissions_of_its_agent() -> None:
     settings = {"agents": {"writer": {"permissions": ["read", "write"]}}}
-    with opened(settings) as app:
+    with open_app(settings) as app:
         assert set(app.onetool.context("writer").permissions) == {"read", "write"}
         assert set(app.onetool.context().permissions) == {"read", "network"}
         with pytest.raises(ToolError, match="no agent"):

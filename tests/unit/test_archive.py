@@ -36,11 +36,11 @@ PYTHON["pythonImpl"] = {"function": "json.parse"}
 OF_A_STORE = {"id": "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e", "createdAt": "2026-11-15T12:00:00Z", "callCount": 7}
 
 
-def body_of(tool: dict[str, Any]) -> dict[str, Any]:
+def read_body(tool: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tool.items() if key not in {"slug", "version", *OF_A_STORE}}
 
 
-def zipped(entries: dict[str, Any], change: Callable[[zipfile.ZipInfo], None] | None = None) -> bytes:
+def make_zip(entries: dict[str, Any], change: Callable[[zipfile.ZipInfo], None] | None = None) -> bytes:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
         for name, content in entries.items():
@@ -52,7 +52,7 @@ def zipped(entries: dict[str, Any], change: Callable[[zipfile.ZipInfo], None] | 
     return target.getvalue()
 
 
-def refusal(data: bytes) -> BundleError:
+def unpack_error(data: bytes) -> BundleError:
     with pytest.raises(BundleError) as caught:
         unpack(data)
     return caught.value
@@ -65,7 +65,7 @@ def refusal(data: bytes) -> BundleError:
 def test_a_bundle_comes_back_as_it_went() -> None:
     found = unpack(pack({**BUNDLE, **OF_A_STORE}, [{**TOOL, **OF_A_STORE}, PYTHON]))
     assert found.bundle == BUNDLE
-    assert found.tools == [("get-thing", "1.0", body_of(TOOL)), ("größe", "2", body_of(PYTHON))]
+    assert found.tools == [("get-thing", "1.0", read_body(TOOL)), ("größe", "2", read_body(PYTHON))]
     assert list(found.tools[0][2]["argSchema"]["properties"]) == ["z", "id"]
     assert (found.hosts, found.secrets, found.problems) == (["api.example.com:8443"], ["KEY"], [])
 
@@ -90,7 +90,7 @@ def test_the_names_in_an_archive_suit_every_file_system() -> None:
     assert all(name.isascii() for name in names)
 
 
-def test_what_belongs_to_one_store_is_not_in_the_archive() -> None:
+def test_data_of_one_store_is_not_in_the_archive() -> None:
     data = pack({**BUNDLE, **OF_A_STORE}, [{**TOOL, **OF_A_STORE, "disabledReason": "x", "isBuiltIn": True}])
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         text = b"".join(map(file.read, file.namelist())).decode()
@@ -100,13 +100,13 @@ def test_what_belongs_to_one_store_is_not_in_the_archive() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), "\ud800", {1, 2}])
-def test_what_json_cannot_say_is_not_packed(value: Any) -> None:
+def test_values_that_json_cannot_represent_are_rejected(value: Any) -> None:
     with pytest.raises(BundleError, match="cannot be written as JSON"):
         pack(BUNDLE, [{**TOOL, "argSchema": {"default": value}}])
 
 
 def test_an_archive_that_a_person_packed_again_is_read() -> None:
-    data = zipped({"tools/": "", "bundle.json": BUNDLE, "tools/mine.json": TOOL})
+    data = make_zip({"tools/": "", "bundle.json": BUNDLE, "tools/mine.json": TOOL})
     assert [slug for slug, _, _ in unpack(data).tools] == ["get-thing"]
 
 
@@ -141,108 +141,111 @@ def test_a_bundle_may_have_no_tools() -> None:
         f"tools/{'x' * 300}.json",
     ],
 )
-def test_an_entry_of_another_name_is_refused(name: str) -> None:
-    error = refusal(zipped({"bundle.json": BUNDLE, name: TOOL}))
+def test_an_entry_with_another_name_is_rejected(name: str) -> None:
+    error = unpack_error(make_zip({"bundle.json": BUNDLE, name: TOOL}))
     assert error.code == "invalid"
 
 
 @pytest.mark.spec("bundles.zip.hostile-archives")
-def test_a_name_that_ends_before_its_end_is_refused() -> None:
-    data = zipped({"bundle.json": BUNDLE, "tools/a.jsonX.exe": TOOL})
-    assert refusal(data.replace(b"a.jsonX", b"a.json\x00")).code == "invalid"
+def test_a_name_with_a_null_character_is_rejected() -> None:
+    data = make_zip({"bundle.json": BUNDLE, "tools/a.jsonX.exe": TOOL})
+    assert unpack_error(data.replace(b"a.jsonX", b"a.json\x00")).code == "invalid"
 
 
 @pytest.mark.spec("bundles.zip.hostile-archives")
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFDIR, stat.S_IFSOCK])
-def test_an_entry_that_is_no_regular_file_is_refused(kind: int) -> None:
+def test_an_entry_that_is_not_a_regular_file_is_rejected(kind: int) -> None:
     def change(entry: zipfile.ZipInfo) -> None:
         entry.external_attr = (kind | 0o777) << 16
 
-    assert "not a regular file" in refusal(zipped({"bundle.json": BUNDLE}, change)).message
+    assert "not a regular file" in unpack_error(make_zip({"bundle.json": BUNDLE}, change)).message
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("names", [("tools/a.json", "tools/a.json"), ("tools/a.json", "tools/A.json")])
-def test_an_entry_that_is_there_twice_is_refused(names: tuple[str, str]) -> None:
+def test_a_duplicate_entry_is_rejected(names: tuple[str, str]) -> None:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as file:
         for name, content in (("bundle.json", BUNDLE), (names[0], TOOL), (names[1], {**TOOL, "slug": "other"})):
             file.writestr(name, json.dumps(content))
-    assert "duplicate" in refusal(target.getvalue()).message
+    assert "duplicate" in unpack_error(target.getvalue()).message
 
 
-def test_a_tool_that_is_there_twice_is_refused() -> None:
-    assert "duplicate" in refusal(zipped({"bundle.json": BUNDLE, "tools/a.json": TOOL, "tools/b.json": TOOL})).message
+def test_a_duplicate_tool_is_rejected() -> None:
+    assert (
+        "duplicate"
+        in unpack_error(make_zip({"bundle.json": BUNDLE, "tools/a.json": TOOL, "tools/b.json": TOOL})).message
+    )
 
 
 @pytest.mark.parametrize("flag", [0x1, 0x20, 0x40])
-def test_an_encrypted_entry_is_refused(flag: int) -> None:
-    data = bytearray(zipped({"bundle.json": BUNDLE}))
+def test_an_encrypted_entry_is_rejected(flag: int) -> None:
+    data = bytearray(make_zip({"bundle.json": BUNDLE}))
     at = data.index(b"PK\x01\x02")
     data[at + 8] |= flag
-    assert "encrypted" in refusal(bytes(data)).message
+    assert "encrypted" in unpack_error(bytes(data)).message
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_other_ways_to_pack_are_refused(method: int) -> None:
+def test_other_compression_methods_are_rejected(method: int) -> None:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", method) as file:
         file.writestr("bundle.json", json.dumps(BUNDLE))
-    assert "compression method" in refusal(target.getvalue()).message
+    assert "compression method" in unpack_error(target.getvalue()).message
 
 
 # --- bombs and lies ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.zip.hostile-archives")
-def test_a_bomb_is_refused() -> None:
-    data = zipped({"bundle.json": BUNDLE, "tools/a.json": b" " * 50_000_000})
+def test_a_zip_bomb_is_rejected() -> None:
+    data = make_zip({"bundle.json": BUNDLE, "tools/a.json": b" " * 50_000_000})
     assert len(data) < 60_000
-    assert refusal(data).code == "too_large"
+    assert unpack_error(data).code == "too_large"
 
 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.zip.hostile-archives")
-def test_many_small_bombs_are_refused() -> None:
-    data = zipped({"bundle.json": BUNDLE, **{f"tools/{n}.json": f"{{{' ' * 1_000_000}}}" for n in range(50)}})
-    assert refusal(data).code == "too_large"
+def test_many_small_zip_bombs_are_rejected() -> None:
+    data = make_zip({"bundle.json": BUNDLE, **{f"tools/{n}.json": f"{{{' ' * 1_000_000}}}" for n in range(50)}})
+    assert unpack_error(data).code == "too_large"
 
 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.zip.hostile-archives")
 @pytest.mark.parametrize("declared", [0, 10, 2**32 - 1])
-def test_what_an_archive_says_about_its_sizes_is_not_believed(declared: int) -> None:
-    data = bytearray(zipped({"bundle.json": BUNDLE, "tools/a.json": b" " * 50_000_000}))
+def test_declared_sizes_are_not_trusted(declared: int) -> None:
+    data = bytearray(make_zip({"bundle.json": BUNDLE, "tools/a.json": b" " * 50_000_000}))
     for signature, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         at = data.rindex(signature)
         data[at + offset : at + offset + 4] = struct.pack("<I", declared)
-    assert refusal(bytes(data)).code in {"too_large", "invalid"}
+    assert unpack_error(bytes(data)).code in {"too_large", "invalid"}
 
 
-def test_too_many_values_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_values_are_rejected_before_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MAX_VALUES", 1_000)
     entries: dict[str, Any] = {f"tools/{n}.json": {"a": [[]] * 100} for n in range(10)}
-    assert refusal(zipped({"bundle.json": BUNDLE, **entries})).code == "too_large"
+    assert unpack_error(make_zip({"bundle.json": BUNDLE, **entries})).code == "too_large"
 
 
-def test_too_many_entries_are_refused_before_they_are_looked_at() -> None:
+def test_too_many_entries_are_rejected_before_reading() -> None:
     data = b"PK\x03\x04" + b"PK\x01\x02" * (archive.MAX_ENTRIES + 1)
-    assert refusal(data).code == "too_large"
+    assert unpack_error(data).code == "too_large"
 
 
-def test_an_archive_that_is_too_large_is_refused() -> None:
-    assert refusal(b"PK\x03\x04" + bytes(archive.MAX_ARCHIVE_BYTES)).code == "too_large"
+def test_an_archive_that_is_too_large_is_rejected() -> None:
+    assert unpack_error(b"PK\x03\x04" + bytes(archive.MAX_ARCHIVE_BYTES)).code == "too_large"
 
 
-def test_sizes_of_zip64_that_lie_are_refused() -> None:
+def test_wrong_zip64_sizes_are_rejected() -> None:
     def change(entry: zipfile.ZipInfo) -> None:
         entry.extra = struct.pack("<HHQQQ", 1, 24, 2**62, 2**62, 2**62)
 
-    data = bytearray(zipped({"bundle.json": BUNDLE}, change))
+    data = bytearray(make_zip({"bundle.json": BUNDLE}, change))
     at = data.index(b"PK\x01\x02")
     data[at + 20 : at + 28] = b"\xff" * 8
     data[at + 42 : at + 46] = b"\xff" * 4
-    assert refusal(bytes(data)).code == "invalid"
+    assert unpack_error(bytes(data)).code == "invalid"
 
 
 # --- wrong content -------------------------------------------------------------------------------------------------
@@ -262,8 +265,8 @@ def test_sizes_of_zip64_that_lie_are_refused() -> None:
         ({"slug": "a b"}, "bundle.json: invalid body"),
     ],
 )
-def test_a_bundle_that_is_none_is_refused(content: Any, reason: str) -> None:
-    assert reason in refusal(zipped({"bundle.json": content})).message
+def test_an_invalid_bundle_is_rejected(content: Any, reason: str) -> None:
+    assert reason in unpack_error(make_zip({"bundle.json": content})).message
 
 
 @pytest.mark.parametrize(
@@ -281,27 +284,27 @@ def test_a_bundle_that_is_none_is_refused(content: Any, reason: str) -> None:
         {"unknown": 1},
     ],
 )
-def test_a_tool_that_is_none_is_refused_and_named(change: dict[str, Any]) -> None:
-    error = refusal(zipped({"bundle.json": BUNDLE, "tools/a.json": {**TOOL, **change}}))
+def test_an_invalid_tool_is_rejected_and_named(change: dict[str, Any]) -> None:
+    error = unpack_error(make_zip({"bundle.json": BUNDLE, "tools/a.json": {**TOOL, **change}}))
     assert error.code == "invalid"
     assert error.message.startswith("tools/a.json: ")
 
 
 def test_an_archive_without_a_bundle_says_so() -> None:
-    assert "no bundle.json" in refusal(zipped({"tools/a.json": TOOL})).message
+    assert "no bundle.json" in unpack_error(make_zip({"tools/a.json": TOOL})).message
 
 
-def test_what_is_no_archive_says_so() -> None:
-    assert refusal(b"{}").message == "not a ZIP archive"
+def test_other_files_are_rejected_as_archives() -> None:
+    assert unpack_error(b"{}").message == "not a ZIP archive"
 
 
 # --- whatever is sent ----------------------------------------------------------------------------------------------
 
 
 @given(st.binary())
-def test_no_bytes_raise_anything_but_a_refusal(data: bytes) -> None:
-    refusal(data)
-    refusal(b"PK\x03\x04" + data)
+def test_arbitrary_bytes_raise_only_bundle_errors(data: bytes) -> None:
+    unpack_error(data)
+    unpack_error(b"PK\x03\x04" + data)
 
 
 GOOD = pack(BUNDLE, [TOOL, PYTHON])
@@ -311,7 +314,7 @@ GOOD = pack(BUNDLE, [TOOL, PYTHON])
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6))
 @pytest.mark.filterwarnings("ignore")
-def test_no_damage_raises_anything_but_a_refusal(changes: list[tuple[int, int]]) -> None:
+def test_damaged_archives_raise_only_bundle_errors(changes: list[tuple[int, int]]) -> None:
     data = bytearray(GOOD)
     for at, value in changes:
         data[at] = value
@@ -321,6 +324,6 @@ def test_no_damage_raises_anything_but_a_refusal(changes: list[tuple[int, int]])
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, len(GOOD)))
-def test_an_archive_that_ends_too_early_is_refused(length: int) -> None:
+def test_a_truncated_archive_is_rejected(length: int) -> None:
     if length < len(GOOD):
-        assert refusal(GOOD[:length]).code == "invalid"
+        assert unpack_error(GOOD[:length]).code == "invalid"

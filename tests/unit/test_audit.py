@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.extensions_support import configure, opened_at, write_secrets
-from tests.support import App, eventually, opened
+from tests.extensions_support import configure, open_app_in, write_secrets
+from tests.support import App, eventually, open_app
 
 from onetool import ToolError, tool
 from onetool.audit import MAX_ARGUMENT_LENGTH, AuditLog
@@ -80,7 +80,7 @@ def written(app: App, count: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def app() -> Iterator[App]:
-    with opened({"agents": AGENTS}, [look, put, fail, stray]) as app:
+    with open_app({"agents": AGENTS}, [look, put, fail, stray]) as app:
         yield app
 
 
@@ -110,7 +110,7 @@ def test_a_call_that_only_reads_is_not_there(app: App) -> None:
     assert [line["tool"] for line in written(app, 1)] == ["demo.put"]
 
 
-def test_what_a_run_calls_is_there_with_the_run(app: App) -> None:
+def test_calls_of_a_run_are_audited_with_its_id(app: App) -> None:
     app.run("demo.put('a')\ndemo.look('b')\ndemo.put('c')")
     one, two = written(app, 2)
     assert (one["arguments"]["content"], two["arguments"]["content"]) == ("a", "c")
@@ -132,7 +132,7 @@ def test_a_line_says_whether_the_call_was_made(app: App, name: str, agent: str, 
     assert (line["agent"], line["decision"], line["outcome"]) == (agent, decision, outcome)
 
 
-def test_a_call_without_a_budget_for_it_is_refused(app: App) -> None:
+def test_a_call_over_budget_is_rejected(app: App) -> None:
     app.call("demo.put", agent="poor")
     app.call("demo.put", agent="poor")
     made, refused = written(app, 2)
@@ -171,7 +171,7 @@ def audited(file: Path, *secrets: str) -> Iterator[AuditLog]:
     audit.close()
 
 
-def told(audit: AuditLog, args: Mapping[str, Any]) -> None:
+def finish_call(audit: AuditLog, args: Mapping[str, Any]) -> None:
     audit.finish(CallFinished(1, "demo.put", ToolContext(), 0.0, None, as_tool(put), args, is_allowed=True))
 
 
@@ -189,21 +189,21 @@ def told(audit: AuditLog, args: Mapping[str, Any]) -> None:
         {"deep": [[[{"deeper": json.dumps(CANARY)}]]]},
     ],
 )
-def test_a_secret_never_stands_there(tmp_path: Path, value: Any) -> None:
+def test_secrets_are_redacted(tmp_path: Path, value: Any) -> None:
     file = tmp_path / "audit.jsonl"
     with audited(file, CANARY) as audit:
-        told(audit, {"content": value})
+        finish_call(audit, {"content": value})
     text = file.read_text(encoding="utf-8")
     assert REDACTED[:2] in text
     for part in ("c4n4ry", "quotes", "ünïcode", "u00fcn"):
         assert part not in text, text
 
 
-def test_a_secret_of_several_lines_never_stands_there(tmp_path: Path) -> None:
+def test_secrets_of_several_lines_are_redacted(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     key = "-----BEGIN KEY-----\nMIIabcdefgh\nZZZZabcdefgh\n-----END KEY-----\n"
     with audited(file, key) as audit:
-        told(audit, {"content": key, "more": {"key": [key]}})
+        finish_call(audit, {"content": key, "more": {"key": [key]}})
     assert "abcdefgh" not in file.read_text(encoding="utf-8")
 
 
@@ -211,7 +211,7 @@ def test_secrets_of_the_configuration_never_reach_the_file(tmp_path: Path) -> No
     folder = tmp_path / ".onetool"
     configure(folder, "agents: {default: {permissions: [read, write]}}")
     write_secrets(folder, f"TOKEN: {json.dumps(CANARY)}")
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         app.onetool.bus.register_tool(put)
         app.run(f"demo.put([{CANARY!r}], {{'a': {CANARY!r}}})")
         assert REDACTED in json.dumps(written(app, 1))
@@ -223,7 +223,7 @@ def test_secrets_of_the_configuration_never_reach_the_file(tmp_path: Path) -> No
 def test_long_arguments_are_cut(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     with audited(file) as audit:
-        told(audit, {"content": "x" * 1_000_000, "more": ["y"] * 1_000_000})
+        finish_call(audit, {"content": "x" * 1_000_000, "more": ["y"] * 1_000_000})
     (line,) = lines(file)
     assert line["arguments"]["content"] == "x" * MAX_ARGUMENT_LENGTH + "… (1000000 characters)"
     assert line["arguments"]["more"].startswith('["y", "y"')
@@ -256,8 +256,8 @@ class Unprintable:
 def test_no_argument_hurts_the_call_or_the_log(tmp_path: Path, value: Any) -> None:
     file = tmp_path / "audit.jsonl"
     with audited(file) as audit:
-        told(audit, {"content": value})
-        told(audit, {"content": "next"})
+        finish_call(audit, {"content": value})
+        finish_call(audit, {"content": "next"})
     assert [line["tool"] for line in lines(file)] == ["demo.put", "demo.put"]
 
 
@@ -267,7 +267,7 @@ def test_no_argument_hurts_the_call_or_the_log(tmp_path: Path, value: Any) -> No
 def test_only_its_owner_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "audit.jsonl"
     with audited(file) as audit:
-        told(audit, {})
+        finish_call(audit, {})
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
@@ -277,8 +277,8 @@ def test_a_large_one_is_rotated_and_so_many_are_kept(tmp_path: Path) -> None:
     for number in range(5):
         file.write_bytes(b"%d" % number * 2000)
         with audited(file) as audit:
-            audit.use(Redactor(), max_bytes=1000, keep=2)
-            told(audit, {})
+            audit.configure(Redactor(), max_bytes=1000, keep=2)
+            finish_call(audit, {})
         assert len(lines(file)) == 1
     kept = {path.name: path.read_bytes()[:1] for path in tmp_path.iterdir() if path.suffix in {".1", ".2", ".3"}}
     assert kept == {"audit.jsonl.1": b"4", "audit.jsonl.2": b"3"}
@@ -314,7 +314,7 @@ def test_lines_of_several_servers_stay_whole(tmp_path: Path) -> None:
 
 def test_the_configuration_says_where_it_is(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "audit: {file: there/audit.log}\nagents: {default: {permissions: [read, write]}}")
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         app.onetool.bus.register_tool(put)
         app.call("demo.put")
         assert eventually(lambda: len(lines(tmp_path / ".onetool" / "there" / "audit.log")) == 1)
@@ -323,7 +323,7 @@ def test_the_configuration_says_where_it_is(tmp_path: Path) -> None:
 def test_a_reload_moves_it_and_loses_nothing(tmp_path: Path) -> None:
     folder = tmp_path / ".onetool"
     configure(folder, "agents: {default: {permissions: [read, write]}}")
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         app.onetool.bus.register_tool(put)
         app.call("demo.put", {"content": "one"})
         configure(folder, "audit: {file: other.jsonl}\nagents: {default: {permissions: [read, write]}}")
@@ -343,7 +343,7 @@ def test_a_call_is_recorded_before_it_is_made(tmp_path: Path) -> None:
     def peek() -> list[dict[str, Any]]:
         return all_lines(file)
 
-    with opened({"audit": {"file": str(file)}, "agents": AGENTS}, [peek]) as app:
+    with open_app({"audit": {"file": str(file)}, "agents": AGENTS}, [peek]) as app:
         (line,) = app.call("demo.peek").unwrap()
         assert (line["name"], line["tool"], line["agent"]) == ("call.started", "demo.peek", "default")
 
@@ -363,7 +363,7 @@ def unwritable(tmp_path: Path, how: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("how", ["directory", "parent", "pipe", "full"])
-def test_what_cannot_be_audited_is_not_done(tmp_path: Path, how: str) -> None:
+def test_a_call_that_cannot_be_audited_is_not_made(tmp_path: Path, how: str) -> None:
     file, done = unwritable(tmp_path, how), []
 
     @tool("demo.act", permissions=["write"])
@@ -374,7 +374,7 @@ def test_what_cannot_be_audited_is_not_done(tmp_path: Path, how: str) -> None:
     async def send() -> None:
         done.append(1)
 
-    with opened({"audit": {"file": str(file)}, "agents": AGENTS}, [look, act, send]) as app:
+    with open_app({"audit": {"file": str(file)}, "agents": AGENTS}, [look, act, send]) as app:
         for name in ("demo.act", "demo.send"):
             result = app.call(name)
             assert isinstance(result.error, AuditUnavailable)
@@ -387,13 +387,13 @@ def test_what_cannot_be_audited_is_not_done(tmp_path: Path, how: str) -> None:
         assert app.call("demo.look", {"path": "x"}).unwrap() == "x"
         assert "demo.look" in app.call("ot.tools", {"info": "list"}).unwrap()
         assert app.call("ot.help", {"query": "demo.act"}).ok
-        cause = f"{file.parent} is no folder" if how == "parent" else f"the audit log {file}"
+        cause = f"{file.parent} is not a directory" if how == "parent" else f"the audit log {file}"
         assert any(cause in problem for problem in problems(app))
 
 
 def test_a_call_is_made_again_when_the_log_is_writable_again(tmp_path: Path) -> None:
     file = unwritable(tmp_path, "directory")
-    with opened({"audit": {"file": str(file)}, "agents": AGENTS}, [put]) as app:
+    with open_app({"audit": {"file": str(file)}, "agents": AGENTS}, [put]) as app:
         assert not app.call("demo.put").ok
         file.rmdir()
         assert app.call("demo.put").ok

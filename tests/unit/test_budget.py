@@ -26,10 +26,12 @@ class Clock:
 class Spender:
     """A guard with a clock of its own, and what it warned of."""
 
-    def __init__(self, limits: Limits, tokens_of: Callable[[Any], int] = len) -> None:
+    def __init__(self, limits: Limits, count_tokens: Callable[[Any], int] = len) -> None:
         self.warnings: list[str] = []
         self.clock = Clock()
-        self.guard = BudgetGuard(limits, agent="ci", warn=self.warnings.append, tokens_of=tokens_of, clock=self.clock)
+        self.guard = BudgetGuard(
+            limits, agent="ci", warn=self.warnings.append, count_tokens=count_tokens, clock=self.clock
+        )
 
     async def call(self, value: Any = "", *, seconds: float = 0, cost: float = 0) -> Any:
         async def spent() -> Any:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from tests.bundles_support import (
     bundle_body,
-    folder_of,
+    bundle_directory,
+    expect_error,
+    list_slugs,
     new_bundle,
-    refused,
-    slugs_found,
-    slugs_listed,
-    store_in,
+    open_store,
+    search_slugs,
     tool_body,
 )
 
@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(root: Path) -> Iterator[BundleStore]:
-    with store_in(root) as opened:
+    with open_store(root) as opened:
         yield opened
 
 
@@ -81,7 +81,7 @@ def become_a_pipe(file: Path) -> None:
     os.mkfifo(file)
 
 
-def become_a_folder(file: Path) -> None:
+def become_a_directory(file: Path) -> None:
     file.unlink()
     file.mkdir()
 
@@ -109,7 +109,7 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (forget_the_version, "schemaVersion"),
     (become_a_link, "cannot be read"),
     (become_a_pipe, "not a regular file"),
-    (become_a_folder, "not a regular file"),
+    (become_a_directory, "not a regular file"),
     (become_huge, "bytes"),
     (become_deep, "is not valid JSON"),
     (lose_its_request, "requires httpImpl"),
@@ -125,26 +125,26 @@ def test_a_damaged_file_is_reported_skipped_and_left_alone(
 ) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "good", "bad")
-    file = folder_of(root, bundle) / "bad@1.json"
+    file = bundle_directory(root, bundle) / "bad@1.json"
     damage(file)
     before = identity(file)
     shutil.rmtree(root / ".index") if seen_by == "a new index" else store.rescan()
-    assert slugs_listed(store) == ["good"]
-    assert slugs_found(store, "bad") == []
+    assert list_slugs(store) == ["good"]
+    assert search_slugs(store, "bad") == []
     (problem,) = map(str, store.problems)
     assert str(file) in problem
     assert reason in problem
-    refused("not_found", lambda: store.get_tool(bundle, "bad", "1"))
-    refused("duplicate", lambda: store.put_tool(bundle, "bad", "1", tool_body()))
+    expect_error("not_found", lambda: store.get_tool(bundle, "bad", "1"))
+    expect_error("duplicate", lambda: store.put_tool(bundle, "bad", "1", tool_body()))
     store.delete_tool(bundle, "good", "1")
-    refused("bundle_not_empty", store.delete_bundle, bundle)
+    expect_error("bundle_not_empty", store.delete_bundle, bundle)
     assert identity(file) == before
 
 
-def test_a_mended_file_is_back_and_its_problem_gone(root: Path, store: BundleStore) -> None:
+def test_a_repaired_file_is_read_again_and_its_problem_is_removed(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
-    file = folder_of(root, bundle) / "tool@1.json"
+    file = bundle_directory(root, bundle) / "tool@1.json"
     good = file.read_text()
     damage_json(file)
     store.rescan()
@@ -154,29 +154,29 @@ def test_a_mended_file_is_back_and_its_problem_gone(root: Path, store: BundleSto
     assert store.problems == []
 
 
-def test_a_damaged_bundle_hides_its_tools_until_it_is_mended(root: Path, store: BundleStore) -> None:
+def test_a_damaged_bundle_hides_its_tools_until_it_is_repaired(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
-    file = folder_of(root, bundle) / "bundle.json"
+    file = bundle_directory(root, bundle) / "bundle.json"
     good = file.read_text()
     damage_json(file)
     store.rescan()
-    assert slugs_listed(store) == []
-    refused("not_found", lambda: store.get_bundle(bundle))
-    refused("duplicate", lambda: store.put_bundle(bundle, {"slug": "x", "displayName": "x", "isEnabled": True}))
+    assert list_slugs(store) == []
+    expect_error("not_found", lambda: store.get_bundle(bundle))
+    expect_error("duplicate", lambda: store.put_bundle(bundle, {"slug": "x", "displayName": "x", "isEnabled": True}))
     assert [str(file) in problem for problem in map(str, store.problems)] == [True]
     file.write_text(good)
     store.rescan()
-    assert slugs_listed(store) == ["tool"]
+    assert list_slugs(store) == ["tool"]
     assert store.problems == []
 
 
-def test_foreign_files_and_folders_are_reported_and_stay(root: Path, store: BundleStore) -> None:
+def test_foreign_files_and_directories_are_reported_and_kept(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     strangers = [
         root / "notes.txt",
         root / "folder",
-        folder_of(root, bundle) / "readme.md",
+        bundle_directory(root, bundle) / "readme.md",
         root / b"\xff.json".decode("utf-8", "surrogateescape"),
     ]
     strangers[1].mkdir()
@@ -189,18 +189,18 @@ def test_foreign_files_and_folders_are_reported_and_stay(root: Path, store: Bund
     assert all(os.path.lexists(stranger) for stranger in strangers)
 
 
-def test_a_link_to_a_folder_elsewhere_is_never_followed(tmp_path: Path, root: Path, store: BundleStore) -> None:
+def test_a_link_to_another_directory_is_never_followed(tmp_path: Path, root: Path, store: BundleStore) -> None:
     bundle, elsewhere = new_bundle(store), tmp_path / "elsewhere"
     put(store, bundle, "tool")
-    folder_of(root, bundle).rename(elsewhere)
+    bundle_directory(root, bundle).rename(elsewhere)
     (root / f"tools-{bundle}").symlink_to(elsewhere)
-    refused("duplicate", put, store, bundle, "new")
-    refused("duplicate", store.set_tool_enabled, bundle, "tool", "1", switch=False)
-    refused("duplicate", store.delete_tool, bundle, "tool", "1")
+    expect_error("duplicate", put, store, bundle, "new")
+    expect_error("duplicate", store.set_tool_enabled, bundle, "tool", "1", switch=False)
+    expect_error("duplicate", store.delete_tool, bundle, "tool", "1")
     store.rescan()
-    assert slugs_listed(store) == []
-    refused("duplicate", store.put_bundle, bundle, bundle_body("other"))
-    refused("not_found", put, store, bundle, "new")
+    assert list_slugs(store) == []
+    expect_error("duplicate", store.put_bundle, bundle, bundle_body("other"))
+    expect_error("not_found", put, store, bundle, "new")
     assert sorted(file.name for file in elsewhere.iterdir()) == ["bundle.json", "tool@1.json"]
     assert any("is not a file of the store" in problem for problem in map(str, store.problems))
 
@@ -208,9 +208,9 @@ def test_a_link_to_a_folder_elsewhere_is_never_followed(tmp_path: Path, root: Pa
 def test_a_bundle_that_was_copied_by_hand_is_reported(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
-    shutil.copytree(folder_of(root, bundle), root / f"copy-{bundle}")
+    shutil.copytree(bundle_directory(root, bundle), root / f"copy-{bundle}")
     store.rescan()
-    assert slugs_listed(store) == ["tool"]
+    assert list_slugs(store) == ["tool"]
     assert any("same ID" in problem for problem in map(str, store.problems))
 
 
@@ -221,60 +221,60 @@ def test_an_edit_by_hand_is_seen_when_the_tool_is_fetched(root: Path, store: Bun
     bundle = new_bundle(store)
     put(store, bundle, "tool")
     before = store.version()
-    edit(folder_of(root, bundle) / "tool@1.json", displayName="Changed", tags=["new"])
+    edit(bundle_directory(root, bundle) / "tool@1.json", displayName="Changed", tags=["new"])
     assert store.get_tool(bundle, "tool", "1").display_name == "Changed"
-    assert slugs_found(store, "changed") == ["tool"]
-    assert slugs_listed(store, tags=["new"]) == ["tool"]
+    assert search_slugs(store, "changed") == ["tool"]
+    assert list_slugs(store, tags=["new"]) == ["tool"]
     assert store.version() > before
 
 
 def test_a_file_that_was_deleted_by_hand_is_gone_when_it_is_fetched(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
-    (folder_of(root, bundle) / "tool@1.json").unlink()
-    refused("not_found", lambda: store.get_tool(bundle, "tool", "1"))
-    assert slugs_listed(store) == []
+    (bundle_directory(root, bundle) / "tool@1.json").unlink()
+    expect_error("not_found", lambda: store.get_tool(bundle, "tool", "1"))
+    assert list_slugs(store) == []
 
 
 def test_a_file_that_was_put_there_by_hand_can_be_fetched_at_once(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
-    folder = folder_of(root, bundle)
+    folder = bundle_directory(root, bundle)
     shutil.copy(folder / "tool@1.json", folder / "other@1.json")
     edit(folder / "other@1.json", slug="other", id=store.new_id())
     assert store.get_tool(bundle, "other", "1").slug == "other"
-    refused("duplicate", lambda: store.put_tool(bundle, "other", "1", tool_body()))
+    expect_error("duplicate", lambda: store.put_tool(bundle, "other", "1", tool_body()))
 
 
-def test_a_bundle_that_is_switched_off_by_hand_refuses_at_once(root: Path, store: BundleStore) -> None:
+def test_a_bundle_disabled_by_hand_rejects_changes_at_once(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
-    edit(folder_of(root, bundle) / "bundle.json", isEnabled=False)
-    refused("bundle_disabled", lambda: put(store, bundle, "tool"))
+    edit(bundle_directory(root, bundle) / "bundle.json", isEnabled=False)
+    expect_error("bundle_disabled", lambda: put(store, bundle, "tool"))
 
 
 def test_a_bundle_that_was_looked_at_while_it_was_half_written_is_found_again(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
-    file = folder_of(root, bundle) / "bundle.json"
+    file = bundle_directory(root, bundle) / "bundle.json"
     whole = file.read_text()
     file.write_text(whole[:20])
     store.rescan()
-    refused("not_found", lambda: put(store, bundle, "tool"))
+    expect_error("not_found", lambda: put(store, bundle, "tool"))
     assert store.problems
     file.write_text(whole)
     put(store, bundle, "tool")
     assert not store.problems
 
 
-def test_a_new_process_finds_what_was_changed_while_none_looked(root: Path) -> None:
-    with store_in(root) as store:
+def test_a_new_process_finds_files_changed_in_the_meantime(root: Path) -> None:
+    with open_store(root) as store:
         bundle = new_bundle(store)
         put(store, bundle, "kept", "gone", "edited")
-    (folder_of(root, bundle) / "gone@1.json").unlink()
-    edit(folder_of(root, bundle) / "edited@1.json", displayName="Fresh")
-    with store_in(root) as store:
+    (bundle_directory(root, bundle) / "gone@1.json").unlink()
+    edit(bundle_directory(root, bundle) / "edited@1.json", displayName="Fresh")
+    with open_store(root) as store:
         store.rescan()
-        assert slugs_listed(store) == ["kept", "edited"]
-        assert slugs_found(store, "fresh") == ["edited"]
+        assert list_slugs(store) == ["kept", "edited"]
+        assert search_slugs(store, "fresh") == ["edited"]
 
 
 # --- the index -------------------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def lose_all(root: Path) -> None:
 @pytest.mark.parametrize("loss", [spoil, truncate, lose_the_database, lose_the_pointer, point_to_nothing, lose_all])
 @pytest.mark.parametrize("while_open", [True, False])
 def test_losing_the_index_loses_nothing(root: Path, loss: Callable[[Path], None], while_open: bool) -> None:
-    with store_in(root) as store:
+    with open_store(root) as store:
         bundle = new_bundle(store)
         put(store, bundle, "first", "second")
         before, numbers = store.list_tools(), {store.version()}
@@ -320,30 +320,30 @@ def test_losing_the_index_loses_nothing(root: Path, loss: Callable[[Path], None]
         loss(root)
         again = store if while_open else BundleStore(root)
         assert again.list_tools() == before
-        assert slugs_found(again, "second") == ["second"]
+        assert search_slugs(again, "second") == ["second"]
         put(again, bundle, "third")
-        assert slugs_listed(again) == ["first", "second", "third"]
+        assert list_slugs(again) == ["first", "second", "third"]
         assert again.version() not in numbers
         again.close()
 
 
 def test_two_open_stores_agree_after_the_index_was_deleted_under_them(root: Path) -> None:
-    with store_in(root) as one, store_in(root) as other:
+    with open_store(root) as one, open_store(root) as other:
         bundle = new_bundle(one)
         put(other, bundle, "before")
         lose_all(root)
         put(one, bundle, "from-one")
         put(other, bundle, "from-other")
-        assert slugs_listed(one) == slugs_listed(other) == ["before", "from-one", "from-other"]
+        assert list_slugs(one) == list_slugs(other) == ["before", "from-one", "from-other"]
 
 
 # --- the dead --------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_dead_writer_left_is_put_right_by_the_next_reader(root: Path, store: BundleStore) -> None:
+def test_the_next_reader_repairs_the_index_after_a_writer_died(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "kept", "deleted")
-    folder = folder_of(root, bundle)
+    folder = bundle_directory(root, bundle)
     put(store, bundle, "added")
     content = (folder / "added@1.json").read_text()
     store.delete_tool(bundle, "added", "1")
@@ -351,7 +351,7 @@ def test_what_a_dead_writer_left_is_put_right_by_the_next_reader(root: Path, sto
     (folder / "added@1.json").write_text(content)
     (folder / "deleted@1.json").unlink()
     (root / ".lock").write_text(json.dumps([f"{folder.name}/added@1.json", f"{folder.name}/deleted@1.json"]))
-    assert slugs_listed(store) == ["kept", "added"]
+    assert list_slugs(store) == ["kept", "added"]
     assert (root / ".lock").stat().st_size == 0
 
 
@@ -359,10 +359,10 @@ def test_a_mark_that_was_not_written_whole_means_that_nothing_was_touched(root: 
     bundle = new_bundle(store)
     (root / ".lock").write_text('["half a')
     put(store, bundle, "tool")
-    assert slugs_listed(store) == ["tool"]
+    assert list_slugs(store) == ["tool"]
 
 
-def test_an_empty_folder_of_a_dead_writer_is_removed(root: Path, store: BundleStore) -> None:
+def test_an_empty_directory_of_a_dead_writer_is_removed(root: Path, store: BundleStore) -> None:
     new_bundle(store)
     left = root / f"left-{store.new_id()}"
     left.mkdir()
@@ -381,7 +381,7 @@ def test_scratch_of_the_dead_is_removed_and_that_of_the_living_and_of_strangers_
         folder.mkdir()
         (folder / "owner").touch()
         (folder / f"{'b' * 16}.new").write_text("half")
-    with store_in(root) as other:
+    with open_store(root) as other:
         new_bundle(other, "other")
         assert not dead.exists()
         assert living.exists()
@@ -398,15 +398,15 @@ def test_writers_in_many_threads_lose_nothing(store: BundleStore) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(slugs_listed(store)) == 80
+    assert len(list_slugs(store)) == 80
     assert store.problems == []
 
 
-def test_a_folder_that_cannot_be_written_is_said_to_be_unusable(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "bundles").write_text("a file where the folder should be")
-    with store_in(tmp_path / "bundles") as store:
+    with open_store(tmp_path / "bundles") as store:
         assert store.list_bundles().items == []
-        refused("storage_unavailable", lambda: new_bundle(store))
+        expect_error("storage_unavailable", lambda: new_bundle(store))
 
 
 CLOSED_WHILE_READ = """

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from onetool.bundles import rules
-from onetool.bundles.filenames import folders, is_tool_file, parse_id, tool_file_names
+from onetool.bundles.filenames import directory_names, is_tool_file, parse_id, tool_file_names
 from onetool.errors import BundleError
 
 LETTERS = st.characters(categories=["Lu", "Ll", "Lt", "Lm", "Lo", "Nd"]) | st.just("-")
@@ -45,13 +45,13 @@ def test_a_text_is_a_slug_exactly_if_all_its_characters_may_stand_in_one(text: s
 @pytest.mark.parametrize(
     "wrong", ["", "a_b", "a b", "a/b", "a\\b", "a.b", "a\x00", "a\n", "😀", "a" * 65, "²", "Ⅷ", "e\u0301", 7, None]
 )
-def test_what_is_no_slug_is_refused_in_words(wrong: object) -> None:
+def test_an_invalid_slug_is_rejected_with_a_reason(wrong: object) -> None:
     with pytest.raises(BundleError, match="invalid slug"):
         rules.check_slug(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["", ".", "..", "1_0", "1 0", "1/0", "1" * 65, "\ud800", 1.0])
-def test_what_is_no_version_is_refused_in_words(wrong: object) -> None:
+def test_an_invalid_version_is_rejected_with_a_reason(wrong: object) -> None:
     with pytest.raises(BundleError, match="invalid version"):
         rules.check_version_label(wrong)
 
@@ -97,8 +97,8 @@ def test_a_file_name_is_short_no_device_and_known_again_when_it_was_normalised(s
 @pytest.mark.slow
 @settings(deadline=None)
 @given(SLUGS)
-def test_a_folder_says_whose_it_is(slug: str) -> None:
-    for name in folders(slug, SOME_ID):
+def test_a_directory_name_contains_the_bundle_id(slug: str) -> None:
+    for name in directory_names(slug, SOME_ID):
         assert parse_id(name) == SOME_ID
         assert len(name.encode()) <= 143
         assert name.partition(".")[0].casefold() not in RESERVED
@@ -106,13 +106,13 @@ def test_a_folder_says_whose_it_is(slug: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=60))
-def test_other_folders_are_nobodys(name: str) -> None:
+def test_other_directory_names_have_no_bundle_id(name: str) -> None:
     assert parse_id(name) is None or name.endswith(parse_id(name) or "")
 
 
 def test_plain_names_are_read_as_they_are() -> None:
     assert tool_file_names("read-file", "1.0") == ("read-file@1.0.json",)
-    assert folders("my-pack", SOME_ID) == (f"my-pack-{SOME_ID}",)
+    assert directory_names("my-pack", SOME_ID) == (f"my-pack-{SOME_ID}",)
 
 
 @settings(deadline=None)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bundles_support import Clock, new_bundle, refused, store_in, tool_body
+from tests.bundles_support import Clock, expect_error, new_bundle, open_store, tool_body
 
 from onetool.bundles import BundleStore, Page
 from onetool.bundles.paging import PageTokens
@@ -26,20 +26,20 @@ def test_no_change_of_a_token_goes_unnoticed(tmp_path: Path) -> None:
     data = bytearray(base64.urlsafe_b64decode(tokens.make(FILTERS, ["abc"]) + "=="))
     for at in range(len(data)):
         changed = bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
-        refused("invalid", tokens.read, base64.urlsafe_b64encode(changed).decode().rstrip("="), FILTERS)
+        expect_error("invalid", tokens.read, base64.urlsafe_b64encode(changed).decode().rstrip("="), FILTERS)
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "a" * 2000, "é", "💣", "AAAA", "=" * 8, "\x00", 7])
-def test_what_is_no_token_is_refused(tmp_path: Path, wrong: Any) -> None:
-    refused("invalid", lambda: PageTokens(tmp_path / ".key").read(wrong, FILTERS))
+def test_an_invalid_token_is_rejected(tmp_path: Path, wrong: Any) -> None:
+    expect_error("invalid", lambda: PageTokens(tmp_path / ".key").read(wrong, FILTERS))
 
 
-def test_a_token_of_another_store_is_refused(tmp_path: Path) -> None:
+def test_a_token_of_another_store_is_rejected(tmp_path: Path) -> None:
     token = PageTokens(tmp_path / "a").make(FILTERS, [1])
-    refused("invalid", lambda: PageTokens(tmp_path / "b").read(token, FILTERS))
+    expect_error("invalid", lambda: PageTokens(tmp_path / "b").read(token, FILTERS))
 
 
-def test_a_key_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
+def test_a_damaged_key_is_replaced(tmp_path: Path) -> None:
     (tmp_path / ".key").write_text("no key")
     tokens = PageTokens(tmp_path / ".key")
     assert tokens.read(tokens.make(FILTERS, [1]), FILTERS) == [1]
@@ -83,11 +83,11 @@ QUESTIONS: dict[str, Callable[..., Page[Any]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
 @pytest.mark.parametrize("seed", range(3))
-def test_what_stays_is_given_exactly_once_while_the_rest_moves(
+def test_unchanged_items_are_listed_exactly_once_during_changes(
     tmp_path: Path, ask: Callable[..., Page[Any]], seed: int
 ) -> None:
     chance, clock = random.Random(seed), Clock()
-    with store_in(tmp_path / "bundles", clock=clock) as store:
+    with open_store(tmp_path / "bundles", clock=clock) as store:
         crowd = Crowd(store, clock, chance)
         expected = {slug for _, slug in crowd.staying} & set(_slugs(ask(store, size=256)))
         assert len(expected) >= 10
@@ -106,7 +106,7 @@ def _slugs(page: Page[Any]) -> list[str]:
 
 
 def test_all_pages_together_are_the_list_whatever_their_sizes(tmp_path: Path) -> None:
-    with store_in(tmp_path / "bundles") as store:
+    with open_store(tmp_path / "bundles") as store:
         bundle = new_bundle(store)
         store.put_many(bundle, [(f"tool-{number}", "1", tool_body()) for number in range(40)])
         for size in (1, 3, 39, 40, 41, 256):

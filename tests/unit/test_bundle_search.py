@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
-from tests.bundles_support import START, bundle_body, new_bundle, refused, slugs_found, store_in, tool_body
+from tests.bundles_support import START, bundle_body, expect_error, new_bundle, open_store, search_slugs, tool_body
 
 from onetool.bundles import BundleDraft, BundleStore, ToolDraft
 from onetool.bundles.bundle_index import create_tables, index_rows, open_database, write_bundle, write_tool
@@ -26,7 +26,7 @@ BUNDLE = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BundleStore]:
-    with store_in(tmp_path / "bundles") as store:
+    with open_store(tmp_path / "bundles") as store:
         yield store
 
 
@@ -96,7 +96,7 @@ def test_scripts_without_spaces_are_searched_by_character(store: BundleStore) ->
 def test_no_character_is_syntax(store: BundleStore, q: str) -> None:
     bundle = new_bundle(store)
     store.put_tool(bundle, "x", "1", tool_body(displayName=f"name {q.strip(chr(0))} end"))
-    assert isinstance(slugs_found(store, q), list)
+    assert isinstance(search_slugs(store, q), list)
 
 
 def test_a_display_name_may_start_with_characters_that_are_no_letters(store: BundleStore) -> None:
@@ -105,8 +105,8 @@ def test_a_display_name_may_start_with_characters_that_are_no_letters(store: Bun
     assert matches(store, "***") == [("odd", "prefix")]
 
 
-def test_a_question_that_is_too_long_is_refused(store: BundleStore) -> None:
-    refused("invalid", lambda: store.search("x" * 1001))
+def test_a_query_that_is_too_long_is_rejected(store: BundleStore) -> None:
+    expect_error("invalid", lambda: store.search("x" * 1001))
     assert store.search("word " * 200).items == []
 
 
@@ -119,9 +119,7 @@ SOME_WORDS = st.lists(WORDS, min_size=1, max_size=3)
 @pytest.mark.slow
 @settings(deadline=None)
 @given(tools=st.lists(st.tuples(SOME_WORDS, SOME_WORDS, SOME_WORDS), min_size=1, max_size=8), asked=SOME_WORDS)
-def test_the_index_finds_exactly_what_the_ranking_says(
-    tools: list[tuple[list[str], list[str], list[str]]], asked: list[str]
-) -> None:
+def test_the_index_and_the_ranking_agree(tools: list[tuple[list[str], list[str], list[str]]], asked: list[str]) -> None:
     question = ToolQuery.of(" ".join(asked))
     with closing(open_database(":memory:")) as database:
         create_tables(database)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.bundles_support import START, folder_of, new_bundle, store_in, tool_body
+from tests.bundles_support import START, bundle_directory, new_bundle, open_store, tool_body
 
 from onetool.bundles.usage import UsageCounts
 from onetool.stats.record import Recorder, UseRecord
@@ -52,7 +52,7 @@ def test_the_latest_call_counts_whatever_the_order(tmp_path: Path) -> None:
     assert UsageCounts(file).of(["a"])["a"] == (3, "2026-11-15T12:09:00.000000Z")
 
 
-def test_a_damaged_file_is_told_of_and_counts_nothing(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_and_counts_nothing(tmp_path: Path) -> None:
     file = tmp_path / "stats.db"
     file.write_bytes(b"no database at all" * 500)
     counts = UsageCounts(file)
@@ -62,11 +62,11 @@ def test_a_damaged_file_is_told_of_and_counts_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.spec("bundles.usage.exact", "bundles.usage.apart")
 def test_counting_never_touches_the_file_of_a_tool(tmp_path: Path) -> None:
-    with store_in(tmp_path / "bundles") as store, store_in(tmp_path / "bundles") as other:
+    with open_store(tmp_path / "bundles") as store, open_store(tmp_path / "bundles") as other:
         bundle = new_bundle(store)
         tool = store.put_tool(bundle, "tool", "1", tool_body())
         assert (tool.call_count, tool.last_called_at) == (0, None)
-        file = folder_of(tmp_path / "bundles", bundle) / "tool@1.json"
+        file = bundle_directory(tmp_path / "bundles", bundle) / "tool@1.json"
         before, number = (file.read_bytes(), file.stat().st_mtime_ns), store.version()
         count(tmp_path / "stats" / "stats.db", *[UseRecord(tool.id, START.timestamp())] * 3)
         assert (file.read_bytes(), file.stat().st_mtime_ns) == before
@@ -81,7 +81,7 @@ def test_counting_never_touches_the_file_of_a_tool(tmp_path: Path) -> None:
 
 
 def test_a_tool_that_is_put_again_starts_at_nought(tmp_path: Path) -> None:
-    with store_in(tmp_path / "bundles") as store:
+    with open_store(tmp_path / "bundles") as store:
         bundle = new_bundle(store)
         for _ in range(2):
             tool = store.put_tool(bundle, "tool", "1", tool_body())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.cells_support import NIGHTLY, ROOT, refuse
+from tests.cells_support import NIGHTLY, ROOT, skip_or_fail
 
 from onetool_child.capture import FILENAME, NO_VALUE, execute
 
@@ -566,7 +566,7 @@ def _tested(program: str, name: str, ending: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", CHOSEN)
 def test_pythons_own_tests_pass_as_code_that_was_sent(name: str, ending: str) -> None:
     if importlib.util.find_spec("test") is None or importlib.util.find_spec(f"test.{name}") is None:
-        refuse(f"this Python comes without its test.{name}")
+        skip_or_fail(f"this Python comes without its test.{name}")
     sent = _tested(DRIVER, name, ending)
     plain = _tested(PLAINLY, name, "") if sent["bad"] else sent
     assert sent["run"] > 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.extensions_support import HEADER
-from tests.support import family
+from tests.support import list_descendants
 
 from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import Environments, StartCommand, make_uv_environment, make_worker_environment
@@ -178,15 +178,15 @@ def test_closing_leaves_nothing_running(tmp_path: Path) -> None:
     async def closed() -> object:
         environments = make_environments(tmp_path)
         building = asyncio.ensure_future(environments.build(six(), FILE, ignore))
-        while len(family(os.getpid())) == before:  # noqa: ASYNC110 - nobody announces it
+        while len(list_descendants(os.getpid())) == before:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.001)
         await environments.close()
         (outcome,) = await asyncio.gather(building, return_exceptions=True)
         return outcome
 
-    before = len(family(os.getpid()))
+    before = len(list_descendants(os.getpid()))
     assert isinstance(asyncio.run(closed()), asyncio.CancelledError)
-    assert len(family(os.getpid())) == before
+    assert len(list_descendants(os.getpid())) == before
 
 
 # --- headers that name files -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.http_support import Page, Received, Site, answer, page
+from tests.http_support import Page, ReceivedRequest, Site, page, send_response
 
 from onetool import Permission, Result, ToolBus, ToolContext
 from onetool._tool import Tool
@@ -110,7 +110,7 @@ def respond_in_turn(*pages: Page) -> Page:
     """Return a page that serves these pages in turn, and the last one from then on."""
     left = list(pages)
 
-    async def show(received: Received, writer: asyncio.StreamWriter) -> None:
+    async def show(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await (left.pop(0) if len(left) > 1 else left[0])(received, writer)
 
     return show
@@ -425,10 +425,10 @@ AUTHS: list[dict[str, str]] = [
 
 @pytest.mark.parametrize("auth", AUTHS)
 def test_a_secret_echoed_by_the_server_is_redacted(call: Caller, auth: dict[str, str]) -> None:
-    async def tell(received: Received, writer: asyncio.StreamWriter) -> None:
+    async def tell(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         seen = repr(received) + " ".join(f"{name}: {value}" for name, value in received.headers)
         status = int(received.query["status"][0])
-        answer(writer, seen.encode(), ("Content-Type", received.query["kind"][0]), status=status)
+        send_response(writer, seen.encode(), ("Content-Type", received.query["kind"][0]), status=status)
 
     call.site.pages["/tell"] = tell
     token = base64.b64encode(SECRETS["PAIR"].encode()).decode()
@@ -494,8 +494,8 @@ def test_an_argument_with_a_secret_placeholder_is_plain_text(call: Caller) -> No
 
 
 def test_a_secret_in_the_host_of_a_redirect_is_redacted(call: Caller) -> None:
-    async def leave(received: Received, writer: asyncio.StreamWriter) -> None:
-        answer(writer, b"", ("Location", f"http://{received.header('x-key')}.elsewhere.test/"), status=302)
+    async def leave(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        send_response(writer, b"", ("Location", f"http://{received.header('x-key')}.elsewhere.test/"), status=302)
 
     call.site.pages["/leave"] = leave
     call.rules = HostRules(("127.0.0.1",), allow_private_addresses=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support import App, give, opened
+from tests.support import App, give, open_app
 
 from onetool import tool
 from onetool.bus.events import CallFinished, RunFinished
@@ -41,7 +41,7 @@ def read(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 @pytest.fixture
 def app() -> Iterator[App]:
     agents: dict[str, Any] = {"default": {}, 'odd"\\\n': {}}
-    with opened({"agents": agents}, [give]) as app:
+    with open_app({"agents": agents}, [give]) as app:
         yield app
 
 
@@ -109,7 +109,7 @@ def test_whatever_code_asks_for_the_number_of_series_is_bounded(app: App) -> Non
 
 
 def test_an_alias_and_another_spelling_are_the_tool_itself() -> None:
-    with opened({"aliases": {"g": "sample.give"}}, [give]) as app:
+    with open_app({"aliases": {"g": "sample.give"}}, [give]) as app:
         metrics = Metrics(app.onetool)
         app.call("g")
         assert value(metrics, "onetool_tool_calls_total", agent="default", tool="sample.give", outcome="ok") == 1

@@ -15,8 +15,8 @@ from typing import Any
 import anyio
 import pytest
 from hypothesis import given, strategies as st
-from tests.http_support import Certificate, Page, Received, Site, answer, page, served
-from tests.support import PATIENCE, eventually
+from tests.http_support import Certificate, Page, ReceivedRequest, Site, page, send_response, serve_site
+from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.errors import ArgumentError, NetworkError, ToolError, ToolTimeout
 from onetool.net import HostRules, Net, Request, Response
@@ -30,7 +30,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 @pytest.fixture
 def other() -> Iterator[Site]:
     """Serve another origin: the same host on another port."""
-    with served() as site:
+    with serve_site() as site:
         yield site
 
 
@@ -45,7 +45,9 @@ def send(
     async def run() -> Response:
         net = Net(rules, resolve=resolve)
         try:
-            return await net.send(Request(method, url, **sent), **{"timeout": PATIENCE, "max_bytes": LIMIT, **options})
+            return await net.send(
+                Request(method, url, **sent), **{"timeout": TIMEOUT_SECONDS, "max_bytes": LIMIT, **options}
+            )
         finally:
             await net.close()
 
@@ -201,10 +203,10 @@ def test_strict_rules_do_not_reuse_connections_of_permissive_rules(site: Site) -
     async def run() -> None:
         net = Net(HostRules(("a.example",), allow_private_addresses=True), resolve=resolve_to("127.0.0.1"))
         request = Request("GET", site.url(host="a.example"))
-        await net.send(request, timeout=PATIENCE, max_bytes=LIMIT)
+        await net.send(request, timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
         for rules in (HostRules(("a.example",)), HostRules(("b.example",), allow_private_addresses=True)):
             with pytest.raises(NetworkError, match="not"):
-                await net.send(request, timeout=PATIENCE, max_bytes=LIMIT, rules=rules)
+                await net.send(request, timeout=TIMEOUT_SECONDS, max_bytes=LIMIT, rules=rules)
         await net.close()
 
     anyio.run(run)
@@ -216,7 +218,9 @@ def test_rules_of_a_call_cannot_extend_those_of_the_client(site: Site) -> None:
 
     async def run() -> None:
         with pytest.raises(NetworkError, match="not allowed"):
-            await Net(HostRules()).send(Request("GET", site.url()), timeout=PATIENCE, max_bytes=LIMIT, rules=LOOPBACK)
+            await Net(HostRules()).send(
+                Request("GET", site.url()), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT, rules=LOOPBACK
+            )
 
     anyio.run(run)
     assert not site.requests
@@ -229,7 +233,7 @@ def test_rules_of_a_call_cannot_extend_those_of_the_client(site: Site) -> None:
 def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     certificate = Certificate(tmp_path, "a.example", "127.0.0.1")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.file))
-    with served(certificate) as site:
+    with serve_site(certificate) as site:
         yield site
 
 
@@ -268,12 +272,12 @@ def test_cancelling_during_the_handshake_closes_the_connection() -> None:
             net = Net(LOOPBACK)
             url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
             async with anyio.create_task_group() as group:
-                group.start_soon(lambda: net.send(Request("GET", url), timeout=PATIENCE, max_bytes=LIMIT))
+                group.start_soon(lambda: net.send(Request("GET", url), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT))
                 connection, _ = await anyio.to_thread.run_sync(listener.accept)
                 hello = await anyio.to_thread.run_sync(connection.recv, 1 << 16)
                 assert hello
                 group.cancel_scope.cancel()
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT_SECONDS)
             with connection:
                 return await anyio.to_thread.run_sync(connection.recv, 1 << 16)
 
@@ -397,7 +401,7 @@ def test_a_body_over_the_limit_is_rejected_in_every_encoding(site: Site, path: s
 
 
 def test_a_content_length_over_the_limit_is_rejected_at_once(site: Site) -> None:
-    async def boast(_received: Received, writer: asyncio.StreamWriter) -> None:
+    async def boast(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 99999999999999999999999\r\n\r\n")
         await asyncio.Event().wait()
 
@@ -408,7 +412,7 @@ def test_a_content_length_over_the_limit_is_rejected_at_once(site: Site) -> None
 
 
 def stream_forever(start: bytes, more: bytes) -> Page:
-    async def show(_received: Received, writer: asyncio.StreamWriter) -> None:
+    async def show(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(start)
         while more:
             writer.write(more)
@@ -515,13 +519,13 @@ def test_the_timeout_covers_the_whole_request(site: Site, path: str) -> None:
     with pytest.raises(ToolTimeout, match=r"timed out after 0\.5 s") as late:
         send(site.url(path), timeout=0.5)
     assert late.value.timeout_ms == 500
-    assert site.hung_up.wait(PATIENCE)
+    assert site.hung_up.wait(TIMEOUT_SECONDS)
 
 
 def test_redirects_share_the_timeout(site: Site) -> None:
-    async def slow(_received: Received, writer: asyncio.StreamWriter) -> None:
+    async def slow(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.1)
-        answer(writer, b"", ("Location", "/slow"), status=302)
+        send_response(writer, b"", ("Location", "/slow"), status=302)
 
     site.pages["/slow"] = slow
     with pytest.raises(ToolTimeout):
@@ -543,9 +547,9 @@ def test_cancelling_closes_the_connection(site: Site) -> None:
         net = Net(LOOPBACK)
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: net.send(Request("GET", site.url("/drip-body")), timeout=60, max_bytes=LIMIT))
-            assert await anyio.to_thread.run_sync(site.asked.wait, PATIENCE)
+            assert await anyio.to_thread.run_sync(site.asked.wait, TIMEOUT_SECONDS)
             group.cancel_scope.cancel()
-        assert await anyio.to_thread.run_sync(site.hung_up.wait, PATIENCE)
+        assert await anyio.to_thread.run_sync(site.hung_up.wait, TIMEOUT_SECONDS)
         await net.close()
 
     anyio.run(run)
@@ -583,7 +587,7 @@ def test_https_to_a_plain_http_server_is_a_connect_error() -> None:
         thread = threading.Thread(target=refuse)
         thread.start()
         assert get_failure_reason(f"https://127.0.0.1:{listener.getsockname()[1]}/") == "connect"
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
 
 
 SECRET = "hunter2"
@@ -598,7 +602,7 @@ def test_secret_parameters_are_redacted_in_errors_and_responses(site: Site, path
     rules = HostRules(("127.0.0.1",), allow_private_addresses=True)
     try:
         shown = send(
-            url, rules=rules, secret_query=frozenset({"key"}), timeout=0.5 if path == "/never" else PATIENCE
+            url, rules=rules, secret_query=frozenset({"key"}), timeout=0.5 if path == "/never" else TIMEOUT_SECONDS
         ).url
     except ToolError as error:
         shown = f"{error.message} {error.fields}"
@@ -613,11 +617,11 @@ def test_connections_are_reused_and_closed_at_the_end() -> None:
     async def go(site: Site) -> None:
         net = Net(LOOPBACK)
         for path in ("/echo", "/status/404", "/gzip/10", "/stream/10"):
-            await net.send(Request("GET", site.url(path)), timeout=PATIENCE, max_bytes=LIMIT)
+            await net.send(Request("GET", site.url(path)), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
         assert site.connections == 1
         await net.close()
 
-    with served() as site:
+    with serve_site() as site:
         anyio.run(go, site)
         assert eventually(lambda: site.open_connections == 0)
 
@@ -625,10 +629,10 @@ def test_connections_are_reused_and_closed_at_the_end() -> None:
 def test_a_closed_idle_connection_is_replaced_without_an_error() -> None:
     """Send requests while the server closes idle connections: only idempotent ones are sent again."""
 
-    async def hang_up_later(received: Received, writer: asyncio.StreamWriter) -> None:
+    async def hang_up_later(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         asked = [request for request in moody.requests if request.path == received.path]
         if len(asked) % 2 == 1:
-            answer(writer, b"fine")
+            send_response(writer, b"fine")
         else:
             writer.transport.abort()
 
@@ -637,7 +641,7 @@ def test_a_closed_idle_connection_is_replaced_without_an_error() -> None:
 
         async def send(method: str) -> Response:
             request = Request(method, moody.url("/moody"), content=None)
-            return await net.send(request, timeout=PATIENCE, max_bytes=LIMIT)
+            return await net.send(request, timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
 
         assert [(await send("GET")).body for _ in range(3)] == [b"fine"] * 3
         assert [request.method for request in moody.requests] == ["GET"] * 5
@@ -646,7 +650,7 @@ def test_a_closed_idle_connection_is_replaced_without_an_error() -> None:
         assert failed.value.reason == "protocol"
         await net.close()
 
-    with served() as moody:
+    with serve_site() as moody:
         moody.pages["/moody"] = hang_up_later
         anyio.run(run)
         assert [request.method for request in moody.requests] == ["GET"] * 5 + ["POST"]
@@ -658,7 +662,7 @@ def test_concurrent_requests_do_not_mix() -> None:
 
         async def one(number: int) -> None:
             url = site.url(f"/echo?n={number}" if number % 3 else f"/redirect-to?url=/echo?n={number}")
-            response = await net.send(Request("GET", url), timeout=PATIENCE, max_bytes=LIMIT)
+            response = await net.send(Request("GET", url), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
             assert json.loads(response.body)["query"] == {"n": [str(number)]}
             seen.append(response.url)
 
@@ -668,7 +672,7 @@ def test_concurrent_requests_do_not_mix() -> None:
         await net.close()
         return seen
 
-    with served() as site:
+    with serve_site() as site:
         assert len(anyio.run(go, site)) == 60
         assert eventually(lambda: site.open_connections == 0)
 
@@ -677,7 +681,7 @@ def test_cookies_are_not_kept(site: Site) -> None:
     async def run() -> None:
         net = Net(LOOPBACK)
         for path in ("/cookies", "/echo"):
-            await net.send(Request("GET", site.url(path)), timeout=PATIENCE, max_bytes=LIMIT)
+            await net.send(Request("GET", site.url(path)), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
         await net.close()
 
     anyio.run(run)
@@ -687,24 +691,24 @@ def test_cookies_are_not_kept(site: Site) -> None:
 def test_closing_does_not_wait_and_does_not_stop_active_requests() -> None:
     go_on = threading.Event()
 
-    async def wait(_received: Received, writer: asyncio.StreamWriter) -> None:
-        await asyncio.to_thread(go_on.wait, PATIENCE)
-        answer(writer, b"done")
+    async def wait(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await asyncio.to_thread(go_on.wait, TIMEOUT_SECONDS)
+        send_response(writer, b"done")
 
     async def go(site: Site) -> bytes:
         net, answers = Net(LOOPBACK), []
 
         async def one() -> None:
-            answers.append(await net.send(Request("GET", site.url("/wait")), timeout=PATIENCE, max_bytes=LIMIT))
+            answers.append(await net.send(Request("GET", site.url("/wait")), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT))
 
         async with anyio.create_task_group() as group:
             group.start_soon(one)
-            assert await anyio.to_thread.run_sync(site.asked.wait, PATIENCE)
+            assert await anyio.to_thread.run_sync(site.asked.wait, TIMEOUT_SECONDS)
             await net.close()
             go_on.set()
         return bytes(answers[0].body)
 
-    with served() as site:
+    with serve_site() as site:
         site.pages["/wait"] = wait
         assert anyio.run(go, site) == b"done"
         assert eventually(lambda: site.open_connections == 0)
@@ -771,7 +775,7 @@ def test_onetool_servers_are_rejected_under_every_local_name(site: Site, host: s
     async def run() -> None:
         net = Net(LOOPBACK, resolve=resolve, own_ports=lambda: {site.port})
         with pytest.raises(NetworkError, match="is a OneTool server") as failed:
-            await net.send(Request("GET", f"http://{host}:{site.port}/"), timeout=PATIENCE, max_bytes=LIMIT)
+            await net.send(Request("GET", f"http://{host}:{site.port}/"), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
         assert failed.value.reason == "address_not_allowed"
         await net.close()
 
@@ -784,7 +788,7 @@ def test_a_redirect_to_a_onetool_server_is_rejected(site: Site, other: Site) -> 
         net = Net(LOOPBACK, own_ports=lambda: {other.port})
         url = add_redirect(site, other.url())
         with pytest.raises(NetworkError, match="is a OneTool server"):
-            await net.send(Request("GET", url), timeout=PATIENCE, max_bytes=LIMIT)
+            await net.send(Request("GET", url), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
         await net.close()
 
     anyio.run(run)

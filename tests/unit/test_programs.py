@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support import PATIENCE, Watch, eventually, family
+from tests.support import TIMEOUT_SECONDS, ProcessWatch, eventually, list_descendants
 
 from onetool.children.programs import Ended, OutputTail, Program, run
 from onetool.errors import ToolError
@@ -31,7 +31,7 @@ asyncio.run(run(program, lambda data: sys.stdout.write(data.decode()) and sys.st
 """
 
 
-def shell(script: str, cwd: Path, seconds: float = PATIENCE, **more: bool) -> Program:
+def shell(script: str, cwd: Path, seconds: float = TIMEOUT_SECONDS, **more: bool) -> Program:
     return Program([SHELL, "-c", script], cwd, PATH, seconds, **more)  # type: ignore[arg-type]
 
 
@@ -48,7 +48,7 @@ def test_it_tells_what_the_program_printed_and_its_status(tmp_path: Path) -> Non
 
 def test_the_program_knows_only_the_variables_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_SERVER", "xyzzy")
-    _, words = heard(Program(["/usr/bin/env"], tmp_path, {"GIVEN": "1"}, PATIENCE))
+    _, words = heard(Program(["/usr/bin/env"], tmp_path, {"GIVEN": "1"}, TIMEOUT_SECONDS))
     assert words == "GIVEN=1"
 
 
@@ -66,7 +66,7 @@ def test_a_signal_that_ended_it_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [["/no/such/program"], ["/"], [SHELL, "-c", "x" * 3_000_000]])
 def test_what_cannot_be_started_is_an_error_that_names_it(tmp_path: Path, command: list[str]) -> None:
     with pytest.raises(ToolError, match=f"^cannot start {command[0]}: "):
-        heard(Program(command, tmp_path, {}, PATIENCE))
+        heard(Program(command, tmp_path, {}, TIMEOUT_SECONDS))
 
 
 def test_a_folder_that_is_gone_is_an_error(tmp_path: Path) -> None:
@@ -97,16 +97,18 @@ def test_a_flood_is_kept_in_bounded_space(tmp_path: Path) -> None:
 # --- its end --------------------------------------------------------------------------------------------------------
 
 
-def watched(script: str, cwd: Path, seconds: float, stop: Callable[[str], bool] | None = None) -> tuple[Ended, Watch]:
+def watched(
+    script: str, cwd: Path, seconds: float, stop: Callable[[str], bool] | None = None
+) -> tuple[Ended, ProcessWatch]:
     """Run a script whose first line of output says which processes to watch."""
-    watches: list[Watch] = []
+    watches: list[ProcessWatch] = []
     said = ""
 
     def hear(data: bytes) -> bool:
         nonlocal said
         said += data.decode()
         if "\n" in said and not watches:
-            watches.append(Watch(map(int, said.split("\n")[0].split())))
+            watches.append(ProcessWatch(map(int, said.split("\n")[0].split())))
         return bool(stop and stop(said))
 
     others = "setsid" in script
@@ -145,7 +147,7 @@ def test_a_guard_that_was_stopped_does_not_help(tmp_path: Path) -> None:
 
 
 def test_at_its_own_end_those_who_left_the_group_are_killed_too(tmp_path: Path) -> None:
-    ended, watch = watched(ESCAPES, tmp_path, PATIENCE)
+    ended, watch = watched(ESCAPES, tmp_path, TIMEOUT_SECONDS)
     assert (ended.status, ended.timed_out) == (0, False)
     with watch:
         assert watch.all_ended()
@@ -173,25 +175,25 @@ def test_it_is_ended_when_it_has_said_enough(tmp_path: Path) -> None:
 
 
 def test_what_the_listener_raises_is_raised_and_the_program_ended(tmp_path: Path) -> None:
-    before = family(os.getpid())
+    before = list_descendants(os.getpid())
 
     def fail(_data: bytes) -> bool:
         raise LookupError("not what I wanted")
 
     with pytest.raises(LookupError, match="not what I wanted"):
         asyncio.run(run(shell("echo; sleep 300", tmp_path, LONG), fail, fail))
-    assert eventually(lambda: family(os.getpid()) <= before)
+    assert eventually(lambda: list_descendants(os.getpid()) <= before)
 
 
 @pytest.mark.parametrize("others", [False, True])
 def test_whoever_is_cancelled_leaves_nothing(tmp_path: Path, others: bool) -> None:
     script = "sleep 300 & echo $$ $!; wait"
 
-    async def cancelled() -> Watch:
+    async def cancelled() -> ProcessWatch:
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         program = shell(script, tmp_path, LONG, starts_others=others)
         task = asyncio.ensure_future(run(program, lambda data: told.set_result(data.decode()), lambda _: None))
-        watch = Watch(map(int, (await told).split()))
+        watch = ProcessWatch(map(int, (await told).split()))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -202,7 +204,7 @@ def test_whoever_is_cancelled_leaves_nothing(tmp_path: Path, others: bool) -> No
 
 
 def test_whoever_is_cancelled_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
-    before = family(os.getpid())
+    before = list_descendants(os.getpid())
 
     async def cancelled_at_once() -> None:
         tasks = [asyncio.ensure_future(run(shell("sleep 300", tmp_path, LONG), print, print)) for _ in range(5)]
@@ -210,10 +212,10 @@ def test_whoever_is_cancelled_while_it_starts_leaves_nothing(tmp_path: Path) -> 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        while not family(os.getpid()) <= before:  # noqa: ASYNC110 - nobody announces it
+        while not list_descendants(os.getpid()) <= before:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.01)
 
-    asyncio.run(asyncio.wait_for(cancelled_at_once(), PATIENCE))
+    asyncio.run(asyncio.wait_for(cancelled_at_once(), TIMEOUT_SECONDS))
 
 
 @pytest.mark.slow
@@ -222,8 +224,8 @@ def test_a_server_that_is_killed_leaves_nothing(others: str) -> None:
     script = "sleep 300 & echo $$ $!; wait"
     with subprocess.Popen([sys.executable, "-c", SERVER, others, script], stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
-        processes = family(server.pid) | set(map(int, server.stdout.readline().split()))
-        with Watch(processes - {server.pid}) as watch:
+        processes = list_descendants(server.pid) | set(map(int, server.stdout.readline().split()))
+        with ProcessWatch(processes - {server.pid}) as watch:
             server.kill()
             assert watch.all_ended()
 
@@ -240,7 +242,7 @@ def test_a_program_reads_only_what_it_is_meant_to(tmp_path: Path) -> None:
     outside.write_text("secret")
     readable = [str(inside), "/bin", "/usr", "/lib", "/lib64", "/etc/ld.so.cache"]
     script = "cat file link ../outside; echo x > file; cat file"
-    ended, words = heard(Program([SHELL, "-c", script], inside, PATH, PATIENCE, readable))
+    ended, words = heard(Program([SHELL, "-c", script], inside, PATH, TIMEOUT_SECONDS, readable))
     assert "secret" not in words
     assert words.count("Permission denied") == 3
     assert words.count("mine") == 2
@@ -255,7 +257,7 @@ def test_what_confines_the_program_does_not_confine_the_server(tmp_path: Path) -
     here.mkdir()
 
     async def confined_and_afterwards() -> str:
-        program = Program(["/bin/true"], here, {}, PATIENCE, [str(here), "/bin", "/usr", "/lib", "/lib64"])
+        program = Program(["/bin/true"], here, {}, TIMEOUT_SECONDS, [str(here), "/bin", "/usr", "/lib", "/lib64"])
         await run(program, lambda _: None, lambda _: None)
         return await asyncio.to_thread(outside.read_text)
 

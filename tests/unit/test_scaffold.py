@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.extensions_support import configure, opened_at
-from tests.support import PROGRAM, command_line, environment
+from tests.extensions_support import configure, open_app_in
+from tests.support import PROGRAM, environment, run_cli
 
 from onetool.app import read_settings
 from onetool.config.model import (
@@ -147,10 +147,10 @@ def test_a_place_that_cannot_be_written_says_so(tmp_path: Path, name: str) -> No
 
 @pytest.mark.slow
 def test_a_model_may_write_a_pack_where_it_may_write(tmp_path: Path) -> None:
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         assert "write permission" in app.failure("ot.scaffold(pack='notes')")
     configure(tmp_path / ".onetool", WRITER)
-    with opened_at(tmp_path) as app:
+    with open_app_in(tmp_path) as app:
         assert app.value("ot.scaffold(pack='notes')").startswith("OK: wrote ")
         assert app.data("ot.tools(pattern='notes.', info='list')") == ["notes.greet", "notes.since"]
         assert "is there already" in app.failure("ot.scaffold(pack='notes')")
@@ -163,7 +163,7 @@ def test_a_pack_that_a_model_wrote_into_a_project_waits_for_a_person(tmp_path: P
     configure(home / ".onetool", WRITER)
     folder.mkdir(parents=True)
     trust(folder, home / ".onetool")
-    with opened_at(home, tmp_path / "project") as app:
+    with open_app_in(home, tmp_path / "project") as app:
         assert "`onetool trust`" in app.value("ot.scaffold(pack='notes')")
         assert "notes" in app.failure("notes.greet(name='Ada')")
         trust(folder, home / ".onetool")
@@ -174,16 +174,16 @@ def test_a_pack_that_a_model_wrote_into_a_project_waits_for_a_person(tmp_path: P
 
 
 def test_init_says_what_it_wrote_and_what_to_try(tmp_path: Path) -> None:
-    process = command_line(tmp_path, "init")
+    process = run_cli(tmp_path, "init")
     assert (process.returncode, process.stderr) == (0, "")
     assert process.stdout.count("wrote ") == 3
     assert "onetool run 'hello.greet" in process.stdout
-    again = command_line(tmp_path, "init")
+    again = run_cli(tmp_path, "init")
     assert "is already complete" in again.stdout
 
 
 def test_init_can_be_read_by_programs(tmp_path: Path) -> None:
-    printed = json.loads(command_line(tmp_path, "init", "--json").stdout)
+    printed = json.loads(run_cli(tmp_path, "init", "--json").stdout)
     assert printed["folder"] == str(tmp_path / ".onetool")
     assert len(printed["written"]) == 3
 
@@ -193,7 +193,7 @@ def test_init_can_be_read_by_programs(tmp_path: Path) -> None:
 def test_init_that_cannot_write_says_why(tmp_path: Path, obstacle: str) -> None:
     (tmp_path / obstacle).parent.mkdir(exist_ok=True)
     (tmp_path / obstacle).touch()
-    process = command_line(tmp_path, "init")
+    process = run_cli(tmp_path, "init")
     assert process.returncode == 1
     assert process.stderr.startswith("onetool: ")
     assert "Traceback" not in process.stderr

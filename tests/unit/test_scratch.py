@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cells_support import ROOT, as_ordinary_user, require_an_ordinary_user
+from tests.cells_support import ROOT, as_ordinary_user, require_ordinary_user
 
 from onetool_child.scratch import larger_than, remove
 
@@ -118,7 +118,7 @@ def test_a_folder_goes_with_all_that_is_in_it(top: Path, kind: str) -> None:
 
 @pytest.mark.slow
 def test_an_ordinary_user_can_remove_all_of_it_too() -> None:
-    require_an_ordinary_user()
+    require_ordinary_user()
     program = """
 import sys, tempfile
 from pathlib import Path

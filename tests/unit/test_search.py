@@ -33,14 +33,14 @@ CATALOGUE = (
 )
 
 
-def search_of(*documents: SearchDocument, cache: Path | None = None) -> Search:
+def make_search(*documents: SearchDocument, cache: Path | None = None) -> Search:
     made = Search(cache, semantic=False)
     made.update(documents)
     return made
 
 
 def asked(query: str, documents: Iterable[SearchDocument] = CATALOGUE) -> list[SearchHit]:
-    return search_of(*documents).search(query)
+    return make_search(*documents).search(query)
 
 
 def names(hits: Iterable[SearchHit]) -> list[str]:
@@ -94,7 +94,7 @@ def test_typing_errors_in_names_are_forgiven(query: str, name: str) -> None:
     assert (first.name, first.match) == (name, "fuzzy")
 
 
-def test_a_word_that_is_known_is_no_typing_error() -> None:
+def test_a_known_word_is_not_a_typing_error() -> None:
     assert set(names(asked("page"))[:3]) == {"firecrawl.scrape", "web.fetch", "web.fetch_batch"}
     assert {hit.match for hit in asked("page")} == {"text"}
 
@@ -115,7 +115,7 @@ def test_all_words_in_the_name_come_before_words_in_the_text() -> None:
         ("please could you tell me what I should do to get some pages side by side", "web.fetch_batch"),
     ],
 )
-def test_sentences_find_what_names_descriptions_arguments_and_instructions_say(query: str, name: str) -> None:
+def test_sentences_match_names_descriptions_arguments_and_instructions(query: str, name: str) -> None:
     assert names(asked(query))[0] == name
 
 
@@ -145,7 +145,7 @@ def test_a_question_without_words_finds_nothing(query: str) -> None:
     assert asked(query) == []
 
 
-def test_what_is_nowhere_is_not_found() -> None:
+def test_unknown_words_find_nothing() -> None:
     assert asked("xyznonexistent") == []
     assert asked("anything", []) == []
 
@@ -177,7 +177,7 @@ def test_scores_fall_from_the_first_to_the_last_and_stay_between_0_and_1() -> No
 
 
 def test_nothing_is_found_twice_and_no_more_than_asked_for() -> None:
-    search = search_of(*CATALOGUE)
+    search = make_search(*CATALOGUE)
     assert len(set(names(search.search("web page fetch")))) == len(search.search("web page fetch"))
     assert len(search.search("web", limit=2)) == 2
     assert search.search("web", limit=0) == []
@@ -185,7 +185,7 @@ def test_nothing_is_found_twice_and_no_more_than_asked_for() -> None:
 
 
 def test_only_the_kinds_that_are_asked_for_are_found() -> None:
-    search = search_of(*CATALOGUE)
+    search = make_search(*CATALOGUE)
     assert names(search.search("brave search", kinds=["snippet"])) == ["b_q"]
     assert names(search.search("budget of credits", kinds=["pack", "alias"])) == ["firecrawl"]
     assert search.search("web", kinds=[]) == []
@@ -201,16 +201,16 @@ def test_fields_that_only_run_together_are_not_the_same() -> None:
     assert sorted(names(asked("c", both))) == ["a", "a\0b"]
 
 
-def test_what_fits_equally_well_stands_in_the_order_of_names_whatever_changed_before() -> None:
+def test_equal_scores_are_ordered_by_name_regardless_of_earlier_changes() -> None:
     alike = [SearchDocument("tool", f"pack.{letter}", "Plays the gramophone.") for letter in "abcd"]
-    search = search_of(alike[0], SearchDocument("tool", "pack.z", "Other."), *reversed(alike[1:]))
+    search = make_search(alike[0], SearchDocument("tool", "pack.z", "Other."), *reversed(alike[1:]))
     assert names(search.search("gramophone")) == [document.name for document in alike]
     search.update(alike)
     assert names(search.search("gramophone")) == [document.name for document in alike]
 
 
 def test_an_update_does_not_wait_for_a_question() -> None:
-    search = search_of(*CATALOGUE)
+    search = make_search(*CATALOGUE)
     with search._lock:  # as while a question makes the index
         updating = Thread(target=search.update, args=[CATALOGUE[:3]], daemon=True)
         updating.start()
@@ -220,8 +220,8 @@ def test_an_update_does_not_wait_for_a_question() -> None:
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_a_change_is_found_at_once_and_what_was_removed_is_gone(tmp_path: Path, on_disk: bool) -> None:
-    search = search_of(*CATALOGUE, cache=tmp_path if on_disk else None)
+def test_changes_and_removals_take_effect_at_once(tmp_path: Path, on_disk: bool) -> None:
+    search = make_search(*CATALOGUE, cache=tmp_path if on_disk else None)
     assert names(search.search("gramophone")) == []
     search.update([SearchDocument("tool", "machine.disk", "Plays the gramophone."), *CATALOGUE[:7]])
     assert names(search.search("gramophone")) == ["machine.disk"]
@@ -232,7 +232,7 @@ def test_a_change_is_found_at_once_and_what_was_removed_is_gone(tmp_path: Path, 
 
 
 def test_to_hold_a_search_writes_nothing_before_the_first_question(tmp_path: Path) -> None:
-    search = search_of(*CATALOGUE, cache=tmp_path / "cache")
+    search = make_search(*CATALOGUE, cache=tmp_path / "cache")
     assert list(tmp_path.iterdir()) == []
     search.search("disk")
     assert len(files(tmp_path / "cache")) == 1
@@ -244,7 +244,7 @@ def test_to_import_the_search_loads_nothing_that_costs_time() -> None:
 
 
 def test_the_next_process_finds_the_index_ready(tmp_path: Path) -> None:
-    search_of(*CATALOGUE, cache=tmp_path).search("disk")
+    make_search(*CATALOGUE, cache=tmp_path).search("disk")
     (file,) = files(tmp_path)
     before = file.read_bytes()
     assert process(tmp_path, CATALOGUE, "frirecrawl") == ["firecrawl", "firecrawl.scrape"]
@@ -261,14 +261,14 @@ def test_processes_that_start_together_share_one_file(tmp_path: Path) -> None:
 
 
 def test_processes_with_other_documents_do_not_disturb_each_other(tmp_path: Path) -> None:
-    here = search_of(*CATALOGUE, cache=tmp_path)
+    here = make_search(*CATALOGUE, cache=tmp_path)
     assert names(here.search("full disks")) == ["machine.disk"]
     assert process(tmp_path, [SearchDocument("tool", "far.away", "Other disks.")], "full disks") == ["far.away"]
     assert names(here.search("full disks")) == ["machine.disk"]
 
 
 def test_a_change_writes_the_changed_rows_only(tmp_path: Path) -> None:
-    search = search_of(*CATALOGUE, cache=tmp_path)
+    search = make_search(*CATALOGUE, cache=tmp_path)
     search.search("disk")
     before = rows(files(tmp_path)[0])
     search.update([*CATALOGUE[:-1], SearchDocument("alias", "ws", "brave.image_search")])
@@ -279,7 +279,7 @@ def test_a_change_writes_the_changed_rows_only(tmp_path: Path) -> None:
 
 
 def test_an_update_that_changes_nothing_touches_no_file(tmp_path: Path) -> None:
-    search = search_of(*CATALOGUE, cache=tmp_path)
+    search = make_search(*CATALOGUE, cache=tmp_path)
     search.search("disk")
     files(tmp_path)[0].unlink()
     search.update(CATALOGUE)
@@ -288,34 +288,34 @@ def test_an_update_that_changes_nothing_touches_no_file(tmp_path: Path) -> None:
 
 
 def test_old_files_are_swept_and_those_in_use_still_answer(tmp_path: Path) -> None:
-    first = search_of(CATALOGUE[0], cache=tmp_path)
+    first = make_search(CATALOGUE[0], cache=tmp_path)
     first.search("markdown")
     for last in range(2, 10):
-        search_of(*CATALOGUE[:last], cache=tmp_path).search("markdown")
+        make_search(*CATALOGUE[:last], cache=tmp_path).search("markdown")
     assert len(files(tmp_path)) == 4
     assert names(first.search("markdown")) == ["firecrawl"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a database", b"SQLite format 3\x00" + bytes(5000)])
 def test_a_damaged_file_is_made_again(tmp_path: Path, damage: bytes) -> None:
-    search_of(*CATALOGUE, cache=tmp_path).search("disk")
+    make_search(*CATALOGUE, cache=tmp_path).search("disk")
     (file,) = files(tmp_path)
     whole = file.stat().st_size
     file.write_bytes(damage)
-    assert names(search_of(*CATALOGUE, cache=tmp_path).search("full disks")) == ["machine.disk"]
+    assert names(make_search(*CATALOGUE, cache=tmp_path).search("full disks")) == ["machine.disk"]
     assert file.stat().st_size == whole
 
 
 def test_a_file_cut_in_half_is_made_again(tmp_path: Path) -> None:
-    search_of(*many(300), cache=tmp_path).search("disk")
+    make_search(*many(300), cache=tmp_path).search("disk")
     (file,) = files(tmp_path)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    assert names(search_of(*many(300), cache=tmp_path).search("pack7.tool_17"))[0] == "pack7.tool_17"
+    assert names(make_search(*many(300), cache=tmp_path).search("pack7.tool_17"))[0] == "pack7.tool_17"
 
 
 @pytest.mark.slow
 def test_a_file_that_breaks_while_it_is_open_is_made_again(tmp_path: Path) -> None:
-    search = search_of(*many(3000), cache=tmp_path)
+    search = make_search(*many(3000), cache=tmp_path)
     search.search("disk")
     (file,) = files(tmp_path)
     with file.open("r+b") as opened:
@@ -325,23 +325,23 @@ def test_a_file_that_breaks_while_it_is_open_is_made_again(tmp_path: Path) -> No
 
 
 def test_a_file_that_holds_something_else_is_not_believed(tmp_path: Path) -> None:
-    search_of(*CATALOGUE, cache=tmp_path).search("disk")
+    make_search(*CATALOGUE, cache=tmp_path).search("disk")
     (file,) = files(tmp_path)
     with sqlite3.connect(file) as database:
         database.execute("delete from passages where number < 5")
     database.close()
-    assert names(search_of(*CATALOGUE, cache=tmp_path).search("frirecrawl"))[0] == "firecrawl"
+    assert names(make_search(*CATALOGUE, cache=tmp_path).search("frirecrawl"))[0] == "firecrawl"
 
 
-def test_a_base_that_is_damaged_is_no_base(tmp_path: Path) -> None:
-    search_of(*CATALOGUE[1:], cache=tmp_path).search("disk")
+def test_a_damaged_base_is_not_used(tmp_path: Path) -> None:
+    make_search(*CATALOGUE[1:], cache=tmp_path).search("disk")
     files(tmp_path)[0].write_bytes(b"not a database")
-    assert names(search_of(*CATALOGUE, cache=tmp_path).search("full disks")) == ["machine.disk"]
+    assert names(make_search(*CATALOGUE, cache=tmp_path).search("full disks")) == ["machine.disk"]
 
 
 def test_where_nothing_can_be_written_the_index_lives_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    search = search_of(*CATALOGUE, cache=tmp_path / "file" / "cache")
+    search = make_search(*CATALOGUE, cache=tmp_path / "file" / "cache")
     assert names(search.search("full disks")) == ["machine.disk"]
     search.update(CATALOGUE[:3])
     assert names(search.search("machine.disk")) == []
@@ -354,7 +354,7 @@ def test_where_nothing_can_be_written_the_index_lives_in_memory(tmp_path: Path) 
 
 
 def test_a_search_that_was_closed_answers_again(tmp_path: Path) -> None:
-    search = search_of(*CATALOGUE, cache=tmp_path)
+    search = make_search(*CATALOGUE, cache=tmp_path)
     search.close()
     assert names(search.search("full disks")) == ["machine.disk"]
     search.close()
@@ -364,7 +364,7 @@ def test_a_search_that_was_closed_answers_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ten_thousand_documents_are_searched_and_one_of_them_changed(tmp_path: Path) -> None:
     documents = many(10_000)
-    search = search_of(*documents, cache=tmp_path)
+    search = make_search(*documents, cache=tmp_path)
     assert names(search.search("what does number4242 do"))[0] == "pack2.tool_4242"
     assert names(search.search("pack2.tol_4242"))[0] == "pack2.tool_4242"
     search.update([*documents[1:], SearchDocument("tool", "pack0.tool_0", "Feeds the giraffe.")])
@@ -373,7 +373,7 @@ def test_ten_thousand_documents_are_searched_and_one_of_them_changed(tmp_path: P
 
 
 def test_threads_may_ask_while_documents_change() -> None:
-    search = search_of(*CATALOGUE)
+    search = make_search(*CATALOGUE)
 
     def ask(number: int) -> bool:
         search.update(CATALOGUE[: 8 + number % 6])
@@ -409,11 +409,11 @@ needs_vectors = pytest.mark.skipif(find_spec("wordllama") is None, reason="the e
 
 def test_a_number_beside_words_prefers_the_name_that_has_it() -> None:
     tools = [SearchDocument("tool", f"shop.list-things-{number}", "of an invoice, 77 at most") for number in range(100)]
-    assert names(search_of(*tools).search("invoice things 77"))[0] == "shop.list-things-77"
+    assert names(make_search(*tools).search("invoice things 77"))[0] == "shop.list-things-77"
 
 
 @needs_vectors
-def test_with_vectors_meaning_finds_what_no_word_does(tmp_path: Path) -> None:
+def test_vectors_find_similar_meanings_without_common_words(tmp_path: Path) -> None:
     question = "is there any laundry detergent around for my shirts?"
     washing = SearchDocument("tool", "home.washer", "Starts the washing machine.")
     search = Search(tmp_path)
@@ -425,7 +425,7 @@ def test_with_vectors_meaning_finds_what_no_word_does(tmp_path: Path) -> None:
 
 
 @needs_vectors
-def test_with_vectors_what_is_not_near_is_not_found() -> None:
+def test_vectors_do_not_find_dissimilar_documents() -> None:
     search = Search(None)
     search.update(CATALOGUE)
     assert names(search.search("how full are my disks")) == ["machine.disk"]
@@ -447,7 +447,7 @@ def test_a_file_with_damaged_vectors_is_made_again(tmp_path: Path, damage: bytes
     assert names(again.search("how full are my disks")) == ["machine.disk"]
 
 
-SHARED, SHARED_TOO = search_of(*CATALOGUE), search_of(*CATALOGUE)
+SHARED, SHARED_TOO = make_search(*CATALOGUE), make_search(*CATALOGUE)
 
 
 def many(count: int) -> list[SearchDocument]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pytest
-from tests.support import PATIENCE, eventually
+from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool_child import serving
 from onetool_child.errors import ToolError
@@ -22,7 +22,7 @@ class Line:
     """A serving peer and the server's side of its connection. Functions get the line and the value of the request."""
 
     def __init__(self, functions: dict[str, Function]) -> None:
-        self._functions, self.patience = functions, PATIENCE
+        self._functions, self.patience = functions, TIMEOUT_SECONDS
         reader, self._to = os.pipe()
         back, writer = os.pipe()
         self._lines = os.fdopen(back, "rb")
@@ -45,11 +45,11 @@ class Line:
 
     def __exit__(self, *_: object) -> None:
         self.hang_up()
-        self.thread.join(PATIENCE)
+        self.thread.join(TIMEOUT_SECONDS)
         assert not self.thread.is_alive()
         assert eventually(lambda: not self._in_flight)  # whoever still has an answer has a line for it
         os.close(self._ends[1])
-        self._listener.join(PATIENCE)
+        self._listener.join(TIMEOUT_SECONDS)
         self._lines.close()
         os.close(self._ends[0])
 
@@ -71,7 +71,7 @@ class Line:
 
     def next_question(self) -> dict[str, Any]:
         with self._arrived:
-            assert self._arrived.wait_for(lambda: self.asked, PATIENCE), "nothing was asked"
+            assert self._arrived.wait_for(lambda: self.asked, TIMEOUT_SECONDS), "nothing was asked"
             return self.asked.pop(0)
 
     def _listen(self) -> None:
@@ -111,7 +111,7 @@ def nap(_line: Line, seconds: float) -> float:
 
 
 def wait(_line: Line, _value: Any) -> bool:
-    return GATE.wait(3 * PATIENCE)
+    return GATE.wait(3 * TIMEOUT_SECONDS)
 
 
 def ask(line: Line, value: Any) -> Any:
@@ -303,7 +303,7 @@ def test_serving_ends_when_the_connection_is_closed() -> None:
         line.send(1, "echo", 1)
         line.answer_to(1)
         line.hang_up()
-        line.thread.join(PATIENCE)
+        line.thread.join(TIMEOUT_SECONDS)
         assert not line.thread.is_alive()
 
 
@@ -316,7 +316,7 @@ def test_serving_ends_while_calls_are_in_flight() -> None:
         line.answer_to(9)
         line.hang_up()
         GATE.set()
-        line.thread.join(PATIENCE)
+        line.thread.join(TIMEOUT_SECONDS)
         assert not line.thread.is_alive()
 
 

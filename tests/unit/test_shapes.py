@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from onetool.stats.shapes import (
     MAX_KEYS,
-    MAX_TEXT,
+    MAX_TEXT_CHARS,
     NOTHING,
     SAMPLE_AFTER,
     Shape,
@@ -180,8 +180,8 @@ def test_what_comes_late_or_seldom_in_a_list_is_seen() -> None:
 
 def test_a_look_at_a_huge_result_is_short() -> None:
     wide = {f"k{i}": [{f"j{j}": list(range(100)) for j in range(100)}] * 100 for i in range(100)}
-    assert len(render_shape(infer_shape([wide] * 10_000))) <= MAX_TEXT
-    assert len(render_shape(infer_shape([[[[[[[[[[1]]]]]]]]]]))) <= MAX_TEXT
+    assert len(render_shape(infer_shape([wide] * 10_000))) <= MAX_TEXT_CHARS
+    assert len(render_shape(infer_shape([[[[[[[[[[1]]]]]]]]]]))) <= MAX_TEXT_CHARS
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ def test_a_damaged_file_is_kept_aside(file: Path, damaged: bytes) -> None:
     assert Shapes(file).text("a.b") == "int"
 
 
-def test_a_folder_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_a_problem_and_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     known = Shapes(tmp_path / "file" / "shapes.json")
     known.learn("a.b", 1)

@@ -17,7 +17,7 @@ from tests.cells_support import NIGHTLY
 
 from onetool.config.model import Param, Snippet
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
-from onetool.snippets import describe, expand, expand_call, is_snippet, signature
+from onetool.snippets import describe, expand, expand_call, is_snippet, render_signature
 from onetool.snippets.values import insert, parse_exactly
 from onetool.util import yaml_loader
 
@@ -39,12 +39,12 @@ def research() -> Snippet:
     return snippet(RESEARCH, topic=topic, count=count).model_copy(update=about)
 
 
-def expanded(body: str, **values: Any) -> str:
+def expand_body(body: str, **values: Any) -> str:
     """The expansion of a body whose parameters are those that are given."""
     return expand_call("s", values, {"s": Snippet(body=body, params={key: Param() for key in values})})
 
 
-def given_to(call: str, body: str, **params: Any) -> Any:
+def pass_value(call: str, body: str, **params: Any) -> Any:
     """The value that the code of an expansion has."""
     return ast.literal_eval(expand(call, {"s": snippet(body, **params)}))
 
@@ -79,13 +79,13 @@ def test_values_are_split_by_the_rules_of_shlex(text: str) -> None:
     try:
         words = shlex.split(f"topic={text}")
     except ValueError:
-        with pytest.raises(ArgumentError, match=r"never closed|takes values by name"):
+        with pytest.raises(ArgumentError, match=r"unclosed|accepts only named values"):
             expand(command, known)
     else:
         if len(words) == 1:
             assert f"topic={ast.literal_eval(expand(command, known))}" == words[0]
         else:
-            with pytest.raises(ArgumentError, match=r"takes values by name|no parameter|twice"):
+            with pytest.raises(ArgumentError, match=r"accepts only named values|no parameter|twice"):
                 expand(command, known)
 
 
@@ -106,13 +106,13 @@ def test_values_are_split_by_the_rules_of_shlex(text: str) -> None:
     ],
 )
 def test_values_may_stand_on_lines_of_their_own(lines: str, topic: str) -> None:
-    assert given_to(f"$s\n{lines}", '"{{ topic }}"', topic={}) == topic
+    assert pass_value(f"$s\n{lines}", '"{{ topic }}"', topic={}) == topic
 
 
 def test_lines_hold_one_parameter_each() -> None:
     body = '("{{ a }}", "{{ b }}", {{ count }})'
 
-    assert given_to("$s\na: x y\nb: z\ncount: 3", body, a={}, b={}, count={"default": 5}) == ("x y", "z", 3)
+    assert pass_value("$s\na: x y\nb: z\ncount: 3", body, a={}, b={}, count={"default": 5}) == ("x y", "z", 3)
 
 
 @pytest.mark.parametrize(
@@ -120,15 +120,15 @@ def test_lines_hold_one_parameter_each() -> None:
     [
         ("$", r"\$name key=value"),
         ("$ s", r"\$name key=value"),
-        ("$s AI", "takes values by name; write key=value for 'AI'"),
+        ("$s AI", "accepts only named values: write key=value for 'AI'"),
         ("$" + "x" * 900_000, r"\$name key=value"),
-        ("$s " + "x" * 900_000, "takes values by name"),
+        ("$s " + "x" * 900_000, "accepts only named values"),
         ("$s " + "x" * 900_000 + "=1", "has no parameter 'x{40}…'"),
-        ("$s topic=1 " + "'" * 900_001, "never closed"),
-        ('$s topic="AI', 'the " in .* is never closed'),
+        ("$s topic=1 " + "'" * 900_001, "unclosed '"),
+        ('$s topic="AI', 'unclosed " in '),
         ("$s topic=AI topic=ML", "'topic' twice"),
         ("$s\ntopic: a\ntopic: b", "'topic' twice"),
-        ("$s\ntopic: a\nmore", "'more' is no line like `key: value`"),
+        ("$s\ntopic: a\nmore", "invalid line 'more': expected `key: value`"),
     ],
     ids=lambda text: text[:20],
 )
@@ -159,7 +159,7 @@ def test_an_unknown_snippet_lists_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        ("$research", r"\$research needs topic\."),
+        ("$research", r"\$research requires topic\."),
         ("$research topic=x cuont=2", r"\$research has no parameter 'cuont'. Did you mean count\?"),
     ],
 )
@@ -172,8 +172,8 @@ def test_wrong_parameters_show_the_signature(command: str, problem: str) -> None
 def test_a_signature_shows_defaults_as_they_are_typed() -> None:
     params: dict[str, Any] = {"a": {}, "b": {"default": "two words"}, "c": {"default": None}, "d": {"default": [1]}}
 
-    assert signature("s", snippet("", **params)) == "$s a=… [b='two words'] [c=None] [d='[1]']"
-    assert len(signature("s", snippet("", a={"default": "x" * 1000}))) < 60
+    assert render_signature("s", snippet("", **params)) == "$s a=… [b='two words'] [c=None] [d='[1]']"
+    assert len(render_signature("s", snippet("", a={"default": "x" * 1000}))) < 60
 
 
 def test_a_text_beside_a_default_of_another_kind_becomes_that_kind() -> None:
@@ -185,7 +185,7 @@ def test_a_text_beside_a_default_of_another_kind_becomes_that_kind() -> None:
         "items": {"default": []},
     }
 
-    assert given_to("$s flag=false count=4 text=007 items='[1, 2]'", body, **params) == (2, True, "007", 2)
+    assert pass_value("$s flag=false count=4 text=007 items='[1, 2]'", body, **params) == (2, True, "007", 2)
 
 
 # --- templates ------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_a_text_beside_a_default_of_another_kind_becomes_that_kind() -> None:
     ],
 )
 def test_jinja_works_on_values(body: str, values: dict[str, Any], code: str) -> None:
-    assert expanded(body, **values) == code.removesuffix("\n")
+    assert expand_body(body, **values) == code.removesuffix("\n")
 
 
 @pytest.mark.parametrize(
@@ -230,26 +230,26 @@ def test_jinja_works_on_values(body: str, values: dict[str, Any], code: str) -> 
         ("{{ b }}", "'b' is undefined; declare it under params:"),
         ("{{ b + 1 }}", "'b' is undefined"),
         ("f({{ [b] }})", "'b' is undefined; declare it under params:"),
-        ("{{ a * 2 }}", r"\* is for numbers; write name\|int for one, and ~ to put texts together"),
-        ("{{ 2 ** 3 }}", r"\*\* has no place here"),
+        ("{{ a * 2 }}", r"\* requires numbers; write name\|int to convert, and ~ to concatenate strings"),
+        ("{{ 2 ** 3 }}", r"\*\* is not supported"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
-        ("{% macro m() %}{% endmacro %}", "Macro has no place here"),
-        ("{% set b %}{{ a }}{% endset %}", "AssignBlock has no place here"),
-        ("{% filter upper %}{{ a }}{% endfilter %}", "FilterBlock has no place here"),
-        ("{% include 'x' %}", "Include has no place here"),
-        ("{% for x in [a] recursive %}{{ loop(a) }}{% endfor %}", "For has no place here"),
+        ("{% macro m() %}{% endmacro %}", "Macro is not supported"),
+        ("{% set b %}{{ a }}{% endset %}", "AssignBlock is not supported"),
+        ("{% filter upper %}{{ a }}{% endfilter %}", "FilterBlock is not supported"),
+        ("{% include 'x' %}", "Include is not supported"),
+        ("{% for x in [a] recursive %}{{ loop(a) }}{% endfor %}", "For is not supported"),
         ("{{ ''.__class__ }}", "is unsafe"),
         ("{{ range.__globals__ }}", "is unsafe"),
         ("{{ a|attr('x') }}", "No filter named 'attr'"),
         ("{{ [].append(1) }}", "is unsafe"),
         ("f({{ a }}", r"the result is not valid Python, line 1: '\(' was never closed"),
         ("{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}", "nested too deeply"),
-        ("x" * 100_001, "it becomes 100001 characters, the limit is 100000"),
+        ("x" * 100_001, "the result has 100001 characters, the limit is 100000"),
     ],
 )
 def test_a_body_that_is_wrong_says_why(body: str, problem: str) -> None:
     with pytest.raises(ToolError, match=problem) as error:
-        expanded(body, a="x")
+        expand_body(body, a="x")
     assert str(error.value).startswith("cannot render the body of $s: ")
 
 
@@ -281,7 +281,7 @@ BOMBS: list[tuple[str, dict[str, Any]]] = [
 
 def refuse(body: str, values: dict[str, Any]) -> None:
     with pytest.raises(ToolError, match="cannot render"):
-        expanded(body, **values)
+        expand_body(body, **values)
 
 
 @pytest.fixture(scope="module")
@@ -320,7 +320,7 @@ print(int(status.partition("VmHWM:")[2].split()[0]) // 1024)
 
 
 def test_jinja_is_loaded_at_the_first_expansion() -> None:
-    code = "import sys, ot.snippets; sys.exit('jinja2' in sys.modules)"
+    code = "import sys, onetool.snippets; sys.exit('jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -362,7 +362,7 @@ class Seen:
 
 
 def check_everywhere(values: list[str]) -> None:
-    code = expanded("{% for v in vs %}" + EVERYWHERE + "{% endfor %}", vs=["harmless", *values])
+    code = expand_body("{% for v in vs %}" + EVERYWHERE + "{% endfor %}", vs=["harmless", *values])
     trees = ast.parse(code).body
     length = len(trees) // (len(values) + 1)
     shape = [ast.dump(without_literals(statement)) for statement in trees[:length]]
@@ -454,9 +454,9 @@ def codes(draw: st.DrawFn) -> str:
 @example(f'f"{{x["{MARK}"]}}"', 'a"]+evil()+x["b')
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_code_of_any_shape_keeps_it_whatever_the_value(code: str, value: str) -> None:
-    harmless = {shape_of(result) for result in with_value(code, "harmless", 1)} - {None}
+    harmless = {tree_shape(result) for result in with_value(code, "harmless", 1)} - {None}
     if harmless:
-        assert {shape_of(result) for result in with_value(code, value)} <= {*harmless, None}
+        assert {tree_shape(result) for result in with_value(code, value)} <= {*harmless, None}
 
 
 def with_value(code: str, *values: Any) -> Iterator[str]:
@@ -467,7 +467,7 @@ def with_value(code: str, *values: Any) -> Iterator[str]:
             continue
 
 
-def shape_of(code: str) -> str | None:
+def tree_shape(code: str) -> str | None:
     """The tree without constants and names; None where Python refuses the code, and nothing of it would run."""
     try:
         tree = ast.parse(code)
@@ -508,37 +508,37 @@ def shape_of(code: str) -> str | None:
     ids=lambda text: text[:20],
 )
 def test_a_value_alone_is_the_literal_it_is_exactly_or_else_a_text(text: str, code: str) -> None:
-    assert expanded("f({{ a }})", a=text) == f"f({code})"
+    assert expand_body("f({{ a }})", a=text) == f"f({code})"
 
 
 @pytest.mark.parametrize("body", ["'abc' {{ a }}", "{{ a }} {{ a }}", "1{{ a }}", "i{{ a }} x: pass", "r{{ a }}'text'"])
 def test_a_value_where_python_expects_none_is_refused(body: str) -> None:
     with pytest.raises(ToolError, match=r"cannot render the body of \$s: the result is not valid Python, line 1"):
-        expanded(body, a="f")
+        expand_body(body, a="f")
 
 
 def test_a_body_may_be_indented_as_a_whole() -> None:
     body = "{% for q in qs %}\n    f('{{ q }}')\n{% endfor %}"
 
-    assert expanded(body, qs=["it's", "x"]) == "\n    f(\"it's\")\n\n    f('x')\n"
+    assert expand_body(body, qs=["it's", "x"]) == "\n    f(\"it's\")\n\n    f('x')\n"
 
 
 @pytest.mark.parametrize("line", ["f('{{ q }}') + ", "f('{{ q }}')\n"])
 def test_code_that_grows_with_the_values_is_bounded(line: str) -> None:
     body = f"{{% for q in qs %}}{line}{{% endfor %}}0"
 
-    assert expanded(body, qs=["x"] * 500).count("x") == 500
+    assert expand_body(body, qs=["x"] * 500).count("x") == 500
     with pytest.raises(ToolError, match="characters, the limit is 100000"):
-        expanded(body, qs=["x"] * 10_000)
+        expand_body(body, qs=["x"] * 10_000)
 
 
 def test_what_is_shown_keeps_the_quotes_of_the_body() -> None:
-    assert expanded("f(\"{{ a }}\", '{{ a }}', f'<{{ a }}>')", a="é x") == "f(\"é x\", 'é x', f'<é x>')"
+    assert expand_body("f(\"{{ a }}\", '{{ a }}', f'<{{ a }}>')", a="é x") == "f(\"é x\", 'é x', f'<é x>')"
 
 
 def test_a_number_stays_one_number() -> None:
-    assert eval(expanded("{{ a }} ** 2", a="-5")) == 25
-    assert eval(expanded("{{ a }}.real", a="5")) == 5
+    assert eval(expand_body("{{ a }} ** 2", a="-5")) == 25
+    assert eval(expand_body("{{ a }}.real", a="5")) == 5
 
 
 @pytest.mark.parametrize(
@@ -552,14 +552,14 @@ def test_a_number_stays_one_number() -> None:
     ],
 )
 def test_a_value_may_be_part_of_a_name(body: str, value: str, code: str) -> None:
-    assert expanded(body, a=value) == code
+    assert expand_body(body, a=value) == code
 
 
 @pytest.mark.parametrize("value", ["a b", "x()", "a\n", "a'", "\ud800", "-", "a=b"])
 @pytest.mark.parametrize("body", ["x.{{ a }}", "{{ a }}_", "_{{ a }}", "{{ a|name }}", "f({{ a }}=1)"])
 def test_what_is_no_name_cannot_be_part_of_one(body: str, value: str) -> None:
     with pytest.raises(ArgumentError, match="is not a valid name"):
-        expanded(body, a=value)
+        expand_body(body, a=value)
 
 
 @pytest.mark.parametrize(
@@ -573,7 +573,7 @@ def test_what_is_no_name_cannot_be_part_of_one(body: str, value: str) -> None:
 )
 def test_a_value_cannot_make_a_keyword_or_a_longer_path(body: str, value: str) -> None:
     with pytest.raises(ArgumentError, match="is not a valid name"):
-        expanded(body, a=value)
+        expand_body(body, a=value)
 
 
 @pytest.mark.parametrize(
@@ -586,14 +586,14 @@ def test_a_value_cannot_make_a_keyword_or_a_longer_path(body: str, value: str) -
     ],
 )
 def test_plain_values_may_stand_between_the_braces_of_an_f_string(body: str, value: str) -> None:
-    assert expanded(body, a=value) == body.replace("{{ a }}", value)
+    assert expand_body(body, a=value) == body.replace("{{ a }}", value)
 
 
 @pytest.mark.parametrize("value", ["it's", '"', "\\", "{x}", "'] + evil() + d['"])
 @pytest.mark.parametrize("body", ["f\"{d['{{ a }}']}\"", "f'{x:{{ a }}}'", "f'{ {{ a }} }'"])
 def test_others_are_refused_there_because_python_3_11_cannot_write_them(body: str, value: str) -> None:
     with pytest.raises(ArgumentError, match="inside the braces of an f-string"):
-        expanded(body, a=value)
+        expand_body(body, a=value)
 
 
 @pytest.mark.parametrize(
@@ -608,7 +608,7 @@ def test_others_are_refused_there_because_python_3_11_cannot_write_them(body: st
     ],
 )
 def test_values_from_code_keep_their_kind(value: Any, code: str) -> None:
-    assert expanded("f({{ a }}, '{{ a }}')", a=value) == code
+    assert expand_body("f({{ a }}, '{{ a }}')", a=value) == code
 
 
 def nested(levels: int) -> list[Any]:
@@ -618,7 +618,7 @@ def nested(levels: int) -> list[Any]:
 @pytest.mark.parametrize("body", ["f({{ a }})", "f('{{ a }}')", "$other x={{ a }}", "$other x='<{{ a }}>'"])
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [(nested(60), "nested more than 50 deep"), (10**5_000, r"Exceeds the limit \(4300 digits\)")],
+    [(nested(60), "nested more than 50 levels deep"), (10**5_000, r"Exceeds the limit \(4300 digits\)")],
     ids=["deep", "long"],
 )
 def test_a_value_that_cannot_be_written_down_is_refused(body: str, value: Any, problem: str) -> None:
@@ -649,7 +649,7 @@ def test_snippets_that_run_in_a_circle_are_an_error() -> None:
 
 
 def test_a_long_chain_of_snippets_is_an_error() -> None:
-    with pytest.raises(ToolError, match="nested more than 10 deep"):
+    with pytest.raises(ToolError, match="nested more than 10 levels deep"):
         expand("$s0", {f"s{index}": snippet(f"$s{index + 1}") for index in range(50)})
 
 
@@ -662,12 +662,12 @@ def test_a_parameter_that_a_value_names_is_checked_and_shown_like_any_other() ->
 
 
 def test_a_value_cannot_choose_the_snippet() -> None:
-    with pytest.raises(ToolError, match="a snippet is called like this"):
+    with pytest.raises(ToolError, match="invalid snippet call: expected"):
         expand("$a x=b", {"a": snippet("${{ x }}", x={}), "b": snippet("1")})
 
 
 def test_a_value_that_looks_like_a_snippet_is_a_text() -> None:
-    assert expanded("{{ a }}", a="$s") == "'$s'"
+    assert expand_body("{{ a }}", a="$s") == "'$s'"
 
 
 # --- descriptions ---------------------------------------------------------------------------------------------------
@@ -697,7 +697,7 @@ llm.transform(input=results, prompt="Extract key findings")"""
 def test_an_example_that_cannot_be_expanded_says_why() -> None:
     last = describe("s", snippet("{{ a // 2 }}", a={})).splitlines()[-1]
 
-    assert last.startswith("# not with this value: cannot render the body of $s: // is for numbers")
+    assert last.startswith("# cannot expand with this value: cannot render the body of $s: // requires numbers")
 
 
 def test_an_example_follows_the_snippets_that_the_body_calls() -> None:

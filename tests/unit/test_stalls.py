@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.bundles_support import store_in
+from tests.bundles_support import open_store
 from tests.rest_support import http_draft, new_id
-from tests.support import PATIENCE
+from tests.support import TIMEOUT_SECONDS
 
 from onetool import OneTool
 from onetool._tool import Tool
@@ -114,7 +114,7 @@ async def test_the_event_loop_does_no_work_that_grows_with_the_number_of_tools(t
 
 def _store_without_index(home: Path) -> Path:
     folder = home / "bundles"
-    with store_in(folder) as store:
+    with open_store(folder) as store:
         bundle = new_id()
         store.put_bundle(bundle, {"slug": "weather", "displayName": "Weather", "isEnabled": True})
         store.put_tool(bundle, "today", "1", http_draft("http://127.0.0.1/"))
@@ -130,12 +130,12 @@ async def test_runs_do_not_wait_for_the_index_of_stored_tools(tmp_path: Path) ->
         await app.run("1 + 1")
         with StoreLock(folder / ".lock").hold():
             cancelled, listing = (asyncio.create_task(app.run("ot.tools(pattern='weather')")) for _ in range(2))
-            await asyncio.wait_for(app.run("name = 'a'; name.upper()"), PATIENCE / 2)
+            await asyncio.wait_for(app.run("name = 'a'; name.upper()"), TIMEOUT_SECONDS / 2)
             cancelled.cancel()
-            answer = await asyncio.wait_for(app.run("name = 'a'; name.upper()"), PATIENCE / 2)
+            answer = await asyncio.wait_for(app.run("name = 'a'; name.upper()"), TIMEOUT_SECONDS / 2)
             assert answer.text == "A"
             assert not listing.done()
-        assert "weather.today" in (await asyncio.wait_for(listing, PATIENCE)).text
+        assert "weather.today" in (await asyncio.wait_for(listing, TIMEOUT_SECONDS)).text
 
 
 @pytest.mark.anyio
@@ -146,13 +146,13 @@ async def test_lists_and_searches_of_a_server_say_that_the_index_is_being_built(
         app.bundles.keeps_running = True
         with StoreLock(folder / ".lock").hold():
             for code in ("ot.tools(pattern='weather')", "ot.search(query='weather')"):
-                answer = await asyncio.wait_for(app.run(code), PATIENCE)
-                assert "stored tools not listed yet: their index is being built" in answer.text
+                answer = await asyncio.wait_for(app.run(code), TIMEOUT_SECONDS)
+                assert "stored tools are not listed yet: their index is being built" in answer.text
                 assert "weather.today" not in answer.text
             named = asyncio.create_task(app.run("weather.today"))
-            await asyncio.wait_for(app.run("1 + 1"), PATIENCE)
+            await asyncio.wait_for(app.run("1 + 1"), TIMEOUT_SECONDS)
             assert not named.done()
-        assert not (await asyncio.wait_for(named, PATIENCE)).is_error
+        assert not (await asyncio.wait_for(named, TIMEOUT_SECONDS)).is_error
         for code in ("ot.tools(pattern='weather')", "ot.search(query='weather')"):
             answer = await app.run(code)
             assert "weather.today" in answer.text
@@ -162,7 +162,7 @@ async def test_lists_and_searches_of_a_server_say_that_the_index_is_being_built(
 @pytest.mark.anyio
 async def test_stored_tools_are_not_held_in_memory(tmp_path: Path) -> None:
     tools = {f"tool-{number}": http_draft("http://127.0.0.1/") for number in range(MAX_RECENT + 50)}
-    with store_in(tmp_path / "bundles") as store:
+    with open_store(tmp_path / "bundles") as store:
         bundle = new_id()
         store.put_bundle(bundle, {"slug": "many", "displayName": "Many", "isEnabled": True})
         store.put_many(bundle, [(slug, "1", body) for slug, body in tools.items()])

@@ -24,9 +24,9 @@ from onetool.paths import Folders
 from onetool.stats import rollup
 from onetool.stats.history import find_run, recent_runs
 from onetool.stats.record import MAX_PENDING, MAX_ROWS, CallRecord, Recorder, RunRecord, SessionRecord
-from onetool.stats.report import html
+from onetool.stats.report import render_html
 from onetool.stats.rollup import DAY, HOUR
-from onetool.stats.summary import MAX_BARS, Summary, summarise
+from onetool.stats.summary import MAX_BARS, StatsSummary, summarize
 from onetool.util.background import Background
 
 NOW = 1_800_000_000.0
@@ -44,7 +44,7 @@ def recorder(file: Path) -> Iterator[Recorder]:
     made.close()
 
 
-def a_call(name: str = "web.search", **facts: Any) -> CallRecord:
+def make_call(name: str = "web.search", **facts: Any) -> CallRecord:
     known = {
         "agent": "default",
         "session": "s1",
@@ -56,7 +56,7 @@ def a_call(name: str = "web.search", **facts: Any) -> CallRecord:
     return CallRecord(name, **{**known, **facts})
 
 
-def a_run(run_id: str = "r1", **facts: Any) -> RunRecord:
+def make_run(run_id: str = "r1", **facts: Any) -> RunRecord:
     known = {"agent": "default", "session": "s1", "seconds": 1.0, "error_type": None}
     return RunRecord(run_id, **{**known, "round_trips": 0, "answer_tokens": 0, "result_tokens": 0, **facts})
 
@@ -69,7 +69,7 @@ def rows(file: Path, table: str = "calls") -> int:
         database.close()
 
 
-def verdict(file: Path) -> str:
+def check_integrity(file: Path) -> str:
     database = sqlite3.connect(file)
     try:
         return str(database.execute("PRAGMA integrity_check").fetchone()[0])
@@ -80,9 +80,9 @@ def verdict(file: Path) -> str:
 # --- recording ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_recorded_is_in_the_file_after_a_flush(recorder: Recorder, file: Path) -> None:
-    recorder.add(a_call())
-    recorder.add(a_run())
+def test_records_are_in_the_file_after_a_flush(recorder: Recorder, file: Path) -> None:
+    recorder.add(make_call())
+    recorder.add(make_run())
     recorder.add(SessionRecord("s1", "default", {"web.search": 100}, 40))
     assert not file.exists()
     recorder.flush()
@@ -92,17 +92,17 @@ def test_what_is_recorded_is_in_the_file_after_a_flush(recorder: Recorder, file:
 
 
 @pytest.mark.slow
-def test_what_is_recorded_is_written_without_a_flush(file: Path) -> None:
+def test_records_are_written_without_a_flush(file: Path) -> None:
     recorder = Recorder(file, enabled=True)
-    recorder.add(a_call())
-    while not summarise(file)["total_calls"]:
+    recorder.add(make_call())
+    while not summarize(file)["total_calls"]:
         time.sleep(0.05)
     assert rows(file) == 1
     recorder.close()
 
 
 @pytest.mark.slow
-def test_what_comes_while_the_last_is_written_is_not_lost_at_the_close() -> None:
+def test_records_added_during_the_last_write_are_not_lost_on_close() -> None:
     waiting, written, writing, may_end = [1], list[int](), threading.Event(), threading.Event()
 
     def write() -> bool:
@@ -125,7 +125,7 @@ def test_what_comes_while_the_last_is_written_is_not_lost_at_the_close() -> None
     assert written == [1, 2]
 
 
-def test_what_could_not_be_written_is_tried_again_though_nothing_new_comes() -> None:
+def test_a_failed_write_is_retried_without_new_records() -> None:
     tries, enough = list[int](), threading.Event()
 
     def write() -> bool:
@@ -141,9 +141,9 @@ def test_what_could_not_be_written_is_tried_again_though_nothing_new_comes() -> 
     assert len(tries) >= 3
 
 
-def test_nothing_is_kept_when_switched_off(file: Path) -> None:
+def test_nothing_is_recorded_when_statistics_are_disabled(file: Path) -> None:
     recorder = Recorder(file, enabled=False)
-    recorder.add(a_call())
+    recorder.add(make_call())
     recorder.flush()
     recorder.close()
     assert not file.parent.exists()
@@ -153,7 +153,7 @@ def test_an_idle_recorder_has_no_thread_and_a_busy_one_sleeps(file: Path) -> Non
     before = threading.active_count()
     recorder = Recorder(file, enabled=True)
     assert threading.active_count() == before
-    recorder.add(a_call())
+    recorder.add(make_call())
     assert threading.active_count() == before + 1
     recorder.close()
     assert threading.active_count() == before
@@ -161,18 +161,18 @@ def test_an_idle_recorder_has_no_thread_and_a_busy_one_sleeps(file: Path) -> Non
 
 def test_hostile_names_are_kept_within_bounds(recorder: Recorder, file: Path) -> None:
     for name in ("\ud800", "x" * 1_000_000, "'; DROP TABLE calls; --", "nul\0nul", ""):
-        recorder.add(a_call(name))
+        recorder.add(make_call(name))
     recorder.flush()
     assert recorder.problem is None
-    names = {entry["name"] for entry in summarise(file)["tools"]}
+    names = {entry["name"] for entry in summarize(file)["tools"]}
     assert names == {"\\ud800", "x" * 200, "'; DROP TABLE calls; --", "nul\0nul", ""}
-    assert summarise(file, tool="\ud800")["total_calls"] == 1
+    assert summarize(file, tool="\ud800")["total_calls"] == 1
 
 
 def test_threads_record_at_the_same_time(recorder: Recorder, file: Path) -> None:
     def record() -> None:
         for _ in range(500):
-            recorder.add(a_call())
+            recorder.add(make_call())
 
     threads = [threading.Thread(target=record) for _ in range(8)]
     for thread in threads:
@@ -203,20 +203,20 @@ def test_processes_that_write_at_once_are_all_counted(file: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(file), "2000"]
     processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
     while any(process.poll() is None for process in processes):
-        summarise(file)  # a reader is never in the way
+        summarize(file)  # a reader is never in the way
         time.sleep(0.02)
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert rows(file) == 6000
-    assert verdict(file) == "ok"
+    assert check_integrity(file) == "ok"
 
 
 # --- files that are not as they should be -------------------------------------------------------------------------
 
 
-def filled(file: Path, calls: int = 2000) -> bytes:
+def filled_file(file: Path, calls: int = 2000) -> bytes:
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
     for number in range(calls):
-        recorder.add(a_call(f"pack.tool{number % 50}"))
+        recorder.add(make_call(f"pack.tool{number % 50}"))
     recorder.close()
     return file.read_bytes()
 
@@ -224,29 +224,29 @@ def filled(file: Path, calls: int = 2000) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [0.001, 0.1, 0.5, 0.9, 0.999])
 def test_a_file_cut_short_is_kept_and_a_new_one_begun(file: Path, part: float) -> None:
-    whole = filled(file)
+    whole = filled_file(file)
     cut = whole[: int(len(whole) * part)]
     file.write_bytes(cut)
     # A summary reads only what it needs.
     with pytest.raises(ToolError, match="damaged") if part <= 0.5 else contextlib.suppress(ToolError):
-        summarise(file)
+        summarize(file)
     recorder = Recorder(file, enabled=True, clock=lambda: 0.0)
-    recorder.add(a_call())
+    recorder.add(make_call())
     recorder.close()
     kept = file.with_name("stats.db.damaged-19700101T000000Z")
     assert kept.read_bytes() == cut
     assert str(kept) in str(recorder.problem)
-    assert summarise(file)["total_calls"] == 1
+    assert summarize(file)["total_calls"] == 1
 
 
 def test_a_file_cut_short_while_in_use_loses_nothing_new(file: Path, recorder: Recorder) -> None:
     for number in range(3):
         for _ in range(500):
-            recorder.add(a_call())
+            recorder.add(make_call())
         recorder.flush()
         whole = file.read_bytes()
         file.write_bytes(whole[: len(whole) // 2])
-        recorder.add(a_call())
+        recorder.add(make_call())
         recorder.flush()
         assert rows(file) == 1
         assert len(list(file.parent.glob("stats.db.damaged-*"))) == number + 1
@@ -254,21 +254,21 @@ def test_a_file_cut_short_while_in_use_loses_nothing_new(file: Path, recorder: R
 
 
 def test_damage_in_the_middle_is_found_at_the_next_start(file: Path) -> None:
-    whole = filled(file)
+    whole = filled_file(file)
     middle = len(whole) // 2 // 4096 * 4096
     file.write_bytes(whole[:middle] + b"\xff" * 8192 + whole[middle + 8192 :])
     recorder = Recorder(file, enabled=True)
-    recorder.add(a_call())
+    recorder.add(make_call())
     recorder.close()
     assert "damaged" in str(recorder.problem)
     assert rows(file) == 1
 
 
-def test_a_file_that_is_no_database_is_kept(file: Path) -> None:
+def test_a_file_that_is_not_a_database_is_kept(file: Path) -> None:
     file.parent.mkdir()
     file.write_bytes(b"dear diary\n" * 1000)
     recorder = Recorder(file, enabled=True)
-    recorder.add(a_call())
+    recorder.add(make_call())
     recorder.close()
     (kept,) = file.parent.glob("stats.db.damaged-*")
     assert kept.read_bytes().startswith(b"dear diary")
@@ -277,7 +277,7 @@ def test_a_file_that_is_no_database_is_kept(file: Path) -> None:
 
 @pytest.mark.slow
 def test_processes_that_find_damage_at_once_begin_one_new_file(file: Path) -> None:
-    whole = filled(file)
+    whole = filled_file(file)
     file.write_bytes(whole[: len(whole) // 2])
     command = [sys.executable, "-c", WRITER.partition("    assert")[0], str(file), "500"]
     processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
@@ -286,25 +286,25 @@ def test_processes_that_find_damage_at_once_begin_one_new_file(file: Path) -> No
     assert rows(file) == 1500
 
 
-def test_a_folder_that_cannot_be_written_is_a_problem_and_no_error(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_a_problem_and_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     recorder = Recorder(tmp_path / "file" / "stats.db", enabled=True)
-    recorder.add(a_call())
+    recorder.add(make_call())
     recorder.flush()
     assert "cannot write" in str(recorder.problem)
     (tmp_path / "file").unlink()
-    recorder.add(a_call())
+    recorder.add(make_call())
     recorder.close()
     assert recorder.problem is None
     assert rows(tmp_path / "file" / "stats.db") == 2  # what could not be written then is written now
 
 
 @pytest.mark.slow
-def test_what_waits_for_a_file_that_cannot_be_written_is_bounded(tmp_path: Path) -> None:
+def test_pending_records_are_bounded_while_the_file_is_unwritable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
     recorder = Recorder(tmp_path / "file" / "stats.db", enabled=True)
     for _ in range(MAX_PENDING + 500):
-        recorder.add(a_call())
+        recorder.add(make_call())
     recorder.flush()
     assert len(recorder._pending) <= MAX_PENDING
     recorder.close()
@@ -337,7 +337,7 @@ def test_a_full_disk_is_a_problem_until_there_is_room(file: Path) -> None:
     assert "cannot write" in full
     assert later == "None"
     assert rows(file) == 2001
-    assert verdict(file) == "ok"
+    assert check_integrity(file) == "ok"
 
 
 # --- for how long ---------------------------------------------------------------------------------------------------
@@ -358,8 +358,8 @@ def fill(file: Path, count: int, names: int = 20) -> None:
 
 def test_old_calls_runs_and_sessions_are_deleted(file: Path, recorder: Recorder) -> None:
     for age in (1, 364, 366, 5000):
-        recorder.add(a_call(at=NOW - age * DAY))
-        recorder.add(a_run(str(age), at=NOW - age * DAY))
+        recorder.add(make_call(at=NOW - age * DAY))
+        recorder.add(make_run(str(age), at=NOW - age * DAY))
         recorder.add(SessionRecord(str(age), "default", {f"tool{age}": 1}, 1, at=NOW - age * DAY))
     recorder.flush()
     assert [rows(file, table) for table in ("calls", "runs", "sessions", "definitions")] == [2, 2, 2, 2]
@@ -368,25 +368,25 @@ def test_old_calls_runs_and_sessions_are_deleted(file: Path, recorder: Recorder)
 @pytest.mark.slow
 def test_the_oldest_calls_are_deleted_where_there_are_too_many(file: Path) -> None:
     recorder = Recorder(file, enabled=True, max_rows=dict.fromkeys(MAX_ROWS, 10_000), clock=lambda: NOW)
-    recorder.add(a_call())
+    recorder.add(make_call())
     recorder.flush()
     fill(file, 30_000)
     for _ in range(20):  # each goes on where the last one stopped
-        recorder.add(a_call("last"))
+        recorder.add(make_call("last"))
         recorder.flush()
     recorder.close()
     assert [rows(file), rows(file, "runs")] == [10_000, 10_000]
-    assert summarise(file, tool="last", now=NOW)["total_calls"] == 20
+    assert summarize(file, tool="last", now=NOW)["total_calls"] == 20
 
 
 # --- the history of runs --------------------------------------------------------------------------------------------
 
 
 def test_the_last_runs_have_their_code_and_their_calls(file: Path, recorder: Recorder) -> None:
-    recorder.add(a_call("b.late", run_id="new", at=NOW - 2, seconds=0.5))
-    recorder.add(a_call("a.early", run_id="new", at=NOW - 3, seconds=2.0, error_type="timeout"))
-    recorder.add(a_run("new", at=NOW - 4, client="editor", command="x" * 6000, calls=2, failed=1))
-    recorder.add(a_run("old", at=NOW - 50, agent="ada"))
+    recorder.add(make_call("b.late", run_id="new", at=NOW - 2, seconds=0.5))
+    recorder.add(make_call("a.early", run_id="new", at=NOW - 3, seconds=2.0, error_type="timeout"))
+    recorder.add(make_run("new", at=NOW - 4, client="editor", command="x" * 6000, calls=2, failed=1))
+    recorder.add(make_run("old", at=NOW - 50, agent="ada"))
     recorder.flush()
     assert [run.run_id for run in recent_runs(file)] == ["new", "old"]
     assert [run.run_id for run in recent_runs(file, "ada")] == ["old"]
@@ -400,15 +400,17 @@ def test_the_last_runs_have_their_code_and_their_calls(file: Path, recorder: Rec
 
 
 def test_calls_without_a_run_with_one_context_are_one_run_and_no_run_in_the_statistics(file: Path) -> None:
-    inner = a_run("c", kind="call", name="a.inner", calls=1, failed=1, error_type="timeout", at=NOW - 1)
-    outer = a_run("c", kind="call", name="a.outer", calls=1, at=NOW - 2)
-    summary = summary_of(file, a_call("a.inner", run_id="c"), inner, a_call("a.outer", run_id="c"), outer)
+    inner = make_run("c", kind="call", name="a.inner", calls=1, failed=1, error_type="timeout", at=NOW - 1)
+    outer = make_run("c", kind="call", name="a.outer", calls=1, at=NOW - 2)
+    summary = record_and_summarize(
+        file, make_call("a.inner", run_id="c"), inner, make_call("a.outer", run_id="c"), outer
+    )
     (run,) = recent_runs(file)
     assert (run.name, run.calls, run.failed, run.error_type, run.at) == ("a.outer", 2, 1, None, NOW - 2)
     assert (summary["total_calls"], summary["runs"]["total"], summary["time_saved_ms"]) == (2, 0, 0)
 
 
-def test_the_calls_and_code_of_runs_come_from_what_ran(tmp_path: Path) -> None:
+def test_calls_and_code_of_runs_are_recorded(tmp_path: Path) -> None:
     async def recorded() -> tuple[Path, str]:
         async with OneTool(folder=tmp_path) as app:
             await app.run("ot.version()\nmachine.nix()", client="editor")
@@ -428,7 +430,7 @@ def test_code_that_waits_for_a_file_that_cannot_be_written_is_dropped(tmp_path: 
     blocker = tmp_path / "stats"
     blocker.write_text("", encoding="utf-8")
     recorder = Recorder(blocker / "stats.db", enabled=True)
-    recorder.add(a_run("r", command="x" * 5000))
+    recorder.add(make_run("r", command="x" * 5000))
     recorder.flush()
     blocker.unlink()
     recorder.close()
@@ -439,10 +441,10 @@ def test_code_that_waits_for_a_file_that_cannot_be_written_is_dropped(tmp_path: 
 def test_a_summary_of_many_names_lists_those_with_the_most_calls(file: Path) -> None:
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
     for _ in range(9):
-        recorder.add(a_call("often", error_type="timeout"))
+        recorder.add(make_call("often", error_type="timeout"))
     recorder.close()
     fill(file, 20_000, names=20_000)
-    summary = summarise(file, now=NOW)
+    summary = summarize(file, now=NOW)
     assert (summary["total_calls"], len(summary["tools"]), len(summary["series"]["tools"])) == (20_009, 500, 500)
     assert (summary["tools"][1]["name"], summary["tools"][1]["errors"]) == ("often", {"timeout": 9})
     others = rollup.MAX_DISTINCT["name"] - 1
@@ -453,28 +455,28 @@ def test_a_summary_of_many_names_lists_those_with_the_most_calls(file: Path) -> 
 # --- adding up ----------------------------------------------------------------------------------------------------
 
 
-def summary_of(file: Path, *records: CallRecord | RunRecord | SessionRecord, **filters: Any) -> Summary:
+def record_and_summarize(file: Path, *records: CallRecord | RunRecord | SessionRecord, **filters: Any) -> StatsSummary:
     recorder = Recorder(file, enabled=True, keep_days=100_000, clock=lambda: NOW)
     for record in records:
         recorder.add(record)
     recorder.close()
-    return summarise(file, **{"now": NOW, **filters})
+    return summarize(file, **{"now": NOW, **filters})
 
 
 def test_nothing_recorded_is_a_summary_of_zeros(file: Path) -> None:
-    empty = summarise(file, now=NOW)
+    empty = summarize(file, now=NOW)
     assert (empty["total_calls"], empty["success_rate"], empty["tools"]) == (0, None, [])
     assert (empty["context_saved"], empty["time_saved_ms"], empty["runs"]["total"]) == (0, 0, 0)
     assert not file.parent.exists()
     file.parent.mkdir()
     file.touch()
-    assert summarise(file, now=NOW) == empty
+    assert summarize(file, now=NOW) == empty
 
 
 def test_a_tool_has_calls_success_times_tokens_and_errors(file: Path) -> None:
-    calls = [a_call(seconds=number / 1000, result_tokens=2) for number in range(1, 101)]
-    failed = [a_call("db.query", error_type=kind) for kind in ("timeout", "timeout", "network")]
-    summary = summary_of(file, *calls, *failed, a_call("db.query"))
+    calls = [make_call(seconds=number / 1000, result_tokens=2) for number in range(1, 101)]
+    failed = [make_call("db.query", error_type=kind) for kind in ("timeout", "timeout", "network")]
+    summary = record_and_summarize(file, *calls, *failed, make_call("db.query"))
     assert summary["tools"] == [
         {
             "name": "web.search",
@@ -500,8 +502,8 @@ def test_a_tool_has_calls_success_times_tokens_and_errors(file: Path) -> None:
 
 
 def test_runs_are_counted_beside_calls(file: Path) -> None:
-    runs = [a_run(str(number), seconds=number) for number in range(1, 4)]
-    summary = summary_of(file, *runs, a_run("4", seconds=9, error_type="execution_error"))
+    runs = [make_run(str(number), seconds=number) for number in range(1, 4)]
+    summary = record_and_summarize(file, *runs, make_run("4", seconds=9, error_type="execution_error"))
     times = {"p50_ms": pytest.approx(2000, rel=0.122), "p95_ms": pytest.approx(9000, rel=0.122)}
     assert summary["runs"] == {"total": 4, "failed": 1, "success_rate": 75.0, **times}
 
@@ -515,11 +517,11 @@ def test_every_figure_follows_the_period(file: Path, period: str, calls: int) ->
     records: list[CallRecord | RunRecord | SessionRecord] = []
     for age in ages:
         records += [
-            a_call(run_id=str(age), result_tokens=30, error_type="timeout", at=NOW - age),
-            a_run(str(age), round_trips=3, result_tokens=30, answer_tokens=10, at=NOW - age),
+            make_call(run_id=str(age), result_tokens=30, error_type="timeout", at=NOW - age),
+            make_run(str(age), round_trips=3, result_tokens=30, answer_tokens=10, at=NOW - age),
             SessionRecord(str(age), "default", {"web.search": 100, "db.query": 50}, 40, at=NOW - age),
         ]
-    summary = summary_of(file, *records, period=period, round_trip_ms=1000)
+    summary = record_and_summarize(file, *records, period=period, round_trip_ms=1000)
     assert (summary["total_calls"], summary["runs"]["total"], summary["errors"]) == (calls, calls, {"timeout": calls})
     assert summary["tools"][0]["calls"] == sum(summary["series"]["calls"]) == sum(summary["series"]["errors"]) == calls
     assert summary["savings"]["sessions"] == calls
@@ -528,28 +530,28 @@ def test_every_figure_follows_the_period(file: Path, period: str, calls: int) ->
 
 
 def test_an_agent_sees_its_own_figures(file: Path) -> None:
-    summary = summary_of(
+    summary = record_and_summarize(
         file,
-        *(a_call(agent=agent) for agent in ("ada", "ada", "bob")),
-        *(a_run(agent, agent=agent, round_trips=3, result_tokens=9) for agent in ("ada", "bob")),
+        *(make_call(agent=agent) for agent in ("ada", "ada", "bob")),
+        *(make_run(agent, agent=agent, round_trips=3, result_tokens=9) for agent in ("ada", "bob")),
         *(SessionRecord(agent, agent, {"web.search": 10}, 4) for agent in ("ada", "bob")),
         agent="ada",
         round_trip_ms=1,
     )
     assert (summary["total_calls"], summary["runs"]["total"]) == (2, 1)
     assert (summary["context_saved"], summary["time_saved_ms"]) == (10 - 4 + 9, 2)
-    assert "agent <code>ada</code>" in html(summary)
+    assert "agent <code>ada</code>" in render_html(summary)
 
 
 @pytest.mark.slow
 def test_one_failure_among_very_many_is_not_called_perfect(file: Path) -> None:
-    calls = [a_call() for _ in range(30_000)]
-    assert summary_of(file, *calls, a_call(error_type="timeout"))["success_rate"] == 99.99
+    calls = [make_call() for _ in range(30_000)]
+    assert record_and_summarize(file, *calls, make_call(error_type="timeout"))["success_rate"] == 99.99
 
 
 def test_an_unknown_period_says_which_there_are(file: Path) -> None:
     with pytest.raises(ToolError) as caught:
-        summarise(file, period="invalid")
+        summarize(file, period="invalid")
     assert str(caught.value) == (
         "Error: Invalid period 'invalid'. Valid: day, week, month, all. Example: ot.stats(period='day')"
     )
@@ -561,44 +563,44 @@ def test_an_unknown_period_says_which_there_are(file: Path) -> None:
 def test_definitions_count_once_a_session_less_our_own(file: Path) -> None:
     tools = {"web.search": 300, "db.query": 100}
     sessions = [SessionRecord(name, "default", tools, 50) for name in ("s1", "s1", "s2")]
-    assert summary_of(file, *sessions)["context_saved"] == 2 * (400 - 50)
+    assert record_and_summarize(file, *sessions)["context_saved"] == 2 * (400 - 50)
     assert rows(file, "definitions") == 2  # the same catalogue is stored once
 
 
 def test_a_session_that_got_more_tools_counts_with_the_most_it_had(file: Path) -> None:
     few, more = {"web.search": 300}, {"web.search": 300, "db.query": 100}
     sessions = [SessionRecord("s1", "default", tools, 50) for tools in (few, more, few)]
-    assert summary_of(file, *sessions)["context_saved"] == 400 - 50
+    assert record_and_summarize(file, *sessions)["context_saved"] == 400 - 50
 
 
 def test_a_session_with_few_tools_may_cost_more_than_it_saves(file: Path) -> None:
-    assert summary_of(file, SessionRecord("s1", "default", {"a.b": 30}, 400))["context_saved"] == -370
+    assert record_and_summarize(file, SessionRecord("s1", "default", {"a.b": 30}, 400))["context_saved"] == -370
 
 
 def test_results_that_stayed_in_a_run_count_and_never_below_zero(file: Path) -> None:
-    kept_out = a_run("r1", round_trips=2, result_tokens=1000, answer_tokens=100)
-    talkative = a_run("r2", round_trips=1, result_tokens=10, answer_tokens=500)
-    assert summary_of(file, kept_out, talkative)["context_saved"] == 900
+    kept_out = make_run("r1", round_trips=2, result_tokens=1000, answer_tokens=100)
+    talkative = make_run("r2", round_trips=1, result_tokens=10, answer_tokens=500)
+    assert record_and_summarize(file, kept_out, talkative)["context_saved"] == 900
 
 
 def test_round_trips_count_from_the_second_call_on(file: Path) -> None:
-    runs = [a_run(str(calls), round_trips=calls) for calls in (0, 1, 5)]
-    assert summary_of(file, *runs, round_trip_ms=4000)["time_saved_ms"] == 4 * 4000
+    runs = [make_run(str(calls), round_trips=calls) for calls in (0, 1, 5)]
+    assert record_and_summarize(file, *runs, round_trip_ms=4000)["time_saved_ms"] == 4 * 4000
 
 
 def test_the_shares_of_tools_add_up_to_the_whole(file: Path) -> None:
     records: list[CallRecord | RunRecord | SessionRecord] = [
         SessionRecord("s1", "default", {"web.search": 300, "db.query": 100}, 40),
-        *(a_call("web.search", run_id="r1", result_tokens=600) for _ in range(3)),
-        a_call("db.query", run_id="r1", result_tokens=200),
-        a_run("r1", round_trips=4, result_tokens=2000, answer_tokens=400),
-        a_call("db.query", run_id="r2"),
-        a_run("r2", round_trips=2),
-        a_call("db.query", run_id=""),  # nobody's run: it saves nothing
+        *(make_call("web.search", run_id="r1", result_tokens=600) for _ in range(3)),
+        make_call("db.query", run_id="r1", result_tokens=200),
+        make_run("r1", round_trips=4, result_tokens=2000, answer_tokens=400),
+        make_call("db.query", run_id="r2"),
+        make_run("r2", round_trips=2),
+        make_call("db.query", run_id=""),  # nobody's run: it saves nothing
     ]
-    whole = summary_of(file, *records, round_trip_ms=1000)
+    whole = record_and_summarize(file, *records, round_trip_ms=1000)
     web, db, other = (
-        summarise(file, tool=tool, now=NOW, round_trip_ms=1000) for tool in ("web.search", "db.query", "no.such")
+        summarize(file, tool=tool, now=NOW, round_trip_ms=1000) for tool in ("web.search", "db.query", "no.such")
     )
     assert (web["total_calls"], web["runs"]["total"], web["savings"]["sessions"]) == (3, 1, 1)
     assert (db["total_calls"], db["runs"]["total"]) == (3, 2)
@@ -616,21 +618,21 @@ def test_the_shares_of_tools_add_up_to_the_whole(file: Path) -> None:
 
 @pytest.mark.parametrize("age", [0, 59, HOUR, 3 * DAY, 60 * DAY, 900 * DAY, 20_000 * DAY, -5 * DAY])
 def test_all_time_has_a_readable_number_of_bars(file: Path, age: float) -> None:
-    series = summary_of(file, a_call(at=NOW - age), a_call(error_type="timeout"))["series"]
+    series = record_and_summarize(file, make_call(at=NOW - age), make_call(error_type="timeout"))["series"]
     assert 20 < len(series["calls"]) <= MAX_BARS + 2
     assert (sum(series["calls"]), sum(series["errors"])) == (2, 1)
     assert series["tools"]["web.search"] == series["calls"]
     assert series["calls"][-1] >= 1
 
 
-def test_a_call_stands_in_the_bar_of_its_hour(file: Path) -> None:
-    series = summary_of(file, a_call(at=NOW - 5 * HOUR), period="day")["series"]
+def test_a_call_is_counted_in_the_bar_of_its_hour(file: Path) -> None:
+    series = record_and_summarize(file, make_call(at=NOW - 5 * HOUR), period="day")["series"]
     assert (len(series["calls"]), series["width_seconds"]) == (25, HOUR)
     assert series["calls"][-6] == 1
 
 
 def test_a_summary_is_plain_data(file: Path) -> None:
-    summary = summary_of(file, a_call(), a_run())
+    summary = record_and_summarize(file, make_call(), make_run())
     assert json.loads(json.dumps(summary)) == summary
 
 
@@ -640,7 +642,7 @@ HOSTILE = '</td><script>alert("x")</script><img src=x onerror=alert(1)>&amp;\u20
 
 
 def test_no_name_can_break_out_of_the_report(file: Path) -> None:
-    text = html(summary_of(file, a_call(HOSTILE, error_type=HOSTILE), tool=HOSTILE))
+    text = render_html(record_and_summarize(file, make_call(HOSTILE, error_type=HOSTILE), tool=HOSTILE))
     assert "<script" not in text
     assert "<img" not in text
     assert "\u202e" not in text
@@ -648,15 +650,15 @@ def test_no_name_can_break_out_of_the_report(file: Path) -> None:
 
 
 def test_the_report_needs_nothing_from_elsewhere(file: Path) -> None:
-    text = html(summary_of(file, a_call(), a_run()))
+    text = render_html(record_and_summarize(file, make_call(), make_run()))
     assert "default-src 'none'" in text
     assert not any(word in text for word in ("http:", "https:", "//", "url(", "@import", "src=", "<script", "<link"))
 
 
 def test_large_and_small_numbers_are_written_out(file: Path) -> None:
-    calls = [a_call(seconds=seconds) for seconds in (0.9996, 0.00012, 60.0, 8_010_000.0)]
-    run = a_run(round_trips=2_000_001, result_tokens=10**12)
-    text = html(summary_of(file, *calls, run, round_trip_ms=4000))
+    calls = [make_call(seconds=seconds) for seconds in (0.9996, 0.00012, 60.0, 8_010_000.0)]
+    run = make_run(round_trips=2_000_001, result_tokens=10**12)
+    text = render_html(record_and_summarize(file, *calls, run, round_trip_ms=4000))
     assert "2,000,000 \N{MULTIPLICATION SIGN} 4 s" in text
     assert "92 d 17 h" in text
     assert "1.00T" in text
@@ -665,19 +667,21 @@ def test_large_and_small_numbers_are_written_out(file: Path) -> None:
 
 @pytest.mark.parametrize(("trips", "text"), [(1, "4 s"), (45, "3 min"), (46, "3 min 4 s"), (900, "1 h"), (901, "1 h")])
 def test_a_duration_has_no_part_that_is_zero(file: Path, trips: int, text: str) -> None:
-    assert f'<p class="figure">{text}</p>' in html(summary_of(file, a_run(round_trips=trips + 1), round_trip_ms=4000))
+    assert f'<p class="figure">{text}</p>' in render_html(
+        record_and_summarize(file, make_run(round_trips=trips + 1), round_trip_ms=4000)
+    )
 
 
 @pytest.mark.parametrize(
     ("tokens", "text"), [(999, "999"), (999_499, "999k"), (999_500, "1.00M"), (12_345, "12.3k"), (10**9 - 1, "1.00G")]
 )
 def test_a_number_of_tokens_never_has_four_figures_and_a_letter(file: Path, tokens: int, text: str) -> None:
-    assert f">{text}</td>" in html(summary_of(file, a_call(result_tokens=tokens)))
+    assert f">{text}</td>" in render_html(record_and_summarize(file, make_call(result_tokens=tokens)))
 
 
-@pytest.mark.parametrize("records", [(), (a_call(),), (a_run(),), (SessionRecord("s", "d", {"a.b": 1}, 90),)])
+@pytest.mark.parametrize("records", [(), (make_call(),), (make_run(),), (SessionRecord("s", "d", {"a.b": 1}, 90),)])
 def test_the_report_of_little_is_a_whole_page(file: Path, records: tuple[Any, ...]) -> None:
-    text = html(summary_of(file, *records))
+    text = render_html(record_and_summarize(file, *records))
     assert text.startswith("<!doctype html>")
     assert text.endswith("</html>\n")
     assert "None" not in text
@@ -697,9 +701,9 @@ def test_sums_of_any_period_are_those_of_its_calls_and_runs(file: Path, seed: in
         at, error = NOW - chance.random() * chance.choice(spans), chance.choice([None, None, "timeout", "network"])
         name, owner = f"pack.tool{chance.randrange(4)}", chance.choice(["ada", "bob"])
         run_id = f"r{number}"
-        records.append(a_call(name, at=at, error_type=error, agent=owner, run_id=run_id, result_tokens=8))
+        records.append(make_call(name, at=at, error_type=error, agent=owner, run_id=run_id, result_tokens=8))
         records.append(
-            a_run(run_id, at=at, error_type=error, agent=owner, round_trips=3, result_tokens=8, answer_tokens=2)
+            make_run(run_id, at=at, error_type=error, agent=owner, round_trips=3, result_tokens=8, answer_tokens=2)
         )
     chance.shuffle(records)
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
@@ -710,7 +714,7 @@ def test_sums_of_any_period_are_those_of_its_calls_and_runs(file: Path, seed: in
     recorder.close()
     for period, reach in (("day", DAY), ("week", 7 * DAY), ("month", 30 * DAY), ("all", 400 * DAY)):
         for tool, agent in ((None, None), ("pack.tool1", None), (None, "ada"), ("pack.tool1", "bob")):
-            found = summarise(file, period, tool, agent=agent, now=NOW)
+            found = summarize(file, period, tool, agent=agent, now=NOW)
             calls = [
                 call
                 for call in records
@@ -730,12 +734,12 @@ def test_sums_of_any_period_are_those_of_its_calls_and_runs(file: Path, seed: in
 
 @pytest.mark.parametrize("seconds", [0.00011, 0.003, 0.25, 7.0, 60.0, 999.0])
 def test_a_percentile_is_at_most_an_eighth_off(file: Path, seconds: float) -> None:
-    spread = [a_call(seconds=seconds * factor) for factor in (0.1, 0.5, 1.0, 1.0, 1.0, 2.0, 9.0)]
-    (tool,) = summary_of(file, *spread)["tools"]
+    spread = [make_call(seconds=seconds * factor) for factor in (0.1, 0.5, 1.0, 1.0, 1.0, 2.0, 9.0)]
+    (tool,) = record_and_summarize(file, *spread)["tools"]
     assert tool["p50_ms"] == pytest.approx(seconds * 1000, rel=0.125)
 
 
-def test_a_secret_that_code_takes_for_a_tool_is_no_name_in_the_statistics(tmp_path: Path) -> None:
+def test_a_secret_used_as_a_tool_name_is_not_in_the_statistics(tmp_path: Path) -> None:
     secret = "correct-horse-battery"
 
     async def names() -> list[str]:
@@ -743,7 +747,7 @@ def test_a_secret_that_code_takes_for_a_tool_is_no_name_in_the_statistics(tmp_pa
         async with OneTool(read=lambda: Loaded(Settings(), {"KEY": secret}, (), (), folders)) as app:
             await app.bus.call_tool(f"pack.{secret}")
             app.stores.recorder.flush()
-            return [tool["name"] for tool in summarise(app.stores.stats_file)["tools"]]
+            return [tool["name"] for tool in summarize(app.stores.stats_file)["tools"]]
 
     assert anyio.run(names) == ["pack.[REDACTED]"]
 

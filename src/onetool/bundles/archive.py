@@ -72,18 +72,18 @@ def strip_credentials(bundle_slug: str, tools: Iterable[Mapping[str, Any]]) -> t
     """Return the tools with `${secret:NAME}` for each literal credential, and the names of these secrets."""
     names: dict[str, str] = {}  # by the credential
 
-    def reference(place: str, value: str) -> str:
+    def make_reference(location: str, value: str) -> str:
         if value not in names:
-            part = "auth" if place == "auth.value" else re.split(r"[.?]", place)[-1]
+            part = "auth" if location == "auth.value" else re.split(r"[.?]", location)[-1]
             wanted = secret_name(bundle_slug, part)
-            taken = set(names.values())
+            used = set(names.values())
             numbered = (f"{wanted}_{number}" for number in count(2))
-            names[value] = next(name for name in chain([wanted], numbered) if name not in taken)
+            names[value] = next(name for name in chain([wanted], numbered) if name not in used)
         return f"${{secret:{names[value]}}}"
 
     def clean_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-        schema = credentials.replace_in_schema(tool.get("argSchema"), reference)
-        return {**tool, "httpImpl": credentials.replace(tool.get("httpImpl"), reference), "argSchema": schema}
+        schema = credentials.replace_in_schema(tool.get("argSchema"), make_reference)
+        return {**tool, "httpImpl": credentials.replace(tool.get("httpImpl"), make_reference), "argSchema": schema}
 
     clean = [clean_tool(tool) for tool in tools]
     return clean, list(names.values())
@@ -126,11 +126,14 @@ def _read_entries(data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
             _check_entries(entries)
-            left, values = min(MAX_TOTAL_BYTES, max(MIN_UNPACKED_LIMIT_BYTES, len(data) * MAX_RATIO)), MAX_VALUES
+            bytes_left, values_left = (
+                min(MAX_TOTAL_BYTES, max(MIN_UNPACKED_LIMIT_BYTES, len(data) * MAX_RATIO)),
+                MAX_VALUES,
+            )
             for entry in (entry for entry in entries if not entry.is_dir()):
-                text = _read_entry(archive, entry, left)
-                left, values = left - len(text), values - max_value_count(text)
-                if values < 0:
+                text = _read_entry(archive, entry, bytes_left)
+                bytes_left, values_left = bytes_left - len(text), values_left - max_value_count(text)
+                if values_left < 0:
                     raise _size_error("the archive contains too many values")
                 yield entry.filename, _parse_json(text, entry.filename)
     except _UNREADABLE as error:
@@ -141,7 +144,7 @@ def _check_size(data: bytes) -> None:
     if not data.startswith(_ZIP_MAGIC):
         raise invalid("not a ZIP archive")
     if len(data) > MAX_ARCHIVE_BYTES:
-        raise _size_error(f"the archive is too large: {len(data):,} bytes (at most {MAX_ARCHIVE_BYTES:,})")
+        raise _size_error(f"the archive is too large: {len(data):,} bytes (at limit {MAX_ARCHIVE_BYTES:,})")
     if data.count(_CENTRAL_DIRECTORY_MAGIC) > MAX_ENTRIES:  # before zipfile creates an object for each of them
         raise _size_error(f"the archive is too large: more than {MAX_ENTRIES:,} entries")
 
@@ -181,12 +184,12 @@ def _reject_duplicates(names: list[Any], message: str) -> None:
         seen.add(name)
 
 
-def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int) -> bytes:
+def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, bytes_left: int) -> bytes:
     """Read an entry. One byte more than allowed is read to detect that it is too large."""
-    most = min(MAX_ENTRY_BYTES, left)
+    limit = min(MAX_ENTRY_BYTES, bytes_left)
     with archive.open(entry) as file:
-        text = file.read(most + 1)
-    if len(text) > most:
+        text = file.read(limit + 1)
+    if len(text) > limit:
         raise _size_error(f"the archive is too large when unpacked (at {entry.filename})")
     return text
 

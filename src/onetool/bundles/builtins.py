@@ -18,7 +18,7 @@ from onetool.bundles.bundle_index import Index, create_tables, open_database
 from onetool.bundles.filesystem import Stamp, read_stamp
 from onetool.bundles.model import camel_case
 from onetool.bundles.records import SCHEMA_VERSION, Unreadable, check_version
-from onetool.bundles.rules import unusable
+from onetool.bundles.rules import unavailable
 from onetool.bundles.sync import IndexSync, list_problems
 from onetool.problem import Problem, storage_problem
 
@@ -50,8 +50,8 @@ class BuiltInStates(BaseModel):
 
 
 class BuiltIns:
-    def __init__(self, folder: Path | None, states: Path) -> None:
-        self._folder, self._states_file = folder, states
+    def __init__(self, directory: Path | None, states: Path) -> None:
+        self._directory, self._states_file = directory, states
         self._database: sqlite3.Connection | None = None
         self._stamp: Stamp | None = None
         self._lock = Lock()
@@ -59,24 +59,24 @@ class BuiltIns:
 
     @property
     def problems(self) -> list[Problem]:
-        found = self.read(lambda database: list_problems(database, self._folder or Path()))
+        found = self.read(lambda database: list_problems(database, self._directory or Path()))
         return found + ([self._problem] if self._problem else [])
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
-            stamp = read_stamp(self._states_file) if self._folder else None
+            stamp = read_stamp(self._states_file) if self._directory else None
             if self._database is None or stamp != self._stamp:
                 self._load(stamp)
             assert self._database is not None
             return work(self._database)
 
-    def render_states(self, table: str, ident: str, *, on: bool) -> bytes:
+    def render_states(self, table: str, item_id: str, *, enabled: bool) -> bytes:
         """Return the content of the file with this state changed."""
         try:
             states = BuiltInStates.read(self._states_file)
         except Unreadable as error:
-            raise unusable(f"{self._states_file} {error}; fix it or delete it") from None
-        getattr(states, table)[ident] = on
+            raise unavailable(f"{self._states_file} {error}; fix it or delete it") from None
+        getattr(states, table)[item_id] = enabled
         return states.text()
 
     def close(self) -> None:
@@ -90,8 +90,8 @@ class BuiltIns:
             self._database.close()
         self._database, self._stamp = open_database(":memory:"), stamp
         create_tables(self._database)
-        if self._folder is not None:
-            IndexSync(self._folder, Index(self._folder)).fill(self._database)
+        if self._directory is not None:
+            IndexSync(self._directory, Index(self._directory)).fill(self._database)
             self._apply(self._database)
 
     def _apply(self, database: sqlite3.Connection) -> None:
@@ -105,6 +105,6 @@ class BuiltIns:
             return
         change = "update {} set enabled = ?, body = json_set(body, '$.isEnabled', json(?)) where id = ?"
         for table in ("bundles", "tools"):
-            chosen = getattr(states, table).items()
-            rows = ((on, "true" if on else "false", ident) for ident, on in chosen)
+            changes = getattr(states, table).items()
+            rows = ((enabled, "true" if enabled else "false", item_id) for item_id, enabled in changes)
             database.executemany(change.format(table), rows)

@@ -118,8 +118,8 @@ class Index:
     database, which must never be mistaken for those of another.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._pointer = folder, folder / "current"
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._pointer = directory, directory / "current"
         self._idle: list[tuple[sqlite3.Connection, Path]] = []
         self._known: tuple[Identity, Path] | None = None
         self._lock = Lock()
@@ -176,8 +176,8 @@ class Index:
     @contextmanager
     def rebuilding(self) -> Iterator[sqlite3.Connection]:
         """Replace all databases with a new one as soon as it is complete. The caller holds the lock of the store."""
-        self._folder.mkdir(exist_ok=True, mode=0o700)
-        file = self._folder / f"{os.urandom(8).hex()}.db"
+        self._directory.mkdir(exist_ok=True, mode=0o700)
+        file = self._directory / f"{os.urandom(8).hex()}.db"
         try:
             with _build_database(file) as database:
                 yield database
@@ -208,7 +208,7 @@ class Index:
             identity = status.st_ino, status.st_mtime_ns
             known = self._known
             if known is None or known[0] != identity:
-                known = identity, self._folder / self._pointer.read_text("utf-8")
+                known = identity, self._directory / self._pointer.read_text("utf-8")
                 self._known = known
             known[1].stat()
         except (OSError, ValueError):
@@ -231,7 +231,7 @@ class Index:
             self._idle.append((database, file))
 
     def _remove_old(self, kept: Path) -> None:
-        for file in list(self._folder.iterdir()):
+        for file in list(self._directory.iterdir()):
             if _OUR_NAMES.fullmatch(file.name) and not file.name.startswith(kept.name):
                 with suppress(OSError):  # on systems that cannot delete open files, the next rebuild tries again
                     file.unlink()
@@ -295,9 +295,9 @@ def microseconds(moment: datetime) -> int:
     return min(max((moment - EPOCH) // timedelta(microseconds=1), 0), MAX_MICROSECONDS)
 
 
-def write_bundle(database: sqlite3.Connection, folder: str, file: BundleFile, stamp: Stamp) -> None:
+def write_bundle(database: sqlite3.Connection, directory: str, file: BundleFile, stamp: Stamp) -> None:
     deleted = None if file.soft_deleted_at is None else microseconds(file.soft_deleted_at)
-    row = (file.id, folder, file.slug, python_name(file.slug), file.is_enabled, deleted, _to_body(file))
+    row = (file.id, directory, file.slug, python_name(file.slug), file.is_enabled, deleted, _to_body(file))
     database.execute(
         "insert or replace into bundles values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, stamp.mtime, stamp.size)
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onetool.bundles.bundle_index import read_meta
-from onetool.bundles.listing import IN_USE, names_by_key
+from onetool.bundles.listing import IN_USE, get_names_by_key
 from onetool.bundles.ranking import FIRST_FUZZY, FIRST_WORD, RANKS, ToolQuery, find_rank
 from onetool.bundles.search_text import FIELDS, SearchText
 from onetool.search.documents import Key
@@ -117,7 +117,7 @@ def shelf(read: Read) -> Shelf:
     """Return the tools of one index as documents for `ot.search`."""
 
     def get_keys(database: sqlite3.Connection, rows: Sequence[int]) -> dict[int, Key]:
-        return {row: ("tool", name) for row, name in names_by_key(database, rows).items()}
+        return {row: ("tool", name) for row, name in get_names_by_key(database, rows).items()}
 
     return Shelf(read, get_keys, read(lambda database: read_meta(database, "tools")))
 

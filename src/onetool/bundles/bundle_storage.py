@@ -19,7 +19,7 @@ from onetool.bundles.bundle_index import Index, IndexMissing, create_tables, inc
 from onetool.bundles.filenames import BUNDLE_FILE
 from onetool.bundles.filesystem import NewFile, Scratch
 from onetool.bundles.records import BundleFile, Unreadable
-from onetool.bundles.rules import unusable
+from onetool.bundles.rules import unavailable
 from onetool.bundles.store_lock import StoreLock, WriteJournal
 from onetool.bundles.sync import IndexSync
 from onetool.errors import BundleError
@@ -81,7 +81,7 @@ class MemoryIndex:
         if self.database is None:
             with self.reading() as database:
                 self._index_sync.fill(database)
-        elif paths := self._index_sync.differences(Event()):
+        elif paths := self._index_sync.find_differences(Event()):
             self._index_sync.sync(paths)
         self.checked_at = self._clock()
 
@@ -100,7 +100,10 @@ class BundleDirectory:
         on_scanned: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Touch no disk. `on_scanned` is called in the background after the files have been compared."""
+        """Create the object without disk access.
+
+        `on_scanned` is called in the background after the files have been compared.
+        """
         self.root = root
         self.index = Index(root / ".index")
         self.scratch = Scratch(root)
@@ -141,7 +144,7 @@ class BundleDirectory:
         try:
             return self._memory.read(work)
         except OSError as error:
-            raise unusable(f"cannot read {self.root}: {error.strerror}", Location(str(self.root))) from None
+            raise unavailable(f"cannot read {self.root}: {error.strerror}", Location(str(self.root))) from None
 
     def _read_index(self, work: Callable[[sqlite3.Connection], T]) -> T:
         for _ in range(ATTEMPTS):
@@ -150,7 +153,7 @@ class BundleDirectory:
                 found = work(database)
                 self._start_rescan()
                 return found
-        raise unusable("its index disappears while it is being built")
+        raise unavailable("its index was deleted while it was being built")
 
     def _use_memory(self, error: Exception) -> None:
         """Read from the index in memory for some seconds, after it has been compared with the files."""
@@ -158,7 +161,7 @@ class BundleDirectory:
         self._memory_until = self._monotonic() + RETRY_SECONDS
         self._memory.checked_at = float("-inf")
 
-    def slugs_on_disk(self) -> set[str]:
+    def read_slugs(self) -> set[str]:
         """Return the slugs of all bundles, deleted ones too, without the index."""
         slugs = set()
         for file in self.root.glob(f"*/{BUNDLE_FILE}"):
@@ -169,7 +172,7 @@ class BundleDirectory:
     @contextmanager
     def writing(self) -> Iterator[WriteJournal]:
         """Hold the lock, with an index that agrees with the files; if it cannot be written, with one in memory."""
-        with self.converting_errors(), self._locked() as journal:
+        with self.converting_errors(), self._hold_lock() as journal:
             try:
                 self._repair(journal)
                 self._memory_until = float("-inf")
@@ -190,7 +193,7 @@ class BundleDirectory:
             self.scratch.open()
 
     @contextmanager
-    def _locked(self) -> Iterator[WriteJournal]:
+    def _hold_lock(self) -> Iterator[WriteJournal]:
         """Hold the lock of the store; the thread that already holds it continues."""
         if (journal := getattr(self._thread, "journal", None)) is not None:
             yield journal
@@ -218,12 +221,8 @@ class BundleDirectory:
         """Bring the index up to date with these files and mark the write as finished. The caller holds the lock."""
         try:
             self._index_sync.sync({*paths, *self._list_stale(journal)})
-            journal.done()
-        except (
-            OSError,
-            sqlite3.Error,
-            IndexMissing,
-        ) as error:  # the journal stays for the next process
+            journal.finish()
+        except (OSError, sqlite3.Error, IndexMissing) as error:  # the journal stays for the next process
             self._use_memory(error)
 
     def increment_version(self) -> None:
@@ -239,7 +238,7 @@ class BundleDirectory:
             return
         for _ in range(ATTEMPTS):
             with self._repairing_index():
-                paths = self._index_sync.differences(self._closing)
+                paths = self._index_sync.find_differences(self._closing)
                 if paths:
                     self.refresh(paths)
                 return
@@ -275,7 +274,7 @@ class BundleDirectory:
                         with suppress(OSError):  # it is not empty, so it was not being created or deleted
                             (self.root / path).parent.rmdir()
                 self._index_sync.sync(paths)
-                journal.done()
+                journal.finish()
         except (IndexMissing, sqlite3.DatabaseError) as error:
             if not _is_index_damaged(error):
                 raise
@@ -283,7 +282,7 @@ class BundleDirectory:
 
     def _list_stale(self, journal: WriteJournal) -> list[str]:
         """Return the files with which the index may disagree."""
-        return [*journal.paths, *(self._index_sync.differences(Event()) if journal.is_unknown else ())]
+        return [*journal.paths, *(self._index_sync.find_differences(Event()) if journal.is_unknown else ())]
 
     def _rebuild(self) -> None:
         with self.index.rebuilding() as database:
@@ -302,7 +301,7 @@ class BundleDirectory:
             with self.converting_errors():
                 if not _is_index_damaged(error):
                     raise
-                with self._locked():
+                with self._hold_lock():
                     if self.index.name == before:  # otherwise another process has rebuilt it
                         self._rebuild()
 
@@ -312,7 +311,7 @@ class BundleDirectory:
         try:
             yield
         except (OSError, sqlite3.Error) as error:
-            raise (unusable(str(error)) if _is_locked(error) else storage_error(self.root, error)) from error
+            raise (unavailable(str(error)) if _is_locked(error) else storage_error(self.root, error)) from error
 
     # --- in the background -------------------------------------------------------------------------------------
 

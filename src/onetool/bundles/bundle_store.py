@@ -35,7 +35,7 @@ from onetool.util.storage_errors import is_full
 if TYPE_CHECKING:
     from onetool.search.index import Shelf
 
-NAMES_AT_ONCE: Final = 2_000
+NAMES_PER_PAGE: Final = 2_000
 Body = Mapping[str, Any]
 Pair = tuple[str, str]
 Check = Callable[[Bundle | StoredTool | None], None]  # gets the stored value, and raises to prevent the change
@@ -54,19 +54,22 @@ def new_id() -> str:
 class BundleStore:
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         *,
         max_tools: int = 100_000,
         clock: Callable[[], datetime] = now,
         builtin: Path | None = None,
         stats_file: Path | None = None,
     ) -> None:
-        """Touch no disk. `builtin` is a directory with the layout of the store; it and the statistics are only read."""
-        self._root, self._max_tools, self._clock = folder, max_tools, clock
-        self._directory = BundleDirectory(folder, on_scanned=self.remove_expired)
-        self._builtins = BuiltIns(builtin, folder / STATES_FILE)
-        self._usage = UsageCounts(stats_file or folder.parent / "stats" / "stats.db")
-        self._tokens = PageTokens(folder / ".key")
+        """Create the store without disk access.
+
+        `builtin` is a directory with the layout of the store. It and the statistics are only read.
+        """
+        self._root, self._max_tools, self._clock = directory, max_tools, clock
+        self._directory = BundleDirectory(directory, on_scanned=self.remove_expired)
+        self._builtins = BuiltIns(builtin, directory / STATES_FILE)
+        self._usage = UsageCounts(stats_file or directory.parent / "stats" / "stats.db")
+        self._tokens = PageTokens(directory / ".key")
         self._reader = BundleReader(self._directory, self._builtins, self._usage, clock)
         self._writer = BundleWriter(self._directory)
 
@@ -78,9 +81,9 @@ class BundleStore:
         self._reject_built_in(self._reader.any_bundle(bundle_id))
         checked = BundleDraft.of(draft)
         with self._directory.writing() as journal:
-            folder = self._writer.folder_of(journal, bundle_id)
+            directory = self._writer.find_directory(journal, bundle_id)
             known = self._reader.any_bundle(bundle_id)
-            check(known.shown() if known is not None and known.row.deleted_at is None else None)
+            check(known.to_bundle() if known is not None and known.row.deleted_at is None else None)
             other = self._reader.bundle_by_slug(checked.slug, exactly=True)
             if other is not None and other.row.id != bundle_id:
                 raise store_errors.slug_taken(checked.slug, other.row.id)
@@ -88,19 +91,19 @@ class BundleStore:
                 file, is_new = BundleFile.new(bundle_id, checked, self._clock()), True
             else:
                 file, is_new = known.row.file().replace_with(checked, self._clock()), False
-            folder = self._writer.put_bundle(journal, folder, file)
-        self._writer.sync_directories(folder, ".")
-        return file.shown(built_in=False), is_new
+            directory = self._writer.put_bundle(journal, directory, file)
+        self._writer.sync_directories(directory, ".")
+        return file.to_bundle(built_in=False), is_new
 
     def set_bundle_enabled(self, bundle_id: str, switch: bool | Switch | Body, check: Check = allow_any) -> Bundle:
         """Enable or disable a bundle. `switch` may be the raw body of a PATCH request, which is validated."""
-        placed = self._reader.bundle(bundle_id)
-        on = store_errors.check_switch(switch, bundle_id=bundle_id, is_built_in=placed.built_in)
-        if placed.built_in:
-            check(placed.shown())
-            self._switch_built_in("bundles", placed.row.id, on=on)
+        located = self._reader.bundle(bundle_id)
+        enabled = store_errors.check_switch(switch, bundle_id=bundle_id, is_built_in=located.built_in)
+        if located.built_in:
+            check(located.to_bundle())
+            self._set_built_in_enabled("bundles", located.row.id, enabled=enabled)
         else:
-            self._change_bundle(bundle_id, {"is_enabled": on}, check)
+            self._change_bundle(bundle_id, {"is_enabled": enabled}, check)
         return self.get_bundle(bundle_id)
 
     def delete_bundle(self, bundle_id: str, check: Check = allow_any) -> None:
@@ -115,10 +118,10 @@ class BundleStore:
 
     def _remove_bundle(self, bundle_id: str, check: Check) -> None:
         with self._directory.writing() as journal:
-            placed = self._reader.bundle(bundle_id)
-            check(placed.shown())
-            self._reject_non_empty(placed.row)
-            self._writer.remove_bundle(journal, placed.row.folder)
+            located = self._reader.bundle(bundle_id)
+            check(located.to_bundle())
+            self._reject_non_empty(located.row)
+            self._writer.remove_bundle(journal, located.row.directory)
         self._writer.sync_directories(".")
 
     def _change_bundle(
@@ -126,27 +129,27 @@ class BundleStore:
         bundle_id: str,
         change: Mapping[str, Any],
         check: Check,
-        refuse: Callable[[BundleRow], None] = lambda _: None,
+        reject: Callable[[BundleRow], None] = lambda _: None,
     ) -> None:
         with self._directory.writing() as journal:
-            placed = self._reader.bundle(bundle_id)
-            row = placed.row
-            check(placed.shown())
-            refuse(row)
+            located = self._reader.bundle(bundle_id)
+            row = located.row
+            check(located.to_bundle())
+            reject(row)
             file = row.file()
             changed = file.model_copy(update=dict(change))
             if changed != file:
-                self._writer.put_bundle(journal, row.folder, changed)
-        self._writer.sync_directories(row.folder)
+                self._writer.put_bundle(journal, row.directory, changed)
+        self._writer.sync_directories(row.directory)
 
     def get_bundle(self, bundle_id: str) -> Bundle:
-        return self._reader.bundle(bundle_id).shown()
+        return self._reader.bundle(bundle_id).to_bundle()
 
     def bundle_by_slug(self, slug: str) -> Bundle | None:
         """Return the bundle with this slug, else the first by ID with this name in Python code, else None."""
         exact = self._reader.bundle_by_slug(slug, exactly=True)
-        placed = exact or self._reader.bundle_by_slug(slug, exactly=False)
-        return placed.shown() if placed else None
+        located = exact or self._reader.bundle_by_slug(slug, exactly=False)
+        return located.to_bundle() if located else None
 
     @property
     def is_indexed(self) -> bool:
@@ -158,9 +161,9 @@ class BundleStore:
         if self.is_indexed:
             return True
         names = {python_name(slug) for slug in slugs}
-        if self._builtins.read(lambda db: any(listing.bundle_by_slug(db, name, exactly=False) for name in names)):
+        if self._builtins.read(lambda db: any(listing.get_bundle_by_slug(db, name, exactly=False) for name in names)):
             return True
-        return not names.isdisjoint(map(python_name, self._directory.slugs_on_disk()))
+        return not names.isdisjoint(map(python_name, self._directory.read_slugs()))
 
     def list_bundles(
         self,
@@ -170,17 +173,17 @@ class BundleStore:
         size: int = 25,
         token: str | None = None,
     ) -> Page[Bundle]:
-        wanted = None if ids is None else [rules.check_id(one) for one in ids]
+        wanted = None if ids is None else [rules.check_id(bundle_id) for bundle_id in ids]
         filters, size = Filters.of(None, wanted, include_disabled=include_disabled), check_page_size(size)
-        pinned = ["bundles", *filters]
-        (after,) = self._tokens.read(token, pinned) or [""]
+        scope = ["bundles", *filters]
+        (after,) = self._tokens.read(token, scope) or [""]
         found = [
-            ([row.id], LocatedBundle(row, built_in).shown())
-            for built_in, rows in self._reader.read_all(lambda db: listing.bundles(db, filters, after, size + 1))
+            ([row.id], LocatedBundle(row, built_in).to_bundle())
+            for built_in, rows in self._reader.read_all(lambda db: listing.list_bundles(db, filters, after, size + 1))
             for row in rows
         ]
-        found.sort(key=lambda one: one[0])
-        return make_page(found, size, lambda place: self._tokens.make(pinned, place))
+        found.sort(key=lambda item: item[0])
+        return make_page(found, size, lambda position: self._tokens.make(scope, position))
 
     # --- tools -------------------------------------------------------------------------------------------------
 
@@ -193,26 +196,26 @@ class BundleStore:
         self, bundle_id: str, tools: Iterable[tuple[str, str, ToolDraft | Body]], check: Check = allow_any
     ) -> list[StoredTool]:
         """Store all tools, or none if one is rejected. The error details name it (`index`, `slug`, `version`)."""
-        given = list(tools)
+        items = list(tools)
         bundle_id = rules.check_id(bundle_id)
-        pairs = [store_errors.check_pair(number, slug, version) for number, (slug, version, _) in enumerate(given)]
+        pairs = [store_errors.check_pair(number, slug, version) for number, (slug, version, _) in enumerate(items)]
         self._get_writable_bundle(bundle_id)
         restore = partial(self._restore_credentials, bundle_id)
-        drafts = [store_errors.check_draft(number, *one, restore) for number, one in enumerate(given)]
+        drafts = [store_errors.check_draft(number, *item, restore) for number, item in enumerate(items)]
         self._reject_duplicates(bundle_id, pairs, check)
         start = self._clock()  # each is a microsecond newer than the previous one, so that there is always a newest
         files = [
             ToolFile.new(new_id(), *pair, draft, start + timedelta(microseconds=number))
             for number, (pair, draft) in enumerate(zip(pairs, drafts, strict=True))
         ]
-        return self._store_new(bundle_id, files, check) if given else []
+        return self._store_new(bundle_id, files, check) if items else []
 
     def _restore_credentials(self, bundle_id: str, slug: str, body: Body) -> Body:
         """Return the body with each mask replaced with the credential of the newest version."""
         impl = body.get("httpImpl") if hasattr(body, "get") else None
         if not isinstance(impl, Mapping) or credentials.find_mask_problem(impl) is None:
             return body
-        newest = max(self.tools_of(bundle_id, slug), key=attrgetter("modified_at"), default=None)
+        newest = max(self.list_bundle_tools(bundle_id, slug), key=attrgetter("modified_at"), default=None)
         return {**body, "httpImpl": credentials.restore(impl, newest.http_impl if newest else None)}
 
     def _store_new(self, bundle_id: str, files: Sequence[ToolFile], check: Check) -> list[StoredTool]:
@@ -222,13 +225,13 @@ class BundleStore:
             with self._directory.writing() as journal:
                 bundle = self._get_writable_bundle(bundle_id).row
                 self._reject_duplicates(bundle_id, [(file.slug, file.version) for file in files], check)
-                held = self._directory.read(lambda database: read_meta(database, "tools"))
-                if held + len(files) > self._max_tools:
-                    raise store_errors.too_many(held, self._max_tools)
-                self._writer.add_tools(journal, bundle.folder, files, written)
+                stored = self._directory.read(lambda database: read_meta(database, "tools"))
+                if stored + len(files) > self._max_tools:
+                    raise store_errors.too_many_tools(stored, self._max_tools)
+                self._writer.add_tools(journal, bundle.directory, files, written)
         finally:
             self._writer.drop(written)
-        self._writer.sync_directories(bundle.folder)
+        self._writer.sync_directories(bundle.directory)
         bodies = ((file.id, file.model_dump_json(by_alias=True)) for file in files)
         rows = (ToolRow(0, ident, bundle.id, bundle.slug, True, "", body, 0, 0) for ident, body in bodies)
         return [to_stored_tool(row, StoredToolUsage(), built_in=False) for row in rows]
@@ -236,43 +239,43 @@ class BundleStore:
     def set_tool_enabled(
         self, bundle_id: str, slug: str, version: str, switch: bool | Switch | Body, check: Check = allow_any
     ) -> StoredTool:
-        placed, row = self._reader.tool(bundle_id, slug, version)
-        if not placed.built_in:
-            self._reject_disabled(placed)
-        on = store_errors.check_switch(switch, bundle_id=bundle_id, is_built_in=placed.built_in)
-        if placed.built_in:
-            check(self._reader.shown([row], built_in=True)[0])
-            self._switch_built_in("tools", row.id, on=on)
+        located, row = self._reader.tool(bundle_id, slug, version)
+        if not located.built_in:
+            self._reject_disabled(located)
+        enabled = store_errors.check_switch(switch, bundle_id=bundle_id, is_built_in=located.built_in)
+        if located.built_in:
+            check(self._reader.to_tools([row], built_in=True)[0])
+            self._set_built_in_enabled("tools", row.id, enabled=enabled)
         else:
-            self._switch_tool(bundle_id, slug, version, check, on=on)
+            self._change_tool(bundle_id, slug, version, check, enabled=enabled)
         return self.get_tool(bundle_id, slug, version)
 
-    def _switch_tool(self, bundle_id: str, slug: str, version: str, check: Check, *, on: bool) -> None:
+    def _change_tool(self, bundle_id: str, slug: str, version: str, check: Check, *, enabled: bool) -> None:
         with self._directory.writing() as journal:
-            placed, row = self._reader.tool(bundle_id, slug, version)
-            self._reject_disabled(placed)
-            check(self._reader.shown([row], built_in=False)[0])
+            located, row = self._reader.tool(bundle_id, slug, version)
+            self._reject_disabled(located)
+            check(self._reader.to_tools([row], built_in=False)[0])
             file = row.content()
-            if file.is_enabled != on:
-                changed = file.model_copy(update={"is_enabled": on})
-                self._writer.replace(journal, f"{placed.row.folder}/{row.file}", changed.text())
-        self._writer.sync_directories(placed.row.folder)
+            if file.is_enabled != enabled:
+                changed = file.model_copy(update={"is_enabled": enabled})
+                self._writer.replace(journal, f"{located.row.directory}/{row.file}", changed.text())
+        self._writer.sync_directories(located.row.directory)
 
     def delete_tool(self, bundle_id: str, slug: str, version: str, check: Check = allow_any) -> None:
         self._reject_built_in(self._reader.tool(bundle_id, slug, version)[0])
         with self._directory.writing() as journal:
-            placed, row = self._reader.tool(bundle_id, slug, version)
-            check(self._reader.shown([row], built_in=False)[0])
-            self._writer.delete(journal, f"{placed.row.folder}/{row.file}")
-        self._writer.sync_directories(placed.row.folder)
+            located, row = self._reader.tool(bundle_id, slug, version)
+            check(self._reader.to_tools([row], built_in=False)[0])
+            self._writer.delete(journal, f"{located.row.directory}/{row.file}")
+        self._writer.sync_directories(located.row.directory)
 
     def get_tool(self, bundle_id: str, slug: str, version: str) -> StoredTool:
-        placed, row = self._reader.tool(bundle_id, slug, version)
-        return self._reader.shown([row], built_in=placed.built_in)[0]
+        located, row = self._reader.tool(bundle_id, slug, version)
+        return self._reader.to_tools([row], built_in=located.built_in)[0]
 
-    def tools_of(self, bundle_id: str, slug: str | None = None) -> list[StoredTool]:
+    def list_bundle_tools(self, bundle_id: str, slug: str | None = None) -> list[StoredTool]:
         """Return all versions of all tools of a bundle, or of one tool, including disabled ones."""
-        return self._reader.tools_of(self._reader.bundle(bundle_id), slug)
+        return self._reader.list_bundle_tools(self._reader.bundle(bundle_id), slug)
 
     def list_tools(
         self,
@@ -283,39 +286,39 @@ class BundleStore:
         size: int = 25,
         token: str | None = None,
     ) -> Page[StoredTool]:
-        wanted = None if bundle_ids is None else [rules.check_id(one) for one in bundle_ids]
+        wanted = None if bundle_ids is None else [rules.check_id(bundle_id) for bundle_id in bundle_ids]
         filters, size = Filters.of(tags, wanted, include_disabled=include_disabled), check_page_size(size)
-        pinned = ["tools", *filters]
-        (after,) = self._tokens.read(token, pinned) or [""]
+        scope = ["tools", *filters]
+        (after,) = self._tokens.read(token, scope) or [""]
         found = [
             ([tool.id], tool)
-            for built_in, rows in self._reader.read_all(lambda db: listing.tools(db, filters, after, size + 1))
-            for tool in self._reader.shown(rows, built_in=built_in)
+            for built_in, rows in self._reader.read_all(lambda db: listing.list_tools(db, filters, after, size + 1))
+            for tool in self._reader.to_tools(rows, built_in=built_in)
         ]
-        found.sort(key=lambda one: one[0])
-        return make_page(found, size, lambda place: self._tokens.make(pinned, place))
+        found.sort(key=lambda item: item[0])
+        return make_page(found, size, lambda position: self._tokens.make(scope, position))
 
     def search(
         self, q: str, *, include_disabled: bool = False, size: int = 25, token: str | None = None
     ) -> Page[ToolHit]:
         """Return the best hits first, and the newest first in each rank (see `onetool.bundles.ranking`)."""
         query, size = ToolQuery.of(q), check_page_size(size)
-        pinned = ["search", query.text, bool(include_disabled)]
-        after = self._tokens.read(token, pinned)
+        scope = ["search", query.text, bool(include_disabled)]
+        after = self._tokens.read(token, scope)
         hits = self._reader.search(query, after, include_disabled=include_disabled, limit=size + 1)
-        found = [(place, ToolHit(tool, score(place[0]), RANKS[place[0]])) for place, tool in hits]
-        return make_page(found, size, lambda place: self._tokens.make(pinned, place))
+        found = [(position, ToolHit(tool, score(position[0]), RANKS[position[0]])) for position, tool in hits]
+        return make_page(found, size, lambda position: self._tokens.make(scope, position))
 
     # --- by name in code ------------------------------------------------------------------------------------------
 
     def packs(self) -> list[StoredPack]:
         """Return all bundles, including disabled ones."""
-        own = self._directory.read(partial(listing.packs, built_in=False))
-        return own + self._builtins.read(partial(listing.packs, built_in=True))
+        stored = self._directory.read(partial(listing.list_packs, built_in=False))
+        return stored + self._builtins.read(partial(listing.list_packs, built_in=True))
 
     def find_tool(self, slug: str, tool_slug: str, version: str | None) -> tuple[ToolRow | None, bool]:
         """Return a tool and whether it is built in. Without a version, it is the newest that is enabled."""
-        for built_in, row in self._reader.read_all(lambda db: listing.tool_by_name(db, slug, tool_slug, version)):
+        for built_in, row in self._reader.read_all(lambda db: listing.get_tool_by_name(db, slug, tool_slug, version)):
             if row is not None:
                 return row, built_in
         return None, False
@@ -325,16 +328,20 @@ class BundleStore:
     ) -> list[NameRow]:
         """Return tools of a bundle after this slug, at most `limit`."""
         read = self._builtins.read if pack.built_in else self._directory.read
-        return read(lambda db: listing.names(db, pack.id, after, limit or NAMES_AT_ONCE, described=described))
+        return read(lambda db: listing.list_names(db, pack.id, after, limit or NAMES_PER_PAGE, described=described))
 
     def count_tools(self) -> dict[str, tuple[int, int]]:
         """Return the number of tools of each bundle by ID, and how many are enabled. Versions count once."""
-        return {bundle: count for _, some in self._reader.read_all(listing.counts) for bundle, count in some.items()}
+        return {
+            bundle: count
+            for _, counts in self._reader.read_all(listing.count_tools)
+            for bundle, count in counts.items()
+        }
 
     def definition_sizes(self, pack: StoredPack) -> list[tuple[str, int]]:
         """Return the enabled tools of a bundle with the approximate size of their definitions in bytes."""
         read = self._builtins.read if pack.built_in else self._directory.read
-        return read(lambda db: listing.definition_sizes(db, pack.id))
+        return read(lambda db: listing.list_definition_sizes(db, pack.id))
 
     def shelves(self) -> "list[Shelf]":
         """Return the indexes of stored tools for `ot.search`, without an index that is being built."""
@@ -360,18 +367,18 @@ class BundleStore:
     def problems(self) -> list[Problem]:
         """Problems of the store and its files."""
         found = self._directory.read(lambda database: list_problems(database, self._root))
-        unwritten = [self._directory.problem] if self._directory.problem else []
-        uncounted = [Problem(self._usage.problem)] if self._usage.problem else []
-        return [*found, *unwritten, *self._builtins.problems, *uncounted]
+        directory = [self._directory.problem] if self._directory.problem else []
+        usage = [Problem(self._usage.problem)] if self._usage.problem else []
+        return [*found, *directory, *self._builtins.problems, *usage]
 
     def remove_expired(self) -> None:
         """Remove bundles that were deleted two days ago and are still empty."""
         before = self._reader.expiry_limit()
-        for row in self._directory.read(lambda database: listing.deleted_before(database, before)):
+        for row in self._directory.read(lambda database: listing.list_deleted_before(database, before)):
             with self._directory.writing() as journal:
-                placed = self._reader.any_bundle(row.id)
-                if placed is not None and self._reader.is_expired(placed.row):
-                    self._writer.remove_bundle(journal, placed.row.folder)
+                located = self._reader.any_bundle(row.id)
+                if located is not None and self._reader.is_expired(located.row):
+                    self._writer.remove_bundle(journal, located.row.directory)
             self._writer.sync_directories(".")
 
     def close(self) -> None:
@@ -382,38 +389,38 @@ class BundleStore:
 
     def _get_writable_bundle(self, bundle_id: str) -> LocatedBundle:
         """Return a bundle whose tools may be changed."""
-        placed = self._reader.bundle_for_tool(bundle_id)
-        self._reject_built_in(placed)
-        self._reject_disabled(placed)
-        return placed
+        located = self._reader.bundle_for_tool(bundle_id)
+        self._reject_built_in(located)
+        self._reject_disabled(located)
+        return located
 
-    def _reject_built_in(self, placed: LocatedBundle | None) -> None:
-        if placed is not None and placed.built_in:
-            raise store_errors.built_in(placed.row.id)
+    def _reject_built_in(self, located: LocatedBundle | None) -> None:
+        if located is not None and located.built_in:
+            raise store_errors.built_in(located.row.id)
 
-    def _reject_disabled(self, placed: LocatedBundle) -> None:
-        if not placed.row.enabled:
-            raise store_errors.disabled(placed.row.id, placed.row.slug)
+    def _reject_disabled(self, located: LocatedBundle) -> None:
+        if not located.row.enabled:
+            raise store_errors.disabled(located.row.id, located.row.slug)
 
     def _reject_non_empty(self, row: BundleRow) -> None:
-        left = [file for file in (self._root / row.folder).glob("*.json") if file.name != BUNDLE_FILE]
-        if left:
-            raise store_errors.not_empty(row.id, len(left))
+        files = [file for file in (self._root / row.directory).glob("*.json") if file.name != BUNDLE_FILE]
+        if files:
+            raise store_errors.not_empty(row.id, len(files))
 
     def _reject_duplicates(self, bundle_id: str, pairs: Sequence[Pair], check: Check) -> None:
-        there = self._directory.read(lambda db: [listing.tool(db, bundle_id, *pair) for pair in pairs])
+        existing = self._directory.read(lambda db: [listing.get_tool(db, bundle_id, *pair) for pair in pairs])
         seen: set[Pair] = set()
         for number, pair in enumerate(pairs):
-            row = there[number]
-            check(self._reader.shown([row], built_in=False)[0] if row else None)
+            row = existing[number]
+            check(self._reader.to_tools([row], built_in=False)[0] if row else None)
             if row or pair in seen:
                 raise store_errors.duplicate(number, *pair)
             seen.add(pair)
 
     # --- built-ins ---------------------------------------------------------------------------------------------
 
-    def _switch_built_in(self, table: str, ident: str, *, on: bool) -> None:
+    def _set_built_in_enabled(self, table: str, item_id: str, *, enabled: bool) -> None:
         with self._directory.writing() as journal:
-            self._writer.replace(journal, STATES_FILE, self._builtins.render_states(table, ident, on=on))
+            self._writer.replace(journal, STATES_FILE, self._builtins.render_states(table, item_id, enabled=enabled))
             self._directory.increment_version()  # the index does not contain the enabled states of built-in bundles
         self._writer.sync_directories(".")

@@ -33,16 +33,16 @@ def is_tool_file(name: str, slug: str, version: str) -> bool:
     return name == f"{pair}{SUFFIX}" if _PLAIN_PAIR.fullmatch(pair) else name.endswith(_digest_suffix(pair))
 
 
-def folders(slug: str, bundle_id: str) -> tuple[str, ...]:
+def directory_names(slug: str, bundle_id: str) -> tuple[str, ...]:
     """Return the names that a new directory may have, the readable one first. The name stays if the slug changes."""
     if _PLAIN.fullmatch(slug):
         return (f"{slug}-{bundle_id}",)
     return f"{_truncate(slug)}-{bundle_id}", f"bundle-{bundle_id}"
 
 
-def parse_id(folder: str) -> str | None:
+def parse_id(directory: str) -> str | None:
     """Return the bundle ID at the end of a directory name; None if there is none."""
-    found, dash = folder[-_UUID_LENGTH:], folder[-_UUID_LENGTH - 1 : -_UUID_LENGTH]
+    found, dash = directory[-_UUID_LENGTH:], directory[-_UUID_LENGTH - 1 : -_UUID_LENGTH]
     return found if dash == "-" and rules.is_id(found) else None
 
 

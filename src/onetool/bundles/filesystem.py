@@ -79,18 +79,18 @@ class NewFile:
     path: Path
     stamp: Stamp
 
-    def move(self, folder: Path, names: Iterable[str]) -> str:
+    def move(self, directory: Path, names: Iterable[str]) -> str:
         """Move it to its place, under the first of the names that the file system accepts."""
         *better, last = names
         for name in better:
             try:
-                self.path.replace(folder / name)
+                self.path.replace(directory / name)
             except OSError as error:
                 if error.errno not in _BAD_NAME:
                     raise
             else:
                 return name
-        self.path.replace(folder / last)
+        self.path.replace(directory / last)
         return last
 
 
@@ -102,26 +102,26 @@ class Scratch:
 
     def __init__(self, root: Path) -> None:
         self._parent = root / SCRATCH
-        self._folder: Path | None = None
+        self._directory: Path | None = None
         self._owner: int | None = None
 
     @property
     def is_open(self) -> bool:
-        return self._folder is not None and self._folder.is_dir()
+        return self._directory is not None and self._directory.is_dir()
 
     def open(self) -> None:
         self.close()
         self._parent.mkdir(exist_ok=True, mode=0o700)
         self._remove_abandoned()
-        folder = self._parent / os.urandom(8).hex()
-        folder.mkdir(mode=0o700)
-        self._owner = os.open(folder / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
+        directory = self._parent / os.urandom(8).hex()
+        directory.mkdir(mode=0o700)
+        self._owner = os.open(directory / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
         try_lock(self._owner)
-        self._folder = folder
+        self._directory = directory
 
     def write(self, content: bytes) -> NewFile:
-        assert self._folder is not None
-        path = self._folder / f"{os.urandom(8).hex()}.new"
+        assert self._directory is not None
+        path = self._directory / f"{os.urandom(8).hex()}.new"
         try:
             with open(path, "xb", opener=owner_only) as file:
                 file.write(content)
@@ -138,17 +138,17 @@ class Scratch:
                 file.path.unlink()
 
     def close(self) -> None:
-        if self._folder is not None:
-            _remove(self._folder)
+        if self._directory is not None:
+            _remove(self._directory)
         if self._owner is not None:
             os.close(self._owner)
-        self._folder = self._owner = None
+        self._directory = self._owner = None
 
     def _remove_abandoned(self) -> None:
         with suppress(OSError):
-            for folder in list(self._parent.iterdir()):
-                if _OUR_NAMES.fullmatch(folder.name) and _is_abandoned(folder / OWNER):
-                    _remove(folder)
+            for directory in list(self._parent.iterdir()):
+                if _OUR_NAMES.fullmatch(directory.name) and _is_abandoned(directory / OWNER):
+                    _remove(directory)
 
 
 def _is_abandoned(file: Path) -> bool:
@@ -163,19 +163,19 @@ def _is_abandoned(file: Path) -> bool:
         os.close(descriptor)
 
 
-def _remove(folder: Path) -> None:
+def _remove(directory: Path) -> None:
     """Remove the directory and our files in it. A directory with other files is kept."""
     with suppress(OSError):
-        for entry in list(folder.iterdir()):
+        for entry in list(directory.iterdir()):
             if _OUR_NAMES.fullmatch(entry.name) or entry.name == OWNER:
                 entry.unlink()
-        folder.rmdir()
+        directory.rmdir()
 
 
-def sync_directory(folder: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Sync a directory, so that the names in it are durable."""
     with suppress(OSError):  # some systems cannot open or sync a directory
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

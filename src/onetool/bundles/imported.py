@@ -30,12 +30,14 @@ class BundleImport:
         from onetool.bundles.model import credential_warning, schema_warning
 
         bodies = [(f"{slug}@{version}", body.get("httpImpl")) for slug, version, body in self.tools]
-        found = [(name, place) for name, impl in bodies for place, _ in credentials.find(impl)]
+        in_impls = [(name, location) for name, impl in bodies for location, _ in credentials.find(impl)]
         schemas = [(f"{slug}@{version}", body.get("argSchema")) for slug, version, body in self.tools]
-        in_schemas = [(name, place) for name, schema in schemas for place, _ in credentials.find_in_schema(schema)]
+        in_schemas = [
+            (name, location) for name, schema in schemas for location, _ in credentials.find_in_schema(schema)
+        ]
         return [
-            *(f"{name}: {credential_warning(self.bundle['slug'], place)}" for name, place in found),
-            *(f"{name}: {schema_warning(place)}" for name, place in in_schemas),
+            *(f"{name}: {credential_warning(self.bundle['slug'], location)}" for name, location in in_impls),
+            *(f"{name}: {schema_warning(location)}" for name, location in in_schemas),
         ]
 
 
@@ -44,8 +46,8 @@ def parse_host(url: str) -> str:
     parts = urlsplit(url)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
-    usual = {"https": 443, "http": 80}[parts.scheme]
-    return host if parts.port in {None, usual} else f"{host}:{parts.port}"
+    default_port = {"https": 443, "http": 80}[parts.scheme]
+    return host if parts.port in {None, default_port} else f"{host}:{parts.port}"
 
 
 def max_value_count(text: bytes) -> int:

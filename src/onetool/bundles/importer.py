@@ -63,15 +63,18 @@ def read(content: bytes, *, name: str = "", server: str | None = None) -> Bundle
 
 
 def import_bundle(store: BundleStorage, found: BundleImport, *, dry: bool = False) -> ImportResult:
-    """Store it as a new bundle, or as new versions in the bundle with its slug. With `dry`, nothing is stored."""
-    there = store.bundle_by_slug(found.bundle["slug"])
-    if there is None or there.slug != found.bundle["slug"]:
+    """Store a bundle as a new one, or its tools as new versions in the bundle with its slug.
+
+    With `dry`, nothing is stored.
+    """
+    existing = store.bundle_by_slug(found.bundle["slug"])
+    if existing is None or existing.slug != found.bundle["slug"]:
         return ImportResult(_preview(found), is_new=True, added=found.tools) if dry else _import_new(store, found)
-    _reject_different(store, found, there)
-    added = _find_new_tools(store, found, there)
+    _reject_different(store, found, existing)
+    added = _find_new_tools(store, found, existing)
     if added and not dry:
-        store.put_many(there.id, added)
-    return ImportResult(there, is_new=False, added=added)
+        store.put_many(existing.id, added)
+    return ImportResult(existing, is_new=False, added=added)
 
 
 def _import_new(store: BundleStorage, found: BundleImport) -> ImportResult:
@@ -93,31 +96,33 @@ def _preview(found: BundleImport) -> Bundle:
     return Bundle.model_construct(slug=body["slug"], display_name=body["displayName"], description=body["description"])
 
 
-def _reject_different(store: BundleStorage, found: BundleImport, there: Bundle) -> None:
+def _reject_different(store: BundleStorage, found: BundleImport, existing: Bundle) -> None:
     """Reject a different bundle with the same slug: versions of one bundle have tools in common."""
-    slugs = {tool.slug for tool in store.tools_of(there.id)}
-    if there.is_built_in:
-        raise _slug_taken(store, there, "is built in")
+    slugs = {tool.slug for tool in store.list_bundle_tools(existing.id)}
+    if existing.is_built_in:
+        raise _slug_error(store, existing, "is built in")
     if slugs and slugs.isdisjoint(slug for slug, _, _ in found.tools):
-        raise _slug_taken(store, there, "already exists, with other tools")
+        raise _slug_error(store, existing, "already exists, with other tools")
 
 
-def _find_new_tools(store: BundleStorage, found: BundleImport, there: Bundle) -> list[ToolEntry]:
-    known = {(tool.slug, tool.version): tool for tool in store.tools_of(there.id)}
+def _find_new_tools(store: BundleStorage, found: BundleImport, existing: Bundle) -> list[ToolEntry]:
+    known = {(tool.slug, tool.version): tool for tool in store.list_bundle_tools(existing.id)}
     fields = [name for name in ToolDraft.model_fields if name != "is_enabled"]
     for slug, version, body in (entry for entry in found.tools if entry[:2] in known):
         old, new = known[slug, version], ToolDraft.of(body)
         if any(getattr(old, name) != getattr(new, name) for name in fields):
-            raise _slug_taken(store, there, f"already has a different {slug}@{version}; a stored version never changes")
+            raise _slug_error(
+                store, existing, f"already has a different {slug}@{version}; a stored version never changes"
+            )
     return [entry for entry in found.tools if entry[:2] not in known]
 
 
-def _slug_taken(store: BundleStorage, there: Bundle, reason: str) -> BundleError:
-    free = free_slug(store, there.slug)
-    details = {"slug": there.slug, "bundleID": there.id, "suggestion": free}
-    return BundleError(f"bundle {there.slug} {reason}", code="slug_taken", details=details)
+def _slug_error(store: BundleStorage, existing: Bundle, reason: str) -> BundleError:
+    suggestion = find_free_slug(store, existing.slug)
+    details = {"slug": existing.slug, "bundleID": existing.id, "suggestion": suggestion}
+    return BundleError(f"bundle {existing.slug} {reason}", code="slug_taken", details=details)
 
 
-def free_slug(store: BundleStorage, taken: str) -> str:
-    candidates = (f"{taken[:MAX_SLUG_STEM].rstrip('-')}-{number}" for number in count(2))
-    return next(slug for slug in candidates if store.bundle_by_slug(slug) is None)
+def find_free_slug(store: BundleStorage, slug: str) -> str:
+    candidates = (f"{slug[:MAX_SLUG_STEM].rstrip('-')}-{number}" for number in count(2))
+    return next(candidate for candidate in candidates if store.bundle_by_slug(candidate) is None)

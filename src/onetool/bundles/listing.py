@@ -23,7 +23,7 @@ IN_USE: Final = "(? or (t.enabled and b.enabled))"
 
 class BundleRow(NamedTuple):
     id: str
-    folder: str
+    directory: str
     slug: str
     enabled: int
     deleted_at: int | None
@@ -58,21 +58,21 @@ class ToolRow(NamedTuple):
         return ToolFile.read(self.body.encode())
 
 
-# --- one -----------------------------------------------------------------------------------------------------------
+# --- single bundles and tools ---------------------------------------------------------------------------------------
 
 
-def problems_at(database: sqlite3.Connection, ending: str) -> list[str]:
+def list_problem_paths(database: sqlite3.Connection, ending: str) -> list[str]:
     """Return the paths with this ending of files that could not be read."""
     return [path for (path,) in database.execute("select path from problems") if path.endswith(ending)]
 
 
-def bundle(database: sqlite3.Connection, bundle_id: str) -> BundleRow | None:
+def get_bundle(database: sqlite3.Connection, bundle_id: str) -> BundleRow | None:
     """Return the bundle with this ID, even if it is deleted."""
     row = database.execute(f"{BUNDLE} where id = ?", (bundle_id,)).fetchone()
     return BundleRow(*row) if row else None
 
 
-def bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) -> BundleRow | None:
+def get_bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) -> BundleRow | None:
     """Return the bundle with this slug or, unless `exactly`, the first by ID with this name in Python code."""
     column, value = ("slug", slug) if exactly else ("python_name", python_name(slug))
     query = f"{BUNDLE} where {column} = ? and deleted_at is null order by id limit 1"
@@ -80,20 +80,20 @@ def bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) ->
     return BundleRow(*row) if row else None
 
 
-def tool(database: sqlite3.Connection, bundle_id: str, slug: str, version: str) -> ToolRow | None:
+def get_tool(database: sqlite3.Connection, bundle_id: str, slug: str, version: str) -> ToolRow | None:
     pair = f"{TOOL} t.bundle = ? and t.slug = ? and t.version = ?"
     row = database.execute(pair, (bundle_id, slug, version)).fetchone()
     return ToolRow(*row) if row else None
 
 
-def tools_of(database: sqlite3.Connection, bundle_id: str, slug: str | None = None) -> list[ToolRow]:
+def list_bundle_tools(database: sqlite3.Connection, bundle_id: str, slug: str | None = None) -> list[ToolRow]:
     """Return all versions of all tools of a bundle, or of one tool."""
-    one = "" if slug is None else " and t.slug = ?"
+    by_slug = "" if slug is None else " and t.slug = ?"
     values = (bundle_id,) if slug is None else (bundle_id, slug)
-    return [ToolRow(*row) for row in database.execute(f"{TOOL} t.bundle = ?{one} order by t.id", values)]
+    return [ToolRow(*row) for row in database.execute(f"{TOOL} t.bundle = ?{by_slug} order by t.id", values)]
 
 
-def tools_with_keys(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow]:
+def get_tools(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow]:
     rows = (database.execute(f"{TOOL} t.key = ?", (key,)).fetchone() for key in keys)
     return [ToolRow(*row) for row in rows if row]
 
@@ -124,24 +124,27 @@ class NameRow(NamedTuple):
     enabled: bool
 
 
-def packs(database: sqlite3.Connection, *, built_in: bool) -> list[StoredPack]:
+def list_packs(database: sqlite3.Connection, *, built_in: bool) -> list[StoredPack]:
     query = """
     select slug, id, enabled, not exists (select 1 from tools t where t.bundle = b.id),
         substr(json_extract(body, '$.description'), 1, 1000)
     from bundles b where deleted_at is null
     """
     rows = database.execute(query)
-    return [StoredPack(slug, id_, bool(on), bool(empty), text or "", built_in) for slug, id_, on, empty, text in rows]
+    return [
+        StoredPack(slug, id_, bool(enabled), bool(empty), text or "", built_in)
+        for slug, id_, enabled, empty, text in rows
+    ]
 
 
-def tool_by_name(database: sqlite3.Connection, slug: str, tool_slug: str, version: str | None) -> ToolRow | None:
+def get_tool_by_name(database: sqlite3.Connection, slug: str, tool_slug: str, version: str | None) -> ToolRow | None:
     """Return this version of a tool; without a version, the newest that is enabled."""
     query = f"{TOOL} b.slug = ? and t.slug = ? and (? is null or t.version = ?) order by t.enabled desc, t.key desc"
     row = database.execute(query, (slug, tool_slug, version, version)).fetchone()
     return ToolRow(*row) if row else None
 
 
-def names(
+def list_names(
     database: sqlite3.Connection, bundle_id: str, after: str, limit: int, *, described: bool = False
 ) -> list[NameRow]:
     """Return tools of a bundle after this slug, ordered by slug."""
@@ -156,7 +159,7 @@ def names(
     return [NameRow(name, about, bool(enabled)) for name, about, enabled in rows]
 
 
-def counts(database: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+def count_tools(database: sqlite3.Connection) -> dict[str, tuple[int, int]]:
     """Return the number of tools of each bundle (versions count once), and how many of them can be called."""
     query = """
     select bundle, count(distinct slug), count(distinct case when enabled and sound then slug end)
@@ -168,7 +171,7 @@ def counts(database: sqlite3.Connection) -> dict[str, tuple[int, int]]:
 FRAME_BYTES: Final = len('{"name":".","description":"","inputSchema":}')
 
 
-def definition_sizes(database: sqlite3.Connection, bundle_id: str) -> list[tuple[str, int]]:
+def list_definition_sizes(database: sqlite3.Connection, bundle_id: str) -> list[tuple[str, int]]:
     """Return the names of enabled tools with the approximate size of their JSON definitions in bytes."""
     query = f"""
     select b.slug || '.' || t.slug, {FRAME_BYTES} + length(b.slug || t.slug)
@@ -178,7 +181,7 @@ def definition_sizes(database: sqlite3.Connection, bundle_id: str) -> list[tuple
     return database.execute(query, (bundle_id,)).fetchall()
 
 
-def names_by_key(database: sqlite3.Connection, keys: Sequence[int]) -> dict[int, str]:
+def get_names_by_key(database: sqlite3.Connection, keys: Sequence[int]) -> dict[int, str]:
     """Return the names of these rows, in their order. Disabled tools and older versions are left out."""
     query = f"""
     select t.key, b.slug || '.' || t.slug from tools t join bundles b on b.id = t.bundle
@@ -188,7 +191,7 @@ def names_by_key(database: sqlite3.Connection, keys: Sequence[int]) -> dict[int,
     return {row[0]: row[1] for row in rows if row}
 
 
-def deleted_before(database: sqlite3.Connection, moment: int) -> list[BundleRow]:
+def list_deleted_before(database: sqlite3.Connection, moment: int) -> list[BundleRow]:
     return [BundleRow(*row) for row in database.execute(f"{BUNDLE} where deleted_at <= ?", (moment,))]
 
 
@@ -204,25 +207,25 @@ class Filters(NamedTuple):
 
     @classmethod
     def of(cls, tags: Iterable[str] | None, bundles: Iterable[str] | None, *, include_disabled: bool) -> "Filters":
-        given = [None if values is None else tuple(sorted(set(values))) for values in (tags, bundles)]
-        return cls(given[0], given[1], bool(include_disabled))
+        values = [None if filter_ is None else tuple(sorted(set(filter_))) for filter_ in (tags, bundles)]
+        return cls(values[0], values[1], bool(include_disabled))
 
 
-def bundles(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[BundleRow]:
+def list_bundles(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[BundleRow]:
     live = "deleted_at is null and id > ? and (? or enabled)"
     if filters.bundles is None:
         rows = database.execute(f"{BUNDLE} where {live} order by id limit ?", (after, filters.include_disabled, limit))
         return [BundleRow(*row) for row in rows]
-    one = f"{BUNDLE} where {live} and id = ?"
-    wanted = (database.execute(one, (after, filters.include_disabled, found)).fetchone() for found in filters.bundles)
-    return [BundleRow(*row) for row in wanted if row][:limit]
+    query = f"{BUNDLE} where {live} and id = ?"
+    found = (database.execute(query, (after, filters.include_disabled, id_)).fetchone() for id_ in filters.bundles)
+    return [BundleRow(*row) for row in found if row][:limit]
 
 
-def tools(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[ToolRow]:
+def list_tools(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[ToolRow]:
     """Return tools ordered by ID. Each tag and each bundle is a sorted list of its own; the lists are merged."""
     streams = (_read_ids(database, condition, filters, after, limit) for condition in _list_conditions(filters))
     keys = (key for key, _ in groupby(key for _, key in heapq.merge(*streams)))  # a tool with two tags appears twice
-    return tools_with_keys(database, islice(keys, limit))
+    return get_tools(database, islice(keys, limit))
 
 
 def _list_conditions(filters: Filters) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -244,7 +247,7 @@ def _list_conditions(filters: Filters) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _read_ids(
     database: sqlite3.Connection, condition: tuple[str, tuple[str, ...]], filters: Filters, after: str, limit: int
 ) -> list[tuple[str, int]]:
-    place, values = condition
-    order = "g.id" if place.startswith("tags") else "t.id"
-    query = f"select {order}, t.key from {place} and {IN_USE} and b.deleted_at is null order by {order} limit ?"  # noqa: S608
+    source, values = condition
+    order = "g.id" if source.startswith("tags") else "t.id"
+    query = f"select {order}, t.key from {source} and {IN_USE} and b.deleted_at is null order by {order} limit ?"  # noqa: S608
     return database.execute(query, (*values, after, filters.include_disabled, limit)).fetchall()

@@ -54,7 +54,7 @@ def _raise_problem(problem: str | None) -> None:
         raise ValueError(problem)
 
 
-def _validated_by(find_problem: Callable[[Any], str | None]) -> AfterValidator:
+def _make_validator(find_problem: Callable[[Any], str | None]) -> AfterValidator:
     def check(value: Any) -> Any:
         _raise_problem(find_problem(value))
         return value
@@ -98,18 +98,18 @@ Moment = Annotated[
     PlainSerializer(timestamp, when_used="json"),
     WithJsonSchema(_MOMENT),
 ]
-Slug = Annotated[str, _validated_by(rules.slug_problem), WithJsonSchema(_SLUG)]
-Version = Annotated[str, _validated_by(rules.version_problem), WithJsonSchema(_VERSION)]
-DisplayName = Annotated[str, _validated_by(rules.display_name_problem), WithJsonSchema(_DISPLAY_NAME)]
+Slug = Annotated[str, _make_validator(rules.slug_problem), WithJsonSchema(_SLUG)]
+Version = Annotated[str, _make_validator(rules.version_problem), WithJsonSchema(_VERSION)]
+DisplayName = Annotated[str, _make_validator(rules.display_name_problem), WithJsonSchema(_DISPLAY_NAME)]
 Description = Annotated[
     str,
-    _validated_by(rules.description_problem),
+    _make_validator(rules.description_problem),
     WithJsonSchema({"type": "string", "maxLength": rules.MAX_DESCRIPTION_LENGTH}),
 ]
 Tag = Annotated[str, WithJsonSchema(_TAG)]
 Tags = Annotated[
     list[Tag],
-    _validated_by(rules.tags_problem),
+    _make_validator(rules.tags_problem),
     Field(json_schema_extra={"uniqueItems": True, "maxItems": rules.MAX_TAGS}),
 ]
 Id = Annotated[str, AfterValidator(partial(rules.check_id, what="bundle or tool")), WithJsonSchema(_ID)]
@@ -226,25 +226,25 @@ class ToolDraft(_Draft):
 
 def impl_problem(kind: ToolType, http: JSON | None, python: PythonImpl | None) -> str | None:
     wanted, other = ("httpImpl", "pythonImpl") if kind == "http" else ("pythonImpl", "httpImpl")
-    given = {"httpImpl": http, "pythonImpl": python}
-    if given[wanted] is None:
+    impls = {"httpImpl": http, "pythonImpl": python}
+    if impls[wanted] is None:
         return f"a tool of type {kind} requires {wanted}"
-    return f"a tool of type {kind} must not have {other}" if given[other] is not None else None
+    return f"a tool of type {kind} must not have {other}" if impls[other] is not None else None
 
 
-def credential_warning(bundle_slug: str, place: str) -> str:
+def credential_warning(bundle_slug: str, location: str) -> str:
     from onetool.util.secret_finder import secret_name
 
-    name = secret_name(bundle_slug, place.rpartition(".")[2] if place != "auth.value" else "auth")
+    name = secret_name(bundle_slug, location.rpartition(".")[2] if location != "auth.value" else "auth")
     return (
-        f"httpImpl.{place} contains a literal credential, which is masked in responses and removed from exports. "
+        f"httpImpl.{location} contains a literal credential, which is masked in responses and removed from exports. "
         f"Hint: add it to secrets.yaml as {name}, and write ${{secret:{name}}}"
     )
 
 
-def schema_warning(place: str) -> str:
+def schema_warning(location: str) -> str:
     return (
-        f"argSchema.{place} contains a literal credential, which is masked in responses and removed from exports. "
+        f"argSchema.{location} contains a literal credential, which is masked in responses and removed from exports. "
         "Hint: remove it, and write ${secret:NAME} in httpImpl"
     )
 
@@ -284,10 +284,10 @@ def _check_text(text: Any) -> None:
 def to_bundle_error(error: ValidationError) -> BundleError:
     """Return an error with all problems and their fields, but without values, because these may be secrets."""
     problems = [
-        {"field": ".".join(map(str, one["loc"])) or "body", "problem": one["msg"].removeprefix("Value error, ")}
-        for one in error.errors(include_url=False, include_context=False, include_input=False)
+        {"field": ".".join(map(str, item["loc"])) or "body", "problem": item["msg"].removeprefix("Value error, ")}
+        for item in error.errors(include_url=False, include_context=False, include_input=False)
     ]
-    text = "; ".join(f"{one['field']}: {one['problem']}" for one in problems)
+    text = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems)
     return BundleError(f"invalid body: {text}", code="invalid", details={"problems": problems})
 
 
@@ -341,20 +341,22 @@ class StoredTool(_Model):
         """Return the REST representation: literal credentials are masked, with warnings about them."""
         from onetool.backends.http_tool import credentials
 
-        shown = self.as_stored()
+        body = self.as_stored()
         if found := credentials.find(self.http_impl):
-            shown["httpImpl"] = credentials.mask(self.http_impl)
-            shown["warnings"] = [credential_warning(self.bundle_slug, place) for place, _ in found]
+            body["httpImpl"] = credentials.mask(self.http_impl)
+            body["warnings"] = [credential_warning(self.bundle_slug, location) for location, _ in found]
         if found := credentials.find_in_schema(self.arg_schema):
-            shown["argSchema"] = credentials.replace_in_schema(self.arg_schema, lambda _place, _value: credentials.MASK)
-            shown["warnings"] = [*shown.get("warnings", ()), *(schema_warning(place) for place, _ in found)]
-        return shown
+            body["argSchema"] = credentials.replace_in_schema(
+                self.arg_schema, lambda _location, _value: credentials.MASK
+            )
+            body["warnings"] = [*body.get("warnings", ()), *(schema_warning(location) for location, _ in found)]
+        return body
 
     def as_stored(self) -> JSON:
         """Return the tool with its credentials. Never show this to a client."""
         return super().as_json()
 
-    def disabled(self, reason: str) -> Self:
+    def as_disabled(self, reason: str) -> Self:
         """Return a copy that is shown as disabled; its file is not changed."""
         return self.model_copy(update={"disabled_reason": reason})
 

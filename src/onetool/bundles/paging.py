@@ -25,7 +25,7 @@ KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 16
 MAX_TOKEN_LENGTH: Final = 1_000
 
-Place = Sequence[Any]
+Position = Sequence[Any]
 
 
 def check_page_size(size: object) -> int:
@@ -34,10 +34,10 @@ def check_page_size(size: object) -> int:
     return min(size, MAX_PAGE_SIZE)
 
 
-def make_page(found: Sequence[tuple[Place, T]], size: int, token_for: Callable[[Place], str]) -> Page[T]:
+def make_page(found: Sequence[tuple[Position, T]], size: int, make_token: Callable[[Position], str]) -> Page[T]:
     """Return one page. If there are more items, `found` has at least one more than `size`."""
-    shown = found[:size]
-    return Page([item for _, item in shown], token_for(shown[-1][0]) if len(found) > size else None)
+    items = found[:size]
+    return Page([item for _, item in items], make_token(items[-1][0]) if len(found) > size else None)
 
 
 class PageTokens:
@@ -45,8 +45,8 @@ class PageTokens:
         self._key_file = key_file
         self._temporary_key = b""  # used if the disk cannot be written: its tokens are valid in this process only
 
-    def make(self, filters: object, place: Place) -> str:
-        content = json.dumps([_digest(filters), list(place)], separators=(",", ":")).encode()
+    def make(self, filters: object, position: Position) -> str:
+        content = json.dumps([_digest(filters), list(position)], separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(self._signature(content) + content).decode().rstrip("=")
 
     def read(self, token: str | None, filters: object) -> list[Any] | None:
@@ -54,22 +54,22 @@ class PageTokens:
         if token is None:
             return None
         content = self._verify(token)
-        digest, place = json.loads(content)
+        digest, position = json.loads(content)
         if digest != _digest(filters):
             raise rules.invalid("invalid page token: it was issued for other filters; send the same filters with it")
-        return list(place)
+        return list(position)
 
     def _verify(self, token: object) -> bytes:
-        wrong = rules.invalid("invalid page token: send nextPageToken unchanged, or none for the first page")
+        error = rules.invalid("invalid page token: send nextPageToken unchanged, or none for the first page")
         if not isinstance(token, str) or not 0 < len(token) <= MAX_TOKEN_LENGTH or not token.isascii():
-            raise wrong
+            raise error
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except ValueError:
-            raise wrong from None
+            raise error from None
         signature, content = data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
         if not hmac.compare_digest(signature, self._signature(content)):
-            raise wrong
+            raise error
         return content
 
     def _signature(self, content: bytes) -> bytes:

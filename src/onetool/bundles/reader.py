@@ -20,7 +20,7 @@ from onetool.bundles.filesystem import read_stamp
 from onetool.bundles.listing import BundleRow, ToolRow
 from onetool.bundles.model import Bundle, StoredTool
 from onetool.bundles.ranking import ToolQuery
-from onetool.bundles.records import shown
+from onetool.bundles.records import parse_tool
 from onetool.bundles.usage import StoredToolUsage, UsageCounts
 
 T = TypeVar("T")
@@ -33,8 +33,8 @@ class LocatedBundle(NamedTuple):
     row: BundleRow
     built_in: bool
 
-    def shown(self) -> Bundle:
-        return self.row.file().shown(built_in=self.built_in)
+    def to_bundle(self) -> Bundle:
+        return self.row.file().to_bundle(built_in=self.built_in)
 
 
 class BundleReader:
@@ -48,48 +48,48 @@ class BundleReader:
     def bundle(self, bundle_id: str) -> LocatedBundle:
         """Return a bundle that is not deleted."""
         bundle_id = rules.check_id(bundle_id)
-        placed = self.any_bundle(bundle_id)
-        if placed is None or placed.row.deleted_at is not None:
+        located = self.any_bundle(bundle_id)
+        if located is None or located.row.deleted_at is not None:
             raise store_errors.bundle_not_found(bundle_id)
-        return placed
+        return located
 
     def bundle_for_tool(self, bundle_id: str) -> LocatedBundle:
         """Return the bundle of a tool. A deleted bundle is reported as `bundle_deleted`, not as `not_found`."""
-        placed = self.any_bundle(bundle_id)
-        if placed is not None and placed.row.deleted_at is not None and not self.is_expired(placed.row):
+        located = self.any_bundle(bundle_id)
+        if located is not None and located.row.deleted_at is not None and not self.is_expired(located.row):
             raise store_errors.deleted(bundle_id)
-        if placed is None or placed.row.deleted_at is not None:
+        if located is None or located.row.deleted_at is not None:
             raise store_errors.bundle_not_found(bundle_id)
-        return placed
+        return located
 
     def any_bundle(self, bundle_id: str) -> LocatedBundle | None:
         """Return a bundle, even if it is deleted."""
-        row = self._builtins.read(lambda database: listing.bundle(database, bundle_id))
+        row = self._builtins.read(lambda database: listing.get_bundle(database, bundle_id))
         if row is not None:
             return LocatedBundle(row, built_in=True)
-        row = self._directory.read(lambda database: listing.bundle(database, bundle_id))
-        if changed := self._changed_files(bundle_id, row):
+        row = self._directory.read(lambda database: listing.get_bundle(database, bundle_id))
+        if changed := self._find_changed_files(bundle_id, row):
             self._directory.refresh(changed)
-            row = self._directory.read(lambda database: listing.bundle(database, bundle_id))
+            row = self._directory.read(lambda database: listing.get_bundle(database, bundle_id))
         return LocatedBundle(row, built_in=False) if row else None
 
-    def _changed_files(self, bundle_id: str, row: BundleRow | None) -> list[str]:
+    def _find_changed_files(self, bundle_id: str, row: BundleRow | None) -> list[str]:
         """Return the files that differ from the index, or could not be read before."""
         if row is None:
             ending = f"-{bundle_id}/{BUNDLE_FILE}"
-            return self._directory.read(lambda database: listing.problems_at(database, ending))
-        is_same = read_stamp(self._directory.root / row.folder / BUNDLE_FILE) == row.stamp
-        return [] if is_same else [f"{row.folder}/{BUNDLE_FILE}"]
+            return self._directory.read(lambda database: listing.list_problem_paths(database, ending))
+        is_same = read_stamp(self._directory.root / row.directory / BUNDLE_FILE) == row.stamp
+        return [] if is_same else [f"{row.directory}/{BUNDLE_FILE}"]
 
     def bundle_by_slug(self, slug: str, *, exactly: bool) -> LocatedBundle | None:
         for built_in, read in ((False, self._directory.read), (True, self._builtins.read)):
-            row = read(lambda database: listing.bundle_by_slug(database, slug, exactly=exactly))
+            row = read(lambda database: listing.get_bundle_by_slug(database, slug, exactly=exactly))
             if row is not None:
                 return LocatedBundle(row, built_in)
         return None
 
     def is_expired(self, row: BundleRow) -> bool:
-        """Return whether it was deleted too long ago to be restored."""
+        """Return whether a bundle was deleted too long ago to be restored."""
         return row.deleted_at is not None and row.deleted_at <= self.expiry_limit()
 
     def expiry_limit(self) -> int:
@@ -99,25 +99,25 @@ class BundleReader:
 
     def tool(self, bundle_id: str, slug: str, version: str) -> tuple[LocatedBundle, ToolRow]:
         bundle_id, slug, version = rules.check_id(bundle_id), rules.check_slug(slug), rules.check_version_label(version)
-        placed = self.bundle_for_tool(bundle_id)
+        located = self.bundle_for_tool(bundle_id)
 
-        def look(database: sqlite3.Connection) -> ToolRow | None:
-            return listing.tool(database, bundle_id, slug, version)
+        def find(database: sqlite3.Connection) -> ToolRow | None:
+            return listing.get_tool(database, bundle_id, slug, version)
 
-        row = self._builtins.read(look) if placed.built_in else self._directory.read(look)
-        if not placed.built_in and self._refresh_tool(placed.row.folder, row, tool_file_names(slug, version)):
-            row = self._directory.read(look)
+        row = self._builtins.read(find) if located.built_in else self._directory.read(find)
+        if not located.built_in and self._refresh_tool(located.row.directory, row, tool_file_names(slug, version)):
+            row = self._directory.read(find)
         if row is None:
             raise store_errors.tool_not_found(bundle_id, slug, version)
-        return placed, row
+        return located, row
 
-    def _refresh_tool(self, folder: str, row: ToolRow | None, names: Sequence[str]) -> bool:
+    def _refresh_tool(self, directory: str, row: ToolRow | None, names: Sequence[str]) -> bool:
         """Update the index if the file differs from it, and return whether it did."""
         known = None if row is None else row.stamp
-        looked_at = names if row is None else [row.file]
-        changed = [name for name in looked_at if read_stamp(self._directory.root / folder / name) != known]
+        candidates = names if row is None else [row.file]
+        changed = [name for name in candidates if read_stamp(self._directory.root / directory / name) != known]
         if changed:
-            self._directory.refresh([f"{folder}/{name}" for name in changed])
+            self._directory.refresh([f"{directory}/{name}" for name in changed])
         return bool(changed)
 
     # --- several -----------------------------------------------------------------------------------------------
@@ -127,10 +127,10 @@ class BundleReader:
         yield False, self._directory.read(work)
         yield True, self._builtins.read(work)
 
-    def tools_of(self, placed: LocatedBundle, slug: str | None = None) -> list[StoredTool]:
-        read = self._builtins.read if placed.built_in else self._directory.read
-        rows = read(lambda database: listing.tools_of(database, placed.row.id, slug))
-        return self.shown(rows, built_in=placed.built_in)
+    def list_bundle_tools(self, located: LocatedBundle, slug: str | None = None) -> list[StoredTool]:
+        read = self._builtins.read if located.built_in else self._directory.read
+        rows = read(lambda database: listing.list_bundle_tools(database, located.row.id, slug))
+        return self.to_tools(rows, built_in=located.built_in)
 
     def search(
         self, query: ToolQuery, after: Sequence[int] | None, *, include_disabled: bool, limit: int
@@ -140,22 +140,22 @@ class BundleReader:
         for number, read in enumerate((self._directory.read, self._builtins.read)):
             start = None if after is None else RankedHit(after[0], after[1] + (number > after[2]))
 
-            def look(database: sqlite3.Connection, start: RankedHit | None = start) -> list[tuple[RankedHit, ToolRow]]:
+            def find(database: sqlite3.Connection, start: RankedHit | None = start) -> list[tuple[RankedHit, ToolRow]]:
                 hits = list(islice(ToolFinder(database, query, include_disabled=include_disabled).hits(start), limit))
-                return list(zip(hits, listing.tools_with_keys(database, [hit.key for hit in hits]), strict=True))
+                return list(zip(hits, listing.get_tools(database, [hit.key for hit in hits]), strict=True))
 
-            pairs = read(look)
-            tools = self.shown([row for _, row in pairs], built_in=number == 1)
+            pairs = read(find)
+            tools = self.to_tools([row for _, row in pairs], built_in=number == 1)
             found += [([hit.rank, hit.key, number], tool) for (hit, _), tool in zip(pairs, tools, strict=True)]
-        return sorted(found, key=lambda one: (one[0][0], -one[0][1], one[0][2]))
+        return sorted(found, key=lambda hit: (hit[0][0], -hit[0][1], hit[0][2]))
 
-    def shown(self, rows: Sequence[ToolRow], *, built_in: bool) -> list[StoredTool]:
+    def to_tools(self, rows: Sequence[ToolRow], *, built_in: bool) -> list[StoredTool]:
         usage = self._usage.of(row.id for row in rows) if rows else {}
         return [to_stored_tool(row, usage.get(row.id, StoredToolUsage()), built_in=built_in) for row in rows]
 
 
 def to_stored_tool(row: ToolRow, usage: StoredToolUsage, *, built_in: bool) -> StoredTool:
-    around = {
+    extra = {
         "bundleID": row.bundle,
         "bundleSlug": row.bundle_slug,
         "bundleEnabled": bool(row.bundle_enabled),
@@ -163,4 +163,4 @@ def to_stored_tool(row: ToolRow, usage: StoredToolUsage, *, built_in: bool) -> S
         "callCount": usage.calls,
         "lastCalledAt": usage.last,
     }
-    return shown(row.body, around)
+    return parse_tool(row.body, extra)

@@ -109,7 +109,7 @@ class BundleFile(_File):
         modified = moment if any(getattr(self, name) != value for name, value in sent.items()) else self.modified_at
         return self.model_copy(update={**dict(draft), "modified_at": modified, "soft_deleted_at": None})
 
-    def shown(self, *, built_in: bool) -> Bundle:
+    def to_bundle(self, *, built_in: bool) -> Bundle:
         fields = {name: getattr(self, name) for name in Bundle.model_fields if name != "is_built_in"}
         return Bundle.model_construct(**fields, is_built_in=built_in)
 
@@ -144,8 +144,8 @@ class ToolFile(_File):
         return self
 
 
-def shown(body: str, around: Mapping[str, Any]) -> StoredTool:
-    """Return the tool in this row of the index. `around` are fields from elsewhere: its bundle and its call count."""
+def parse_tool(body: str, extra: Mapping[str, Any]) -> StoredTool:
+    """Return the tool in this row of the index. `extra` are fields from elsewhere: its bundle and its call count."""
     data: JSON = json.loads(body)
     data.pop("schemaVersion")
-    return StoredTool.model_validate({**data, **around})
+    return StoredTool.model_validate({**data, **extra})

@@ -26,9 +26,9 @@ def invalid(message: str, **details: object) -> BundleError:
     return BundleError(message, code="invalid", details=details)
 
 
-def unusable(reason: str, place: Location | None = None) -> BundleError:
+def unavailable(reason: str, location: Location | None = None) -> BundleError:
     message = f"the bundle store is unavailable: {reason}"
-    return BundleError(message, code="busy", location=place, details={})
+    return BundleError(message, code="busy", location=location, details={})
 
 
 def is_id(text: str) -> bool:
@@ -36,11 +36,11 @@ def is_id(text: str) -> bool:
 
 
 def check_id(text: object, what: str = "bundle") -> str:
-    found = text.lower() if isinstance(text, str) else ""
-    if not is_id(found):
-        shown = _quote(text)
-        raise invalid(f"invalid {what} ID {shown}: expected a UUID of version 7, like {EXAMPLE_ID}", value=shown)
-    return found
+    bundle_id = text.lower() if isinstance(text, str) else ""
+    if not is_id(bundle_id):
+        quoted = _quote(text)
+        raise invalid(f"invalid {what} ID {quoted}: expected a UUID of version 7, like {EXAMPLE_ID}", value=quoted)
+    return bundle_id
 
 
 def check_slug(text: object) -> str:
@@ -62,21 +62,21 @@ def slug_problem(text: object) -> str | None:
         return "it must be a string"
     if _PLAIN.fullmatch(text):
         return None
-    return _length_problem(text) or _letter_problem(text, "letters, digits and dashes")
+    return _length_problem(text) or _character_problem(text, "letters, digits and dashes")
 
 
 def version_problem(text: object) -> str | None:
     if not isinstance(text, str):
         return "it must be a string"
     if text in {".", ".."}:
-        return "'.' and '..' are directories; write 1.0"
-    return _length_problem(text) or _letter_problem(text.replace(".", "-"), "letters, digits, dashes and dots")
+        return "'.' and '..' are not allowed, because they are directory names; write 1.0, for example"
+    return _length_problem(text) or _character_problem(text.replace(".", "-"), "letters, digits, dashes and dots")
 
 
 def tags_problem(tags: list[str]) -> str | None:
-    wrong = [tag for tag in tags if not _TAG.fullmatch(tag)]
-    if wrong:
-        return f"invalid tag {_quote(wrong[0])}: expected a letter or _, then up to 63 letters, digits, _ or -"
+    invalid_tags = [tag for tag in tags if not _TAG.fullmatch(tag)]
+    if invalid_tags:
+        return f"invalid tag {_quote(invalid_tags[0])}: expected a letter or _, then up to 63 letters, digits, _ or -"
     if len(tags) > MAX_TAGS:
         return f"too many tags: {len(tags)} (at most {MAX_TAGS})"
     return "duplicate tag" if len(set(tags)) < len(tags) else None
@@ -87,7 +87,7 @@ def display_name_problem(text: str) -> str | None:
         return "it must not be blank"
     if len(text) > MAX_DISPLAY_NAME_LENGTH:
         return f"it has {len(text)} characters (at most {MAX_DISPLAY_NAME_LENGTH})"
-    if not text.isprintable() and any(unicodedata.category(letter) == "Cc" for letter in text):
+    if not text.isprintable() and any(unicodedata.category(character) == "Cc" for character in text):
         return "it must be one line without control characters"
     if escape_invisible(text) != text:
         return f"it contains invisible characters: {escape_invisible(text)!r}"
@@ -111,13 +111,13 @@ def _length_problem(text: str) -> str | None:
     return f"it must have 1 to {MAX_NAME_LENGTH} characters, but has {len(text)}"
 
 
-def _letter_problem(text: str, allowed: str) -> str | None:
-    for letter in text:
-        if find_in_name(letter):
-            return f"{letter!a} is invisible; only {allowed} are allowed"
-        category = unicodedata.category(letter)
-        if letter != "-" and category != "Nd" and not category.startswith("L"):
-            return f"{letter!a} is not allowed; only {allowed} are"
+def _character_problem(text: str, allowed: str) -> str | None:
+    for character in text:
+        if find_in_name(character):
+            return f"{character!a} is invisible; only {allowed} are allowed"
+        category = unicodedata.category(character)
+        if character != "-" and category != "Nd" and not category.startswith("L"):
+            return f"{character!a} is not allowed; only {allowed} are"
     return None
 
 

@@ -28,7 +28,7 @@ from onetool.problem import Problem
 from onetool.registry import Entry, Registry, ToolSource, python_name
 from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT, Schema
-from onetool.stats.tokens import BYTES_A_TOKEN
+from onetool.stats.tokens import BYTES_PER_TOKEN
 from onetool.storage import BundleStorage
 from onetool.util.background_tasks import BackgroundTasks
 
@@ -41,25 +41,25 @@ if TYPE_CHECKING:
     from onetool.search.index import Shelf
 
 BUILT_IN = Path(__file__).with_name("builtin")
-PAGE = 256
+PAGE_SIZE = 256
 SOURCE = "bundle"
-UNREAD = -1
-MAX_RECENT = 1_000  # tools that are cached
+NOT_READ = -1
+MAX_RECENT = 1_000  # cached tools
 MAX_SIMILAR = 20
-LIST_SECONDS = 1.0  # that lists and searches of a server wait for an index that is being built
+LIST_TIMEOUT_SECONDS = 1.0  # how long lists and searches of a server wait for an index that is being built
 
 
-def folder_of(loaded: Loaded) -> Path:
+def bundles_directory(loaded: Loaded) -> Path:
     return placed(loaded.settings.bundles.dir, loaded.folders.data, loaded.folders.home)
 
 
-def store_of(loaded: Loaded) -> "BundleStore":
-    """Return the store that a configuration names. The caller closes it."""
+def open_store(loaded: Loaded) -> "BundleStore":
+    """Return the configured store. The caller closes it."""
     from onetool.bundles.bundle_store import BundleStore
 
     stats_file = loaded.folders.data / "stats" / "stats.db"
-    most = loaded.settings.bundles.max_tools
-    return BundleStore(folder_of(loaded), max_tools=most, builtin=BUILT_IN, stats_file=stats_file)
+    limit = loaded.settings.bundles.max_tools
+    return BundleStore(bundles_directory(loaded), max_tools=limit, builtin=BUILT_IN, stats_file=stats_file)
 
 
 class BundleSource(ToolSource):
@@ -75,35 +75,35 @@ class BundleSource(ToolSource):
         self.held: Mapping[str, Tool] = {}
         self._rates: SharedRateLimiter | None = None
         self._store: BundleStorage | None = None
-        self._made_for: tuple[Path, int] | None = None  # directory and max_tools of the store
+        self._store_options: tuple[Path, int] | None = None  # directory and max_tools of the store
         self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
         self._usable: AbstractSet[str] = frozenset()  # the packs that have tools and are enabled
         self._unusable: dict[str, Problem] = {}  # the other packs, with the reason
-        self.version = UNREAD  # of the store, when it was last read
+        self.version = NOT_READ  # of the store, when it was last read
         self._recent: dict[str, tuple[ToolRow, Tool]] = {}
         self._lock = Lock()
-        self._counted: tuple[int, dict[str, tuple[int, int]]] = (UNREAD, {})
+        self._counted: tuple[int, dict[str, tuple[int, int]]] = (NOT_READ, {})
         self._building: asyncio.Future[None] | None = None
-        self._patience_ends = 0.0
+        self._list_deadline = 0.0
         self.keeps_running = False  # whether this process outlives one command
-        self._retiring = BackgroundTasks()
+        self._closing_stores = BackgroundTasks()
 
     def configure(self, loaded: Loaded, /) -> None:
-        wanted = (folder_of(loaded), loaded.settings.bundles.max_tools)
-        self._loaded, made_for = loaded, self._made_for
-        if wanted == made_for:
+        wanted = (bundles_directory(loaded), loaded.settings.bundles.max_tools)
+        self._loaded, store_options = loaded, self._store_options
+        if wanted == store_options:
             return
-        self._become(UNREAD, {})
-        self._made_for, self._recent, self._building = wanted, {}, None
+        self._apply(NOT_READ, {})
+        self._store_options, self._recent, self._building = wanted, {}, None
         self._rates = SharedRateLimiter(wanted[0] / ".usage" / "rates.db")
         old, self._store = self._store, None
         if old is not None:
-            self._retiring.start(anyio.to_thread.run_sync(old.close))
+            self._closing_stores.start(anyio.to_thread.run_sync(old.close))
 
     @property
     def store(self) -> BundleStorage:
         if self._store is None:
-            self._store = store_of(self._loaded)
+            self._store = open_store(self._loaded)
         return self._store
 
     @property
@@ -112,16 +112,16 @@ class BundleSource(ToolSource):
         return self._building is not None and not self._building.done()
 
     def note_unlisted(self, _context: ToolContext, /) -> str:
-        return "stored tools not listed yet: their index is being built." if self.is_building else ""
+        return "stored tools are not listed yet: their index is being built." if self.is_building else ""
 
     def findings(self) -> list[Problem]:
         """Return the problems of the store and of names in it. Blocks on disk access."""
-        kept = self._store.problems if self._store is not None and not self.is_building else []
-        uncounted = [Problem(self._rates.problem)] if self._rates is not None and self._rates.problem else []
-        return [*kept, *uncounted, *map(Problem, self._collisions())]
+        stored = self._store.problems if self._store is not None and not self.is_building else []
+        rates = [Problem(self._rates.problem)] if self._rates is not None and self._rates.problem else []
+        return [*stored, *rates, *map(Problem, self._find_collisions())]
 
     async def close(self) -> None:
-        await self._retiring.wait()
+        await self._closing_stores.wait()
         if self._store is not None:
             await anyio.to_thread.run_sync(self._store.close)
 
@@ -132,30 +132,30 @@ class BundleSource(ToolSource):
 
         A missing index is built in a thread. A call that names a pack waits for it; a list waits for a limited time.
         """
-        is_ready, is_wanted = await anyio.to_thread.run_sync(self._look, words)
+        is_ready, is_wanted = await anyio.to_thread.run_sync(self._read_packs, words)
         if not is_ready and is_wanted:
-            patience = self._patience() if words is None and self.keeps_running else None
-            await asyncio.wait((self._build(),), timeout=patience)
+            timeout = self._list_timeout() if words is None and self.keeps_running else None
+            await asyncio.wait((self._start_building(),), timeout=timeout)
             if not self.is_building:
-                await anyio.to_thread.run_sync(self._look, words)
+                await anyio.to_thread.run_sync(self._read_packs, words)
 
-    def _look(self, words: Collection[str] | None) -> tuple[bool, bool]:
+    def _read_packs(self, words: Collection[str] | None) -> tuple[bool, bool]:
         """Return whether the index exists, and whether to wait for it if not: most words are variables, not packs."""
-        store, made_for = self.store, self._made_for
+        store, store_options = self.store, self._store_options
         if not store.is_indexed:
             return False, words is None or store.may_have(words)
         if (version := store.version()) != self.version:
             packs = {python_name(pack.slug): pack for pack in reversed(store.packs())}
             with self._lock:
-                if made_for == self._made_for:
-                    self._become(version, packs)
+                if store_options == self._store_options:
+                    self._apply(version, packs)
         return True, True
 
-    def _become(self, version: int, packs: "Mapping[str, StoredPack]") -> None:
+    def _apply(self, version: int, packs: "Mapping[str, StoredPack]") -> None:
         unusable: dict[str, Problem] = {}
         for name, pack in packs.items():  # the slug, and the name in code
             if not pack.enabled:
-                unusable |= dict.fromkeys((pack.slug, name), Problem(_switched_off(pack.slug)))
+                unusable |= dict.fromkeys((pack.slug, name), Problem(_bundle_disabled_reason(pack.slug)))
             elif pack.is_empty:
                 unusable |= dict.fromkeys((pack.slug, name), Problem(f"bundle {pack.slug} has no tools"))
         if packs != self.packs:
@@ -165,12 +165,12 @@ class BundleSource(ToolSource):
     def problems(self) -> Mapping[str, Problem]:
         return self._unusable
 
-    def _build(self) -> "asyncio.Future[None]":
+    def _start_building(self) -> "asyncio.Future[None]":
         """Start building the index, or waiting for the process that builds it, in a daemon thread."""
         if self._building is None or self._building.done():
             loop = asyncio.get_running_loop()
             building = self._building = loop.create_future()
-            self._patience_ends = loop.time() + LIST_SECONDS
+            self._list_deadline = loop.time() + LIST_TIMEOUT_SECONDS
 
             def build(store: BundleStorage) -> None:
                 gc.freeze()  # building triggers many garbage collections, which must not scan all live objects
@@ -182,9 +182,9 @@ class BundleSource(ToolSource):
             Thread(target=build, args=[self.store], name="onetool-index", daemon=True).start()
         return self._building
 
-    def _patience(self) -> float:
+    def _list_timeout(self) -> float:
         now = asyncio.get_running_loop().time()
-        return LIST_SECONDS if not self.is_building else max(0.0, self._patience_ends - now)
+        return LIST_TIMEOUT_SECONDS if not self.is_building else max(0.0, self._list_deadline - now)
 
     @property
     def pack_names(self) -> AbstractSet[str]:
@@ -202,10 +202,10 @@ class BundleSource(ToolSource):
         stored = self.packs.get(pack)
         return 0 if stored is None else self._counted[1].get(stored.id, (0, 0))[enabled]
 
-    def all_bundles(self) -> "list[Bundle]":
+    def list_bundles(self) -> "list[Bundle]":
         bundles, token = [], None
         while True:
-            page = self.store.list_bundles(include_disabled=True, size=PAGE, token=token)
+            page = self.store.list_bundles(include_disabled=True, size=PAGE_SIZE, token=token)
             bundles += page.items
             token = page.next_token
             if token is None:
@@ -213,21 +213,21 @@ class BundleSource(ToolSource):
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
-    def find(self, name: str, *, even_off: bool = False) -> Tool | None:
+    def find(self, name: str, *, include_disabled: bool = False) -> Tool | None:
         """Return the current tool with this name, or this name and version. Blocks on disk access.
 
-        Tools of a disabled bundle are found only by name and version, unless `even_off` is set.
+        Tools of a disabled bundle are found only by name and version, unless `include_disabled` is set.
         """
-        plain, at, version = name.partition("@")
-        if (split := _slugs(plain)) is None or self.is_building:
+        base, at, version = name.partition("@")
+        if (slugs := _parse_slugs(base)) is None or self.is_building:
             return None
-        key = ".".join(split) + at + version
-        row, built_in = self.store.find_tool(*split, version if at else None)
+        key = ".".join(slugs) + at + version
+        row, built_in = self.store.find_tool(*slugs, version if at else None)
         with self._lock:
             known = self._recent.pop(key, None)
-            if row is None or not (row.bundle_enabled or at or even_off):
+            if row is None or not (row.bundle_enabled or at or include_disabled):
                 return None
-            tool = known[1] if known is not None and known[0] == row else self._tool(row, key, built_in=built_in)
+            tool = known[1] if known is not None and known[0] == row else self._make_tool(row, key, built_in=built_in)
             self._recent[key] = row, tool
             while len(self._recent) > MAX_RECENT:
                 del self._recent[next(iter(self._recent))]
@@ -235,16 +235,16 @@ class BundleSource(ToolSource):
 
     def peek(self, name: str) -> Tool | None:
         """Return the tool as it was last used, if it is cached."""
-        plain, at, version = name.partition("@")
-        split = _slugs(plain)
-        known = self._recent.get(".".join(split) + at + version) if split else None
+        base, at, version = name.partition("@")
+        slugs = _parse_slugs(base)
+        known = self._recent.get(".".join(slugs) + at + version) if slugs else None
         return known[1] if known is not None else None
 
     def words(self, pack: str) -> AbstractSet[str]:
         stored = self.packs.get(pack)
         start = f"{stored.slug}." if stored is not None else "."
-        recent = [each for each in list(self._recent) if each.startswith(start) and "@" not in each]
-        return {python_name(each.removeprefix(start)) for each in recent}
+        recent = [name for name in list(self._recent) if name.startswith(start) and "@" not in name]
+        return {python_name(name.removeprefix(start)) for name in recent}
 
     def entries(
         self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
@@ -258,27 +258,27 @@ class BundleSource(ToolSource):
         after: str = "",
         *,
         described: bool = False,
-        off: bool = False,
+        include_disabled: bool = False,
         at_once: int | None = None,
     ) -> "Iterator[NameRow]":
         """Yield the tools that can be called by name, ordered by name. Blocks on disk access.
 
-        With `off`, tools of disabled bundles are included.
+        With `include_disabled`, tools of disabled bundles are included.
         """
-        chosen = self.packs.values() if pack is None else filter(None, [self.packs.get(pack)])
-        wanted = [each for each in chosen if not each.is_empty and (off or each.enabled)]
-        for start, each in sorted((f"{each.slug}.", each) for each in wanted):
+        packs = self.packs.values() if pack is None else filter(None, [self.packs.get(pack)])
+        listed = [stored for stored in packs if not stored.is_empty and (include_disabled or stored.enabled)]
+        for start, stored in sorted((f"{stored.slug}.", stored) for stored in listed):
             if start < after and not after.startswith(start):
                 continue
-            place = after.removeprefix(start) if after.startswith(start) else ""
-            while page := self.store.list_names(each, place, at_once, described=described):
+            last = after.removeprefix(start) if after.startswith(start) else ""
+            while page := self.store.list_names(stored, last, at_once, described=described):
                 yield from page
-                place = page[-1].name.partition(".")[2]
+                last = page[-1].name.partition(".")[2]
 
     def definition_tokens(self) -> Iterator[tuple[str, int]]:
         """Yield the approximate number of tokens of each definition. Blocks on disk access."""
         for pack in self.packs.values():
-            yield from ((name, -(-size // BYTES_A_TOKEN)) for name, size in self.store.definition_sizes(pack))
+            yield from ((name, -(-size // BYTES_PER_TOKEN)) for name, size in self.store.definition_sizes(pack))
 
     def shelves(self) -> "list[Shelf]":
         """Return the search indexes of stored tools. Blocks on disk access."""
@@ -293,17 +293,17 @@ class BundleSource(ToolSource):
         """Return the name by which this version is called."""
         return f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
 
-    def shown(self, stored: "StoredTool") -> "StoredTool":
+    def apply_state(self, stored: "StoredTool") -> "StoredTool":
         """Return the tool with its current state: it is disabled while its Python function is missing."""
         function = stored.python_impl.function if stored.python_impl else None
         if function is None or self._registry.get(function) is not None:
             return stored
-        return stored.disabled(_missing(function))
+        return stored.as_disabled(_missing_function_reason(function))
 
-    def _collisions(self) -> Iterator[str]:
+    def _find_collisions(self) -> Iterator[str]:
         """Yield a problem for each stored tool whose name in code refers to another tool."""
-        others = (each for each in self._registry if python_name(each.pack) in self._usable)
-        for holder, tool in ((each.name, self.find(python_name(each.name))) for each in others):
+        others = (other for other in self._registry if python_name(other.pack) in self._usable)
+        for holder, tool in ((other.name, self.find(python_name(other.name))) for other in others):
             if tool is not None:
                 other = f"{tool.name}@version" if holder == tool.name else tool.name
                 yield (
@@ -313,7 +313,7 @@ class BundleSource(ToolSource):
 
     # --- one tool ---------------------------------------------------------------------------------------------------
 
-    def _tool(self, row: "ToolRow", key: str, *, built_in: bool) -> Tool:
+    def _make_tool(self, row: "ToolRow", key: str, *, built_in: bool) -> Tool:
         from onetool.bundles.reader import to_stored_tool
         from onetool.bundles.search_text import has_valid_structure
         from onetool.bundles.usage import StoredToolUsage
@@ -321,10 +321,12 @@ class BundleSource(ToolSource):
         stored = to_stored_tool(row, StoredToolUsage(), built_in=built_in)
         name = f"{stored.bundle_slug}.{stored.slug}"
         is_readable = has_valid_structure(stored.arg_schema)
-        reason = _why_off(stored) or ("" if is_readable else "the argSchema in its file is not a valid JSON Schema")
+        reason = _disabled_reason(stored) or (
+            "" if is_readable else "the argSchema in its file is not a valid JSON Schema"
+        )
         return Tool(
             name=name,
-            backend=self._backend(stored),
+            backend=self._make_backend(stored),
             input=Schema(lambda: clean_schema(stored.arg_schema if is_readable else ANY_OBJECT)),
             output=Schema.from_json(stored.output_schema) if stored.output_schema is not None else None,
             description=clean(stored.description or stored.display_name),
@@ -337,39 +339,39 @@ class BundleSource(ToolSource):
             refresh=partial(anyio.to_thread.run_sync, self.find, key),
         )
 
-    def _backend(self, stored: "StoredTool") -> Backend:
+    def _make_backend(self, stored: "StoredTool") -> Backend:
         if stored.python_impl is not None:
-            return _Function(stored.python_impl.function)
-        return _Late(lambda: self._http(stored))
+            return _FunctionBackend(stored.python_impl.function)
+        return _LazyBackend(lambda: self._make_http_backend(stored))
 
-    def _http(self, stored: "StoredTool") -> "HttpBackend":
+    def _make_http_backend(self, stored: "StoredTool") -> "HttpBackend":
         from onetool.backends.http import HttpBackend
 
         return HttpBackend(
-            _impl_of(stored),
+            _validate_impl(stored),
             self._net,
             lambda: self._loaded.settings.http,
-            self._secret,
+            self._get_secret,
             rate_limiter=self._rates,
             identity=stored.id,
         )
 
-    def _secret(self, name: str) -> str | None:
+    def _get_secret(self, name: str) -> str | None:
         return self._loaded.secrets.get(name)
 
 
-def _slugs(name: str) -> tuple[str, str] | None:
+def _parse_slugs(name: str) -> tuple[str, str] | None:
     """Return the slugs for a tool name, or for its name in code: slugs have hyphens, but no underscores."""
     slug, dot, tool = name.replace("_", "-").partition(".")
     stored = f"{slug}{dot}{tool}"
     return (slug, tool) if tool and "." not in tool and name in {stored, python_name(stored)} else None
 
 
-def _switched_off(slug: str) -> str:
-    return f"bundle {slug} is disabled; {_switched_on_by(slug)}"
+def _bundle_disabled_reason(slug: str) -> str:
+    return f"bundle {slug} is disabled; {_enable_hint(slug)}"
 
 
-class _Late:
+class _LazyBackend:
     """A backend that is created at the first call: most tools of a large bundle are never called."""
 
     def __init__(self, make: Callable[[], Backend]) -> None:
@@ -382,7 +384,7 @@ class _Late:
         return await self._made.invoke(tool, args, context)
 
 
-class _Function:
+class _FunctionBackend:
     """The backend of a stored tool that calls a registered function, which needs its own permissions."""
 
     def __init__(self, function: str) -> None:
@@ -391,11 +393,11 @@ class _Function:
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         result: Result = await context.bus.call_tool(self._function, args, context)
         if isinstance(result.error, ToolNotFound) and context.bus.registry.get(self._function) is None:
-            raise ToolError(f"{tool.name} is disabled: {_missing(self._function)}")
+            raise ToolError(f"{tool.name} is disabled: {_missing_function_reason(self._function)}")
         return result
 
 
-def _impl_of(stored: "StoredTool") -> "HttpImpl":
+def _validate_impl(stored: "StoredTool") -> "HttpImpl":
     """Return the validated implementation: the file may have been edited since it was stored."""
     from pydantic import ValidationError
 
@@ -408,23 +410,23 @@ def _impl_of(stored: "StoredTool") -> "HttpImpl":
         impl = HttpImpl.model_validate(stored.http_impl)
     except ValidationError as error:
         problems = to_bundle_error(error).fields["details"]["problems"]
-        wrong = "; ".join(f"{one['field']}: {one['problem']}" for one in problems)
-        raise ToolError(f"invalid httpImpl in the file of {name}: {wrong}") from None
+        reason = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems)
+        raise ToolError(f"invalid httpImpl in the file of {name}: {reason}") from None
     if problem := find_placeholder_problem(impl, stored.arg_schema):
         raise ToolError(f"invalid httpImpl in the file of {name}: {problem}")
     return impl
 
 
-def _why_off(stored: "StoredTool") -> str:
+def _disabled_reason(stored: "StoredTool") -> str:
     if not stored.bundle_enabled:
-        return _switched_off(stored.bundle_slug)
+        return _bundle_disabled_reason(stored.bundle_slug)
     name = f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
-    return "" if stored.is_enabled else f"it is disabled; {_switched_on_by(name)}"
+    return "" if stored.is_enabled else f"it is disabled; {_enable_hint(name)}"
 
 
-def _switched_on_by(name: str) -> str:
+def _enable_hint(name: str) -> str:
     return f"a user can enable it with `onetool bundles enable {name}`"
 
 
-def _missing(function: str) -> str:
+def _missing_function_reason(function: str) -> str:
     return f"its function {function} does not exist; it works again when the function is registered"

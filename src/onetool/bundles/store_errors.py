@@ -55,12 +55,12 @@ def unreadable_file(path: str) -> BundleError:
     return BundleError(message, code="duplicate", details={"file": path})
 
 
-def too_many(held: int, most: int) -> BundleError:
-    message = f"too many tools: the store holds {held}, and bundles.maxTools allows {most}"
-    return BundleError(message, code="too_large", details={"tools": held, "max_tools": most})
+def too_many_tools(stored: int, limit: int) -> BundleError:
+    message = f"too many tools: the store holds {stored}, and bundles.maxTools allows {limit}"
+    return BundleError(message, code="too_large", details={"tools": stored, "max_tools": limit})
 
 
-# --- what is sent --------------------------------------------------------------------------------------------------
+# --- validation --------------------------------------------------------------------------------------------------
 
 
 def check_pair(number: int, slug: str, version: str) -> tuple[str, str]:

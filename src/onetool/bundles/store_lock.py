@@ -20,7 +20,7 @@ from onetool.util.locks import try_lock
 
 LOCK_TIMEOUT_SECONDS: Final = 30.0
 NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
-SHORT_PAUSE, LONG_PAUSE, LONG_WAIT = 0.0005, 0.01, 1.0  # seconds
+SHORT_PAUSE_SECONDS, LONG_PAUSE_SECONDS, LONG_WAIT_SECONDS = 0.0005, 0.01, 1.0
 
 
 class WriteJournal:
@@ -45,7 +45,7 @@ class WriteJournal:
         if not self.is_unknown:
             self._write(json.dumps(self.paths).encode())
 
-    def done(self) -> None:
+    def finish(self) -> None:
         self.paths, self.is_unknown = [], False
         if os.fstat(self._descriptor).st_size:
             os.ftruncate(self._descriptor, 0)
@@ -88,15 +88,15 @@ class StoreLock:
         while True:
             with self._open() as descriptor:
                 self._wait(descriptor, started)
-                if self._is_still_the_file(descriptor):
+                if self._is_current(descriptor):
                     yield WriteJournal(descriptor)
                     return
 
     @contextmanager
     def try_hold(self) -> Iterator[WriteJournal | None]:
         with self._open() as descriptor:
-            got = try_lock(descriptor) and self._is_still_the_file(descriptor)
-            yield WriteJournal(descriptor) if got else None
+            is_held = try_lock(descriptor) and self._is_current(descriptor)
+            yield WriteJournal(descriptor) if is_held else None
 
     @property
     def has_journal(self) -> bool:
@@ -120,16 +120,16 @@ class StoreLock:
             waited = time.monotonic() - started
             if waited > LOCK_TIMEOUT_SECONDS:
                 raise self._busy_error()
-            time.sleep(SHORT_PAUSE if waited < LONG_WAIT else LONG_PAUSE)
+            time.sleep(SHORT_PAUSE_SECONDS if waited < LONG_WAIT_SECONDS else LONG_PAUSE_SECONDS)
 
-    def _is_still_the_file(self, descriptor: int) -> bool:
-        """Return whether the locked file still exists: a lock on a deleted file excludes nobody."""
+    def _is_current(self, descriptor: int) -> bool:
+        """Return whether the locked file still exists: a lock on a deleted file is useless."""
         try:
             return os.path.samestat(os.fstat(descriptor), self._file.stat())
         except OSError:
             return False
 
     def _busy_error(self) -> BundleError:
-        waited = f"{LOCK_TIMEOUT_SECONDS:g} s"
-        message = f"another process has locked the bundle store for {waited} ({self._file}); try again, or end it"
+        duration = f"{LOCK_TIMEOUT_SECONDS:g} s"
+        message = f"another process has locked the bundle store for {duration} ({self._file}); try again, or stop it"
         return BundleError(message, code="busy", details={})

@@ -1,7 +1,7 @@
 """Synchronization of the index with the files of the store: a full build, or an update for changed files.
 
 The files are authoritative. A file that cannot be read is recorded as a problem and left unchanged. Everything except
-`differences` requires the lock of the store.
+`find_differences` requires the lock of the store.
 """
 
 import os
@@ -32,7 +32,7 @@ from onetool.problem import Problem, storage_problem
 if TYPE_CHECKING:
     from onetool.bundles.bundle_storage import MemoryIndex
 
-OUR_FILES: Final = {"builtins.json"}  # next to the directories of bundles
+STORE_FILES: Final = {"builtins.json"}  # next to the directories of bundles
 
 
 class IndexSync:
@@ -57,98 +57,98 @@ class IndexSync:
             for path in sorted(paths, key=lambda path: (not path.endswith(f"/{BUNDLE_FILE}"), path)):  # bundles first
                 self._sync(database, path)
 
-    def differences(self, closing: Event) -> list[str]:
+    def find_differences(self, closing: Event) -> list[str]:
         """Return the files whose time or size differs between the index and the disk."""
         with self._index.reading() as database:
             found = [path for (path,) in database.execute("select path from problems")]
-            gone = dict(database.execute("select folder, id from bundles").fetchall())
-            for name in _list_visible(self._root) - OUR_FILES:
+            missing = dict(database.execute("select folder, id from bundles").fetchall())
+            for name in _list_visible(self._root) - STORE_FILES:
                 if closing.is_set():
                     return []
                 if is_directory(self._root / name):
-                    gone.pop(name, None)
-                    found += self._differences_in(database, name)
+                    missing.pop(name, None)
+                    found += self._find_differences_in(database, name)
                 else:
                     found.append(name)
-            return found + [f"{folder}/{BUNDLE_FILE}" for folder in gone]
+            return found + [f"{directory}/{BUNDLE_FILE}" for directory in missing]
 
-    # --- one folder --------------------------------------------------------------------------------------------
+    # --- one directory --------------------------------------------------------------------------------------------
 
-    def _differences_in(self, database: sqlite3.Connection, folder: str) -> Iterator[str]:
-        known = _read_known_stamps(database, folder)
+    def _find_differences_in(self, database: sqlite3.Connection, directory: str) -> Iterator[str]:
+        known = _read_known_stamps(database, directory)
         if not known:
-            yield f"{folder}/{BUNDLE_FILE}"
-        for name, stamp in _read_stamps(self._root / folder):
+            yield f"{directory}/{BUNDLE_FILE}"
+        for name, stamp in _read_stamps(self._root / directory):
             if known.pop(name, None) != stamp:
-                yield f"{folder}/{name}"
-        yield from (f"{folder}/{name}" for name in known)
+                yield f"{directory}/{name}"
+        yield from (f"{directory}/{name}" for name in known)
 
     def _sync(self, database: sqlite3.Connection, path: str) -> None:
-        folder, _, name = path.partition("/")
-        written = path.encode("utf-8", "backslashreplace").decode()
+        directory, _, name = path.partition("/")
+        printable = path.encode("utf-8", "backslashreplace").decode()
         try:
-            if not name or written != path:
+            if not name or printable != path:
                 self._report_foreign_file(path)
             elif name == BUNDLE_FILE:
-                self._sync_bundle(database, folder)
+                self._sync_bundle(database, directory)
             else:
-                self._sync_tool(database, folder, name)
+                self._sync_tool(database, directory, name)
         except Unreadable as problem:
-            _record_problem(database, written, problem)
+            _record_problem(database, printable, problem)
         else:
             database.execute("delete from problems where path = ?", (path,))
 
     def _report_foreign_file(self, path: str) -> None:
         """Report a file next to the directories of bundles, or with a name that is not UTF-8."""
-        if path not in OUR_FILES and os.path.lexists(self._root / path):
+        if path not in STORE_FILES and os.path.lexists(self._root / path):
             raise Unreadable("is not a file of the store")
 
     # --- a bundle ----------------------------------------------------------------------------------------------
 
-    def _sync_bundle(self, database: sqlite3.Connection, folder: str) -> None:
-        known = database.execute("select id, mtime, size from bundles where folder = ?", (folder,)).fetchone()
+    def _sync_bundle(self, database: sqlite3.Connection, directory: str) -> None:
+        known = database.execute("select id, mtime, size from bundles where folder = ?", (directory,)).fetchone()
         try:
-            file, stamp = self._read_bundle_file(folder)
+            file, stamp = self._read_bundle_file(directory)
             if known and Stamp(*known[1:]) == stamp:
                 return
-            _check_bundle(database, folder, file)
+            _check_bundle(database, directory, file)
         except (FileNotFoundError, Unreadable) as error:
             if known:
                 drop_bundle(database, known[0])
             if isinstance(error, Unreadable):
                 raise
-            if _list_visible(self._root / folder):
+            if _list_visible(self._root / directory):
                 raise Unreadable("is missing, so the directory is not a bundle") from None
-            span = f"{folder}/", f"{folder}0"  # "0" follows "/" in ASCII
+            span = f"{directory}/", f"{directory}0"  # "0" follows "/" in ASCII
             database.execute("delete from problems where path >= ? and path < ?", span)
             return  # it is empty: it was being created or deleted
         names = bundle_names(database, known[0]) if known else None
-        write_bundle(database, folder, file, stamp)
+        write_bundle(database, directory, file, stamp)
         if known and names != bundle_names(database, file.id):
             rewrite_texts(database, file.id)
         if not known:
-            for name in sorted(_list_visible(self._root / folder) - {BUNDLE_FILE}):
-                self._sync(database, f"{folder}/{name}")
+            for name in sorted(_list_visible(self._root / directory) - {BUNDLE_FILE}):
+                self._sync(database, f"{directory}/{name}")
 
-    def _read_bundle_file(self, folder: str) -> tuple[BundleFile, Stamp]:
-        if parse_id(folder) is None or (self._root / folder).is_symlink():
+    def _read_bundle_file(self, directory: str) -> tuple[BundleFile, Stamp]:
+        if parse_id(directory) is None or (self._root / directory).is_symlink():
             raise Unreadable("is not in a bundle directory, whose name ends with - and the bundle ID")
-        content, stamp = filesystem.read(self._root / folder / BUNDLE_FILE)
+        content, stamp = filesystem.read(self._root / directory / BUNDLE_FILE)
         file = BundleFile.read(content)
-        if file.id != parse_id(folder):
+        if file.id != parse_id(directory):
             raise Unreadable(f"has the ID {file.id}, but the name of its directory has another")
         return file, stamp
 
     # --- a tool ------------------------------------------------------------------------------------------------
 
-    def _sync_tool(self, database: sqlite3.Connection, folder: str, name: str) -> None:
-        bundle = database.execute("select id from bundles where folder = ?", (folder,)).fetchone()
+    def _sync_tool(self, database: sqlite3.Connection, directory: str, name: str) -> None:
+        bundle = database.execute("select id from bundles where folder = ?", (directory,)).fetchone()
         if bundle is None:  # the problem of the bundle is reported already
             return
         row = "select key, mtime, size from tools where bundle = ? and file = ?"
         known = database.execute(row, (bundle[0], name)).fetchone()
         try:
-            content, stamp = filesystem.read(self._root / folder / name)
+            content, stamp = filesystem.read(self._root / directory / name)
             if known and Stamp(*known[1:]) == stamp:
                 return
             file = _parse_tool_file(name, content)
@@ -175,12 +175,12 @@ def _parse_tool_file(name: str, content: bytes) -> ToolFile:
     return file
 
 
-def _check_bundle(database: sqlite3.Connection, folder: str, file: BundleFile) -> None:
+def _check_bundle(database: sqlite3.Connection, directory: str, file: BundleFile) -> None:
     others = "select folder from bundles where id = ? and folder <> ?"
-    for (other,) in database.execute(others, (file.id, folder)):
+    for (other,) in database.execute(others, (file.id, directory)):
         raise Unreadable(f"has the same ID as {other}")
     others = "select folder from bundles where slug = ? and folder <> ? and deleted_at is null"
-    for (other,) in database.execute(others, (file.slug, folder)):
+    for (other,) in database.execute(others, (file.slug, directory)):
         if file.soft_deleted_at is None:
             raise Unreadable(f"has the slug {file.slug!r}, which {other} also has; change one of them")
 
@@ -193,8 +193,8 @@ def _check_tool(database: sqlite3.Connection, bundle: str, file: ToolFile) -> No
         raise Unreadable(f"has the same ID as {other}; give it another UUID of version 7")
 
 
-def _read_known_stamps(database: sqlite3.Connection, folder: str) -> dict[str, Stamp]:
-    bundle = database.execute("select id, mtime, size from bundles where folder = ?", (folder,)).fetchone()
+def _read_known_stamps(database: sqlite3.Connection, directory: str) -> dict[str, Stamp]:
+    bundle = database.execute("select id, mtime, size from bundles where folder = ?", (directory,)).fetchone()
     if bundle is None:
         return {}
     rows = database.execute("select file, mtime, size from tools where bundle = ?", (bundle[0],))
@@ -212,8 +212,8 @@ def list_problems(database: sqlite3.Connection, root: Path) -> list[Problem]:
     found = []
     for path, reason, hint in database.execute("select path, reason, hint from problems order by path"):
         file = root / path
-        away = f"fix it, or move it away: `mv {quote(str(file))} ~`"
-        found.append(storage_problem(f"{file}: {reason}", file, hint or away))
+        default_hint = f"fix it, or move it away: `mv {quote(str(file))} ~`"
+        found.append(storage_problem(f"{file}: {reason}", file, hint or default_hint))
     return found
 
 
@@ -222,16 +222,16 @@ def is_directory(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _list_visible(folder: Path) -> set[str]:
+def _list_visible(directory: Path) -> set[str]:
     """Return the names in a directory, without hidden files: those of the system and of the store itself."""
     try:
-        return {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
+        return {entry.name for entry in directory.iterdir() if not entry.name.startswith(".")}
     except OSError:
         return set()
 
 
-def _read_stamps(folder: Path) -> Iterator[tuple[str, Stamp]]:
-    with suppress(OSError), os.scandir(folder) as entries:
+def _read_stamps(directory: Path) -> Iterator[tuple[str, Stamp]]:
+    with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if not entry.name.startswith("."):
                 with suppress(OSError):

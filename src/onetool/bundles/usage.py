@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from onetool.bundles.model import timestamp
 from onetool.errors import ToolError
-from onetool.stats.record import Damaged, opened, read_version
+from onetool.stats.record import Damaged, open_database, read_version
 
 QUERY: Final = "SELECT calls, last FROM usage WHERE tool = ?"
 
@@ -29,7 +29,7 @@ class UsageCounts:
         if not self._file.exists():
             return {}
         try:
-            with opened(self._file) as database:
+            with open_database(self._file) as database:
                 if read_version(database, self._file) <= 1:  # the next process that records a call migrates it
                     return {}
                 rows = ((tool_id, database.execute(QUERY, (tool_id,)).fetchone()) for tool_id in tool_ids)

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from onetool.bundles import store_errors
 from onetool.bundles.bundle_storage import BundleDirectory
-from onetool.bundles.filenames import BUNDLE_FILE, folders, parse_id, tool_file_names
+from onetool.bundles.filenames import BUNDLE_FILE, directory_names, parse_id, tool_file_names
 from onetool.bundles.filesystem import NewFile, sync_directory
-from onetool.bundles.listing import BundleRow, bundle
+from onetool.bundles.listing import BundleRow, get_bundle
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.store_lock import WriteJournal
 from onetool.bundles.sync import is_directory
@@ -42,19 +42,19 @@ class BundleWriter:
     def drop(self, files: Sequence[NewFile]) -> None:
         self._directory.scratch.drop(files)
 
-    def sync_directories(self, *folders: str) -> None:
+    def sync_directories(self, *directories: str) -> None:
         """Sync these directories; `.` is the root of the store."""
-        for folder in folders:
-            sync_directory(self._directory.root / folder)
+        for directory in directories:
+            sync_directory(self._directory.root / directory)
 
     # --- tools -------------------------------------------------------------------------------------------------
 
     def add_tools(
-        self, journal: WriteJournal, folder: str, files: Sequence[ToolFile], written: Sequence[NewFile]
+        self, journal: WriteJournal, directory: str, files: Sequence[ToolFile], written: Sequence[NewFile]
     ) -> None:
-        self._reject_link(folder)
+        self._reject_link(directory)
         names = [tool_file_names(file.slug, file.version) for file in files]
-        paths = [f"{folder}/{name}" for several in names for name in several]
+        paths = [f"{directory}/{name}" for several in names for name in several]
         for path in paths:
             if os.path.lexists(self._directory.root / path):
                 raise store_errors.unreadable_file(path)
@@ -62,11 +62,11 @@ class BundleWriter:
         moved: list[str] = []
         try:
             for new, several in zip(written, names, strict=True):
-                moved.append(new.move(self._directory.root / folder, several))
+                moved.append(new.move(self._directory.root / directory, several))
         except OSError:
             for name in moved:
                 with suppress(OSError):
-                    (self._directory.root / folder / name).unlink()
+                    (self._directory.root / directory / name).unlink()
             raise
         finally:
             self._directory.sync(journal, paths)
@@ -91,11 +91,11 @@ class BundleWriter:
 
     # --- bundles -----------------------------------------------------------------------------------------------
 
-    def folder_of(self, journal: WriteJournal, bundle_id: str) -> str | None:
+    def find_directory(self, journal: WriteJournal, bundle_id: str) -> str | None:
         """Return the directory of a bundle, even of one that was just added by hand."""
         known = self._row(bundle_id)
         if known is not None:
-            return known.folder
+            return known.directory
         for place in self._directory.root.iterdir():
             if parse_id(place.name) == bundle_id:
                 if not is_directory(place):
@@ -106,12 +106,12 @@ class BundleWriter:
                 return place.name
         return None
 
-    def put_bundle(self, journal: WriteJournal, folder: str | None, file: BundleFile) -> str:
+    def put_bundle(self, journal: WriteJournal, directory: str | None, file: BundleFile) -> str:
         """Write a bundle and return its directory, which is created if necessary."""
-        if folder:
-            self._reject_link(folder)
+        if directory:
+            self._reject_link(directory)
         new = self._directory.new_file(file.text())
-        names = (folder,) if folder else folders(file.slug, file.id)
+        names = (directory,) if directory else directory_names(file.slug, file.id)
         paths = [f"{name}/{BUNDLE_FILE}" for name in names]
         journal.begin(paths)
         try:
@@ -132,23 +132,23 @@ class BundleWriter:
         (self._directory.root / last).mkdir(mode=0o700, exist_ok=True)
         return last
 
-    def remove_bundle(self, journal: WriteJournal, folder: str) -> None:
+    def remove_bundle(self, journal: WriteJournal, directory: str) -> None:
         """Remove a bundle, unless its directory contains other files."""
-        place = self._directory.root / folder
+        place = self._directory.root / directory
         if [entry.name for entry in place.iterdir()] != [BUNDLE_FILE]:
             return
-        journal.begin([f"{folder}/{BUNDLE_FILE}"])
+        journal.begin([f"{directory}/{BUNDLE_FILE}"])
         try:
             (place / BUNDLE_FILE).unlink()
             with suppress(OSError):  # another file was just added
                 place.rmdir()
         finally:
-            self._directory.sync(journal, [f"{folder}/{BUNDLE_FILE}"])
+            self._directory.sync(journal, [f"{directory}/{BUNDLE_FILE}"])
 
-    def _reject_link(self, folder: str) -> None:
+    def _reject_link(self, directory: str) -> None:
         """Reject a symbolic link, which may just have replaced the directory."""
-        if (self._directory.root / folder).is_symlink():
-            raise store_errors.unreadable_file(folder)
+        if (self._directory.root / directory).is_symlink():
+            raise store_errors.unreadable_file(directory)
 
     def _row(self, bundle_id: str) -> BundleRow | None:
-        return self._directory.read(lambda database: bundle(database, bundle_id))
+        return self._directory.read(lambda database: get_bundle(database, bundle_id))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import anyio
 
 from onetool.errors import BudgetExceeded
-from onetool.stats.tokens import tokens_of
+from onetool.stats.tokens import count_tokens
 
 Kind = Literal["time_seconds", "calls", "tokens", "cost"]
 KINDS: tuple[Kind, ...] = ("time_seconds", "calls", "tokens", "cost")
@@ -47,11 +47,11 @@ class BudgetGuard:
         *,
         agent: str = "default",
         warn: Callable[[str], None] | None = None,
-        tokens_of: Callable[[Any], int] = tokens_of,
+        count_tokens: Callable[[Any], int] = count_tokens,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits, self.agent = limits, agent
-        self._warn, self._tokens_of, self._clock = warn, tokens_of, clock
+        self._warn, self._count_tokens, self._clock = warn, count_tokens, clock
         self._spent: dict[Kind, float] = dict.fromkeys(KINDS, 0)
         self._warned: set[Kind] = set()
         self._running: set[anyio.CancelScope] = set()
@@ -87,7 +87,7 @@ class BudgetGuard:
             self._charge("cost", cost)
         if scope.cancelled_caught:
             raise self._budget_error("time_seconds", "and the call was cancelled")
-        self._charge("tokens", self._tokens_of(value) if self.limits.tokens is not None else 0)
+        self._charge("tokens", self._count_tokens(value) if self.limits.tokens is not None else 0)
         for kind in ("tokens", "cost"):
             limit = getattr(self.limits, kind)
             if limit is not None and self._spent[kind] > limit:

@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
-from onetool.bundles.source import folder_of, store_of
+from onetool.bundles.source import bundles_directory, open_store
 from onetool.config import trust
 from onetool.config.load import Loaded
 from onetool.errors import ToolError
@@ -45,7 +45,7 @@ def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
 
 def stored_bundles(loaded: Loaded) -> list[Problem]:
     """Re-read all bundles, which is slow if there are many."""
-    store, folder = store_of(loaded), folder_of(loaded)
+    store, folder = open_store(loaded), bundles_directory(loaded)
     try:
         store.rescan()
         problems = store.problems

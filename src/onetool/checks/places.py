@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
-from onetool.bundles.source import folder_of
+from onetool.bundles.source import bundles_directory
 from onetool.config.load import Examined, Loaded
 from onetool.paths import placed
 from onetool.problem import WARNING, Location, Problem, storage_problem
@@ -25,7 +25,7 @@ def problems(read: Examined) -> Iterator[Problem]:
 def _check_written(loaded: Loaded) -> Iterator[Problem]:
     folders = loaded.folders
     audit = placed(loaded.settings.audit.file, folders.data, folders.home).parent
-    inside = [*(folders.data / name for name in WRITTEN), folder_of(loaded), audit]
+    inside = [*(folders.data / name for name in WRITTEN), bundles_directory(loaded), audit]
     closed: list[Path] = []  # problems inside of these are not reported again
     for folder in dict.fromkeys([folders.user, folders.data, *inside]):
         there = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), folder)

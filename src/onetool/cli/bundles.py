@@ -123,9 +123,9 @@ class Row:
 
 
 def _list(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
-    bundles = sorted(app.bundles.all_bundles(), key=lambda one: one.slug)
-    tools_of = app.bundles.store.tools_of
-    rows = [Row(bundle, [app.bundles.shown(tool) for tool in tools_of(bundle.id)]) for bundle in bundles]
+    bundles = sorted(app.bundles.list_bundles(), key=lambda one: one.slug)
+    list_bundle_tools = app.bundles.store.list_bundle_tools
+    rows = [Row(bundle, [app.bundles.apply_state(tool) for tool in list_bundle_tools(bundle.id)]) for bundle in bundles]
     chosen = rows if getattr(options, "all", False) else [row for row in rows if row.bundle.is_enabled]
     if as_json:
         print(json.dumps({"bundles": [row.as_data() for row in chosen]}, indent=2, ensure_ascii=False))
@@ -147,7 +147,7 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     from onetool.bundles import archive
 
     bundle = _bundle(app, options.slug)
-    tools = [tool.as_stored() for tool in app.bundles.store.tools_of(bundle.id)]
+    tools = [tool.as_stored() for tool in app.bundles.store.list_bundle_tools(bundle.id)]
     packed = archive.pack(bundle.as_json(), tools)
     _, secrets = archive.strip_credentials(bundle.slug, tools)
     if secrets:
@@ -187,7 +187,7 @@ def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
         if bundle.is_built_in:
             hint = f"onetool bundles disable {bundle.slug}"
             raise ToolError(f"cannot delete {bundle.slug}: it is part of OneTool", hint=hint)
-        tools = app.bundles.store.tools_of(bundle.id)
+        tools = app.bundles.store.list_bundle_tools(bundle.id)
         return bundle, _versions(bundle, tools, tool, version) if tool else tools
 
     bundle, tools = with_settings(options, plan)
@@ -244,7 +244,7 @@ def _set_enabled(app: "OneTool", options: argparse.Namespace, as_json: bool) -> 
         store.set_bundle_enabled(bundle.id, on)
         changed = [bundle.slug]
     else:
-        chosen = _versions(bundle, store.tools_of(bundle.id), tool, version)
+        chosen = _versions(bundle, store.list_bundle_tools(bundle.id), tool, version)
         changed = [_set_tool_enabled(store, bundle, one, on=on) for one in chosen]
     _record(app, f"{'tool' if tool else 'bundle'}.{options.action}d", changed)
     if as_json:
@@ -281,7 +281,7 @@ def _set_tool_enabled(store: "BundleStorage", bundle: "Bundle", tool: "StoredToo
 def _bundle(app: "OneTool", slug: str) -> "Bundle":
     found = app.bundles.store.bundle_by_slug(slug)
     if found is None:
-        raise _unknown("bundle", slug, [bundle.slug for bundle in app.bundles.all_bundles()])
+        raise _unknown("bundle", slug, [bundle.slug for bundle in app.bundles.list_bundles()])
     return found
 
 

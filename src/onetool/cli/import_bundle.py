@@ -16,7 +16,7 @@ from typing import Any
 from onetool.audit import open_audit_log
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.importer import ImportResult, import_bundle, read
-from onetool.bundles.source import folder_of, store_of
+from onetool.bundles.source import bundles_directory, open_store
 from onetool.cli import editing
 from onetool.cli.connect import next_step, this_place
 from onetool.cli.identity import user_name
@@ -127,7 +127,7 @@ def _project(folders: Folders, *, is_dry: bool) -> tuple[Folders, list[str]]:
 
 
 def _import(path: Path, loaded: Loaded, found: BundleImport, *, is_dry: bool) -> Report:
-    store = store_of(loaded)
+    store = open_store(loaded)
     try:
         taken = import_bundle(store, found, dry=is_dry)
     finally:
@@ -188,7 +188,7 @@ def _write_hosts(report: Report) -> None:
 def _as_data(report: Report) -> dict[str, Any]:
     return {
         "bundle": report.slug,
-        "folder": str(folder_of(report.loaded)),
+        "folder": str(bundles_directory(report.loaded)),
         "isNew": report.taken.is_new,
         "written": not report.is_dry,
         "tools": [f"{report.slug}.{slug}@{version}" for slug, version, _ in report.taken.added],
@@ -227,7 +227,7 @@ def _headline(report: Report) -> str:
         return f"{slug}: already imported ({number(len(report.found.tools), 'tool')}); nothing was changed."
     versions = ", ".join(sorted({version for _, version, _ in taken.added}))
     what = f"{number(len(taken.added), 'tool')} of version {versions}"
-    where = folder_of(report.loaded)
+    where = bundles_directory(report.loaded)
     if report.is_dry:
         return f"{slug}: would import {what} into {where}. Nothing was written (--dry-run)."
     beside = "" if taken.is_new else ", in addition to the existing tools"

@@ -12,7 +12,7 @@ from onetool_child.summary import number
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
-    from onetool.stats.summary import Summary
+    from onetool.stats.summary import StatsSummary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,15 +44,15 @@ def main(options: argparse.Namespace) -> int:
     return with_settings(options, show)
 
 
-def _summary(app: "OneTool", options: argparse.Namespace) -> "Summary":
+def _summary(app: "OneTool", options: argparse.Namespace) -> "StatsSummary":
     """Read the statistics directly, because a call of `ot.stats` would be counted and its file access restricted."""
-    from onetool.stats.summary import summarise
+    from onetool.stats.summary import summarize
 
     settings = app.settings.stats
     if not settings.enabled:
         raise ToolError("statistics are disabled; set stats: {enabled: true} in onetool.yaml to collect them")
     file, trip = app.stores.stats_file, settings.round_trip_ms
-    return summarise(file, options.period, options.tool or None, round_trip_ms=trip)
+    return summarize(file, options.period, options.tool or None, round_trip_ms=trip)
 
 
 def _text(summary: Mapping[str, Any]) -> str:

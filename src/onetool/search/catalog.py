@@ -12,13 +12,13 @@ from typing import Final
 
 from onetool.search.documents import Key, Kind, Match, Scored, SearchDocument, SearchHit, sort_key
 from onetool.search.index import Shelf, idf, select_terms, sort_scores
-from onetool.search.index_files import IndexContent, IndexFiles, digest
+from onetool.search.index_files import IndexContent, IndexFiles, compute_digest
 from onetool.search.vectors import Vectors, load_embedder
 from onetool.search.words import drop_stop_words, plain, split_names, words
 
 MAX_QUERY_CHARACTERS: Final = 4_000
 MAX_WORDS: Final = 64
-MAX_WORDS_OF_A_NAME: Final = 4
+MAX_NAME_WORDS: Final = 4
 CANDIDATES: Final = 200
 SCORES: Final[Mapping[Match, tuple[float, float]]] = {
     "exact": (1.0, 1.0),
@@ -34,8 +34,8 @@ Found = tuple[Match, Key, float]
 class SearchCatalog:
     """The documents of this process, searched together with other shelves."""
 
-    def __init__(self, folder: Path | None, *, semantic: bool) -> None:
-        self._files = IndexFiles(folder)
+    def __init__(self, directory: Path | None, *, semantic: bool) -> None:
+        self._files = IndexFiles(directory)
         self._content = IndexContent({}, {}, load_embedder() if semantic else None)
         self._shelf: Shelf | None = None
         self._vectors: Vectors | None = None
@@ -46,7 +46,7 @@ class SearchCatalog:
         if documents is before.documents:
             return
         digests = {
-            key: before.digests[key] if before.documents.get(key) == document else digest(document)
+            key: before.digests[key] if before.documents.get(key) == document else compute_digest(document)
             for key, document in documents.items()
         }
         self._content = IndexContent(documents, digests, before.embedder)
@@ -58,21 +58,21 @@ class SearchCatalog:
 
     def search(self, query: str, limit: int, kinds: frozenset[Kind], shelves: Sequence[Shelf]) -> list[SearchHit]:
         text = query[:MAX_QUERY_CHARACTERS]
-        most = min(limit, len(self._content.documents) + sum(shelf.size for shelf in shelves))
-        if most < 1 or not kinds or not plain(text):
+        limit = min(limit, len(self._content.documents) + sum(shelf.size for shelf in shelves))
+        if limit < 1 or not kinds or not plain(text):
             return []
         try:
-            return self._search(text, most, kinds, shelves)
+            return self._search(text, limit, kinds, shelves)
         except sqlite3.Error:  # the file was damaged while it was open
-            self._files.forget(self._content)
+            self._files.delete(self._content)
             self._shelf = None
-            return self._search(text, most, kinds, shelves)
+            return self._search(text, limit, kinds, shelves)
 
     def _search(self, query: str, limit: int, kinds: frozenset[Kind], others: Sequence[Shelf]) -> list[SearchHit]:
         if self._shelf is None:
             self._vectors = None
             self._shelf = self._files.shelf(self._content)
-        found = _Query(query, [self._shelf, *others], kinds, self._blend).found(max(limit, CANDIDATES))
+        found = _Query(query, [self._shelf, *others], kinds, self._blend).find(max(limit, CANDIDATES))
         return list(islice(_unique_hits(found), limit))
 
     def _blend(self, query: str, scored: Scored, question: "_Query") -> Scored:
@@ -98,12 +98,14 @@ class _Query:
     ) -> None:
         self._query, self._shelves, self.kinds, self._blend = query, shelves, kinds, blend
 
-    def found(self, limit: int) -> Iterator[Found]:
-        if len(self._query.split()) <= MAX_WORDS_OF_A_NAME:
-            yield from self._by_name(limit)
-        spoken = words(self._query)
-        numbers = (f"name : {word}" for word in spoken if word.isdecimal())  # outside of names, a number is a value
-        terms = list(dict.fromkeys([*drop_stop_words(spoken), *numbers]))[:MAX_WORDS]
+    def find(self, limit: int) -> Iterator[Found]:
+        if len(self._query.split()) <= MAX_NAME_WORDS:
+            yield from self._find_by_name(limit)
+        query_words = words(self._query)
+        numbers = (
+            f"name : {word}" for word in query_words if word.isdecimal()
+        )  # outside of names, a number is a value
+        terms = list(dict.fromkeys([*drop_stop_words(query_words), *numbers]))[:MAX_WORDS]
         counts = {term: self._count(term) for term in terms}
         size = sum(shelf.size for shelf in self._shelves)
         rarities = {term: idf(size, counts[term]) for term in select_terms(counts)}
@@ -113,27 +115,27 @@ class _Query:
     def passages(self, keys: Sequence[Key]) -> list[str]:
         """Return the texts of stored tools, whose vectors are computed when needed and not stored."""
         texts = (shelf.passages(keys) for shelf in self._shelves[1:])
-        return [next(filter(None, several), "") for several in zip(*texts, strict=True)]
+        return [next(filter(None, variants), "") for variants in zip(*texts, strict=True)]
 
-    def _by_name(self, limit: int) -> Iterator[Found]:
+    def _find_by_name(self, limit: int) -> Iterator[Found]:
         query, shelves = self._query, self._shelves
         exact = [key for shelf in shelves for key in shelf.find_exact(query) if key[0] in self.kinds]
         exact.sort(key=lambda key: (key[1] != query, sort_key(key)))
         yield from (("exact", key, 1.0) for key in exact)
-        begun = self._query_all(lambda shelf: shelf.find_by_prefix(query, limit))
-        yield from (("prefix", key, share) for key, share in begun)
+        prefixed = self._query_all(lambda shelf: shelf.find_by_prefix(query, limit))
+        yield from (("prefix", key, share) for key, share in prefixed)
         wanted = drop_stop_words(plain(query))
         yield from _to_fractions("word", self._query_all(lambda shelf: shelf.find_by_words(wanted)))
         if unknown := [word for word in wanted if not self._count(word)]:
-            alike = self._query_all(lambda shelf: shelf.find_similar([query]))
-            alike = alike or self._query_all(lambda shelf: shelf.find_similar(unknown))
-            yield from (("fuzzy", key, likeness) for key, likeness in alike)
+            similar = self._query_all(lambda shelf: shelf.find_similar([query]))
+            similar = similar or self._query_all(lambda shelf: shelf.find_similar(unknown))
+            yield from (("fuzzy", key, similarity) for key, similarity in similar)
 
     def _count(self, term: str) -> int:
         return sum(shelf.count(term) for shelf in self._shelves)
 
-    def _query_all(self, ask: Callable[[Shelf], Scored]) -> Scored:
-        return sort_scores(pair for shelf in self._shelves for pair in ask(shelf) if pair[0][0] in self.kinds)
+    def _query_all(self, query: Callable[[Shelf], Scored]) -> Scored:
+        return sort_scores(pair for shelf in self._shelves for pair in query(shelf) if pair[0][0] in self.kinds)
 
 
 def _unique_hits(found: Iterator[Found]) -> Iterator[SearchHit]:

@@ -52,7 +52,7 @@ MAX_COUNTS: Final = 20_000  # to cache
 MAX_CANDIDATES: Final = 200
 CANDIDATE_FACTOR: Final = 2  # times as many candidates as requested, because some may be hidden
 MAX_NEAR: Final = 64  # similar words for one word
-MAX_WITH_PART: Final = 500  # documents; a trigram that more documents have is ignored
+MAX_TRIGRAM_DOCUMENTS: Final = 500  # documents; a trigram that more documents have is ignored
 MIN_SIMILARITY: Final = 0.8
 MIN_IDF: Final = 1e-6  # as in FTS5
 LAST_CHARACTER: Final = "\U0010ffff"
@@ -154,12 +154,12 @@ class Shelf:
         rows = "select document from names where form >= ? and form < ? order by form limit ?"
         found = self._keys(rows, (wanted, wanted + LAST_CHARACTER, limit)).values()
         shares = ([len(wanted) / len(form) for form in name_forms(key[1]) if form.startswith(wanted)] for key in found)
-        return [(key, max(some)) for key, some in zip(found, shares, strict=True) if some]
+        return [(key, max(share)) for key, share in zip(found, shares, strict=True) if share]
 
     def find_by_words(self, wanted: Iterable[str]) -> Scored:
         """Return the documents with all these words in their names, with their scores."""
         expression = _match_names([word] for word in wanted)
-        return list(self._read(lambda db: self._scored(db, dict(_rank(db, expression, MAX_CANDIDATES)))))
+        return list(self._read(lambda db: self._to_scored(db, dict(_rank(db, expression, MAX_CANDIDATES)))))
 
     def find_similar(self, texts: Iterable[str]) -> Scored:
         """Return documents with similar names, or names that contain one of the texts, with a similarity up to 1."""
@@ -169,14 +169,14 @@ class Shelf:
             if len(wanted) >= MIN_TYPO_LENGTH:
                 for key in self._read(partial(self._find_candidates, text, wanted)):
                     best[key] = max(best.get(key, 0.0), _similarity(wanted, key[1]))
-        return [(key, likeness) for key, likeness in best.items() if likeness]
+        return [(key, similarity) for key, similarity in best.items() if similarity]
 
     def _find_candidates(self, text: str, wanted: str, db: sqlite3.Connection) -> list[Key]:
         """Return candidates: names that share most trigrams with the wanted one, or have its words, corrected."""
         parts = {wanted[at : at + 3] for at in range(len(wanted) - 2)}
         query = "select rowid from forms(?) limit ?"
-        found = [db.execute(query, (f'"{part}"', MAX_WITH_PART)).fetchall() for part in parts]
-        shared = Counter(number for rows in found if len(rows) < MAX_WITH_PART for (number,) in rows)
+        found = [db.execute(query, (f'"{part}"', MAX_TRIGRAM_DOCUMENTS)).fetchall() for part in parts]
+        shared = Counter(number for rows in found if len(rows) < MAX_TRIGRAM_DOCUMENTS for (number,) in rows)
         corrected = _match_names([word, *find_similar_words(db, word)] for word in drop_stop_words(plain(text)))
         numbers = [number for number, _ in shared.most_common(MAX_CANDIDATES)]
         numbers += [number for number, _ in _rank(db, corrected, MAX_CANDIDATES)]
@@ -193,7 +193,7 @@ class Shelf:
                 for number, score in _rank(db, _quote(term), MAX_ROWS):
                     totals[number] = totals.get(number, 0.0) + score * factor
             best = nlargest(CANDIDATE_FACTOR * limit, totals, key=totals.__getitem__)
-            return self._scored(db, {number: totals[number] for number in best})
+            return self._to_scored(db, {number: totals[number] for number in best})
 
         return list(self._read(work))
 
@@ -214,7 +214,7 @@ class Shelf:
         found: Mapping[int, Key] = self._read(work)
         return found
 
-    def _scored(self, db: sqlite3.Connection, scores: Mapping[int, float]) -> Scored:
+    def _to_scored(self, db: sqlite3.Connection, scores: Mapping[int, float]) -> Scored:
         return [(key, scores[number]) for number, key in self._get_keys(db, list(scores)).items()]
 
 
@@ -243,15 +243,15 @@ def find_similar_words(db: sqlite3.Connection, word: str) -> list[str]:
     """Return the known words that are one typing error away from this one. They share a deletion with it."""
     if not may_be_misspelled(word):
         return []
-    own = sorted(deletions(word))
-    query = f"select distinct word from near where cut in ({', '.join('?' * len(own))})"  # noqa: S608 - marks
-    found = sorted(other for (other,) in db.execute(query, own) if is_one_typo_away(word, other))
+    cuts = sorted(deletions(word))
+    query = f"select distinct word from near where cut in ({', '.join('?' * len(cuts))})"  # noqa: S608 - marks
+    found = sorted(other for (other,) in db.execute(query, cuts) if is_one_typo_away(word, other))
     return [other for other in found if other != word][:MAX_NEAR]
 
 
 def _match_names(wanted: Iterable[Sequence[str]]) -> str:
     """Return an FTS5 expression: names that contain at least one word of each group."""
-    groups = (" OR ".join(f'name : "{word}"' for word in several) for several in wanted)
+    groups = (" OR ".join(f'name : "{word}"' for word in group) for group in wanted)
     return " AND ".join(f"({group})" for group in groups)
 
 

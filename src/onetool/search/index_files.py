@@ -22,7 +22,7 @@ from onetool.search.documents import Key, SearchDocument
 from onetool.search.index import FORMAT, FULL_LENGTH, SCHEMA, TABLES, Shelf, drop, index_rows, learn, passage, put
 from onetool.search.vectors import Embedder
 
-FILES_KEPT: Final = 4
+MAX_FILES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,23 @@ class IndexContent:
         return blake2b(b"".join(sorted(self.digests.values())), digest_size=16).hexdigest()
 
 
-def digest(document: SearchDocument) -> bytes:
+def compute_digest(document: SearchDocument) -> bytes:
     fields = (document.kind, document.name, document.description, document.arguments, document.instructions)
     return blake2b(repr(fields).encode(), digest_size=16).digest()
 
 
 class IndexFiles:
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
         self._memory: sqlite3.Connection | None = None
         self._database: sqlite3.Connection | None = None
 
     def shelf(self, content: IndexContent) -> Shelf:
         """Return the shelf with this content. The previous shelf must not be used afterwards."""
-        kept = self._open_or_build(content)
-        if kept is not None or self._memory is None:
+        opened = self._open_or_build(content)
+        if opened is not None or self._memory is None:
             self.close()
-        self._database = database = kept or self._in_memory(content)
+        self._database = database = opened or self._build_in_memory(content)
         rows = _read_rows(database, content)
         return Shelf(lambda work: work(database), lambda _, numbers: _find_keys(rows, numbers), len(rows))
 
@@ -72,12 +72,12 @@ class IndexFiles:
             raise sqlite3.DatabaseError("the vectors have different sizes")
         return [(rows[number], vector) for number, vector in found]
 
-    def forget(self, content: IndexContent) -> None:
+    def delete(self, content: IndexContent) -> None:
         """Delete the damaged index of this content."""
         self.close()
-        if self._folder is not None:
+        if self._directory is not None:
             with suppress(OSError):
-                _path(self._folder, content).unlink()
+                _make_path(self._directory, content).unlink()
 
     def close(self) -> None:
         if self._database is not None:
@@ -88,15 +88,15 @@ class IndexFiles:
         self.close()  # Python warns about databases that are left open
 
     def _open_or_build(self, content: IndexContent) -> sqlite3.Connection | None:
-        if self._folder is None:
+        if self._directory is None:
             return None
         with suppress(sqlite3.Error):  # it does not exist yet, or is damaged
-            return _open(_path(self._folder, content), content)
+            return _open(_make_path(self._directory, content), content)
         with suppress(OSError, sqlite3.Error):  # full disk or missing permission: use memory instead
-            return _build(self._folder, content)
+            return _build(self._directory, content)
         return None
 
-    def _in_memory(self, content: IndexContent) -> sqlite3.Connection:
+    def _build_in_memory(self, content: IndexContent) -> sqlite3.Connection:
         if self._memory is None:
             self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         write(self._memory, content)
@@ -106,25 +106,25 @@ class IndexFiles:
 def write(connection: sqlite3.Connection, content: IndexContent) -> None:
     """Update the database to this content; unchanged rows are not written."""
     connection.executescript(SCHEMA)
-    wanted = {found: content.documents[key] for key, found in content.digests.items()}
-    held = {found: number for number, found in connection.execute("select number, digest from passages")}
-    gone = [number for found, number in held.items() if found not in wanted]
-    if len(gone) > len(held) // 2:  # mostly different content: rebuilding is cheaper
+    wanted = {digest: content.documents[key] for key, digest in content.digests.items()}
+    present = {digest: number for number, digest in connection.execute("select number, digest from passages")}
+    surplus = [number for digest, number in present.items() if digest not in wanted]
+    if len(surplus) > len(present) // 2:  # mostly different content: rebuilding is cheaper
         for table in ("names", "vocabulary", "near", *TABLES, "passages"):
             connection.execute(f"drop table {table}")
         connection.executescript(SCHEMA)
-        held, gone = {}, []
-    missing = {found: document for found, document in wanted.items() if found not in held}
+        present, surplus = {}, []
+    missing = {digest: document for digest, document in wanted.items() if digest not in present}
     vectors: Iterable[bytes | None] = repeat(None, len(missing))
     if content.embedder is not None:
         vectors = content.embedder.pack([passage(document) for document in missing.values()])
-    first = max(held.values(), default=0) + 1
+    first = max(present.values(), default=0) + 1
     with connection:
-        for number in gone:
+        for number in surplus:
             drop(connection, number)
         learned: set[str] = set()
-        for number, ((found, document), vector) in enumerate(zip(missing.items(), vectors, strict=True), first):
-            learn(connection, put(connection, number, document, digest=found, vector=vector), learned)
+        for number, ((digest, document), vector) in enumerate(zip(missing.items(), vectors, strict=True), first):
+            learn(connection, put(connection, number, document, digest=digest, vector=vector), learned)
         index_rows(connection, first, first + len(missing))
 
 
@@ -132,9 +132,9 @@ def _read_rows(connection: sqlite3.Connection, content: IndexContent) -> dict[in
     """Return the documents by row. Raise DatabaseError if the database has other content."""
     keys = {value: key for key, value in content.digests.items()}
     rows = connection.execute("select number, digest from passages").fetchall()
-    if {found for _, found in rows} != keys.keys():
+    if {digest for _, digest in rows} != keys.keys():
         raise sqlite3.DatabaseError("the database does not have the expected content")
-    return {number: keys[found] for number, found in rows}
+    return {number: keys[digest] for number, digest in rows}
 
 
 def _find_keys(rows: Mapping[int, Key], numbers: Sequence[int]) -> dict[int, Key]:
@@ -143,12 +143,12 @@ def _find_keys(rows: Mapping[int, Key], numbers: Sequence[int]) -> dict[int, Key
     return {number: rows[number] for number in numbers}
 
 
-def _build(folder: Path, content: IndexContent) -> sqlite3.Connection:
+def _build(directory: Path, content: IndexContent) -> sqlite3.Connection:
     """Create the file, starting from the newest one if that can be read."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = _path(folder, content)
-    newest = max(folder.glob(f"search-{content.stamp}-*.db"), key=_modified_at, default=None)
-    handle, name = tempfile.mkstemp(prefix="search-", suffix=".tmp", dir=folder)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = _make_path(directory, content)
+    newest = max(directory.glob(f"search-{content.stamp}-*.db"), key=_read_mtime, default=None)
+    handle, name = tempfile.mkstemp(prefix="search-", suffix=".tmp", dir=directory)
     os.close(handle)
     file = Path(name)
     try:
@@ -162,14 +162,14 @@ def _build(folder: Path, content: IndexContent) -> sqlite3.Connection:
         file.replace(path)
     finally:
         file.unlink(missing_ok=True)
-    for old in sorted(folder.glob("search-*"), key=_modified_at)[:-FILES_KEPT]:
+    for old in sorted(directory.glob("search-*"), key=_read_mtime)[:-MAX_FILES]:
         with suppress(OSError):
             old.unlink()
     return _open(path, content)
 
 
-def _path(folder: Path, content: IndexContent) -> Path:
-    return folder / f"search-{content.stamp}-{content.digest}.db"
+def _make_path(directory: Path, content: IndexContent) -> Path:
+    return directory / f"search-{content.stamp}-{content.digest}.db"
 
 
 def _open(path: Path, content: IndexContent) -> sqlite3.Connection:
@@ -191,7 +191,7 @@ def _write(file: Path, content: IndexContent) -> None:
         write(connection, content)
 
 
-def _modified_at(path: Path) -> float:
+def _read_mtime(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:  # another process deleted it

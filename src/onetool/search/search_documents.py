@@ -85,12 +85,12 @@ class CatalogSearch:
     def search(self, index: Search, query: str, limit: int, settings: Settings, stored: StoredTools) -> list[SearchHit]:
         """Return the hits. Blocks on disk access."""
         packs = stored.packs
-        now = (index, self._registry.version - stored.version, packs, settings)
+        state = (index, self._registry.version - stored.version, packs, settings)
         with self._update_lock:
-            if self._indexed != now:  # documents of packs change only together with their tools
+            if self._indexed != state:  # documents of packs change only together with their tools
                 with no_gc_pauses():
                     index.update(documents(self._registry, packs.values(), settings))
-                self._indexed = now
+                self._indexed = state
         hits = index.search(query, limit, shelves=stored.shelves())
         is_off = self._registry.is_off
         return [hit for hit in hits if hit.kind != "tool" or not is_off(Entry(hit.name, "", enabled=True))]
@@ -100,14 +100,14 @@ def documents(registry: Registry, stored: Iterable[StoredPackInfo], settings: Se
     """Yield the documents of the current tools, which may be changed meanwhile by another thread."""
     tools = [tool for tool in registry if tool.enabled]
     instructions = {python_name(pack): text for pack, text in settings.prompts.packs.items()}
-    yield from (SearchDocument("tool", name, there.description) for name, there in IN_CODE.items())
+    yield from (SearchDocument("tool", name, function.description) for name, function in IN_CODE.items())
     for tool in tools:
         about = instructions.get(python_name(tool.pack), "")
         arguments = " ".join(f"{name} {part.get('description', '')}" for name, part in tool.input.properties.items())
         yield SearchDocument("tool", tool.name, tool.description, arguments, about)
     packs = {python_name(pack.slug): pack.description for pack in stored if pack.enabled and not pack.is_empty}
-    for pack, words in (packs | _tool_names_by_pack(tools)).items():
-        yield SearchDocument("pack", pack, words, "", instructions.get(pack, ""))
+    for pack, text in (packs | _tool_names_by_pack(tools)).items():
+        yield SearchDocument("pack", pack, text, "", instructions.get(pack, ""))
     for name, snippet in settings.snippets.items():
         parameters = " ".join(f"{key} {param.description}" for key, param in snippet.params.items())
         yield SearchDocument("snippet", name, snippet.description, parameters)

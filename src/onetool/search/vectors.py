@@ -16,28 +16,28 @@ PACKAGE: Final = "wordllama"
 WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
 TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
 WEIGHT: Final = 0.65  # of the best vector score; the best full-text score counts 1
-MIN_NEARNESS: Final = 0.3  # for a document with none of the words; random letters reach 0.2
-NO_NEARNESS: Final = 0.1  # if no document is nearer than this, vectors have little weight
+MIN_SIMILARITY: Final = 0.3  # for a document with none of the words; random letters reach 0.2
+LOW_SIMILARITY: Final = 0.1  # if no document is nearer than this, vectors have little weight
 
 
 def load_embedder() -> "Embedder | None":
     """Return the embedder; None if the extra is not installed or cannot be read."""
     spec = find_spec(PACKAGE)
-    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
-    if not folders or not all((folders[0] / file).is_file() for file in (WEIGHTS, TOKENIZER)):
+    directories = [Path(directory) for directory in (spec.submodule_search_locations or ())] if spec else []
+    if not directories or not all((directories[0] / file).is_file() for file in (WEIGHTS, TOKENIZER)):
         return None
     try:
-        return Embedder(folders[0])
+        return Embedder(directories[0])
     except Exception:  # noqa: BLE001 - if the package is broken, full text still works
         return None
 
 
 class Embedder:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.numpy: Any = import_module("numpy")
-        tensors = import_module("safetensors.numpy").load_file(str(folder / WEIGHTS))
+        tensors = import_module("safetensors.numpy").load_file(str(directory / WEIGHTS))
         self._table = tensors["embedding.weight"]
-        self._tokenizer: Any = import_module("tokenizers").Tokenizer.from_file(str(folder / TOKENIZER))
+        self._tokenizer: Any = import_module("tokenizers").Tokenizer.from_file(str(directory / TOKENIZER))
         self._tokenizer.no_padding()
 
     def vectors(self, texts: Sequence[str]) -> Any:
@@ -57,13 +57,13 @@ class Vectors:
     """The vectors of all documents, to be compared with the vector of a query."""
 
     def __init__(self, embedder: Embedder, rows: Iterable[tuple[Key, bytes]]) -> None:
-        kept = list(rows)
+        stored = list(rows)
         numpy = embedder.numpy
         self._embedder = embedder
-        self._keys = [key for key, _ in kept]
+        self._keys = [key for key, _ in stored]
         self._places = {key: place for place, key in enumerate(self._keys)}
-        joined = numpy.frombuffer(b"".join(packed for _, packed in kept), dtype="float16")
-        self._matrix = joined.reshape(len(kept), -1).astype("float32")
+        joined = numpy.frombuffer(b"".join(packed for _, packed in stored), dtype="float16")
+        self._matrix = joined.reshape(len(stored), -1).astype("float32")
 
     def blend(
         self, text: str, scored: Scored, kinds: frozenset[Kind], passages: Callable[[Sequence[Key]], Sequence[str]]
@@ -74,16 +74,16 @@ class Vectors:
         """
         numpy = self._embedder.numpy
         wanted = self._embedder.vectors([text])[0]
-        strange = [key for key, _ in scored if key not in self._places]
-        nearness = numpy.concatenate([self._matrix @ wanted, self._embedder.vectors(passages(strange)) @ wanted])
-        keys = [*self._keys, *strange]
+        unstored = [key for key, _ in scored if key not in self._places]
+        similarity = numpy.concatenate([self._matrix @ wanted, self._embedder.vectors(passages(unstored)) @ wanted])
+        keys = [*self._keys, *unstored]
         places = {key: place for place, key in enumerate(keys)}
         if kinds != KINDS:
-            nearness[~numpy.isin(numpy.array([kind for kind, _ in keys]), list(kinds))] = 0
-        factor = WEIGHT / max(float(nearness.max()), NO_NEARNESS)
-        total = numpy.where(nearness >= MIN_NEARNESS, nearness * factor, 0)
+            similarity[~numpy.isin(numpy.array([kind for kind, _ in keys]), list(kinds))] = 0
+        factor = WEIGHT / max(float(similarity.max()), LOW_SIMILARITY)
+        total = numpy.where(similarity >= MIN_SIMILARITY, similarity * factor, 0)
         best = max((score for _, score in scored), default=1.0)
         for key, score in scored:
-            total[places[key]] = nearness[places[key]] * factor + score / best
+            total[places[key]] = similarity[places[key]] * factor + score / best
         order = numpy.argsort(-total, kind="stable").tolist()
         return [(keys[place], float(total[place])) for place in order if total[place] > 0]

@@ -47,13 +47,13 @@ def expand_call(name: str, values: Mapping[str, Any], snippets: Mapping[str, Sni
     return _expand(name.removeprefix("$"), values, snippets, ())
 
 
-def signature(name: str, snippet: Snippet) -> str:
-    words = [f"${name}"]
+def render_signature(name: str, snippet: Snippet) -> str:
+    parts = [f"${name}"]
     for key, param in snippet.params.items():
         value = param.default
         text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
-        words += [f"{key}=…" if param.required else f"[{key}={truncate(shlex.quote(' '.join(text.split())))}]"]
-    return " ".join(words)
+        parts += [f"{key}=…" if param.required else f"[{key}={truncate(shlex.quote(' '.join(text.split())))}]"]
+    return " ".join(parts)
 
 
 def describe(name: str, snippet: Snippet, snippets: Mapping[str, Snippet] | None = None) -> str:
@@ -79,12 +79,12 @@ def _expand(name: str, values: Mapping[str, Any], snippets: Mapping[str, Snippet
         near = [f"${match}" for match in nearest(word, dict(snippets))]
         known = join_names([f"${known}" for known in snippets])
         raise ToolNotFound(f"unknown snippet ${word}.{did_you_mean(near)} Snippets: {known}.", nearest=near)
-    code, placed = _render(name, snippets[name].body, _bind(name, snippets[name], values))
+    code, inserted = _render(name, snippets[name].body, _bind(name, snippets[name], values))
     if not is_snippet(code):
         return code
-    inner, given = _parse(code)
-    passed = {str(restore(key, placed)): restore(value, placed) for key, value in given.items()}
-    return _expand(inner, passed, snippets, chain)
+    inner, arguments = _parse(code)
+    values = {str(restore(key, inserted)): restore(value, inserted) for key, value in arguments.items()}
+    return _expand(inner, values, snippets, chain)
 
 
 def _render(name: str, body: str, variables: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -122,16 +122,18 @@ def _bind(name: str, snippet: Snippet, values: Mapping[str, Any]) -> dict[str, A
     return bound
 
 
-def _call_error(name: str, snippet: Snippet, what: str) -> ArgumentError:
-    return ArgumentError(f"${name} {what} Call it as: {signature(name, snippet)}", expected=signature(name, snippet))
+def _call_error(name: str, snippet: Snippet, problem: str) -> ArgumentError:
+    return ArgumentError(
+        f"${name} {problem} Call it as: {render_signature(name, snippet)}", expected=render_signature(name, snippet)
+    )
 
 
 def _describe_params(snippet: Snippet) -> str:
     lines = ["params:" if snippet.params else "params: {}"]
     for key, param in snippet.params.items():
-        facts = [] if param.required else [f"default: {_quote(param.default)}"]
-        facts += [f"description: {_quote(param.description)}"] if param.description else []
-        lines += [f"  {render({key: None}, 'yml_h').removesuffix(' null')} {{{', '.join(facts)}}}"]
+        fields = [] if param.required else [f"default: {_quote(param.default)}"]
+        fields += [f"description: {_quote(param.description)}"] if param.description else []
+        lines += [f"  {render({key: None}, 'yml_h').removesuffix(' null')} {{{', '.join(fields)}}}"]
     return "\n".join(lines)
 
 

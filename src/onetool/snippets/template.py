@@ -67,7 +67,7 @@ class Rendering(ImmutableSandboxedEnvironment):
         except ToolError:
             raise
         except Exception as error:  # noqa: BLE001 - report every error to the author of the template
-            raise ToolError(_reason(error)) from None
+            raise ToolError(_describe_error(error)) from None
         code = re.sub(r"\r\n?", "\n", "".join(chunks))  # as Python does
         if len(code) > MAX_CODE_CHARS:
             raise ToolError(f"the result has {len(code)} characters, the limit is {MAX_CODE_CHARS}")
@@ -92,13 +92,13 @@ class Rendering(ImmutableSandboxedEnvironment):
     def _replace_value(self, _context: Context, value: Any) -> str:
         if isinstance(value, AuthoredCode | Undefined):
             return str(value)  # raises for undefined names
-        kept = list(self._each(value)) if isinstance(value, Iterator | range) else value
-        self._spend(len(literal(kept)))  # raises if the value has no literal
+        stored = list(self._each(value)) if isinstance(value, Iterator | range) else value
+        self._spend(len(literal(stored)))  # raises if the value has no literal
         mark = f"ot_{self._key}_{len(self.values)}_"
-        self.values[mark] = kept
+        self.values[mark] = stored
         return mark
 
-    # --- bounds -------------------------------------------------------------------------------------------------
+    # --- limits -------------------------------------------------------------------------------------------------
 
     def _spend(self, size: int) -> None:
         self._size += size
@@ -156,7 +156,7 @@ def _mark_code(node: nodes.Expr) -> nodes.Expr:
     return node
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, TemplateSyntaxError):
         return f"line {error.lineno}: {error.message}"
     if isinstance(error, UndefinedError) and str(error).endswith("is undefined"):

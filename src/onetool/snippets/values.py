@@ -15,12 +15,12 @@ from typing import Any
 from onetool.errors import ArgumentError, ToolError
 
 MAX_DEPTH = 50
-_MAX_SHOWN_CHARS = 40
+_MAX_QUOTED_CHARS = 40
 _BLOCK = "if 1:\n"  # turns indented code into a block
 
 PLACEHOLDER = re.compile(r"ot_[0-9a-f]{8}_[0-9]+_")
 _WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
-_NEVER_PLAIN = frozenset("\\'\"{}")
+_ESCAPED_CHARS = frozenset("\\'\"{}")
 
 
 class Name(str):
@@ -89,7 +89,7 @@ def literal(value: Any, depth: int = 0) -> str:
 
 
 def truncate(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+    return text if len(text) <= _MAX_QUOTED_CHARS else f"{text[:_MAX_QUOTED_CHARS]}…"
 
 
 def _parse(code: str) -> tuple[str, ast.Module]:
@@ -170,11 +170,13 @@ def _replace_in_part(part: ast.expr, texts: Mapping[str, str]) -> str:
     field = ast.unparse(ast.JoinedStr([part]))
     for mark in PLACEHOLDER.findall(field):
         if not _is_plain(text := texts.get(mark, "")):
-            where = "inside the braces of an f-string; assign it first: value = {{ … }}"
-            raise ArgumentError(f"the value {truncate(text)!r} cannot be used {where}")
+            raise ArgumentError(
+                f"the value {truncate(text)!r} cannot be used inside the braces of an f-string; "
+                "assign it first: value = {{ … }}"
+            )
     return str(restore(field, texts))
 
 
 def _is_plain(text: str) -> bool:
     """Return whether a text needs no escaping in any string."""
-    return text.isprintable() and _NEVER_PLAIN.isdisjoint(text)
+    return text.isprintable() and _ESCAPED_CHARS.isdisjoint(text)

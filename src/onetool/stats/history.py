@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from onetool.stats.record import CallRecord, RunRecord, reading, stored
+from onetool.stats.record import CallRecord, RunRecord, reading, to_column
 
 MAX_RUNS = 200
 MAX_CALLS = 1000  # of one run; further calls are only counted
@@ -17,13 +17,13 @@ def recent_runs(file: Path, agent: str | None = None) -> list[RunRecord]:
     """Return the most recent runs of one agent or of all, the newest first. Blocks on disk access."""
     with reading(file) as database:
         query = RUNS.format(which="" if agent is None else "WHERE agent = :agent")
-        return [RunRecord(*row) for row in database.execute(query, {"agent": stored(agent)})]
+        return [RunRecord(*row) for row in database.execute(query, {"agent": to_column(agent)})]
 
 
 def find_run(file: Path, run_id: str, agent: str | None = None) -> tuple[RunRecord, list[CallRecord]] | None:
     """Return a run and its calls, ordered by start time; None if it does not exist."""
-    asked = {"run_id": stored(run_id), "agent": stored(agent)}
+    filters = {"run_id": to_column(run_id), "agent": to_column(agent)}
     with reading(file) as database:
-        row = database.execute(RUN, asked).fetchone()
-        calls = [CallRecord(*each) for each in database.execute(CALLS, asked)]
+        row = database.execute(RUN, filters).fetchone()
+        calls = [CallRecord(*each) for each in database.execute(CALLS, filters)]
     return None if row is None else (RunRecord(*row), sorted(calls, key=lambda call: call.at))

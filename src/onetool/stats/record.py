@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 VERSION = 3
-MAX_TEXT = {"command": 5000}  # characters; all other texts are names, which may come from untrusted code
-MAX_NAME = 200
+MAX_TEXT_CHARS = {"command": 5000}  # all other texts are names, which may come from untrusted code
+MAX_NAME_CHARS = 200
 MAX_PENDING = 100_000  # records to keep while the file cannot be written: about 30 MB
 BUSY_SECONDS = 5.0
 DEFAULT_KEEP_DAYS = 365
@@ -165,7 +165,10 @@ class Recorder:
         clock: Callable[[], float] = time.time,
         old_usage: Path | None = None,
     ) -> None:
-        """Touch no disk. `old_usage` is a file with call counts of stored tools from before version 2."""
+        """Create the recorder without disk access.
+
+        `old_usage` is a file with call counts of stored tools from before version 2.
+        """
         self._file, self._clock, self.enabled, self._old_usage = file, clock, enabled, old_usage
         self.keep_days, self._max_rows = keep_days, max_rows
         self._pending: deque[Record] = deque(maxlen=MAX_PENDING)
@@ -200,8 +203,10 @@ class Recorder:
         except (OSError, sqlite3.Error, ToolError, Damaged) as error:
             self.problem = f"cannot write statistics to {self._file}: {error}"
             # Code is dropped: it would take too much memory while the file cannot be written.
-            kept = (each._replace(command="") if isinstance(each, RunRecord) else each for each in reversed(records))
-            self._pending.extendleft(kept)
+            unwritten = (
+                record._replace(command="") if isinstance(record, RunRecord) else record for record in reversed(records)
+            )
+            self._pending.extendleft(unwritten)
             return False
         self.problem = self._notice
         return True
@@ -211,21 +216,21 @@ class Recorder:
             try:
                 self._insert(records)
             except Damaged as error:
-                kept = put_aside(self._file, self._clock())
-                self._notice = f"damaged statistics in {self._file} were reset ({error}); old file: {kept}"
+                old_file = put_aside(self._file, self._clock())
+                self._notice = f"damaged statistics in {self._file} were reset ({error}); old file: {old_file}"
                 self._insert(records)
 
     def _insert(self, records: list[Record]) -> None:
         self._file.touch(mode=0o600)
-        with opened(self._file) as database:
+        with open_database(self._file) as database:
             self._prepare(database)
             database.execute("BEGIN IMMEDIATE")
             last = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
             before = database.execute(last).fetchone()
             database.executemany(INSERT_CALL, _rows(records, CallRecord))
             database.executemany(INSERT_RUN, _rows(records, RunRecord))
-            used = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
-            database.executemany(COUNT_USE, used)
+            uses = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
+            database.executemany(COUNT_USE, uses)
             for record in records:
                 if isinstance(record, SessionRecord):
                     _insert_session(database, record)
@@ -257,7 +262,7 @@ class Recorder:
 
 
 @contextmanager
-def opened(file: Path) -> "Iterator[Connection]":
+def open_database(file: Path) -> "Iterator[Connection]":
     """Open the database in an existing file. It is opened for each use: another process may have replaced it."""
     import sqlite3
 
@@ -288,7 +293,7 @@ def reading(file: Path) -> "Iterator[Connection]":
 
     try:
         with ExitStack() as stack:
-            database = stack.enter_context(opened(file)) if file.exists() else None
+            database = stack.enter_context(open_database(file)) if file.exists() else None
             version = 0 if database is None else read_version(database, file)
             if version < VERSION:  # the next process that records something migrates the file itself
                 copy = stack.enter_context(closing(sqlite3.connect("", isolation_level=None)))
@@ -300,8 +305,8 @@ def reading(file: Path) -> "Iterator[Connection]":
             database.execute("BEGIN")
             yield database
     except Damaged as error:
-        advice = "OneTool renames it and starts a new one, at the next start at the latest."
-        raise ToolError(f"the statistics file {file} is damaged: {error}. {advice}") from None
+        hint = "OneTool renames it and starts a new one, at the next start at the latest."
+        raise ToolError(f"the statistics file {file} is damaged: {error}. {hint}") from None
     except sqlite3.Error as error:
         raise ToolError(f"cannot read the statistics in {file}: {error}") from None
 
@@ -318,17 +323,17 @@ def migrate(database: "Connection", version: int, old_usage: Path | None = None)
     """Migrate the tables: version 0 has none, version 1 has no aggregates, version 2 has no run history."""
     import sqlite3
 
-    used: list[tuple[Any, ...]] = []
+    uses: list[tuple[Any, ...]] = []
     if old_usage is not None and old_usage.exists() and version <= 1:
-        with suppress(sqlite3.Error, Damaged), opened(old_usage) as old:
-            used = old.execute(OLD_USAGE).fetchall()
+        with suppress(sqlite3.Error, Damaged), open_database(old_usage) as old:
+            uses = old.execute(OLD_USAGE).fetchall()
     if version == 0:
         database.execute("PRAGMA journal_mode = WAL")
     database.execute("BEGIN IMMEDIATE")
     steps = (ROWS, f"{USAGE};{rollup.SCHEMA}", HISTORY)
     for statement in ";".join(steps[version:]).split(";"):
         database.execute(statement)
-    database.executemany(COUNT_USE, used)
+    database.executemany(COUNT_USE, uses)
     if version == 1:
         rollup.add(database, call=0, run=0)
     database.execute(f"PRAGMA user_version = {VERSION}")
@@ -338,15 +343,18 @@ def migrate(database: "Connection", version: int, old_usage: Path | None = None)
 def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[dict[str, Any]]:
     for record in records:
         if isinstance(record, kind):
-            yield {name: stored(value, MAX_TEXT.get(name, MAX_NAME)) for name, value in record._asdict().items()}
+            yield {
+                name: to_column(value, MAX_TEXT_CHARS.get(name, MAX_NAME_CHARS))
+                for name, value in record._asdict().items()
+            }
 
 
 def _insert_session(database: "Connection", record: SessionRecord) -> None:
-    tokens = {stored(name): count for name, count in record.definitions.items()}
+    tokens = {to_column(name): count for name, count in record.definitions.items()}
     catalogue = _digest(tokens)
     database.executemany(INSERT_DEFINITION, ((catalogue, name, count) for name, count in tokens.items()))
     row = (record.session, record.agent, catalogue, sum(tokens.values()), record.own_tokens, record.at)
-    database.execute(INSERT_SESSION, tuple(map(stored, row)))
+    database.execute(INSERT_SESSION, tuple(map(to_column, row)))
 
 
 def _digest(tokens: Mapping[Any, int]) -> str:
@@ -356,6 +364,6 @@ def _digest(tokens: Mapping[Any, int]) -> str:
     return sha256(repr(sorted(tokens.items())).encode()).hexdigest()[:16]
 
 
-def stored(value: Any, most: int = MAX_NAME) -> Any:
+def to_column(value: Any, max_chars: int = MAX_NAME_CHARS) -> Any:
     """Truncate text and escape lone surrogates, which SQLite does not accept. Other values are returned unchanged."""
-    return value[:most].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    return value[:max_chars].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from onetool.stats.rollup import DAY, HOUR
-from onetool.stats.summary import Series, Summary
+from onetool.stats.summary import Series, StatsSummary
+from onetool.util.text import pluralize
 from onetool.version import __version__
 
 PERIODS = {"day": "Last 24 hours", "week": "Last 7 days", "month": "Last 30 days", "all": "All time"}
@@ -20,15 +21,15 @@ NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 UNITS = ((DAY, "d", HOUR, "h"), (HOUR, "h", 60, "min"), (60, "min", 1, "s"))
 ROUND = (1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 30, 40, 50, 60, 80, 100)
 INTERVALS = (HOUR, 3 * HOUR, 6 * HOUR)
-LABELS = 9
+MAX_LABELS = 9
 LAST_LABEL = 0.96  # a label further right would be cut off
 MIN_BAR_PERCENT = 1.5  # percent of the chart's height
 WHOLE_MS = 100  # above this, fractions are noise
-SPARK_HEIGHT = 24
+SPARKLINE_HEIGHT = 24
 ROUNDS_UP = 0.9995  # above this, three digits round up to the next unit
 
 
-def html(summary: Summary) -> str:
+def render_html(summary: StatsSummary) -> str:
     """Return the HTML page."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -43,69 +44,69 @@ def html(summary: Summary) -> str:
     page.filters |= {
         "number": "{:,}".format,
         "plain": _format_decimal,
-        "counted": _pluralize,
+        "pluralize": pluralize,
         "compact": _format_compact,
         "signed": lambda count: f"{MINUS if count < 0 else '+'} {abs(count):,}" if count else "0",
-        "percent": lambda rate: NOTHING if rate is None else f"{_format_decimal(rate)} %",
+        "percent": lambda rate: NOTHING if rate is None else f"{_format_decimal(rate)}%",
         "duration": _format_duration,
         "width": _format_unit,
         "date": _format_date,
-        "spark": _spark,
+        "spark": _make_sparkline,
     }
-    folder, series = Path(__file__).parent, summary["series"]
-    most = max(series["calls"])
-    size = int("1" + "0" * (len(str(most)) - 2))
-    top = next(step * size for step in ROUND if step * size >= most)  # its half is an integer too
-    return page.from_string((folder / "report.html.j2").read_text(encoding="utf-8")).render(
+    directory, series = Path(__file__).parent, summary["series"]
+    highest = max(series["calls"])
+    size = int("1" + "0" * (len(str(highest)) - 2))
+    top = next(step * size for step in ROUND if step * size >= highest)  # its half is an integer too
+    return page.from_string((directory / "report.html.j2").read_text(encoding="utf-8")).render(
         summary=summary,
-        style=Markup((folder / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - it is ours
+        style=Markup((directory / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - it is ours
         periods=PERIODS,
         moment=datetime.fromisoformat(summary["generated_at"]),
-        bars=_bars(series, top),
+        bars=_make_bars(series, top),
         ticks=(top, top // 2, 0) if top > 1 else (top, 0),
-        labels=_labels(series),
+        labels=_make_labels(series),
         errors=sorted(summary["errors"].items(), key=lambda error: -error[1]),
         version=__version__,
     )
 
 
-def write(path: Path, summary: Summary) -> None:
+def write(path: Path, summary: StatsSummary) -> None:
     """Replace the file with the page. Links are not followed, and a pipe does not block. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     with os.fdopen(os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644), "wb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("not a regular file")
         file.truncate()
-        file.write(html(summary).encode("utf-8", "backslashreplace"))
+        file.write(render_html(summary).encode("utf-8", "backslashreplace"))
 
 
 def _replace_invisible(value: object) -> object:
     """Replace characters that are invisible or change the writing direction."""
     if type(value) is str and not value.isprintable():
-        return "".join(sign if sign.isprintable() else "\ufffd" for sign in value)
+        return "".join(char if char.isprintable() else "\ufffd" for char in value)
     return value
 
 
 # --- charts -------------------------------------------------------------------------------------------------------
 
 
-def _moments(series: Series) -> list[datetime]:
+def _bar_times(series: Series) -> list[datetime]:
     start, width = datetime.fromisoformat(series["start"]), timedelta(seconds=series["width_seconds"])
     return [start + place * width for place in range(len(series["calls"]))]
 
 
-def _bars(series: Series, top: int) -> list[dict[str, Any]]:
+def _make_bars(series: Series, top: int) -> list[dict[str, Any]]:
     """Return the bars with their heights in percent of the chart; none if there are no calls."""
     bars = []
-    for moment, calls, errors in zip(_moments(series), series["calls"], series["errors"], strict=True):
+    for moment, calls, errors in zip(_bar_times(series), series["calls"], series["errors"], strict=True):
         whole = 100 * calls / top
         failed = min(whole, max(MIN_BAR_PERCENT, 100 * errors / top)) if errors else 0.0
         bars.append({"moment": moment, "calls": calls, "errors": errors, "whole": whole, "failed": failed})
     return bars if any(series["calls"]) else []
 
 
-def _labels(series: Series) -> list[tuple[str, str]]:
-    moments, width = _moments(series), series["width_seconds"]
+def _make_labels(series: Series) -> list[tuple[str, str]]:
+    moments, width = _bar_times(series), series["width_seconds"]
     if width <= HOUR:
         label: Callable[[datetime], str] = "{:%H:%M}".format
     else:
@@ -115,19 +116,20 @@ def _labels(series: Series) -> list[tuple[str, str]]:
 
 
 def _choose_labels(moments: Sequence[datetime], width: int) -> Iterable[int]:
-    """Return the bars with a label: for bars of hours those that contain a round time, else at equal distances."""
+    """Return the bars with a label: hourly bars that contain a round time, other bars at equal distances."""
     if width >= DAY:
-        return range(0, len(moments), -(-len(moments) // LABELS))
-    every = next((size for size in INTERVALS if len(moments) * width <= LABELS * size), DAY)
-    of_day = [moment.hour * HOUR + moment.minute * 60 for moment in moments]
-    return [place for place, seconds in enumerate(of_day) if seconds % every < HOUR]
+        return range(0, len(moments), -(-len(moments) // MAX_LABELS))
+    every = next((size for size in INTERVALS if len(moments) * width <= MAX_LABELS * size), DAY)
+    seconds_of_day = [moment.hour * HOUR + moment.minute * 60 for moment in moments]
+    return [place for place, seconds in enumerate(seconds_of_day) if seconds % every < HOUR]
 
 
-def _spark(counts: Sequence[int]) -> dict[str, Any] | None:
+def _make_sparkline(counts: Sequence[int]) -> dict[str, Any] | None:
     """Return a sparkline of a tool's calls over time, at its own scale."""
     top = max(counts, default=0) or 1
     points = (
-        f"{place} {SPARK_HEIGHT - 1 - count / top * (SPARK_HEIGHT - 3):.1f}" for place, count in enumerate(counts)
+        f"{place} {SPARKLINE_HEIGHT - 1 - count / top * (SPARKLINE_HEIGHT - 3):.1f}"
+        for place, count in enumerate(counts)
     )
     return {"line": "L".join(points), "last": max(len(counts) - 1, 1)} if counts else None
 
@@ -140,17 +142,13 @@ def _format_decimal(number: float) -> str:
     return f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
-def _pluralize(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
-
-
 def _format_compact(count: int) -> str:
     """Format a number with three digits and a unit: 12,345 is 12.3k."""
     sign, size = MINUS if count < 0 else "", abs(count)
     for limit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if size >= limit * ROUNDS_UP:
-            figures = size / limit
-            return f"{sign}{figures:.{max(0, 3 - len(str(int(figures))))}f}{letter}"
+            scaled = size / limit
+            return f"{sign}{scaled:.{max(0, 3 - len(str(int(scaled))))}f}{letter}"
     return f"{sign}{size}"
 
 

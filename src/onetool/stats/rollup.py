@@ -23,8 +23,10 @@ KEEP_HOURS_SECONDS = 50 * DAY  # longer reports use days
 ALL_CALLS, CALLS_OF_TOOL, ALL_RUNS, RUNS_OF_TOOL = range(4)
 MAX_DISTINCT = {"name": 10_000, "error": 1_000}  # both are chosen by code; further values are counted together
 OTHER = "(other)"
-A_DECADE = 10
-BOUNDS = tuple(10 ** (power / A_DECADE) for power in range(-4 * A_DECADE, 3 * A_DECADE + 1))
+BUCKETS_PER_DECADE = 10
+BOUNDS = tuple(
+    10 ** (power / BUCKETS_PER_DECADE) for power in range(-4 * BUCKETS_PER_DECADE, 3 * BUCKETS_PER_DECADE + 1)
+)
 SCHEMA = """
 CREATE TABLE rollups (
     width INTEGER, start INTEGER, kind INTEGER, name TEXT, agent TEXT, error TEXT, count INTEGER, tokens REAL,
@@ -90,9 +92,9 @@ MERGE = (
     FROM fresh_times GROUP BY 2, 3, 4, 5, 6 ON CONFLICT DO UPDATE SET count = count + excluded.count""",
 )
 KNOWN = f"SELECT DISTINCT {{column}} FROM rollups WHERE width = {BLOCK} AND kind = {CALLS_OF_TOOL}"
-STRANGERS = f"""
+SURPLUS = f"""
 SELECT {{column}} FROM fresh WHERE kind = {CALLS_OF_TOOL} AND {{column}} NOT IN ({KNOWN})
-GROUP BY 1 ORDER BY count(*) DESC LIMIT -1 OFFSET max(0, :most - (SELECT count(*) FROM ({KNOWN})))"""
+GROUP BY 1 ORDER BY count(*) DESC LIMIT -1 OFFSET max(0, :limit - (SELECT count(*) FROM ({KNOWN})))"""
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE width = :width AND start < :before - :width" for table in ("rollups", "times")
 )
@@ -114,9 +116,9 @@ def sum_rows(database: "Connection", which: Mapping[str, str], **bounds: float) 
     database.execute(CREATE_FRESH)
     for source in SOURCES:
         database.execute(FILL_FRESH.format(source=source.format(**which)), bounds)
-    for column, most in MAX_DISTINCT.items():
-        strangers = STRANGERS.format(column=column)
-        database.execute(f"UPDATE fresh SET {column} = '{OTHER}' WHERE {column} IN ({strangers})", {"most": most})
+    for column, limit in MAX_DISTINCT.items():
+        surplus = SURPLUS.format(column=column)
+        database.execute(f"UPDATE fresh SET {column} = '{OTHER}' WHERE {column} IN ({surplus})", {"limit": limit})
     for statement in SUM_FRESH:
         database.execute(statement)
 
@@ -137,4 +139,4 @@ def percentile(counts: Mapping[int, int], percent: int, least: float, most: floa
             break
     if bucket == len(BOUNDS):
         return most
-    return min(max(BOUNDS[bucket] * 10 ** (-0.5 / A_DECADE), least), most)
+    return min(max(BOUNDS[bucket] * 10 ** (-0.5 / BUCKETS_PER_DECADE), least), most)

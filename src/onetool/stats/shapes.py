@@ -33,10 +33,17 @@ MAX_UNRELATED_KEYS = 8  # different keys in dicts without a common key
 MAX_ITEMS = 10  # of a list: this many from its start, and as many from all of it
 MAX_VALUES = 1000  # read in one result
 MAX_PARTS = 400  # of a stored shape
-MAX_TEXT = 800
+MAX_TEXT_CHARS = 800
 SAMPLE_AFTER = 32  # results of a tool; from then on only one of this many is read
 
-WORDS: Mapping[type, str] = {str: "str", bool: "bool", int: "int", float: "float", bytes: "str", type(None): "None"}
+TYPE_NAMES: Mapping[type, str] = {
+    str: "str",
+    bool: "bool",
+    int: "int",
+    float: "float",
+    bytes: "str",
+    type(None): "None",
+}
 ORDER = ("str", "int", "float", "bool", "list", "dict", "Any")
 NAME = re.compile(r"[^\W\d]\w*")
 MAX_KEY_LENGTH = 40
@@ -81,35 +88,35 @@ UNINFORMATIVE: Final = (NOTHING, SOME_DICT, Shape(items=NOTHING))
 
 def infer_shape(value: Any) -> Shape:
     """Return the shape of a JSON value; tuples and sets are lists."""
-    return _ShapeReader().at(value, 0)
+    return _ShapeReader().infer(value, 0)
 
 
 class _ShapeReader:
     """Reads one result, up to a maximum number of values."""
 
     def __init__(self) -> None:
-        self._left = MAX_VALUES
+        self._values_left = MAX_VALUES
 
-    def at(self, value: Any, depth: int) -> Shape:
-        self._left -= 1
-        if self._left < 0:
+    def infer(self, value: Any, depth: int) -> Shape:
+        self._values_left -= 1
+        if self._values_left < 0:
             return NOTHING
         if isinstance(value, Mapping):
-            return self._dict(value, depth) if depth < MAX_DEPTH else SOME_DICT
+            return self._infer_dict(value, depth) if depth < MAX_DEPTH else SOME_DICT
         if isinstance(value, list | tuple | AbstractSet):
-            return self._list(value, depth) if depth < MAX_DEPTH else _word("list")
-        return _word(next((word for kind, word in WORDS.items() if isinstance(value, kind)), "Any"))
+            return self._infer_list(value, depth) if depth < MAX_DEPTH else _make_shape("list")
+        return _make_shape(next((word for kind, word in TYPE_NAMES.items() if isinstance(value, kind)), "Any"))
 
-    def _list(self, value: Iterable[Any], depth: int) -> Shape:
+    def _infer_list(self, value: Iterable[Any], depth: int) -> Shape:
         items = value if isinstance(value, list | tuple) else list(value)
-        return Shape(items=_merge_all(self.at(item, depth + 1) for item in _sample(items)))
+        return Shape(items=_merge_all(self.infer(item, depth + 1) for item in _sample(items)))
 
-    def _dict(self, value: Mapping[Any, Any], depth: int) -> Shape:
+    def _infer_dict(self, value: Mapping[Any, Any], depth: int) -> Shape:
         if not value:
             return SOME_DICT
         if len(value) > MAX_KEYS or any(map(is_data, value)):
-            return Shape(values=_merge_all(self.at(item, depth + 1) for item in islice(value.values(), MAX_ITEMS)))
-        fields = {key: self.at(item, depth + 1) for key, item in value.items()}
+            return Shape(values=_merge_all(self.infer(item, depth + 1) for item in islice(value.values(), MAX_ITEMS)))
+        fields = {key: self.infer(item, depth + 1) for key, item in value.items()}
         return Shape(values=_merge_all(fields.values())) if _are_entries(fields.values()) else Shape(fields=fields)
 
 
@@ -119,7 +126,7 @@ def _sample(items: Sequence[Any]) -> Sequence[Any]:
     return [*items[:MAX_ITEMS], *items[MAX_ITEMS::step]]
 
 
-def _word(word: str) -> Shape:
+def _make_shape(word: str) -> Shape:
     return Shape(frozenset((word,)))
 
 
@@ -216,32 +223,32 @@ def _cut(shape: Shape, depth: int) -> Shape:
 def render_shape(shape: Shape) -> str:
     """Render a shape in one line, as deep as fits: `list[{title: str, url: str, score?: float | None}]`."""
     for depth in range(MAX_DEPTH, 0, -1):
-        text = _text(shape, depth)
-        if len(text) <= MAX_TEXT:
+        text = _render(shape, depth)
+        if len(text) <= MAX_TEXT_CHARS:
             return text
-    return text[: MAX_TEXT - 1] + "…"
+    return text[: MAX_TEXT_CHARS - 1] + "…"
 
 
-def _text(shape: Shape, depth: int) -> str:
+def _render(shape: Shape, depth: int) -> str:
     words = [word for word in ORDER if word in shape.words]
     if shape.items is not None:
-        words.append("list" if depth == 0 or shape.items == NOTHING else f"list[{_text(shape.items, depth - 1)}]")
+        words.append("list" if depth == 0 or shape.items == NOTHING else f"list[{_render(shape.items, depth - 1)}]")
     if shape.fields is not None or shape.values is not None:
-        words.append(_dict_text(shape, depth))
+        words.append(_render_dict(shape, depth))
     if "None" in shape.words:
         words.append("None")
     return " | ".join(dict.fromkeys(words)) or "Any"
 
 
-def _dict_text(shape: Shape, depth: int) -> str:
+def _render_dict(shape: Shape, depth: int) -> str:
     if depth == 0:
         return "dict"
     if shape.values is not None:
-        return f"{{str: {_text(shape.values, depth - 1)}}}"
+        return f"{{str: {_render(shape.values, depth - 1)}}}"
     fields = (shape.fields or {}).items()
     names = (key if NAME.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key, _ in fields)
     parts = (
-        f"{name}{'?' if key in shape.optional else ''}: {_text(inside, depth - 1)}"
+        f"{name}{'?' if key in shape.optional else ''}: {_render(inside, depth - 1)}"
         for name, (key, inside) in zip(names, fields, strict=True)
     )
     return f"{{{', '.join(parts)}}}"
@@ -251,18 +258,18 @@ def _dict_text(shape: Shape, depth: int) -> str:
 
 
 @cache
-def _as_json() -> "TypeAdapter[Shape]":
+def _make_adapter() -> "TypeAdapter[Shape]":
     from pydantic import TypeAdapter
 
     return TypeAdapter(Shape)
 
 
 def to_json(shape: Shape) -> Any:
-    return _as_json().dump_python(shape, mode="json", exclude_defaults=True)
+    return _make_adapter().dump_python(shape, mode="json", exclude_defaults=True)
 
 
 def from_json(data: Any) -> Shape:
-    return _as_json().validate_python(data)
+    return _make_adapter().validate_python(data)
 
 
 class Shapes:
@@ -339,8 +346,8 @@ class Shapes:
         try:
             written = self._read()
         except _Damaged as error:
-            kept, written = put_aside(self._file, self._clock()), {}
-            self._notice = f"damaged result shapes in {self._file} were reset ({error}); old file: {kept}"
+            old_file, written = put_aside(self._file, self._clock()), {}
+            self._notice = f"damaged result shapes in {self._file} were reset ({error}); old file: {old_file}"
         for name, shape in changed.items():
             written[name] = limit_size(merge(written.get(name, NOTHING), shape))
         data = {"version": VERSION, "shapes": {name: to_json(shape) for name, shape in written.items()}}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from onetool.errors import ToolError
 from onetool.stats import rollup
-from onetool.stats.record import reading, stored
+from onetool.stats.record import reading, to_column
 from onetool.stats.rollup import BLOCK, DAY, HOUR
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ MIN_BARS, MAX_BARS = 24, 48
 OLDEST = 10 * 364 * DAY  # older rows are in the first bar: a clock may have been wrong
 ROUND_TRIP_MS = 4000
 MAX_TOOLS = 500
-EVER = 1 << 60  # seconds, before and after
+FOREVER = 1 << 60  # seconds, before and after
 
 # The selected rows: aggregates of some widths, each in a time range, and the hour in which the period begins.
 RANGES = "CREATE TEMP TABLE ranges (width INTEGER, low INTEGER, high INTEGER)"
@@ -70,9 +70,9 @@ FIRST = f"SELECT start FROM rollups WHERE width = :width AND {FILTERS} ORDER BY 
 BAR = "min(max((start + width / 2 - :start) / :bar_width, 0), :last)"
 BARS = f"SELECT {BAR}, sum(count), total(count * (error <> '')) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1"
 TOOL_BARS = f"SELECT name, {BAR}, sum(count) FROM chosen_rollups WHERE {IN_TOP} GROUP BY 1, 2"
-OF_TOOL = f"FROM rollups WHERE width = {BLOCK} AND {FILTERS}"
-USAGE = f"SELECT total(count), total(count * (error <> '')), max(last), min(least), max(most) {OF_TOOL}"
-LAST_ERROR = f"SELECT error, last {OF_TOOL} AND error <> '' ORDER BY last DESC LIMIT 1"
+BY_TOOL = f"FROM rollups WHERE width = {BLOCK} AND {FILTERS}"
+USAGE = f"SELECT total(count), total(count * (error <> '')), max(last), min(least), max(most) {BY_TOOL}"
+LAST_ERROR = f"SELECT error, last {BY_TOOL} AND error <> '' ORDER BY last DESC LIMIT 1"
 USAGE_TIMES = f"SELECT bucket, sum(count) FROM times WHERE width = {BLOCK} AND {FILTERS} GROUP BY 1"
 SESSIONS = "sessions.at >= :since AND (:agent IS NULL OR agent = :agent)"
 SESSION_SAVINGS = f"SELECT count(*), total(definition_tokens), total(own_tokens) FROM sessions WHERE {SESSIONS}"
@@ -122,7 +122,7 @@ class Series(TypedDict):
     tools: dict[str, list[int]]
 
 
-class Summary(TypedDict):
+class StatsSummary(TypedDict):
     generated_at: str
     period: str
     tool: str | None
@@ -138,7 +138,7 @@ class Summary(TypedDict):
     series: Series
 
 
-def summarise(
+def summarize(
     file: Path,
     period: str = "all",
     tool: str | None = None,
@@ -146,22 +146,22 @@ def summarise(
     agent: str | None = None,
     now: float | None = None,
     round_trip_ms: int = ROUND_TRIP_MS,
-) -> Summary:
+) -> StatsSummary:
     """Return the statistics of the last day, week (7 days), month (30 days), or of all time."""
     now = time.time() if now is None else now
-    filters = {"since": _since(period, now), "tool": stored(tool), "agent": stored(agent)}
+    filters = {"since": _period_start(period, now), "tool": to_column(tool), "agent": to_column(agent)}
     with reading(file) as database:
-        hour, day, block = (_first_complete(filters["since"], width) for width in rollup.WIDTHS)
+        hour, day, block = (_first_complete_start(filters["since"], width) for width in rollup.WIDTHS)
         if period in PERIODS:
             rollup.sum_rows(database, rollup.BETWEEN, since=filters["since"], until=hour)
         else:
-            rollup.sum_rows(database, rollup.ADDED, call=EVER, run=EVER)
+            rollup.sum_rows(database, rollup.ADDED, call=FOREVER, run=FOREVER)
         for view in PARTS:
             database.execute(view)
-        _select_ranges(database, (HOUR, hour, day), (DAY, day, block), (BLOCK, block, EVER))
-        runs, savings = _runs(database, filters, round_trip_ms)
-        tools = _tools(database, filters)
-        errors = dict(database.execute(ERRORS, {**filters, "kind": _kind(filters)}).fetchall())
+        _select_ranges(database, (HOUR, hour, day), (DAY, day, block), (BLOCK, block, FOREVER))
+        runs, savings = _summarize_runs(database, filters, round_trip_ms)
+        tools = _summarize_tools(database, filters)
+        errors = dict(database.execute(ERRORS, {**filters, "kind": _call_kind(filters)}).fetchall())
         calls, succeeded = sum(errors.values()), errors.pop("", 0)
         return {
             "generated_at": _to_local(now).isoformat(timespec="seconds"),
@@ -169,14 +169,14 @@ def summarise(
             "tool": tool,
             "agent": agent,
             "total_calls": calls,
-            "success_rate": _success_rate(calls, calls - succeeded),
+            "success_rate": _compute_success_rate(calls, calls - succeeded),
             "context_saved": savings["definition_tokens"] - savings["own_tokens"] + savings["result_tokens"],
             "time_saved_ms": round(savings["round_trips"] * round_trip_ms),
             "runs": runs,
             "errors": errors,
             "savings": savings,
             "tools": tools,
-            "series": _series(database, filters, period, now),
+            "series": _make_series(database, filters, period, now),
         }
 
 
@@ -192,24 +192,24 @@ class ToolCounts(NamedTuple):
 
 def get_usage(file: Path, tool: str, agent: str | None = None) -> ToolCounts:
     """Return the usage of a tool by one agent, or by all."""
-    filters = {"kind": rollup.CALLS_OF_TOOL, "tool": stored(tool), "agent": stored(agent)}
+    filters = {"kind": rollup.CALLS_OF_TOOL, "tool": to_column(tool), "agent": to_column(agent)}
     with reading(file) as database:
         calls, errors, last, *bounds = database.execute(USAGE, filters).fetchone()
-        times = _percentiles(dict(database.execute(USAGE_TIMES, filters).fetchall()), *bounds)
+        times = _compute_percentiles(dict(database.execute(USAGE_TIMES, filters).fetchall()), *bounds)
         return ToolCounts(
             int(calls), int(errors), times["p50_ms"], last, database.execute(LAST_ERROR, filters).fetchone()
         )
 
 
-def _since(period: str, now: float) -> float:
+def _period_start(period: str, now: float) -> float:
     if period in PERIODS:
         return now - PERIODS[period][0]
     if period == "all":
-        return -EVER
+        return -FOREVER
     raise ToolError(f"Error: Invalid period '{period}'. Valid: day, week, month, all. Example: ot.stats(period='day')")
 
 
-def _first_complete(since: float, width: int) -> int:
+def _first_complete_start(since: float, width: int) -> int:
     """Return the start of the first aggregate row that lies completely after `since`."""
     return math.ceil(since / width) * width
 
@@ -220,23 +220,23 @@ def _select_ranges(database: "Connection", *ranges: tuple[int, int, int]) -> Non
     database.executemany("INSERT INTO ranges VALUES (?, ?, ?)", ranges)
 
 
-def _kind(filters: Mapping[str, Any]) -> int:
+def _call_kind(filters: Mapping[str, Any]) -> int:
     return rollup.ALL_CALLS if filters["tool"] is None else rollup.CALLS_OF_TOOL
 
 
-def _tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSummary]:
+def _summarize_tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSummary]:
     filters = {**filters, "kind": rollup.CALLS_OF_TOOL}
     database.execute(TOP, filters)
     errors: dict[str, dict[str, int]] = {}
     for name, kind, count in database.execute(TOOL_ERRORS, filters):
         errors.setdefault(name, {})[kind] = count
-    times = _times(database.execute(TIMES, filters))
+    times = _group_by_name(database.execute(TIMES, filters))
     return [
         {
             "name": name,
             "calls": calls,
-            "success_rate": _success_rate(calls, failed),
-            **_percentiles(times[name], least, most),
+            "success_rate": _compute_success_rate(calls, failed),
+            **_compute_percentiles(times[name], least, most),
             "result_tokens": round(tokens),
             "errors": errors.get(name, {}),
         }
@@ -244,19 +244,21 @@ def _tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSumma
     ]
 
 
-def _runs(database: "Connection", filters: Mapping[str, Any], round_trip_ms: int) -> tuple[RunSummary, Savings]:
+def _summarize_runs(
+    database: "Connection", filters: Mapping[str, Any], round_trip_ms: int
+) -> tuple[RunSummary, Savings]:
     """Return the runs, or those that called the tool, and the savings of these runs and of sessions."""
-    kind, of_sessions = rollup.ALL_RUNS, SESSION_SAVINGS
+    kind, query = rollup.ALL_RUNS, SESSION_SAVINGS
     if filters["tool"] is not None:
-        kind, of_sessions = rollup.RUNS_OF_TOOL, SESSION_SHARES
+        kind, query = rollup.RUNS_OF_TOOL, SESSION_SHARES
     filters = {**filters, "kind": kind}
-    sessions, definitions, own = database.execute(of_sessions, filters).fetchone()
+    sessions, definitions, own = database.execute(query, filters).fetchone()
     total, failed, results, round_trips, *bounds = database.execute(RUNS, filters).fetchone()
-    times = _percentiles(_times(database.execute(RUN_TIMES, filters)).get("", {}), *bounds)
+    times = _compute_percentiles(_group_by_name(database.execute(RUN_TIMES, filters)).get("", {}), *bounds)
     runs: RunSummary = {
         "total": int(total),
         "failed": int(failed),
-        "success_rate": _success_rate(total, failed),
+        "success_rate": _compute_success_rate(total, failed),
         **times,
     }
     return runs, {
@@ -269,20 +271,20 @@ def _runs(database: "Connection", filters: Mapping[str, Any], round_trip_ms: int
     }
 
 
-def _series(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> Series:
-    filters = {**filters, "kind": _kind(filters)}
-    start, width, count = _bars(database, filters, period, now)
+def _make_series(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> Series:
+    filters = {**filters, "kind": _call_kind(filters)}
+    start, width, count = _choose_bars(database, filters, period, now)
     calls, errors = [0] * count, [0] * count
     tools: dict[str, list[int]] = {}
     bars = {**filters, "start": start, "bar_width": width, "last": count - 1}
-    hour, day = (_first_complete(filters["since"], each) for each in (HOUR, DAY))
-    _select_ranges(database, (HOUR, hour, EVER) if width <= DAY else (DAY, day, EVER))
-    for bar, made, failed in database.execute(BARS, bars):
-        calls[bar], errors[bar] = made, int(failed)
+    hour, day = (_first_complete_start(filters["since"], each) for each in (HOUR, DAY))
+    _select_ranges(database, (HOUR, hour, FOREVER) if width <= DAY else (DAY, day, FOREVER))
+    for bar, total, failed in database.execute(BARS, bars):
+        calls[bar], errors[bar] = total, int(failed)
     if width >= DAY:  # hourly rows of each tool would be too many
-        _select_ranges(database, (HOUR, hour, day), (DAY, day, EVER))
-    for name, bar, made in database.execute(TOOL_BARS, {**bars, "kind": rollup.CALLS_OF_TOOL}):
-        tools.setdefault(name, [0] * count)[bar] = made
+        _select_ranges(database, (HOUR, hour, day), (DAY, day, FOREVER))
+    for name, bar, total in database.execute(TOOL_BARS, {**bars, "kind": rollup.CALLS_OF_TOOL}):
+        tools.setdefault(name, [0] * count)[bar] = total
     return {
         "start": datetime.fromtimestamp(start, _to_local(now).tzinfo).isoformat(timespec="seconds"),
         "width_seconds": width,
@@ -292,12 +294,12 @@ def _series(database: "Connection", filters: Mapping[str, Any], period: str, now
     }
 
 
-def _bars(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> tuple[int, int, int]:
+def _choose_bars(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> tuple[int, int, int]:
     """Return the start of the first bar, the width and the number of bars. Bars start at full local hours or days."""
     if period in PERIODS:
         first, width = filters["since"], PERIODS[period][1]
     else:
-        first = _first(database, filters, now)
+        first = _find_first_time(database, filters, now)
         width = next((width for width in WIDTHS if now - first < MAX_BARS * width), WIDTHS[-1])
         first = min(first, now - (MIN_BARS - 1) * width)
     offset = (
@@ -307,7 +309,7 @@ def _bars(database: "Connection", filters: Mapping[str, Any], period: str, now: 
     return start, width, int((now - start) // width) + 1
 
 
-def _first(database: "Connection", filters: Mapping[str, Any], now: float) -> float:
+def _find_first_time(database: "Connection", filters: Mapping[str, Any], now: float) -> float:
     """Return the approximate time of the first call, or now: to the hour if it is recent, otherwise to the day."""
     for width, reach in ((DAY, MAX_BARS * DAY), (HOUR, 0)):
         found = database.execute(FIRST, {**filters, "width": width}).fetchone()
@@ -321,21 +323,21 @@ def _to_local(moment: float) -> datetime:
     return datetime.fromtimestamp(moment, UTC).astimezone()
 
 
-def _success_rate(total: float, failed: float) -> float | None:
+def _compute_success_rate(total: float, failed: float) -> float | None:
     """Return the success rate in percent; None without calls, and 100 only if nothing failed."""
     if not total:
         return None
     return min(round(100 * (total - failed) / total, 2), 99.99 if failed else 100.0)
 
 
-def _times(rows: "Iterable[tuple[str, int, int]]") -> dict[str, dict[int, int]]:
+def _group_by_name(rows: "Iterable[tuple[str, int, int]]") -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for name, bucket, count in rows:
         found.setdefault(name, {})[bucket] = count
     return found
 
 
-def _percentiles(counts: Mapping[int, int], least: float, most: float) -> Percentiles:
+def _compute_percentiles(counts: Mapping[int, int], least: float, most: float) -> Percentiles:
     if not counts:
         return {"p50_ms": None, "p95_ms": None}
     p50, p95 = (round(rollup.percentile(counts, percent, least, most) * 1000, 2) for percent in (50, 95))

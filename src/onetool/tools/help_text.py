@@ -16,7 +16,7 @@ from onetool.render import render
 from onetool.search import SearchHit
 from onetool.search.search_documents import IN_CODE
 from onetool.signature import short_call, signature, type_name
-from onetool.snippets import describe, signature as snippet_call
+from onetool.snippets import describe, render_signature as snippet_call
 from onetool.system import System
 from onetool.util.text import pluralize
 from onetool_child.names import OWN_PACK, is_reserved

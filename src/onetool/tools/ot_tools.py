@@ -24,7 +24,7 @@ from onetool.util.text import quote
 from onetool.version import __version__
 
 if TYPE_CHECKING:
-    from onetool.stats.summary import Summary
+    from onetool.stats.summary import StatsSummary
 
 __all__ = [
     "aliases",
@@ -481,23 +481,25 @@ def _describe_tool(entry: Tool, observed: str | None) -> dict[str, Any]:
     return {key: value for key, value in facts.items() if value or key in always}
 
 
-def _summarize(context: ToolContext, period: str, name: str) -> "Summary":
-    from onetool.stats.summary import summarise
+def _summarize(context: ToolContext, period: str, name: str) -> "StatsSummary":
+    from onetool.stats.summary import summarize
 
     system, agent = system_of(context), None if context.is_owner else context.agent_id
     system.stores.recorder.flush()  # include the calls of this session
     entry = system.registry.get(name) if name in system.registry.aliases else None
     round_trip_ms = system.settings.stats.round_trip_ms
     wanted = entry.name if entry else name
-    return summarise(system.stores.stats_file, period, wanted or None, agent=agent, round_trip_ms=round_trip_ms)
+    return summarize(system.stores.stats_file, period, wanted or None, agent=agent, round_trip_ms=round_trip_ms)
 
 
-def _write_report(context: ToolContext, summary: "Summary", output: str) -> None:
+def _write_report(context: ToolContext, summary: "StatsSummary", output: str) -> None:
     from onetool import files
-    from onetool.stats.report import html
+    from onetool.stats.report import render_html
 
     try:
-        files.write(files.Files(context), output, html(summary).encode("utf-8", "backslashreplace"), backup=False)
+        files.write(
+            files.Files(context), output, render_html(summary).encode("utf-8", "backslashreplace"), backup=False
+        )
     except (OSError, ToolError) as error:
         reason = getattr(error, "message", "") or getattr(error, "strerror", "") or error
         kind = SandboxDenied if isinstance(error, SandboxDenied) else ToolError

@@ -21,7 +21,7 @@ from onetool.render import render
 from onetool.runner.answer import Answer, Journal
 
 if TYPE_CHECKING:
-    from onetool.stats.summary import Summary
+    from onetool.stats.summary import StatsSummary
 
 STOPPED = 128  # plus the signal number, as in shells
 
@@ -92,19 +92,19 @@ def _handle(steps: list[Seen]) -> str:
     return found[-1] if found else ""
 
 
-async def _saved(app: OneTool) -> "Summary":
+async def _saved(app: OneTool) -> "StatsSummary":
     """Return the statistics of these runs, within a session so that tool definitions are counted too."""
-    from onetool.stats.summary import summarise
+    from onetool.stats.summary import summarize
     from onetool.transports.mcp.mcp_server import OneToolServer
 
     with closing(OneToolServer(app)) as server:
         await app.begin_session(server.own_tokens)
     await asyncio.to_thread(app.stores.recorder.flush)
     trip = app.settings.stats.round_trip_ms
-    return await asyncio.to_thread(partial(summarise, app.stores.stats_file, round_trip_ms=trip))
+    return await asyncio.to_thread(partial(summarize, app.stores.stats_file, round_trip_ms=trip))
 
 
-def _as_data(steps: list[Seen], summary: "Summary", isolation: Mapping[str, Any]) -> dict[str, Any]:
+def _as_data(steps: list[Seen], summary: "StatsSummary", isolation: Mapping[str, Any]) -> dict[str, Any]:
     saved = {"context_saved": summary["context_saved"], "time_saved_ms": summary["time_saved_ms"], **summary["savings"]}
     counted = {"calls": summary["total_calls"], "runs": summary["runs"]["total"]}
     return {"steps": list(map(asdict, steps)), "saved": {**counted, **saved}, "isolation": isolation}

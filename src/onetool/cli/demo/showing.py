@@ -10,7 +10,7 @@ from onetool.version import __version__
 from onetool_child.summary import number
 
 if TYPE_CHECKING:
-    from onetool.stats.summary import Summary
+    from onetool.stats.summary import StatsSummary
 
 WIDTH, MAX_LINES, MAX_ERROR_LINES = 100, 3, 6
 TITLE = f"OneTool {__version__}: the model has one tool, run, and writes Python for it. These are real runs."
@@ -49,7 +49,7 @@ def shorten(text: str, max_lines: int) -> list[str]:
     return [*lines[:max_lines], dim(f"... {number(left, 'more character')}")]
 
 
-def print_savings(summary: "Summary", isolation: str) -> None:
+def print_savings(summary: "StatsSummary", isolation: str) -> None:
     savings, runs = summary["savings"], summary["runs"]["total"]
     tools, own = savings["definition_tokens"], savings["own_tokens"]
     trips, seconds = round(savings["round_trips"]), summary["time_saved_ms"] / 1000

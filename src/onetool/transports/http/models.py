@@ -39,7 +39,7 @@ from onetool.bundles.model import (
 )
 from onetool.results.window import Unit
 from onetool.schema import JSON
-from onetool.stats.summary import PERIODS, Summary
+from onetool.stats.summary import PERIODS, StatsSummary
 from onetool.transports.http.api.catalog import Kind
 from onetool.transports.http.errors import STATUS, ApiError, camel_case
 from onetool_child.data import FORMATS
@@ -503,7 +503,7 @@ def _model_of(shape: Any, **more: Any) -> type[ApiModel]:
     return create_model(f"{shape.__name__}Statistics", __base__=ApiModel, **fields, **more)
 
 
-Statistics = _model_of(Summary, is_enabled=(bool, ...), problem=(str, absent()))
+Statistics = _model_of(StatsSummary, is_enabled=(bool, ...), problem=(str, absent()))
 
 
 class RegistryHealth(ApiModel):

@@ -23,7 +23,7 @@ from mcp.server.stdio import stdio_server
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.runner.answer import Journal
-from onetool.stats.tokens import tokens_of, tokens_of_text
+from onetool.stats.tokens import count_text_tokens, count_tokens
 from onetool.transports.fair_queue import QueueFull, turn
 from onetool.transports.logging_bridge import forward_logging
 from onetool.transports.mcp.client_identity import (
@@ -163,7 +163,9 @@ class OneToolServer(Server[Any]):
     @property
     def own_tokens(self) -> int:
         """Number of tokens that OneTool's definition takes in a model's context."""
-        return tokens_of(RUN.model_dump(by_alias=True, exclude_none=True)) + tokens_of_text(self.instructions or "")
+        return count_tokens(RUN.model_dump(by_alias=True, exclude_none=True)) + count_text_tokens(
+            self.instructions or ""
+        )
 
     def close(self) -> None:
         self._open.close()

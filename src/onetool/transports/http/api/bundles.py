@@ -196,7 +196,7 @@ class BundleHandlers:
                     size=size,
                     token=token,
                 )
-                return Page([*map(self._app.bundles.shown, page.items)], page.next_token)
+                return Page([*map(self._app.bundles.apply_state, page.items)], page.next_token)
 
             page = _fill_page(some, lambda tool: query.include_disabled or tool.in_use, query)
             return conditional_response(_render_page("tools", page), request.headers)
@@ -210,7 +210,7 @@ class BundleHandlers:
         def read(store: BundleStorage) -> Response:
             def some(size: int, token: str | None) -> Page[ToolHit]:
                 page = store.search(query.q, include_disabled=query.include_disabled, size=size, token=token)
-                hits = [ToolHit(self._app.bundles.shown(hit.tool), hit.score, hit.match) for hit in page.items]
+                hits = [ToolHit(self._app.bundles.apply_state(hit.tool), hit.score, hit.match) for hit in page.items]
                 return Page(hits, page.next_token)
 
             page = _fill_page(some, lambda hit: query.include_disabled or hit.tool.in_use, query)
@@ -231,7 +231,7 @@ class BundleHandlers:
         """Return the tool with its current state: its function may have changed."""
         if tool.python_impl:
             await self._app.discover({python_name(tool.python_impl.function).partition(".")[0]})
-        return await self._api.in_thread(lambda: self._app.bundles.shown(tool))
+        return await self._api.in_thread(lambda: self._app.bundles.apply_state(tool))
 
     async def _read(self, work: Callable[[BundleStorage], T]) -> T:
         self._api.check_settings()

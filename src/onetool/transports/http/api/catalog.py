@@ -59,7 +59,7 @@ class ToolCatalog:
         """Yield the stored tools after this name that the agent may call, including disabled ones."""
         registry = self._app.registry
         try:
-            for name, _, enabled in self._app.bundles.names(pack, after, off=True):
+            for name, _, enabled in self._app.bundles.names(pack, after, include_disabled=True):
                 entry = Entry(name, "", enabled)
                 if name not in registry and context.admits(entry):
                     yield entry._replace(enabled=enabled and not registry.is_off(entry))
@@ -75,7 +75,7 @@ class ToolCatalog:
     def tool(self, name: str) -> Tool | None:
         """Return the tool with this name, also from a disabled bundle."""
         registry = self._app.registry
-        tool = registry.get(name) or self._app.bundles.find(name, even_off=True)
+        tool = registry.get(name) or self._app.bundles.find(name, include_disabled=True)
         return None if tool is None else registry.switched(tool)
 
     def count(self, context: ToolContext, fits: "CatalogFilter") -> int:

@@ -88,7 +88,7 @@ class ImportHandlers:
     def _export(self, bundle_id: str, context: ToolContext) -> tuple[str, bytes, list[str]]:
         store = self._api.app.bundles.store
         bundle = store.get_bundle(bundle_id)
-        tools = [tool.as_stored() for tool in store.tools_of(bundle_id) if self._is_visible(tool, context)]
+        tools = [tool.as_stored() for tool in store.list_bundle_tools(bundle_id) if self._is_visible(tool, context)]
         _, secrets = archive.strip_credentials(bundle.slug, tools)
         return bundle.slug, archive.pack(bundle.as_json(), tools), secrets
 
@@ -103,7 +103,7 @@ def _check_slug_is_free(store: BundleStorage, slug: str) -> None:
     """Raise if the slug exists: without `update`, an import never changes an existing bundle."""
     there = store.bundle_by_slug(slug)
     if there is not None and there.slug == slug:
-        free = importer.free_slug(store, slug)
+        free = importer.find_free_slug(store, slug)
         details = {"slug": slug, "bundleID": there.id, "suggestion": free}
         hint = f"add new versions to it with ?update=true, or use another slug: ?name={free}"
         raise ApiError("slug_taken", f"bundle '{slug}' already exists", details, hint=hint)

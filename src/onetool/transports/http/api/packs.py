@@ -106,7 +106,7 @@ class PackHandlers:
 
     def _bundles(self) -> list[Bundle]:
         try:
-            return self._api.app.bundles.all_bundles()
+            return self._api.app.bundles.list_bundles()
         except BundleError:  # the store cannot be read; the health check reports that
             return []
 

@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from onetool.errors import ToolError
 from onetool.runner.cells import FULL_SANDBOX, NOT_ANSWERING, NOT_STARTED
-from onetool.stats.summary import summarise
+from onetool.stats.summary import summarize
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.errors import ApiError, camel_case
@@ -42,7 +42,7 @@ class StatsHandlers:
         app.stores.recorder.flush()  # include calls that just ended
         name = app.registry.aliases.get(query.tool, query.tool) or None
         round_trip_ms = app.settings.stats.round_trip_ms
-        found = summarise(app.stores.stats_file, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
+        found = summarize(app.stores.stats_file, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
         enabled, problem = app.settings.stats.enabled, app.stores.recorder.problem or ""
         return Statistics.model_validate({**found, "is_enabled": enabled, "problem": problem})
 

@@ -147,8 +147,8 @@ class ToolHandlers:
             return []
         source = self._api.app.bundles
         bundle = source.store.bundle_by_slug(tool.pack)
-        found = source.store.tools_of(bundle.id, tool.short_name) if bundle is not None else []
-        return sorted(map(source.shown, found), key=attrgetter("modified_at"))
+        found = source.store.list_bundle_tools(bundle.id, tool.short_name) if bundle is not None else []
+        return sorted(map(source.apply_state, found), key=attrgetter("modified_at"))
 
     async def call(self, request: Request) -> Response:
         self._api.check_settings()
