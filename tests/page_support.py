@@ -22,7 +22,7 @@ from tests.rest_support import ServedApp, serve_app
 from onetool import ToolContext, tool
 from onetool._tool import Tool
 from onetool.schema import JSON, Schema
-from onetool.system import system_of
+from onetool.system import get_system
 
 SWITCHES: Final = (
     "--no-sandbox",
@@ -120,7 +120,7 @@ def _picture() -> dict[str, str]:
 @tool("shop.pictures")
 def _pictures(context: ToolContext) -> list[Any]:
     """Words, a picture that the server keeps, and one that is written down."""
-    kept = system_of(context).media.put(red_square(), "image/png", context.agent_id)
+    kept = get_system(context).media.put(red_square(), "image/png", context.agent_id)
     return ["Two squares:", {"type": "image", "media": kept}, _picture()]
 
 

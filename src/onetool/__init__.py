@@ -1,9 +1,9 @@
-"""OneTool: every tool there is, behind one. This file is the shop window; nothing heavy is imported by it."""
+"""OneTool: one MCP server with one tool that can call all others. The public names are imported lazily."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Not lazy: it is small.
+# Imported eagerly, because it is small.
 from onetool._tool import tool
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OneTool", "Permission", "Result", "ToolBus", "ToolContext", "ToolError", "tool"]
 
-_HOMES = {
+_MODULES = {
     "OneTool": "onetool.app",
     "Permission": "onetool.context",
     "Result": "onetool._tool",
@@ -26,6 +26,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'onetool' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -108,6 +108,6 @@ def tool(name: Any = None, *, permissions: object = (), **options: Any) -> Any:
     return declare
 
 
-def declaration_of(function: object) -> Declaration:
+def get_declaration(function: object) -> Declaration:
     declared = getattr(function, DECLARED, None)
     return declared if isinstance(declared, Declaration) else Declaration()

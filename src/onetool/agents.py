@@ -1,4 +1,4 @@
-"""Turns the agents of the settings into the limits that the context of each call carries.
+"""The agents of the settings, and the permissions and limits that they give to calls.
 
 The transport chooses the agent, by client name or token. Budgets are counted from the start of the server and survive
 a reload.
@@ -14,7 +14,7 @@ from onetool.config.load import Loaded
 from onetool.config.model import Agent, Budgets, Sandbox
 from onetool.config.protection import Protection, compute_protection
 from onetool.errors import ToolError
-from onetool.paths import Folders, placed
+from onetool.paths import Folders, resolve_path
 from onetool.problem import UNTRUSTED
 from onetool.stats.tokens import count_tokens
 
@@ -31,10 +31,10 @@ class Agents:
     def configure(self, loaded: Loaded, projects: Mapping[str, str]) -> None:
         """Apply new settings."""
         self._settings = loaded.settings
-        guarded = compute_protection(loaded)
+        protection = compute_protection(loaded)
         self._ignored = next((problem for problem in loaded.problems if problem.code == UNTRUSTED), None)
         self._sandboxes = {
-            name: _sandbox(agent.sandbox, loaded.folders, projects, guarded)
+            name: _sandbox(agent.sandbox, loaded.folders, projects, protection)
             for name, agent in loaded.settings.agents.items()
         }
         for name, guard in self._guards.items():
@@ -43,10 +43,10 @@ class Agents:
 
     def for_client(self, client: str | None) -> str:
         """Return the name of the agent that lists this client."""
-        named = (name for name, agent in self._settings.agents.items() if client in agent.clients)
-        return next(named, DEFAULT)
+        matches = (name for name, agent in self._settings.agents.items() if client in agent.clients)
+        return next(matches, DEFAULT)
 
-    def facts(self, name: str) -> dict[str, Any]:
+    def context_fields(self, name: str) -> dict[str, Any]:
         """Return the fields of a call context that depend on the agent."""
         agent = self._find(name)
         return {
@@ -58,15 +58,15 @@ class Agents:
             "budget_guard": self._guard(name, agent.budgets),
         }
 
-    def cost_of(self, tool: Tool) -> float:
+    def get_cost(self, tool: Tool) -> float:
         pack = self._settings.tools.get(tool.pack)
         return pack.cost_per_call if pack else 0
 
     def _find(self, name: str) -> Agent:
         known = self._settings.agents
         if name not in known:
-            ignored, why = self._ignored, f"unknown agent {name!r}: expected {', '.join(sorted(known))}"
-            raise ToolError(f"{why}. {ignored.message}", hint=ignored.hint) if ignored else ToolError(why)
+            ignored, message = self._ignored, f"unknown agent {name!r}: expected {', '.join(sorted(known))}"
+            raise ToolError(f"{message}. {ignored.message}", hint=ignored.hint) if ignored else ToolError(message)
         return known[name]
 
     def _guard(self, name: str, budgets: Budgets) -> BudgetGuard | None:
@@ -84,17 +84,19 @@ def _limits(budgets: Budgets) -> Limits:
     return Limits(budgets.time_seconds, budgets.calls, budgets.tokens, budgets.cost)
 
 
-def _sandbox(sandbox: Sandbox, folders: Folders, projects: Mapping[str, str], guarded: Protection) -> Mapping[str, Any]:
+def _sandbox(
+    sandbox: Sandbox, folders: Folders, projects: Mapping[str, str], protection: Protection
+) -> Mapping[str, Any]:
     """Return the file access rules of a context. Files that OneTool loads or stores are always protected."""
     return {
         "enabled": sandbox.enabled,
         "allowed_paths": [
-            str(placed(path, folders.working_dir, folders.home)) for path in sandbox.allowed_paths or (".",)
+            str(resolve_path(path, folders.working_dir, folders.home)) for path in sandbox.allowed_paths or (".",)
         ],
         "denied_patterns": sandbox.denied_patterns,
         "readable_paths": list(projects.values()),
-        "hidden_names": guarded.names,
-        "hidden_paths": guarded.hidden,
-        "protected_paths": guarded.protected,
-        "pack_directories": guarded.pack_directories,
+        "hidden_names": protection.names,
+        "hidden_paths": protection.hidden,
+        "protected_paths": protection.protected,
+        "pack_directories": protection.pack_directories,
     }

@@ -74,13 +74,13 @@ class OneTool:
         make_cells: Callable[..., Cells] = Cells,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        given = partial(given_settings, settings or Settings(), folder or Path.home() / FOLDER)
+        read_given = partial(given_settings, settings or Settings(), folder or Path.home() / FOLDER)
         environment = os.environ if environment is None else environment
-        self._reader = SettingsReader(read or given, examine, environment)
+        self._reader = SettingsReader(read or read_given, examine, environment)
         self._make_cells, self._log = make_cells, log
         self._state: State | None = None
         self.agents = Agents(self._warn)
-        self.bus = ToolBus(cost_of=self.agents.cost_of)
+        self.bus = ToolBus(get_cost=self.agents.get_cost)
         self._telemetry, self._notices = Telemetry(self.bus.events), Notices()
         registered, registry = self.bus.registered, self.bus.registry
         registered.has_installed = True
@@ -92,7 +92,7 @@ class OneTool:
             lambda: registered.pack_names, self.bus.call_tool, environment, log_event, self._reader.still_trusted
         )
         self.servers = Servers(
-            registry.switched, make_worker_environment(environment), log_event, lambda: self._require_state().media
+            registry.mark_disabled, make_worker_environment(environment), log_event, lambda: self._require_state().media
         )
         self.bundles = BundleSource(registry, lambda: self._require_state().net)
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
@@ -105,7 +105,7 @@ class OneTool:
         self.bus.registered.add_builtin(load_builtin_tools(self.bus.threads))
         loaded, error = self._reader.read_first()
         self._configure(loaded, error)
-        self._notices.everybody = loaded.problems
+        self._notices.general = loaded.problems
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -124,7 +124,7 @@ class OneTool:
         state = self._state = make_state(
             loaded, error, old, bus=self.bus, log=log, make_cells=self._make_cells, own_ports=self._own_ports
         )
-        log.use(loaded.settings.log_level, state.redact)
+        log.configure(loaded.settings.log_level, state.redact)
         self.bus.events.redact, self.bus.admit = state.redact, state.audit.admit
         self._telemetry.configure(log, state.audit, state.stores)
         self.agents.configure(loaded, state.projects)
@@ -197,13 +197,13 @@ class OneTool:
         self.registry.apply_switches()
         system: System = self
         return ToolContext(
-            **self.agents.facts(agent),
+            **self.agents.context_fields(agent),
             working_dir=self._require_state().loaded.folders.working_dir,
             correlation_id=os.urandom(8).hex(),
             bus=self.bus,
             system=system,
             progress=journal.note if journal else None,
-            heard=journal.record_foreign if journal else None,
+            on_foreign_value=journal.record_foreign if journal else None,
             notice=journal.notify if journal else None,
             metadata={"_meta": meta} if meta else {},
             is_owner=is_owner,
@@ -275,8 +275,8 @@ class OneTool:
         return self._require_state().cells
 
     @property
-    def switched_off(self) -> frozenset[str]:
-        """The names of tools and packs that are switched off, without bundles, which have their own state."""
+    def disabled_names(self) -> frozenset[str]:
+        """The names of disabled tools and packs, without bundles, which have their own state."""
         return self._require_state().switches.off()
 
     @property
@@ -296,8 +296,8 @@ class OneTool:
         """Search all tools, packs, snippets and aliases."""
         await self.discover()
         state = self._require_state()
-        facts = state.stores.search, query, limit, state.loaded.settings, self.bundles
-        return await anyio.to_thread.run_sync(self._search.search, *facts)
+        arguments = state.stores.search, query, limit, state.loaded.settings, self.bundles
+        return await anyio.to_thread.run_sync(self._search.search, *arguments)
 
     @property
     def log(self) -> Log:

@@ -25,7 +25,7 @@ from onetool.config.load import Loaded
 from onetool.context import Permission, ToolContext
 from onetool.errors import AuditUnavailable, SandboxDenied, error_type
 from onetool.logging import Log
-from onetool.paths import placed
+from onetool.paths import resolve_path
 from onetool.redact import Redactor
 from onetool.util.storage_errors import is_full, storage_error
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from onetool.storage import AuditStorage
 
 AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
-MAX_ARGUMENT_LENGTH = 1000  # characters of one argument
+MAX_ARGUMENT_CHARS = 1000
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
 WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
 Facts = dict[str, Any]
@@ -42,7 +42,7 @@ Facts = dict[str, Any]
 def open_audit_log(loaded: Loaded) -> "AuditLog":
     """Return the configured audit log. The caller closes it."""
     settings, redact = loaded.settings.audit, Redactor(loaded.secrets.values())
-    audit = AuditLog(placed(settings.file, loaded.folders.data, loaded.folders.home), redact)
+    audit = AuditLog(resolve_path(settings.file, loaded.folders.data, loaded.folders.home), redact)
     audit.configure(redact, settings.max_bytes, settings.keep)
     return audit
 
@@ -56,7 +56,7 @@ class AuditLog:
 
     def configure(self, redact: Redactor, max_bytes: int, keep: int) -> None:
         self._redact = redact
-        self._log.use("INFO", redact)
+        self._log.configure("INFO", redact)
         self._log.max_bytes, self._log.keep = max_bytes, keep
 
     async def admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts | None:
@@ -66,7 +66,7 @@ class AuditLog:
         """
         if not _is_audited(tool, args):
             return None
-        facts = self._make_facts(tool, args, context)
+        facts = self._describe_call(tool, args, context)
         try:
             await self._write_first("call.started", facts)
         except OSError as error:
@@ -123,13 +123,13 @@ class AuditLog:
             return
         self._records.event(
             "call",
-            **(event.admitted or self._make_facts(tool, args, event.context)),
+            **(event.admitted or self._describe_call(tool, args, event.context)),
             decision="allowed" if event.is_allowed and event.error != SandboxDenied.type else "refused",
             outcome=event.error or "ok",
             duration_ms=round(event.seconds * 1000, 3),
         )
 
-    def _make_facts(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts:
+    def _describe_call(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts:
         return {
             "agent": context.agent_id,
             "tool": tool.name,
@@ -143,13 +143,13 @@ class AuditLog:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
-            start = self._redact.beginning(value, MAX_ARGUMENT_LENGTH)
-            return start if len(value) <= MAX_ARGUMENT_LENGTH else f"{start}… ({len(value)} characters)"
+            start = self._redact.redact_prefix(value, MAX_ARGUMENT_CHARS)
+            return start if len(value) <= MAX_ARGUMENT_CHARS else f"{start}… ({len(value)} characters)"
         try:
-            text = json.dumps(self._clean(value, _CharacterBudget(MAX_ARGUMENT_LENGTH)), ensure_ascii=False)
+            text = json.dumps(self._clean(value, _CharacterBudget(MAX_ARGUMENT_CHARS)), ensure_ascii=False)
         except Exception:  # noqa: BLE001 - cycles, too much depth, errors in methods of the object
-            return f"(a {type(value).__name__} that cannot be shown)"
-        return text if len(text) <= MAX_ARGUMENT_LENGTH else f"{text[:MAX_ARGUMENT_LENGTH]}…"
+            return f"(a {type(value).__name__} that cannot be serialized)"
+        return text if len(text) <= MAX_ARGUMENT_CHARS else f"{text[:MAX_ARGUMENT_CHARS]}…"
 
     def _clean(self, value: Any, budget: "_CharacterBudget") -> Any:
         budget.take(1)
@@ -160,7 +160,7 @@ class AuditLog:
             return {self._clean(str(key), budget): self._clean(item, budget) for key, item in items}
         if isinstance(value, list | tuple | set | frozenset):
             return [self._clean(item, budget) for item in takewhile(budget.is_left, value)]
-        text = self._redact.beginning(str(value), MAX_ARGUMENT_LENGTH)
+        text = self._redact.redact_prefix(str(value), MAX_ARGUMENT_CHARS)
         budget.take(len(text))
         return text
 

@@ -56,7 +56,7 @@ class ToolContext:
     bus: Any = field(default=None, repr=False, compare=False)  # for tools that call other tools
     system: object = None  # the running application: see `onetool.system`
     progress: Callable[[str], None] | None = None  # reports progress to the caller
-    heard: Callable[[Foreign], None] | None = None
+    on_foreign_value: Callable[[Foreign], None] | None = None
     notice: Callable[[str], None] | None = None  # adds a note beside the value of the call
     is_owner: bool = False  # whether the caller may see the statistics of all agents
 
@@ -66,7 +66,7 @@ class ToolContext:
             return True
         return any(pattern in {tool.name, tool.pack} or fnmatchcase(tool.name, pattern) for pattern in self.tools)
 
-    def admits_some_of(self, pack: str) -> bool:
+    def admits_pack(self, pack: str) -> bool:
         """Return whether the agent may call any tool of the pack, whose tools need not be known yet."""
         return self.tools is None or any(fnmatchcase(pack, pattern.partition(".")[0]) for pattern in self.tools)
 

@@ -16,7 +16,7 @@ from onetool.problem import STORAGE, Problem, storage_problem
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
-from onetool.util.versioning import Newer, refuse_newer
+from onetool.util.versioning import NewerVersion, reject_newer
 
 FILE = "switches.json"
 VERSION = 1
@@ -24,15 +24,17 @@ EVERYTHING: Final = "*"  # not a valid name of a tool or pack
 
 
 class Switches:
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / FILE
+    """The stored state of tools and packs: enabled or disabled."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / FILE
         self._stamp: object = ()
         self._off: frozenset[str] = frozenset()
         self.problem: Problem | None = None
 
     def off(self) -> frozenset[str]:
         """Return the names of disabled tools and packs; `EVERYTHING` if the file cannot be read."""
-        stamp = self._stamp_now()
+        stamp = self._read_stamp()
         if stamp != self._stamp:
             self._stamp, self._off = stamp, self._read()
         return self._off
@@ -42,20 +44,20 @@ class Switches:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locked(self._file.with_name(f"{FILE}.lock")):
-                now = self._read()
-                if EVERYTHING in now:  # a new file would enable what the old one disables
+                current = self._read()
+                if EVERYTHING in current:  # a new file would enable what the old one disables
                     assert self.problem is not None
                     details = {"file": str(self._file)}
                     raise BundleError(self.problem.message, hint=self.problem.hint, code=STORAGE, details=details)
-                wanted = now - {name} if on else now | {name}
-                if wanted != now:
+                wanted = current - {name} if on else current | {name}
+                if wanted != current:
                     atomic.write(
                         self._file, json.dumps({"version": VERSION, "off": sorted(wanted)}, indent=2), durable=True
                     )
         except OSError as error:
             raise storage_error(self._file.parent, error) from error
 
-    def _stamp_now(self) -> object:
+    def _read_stamp(self) -> object:
         try:
             facts = self._file.stat()
         except FileNotFoundError:
@@ -67,15 +69,15 @@ class Switches:
     def _read(self) -> frozenset[str]:
         self.problem = None
         try:
-            data = json.loads(self._content())
-            refuse_newer(data.get("version"), VERSION, self._file)
-            kept = data["off"]
-            if isinstance(kept, list) and all(isinstance(name, str) for name in kept):
-                return frozenset(kept)
+            data = json.loads(self._read_bytes())
+            reject_newer(data.get("version"), VERSION, self._file)
+            names = data["off"]
+            if isinstance(names, list) and all(isinstance(name, str) for name in names):
+                return frozenset(names)
             self.problem = self._unreadable("it is damaged")
         except FileNotFoundError:
             return frozenset()
-        except Newer as error:
+        except NewerVersion as error:
             self.problem = storage_problem(f"all tools are disabled: {error.message}", self._file, error.hint)
         except OSError as error:
             self.problem = self._unreadable(error.strerror or str(error))
@@ -83,8 +85,8 @@ class Switches:
             self.problem = self._unreadable("it is damaged")
         return frozenset({EVERYTHING})
 
-    def _content(self) -> bytes:
-        """Read the file without waiting for the other end of a pipe."""
+    def _read_bytes(self) -> bytes:
+        """Read the file without blocking on a pipe."""
         with os.fdopen(os.open(self._file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError("it is not a regular file")

@@ -1,8 +1,8 @@
 """The log: one JSON line per span, redacted, written by its own thread so that no call waits for the disk.
 
-A `span` is something that takes time and ends well or badly: name, milliseconds, status, error type, correlation
-id, and fields of its own. A log that cannot be written says so in `problem` and is otherwise silent: it never fails
-a call. `write` is for callers that must know that a line was accepted: it writes at once and raises.
+A span records an operation: name, duration in milliseconds, status, error type, correlation ID and further fields. If
+the log cannot be written, `problem` says so; calls never fail because of it. `write` is for callers that must know that
+a line was accepted: it writes synchronously and raises.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from onetool.util.locks import locked
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 MAX_LOG_BYTES = 10 << 20
-MAX_LINES_WAITING = 100_000  # for a disk that is slower than the calls
+MAX_LINES_WAITING = 100_000  # in case the disk is slower than the calls
 GATHER_SECONDS = 0.2
 
 
@@ -34,14 +34,14 @@ def _json(line: dict[str, Any]) -> str:
 
     try:
         return orjson.dumps(line, default=str).decode()
-    except TypeError:  # half a surrogate pair, or an integer over 64 bits
+    except TypeError:  # a lone surrogate, or an integer over 64 bits
         return json.dumps(line, default=str)
 
 
 class Log:
     """A log file that is rotated at `max_bytes`; `keep` older files are kept.
 
-    With `gathers`, the thread waits a moment for more lines and so is not woken at every one.
+    With `gathers`, the thread collects lines for a moment instead of waking for each one.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Log:
         self.max_bytes, self.keep = max_bytes, keep
         self._file, self._level, self._redact = file, LEVELS.get(level.upper(), LEVELS["INFO"]), redact
         self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
-        self._is_torn = True  # whether the last line may have been written in part, also by a process before
+        self._is_torn = True  # whether the last line in the file may be incomplete
         gather = GATHER_SECONDS if gathers else 0.0
         self._background = Background("onetool-log", self._write_lines, gather=gather)
         self.problem: str | None = None
 
-    def use(self, level: str, redact: Callable[[str], str]) -> None:
-        """From now on, what is below the level is left out and what is secret is taken out."""
+    def configure(self, level: str, redact: Callable[[str], str]) -> None:
+        """Set the minimum level and the redaction of secrets."""
         self._level, self._redact = LEVELS[level.upper()], redact
 
     def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
@@ -80,34 +80,34 @@ class Log:
             try:
                 self._write(self._file, [{"time": time.time(), "level": "INFO", "name": name, **fields}])
             except OSError as error:
-                self.problem = f"{self.name} cannot be written: {error}"
+                self.problem = f"cannot write {self.name}: {error}"
                 raise
 
     @contextlib.contextmanager
     def span(self, name: str, **fields: Any) -> Iterator[dict[str, Any]]:
-        """Measure the block; what it puts into the dictionary is logged with it."""
+        """Measure the block and log it with the fields of the yielded dictionary."""
         started = time.perf_counter()
         try:
             yield fields
         except BaseException as error:
             kind = error_type(error) if isinstance(error, Exception) else "cancelled"
-            self.ended(name, time.perf_counter() - started, kind, fields)
+            self.log_end(name, time.perf_counter() - started, kind, fields)
             raise
-        self.ended(name, time.perf_counter() - started, fields.pop("error", None), fields)
+        self.log_end(name, time.perf_counter() - started, fields.pop("error", None), fields)
 
-    def ended(self, name: str, seconds: float, error: str | None, fields: dict[str, Any]) -> None:
-        duration = round(seconds * 1000, 3)
+    def log_end(self, name: str, seconds: float, error: str | None, fields: dict[str, Any]) -> None:
+        duration_ms = round(seconds * 1000, 3)
         outcome = {"status": "ok"} if error is None else {"status": "error", "error_type": error}
-        self.event(name, level="INFO" if error is None else "WARNING", duration_ms=duration, **outcome, **fields)
+        self.event(name, level="INFO" if error is None else "WARNING", duration_ms=duration_ms, **outcome, **fields)
 
     def close(self) -> None:
-        """Write what is left, and stop."""
+        """Write the remaining lines and stop."""
         self._background.close()
 
-    # --- in the thread ----------------------------------------------------------------------------------------
+    # --- writer thread ----------------------------------------------------------------------------------------
 
     def _write_lines(self) -> bool:
-        """Lines that cannot be written are lost: nobody waits for them."""
+        """Write the queued lines; lines that cannot be written are dropped."""
         lines = [self._lines.popleft() for _ in range(len(self._lines))]
         if not lines or self._file is None:
             return True
@@ -116,12 +116,12 @@ class Log:
             self._write(self._file, lines)
             self.problem = None
         except OSError as error:
-            self.problem = f"{self.name} cannot be written: {error}"
+            self.problem = f"cannot write {self.name}: {error}"
         return True
 
     def _write(self, path: Path, lines: list[dict[str, Any]]) -> None:
         with _open(path) as file:
-            for line in lines:  # each at once: another process may be writing too
+            for line in lines:  # one write per line, because other processes may append too
                 data = b"\n" * (self._is_torn and not _ends_in_line_break(file, path)) + self._text(line)
                 written = file.write(data)
                 self._is_torn = bool(written) and written != len(data)
@@ -136,23 +136,23 @@ class Log:
 def rotate(file: Path, max_bytes: int, keep: int) -> None:
     """Rename a file that is larger than `max_bytes` to `.1`, older ones to `.2` and so on. The last one is deleted.
 
-    Where the directory does not allow it, the file goes on growing: losing records would be worse.
+    If the directory does not allow renaming, the file keeps growing, because losing records would be worse.
     """
     with contextlib.suppress(OSError):
         if file.stat().st_size <= max_bytes:
             return
         with locked(file.with_name(f"{file.name}.lock")):
-            if file.stat().st_size > max_bytes:  # no other process was faster
+            if file.stat().st_size > max_bytes:  # no other process has rotated it
                 _shift(file, keep)
 
 
-def rotated(file: Path, keep: int) -> list[Path]:
-    """The names of the older files, the newest first."""
+def list_rotated(file: Path, keep: int) -> list[Path]:
+    """Return the paths of the older files, newest first."""
     return [file.with_name(f"{file.name}.{number}") for number in range(1, keep + 1)]
 
 
 def _shift(file: Path, keep: int) -> None:
-    names = [file, *rotated(file, keep)]
+    names = [file, *list_rotated(file, keep)]
     if keep == 0:
         file.unlink()
     for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
@@ -170,7 +170,7 @@ def _ends_in_line_break(file: FileIO, path: Path) -> bool:
 
 
 def _open(file: Path) -> FileIO:
-    """Open the file to append to it, without waiting for the other end of a pipe."""
+    """Open the file for appending, without blocking on a pipe."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         return FileIO(os.open(file, flags, 0o600), "ab")

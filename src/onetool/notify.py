@@ -1,4 +1,4 @@
-"""Appends messages of `ot.notify` to the file of the first matching topic.
+"""Append messages of `ot.notify` to the file of the first matching topic.
 
 Each message is one YAML document, written atomically even if several processes write at once. The settings define the
 topics; a message cannot reach any other file. The number and size of messages and the size of files are limited,
@@ -24,8 +24,8 @@ from onetool.storage import NoticeStorage
 from onetool.util.locks import locked
 from onetool.util.time_format import in_utc
 
-MAX_TOPIC = 500
-MAX_MESSAGE = 100_000
+MAX_TOPIC_CHARS = 500
+MAX_MESSAGE_CHARS = 100_000
 DEFAULT_MAX_FILE_BYTES = 10 << 20
 RATE_SECONDS = 60.0
 
@@ -58,8 +58,8 @@ class RateLimit:
 
 def publish(topics: Sequence[Topic], notices: NoticeStorage, topic: str, message: Any, now: Callable[[], float]) -> str:
     """Append the message to the file of the topic and return a one-line summary. Blocks on the disk and on a lock."""
-    if len(topic) > MAX_TOPIC:
-        raise ArgumentError(f"topic too long: {len(topic)} characters (maximum {MAX_TOPIC})")
+    if len(topic) > MAX_TOPIC_CHARS:
+        raise ArgumentError(f"topic too long: {len(topic)} characters (maximum {MAX_TOPIC_CHARS})")
     found = next((each for each in topics if _matches(each.pattern, topic)), None)
     if found is None:
         return "SKIP: no matching topic"
@@ -71,19 +71,19 @@ def _matches(pattern: str, topic: str) -> bool:
     """Match with dynamic programming, because a regular expression could take exponential time."""
     reached = [True] + [False] * len(topic)
     for step in re.findall(r"\*\*|.", pattern, re.DOTALL):
-        is_star = step in {"*", "**"}
-        row = [is_star and reached[0]]
+        is_wildcard = step in {"*", "**"}
+        row = [is_wildcard and reached[0]]
         for index, character in enumerate(topic):
-            goes_on = row[index] and (step == "**" or character != ":")
-            row.append(reached[index + 1] or goes_on if is_star else reached[index] and character == step)
+            extends = row[index] and (step == "**" or character != ":")
+            row.append(reached[index + 1] or extends if is_wildcard else reached[index] and character == step)
         reached = row
     return reached[-1]
 
 
 def _document(topic: str, message: Any, seconds: float) -> bytes:
     size = len(render(message, "json"))
-    if size > MAX_MESSAGE:
-        raise ToolError(f"message too long: {size} characters (maximum {MAX_MESSAGE})")
+    if size > MAX_MESSAGE_CHARS:
+        raise ToolError(f"message too long: {size} characters (maximum {MAX_MESSAGE_CHARS})")
     time = in_utc(seconds, "seconds")
     text = render({"topic": topic, "time": time, "message": message}, "yml_h").removesuffix("\n")
     return f"---\n{text}\n".encode()
@@ -94,13 +94,13 @@ class _FileFull(OSError):
 
 
 class NoticeFiles:
-    """Files of messages. Relative names are resolved against `folder`."""
+    """Files of messages. Relative names are resolved against `directory`."""
 
-    def __init__(self, folder: Path, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
-        self._folder, self._max_file_bytes = folder, max_file_bytes
+    def __init__(self, directory: Path, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
+        self._directory, self._max_file_bytes = directory, max_file_bytes
 
     def append(self, name: str, document: bytes) -> None:
-        path = paths.placed(name, self._folder, Path.home())
+        path = paths.resolve_path(name, self._directory, Path.home())
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with locked(path.with_name(f"{path.name}.lock")):

@@ -1,4 +1,4 @@
-"""Locates the working directory, the user's settings directory and the project's settings directory.
+"""Locate the working directory, the user's settings directory and the project's settings directory.
 
 Paths are computed from the arguments; nothing is created. A directory whose settings file the user named is trusted;
 `onetool.config.trust` decides about any other project directory.
@@ -41,42 +41,42 @@ class Folders:
     def home(self) -> Path:
         return self.user.parent
 
-    def config_of(self, folder: Path) -> Path:
-        if self.config_file is not None and _same(self.config_file.parent, folder):
+    def config_path(self, directory: Path) -> Path:
+        if self.config_file is not None and _same(self.config_file.parent, directory):
             return self.config_file
-        return folder / CONFIG
+        return directory / CONFIG
 
     def pack_directories(self, tools_dir: Iterable[str]) -> list[Path]:
         """Return the directories of extension packs: the project's, the user's, then those of the settings."""
-        named = (placed(text, self.working_dir, self.home) for text in tools_dir)
-        return [*(layer / "tools" for layer in reversed(self.layers)), *named]
+        configured = (resolve_path(text, self.working_dir, self.home) for text in tools_dir)
+        return [*(layer / "tools" for layer in reversed(self.layers)), *configured]
 
     def find(self, name: str) -> Path | None:
         """Return the file with this name from the project's directory, or else from the user's."""
-        candidates = (folder / name for folder in reversed(self.layers))
+        candidates = (directory / name for directory in reversed(self.layers))
         return next((path for path in candidates if path.exists()), None)
 
 
 def find_folders(env: Mapping[str, str], cwd: Path, config_file: Path | None, home: Path) -> Folders:
-    working_dir = placed(env.get("OT_CWD", ""), cwd, home)
+    working_dir = resolve_path(env.get("OT_CWD", ""), cwd, home)
     user = home / FOLDER
     named = str(config_file) if config_file is not None else env.get("ONETOOL_CONFIG", "")
-    file = placed(named, cwd, home) if named else None
+    file = resolve_path(named, cwd, home) if named else None
     project = file.parent if file is not None else working_dir / FOLDER
     if _same(project, user) or not (file or is_folder(project)):
         return Folders(working_dir, user, None, file)
     return Folders(working_dir, user, project, file, trusted=file is not None)
 
 
-def placed(text: str, base: Path, home: Path) -> Path:
+def resolve_path(text: str, base: Path, home: Path) -> Path:
     """Return the path for a user's input: expand `~` and resolve relative paths against `base`."""
     if text == "~" or text.startswith("~/"):
         return home / text[2:]
     return base / text
 
 
-def agent_files(folder: Path) -> tuple[Path, ...]:
-    found = (path for pattern in ("*.yml", "*.yaml") for path in (folder / "agents").glob(pattern))
+def agent_files(directory: Path) -> tuple[Path, ...]:
+    found = (path for pattern in ("*.yml", "*.yaml") for path in (directory / "agents").glob(pattern))
     return tuple(sorted(path for path in found if not path.name.startswith(".")))
 
 

@@ -9,12 +9,12 @@ from onetool.errors import ToolError
 OK: Final = "ok"
 WARNING: Final = "warning"
 PROBLEM: Final = "problem"
-STORAGE: Final = "storage_unavailable"  # the code of problems with files and directories that the product keeps
+STORAGE: Final = "storage_unavailable"  # the code of problems with files and directories that OneTool stores
 UNTRUSTED: Final = "untrusted"
 
 
 class Location(NamedTuple):
-    """A place in a file, or in the environment; line 0 means all of it."""
+    """A location in a file or in the environment; line 0 is the whole file."""
 
     file: str
     line: int = 0
@@ -25,7 +25,7 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, what to do about it, where it is, and a code for programs. The message names the place too."""
+    """A problem: a message, a hint, the location, and a code for programs. The message includes the location."""
 
     message: str
     hint: str = ""
@@ -42,10 +42,13 @@ class Problem:
         return f"{self.message}\nHint: {self.hint}" if self.hint else self.message
 
     def to_json(self) -> dict[str, Any]:
-        place = self.location
-        return {**asdict(self), "location": {"file": place.file, "line": place.line or None} if place else None}
+        location = self.location
+        return {
+            **asdict(self),
+            "location": {"file": location.file, "line": location.line or None} if location else None,
+        }
 
 
 def storage_problem(message: str, file: PathLike[str], hint: str = "", level: str = PROBLEM) -> Problem:
-    """Return a problem with a file or directory that the product keeps."""
+    """Return a problem with a file or directory that OneTool stores."""
     return Problem(message, hint, Location(str(file)), STORAGE, level)

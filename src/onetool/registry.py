@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
-MAX_SHOWN = 20
+MAX_LISTED_NAMES = 20
 MAX_NAME_LENGTH = 500
-MAX_COMPARED = 5_000  # names in one call, which holds the interpreter lock
+COMPARE_BATCH_SIZE = 5_000  # names per call; a call holds the interpreter lock
 ALWAYS_ON = frozenset({"ot.health", "ot.help", "ot.packs", "ot.reload", "ot.tools", "ot.version"})
 
 
-class Entry(NamedTuple):
+class RegistryEntry(NamedTuple):
     """A line in a list of tools."""
 
     name: str
@@ -54,7 +54,7 @@ class ToolSource(Protocol):
     nothing else blocks.
     """
 
-    kind: str  # as shown in lists
+    kind: str  # the kind of source, as shown in lists
     version: int  # changes with the set of tools
     held: Mapping[str, Tool]  # the tools that are always in memory, by name
 
@@ -73,7 +73,7 @@ class ToolSource(Protocol):
 
     def entries(
         self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
-    ) -> Iterator[Entry]:
+    ) -> Iterator[RegistryEntry]:
         """Yield all tools, or those of a pack, sorted by name; `at_once` is the size of the first batch."""
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
@@ -112,7 +112,7 @@ class HeldTools(ToolSource):
     def __init__(self) -> None:
         self.held: dict[str, Tool] = {}
         # Full names by Python names of pack and tool; of several names the one that wins comes first.
-        self._written: dict[str, dict[str, list[str]]] = {}
+        self._names: dict[str, dict[str, list[str]]] = {}
         self.version = 0
 
     def add(self, tool: Tool) -> None:
@@ -133,19 +133,19 @@ class HeldTools(ToolSource):
                 raise ToolError(f"cannot register {tool.name}: {error}") from None
         self.version += 1
         self.held[tool.name] = tool
-        pack, _, short = (written := python_name(tool.name)).rpartition(".")
-        names = self._written.setdefault(pack, {}).setdefault(short, [])
-        names.insert(0 if tool.name == written else len(names), tool.name)
+        pack, _, short = (python := python_name(tool.name)).rpartition(".")
+        names = self._names.setdefault(pack, {}).setdefault(short, [])
+        names.insert(0 if tool.name == python else len(names), tool.name)
 
     def remove(self, name: str) -> None:
         self.version += 1
         del self.held[name]
         pack, _, short = python_name(name).rpartition(".")
-        self._written[pack][short].remove(name)
-        if not self._written[pack][short]:
-            del self._written[pack][short]
-        if not self._written[pack]:
-            del self._written[pack]
+        self._names[pack][short].remove(name)
+        if not self._names[pack][short]:
+            del self._names[pack][short]
+        if not self._names[pack]:
+            del self._names[pack]
 
     def replace(self, tool: Tool) -> Tool:
         """Replace the tool with the same name."""
@@ -156,32 +156,32 @@ class HeldTools(ToolSource):
 
     @property
     def pack_names(self) -> AbstractSet[str]:
-        return self._written.keys()
+        return self._names.keys()
 
     def words(self, pack: str) -> AbstractSet[str]:
-        return self._written.get(pack, {}).keys()
+        return self._names.get(pack, {}).keys()
 
     def peek(self, name: str) -> Tool | None:
         if (tool := self.held.get(name)) is not None:
             return tool
         pack, _, short = name.rpartition(".")
-        names = self._written.get(pack, {}).get(short)
+        names = self._names.get(pack, {}).get(short)
         return self.held.get(names[0]) if names else None
 
     def find(self, name: str) -> Tool | None:
         return self.peek(name)
 
-    def tools_of(self, pack: str) -> list[Tool]:
-        names = (name for names in list(self._written.get(pack, {}).values()) for name in names)
+    def list_tools(self, pack: str) -> list[Tool]:
+        names = (name for names in list(self._names.get(pack, {}).values()) for name in names)
         return [self.held[name] for name in names]
 
-    def entries(self, pack: str | None = None, **_options: Any) -> Iterator[Entry]:
-        tools = list(self.held.values()) if pack is None else self.tools_of(pack)
-        entries = (Entry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in tools)
+    def entries(self, pack: str | None = None, **_options: Any) -> Iterator[RegistryEntry]:
+        tools = list(self.held.values()) if pack is None else self.list_tools(pack)
+        entries = (RegistryEntry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in tools)
         return iter(sorted(entries, key=itemgetter(0)))
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
-        return sum(tool.enabled or not enabled for tool in self.tools_of(pack))
+        return sum(tool.enabled or not enabled for tool in self.list_tools(pack))
 
     def similar(self, _name: str, /) -> Iterable[str]:
         return list(self.held)
@@ -194,7 +194,7 @@ class Registry:
         self.sources = sources
         self.aliases: Mapping[str, str] = aliases or {}
         self.switches: DisabledToolStorage | None = None
-        self._admits: Callable[[Tool | Entry], bool] | None = None  # filters the tools of a view
+        self._admits: Callable[[Tool | RegistryEntry], bool] | None = None  # filters the tools of a view
         self._off: frozenset[str] = frozenset()
         self._off_reason, self._off_version = "", 0
 
@@ -210,29 +210,29 @@ class Registry:
         self.apply_switches()
 
     def apply_switches(self) -> None:
-        """Disable exactly the tools and packs that are switched off now."""
+        """Re-read which tools and packs are disabled."""
         if self.switches is not None:
             off, problem = self.switches.off(), self.switches.problem
-            reason = "it is switched off" if problem is None else str(problem)
+            reason = "it is disabled" if problem is None else str(problem)
             if (off, reason) != (self._off, self._off_reason):
                 self._off, self._off_reason = off, reason
                 self._off_version += 1
 
-    def switched(self, tool: Tool) -> Tool:
-        """Return the tool, disabled if it or its pack is switched off."""
-        if self.is_off(tool):
+    def mark_disabled(self, tool: Tool) -> Tool:
+        """Return the tool, marked as disabled if it or its pack is."""
+        if self.is_disabled(tool):
             return replace(tool, enabled=False, disabled_reason=self._off_reason, disabled_code="")
         return tool
 
-    def is_off(self, tool: Tool | Entry) -> bool:
-        """Return whether the tool or its pack is switched off. If unknown, all tools except `ALWAYS_ON` are."""
+    def is_disabled(self, tool: Tool | RegistryEntry) -> bool:
+        """Return whether the tool or its pack is disabled. If unknown, all tools except `ALWAYS_ON` are."""
         if not self._off:
             return False
         if EVERYTHING in self._off:
             return tool.name not in ALWAYS_ON
         return not self._off.isdisjoint((tool.name, tool.pack))
 
-    def only(self, admits: Callable[[Tool | Entry], bool]) -> "Registry":
+    def only(self, admits: Callable[[Tool | RegistryEntry], bool]) -> "Registry":
         """Return a view with only the admitted tools and their aliases."""
         view = copy(self)
         targets = {alias: self.get(alias) for alias in self.aliases}
@@ -248,7 +248,7 @@ class Registry:
         target, cycle = self._target(name)
         if cycle:
             raise ToolNotFound(f"circular aliases: {' -> '.join(cycle)}.")
-        if (tool := self.known(target)) is not None:
+        if (tool := self.find_exact(target)) is not None:
             return tool
         error = self._not_found(target)
         if target == name:
@@ -259,13 +259,13 @@ class Registry:
         """Return the tool with this name or alias if it is in memory."""
         return self._first(self._target(name)[0], lambda source, target: source.peek(target))
 
-    def known(self, name: str) -> Tool | None:
+    def find_exact(self, name: str) -> Tool | None:
         """Return the tool with this name; aliases are ignored."""
         return self._first(name, lambda source, target: source.find(target))
 
     def get(self, name: str) -> Tool | None:
         """Return the tool with this name or alias, or None. Cheaper than `find`, which compares names."""
-        return self.known(self._target(name)[0]) if len(name) <= MAX_NAME_LENGTH else None
+        return self.find_exact(self._target(name)[0]) if len(name) <= MAX_NAME_LENGTH else None
 
     def _first(self, name: str, find: Callable[[ToolSource, str], Tool | None]) -> Tool | None:
         """Return the tool that the name refers to, by the rule of this module."""
@@ -278,7 +278,7 @@ class Registry:
                     break
         if tool is None or (self._admits is not None and not self._admits(tool)):
             return None
-        return self.switched(tool)
+        return self.mark_disabled(tool)
 
     def _target(self, name: str) -> tuple[str, list[str]]:
         """Return the final target of an alias, and the cycle if the aliases are circular."""
@@ -298,7 +298,7 @@ class Registry:
         held: dict[str, Tool] = {}
         for source in reversed(self.sources):
             held.update(source.held)
-        return map(self.switched, filter(self._admits, held.values()))
+        return map(self.mark_disabled, filter(self._admits, held.values()))
 
     # --- lists ----------------------------------------------------------------------------------------------------
 
@@ -308,9 +308,9 @@ class Registry:
     def count(self, pack: str, *, enabled: bool = False) -> int:
         """Return the number of tools of a pack, optionally only enabled ones.
 
-        Views and switched-off tools require counting entry by entry.
+        Views and disabled tools require counting entry by entry.
         """
-        sources = self.sources_of(pack)
+        sources = self.find_sources(pack)
         if len(sources) > 1 or self._admits is not None or self._off:
             return sum(entry.enabled or not enabled for entry in self.entries(pack))
         return sources[0].count(pack, enabled=enabled) if sources else 0
@@ -320,13 +320,13 @@ class Registry:
 
     def entries(
         self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
-    ) -> Iterator[Entry]:
+    ) -> Iterator[RegistryEntry]:
         """Yield all tools, or those of a pack, sorted by name."""
         parts = (source.entries(pack, described=described, at_once=at_once) for source in self.sources)
         last = ""
         for entry in merge(*parts, key=itemgetter(0)):  # for equal names, the first source comes first
             if entry.name != last and (self._admits is None or self._admits(entry)):
-                yield entry._replace(enabled=False) if self.is_off(entry) else entry
+                yield entry._replace(enabled=False) if self.is_disabled(entry) else entry
             last = entry.name
 
     def packs(self) -> list[str]:
@@ -349,26 +349,26 @@ class Registry:
         """Return notes on tools that are missing from lists; empty if none are."""
         return " ".join(filter(None, (source.note_unlisted(context) for source in self.sources)))
 
-    def in_pack(self, pack: str) -> Mapping[str, str]:
+    def map_python_names(self, pack: str) -> Mapping[str, str]:
         """Return the names of the tools of a pack by their Python names."""
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for entry in self.entries(pack):
-            written = python_name(entry.name)
-            short = written.rpartition(".")[2]
-            if short not in found or entry.name == written:
-                found[short] = entry.name
-        return found
+            python = python_name(entry.name)
+            short = python.rpartition(".")[2]
+            if short not in names or entry.name == python:
+                names[short] = entry.name
+        return names
 
     def words(self, pack: str, wanted: AbstractSet[str]) -> set[str]:
         """Return which of the words are Python names of tools of the pack that are in memory."""
         return set().union(*(wanted & source.words(pack) for source in self.sources))
 
-    def sources_of(self, pack: str) -> list[ToolSource]:
+    def find_sources(self, pack: str) -> list[ToolSource]:
         return [source for source in self.sources if pack in source.pack_names]
 
     def is_pack(self, name: str) -> bool:
         """Return whether the pack exists. A view has only the packs of its tools."""
-        if not name or not self.sources_of(name):
+        if not name or not self.find_sources(name):
             return False
         return self._admits is None or any(True for _ in self.entries(name))
 
@@ -378,7 +378,7 @@ class Registry:
         """Return up to three tools with similar names, best match first."""
         names = [other for source in self.sources for other in source.similar(name)]
         if self._admits is not None:
-            names = [other for other in names if self._admits(Entry(other, "", enabled=True))]
+            names = [other for other in names if self._admits(RegistryEntry(other, "", enabled=True))]
         return nearest(name, names)
 
     def pack_not_found(self, name: str) -> ToolNotFound:
@@ -399,8 +399,8 @@ class Registry:
         near = self.nearest(name) or ([] if is_pack else nearest(name.partition(".")[0], packs))
         message = f"unknown tool {quote(name)}.{did_you_mean(near)}"
         if is_pack:
-            some = islice(self.entries(pack, at_once=MAX_SHOWN), MAX_SHOWN)
-            names = [python_name(entry.name).rpartition(".")[2] for entry in some]
+            entries = islice(self.entries(pack, at_once=MAX_LISTED_NAMES), MAX_LISTED_NAMES)
+            names = [python_name(entry.name).rpartition(".")[2] for entry in entries]
             message += f" {pack} has: {join_names(names, self.count(pack))}."
         else:
             message += f" Packs: {join_names(packs)}."
@@ -426,8 +426,8 @@ def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
         return []
     names = list(known)
     matches = []
-    for start in range(0, len(names), MAX_COMPARED):  # other threads can run between batches
-        part = names[start : start + MAX_COMPARED]
+    for start in range(0, len(names), COMPARE_BATCH_SIZE):  # other threads can run between batches
+        part = names[start : start + COMPARE_BATCH_SIZE]
         matches += process.extract(name, part, scorer=fuzz.WRatio, limit=3, score_cutoff=75)
     best = sorted(matches, key=itemgetter(1), reverse=True)
     return [match[0] for match in best[:3]]
@@ -437,5 +437,5 @@ def join_names(names: Mapping[str, object] | list[str], total: int = 0) -> str:
     """Return the first names, separated by commas; `total` is the full count if not all are given."""
     listed = sorted(names)
     total = max(total, len(listed))
-    more = f" and {total - MAX_SHOWN} more" if total > MAX_SHOWN else ""
-    return (", ".join(listed[:MAX_SHOWN]) or "none") + more
+    more = f" and {total - MAX_LISTED_NAMES} more" if total > MAX_LISTED_NAMES else ""
+    return (", ".join(listed[:MAX_LISTED_NAMES]) or "none") + more

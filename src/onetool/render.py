@@ -1,7 +1,7 @@
-"""Turning a value into text, for the doors that show text to a person or a model.
+"""Render JSON-like data as text, for people and models.
 
-The value is JSON-like data: sets, dates and the like became such data before they came here. Which format is
-wanted, how much of the text is shown and what is hidden in it, others decide. The text is always valid UTF-8.
+Callers convert other types (sets, dates) to data first, choose the format, and truncate and redact the text. The text
+is always valid UTF-8.
 """
 
 import json
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 _Collection: TypeAlias = dict[Any, Any] | list[Any] | tuple[Any, ...]
 _IsFlow: TypeAlias = Callable[[_Collection, int], bool]
 
-_TALLEST_FLOW = 2
-_LONGEST_SIMPLE_KEY = 128
+_MAX_FLOW_HEIGHT = 2
+_MAX_SIMPLE_KEY_CHARS = 128
 
-# What YAML 1.1 or 1.2, or a lenient loader of either, takes for something else than text unless it is quoted.
+# Scalars that YAML 1.1 or 1.2, or a lenient loader of either, does not read as a string unless they are quoted.
 _NEEDS_QUOTES = re.compile(
     r"[0-9]|[-+][0-9_]|[-+]?\.[0-9_]|(?:|~|=|<<|[-+]?\.(?:inf|nan)|null|true|false|yes|no|on|off|y|n)\Z",
     re.IGNORECASE,
 )
-# The versions disagree on the breaks left out here; leading space or blank lines at the end want indicators.
-_FITS_A_BLOCK = re.compile(r"(?![ \n])(?=[^\n]*\n)[^\x85\u2028\u2029]*[^\n\x85\u2028\u2029]\n?")
+# Excludes breaks on which the versions disagree, and leading spaces and trailing blank lines, which need indicators.
+_FITS_BLOCK = re.compile(r"(?![ \n])(?=[^\n]*\n)[^\x85\u2028\u2029]*[^\n\x85\u2028\u2029]\n?")
 _UNPRINTABLE = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def render(value: Any, format: str | None = None, *, flow: bool = False) -> str:  # noqa: A002 - as in __format__
-    """The text of a value. `flow` asks for flow-style YAML where no format, or an unknown one, is given."""
+    """Return a value as text. With `flow`, an absent or unknown format means flow-style YAML."""
     try:
         text = value if isinstance(value, str) else _text(value, format, flow)
     except RecursionError:
-        raise ToolError("The result is nested too deeply to be shown. Return the part you need.") from None
+        raise ToolError("the result is nested too deeply to be rendered; return the part that you need") from None
     except ValueError:
         digits = sys.get_int_max_str_digits()
-        raise ToolError(f"An integer in the result has over {digits} digits. Return its hex().") from None
-    # A lone surrogate becomes the escape that Python, JSON and quoted YAML all know for it.
+        raise ToolError(f"an integer in the result has more than {digits} digits; return its hex()") from None
+    # A lone surrogate becomes an escape that Python, JSON and quoted YAML understand.
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -67,8 +67,8 @@ def _text(value: Any, chosen: str | None, flow: bool) -> str:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    # A small result takes orjson 0.4 µs and json 3.4 µs. What orjson refuses (integers over 64 bits, lone
-    # surrogates, keys that are no text, more than 254 levels), json writes.
+    # A small result takes 0.4 µs with orjson and 3.4 µs with json. What orjson rejects (integers over 64 bits, lone
+    # surrogates, keys that are not strings, more than 254 levels) is written by json.
     try:
         option = orjson.OPT_INDENT_2 if indent else None
         return orjson.dumps(value, lambda other: [*other] if isinstance(other, tuple) else str(other), option).decode()
@@ -96,7 +96,7 @@ def _yaml(value: Any, is_flow: _IsFlow) -> str:
     _add_events(value, events, is_flow)
     events += [yaml.DocumentEndEvent(), yaml.StreamEndEvent()]
     text: str = yaml.emit(events, Dumper=_emitter(), width=sys.maxsize, allow_unicode=True)
-    # If the last text has a line break of its own, that ends the document in a YAML block.
+    # If the last string ends with a line break, the break belongs to its YAML block.
     while isinstance(value, dict | list | tuple):
         value = next(reversed(value.values() if isinstance(value, dict) else value), None)
     without_break = text.removesuffix("\n")
@@ -105,18 +105,18 @@ def _yaml(value: Any, is_flow: _IsFlow) -> str:
 
 def _is_short(value: _Collection, height: int) -> bool:
     holds_mappings = not isinstance(value, dict) and any(isinstance(item, dict) for item in value)
-    return height <= _TALLEST_FLOW and not holds_mappings
+    return height <= _MAX_FLOW_HEIGHT and not holds_mappings
 
 
 def _add_events(value: Any, events: "list[Event]", is_flow: _IsFlow) -> int:
-    """Put a value down as YAML events. Returns its height, which decides its style and is known last."""
+    """Append the YAML events of a value and return its height, which determines its style."""
     import yaml
 
     if not isinstance(value, dict | list | tuple):
         text, style = _yaml_scalar(value), None
         if not (value is None or isinstance(value, int | float)):
-            # Where the style cannot stand, the emitter takes quotes by itself.
-            style = "|" if _FITS_A_BLOCK.fullmatch(text) else '"' if _NEEDS_QUOTES.match(text) else None
+            # If the style is not possible, the emitter uses quotes.
+            style = "|" if _FITS_BLOCK.fullmatch(text) else '"' if _NEEDS_QUOTES.match(text) else None
         events.append(yaml.ScalarEvent(None, None, (True, True), text, style=style))
         return 0
     start: yaml.CollectionStartEvent = yaml.SequenceStartEvent(None, None, True)
@@ -140,7 +140,7 @@ def _yaml_scalar(value: Any) -> str:
     if not math.isfinite(value):
         return {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}[repr(value)]
     text = repr(value)
-    # Without the point, 1e+17 would be text in YAML 1.1.
+    # Without the point, 1e+17 would be a string in YAML 1.1.
     return text if "." in text else text.replace("e", ".0e")
 
 
@@ -154,14 +154,14 @@ def _emitter() -> "type[Emitter]":
             super().increase_indent(flow, indentless=False)
 
         def check_simple_key(self) -> bool:
-            # Quoted as JSON any key is one line, and such a key stays under the 1,024 characters of YAML.
-            return isinstance(self.event, ScalarEvent) and len(self.event.value) < _LONGEST_SIMPLE_KEY
+            # Quoted as JSON, a key is one line, and a key this short stays below YAML's limit of 1,024 characters.
+            return isinstance(self.event, ScalarEvent) and len(self.event.value) < _MAX_SIMPLE_KEY_CHARS
 
         def choose_scalar_style(self) -> str:
             return super().choose_scalar_style().replace("'", '"')
 
         def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: ARG002 - overrides
-            # As JSON quotes it, which YAML reads too once the characters it forbids are escaped.
+            # JSON quoting is valid YAML if the characters that YAML forbids are escaped.
             quoted = json.dumps(text, ensure_ascii=False)
             quoted = _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
             self.write_indicator(quoted, need_whitespace=True)

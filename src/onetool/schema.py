@@ -45,8 +45,8 @@ class Schema:
     @classmethod
     def from_callable(cls, function: Callable[..., Any]) -> Self:
         return cls(
-            lambda: _schema_from_signature(signature_of(function), inspect.getdoc(function)),
-            lambda: _keyword_only(signature_of(function)),
+            lambda: _schema_from_signature(get_signature(function), inspect.getdoc(function)),
+            lambda: _keyword_only(get_signature(function)),
         )
 
     @classmethod
@@ -54,9 +54,9 @@ class Schema:
         """Create a schema from the source of a module, which is parsed but not executed."""
         return cls(
             lambda: _schema_from_signature(
-                signature_of_definition(node := _find_definition(source, function)), ast.get_docstring(node)
+                parse_signature(node := _find_definition(source, function)), ast.get_docstring(node)
             ),
-            lambda: _keyword_only(signature_of_definition(_find_definition(source, function))),
+            lambda: _keyword_only(parse_signature(_find_definition(source, function))),
         )
 
     @functools.cached_property
@@ -108,8 +108,8 @@ class Schema:
         """Return the valid arguments, with floats such as 3.0 converted to declared integers; raise otherwise."""
         try:
             if not self._validator.is_valid(args):
-                what = "the arguments do not match the schema"
-                text, path, reason = self._mismatch(args) or (what, [], what)
+                mismatch = "the arguments do not match the schema"
+                text, path, reason = self._mismatch(args) or (mismatch, [], mismatch)
                 raise ArgumentError(text, path=path, reason=reason)
         except ValueError as error:  # an unpaired surrogate, or hundreds of levels
             raise ArgumentError(f"cannot validate the arguments: {error}") from None
@@ -166,7 +166,7 @@ def _reject_reference(uri: str) -> Any:
 # --- from a function -----------------------------------------------------------------------------------------------
 
 
-def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+def get_signature(function: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of a tool without the context parameter, which the bus fills in."""
     try:
         signature = inspect.signature(function, eval_str=True)
@@ -188,7 +188,7 @@ def _is_hashable(value: object) -> bool:
 
 
 def _schema_from_signature(signature: inspect.Signature, docstring: str | None) -> JSON:
-    described = docstring_arguments(docstring)
+    descriptions = docstring_arguments(docstring)
     properties: JSON = {}
     required: list[str] = []
     schema: JSON = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -196,9 +196,9 @@ def _schema_from_signature(signature: inspect.Signature, docstring: str | None) 
         if parameter.kind is parameter.VAR_KEYWORD:
             schema["additionalProperties"] = True
         else:
-            part = properties[name] = dict(of_type(parameter.annotation))
-            if described.get(name):
-                part["description"] = described[name]
+            part = properties[name] = dict(schema_for_type(parameter.annotation))
+            if descriptions.get(name):
+                part["description"] = descriptions[name]
             if parameter.default is parameter.empty:
                 required.append(name)
             elif is_data(parameter.default):
@@ -210,7 +210,7 @@ def _keyword_only(signature: inspect.Signature) -> frozenset[str]:
     return frozenset(name for name, each in signature.parameters.items() if each.kind is each.KEYWORD_ONLY)
 
 
-def of_type(annotation: Any) -> JSON:
+def schema_for_type(annotation: Any) -> JSON:
     """Return the schema of a type. Pydantic is loaded only for types that are not plain."""
     if _is_hashable(annotation) and annotation in PLAIN_TYPES:
         return PLAIN_TYPES[annotation]
@@ -243,19 +243,19 @@ def _find_definition(source: str, function: str) -> ast.FunctionDef | ast.AsyncF
     raise LookupError(f"function {function!r} not found in the source")
 
 
-def signature_of_definition(node: ast.FunctionDef | ast.AsyncFunctionDef) -> inspect.Signature:
+def parse_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> inspect.Signature:
     """Return the signature of a function definition without executing it."""
-    given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    padding: list[ast.expr | None] = [None] * (len(positional) - len(given.defaults))
+    args = node.args
+    positional = [*args.posonlyargs, *args.args]
+    padding: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
     kinds = inspect.Parameter
     groups = [
-        (kinds.POSITIONAL_OR_KEYWORD, zip(positional, [*padding, *given.defaults], strict=True)),
-        (kinds.KEYWORD_ONLY, zip(given.kwonlyargs, given.kw_defaults, strict=True)),
-        (kinds.VAR_KEYWORD, [(given.kwarg, None)] if given.kwarg else []),
+        (kinds.POSITIONAL_OR_KEYWORD, zip(positional, [*padding, *args.defaults], strict=True)),
+        (kinds.KEYWORD_ONLY, zip(args.kwonlyargs, args.kw_defaults, strict=True)),
+        (kinds.VAR_KEYWORD, [(args.kwarg, None)] if args.kwarg else []),
     ]
-    if given.vararg:
-        raise TypeError(f"a tool cannot take *{given.vararg.arg}: name its arguments, or take a list")
+    if args.vararg:
+        raise TypeError(f"a tool cannot take *{args.vararg.arg}: name its arguments, or take a list")
     parameters = [_build_parameter(argument, default, kind) for kind, pairs in groups for argument, default in pairs]
     return inspect.Signature([parameter for parameter in parameters if not takes_context(parameter)])
 

@@ -27,9 +27,9 @@ NOT_PYTHON = re.compile(r"[^\w.]")
 def signature(tool: Tool) -> str:
     required = tool.input.required
     defaults = {
-        name: f" = {part.get('default', '...')!r}" for name, part in _sorted_arguments(tool) if name not in required
+        name: f" = {part.get('default', '...')!r}" for name, part in _sort_arguments(tool) if name not in required
     }
-    parts = [f"{name}: {type_name(part)}{defaults.get(name, '')}" for name, part in _sorted_arguments(tool)]
+    parts = [f"{name}: {type_name(part)}{defaults.get(name, '')}" for name, part in _sort_arguments(tool)]
     returns = f" -> {tool.returns}" if tool.returns else ""
     return _clean_if_foreign(f"{_python_expression(tool.name)}({', '.join(parts)}){returns}", tool)
 
@@ -37,20 +37,18 @@ def signature(tool: Tool) -> str:
 def short_call(tool: Tool, name: str) -> str:
     """Return a call without types, such as `pack.tool(query, count=5)`; if long, only required arguments."""
     required = tool.input.required
-    parts = [
-        key if key in required else f"{key}={part.get('default', '...')!r}" for key, part in _sorted_arguments(tool)
-    ]
+    parts = [key if key in required else f"{key}={part.get('default', '...')!r}" for key, part in _sort_arguments(tool)]
     text = f"{_call_prefix(name)}{', '.join(parts)})"
     if len(text) > MAX_CALL_CHARS:
-        needed = [key for key, _ in _sorted_arguments(tool) if key in required]
-        text = f"{_call_prefix(name)}{', '.join([*needed, '...'])})"
+        names = [key for key, _ in _sort_arguments(tool) if key in required]
+        text = f"{_call_prefix(name)}{', '.join([*names, '...'])})"
     return _clean_if_foreign(text, tool)
 
 
 def arguments(tool: Tool) -> list[str]:
     """Return `name: description` for each argument with a description."""
-    described = ((name, part.get("description")) for name, part in tool.input.properties.items())
-    return [_clean_if_foreign(f"{name}: {' '.join(text.split())}", tool) for name, text in described if text]
+    descriptions = ((name, part.get("description")) for name, part in tool.input.properties.items())
+    return [_clean_if_foreign(f"{name}: {' '.join(text.split())}", tool) for name, text in descriptions if text]
 
 
 def _python_expression(name: str) -> str:
@@ -71,7 +69,7 @@ def _clean_if_foreign(text: str, tool: Tool) -> str:
     return clean(text, MAX_CHARS) if tool.is_foreign else text
 
 
-def _sorted_arguments(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:
+def _sort_arguments(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the arguments in the order of the schema, required ones first."""
     required = tool.input.required
     return sorted(tool.input.properties.items(), key=lambda item: item[0] not in required)

@@ -13,7 +13,7 @@ from onetool.disabled_tools import Switches
 from onetool.errors import ConfigError
 from onetool.logging import Log
 from onetool.net import HostRules, Net
-from onetool.paths import placed
+from onetool.paths import resolve_path
 from onetool.redact import Redactor
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, Cells
@@ -66,8 +66,8 @@ def make_state(
     settings, folders = loaded.settings, loaded.folders
     redact, stores = Redactor(loaded.secret_values), _open_stores(loaded, old)
     results = stores.results(settings.output)
-    places = settings.projects.items()
-    projects = {name: str(placed(path, folders.working_dir, folders.home)) for name, path in places}
+    paths = settings.projects.items()
+    projects = {name: str(resolve_path(path, folders.working_dir, folders.home)) for name, path in paths}
     if old is not None and old.loaded.settings.execution == settings.execution:
         cells = old.cells
     else:
@@ -94,16 +94,16 @@ def make_state(
 
 
 def _open_stores(loaded: Loaded, old: State | None) -> Stores:
-    folder, settings = loaded.folders.data, loaded.settings.stats
-    if old is None or old.stores.directory != folder:
-        return Stores.open(folder, settings, bundles_directory(loaded) / ".usage" / "usage.db")
+    directory, settings = loaded.folders.data, loaded.settings.stats
+    if old is None or old.stores.directory != directory:
+        return Stores.open(directory, settings, bundles_directory(loaded) / ".usage" / "usage.db")
     old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
     return old.stores
 
 
 def _open_audit(loaded: Loaded, redact: Redactor, old: State | None) -> AuditLog:
     settings = loaded.settings.audit
-    file = placed(settings.file, loaded.folders.data, loaded.folders.home)
+    file = resolve_path(settings.file, loaded.folders.data, loaded.folders.home)
     audit = old.audit if old is not None and old.audit.file == file else AuditLog(file, redact)
     audit.configure(redact, settings.max_bytes, settings.keep)
     return audit

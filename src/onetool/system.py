@@ -55,7 +55,7 @@ class System(Protocol):
     async def reload(self) -> str: ...
 
 
-def system_of(context: ToolContext) -> System:
+def get_system(context: ToolContext) -> System:
     if context.system is None:
         raise ToolError("this tool needs a running OneTool application, not only a bus")
-    return cast("System", context.system)  # whoever sets `system` passes a System
+    return cast("System", context.system)  # callers that set `system` pass a System

@@ -24,18 +24,18 @@ ALREADY_COUNTED = {"ot.load", "ot.result"}  # their results were counted when th
 
 
 class Notices:
-    """Notices for the next response: those for everybody are shown once, those for an agent only to that agent."""
+    """Notices for the next response: general ones are shown once, those for an agent only to that agent."""
 
     def __init__(self) -> None:
-        self.everybody: tuple[object, ...] = ()
+        self.general: tuple[object, ...] = ()
         self._by_agent: dict[str, list[str]] = {}
 
     def add(self, agent: str, text: str) -> None:
         self._by_agent.setdefault(agent, []).append(text)
 
     def take(self, agent: str) -> list[str]:
-        everybody, self.everybody = self.everybody, ()
-        return [f"Note: {notice}" for notice in (*everybody, *self._by_agent.pop(agent, ()))]
+        general, self.general = self.general, ()
+        return [f"Note: {notice}" for notice in (*general, *self._by_agent.pop(agent, ()))]
 
 
 class RunOutcome:
@@ -129,8 +129,8 @@ class Telemetry:
             counts.calls += 1
             counts.failed += failed
             return
-        values = run_id, context.agent_id, session, event.seconds, event.error, 1, 0, 0, event.at, "call", name
-        add(RunRecord(*values, client=context.client, calls=1, failed=int(failed)))
+        fields = run_id, context.agent_id, session, event.seconds, event.error, 1, 0, 0, event.at, "call", name
+        add(RunRecord(*fields, client=context.client, calls=1, failed=int(failed)))
 
     def _learn_shape(self, event: CallFinished) -> None:
         """Learn the result shape of a tool that does not declare it. Tools of `ot` are documented in its help."""
@@ -148,7 +148,7 @@ class Telemetry:
     def _log_run(self, event: RunFinished) -> None:
         request = {"request_id": event.request_id} if event.request_id else {}
         fields = {"correlation_id": event.context.correlation_id, "agent": event.context.agent_id, **request}
-        self._log.ended("run", event.seconds, event.error, fields)
+        self._log.log_end("run", event.seconds, event.error, fields)
 
     def _count_run(self, event: RunFinished) -> None:
         context = event.context

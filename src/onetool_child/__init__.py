@@ -1,1 +1,1 @@
-"""What runs outside the server: cells, workers and the zygote that forks them. The standard library only."""
+"""Code that runs outside the server process: cells, workers and the zygote. It uses only the standard library."""

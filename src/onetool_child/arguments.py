@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from functools import lru_cache
 
-from onetool_child.errors import ArgumentError, message_of
+from onetool_child.errors import ArgumentError, get_message
 
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _convert(name: str, convert: Convert, value: Any) -> Any:
         return convert(value)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         quoted = repr(value)[:MAX_QUOTED_CHARS]
-        raise ArgumentError(f"invalid value {name}={quoted}: {message_of(error)}", argument=name) from None
+        raise ArgumentError(f"invalid value {name}={quoted}: {get_message(error)}", argument=name) from None
 
 
 # --- positional-only parameters ---------------------------------------------------------------------------------------

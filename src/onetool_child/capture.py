@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from types import CodeType, CoroutineType
 from typing import Any, Final
 
-from onetool_child.names import is_reserved, unbound_names, used_names
+from onetool_child.names import find_unbound_names, find_used_names, is_reserved
 
-CO_COROUTINE = 0x80  # as in `inspect`, which is too large to load for it
+CO_COROUTINE = 0x80  # as in `inspect`, which is too slow to load
 FILENAME: Final = "<run>"
 RUN: Final = "__run__"
 NESTED_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -23,10 +23,10 @@ STRINGS_AND_COMMENTS = re.compile(
     re.DOTALL,
 )
 INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
-INDENTATIONS_TRIED = 8
+MAX_INDENTATIONS_TRIED = 8
 IN_MODULES = {"locals": "globals()", "vars": "globals()", "dir": "sorted(globals())"}
 Namespace = dict[str, Any]
-Find = Callable[[list[str], list[str]], Namespace]  # gives what names mean; also gets all names that the code uses
+Find = Callable[[list[str], list[str]], Namespace]  # resolves unbound names; also gets all names that the code uses
 
 
 class NoValue:
@@ -44,9 +44,9 @@ def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Fin
     body, tail = compile_run(code, filename)
     if find is not None:
         modules = [body] if tail is None else [body, tail]
-        unbound = (name for name in unbound_names(*modules) if name not in namespace)
+        unbound = (name for name in find_unbound_names(*modules) if name not in namespace)
         if unknown := sorted(name for name in unbound if not is_reserved(name)):
-            namespace.update(find(unknown, sorted(used_names(*modules))))
+            namespace.update(find(unknown, sorted(find_used_names(*modules))))
     if _is_async(body) or (tail is not None and _is_async(tail)):
         value = _wait_for(_execute_async(body, tail, namespace))
     else:
@@ -58,9 +58,9 @@ def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Fin
 
 
 async def _execute_async(body: CodeType, tail: CodeType | None, namespace: Namespace) -> Any:
-    for_body = eval(body, namespace)  # noqa: S307 - see above
+    outcome = eval(body, namespace)  # noqa: S307 - see above
     if _is_async(body):
-        await for_body
+        await outcome
     if tail is None:
         return NO_VALUE
     value = eval(tail, namespace)  # noqa: S307 - see above
@@ -78,7 +78,7 @@ def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    # A snippet that awaits, called by code that does: its thread has a loop already.
+    # A snippet that awaits was called by code that awaits, so this thread already has a loop.
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
 
@@ -86,16 +86,16 @@ def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return thread.submit(copy_context().run, asyncio.run, coroutine).result()
 
 
-# --- what is executed, and what gives the value ----------------------------------------------------------------------
+# --- statements and the expression of the value ----------------------------------------------------------------------
 
 
 def compile_run(code: str, filename: str = FILENAME) -> tuple[CodeType, CodeType | None]:
     """Return the compiled statements and the expression of the value, if any."""
     tree = parse(code, filename)
-    if "return" in code and _top_level(tree, ast.Return):  # checking the text first avoids the walk
-        body, tail = _as_function(tree, filename)
+    if "return" in code and _find_top_level(tree, ast.Return):  # checking the text first avoids the walk
+        body, tail = _wrap_in_function(tree, filename)
     else:
-        body, tail = tree, _final_value(tree)
+        body, tail = tree, _find_final_value(tree)
         if tail is not None:
             tree.body.pop()
     value = None if tail is None else _compile(ast.Expression(tail), filename, "eval")
@@ -107,38 +107,38 @@ def _compile(tree: ast.Module | ast.Expression, filename: str, mode: str) -> Cod
     return code
 
 
-def _final_value(tree: ast.Module) -> ast.expr | None:
+def _find_final_value(tree: ast.Module) -> ast.expr | None:
     """Return the expression that the code ends in, except calls such as print, which return None."""
     if not tree.body or not isinstance(last := tree.body[-1], ast.Expr):
         return None
     match last.value:
         case ast.Call(func=ast.Name(id="pprint")):
             return None
-        case ast.Call(func=ast.Name(id="print" | "help" as name)) if name not in _names_bound(tree):
+        case ast.Call(func=ast.Name(id="print" | "help" as name)) if name not in _find_bound_names(tree):
             return None
     return last.value
 
 
-def _as_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.expr | None]:
+def _wrap_in_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.expr | None]:
     """Wrap the code in `def __run__()`. Its end returns the function itself, which means "no value"."""
-    for node in _top_level(tree, ast.Yield, ast.YieldFrom):
+    for node in _find_top_level(tree, ast.Yield, ast.YieldFrom):
         raise SyntaxError("'yield' outside function", (filename, node.lineno, node.col_offset + 1, None))
-    is_async = any(part.is_async for part in _top_level(tree, ast.comprehension))
-    waits = is_async or bool(_top_level(tree, ast.Await, ast.AsyncFor, ast.AsyncWith))
+    is_async = any(part.is_async for part in _find_top_level(tree, ast.comprehension))
+    is_awaited = is_async or bool(_find_top_level(tree, ast.Await, ast.AsyncFor, ast.AsyncWith))
     future = [statement for statement in tree.body if _is_future(statement)]
     arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    kind = ast.AsyncFunctionDef if waits else ast.FunctionDef
-    function = kind(RUN, arguments, _function_body(tree), decorator_list=[], lineno=1, col_offset=0)
+    kind = ast.AsyncFunctionDef if is_awaited else ast.FunctionDef
+    function = kind(RUN, arguments, _build_function_body(tree), decorator_list=[], lineno=1, col_offset=0)
     call = ast.Call(ast.Name(RUN, ast.Load()), args=[], keywords=[])
-    module, value = ast.Module([*future, function], type_ignores=[]), ast.Await(call) if waits else call
+    module, value = ast.Module([*future, function], type_ignores=[]), ast.Await(call) if is_awaited else call
     return ast.fix_missing_locations(module), ast.fix_missing_locations(value)
 
 
-def _function_body(tree: ast.Module) -> list[ast.stmt]:
-    names = sorted(_names_bound(tree))
-    value = _final_value(tree)
-    adapted = _InFunction(frozenset(names))
-    body = [adapted.visit(statement) for statement in tree.body if not _is_future(statement)]
+def _build_function_body(tree: ast.Module) -> list[ast.stmt]:
+    names = sorted(_find_bound_names(tree))
+    value = _find_final_value(tree)
+    adapter = _FunctionAdapter(frozenset(names))
+    body = [adapter.visit(statement) for statement in tree.body if not _is_future(statement)]
     if value is not None:
         body[-1] = ast.copy_location(ast.Return(value), value)
     return [*([ast.Global(names)] if names else []), *body, ast.Return(ast.Name(RUN, ast.Load()))]
@@ -148,7 +148,7 @@ def _is_future(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
-class _InFunction(ast.NodeTransformer):
+class _FunctionAdapter(ast.NodeTransformer):
     """A transformer of statements that are valid in a module but not in a function with global names."""
 
     def __init__(self, not_builtin: frozenset[str]) -> None:
@@ -186,26 +186,26 @@ class _InFunction(ast.NodeTransformer):
         if isinstance(node, NESTED_SCOPES):
             return node
         if isinstance(node, COMPREHENSIONS):
-            return ast.NodeTransformer.generic_visit(_InFunction(self._not_builtin | {"exec", "eval"}), node)
+            return ast.NodeTransformer.generic_visit(_FunctionAdapter(self._not_builtin | {"exec", "eval"}), node)
         return super().generic_visit(node)
 
 
-def _names_bound(tree: ast.AST) -> set[str]:
-    return {name for node in _in_this_scope(tree) for name in _bound_by(node)} - {"*"}
+def _find_bound_names(tree: ast.AST) -> set[str]:
+    return {name for node in _walk_scope(tree) for name in _list_bound_names(node)} - {"*"}
 
 
-def _in_this_scope(tree: ast.AST) -> Iterator[ast.AST]:
+def _walk_scope(tree: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(tree):
         yield child
         if not isinstance(child, NESTED_SCOPES):
-            yield from _in_this_scope(child)
+            yield from _walk_scope(child)
 
 
-def _top_level(tree: ast.AST, *kinds: type[ast.AST]) -> list[Any]:
-    return [node for node in _in_this_scope(tree) if isinstance(node, kinds)]
+def _find_top_level(tree: ast.AST, *kinds: type[ast.AST]) -> list[Any]:
+    return [node for node in _walk_scope(tree) if isinstance(node, kinds)]
 
 
-def _bound_by(node: ast.AST) -> list[str]:
+def _list_bound_names(node: ast.AST) -> list[str]:
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
             return [name]
@@ -229,9 +229,9 @@ def parse(code: str, filename: str = FILENAME) -> ast.Module:
         return ast.parse(code, filename)
     except IndentationError as error:
         mistake: SyntaxError = error
-    for mended in _fix_indentation(code):
+    for fixed in _fix_indentation(code):
         try:
-            return _parse_block(mended, filename)
+            return _parse_block(fixed, filename)
         except IndentationError:
             continue
         except SyntaxError as inside:  # the indentation is right now; report this error
@@ -242,10 +242,10 @@ def parse(code: str, filename: str = FILENAME) -> ast.Module:
 
 def _fix_indentation(code: str) -> Iterator[str]:
     """Yield variants with fixed indentation: the first line may have lost the indentation of the others."""
-    for text in (code, _tabs_expanded(code, 4), _tabs_expanded(code, 8)):
+    for text in (code, _expand_tabs(code, 4), _expand_tabs(code, 8)):
         yield text
         first, _, rest = text.partition("\n")
-        for indent in list(dict.fromkeys(INDENTATION.findall(rest)))[:INDENTATIONS_TRIED]:
+        for indent in list(dict.fromkeys(INDENTATION.findall(rest)))[:MAX_INDENTATIONS_TRIED]:
             yield f"{indent}{first}\n{rest}"
 
 
@@ -266,11 +266,11 @@ def _parse_block(code: str, filename: str) -> ast.Module:
     return ast.Module([ast.increment_lineno(statement, -1) for statement in block.body], type_ignores=[])
 
 
-def _tabs_expanded(code: str, width: int) -> str:
-    inside = [match.span() for match in STRINGS_AND_COMMENTS.finditer(code) if "\n" in match.group()]
+def _expand_tabs(code: str, width: int) -> str:
+    strings = [match.span() for match in STRINGS_AND_COMMENTS.finditer(code) if "\n" in match.group()]
 
     def expand(match: re.Match[str]) -> str:
-        in_a_string = any(start < match.start() < end for start, end in inside)
-        return match.group() if in_a_string else match.group().expandtabs(width)
+        is_in_string = any(start < match.start() < end for start, end in strings)
+        return match.group() if is_in_string else match.group().expandtabs(width)
 
     return INDENTATION.sub(expand, code)

@@ -29,11 +29,11 @@ from onetool_child.project_path import ProjectsProxy
 from onetool_child.rpc import ConnectionLost, Peer
 from onetool_child.summary import summary
 
-OUTPUT_BUFFER = 8192
+OUTPUT_BUFFER_BYTES = 8192
 FLUSH_SECONDS = 0.04  # maximum delay of printed output
 RETRY_SECONDS = 0.01
 REHEARSAL = "rehearsal.call()"
-OUTPUT_BYTES = messages.MAX_PIECE_BYTES // 4  # a replaced byte takes three in UTF-8
+MAX_WRITE_BYTES = messages.MAX_PIECE_BYTES // 4  # a replaced byte takes three in UTF-8
 MAX_SNIPPET_DEPTH = 20
 MAX_NAMES = 1000  # of unknown names in one run
 MAX_VARIABLES = 20
@@ -60,7 +60,7 @@ class Cell:
 
     def serve(self, reader: int, writer: int, ready: str) -> None:
         """Report the active isolation, run one piece of code and exit. Never returns."""
-        self._peer.use(reader, writer)
+        self._peer.connect(reader, writer)
         try:
             self._peer.send_line(ready.replace(OWN_PID, str(os.getpid())))
             sys.stdout = sys.stderr = self._output.stream
@@ -78,71 +78,73 @@ class Cell:
     def rehearse(self) -> None:
         """Run once without effects, so that the memory pages exist when the real run comes."""
         names: dict[str, Any] = {"packs": {"rehearsal": ["call"]}, "tools": {}}
-        self._params = {"code": REHEARSAL, "names": names, "format": None, "max_output": OUTPUT_BUFFER}
-        with self._peer.alone('"2000-01-01T00:00:00"'):
-            self._success(execute(REHEARSAL, self._namespace()))
+        self._params = {"code": REHEARSAL, "names": names, "format": None, "max_output": OUTPUT_BUFFER_BYTES}
+        with self._peer.disconnected('"2000-01-01T00:00:00"'):
+            self._encode_success(execute(REHEARSAL, self._create_namespace()))
 
     def _run(self) -> None:
-        if "random" in sys.modules:  # every cell is a copy of the zygote, its random numbers too
+        if "random" in sys.modules:  # every cell is a copy of the zygote, including its random state
             sys.modules["random"].seed()
         try:
             self._start_clock()
-            answer = self._success(execute(self._params["code"], self._namespace(), find=self._find))
-        except BaseException as error:  # noqa: BLE001 - whatever the code raised is its answer
-            answer = self._failure(error)
+            answer = self._encode_success(
+                execute(self._params["code"], self._create_namespace(), find=self._request_names)
+            )
+        except BaseException as error:  # noqa: BLE001 - the answer reports whatever the code raised
+            answer = self._encode_failure(error)
         self._output.flush()
         self._peer.send_line(answer)
 
     # --- the answer ---------------------------------------------------------------------------------------------
 
-    def _success(self, value: Any) -> str:
+    def _encode_success(self, value: Any) -> str:
         chosen = self._main.get("__format__")
         chosen = chosen if isinstance(chosen, str) and chosen in data.FORMATS else None
         result = {
             "value": None if value is NO_VALUE else str(value) if chosen == "raw" else value,
             "has_value": value is not NO_VALUE,
             "format": chosen,
-            "sanitize": self._sanitize(),
-            "from_ot": any(value is given for given in self._from_ot),
+            "sanitize": self._get_sanitize(),
+            "from_ot": any(value is result for result in self._from_ot),
         }
         line = data.encode({"jsonrpc": "2.0", "id": self._id, "result": result})
         if messages.fits(line):
             return line
-        # YAML takes a second a megabyte, and JSON is YAML too.
+        # YAML takes a second per megabyte, and JSON is valid YAML.
         is_indented = chosen in {"json_h", "yml_h"} and not data.has_too_much_indentation(result["value"])
-        text, told = _text_and_value(result["value"], line, 2 if is_indented else None)
+        text, parsed = _render_value(result["value"], line, 2 if is_indented else None)
         limit = self._params["max_output"]
         if len(text) > limit:
             raise errors.ToolError(f"the value has {len(text)} characters, the limit is {limit}; return a part of it")
-        # It crosses as the text it will be shown as, so that the server never has to take it apart.
+        # It is sent as rendered text, so that the server never parses it.
         self._peer.send_pieces("value", messages.split_text(text))
-        about = {"value": None, "is_json": not isinstance(told, str), "about": summary(told)}
+        about = {"value": None, "is_json": not isinstance(parsed, str), "about": summary(parsed)}
         return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, **about}})
 
-    def _sanitize(self) -> bool | None:
+    def _get_sanitize(self) -> bool | None:
         chosen = self._main.get("__sanitize__")
         return chosen if isinstance(chosen, bool) else None
 
-    def _failure(self, error: BaseException) -> str:
+    def _encode_failure(self, error: BaseException) -> str:
         if isinstance(error, SystemExit) and (error.code is None or error.code == 0):
-            return self._success(NO_VALUE)
-        return self._failure_at(error, _find_line(error))
+            return self._encode_success(NO_VALUE)
+        return self._encode_failure_at(error, _find_line(error))
 
-    def _failure_at(self, error: BaseException, line: int | None) -> str:
-        lines = _lines(self._params["code"])
+    def _encode_failure_at(self, error: BaseException, line: int | None) -> str:
+        lines = _split_lines(self._params["code"])
         source = lines[line - 1][:MAX_SOURCE_CHARS] if line and line <= len(lines) else None
         name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
-        is_of_run = isinstance(error, SyntaxError) and error.filename == FILENAME  # its text would name the line too
-        text = str(error.msg) if isinstance(error, SyntaxError) and is_of_run else errors.message_of(error)
+        is_in_run = isinstance(error, SyntaxError) and error.filename == FILENAME  # `str(error)` repeats the line
+        text = str(error.msg) if isinstance(error, SyntaxError) and is_in_run else errors.get_message(error)
         message = f"{text[:MAX_MESSAGE_CHARS]}{_find_snippet_line(error)}"
         kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
-        about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._sanitize()}
+        about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._get_sanitize()}
         about.update(_describe_missing_name(error))
-        answer = self._error({**_fields(error), **about})
+        answer = self._encode_error({**_describe_fields(error), **about})
         # Its fields may not be serializable, or be too large.
-        return answer or self._error({**about, "name": None}) or ""
+        return answer or self._encode_error({**about, "name": None}) or ""
 
-    def _error(self, about: dict[str, Any]) -> str | None:
+    def _encode_error(self, about: dict[str, Any]) -> str | None:
         detail = {"code": -32000, "message": "", "data": about}
         try:
             answer = data.encode({"jsonrpc": "2.0", "id": self._id, "error": detail})
@@ -152,10 +154,10 @@ class Cell:
 
     # --- the namespace ------------------------------------------------------------------------------------------
 
-    def _namespace(self) -> dict[str, Any]:
+    def _create_namespace(self) -> dict[str, Any]:
         """Create a real module, so that classes, enums, dataclasses and pickle find themselves by name."""
         code = self._params["code"]
-        linecache.cache[FILENAME] = (len(code), None, [f"{line}\n" for line in _lines(code)], FILENAME)
+        linecache.cache[FILENAME] = (len(code), None, [f"{line}\n" for line in _split_lines(code)], FILENAME)
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = __builtins__
         if self._params["format"]:
@@ -170,7 +172,7 @@ class Cell:
         known: dict[str, Any] = {name: errors.TREE[name] for name in errors.TREE if name in code}
         for pack, tools in names["packs"].items():
             if pack == "ot":
-                known[pack] = OtProxy(pack, tools, self._call, self._peer.request, self._snippet)
+                known[pack] = OtProxy(pack, tools, self._call, self._peer.request, self._run_snippet)
             else:
                 known[pack] = PackProxy(pack, tools, self._call, self._peer.request)
         for name, target in names["tools"].items():
@@ -179,10 +181,10 @@ class Cell:
             known["proj"] = ProjectsProxy(names["projects"], lambda name, kwargs: self._call(name, (), kwargs))
         return known
 
-    def _find(self, unknown: list[str], used: list[str]) -> dict[str, Any]:
+    def _request_names(self, unknown: list[str], used: list[str]) -> dict[str, Any]:
         """Request packs, aliases and tools that the server did not send with the code."""
-        asked = {"names": unknown[:MAX_NAMES], "used": used[:MAX_NAMES]}
-        return self._bind_names("", self._peer.request("names", asked))
+        params = {"names": unknown[:MAX_NAMES], "used": used[:MAX_NAMES]}
+        return self._bind_names("", self._peer.request("names", params))
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._output.flush()  # send printed output before waiting for the call
@@ -191,7 +193,7 @@ class Cell:
             self._from_ot.append(value)
         return value
 
-    def _snippet(self, name: str, values: dict[str, Any]) -> Any:
+    def _run_snippet(self, name: str, values: dict[str, Any]) -> Any:
         """Run a snippet in its own namespace, like a function."""
         if SNIPPET_DEPTH.get() >= MAX_SNIPPET_DEPTH:
             raise errors.ToolError(
@@ -202,7 +204,7 @@ class Cell:
         namespace = {"__builtins__": __builtins__, **self._bind_names(code, expansion["names"])}
         outer = SNIPPET_DEPTH.set(SNIPPET_DEPTH.get() + 1)
         try:
-            value = execute(code, {"__name__": "__main__", **namespace}, f"{SNIPPET_FILE}{name}>", self._find)
+            value = execute(code, {"__name__": "__main__", **namespace}, f"{SNIPPET_FILE}{name}>", self._request_names)
         finally:
             SNIPPET_DEPTH.reset(outer)
         return None if value is NO_VALUE else value
@@ -221,12 +223,12 @@ class Cell:
     def _on_alarm(self, signal: int, frame: FrameType | None) -> None:
         left = self._deadline - time.monotonic()
         if left <= 0:
-            self._out_of_time(signal, frame)
+            self._handle_timeout(signal, frame)
             return
         self._output.start_flushing()
         signals.setitimer(signals.ITIMER_REAL, left)
 
-    def _out_of_time(self, _signal: int, frame: FrameType | None) -> None:
+    def _handle_timeout(self, _signal: int, frame: FrameType | None) -> None:
         """Report the line that was running. The server kills the cell shortly afterwards in any case."""
         if not self._peer.writing.acquire(blocking=False):  # a line is being written: wait for it
             signals.setitimer(signals.ITIMER_REAL, RETRY_SECONDS)
@@ -234,9 +236,9 @@ class Cell:
         self._peer.writing.release()
         while frame is not None and frame.f_code.co_filename != FILENAME:
             frame = frame.f_back
-        what = f"the run took longer than {self._params['timeout']:g} s"
-        error = errors.ToolTimeout(what, hint=errors.TIMEOUT_HINT)
-        answer = self._failure_at(error, frame.f_lineno if frame else None)
+        message = f"the run took longer than {self._params['timeout']:g} s"
+        error = errors.ToolTimeout(message, hint=errors.TIMEOUT_HINT)
+        answer = self._encode_failure_at(error, frame.f_lineno if frame else None)
         try:
             self._output.flush()
             self._peer.send_line(answer)
@@ -250,7 +252,7 @@ class _Output(io.RawIOBase):
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._buffer = io.BufferedWriter(self, OUTPUT_BUFFER)
+        self._buffer = io.BufferedWriter(self, OUTPUT_BUFFER_BYTES)
         # With `write_through`, everything pending is in the buffer, whose lock keeps flushes of two threads in order.
         self.stream = io.TextIOWrapper(
             self._buffer, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
@@ -260,9 +262,9 @@ class _Output(io.RawIOBase):
         return True
 
     def write(self, chunk: Any) -> int:
-        taken = bytes(chunk[:OUTPUT_BYTES])  # the caller writes the rest again
-        self._peer.send_pieces("output", messages.split_text(self._decoder.decode(taken)))
-        return len(taken)
+        written = bytes(chunk[:MAX_WRITE_BYTES])  # the caller writes the rest again
+        self._peer.send_pieces("output", messages.split_text(self._decoder.decode(written)))
+        return len(written)
 
     def flush(self) -> None:
         with contextlib.suppress(RuntimeError, ValueError):  # closed, or interrupted during a write
@@ -271,16 +273,16 @@ class _Output(io.RawIOBase):
     def start_flushing(self) -> None:
         """Flush printed output periodically. Without a thread, it is sent at the end."""
         with contextlib.suppress(RuntimeError):
-            _thread.start_new_thread(self._flush_often, ())
+            _thread.start_new_thread(self._flush_periodically, ())
 
-    def _flush_often(self) -> None:
+    def _flush_periodically(self) -> None:
         with contextlib.suppress(OSError, RuntimeError, ValueError):  # the run is over, or closed its output
             while True:
                 self._buffer.flush()
                 time.sleep(FLUSH_SECONDS)
 
 
-def _text_and_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
+def _render_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
     """Return the text of a value that `line` already contains, and the value as data."""
     if isinstance(value, str):
         return value, value
@@ -293,14 +295,14 @@ def _text_and_value(value: Any, line: str, indent: int | None) -> tuple[str, Any
     return decoded if isinstance(decoded, str) else data.text(decoded, indent), decoded
 
 
-def _fields(error: BaseException) -> dict[str, Any]:
+def _describe_fields(error: BaseException) -> dict[str, Any]:
     try:
         return errors.describe(error)
     except Exception:  # noqa: BLE001 - a class of the code may do anything
         return {}
 
 
-def _lines(code: str) -> list[str]:
+def _split_lines(code: str) -> list[str]:
     """Return the lines as Python counts them; `splitlines` also splits at form feeds."""
     return code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
@@ -309,16 +311,16 @@ def _find_line(error: BaseException) -> int | None:
     """Return the innermost line of the code in the traceback, or the line of the syntax error."""
     if isinstance(error, SyntaxError) and error.filename == FILENAME:
         return error.lineno
-    return next((line for file, line, _ in _traceback_entries(error) if file == FILENAME), None)
+    return next((line for file, line, _ in _list_traceback(error) if file == FILENAME), None)
 
 
-def _traceback_entries(error: BaseException) -> list[tuple[str, int, FrameType]]:
+def _list_traceback(error: BaseException) -> list[tuple[str, int, FrameType]]:
     """Return file, line and frame of each traceback entry, innermost first."""
-    found, trace = [], error.__traceback__
+    entries, trace = [], error.__traceback__
     while trace is not None:
-        found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame))
+        entries.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame))
         trace = trace.tb_next
-    return found[::-1]
+    return entries[::-1]
 
 
 def _describe_missing_name(error: BaseException) -> dict[str, Any]:
@@ -329,7 +331,7 @@ def _describe_missing_name(error: BaseException) -> dict[str, Any]:
     is_unbound = type(error) is UnboundLocalError
     if not is_unbound and (type(error) is not AttributeError or error.name is None):
         return {}
-    frame = next((frame for file, _, frame in _traceback_entries(error) if file == FILENAME), None)
+    frame = next((frame for file, _, frame in _list_traceback(error) if file == FILENAME), None)
     if frame is None or is_unbound:
         unbound = [name for name in frame.f_code.co_varnames if name not in frame.f_locals] if frame else []
         return {"variables": unbound[:MAX_VARIABLES]}
@@ -342,7 +344,7 @@ def _describe_missing_name(error: BaseException) -> dict[str, Any]:
 def _find_snippet_line(error: BaseException) -> str:
     """Return the place in a snippet where the error occurred, formatted like a syntax error of Python."""
     places = (
-        (file, line) for file, line, _ in _traceback_entries(error) if file == FILENAME or file.startswith(SNIPPET_FILE)
+        (file, line) for file, line, _ in _list_traceback(error) if file == FILENAME or file.startswith(SNIPPET_FILE)
     )
     file, line = next(places, (FILENAME, 0))
     return "" if file == FILENAME else f" ({file}, line {line})"

@@ -31,13 +31,13 @@ SECCOMP_MODE_FILTER = 2
 SIGKILL = 9
 M_ARENA_MAX = -8
 
-# Access rights of Landlock, by the bit that each has had since the version of the interface that brought it.
+# Access rights of Landlock, by bit.
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
 MAKE_DIR, MAKE_REG, REFER, TRUNCATE, IOCTL_DEV = 1 << 7, 1 << 8, 1 << 13, 1 << 14, 1 << 15
 READ = READ_FILE | READ_DIR
 WRITE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
-ON_FILES = READ_FILE | WRITE_FILE | TRUNCATE | EXECUTE
-EVERY_RIGHT_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+FILE_RIGHTS = READ_FILE | WRITE_FILE | TRUNCATE | EXECUTE
+RIGHTS_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 TCP_BIND_AND_CONNECT = 0b11
 ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
@@ -57,7 +57,7 @@ def _libc() -> Any:
     return libc
 
 
-def _checked(result: int, what: str) -> int:
+def _check_result(result: int, what: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
         kind = Unavailable if code in {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL} else OSError
@@ -66,11 +66,11 @@ def _checked(result: int, what: str) -> int:
 
 
 def _syscall(number: int, *arguments: object) -> int:
-    return _checked(_libc().syscall(ctypes.c_long(number), *arguments), f"system call {number}")
+    return _check_result(_libc().syscall(ctypes.c_long(number), *arguments), f"system call {number}")
 
 
 def _prctl(option: int, first: int, second: int = 0) -> None:
-    _checked(_libc().prctl(option, first, second, 0, 0), f"prctl {option}")
+    _check_result(_libc().prctl(option, first, second, 0, 0), f"prctl {option}")
 
 
 def forbid_new_privileges() -> None:
@@ -99,7 +99,7 @@ def landlock_version() -> int:
 def landlock(
     read: Iterable[str],
     write: Iterable[str],
-    remove_folders_of: Iterable[str] = (),
+    removable_directories_in: Iterable[str] = (),
     *,
     programs: bool = False,
     network: bool = False,
@@ -110,7 +110,7 @@ def landlock(
     """
     ruleset = landlock_ruleset(read, write, programs=programs, network=network)
     try:
-        for path in remove_folders_of:
+        for path in removable_directories_in:
             _allow_beneath(ruleset, path, REMOVE_DIR)
         forbid_new_privileges()
         restrict_to(ruleset)
@@ -126,7 +126,7 @@ def landlock_ruleset(
     execute = EXECUTE if programs else 0
     for rights, paths in ((READ | execute, read), (WRITE | execute, write)):
         for path in paths:
-            _allow_beneath(ruleset, path, rights & _handled_rights())
+            _allow_beneath(ruleset, path, rights & _get_handled_rights())
     return ruleset
 
 
@@ -135,16 +135,16 @@ def restrict_to(ruleset: int) -> None:
 
 
 @functools.cache
-def _handled_rights() -> int:
+def _get_handled_rights() -> int:
     version = landlock_version()
     if version < 1:
         raise Unavailable(errno.ENOSYS, "this kernel does not support Landlock")
-    return max(rights for since, rights in EVERY_RIGHT_BY_VERSION.items() if since <= version)
+    return max(rights for since, rights in RIGHTS_BY_VERSION.items() if since <= version)
 
 
 def _create_ruleset(*, network: bool) -> int:
     tcp = 0 if network else TCP_BIND_AND_CONNECT
-    attributes = struct.pack("QQQ", _handled_rights(), tcp, ABSTRACT_SOCKETS_AND_SIGNALS)
+    attributes = struct.pack("QQQ", _get_handled_rights(), tcp, ABSTRACT_SOCKETS_AND_SIGNALS)
     version = landlock_version()
     size = 24 if version >= 6 else 16 if version >= 4 else 8  # noqa: PLR2004 - versions of the interface
     return _syscall(SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
@@ -156,7 +156,7 @@ def _allow_beneath(ruleset: int, path: str, rights: int) -> None:
     except OSError:
         return  # missing or unreachable paths need no permission
     try:
-        allowed = rights if os.path.isdir(path) else rights & ON_FILES  # noqa: PTH112 - pathlib costs start-up here
+        allowed = rights if os.path.isdir(path) else rights & FILE_RIGHTS  # noqa: PTH112 - pathlib costs start-up here
         _syscall(SYS_LANDLOCK_ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
     finally:
         os.close(descriptor)
@@ -164,23 +164,25 @@ def _allow_beneath(ruleset: int, path: str, rights: int) -> None:
 
 def standard_library() -> list[str]:
     """Return the files of the standard library, without installed packages."""
-    roots = _python_folders()
+    roots = _python_directories()
     entries = [entry.path for root in roots for entry in os.scandir(root) if not entry.name.endswith("-packages")]
     return [*entries, *_system_files()]
 
 
 @functools.cache
-def around_standard_library(outside_of: str) -> list[str]:
+def around_standard_library(excluded_path: str) -> list[str]:
     """Return the few directories that contain the standard library, for use after `standard_library` is applied.
 
-    A directory that contains the named one is left out, because this must not open it.
+    A directory that contains `excluded_path` is omitted, because access to it must not be allowed.
     """
-    folders = {os.path.realpath(path) for path in (*_python_folders(), "/usr", "/lib", "/lib64", "/etc", "/dev")}
-    hidden = os.path.realpath(outside_of)
-    return sorted(folder for folder in folders if not hidden.startswith(f"{folder}/"))
+    directories = {
+        os.path.realpath(path) for path in (*_python_directories(), "/usr", "/lib", "/lib64", "/etc", "/dev")
+    }
+    excluded = os.path.realpath(excluded_path)
+    return sorted(path for path in directories if not excluded.startswith(f"{path}/"))
 
 
-def _python_folders() -> list[str]:
+def _python_directories() -> list[str]:
     return sorted({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)})  # noqa: PTH120 - see above
 
 
@@ -209,7 +211,7 @@ class Filter:
     def __init__(self, program: bytes | None) -> None:
         if program is None:
             raise Unavailable(errno.ENOSYS, f"no list of system calls for {platform.machine()}")
-        self._pid_places = syscalls.pid_places(program)
+        self._pid_offsets = syscalls.find_pid_offsets(program)
         self._instructions = ctypes.create_string_buffer(program, len(program))
         header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(self._instructions))
         self._header = ctypes.create_string_buffer(header, len(header))
@@ -218,8 +220,8 @@ class Filter:
     def install(self) -> None:
         """Restrict this process to the allowed system calls, irreversibly."""
         pid = os.getpid()
-        for place in self._pid_places:
-            struct.pack_into("I", self._instructions, place, pid)
+        for offset in self._pid_offsets:
+            struct.pack_into("I", self._instructions, offset, pid)
         _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._address)
 
 
@@ -245,14 +247,14 @@ def limit_resources(*, memory_bytes: int, file_bytes: int) -> None:
     """Limit the resources of this process. Memory is counted on top of what is mapped now."""
     if sys.platform == "win32":  # has no such limits
         return
-    _limit(resource.RLIMIT_AS, _mapped_bytes() + memory_bytes)
+    _limit(resource.RLIMIT_AS, _read_mapped_bytes() + memory_bytes)
     _limit(resource.RLIMIT_FSIZE, file_bytes)
     _limit(resource.RLIMIT_CORE, 0)
 
 
-def limit_descriptors(most: int) -> None:
+def limit_descriptors(max_descriptors: int) -> None:
     if sys.platform != "win32":
-        _limit(resource.RLIMIT_NOFILE, most)
+        _limit(resource.RLIMIT_NOFILE, max_descriptors)
 
 
 def _limit(kind: int, value: int) -> None:
@@ -261,13 +263,13 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (bound, bound))
 
 
-def one_malloc_arena() -> None:
+def limit_malloc_arenas() -> None:
     """Make threads share one malloc arena; separate ones take 64 MB of address space each."""
     with contextlib.suppress(Unavailable, AttributeError):
         _libc().mallopt(M_ARENA_MAX, 1)
 
 
-def _mapped_bytes() -> int:
+def _read_mapped_bytes() -> int:
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123 - see above
             return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")

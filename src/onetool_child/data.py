@@ -19,7 +19,7 @@ MAX_INDENTATION_BYTES = 1 << 24
 FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # of `__format__`; `onetool.render` writes them
 
 
-MAX_RECORD_CHARACTERS = 1_000  # a longer record is split into its items
+MAX_RECORD_CHARS = 1_000  # a longer record is split into its items
 MAX_RECORD_DEPTH = 6
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _READABLE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -34,25 +34,25 @@ def encode(value: Any) -> str:
     try:
         return _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError):  # it contains objects
-        return _encode_anything(value)
+        return _encode_objects(value)
 
 
-def _encode_anything(value: Any) -> str:
-    plain = _Plain()
+def _encode_objects(value: Any) -> str:
+    plain = _Converter()
     encoder = json.JSONEncoder(default=plain, separators=(",", ":"))
     try:
         return encoder.encode(value)
     except TypeError:  # an unsupported key, or an object whose methods failed
-        return encoder.encode(_with_text_keys(value, plain))
+        return encoder.encode(_convert_keys(value, plain))
     except RecursionError:
         raise NotData("the value is nested too deeply; return a part of it") from None
     except ValueError as error:
         is_circle = "Circular" in str(error)
-        why = "the value refers to itself and cannot be returned; return a part of it" if is_circle else str(error)
-        raise NotData(why) from None
+        reason = "the value refers to itself and cannot be returned; return a part of it" if is_circle else str(error)
+        raise NotData(reason) from None
 
 
-class _Plain:
+class _Converter:
     """A serializer that remembers the items of iterators, which can be consumed only once."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def text(value: Any, indent: int | None = None) -> str:
             value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators, default=_plain
         )
     except (TypeError, ValueError):  # keys that are not strings, or NaN
-        return json.dumps(_without_nan(as_data(value)), ensure_ascii=False, indent=indent, separators=separators)
+        return json.dumps(_replace_nan(as_data(value)), ensure_ascii=False, indent=indent, separators=separators)
 
 
 def record_lines(value: Any, depth: int = 0) -> str:
@@ -83,45 +83,41 @@ def record_lines(value: Any, depth: int = 0) -> str:
     """
     if not isinstance(value, dict | list | tuple) or not value or depth > MAX_RECORD_DEPTH:
         return _READABLE.encode(value)
-    if (
-        depth == 0
-        and len(value) < MAX_RECORD_CHARACTERS
-        and len(text := _READABLE.encode(value)) < MAX_RECORD_CHARACTERS
-    ):
+    if depth == 0 and len(value) < MAX_RECORD_CHARS and len(text := _READABLE.encode(value)) < MAX_RECORD_CHARS:
         return text
     start, end = ("{", "}") if isinstance(value, dict) else ("[", "]")
-    return f"{start}\n" + ",\n".join(_records(value, depth)) + f"\n{end}"
+    return f"{start}\n" + ",\n".join(_format_records(value, depth)) + f"\n{end}"
 
 
-def _records(value: Any, depth: int) -> Iterator[str]:
+def _format_records(value: Any, depth: int) -> Iterator[str]:
     for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
         text = _READABLE.encode(item)
-        if len(text) > MAX_RECORD_CHARACTERS:
+        if len(text) > MAX_RECORD_CHARS:
             text = record_lines(item, depth + 1)
         yield text if not isinstance(value, dict) else f"{_READABLE.encode({key: 0})[1:-2]}{text}"
 
 
-def _without_nan(value: Any) -> Any:
+def _replace_nan(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: _replace_nan(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_nan(item) for item in value]
+        return [_replace_nan(item) for item in value]
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def has_too_much_indentation(value: Any) -> bool:
     """Return whether indentation is too large: a megabyte of nested brackets makes 500 MB of whitespace."""
-    indentation, unseen = 0, [(value, 1)]
-    while unseen and indentation <= MAX_INDENTATION_BYTES:
-        item, depth = unseen.pop()
+    indentation, queue = 0, [(value, 1)]
+    while queue and indentation <= MAX_INDENTATION_BYTES:
+        item, depth = queue.pop()
         if isinstance(item, dict | list | tuple):
             indentation += 2 * depth * (1 + len(item))
-            unseen += [(child, depth + 1) for child in (item.values() if isinstance(item, dict) else item)]
+            queue += [(child, depth + 1) for child in (item.values() if isinstance(item, dict) else item)]
     return indentation > MAX_INDENTATION_BYTES
 
 
 def as_data(value: Any) -> Any:
-    """Return the value as it looks after crossing a pipe."""
+    """Return the value as it is received over a pipe."""
     return json.loads(encode(value))
 
 
@@ -130,10 +126,10 @@ def _plain(value: Any) -> Any:
     for kinds, convert in _CONVERSIONS:
         if isinstance(value, kinds):
             return convert(value)
-    return _by_its_own_methods(value)
+    return _convert_object(value)
 
 
-def _by_its_own_methods(value: Any) -> Any:
+def _convert_object(value: Any) -> Any:
     import dataclasses
     import enum
 
@@ -150,13 +146,13 @@ def _by_its_own_methods(value: Any) -> Any:
     return str(value)
 
 
-def _base64(value: bytes) -> str:
+def _encode_base64(value: bytes) -> str:
     import base64
 
     return base64.b64encode(value).decode("ascii")
 
 
-def _as_list(value: Iterable[Any]) -> list[Any]:
+def _sort_if_possible(value: Iterable[Any]) -> list[Any]:
     """Return a set as a list, sorted if possible, so that equal values give equal texts."""
     try:
         return sorted(value)
@@ -165,28 +161,28 @@ def _as_list(value: Iterable[Any]) -> list[Any]:
 
 
 _CONVERSIONS: tuple[tuple[Any, Any], ...] = (
-    ((set, frozenset), _as_list),
-    (bytes, _base64),
-    ((bytearray, memoryview), lambda value: _base64(bytes(value))),
+    ((set, frozenset), _sort_if_possible),
+    (bytes, _encode_base64),
+    ((bytearray, memoryview), lambda value: _encode_base64(bytes(value))),
     (Mapping, dict),
     (complex, str),
     (BaseException, lambda value: f"{type(value).__name__}: {value}"),
 )
 
 
-def _with_text_keys(value: Any, plain: _Plain, depth: int = 0) -> Any:
+def _convert_keys(value: Any, plain: _Converter, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise NotData("the value is nested too deeply; return a part of it")
     if isinstance(value, Mapping):
-        return {_key(key): _with_text_keys(item, plain, depth + 1) for key, item in value.items()}
+        return {_convert_key(key): _convert_keys(item, plain, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_text_keys(item, plain, depth + 1) for item in value]
+        return [_convert_keys(item, plain, depth + 1) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    return _with_text_keys(plain(value), plain, depth + 1)
+    return _convert_keys(plain(value), plain, depth + 1)
 
 
-def _key(key: Any) -> Any:
+def _convert_key(key: Any) -> Any:
     if key is None or isinstance(key, str | int | float):
         return key
     plain = _plain(key) if not isinstance(key, tuple) else str(key)

@@ -131,11 +131,11 @@ def describe(error: BaseException) -> dict[str, Any]:
     """Return the error as data: type, class, message and its fields."""
     fields = error.fields if isinstance(error, ToolError) else {}
     place = {"location": str(fields["location"])} if "location" in fields else {}
-    basics = {"type": error_type(error), "class": type(error).__name__, "message": message_of(error)}
+    basics = {"type": error_type(error), "class": type(error).__name__, "message": get_message(error)}
     return {**fields, **place, **basics}
 
 
-def message_of(error: BaseException) -> str:
+def get_message(error: BaseException) -> str:
     """Return the message without the hint. A hostile `__str__` may raise anything, even SystemExit."""
     try:
         has_hint = isinstance(error, ToolError) and error.hint

@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 
-LEAVE_SECONDS = 2.0  # for a worker to exit after its server is gone
+EXIT_SECONDS = 2.0  # for a worker to exit after its server is gone
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-SIGNALLED = 128  # what a shell adds to the number of a signal that ended a process
-CANNOT_START = 127
-AGAIN_SECONDS = 0.1
-IMPATIENT = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}  # signals that end everything immediately
+SIGNAL_STATUS_OFFSET = 128  # added to the number of a signal that ended a process, as in shells
+CANNOT_START_STATUS = 127
+RETRY_SECONDS = 0.1
+END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}  # signals that end everything immediately
 
 
 def stand_guard(reader: int) -> int:
@@ -41,15 +41,15 @@ def die_with(guard: int) -> None:
 
 def main(command: list[str]) -> None:
     """Guard another program: `guard.py COMMAND ARGUMENT…`. The program gets the standard streams."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)  # before there is anybody who could stop the guard first
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)  # before any process exists that could stop the guard
     die_with(stand_guard(0))
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores, and no program expects
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, which programs do not expect
     try:
         os.execvp(command[0], command)  # noqa: S606 - a person configured it
     except OSError as error:
-        sys.stderr.write(f"{command[0]} cannot be started: {error.strerror}\n")
+        sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
         sys.stderr.flush()
-        os._exit(CANNOT_START)
+        os._exit(CANNOT_START_STATUS)
 
 
 def _guard(worker: int, reader: int) -> None:
@@ -59,44 +59,44 @@ def _guard(worker: int, reader: int) -> None:
     finally:  # no process of the worker may survive
         kill_descendants(os.getpid(), worker)
         code = os.waitstatus_to_exitcode(status)
-        os._exit(SIGNALLED - code if code < 0 else code)
+        os._exit(SIGNAL_STATUS_OFFSET - code if code < 0 else code)
 
 
 def _wait_for_exit(worker: int, reader: int) -> int:
     """Wait for the worker to exit and return its status."""
     import select
 
-    woken = _signal_descriptor()
-    # What the guard held open, nobody would see the end of: the pipes of the worker above all.
-    if reader:  # closerange(0, 0) closes everything there is
+    wakeup = _signal_descriptor()
+    # Close all other descriptors, so that the pipes of the worker close when it exits.
+    if reader:  # closerange(0, 0) closes all descriptors
         os.closerange(0, reader)
-    os.closerange(reader + 1, woken)
+    os.closerange(reader + 1, wakeup)
     poll = select.poll()
-    poll.register(woken, select.POLLIN)
+    poll.register(wakeup, select.POLLIN)
     poll.register(reader, 0)  # only hang-up
     deadline: float | None = None
     while (status := _reap(worker)) is None:
         left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-        found = [descriptor for descriptor, _event in poll.poll(left)]
-        if woken in found and set(os.read(woken, 1 << 10)) & IMPATIENT:
+        ready = [descriptor for descriptor, _event in poll.poll(left)]
+        if wakeup in ready and set(os.read(wakeup, 1 << 10)) & END_SIGNALS:
             deadline = 0.0
-        if reader in found:  # the server is gone, or wants the worker to exit
+        if reader in ready:  # the server is gone, or wants the worker to exit
             poll.unregister(reader)
-            deadline = time.monotonic() + LEAVE_SECONDS if deadline is None else deadline
+            deadline = time.monotonic() + EXIT_SECONDS if deadline is None else deadline
         if deadline is not None and time.monotonic() >= deadline:
             kill_descendants(os.getpid(), worker)
-            deadline = time.monotonic() + AGAIN_SECONDS
+            deadline = time.monotonic() + RETRY_SECONDS
     return status
 
 
 def _signal_descriptor() -> int:
     """Return a descriptor from which signal numbers can be read."""
-    woken, wake = os.pipe()
+    wakeup, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, *IMPATIENT):
+    for number in (signal.SIGCHLD, *END_SIGNALS):
         signal.signal(number, lambda *_: None)
-    return woken
+    return wakeup
 
 
 def _reap(worker: int) -> int | None:
@@ -108,13 +108,14 @@ def _reap(worker: int) -> int | None:
     return None
 
 
-# --- also for the server --------------------------------------------------------------------------------------------
+# --- also used by the server
+# --------------------------------------------------------------------------------------------
 
 
 def kill_descendants(process: int, group: int) -> None:
     """Kill all descendants of a process and its group; stop them first, so that none starts another."""
     found: set[int] = set()
-    while new := _descendants(process) - found:
+    while new := _find_descendants(process) - found:
         for descendant in new:
             _send(os.kill, descendant, signal.SIGSTOP)
         found |= new
@@ -128,7 +129,7 @@ def _send(send: Callable[[int, int], None], process: int, number: int) -> None:
         send(process, number)
 
 
-def _descendants(process: int) -> set[int]:
+def _find_descendants(process: int) -> set[int]:
     """Return all descendants of a process; empty without /proc."""
     parents = {}
     for name in os.listdir("/proc") if sys.platform == "linux" else ():  # noqa: PTH208 - pathlib costs start-up here

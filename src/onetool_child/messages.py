@@ -1,7 +1,7 @@
-"""Framing and limits of what a child process and the server send each other.
+"""Framing and limits of messages between the server and its child processes.
 
-A line is one JSON-RPC message. A line `=KIND SIZE` announces a piece: SIZE raw bytes that follow it and that nobody
-parses on the way. Both ends use this module, so that the sender knows what the receiver accepts.
+A line is one JSON-RPC message. A line `=KIND SIZE` announces a piece: SIZE raw bytes that follow it and
+that are not parsed on the way. Both ends use this module, so that the sender knows what the receiver accepts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_MESSAGE_BYTES = 1 << 20
-MAX_VALUES = 120_000  # in one message: the time to parse follows the values, not the bytes
+MAX_VALUES = 120_000  # per message; parsing time depends on the number of values
 MAX_PIECE_BYTES = 1 << 18
 MAX_ARGUMENT_BYTES = 8 << 20
-MIN_STRING = 1024  # characters; shorter strings stay in the message
-COUNTED_BYTES = 1 << 16  # at a time
+MIN_STRING_CHARS = 1024  # shorter strings stay in the message
+COUNT_CHUNK_BYTES = 1 << 16  # counted at a time
 GC_BYTES = 1 << 14  # the garbage collector costs more than parsing a message of many small lists
 PIECE = b"="
 STRINGS = "strings"  # the kind of the pieces with the long strings of the next request
@@ -54,7 +54,7 @@ def has_few_values(text: bytes | str) -> bool:
     """Return whether the JSON has at most MAX_VALUES values."""
     if len(text) <= MAX_VALUES:
         return True
-    chunks = split_text(text) if isinstance(text, str) else split_bytes(text, COUNTED_BYTES)
+    chunks = split_text(text) if isinstance(text, str) else split_bytes(text, COUNT_CHUNK_BYTES)
     return count_values(chunks) <= MAX_VALUES
 
 
@@ -78,13 +78,13 @@ def fits(line: str) -> bool:
 
 
 def parse(line: bytes) -> Any:
-    """Parse a message of the other end; raises TooLarge before it costs anything."""
+    """Parse a message of the other end; raise TooLarge before parsing if it is too large."""
     check_size(line)
-    return json.loads(line) if len(line) < GC_BYTES else without_gc(json.loads, line)
+    return json.loads(line) if len(line) < GC_BYTES else parse_without_gc(json.loads, line)
 
 
-def without_gc(parse: Callable[[bytes], Any], data: bytes) -> Any:
-    """Parse without the garbage collector, which would look at every new list over and over."""
+def parse_without_gc(parse: Callable[[bytes], Any], data: bytes) -> Any:
+    """Parse without the garbage collector, which would visit every new list repeatedly."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -102,7 +102,7 @@ def split_bytes(data: bytes, size: int = MAX_PIECE_BYTES) -> Iterator[bytes]:
 
 
 def split_text(text: str) -> Iterator[bytes]:
-    """Encode a text as pieces that are each valid on their own: a character has at most four bytes."""
+    """Encode a text as pieces that are each valid UTF-8; a character has at most four bytes."""
     size = MAX_PIECE_BYTES // 4
     return (text[start : start + size].encode(*UTF8) for start in range(0, len(text), size))
 
@@ -111,7 +111,7 @@ def frame(kind: object, data: bytes) -> bytes:
     return b"%s%s %d\n%s" % (PIECE, str(kind).encode("ascii"), len(data), data)
 
 
-def piece_header(line: bytes) -> tuple[str, int]:
+def parse_piece_header(line: bytes) -> tuple[str, int]:
     """Return the kind and the size of the piece that this line announces."""
     kind, _, size = line[1:].decode("ascii").partition(" ")
     if not size.isdigit() or len(size) > len(str(MAX_PIECE_BYTES)) or int(size) > MAX_PIECE_BYTES:
@@ -123,9 +123,9 @@ def piece_header(line: bytes) -> tuple[str, int]:
 
 
 def take_strings(value: Any) -> tuple[list[list[Any]], str]:
-    """Take the long strings out of the data: where each was and how long, and all of them as one text.
+    """Move long strings out of the data. Return the path and length of each, and all of them as one text.
 
-    The data is changed in place. A string is replaced by an empty one.
+    The data is changed in place; each string is replaced by an empty one.
     """
     places: list[list[Any]] = []
     texts: list[str] = []
@@ -133,7 +133,7 @@ def take_strings(value: Any) -> tuple[list[list[Any]], str]:
     while unseen:
         container, path = unseen.pop()
         for key, item in list(container.items() if isinstance(container, dict) else enumerate(container)):
-            if isinstance(item, str) and len(item) >= MIN_STRING:
+            if isinstance(item, str) and len(item) >= MIN_STRING_CHARS:
                 places.append([[*path, key], len(item)])
                 texts.append(item)
                 container[key] = ""
@@ -143,7 +143,7 @@ def take_strings(value: Any) -> tuple[list[list[Any]], str]:
 
 
 def put_strings(value: Any, places: list[list[Any]], text: str) -> None:
-    """Put back what `take_strings` took. Raises LookupError, TypeError or ValueError if the places are wrong."""
+    """Undo `take_strings`. Raise LookupError, TypeError or ValueError if the places are wrong."""
     start = 0
     for path, length in places:
         container = value

@@ -16,10 +16,10 @@ _IN_CELL = (OWN_PACK, PROJECTS, "exit", "quit", "help", *TREE)
 RESERVED = frozenset({*vars(builtins), *keyword.kwlist, *_IN_CELL}) - _ONLY_IN_SERVER
 
 _EXTENDED_ARG = opmap["EXTENDED_ARG"]
-_LOAD_GLOBAL = opmap["LOAD_GLOBAL"]  # the lowest bit of its argument does not belong to the index
+_LOAD_GLOBAL = opmap["LOAD_GLOBAL"]  # the lowest bit of its argument is not part of the index
 _LOADS = {opmap[name] for name in ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS") if name in opmap}
 _STORE_NAME, _STORE_GLOBAL = opmap["STORE_NAME"], opmap["STORE_GLOBAL"]
-_NAMED = {*_LOADS, _STORE_NAME, _STORE_GLOBAL}
+_NAME_OPERATIONS = {*_LOADS, _STORE_NAME, _STORE_GLOBAL}
 
 
 def is_reserved(name: str) -> bool:
@@ -27,12 +27,12 @@ def is_reserved(name: str) -> bool:
     return name in RESERVED or (name.startswith("__") and name.endswith("__"))
 
 
-def used_names(*modules: CodeType) -> set[str]:
+def find_used_names(*modules: CodeType) -> set[str]:
     """Return all global names and attributes that the compiled code and its functions use."""
-    return {name for module in modules for code in _with_functions(module) for name in code.co_names}
+    return {name for module in modules for code in _walk_code(module) for name in code.co_names}
 
 
-def unbound_names(*modules: CodeType) -> set[str]:
+def find_unbound_names(*modules: CodeType) -> set[str]:
     """Return the global names that the compiled code reads and does not bind, or reads before it binds them.
 
     Bytecode has this exactly, at a tenth of the cost of walking the syntax tree.
@@ -40,18 +40,18 @@ def unbound_names(*modules: CodeType) -> set[str]:
     unbound: set[str] = set()
     bound: set[str] = set()
     for module in modules:
-        for code in _with_functions(module):
-            first, stored = _global_names(code, _STORE_NAME if code is module else _STORE_GLOBAL)
+        for code in _walk_code(module):
+            first, stored = _find_global_names(code, _STORE_NAME if code is module else _STORE_GLOBAL)
             unbound |= {name for name, is_store in first.items() if not is_store}
             bound |= stored - unbound
     return unbound - bound
 
 
-def _global_names(code: CodeType, store_name: int) -> tuple[dict[str, bool], set[str]]:
+def _find_global_names(code: CodeType, store_name: int) -> tuple[dict[str, bool], set[str]]:
     """Return whether each global name is stored first, and those that are stored at all."""
     first: dict[str, bool] = {}
     stored: set[str] = set()
-    for operation, index in _operations(code):
+    for operation, index in _find_operations(code):
         name = code.co_names[index]
         is_store = operation in {store_name, _STORE_GLOBAL}
         if is_store:
@@ -61,20 +61,20 @@ def _global_names(code: CodeType, store_name: int) -> tuple[dict[str, bool], set
     return first, stored
 
 
-def _operations(code: CodeType) -> Iterator[tuple[int, int]]:
-    """Iterate over the operations on names, with the index of the name."""
+def _find_operations(code: CodeType) -> Iterator[tuple[int, int]]:
+    """Yield the operations on names, with the index of the name."""
     content, high = code.co_code, 0
     for operation, argument in zip(content[::2], content[1::2], strict=True):
         if operation == _EXTENDED_ARG:
             high = (high | argument) << 8
             continue
-        if operation in _NAMED:
+        if operation in _NAME_OPERATIONS:
             index = high | argument
             yield operation, index >> 1 if operation == _LOAD_GLOBAL else index
         high = 0
 
 
-def _with_functions(module: CodeType) -> Iterator[CodeType]:
+def _walk_code(module: CodeType) -> Iterator[CodeType]:
     left = [module]
     while left:
         code = left.pop()

@@ -13,10 +13,10 @@ from typing import Any
 from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
 
 Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
-Ask = Callable[[str, dict[str, Any]], Any]
+Request = Callable[[str, dict[str, Any]], Any]
 Snippet = Callable[[str, dict[str, Any]], Any]
 IN_CODE = frozenset({"call", "pack", "parallel", "snippet", "load"})  # run completely or partly in the cell
-AT_ONCE = 32
+MAX_PARALLEL_CALLS = 32
 PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
 
 
@@ -38,8 +38,8 @@ class ToolProxy:
 class PackProxy:
     """A pack with its tools as attributes. A standard module with the same name provides the other attributes."""
 
-    def __init__(self, name: str, tools: Iterable[str], call: Call, ask: Ask) -> None:
-        self.__dict__.update(_pack=name, _call=call, _ask=ask)
+    def __init__(self, name: str, tools: Iterable[str], call: Call, request: Request) -> None:
+        self.__dict__.update(_pack=name, _call=call, _request=request)
         for tool in tools:
             self.__dict__[tool] = ToolProxy(f"{name}.{tool}", call)
 
@@ -47,13 +47,13 @@ class PackProxy:
         """Return a tool that was not sent with the code, or an attribute of the standard module."""
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        value = self.__dict__[attribute] = self._tool_or_module_attribute(attribute)
+        value = self.__dict__[attribute] = self._find_attribute(attribute)
         return value
 
-    def _tool_or_module_attribute(self, attribute: str) -> Any:
+    def _find_attribute(self, attribute: str) -> Any:
         name = f"{self._pack}.{attribute}"
         try:
-            self._ask("find", {"name": name})
+            self._request("find", {"name": name})
         except ToolNotFound:
             module = importlib.import_module(self._pack) if self._pack in sys.stdlib_module_names else None
             if module is None or not hasattr(module, attribute):
@@ -66,7 +66,7 @@ class PackProxy:
         raise ArgumentError(f"{self._pack} is a pack, not a tool", hint=hint)
 
     def __dir__(self) -> list[str]:
-        return list(self._ask("list", {"pack": self._pack}))
+        return list(self._request("list", {"pack": self._pack}))
 
     def __repr__(self) -> str:
         return f"<pack {self._pack}>"
@@ -75,8 +75,8 @@ class PackProxy:
 class OtProxy(PackProxy):
     """The pack `ot`, with the functions that run inside the cell."""
 
-    def __init__(self, name: str, tools: Iterable[str], call: Call, ask: Ask, snippet: Snippet) -> None:
-        super().__init__(name, (tool for tool in tools if tool not in IN_CODE), call, ask)
+    def __init__(self, name: str, tools: Iterable[str], call: Call, request: Request, snippet: Snippet) -> None:
+        super().__init__(name, (tool for tool in tools if tool not in IN_CODE), call, request)
         self.__dict__["_snippet"] = snippet
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -85,8 +85,8 @@ class OtProxy(PackProxy):
 
     def pack(self, name: str, /) -> PackProxy:
         """Return a pack by name, also if the name is hidden in code: `ot.pack("map").tool()`."""
-        name = self._ask("pack", {"name": name})
-        return self if name == self._pack else PackProxy(name, (), self._call, self._ask)
+        name = self._request("pack", {"name": name})
+        return self if name == self._pack else PackProxy(name, (), self._call, self._request)
 
     def parallel(self, functions: Iterable[Any], /, *more: Any) -> list[Any]:
         """Call functions concurrently and return their values in order. Errors are raised after all have ended."""
@@ -98,7 +98,7 @@ class OtProxy(PackProxy):
         from concurrent.futures import ThreadPoolExecutor
         from contextvars import copy_context
 
-        with ThreadPoolExecutor(AT_ONCE) as threads:
+        with ThreadPoolExecutor(MAX_PARALLEL_CALLS) as threads:
             # Each runs in a copy of this context, which has the snippet depth.
             return [each.result() for each in [threads.submit(copy_context().run, each) for each in functions]]
 
@@ -113,8 +113,8 @@ class OtProxy(PackProxy):
         texts: list[str] = []
         part: dict[str, Any] = {"next": 0}
         while part["next"] is not None:
-            asked = {"name": "ot.load", "args": args, "kwargs": {**kwargs, "part": part["next"]}}
-            part = self._ask("call", asked)  # not `_call`, which would remember the value
+            params = {"name": "ot.load", "args": args, "kwargs": {**kwargs, "part": part["next"]}}
+            part = self._request("call", params)  # not `_call`, which would remember the value
             texts.append(part["text"])
         text = "".join(texts)
         try:

@@ -1,8 +1,8 @@
-"""JSON-RPC 2.0 over a pair of descriptors: one object a line, ids, both directions, any thread; see `messages`.
+"""JSON-RPC 2.0 over a pair of descriptors, in both directions and from any thread; see `messages` for the framing.
 
-This is the child's end, blocking and with threads; the server's end is `onetool.children.channel`. There is no reader
-thread: whoever waits for an answer reads, and hands what belongs to others over to them. So one call from one
-thread costs a write and a read, nothing else.
+This is the child's end, which blocks; the server's end is `onetool.children.channel`. There is no reader thread: a
+thread that waits for an answer reads, and hands over the answers of other threads. A call from one thread costs one
+write and one read.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import threading
 from onetool_child import messages
 from onetool_child.errors import ArgumentError, ToolError, describe, restore
 
-TYPE_CHECKING = False  # to load `typing` takes a worker longer than all of its own modules
+TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-READ_SIZE = 1 << 16
+READ_BYTES = 1 << 16
 
 
 class ConnectionLost(Exception):
@@ -31,20 +31,20 @@ class Peer:
     def __init__(self, reader: int, writer: int, encode: Callable[[Any], str] = json.dumps) -> None:
         self._reader, self._writer, self._encode = reader, writer, encode
         self._buffer = bytearray()
-        self._pieces: dict[str, list[bytes]] = {}  # of answers that are not complete yet
+        self._pieces: dict[str, list[bytes]] = {}  # of incomplete answers
         self._last_id = 0
         self._answers: dict[int, dict[str, Any]] = {}
         self._reading = False
         self._state = threading.Condition(threading.Lock())
         self.writing = threading.Lock()
 
-    def use(self, reader: int, writer: int) -> None:
-        """Talk over these descriptors; for a peer that was made before they were known."""
+    def connect(self, reader: int, writer: int) -> None:
+        """Use these descriptors; for a peer that was created before they were known."""
         self._reader, self._writer = reader, writer
 
     @contextlib.contextmanager
-    def alone(self, result: str) -> Iterator[None]:
-        """For a rehearsal: the next request goes nowhere and is answered with this."""
+    def disconnected(self, result: str) -> Iterator[None]:
+        """Discard the next request and answer it with this result, for a rehearsal."""
         writer, self._writer = self._writer, os.open(os.devnull, os.O_WRONLY)
         self._buffer += b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (self._last_id + 1, result.encode())
         try:
@@ -54,18 +54,18 @@ class Peer:
             self._writer = writer
 
     def request(self, method: str, params: dict[str, Any]) -> Any:
-        """Ask the other end and wait; its error is raised here."""
+        """Send a request, wait for the answer and return its result or raise its error."""
         with self._state:
             self._last_id += 1
             ident = self._last_id
         self._send_request({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
-        answer = self._answer_to(ident)
+        answer = self._wait_for_answer(ident)
         if "error" in answer:
             raise restore(answer["error"].get("data") or answer["error"])
         return answer.get("result")
 
     def _send_request(self, request: dict[str, Any]) -> None:
-        """Send it as one message; if it is too large for that, its long strings go ahead as pieces."""
+        """Send a request as one message; if it is too large, its long strings are sent before it as pieces."""
         line = self._encode(request)
         if len(line) > messages.MAX_ARGUMENT_BYTES:
             limit = messages.MAX_ARGUMENT_BYTES
@@ -80,7 +80,7 @@ class Peer:
             line = self._encode({**request, "strings": places})
         if not messages.fits(line):
             raise ArgumentError(
-                f"the arguments are too large: beside long strings, at most {messages.MAX_VALUES} values and "
+                f"the arguments are too large: apart from long strings, at most {messages.MAX_VALUES} values and "
                 f"{messages.MAX_MESSAGE_BYTES} bytes of JSON can be passed at once; pass less, or pass a string"
             )
         self.send_pieces(messages.STRINGS, messages.split_text(text), line)
@@ -93,7 +93,7 @@ class Peer:
             self._write(line.encode("ascii") + b"\n")
 
     def send_pieces(self, kind: object, pieces: Iterable[bytes], line: str | None = None) -> None:
-        """Send raw bytes that the other end does not parse, and a line right behind them."""
+        """Send raw bytes that the other end does not parse, followed by a line."""
         with self.writing:
             for piece in pieces:
                 self._write(messages.frame(kind, piece))
@@ -108,13 +108,13 @@ class Peer:
     def receive(self) -> dict[str, Any]:
         """Return the next message from the other end."""
         while (line := self._read_line()).startswith(messages.PIECE):
-            kind, size = messages.piece_header(line)
+            kind, size = messages.parse_piece_header(line)
             self._pieces.setdefault(kind, []).append(self._read_bytes(size))
         message: dict[str, Any] = json.loads(line)
-        return self._with_pieces(message) if "pieces" in message else message
+        return self._parse_pieces(message) if "pieces" in message else message
 
-    def _with_pieces(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Parse a large result, which the server has passed on as it came."""
+    def _parse_pieces(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Parse a large result, which the server forwarded without parsing it."""
         text = b"".join(self._pieces.pop(str(message["id"]), ()))
         try:
             return {"id": message["id"], "result": json.loads(text)}
@@ -141,12 +141,12 @@ class Peer:
         return data
 
     def _read_more(self) -> None:
-        chunk = os.read(self._reader, READ_SIZE)
+        chunk = os.read(self._reader, READ_BYTES)
         if not chunk:
             raise ConnectionLost
         self._buffer += chunk
 
-    def _answer_to(self, ident: int) -> dict[str, Any]:
+    def _wait_for_answer(self, ident: int) -> dict[str, Any]:
         while True:
             with self._state:
                 while self._reading and ident not in self._answers:

@@ -1,4 +1,4 @@
-"""Removing and measuring folders that hostile code has filled: no recursion, never through a link."""
+"""Remove and measure directories that hostile code has filled: without recursion, and never through a link."""
 
 import contextlib
 import os
@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-ATTEMPTS = 50
+MAX_ATTEMPTS = 50
 CONFIRM_SECONDS = 0.05
 
 
 def remove(top: str) -> None:
-    """Take the folder away with all that is in it. What cannot be removed is left; nothing is raised."""
-    for _ in range(ATTEMPTS):  # somebody else may be removing it too, or still writing into it
+    """Remove a directory with its content. What cannot be removed is left; no error is raised."""
+    for _ in range(MAX_ATTEMPTS):  # another process may be removing it too, or still writing to it
         try:
             _remove(top)
         except FileNotFoundError:
@@ -35,103 +35,103 @@ def _remove(top: str) -> None:
 
 
 def _empty(top: int) -> None:
-    """Folders inside folders are moved up before their parent goes, so that no path ever grows long."""
-    mark = os.urandom(8).hex()  # what is there may be called anything
-    fresh = (f".{mark}-{number}" for number in count())
+    """Empty a directory. Nested directories are moved up before their parent is removed, so that paths stay short."""
+    mark = os.urandom(8).hex()  # existing entries may have any name
+    new_names = (f".{mark}-{number}" for number in count())
     while names := os.listdir(top):
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # somebody else is cleaning up too
-                if not _unlinked(name, top):
-                    _flatten(name, top, fresh)
+            with contextlib.suppress(FileNotFoundError):  # another process is cleaning up too
+                if not _try_unlink(name, top):
+                    _flatten(name, top, new_names)
 
 
-def _unlinked(name: str, folder: int) -> bool:
+def _try_unlink(name: str, directory: int) -> bool:
     try:
-        os.unlink(name, dir_fd=folder)
+        os.unlink(name, dir_fd=directory)
     except (IsADirectoryError, PermissionError):
         return False
     return True
 
 
-def _flatten(name: str, top: int, fresh: Iterator[str]) -> None:
+def _flatten(name: str, top: int, new_names: Iterator[str]) -> None:
     os.chmod(name, 0o700, dir_fd=top)
-    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+    directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
     try:
-        for inner in os.listdir(folder):  # noqa: PTH208 - see above
+        for inner in os.listdir(directory):  # noqa: PTH208 - see above
             with contextlib.suppress(FileNotFoundError):
-                if not _unlinked(inner, folder):
-                    os.chmod(inner, 0o700, dir_fd=folder)  # what may not be written may not be moved
-                    os.rename(inner, next(fresh), src_dir_fd=folder, dst_dir_fd=top)
+                if not _try_unlink(inner, directory):
+                    os.chmod(inner, 0o700, dir_fd=directory)  # a directory can be moved only if it is writable
+                    os.rename(inner, next(new_names), src_dir_fd=directory, dst_dir_fd=top)
     finally:
-        os.close(folder)
+        os.close(directory)
     os.rmdir(name, dir_fd=top)
 
 
 def larger_than(top: str, limit: int, holders: Iterable[int] = ()) -> bool:
-    """Return whether the files in the directory take more than this; a small one counts as a page.
+    """Return whether the files in the directory use more than `limit` bytes; a small file counts as one page.
 
-    Files without a name count too, if one of the processes holds them open. A file that a process only maps, and a
+    Deleted files count too, if one of the processes holds them open. A file that a process only maps, and a
     directory that cannot be listed, count as too much: their size is unknown. A file can go from named to open to
-    mapped and never back, so they are looked at in this order and none is missed.
+    mapped but never back, so checking in this order misses none.
     """
-    total, folders = 0, [top]
-    while folders and total <= limit:
+    total, directories = 0, [top]
+    while directories and total <= limit:
         try:
-            total += _bytes_in(folders.pop(), folders)
+            total += _count_bytes(directories.pop(), directories)
         except FileNotFoundError:
             continue
         except OSError:
             return True
     holders = list(holders)
-    total += sum(sum(_held(process).values()) for process in holders)
+    total += sum(sum(_find_open_deleted(process).values()) for process in holders)
     return total > limit or any(_hides_files(process, top) for process in holders)
 
 
-def _bytes_in(folder: str, deeper: list[str]) -> int:
+def _count_bytes(directory: str, deeper: list[str]) -> int:
     total = 0
-    with os.scandir(folder) as entries:
+    with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 deeper.append(entry.path)
             with contextlib.suppress(FileNotFoundError):  # gone since it was listed
-                total += _taken(entry.stat(follow_symlinks=False))
+                total += _disk_usage(entry.stat(follow_symlinks=False))
     return total
 
 
-def _taken(file: os.stat_result) -> int:
+def _disk_usage(file: os.stat_result) -> int:
     return max(file.st_blocks * 512, 4096)
 
 
-def _held(process: int) -> dict[int, int]:
-    """Return the bytes of the files without a name that the process holds open, by inode."""
-    held = {}
+def _find_open_deleted(process: int) -> dict[int, int]:
+    """Return the sizes of deleted files that the process holds open, by inode."""
+    sizes = {}
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{process}/fd"):  # noqa: PTH208 - see above
             with contextlib.suppress(OSError):
                 file = os.stat(f"/proc/{process}/fd/{number}")  # noqa: PTH116 - see above
                 if stat.S_ISREG(file.st_mode) and file.st_nlink == 0:
-                    held[file.st_ino] = _taken(file)
-    return held
+                    sizes[file.st_ino] = _disk_usage(file)
+    return sizes
 
 
 def _hides_files(process: int, top: str) -> bool:
     """Return whether the process maps deleted files of the directory that it does not hold open.
 
-    Python's `mmap` holds its file open, and closes it just before it unmaps it: only what is found twice counts.
+    Python's `mmap` holds its file open, and closes it just before it unmaps it: only files that are found twice count.
     """
-    hidden = _only_mapped(process, top)
+    hidden = _find_only_mapped(process, top)
     if hidden:
         time.sleep(CONFIRM_SECONDS)
-        hidden &= _only_mapped(process, top)
+        hidden &= _find_only_mapped(process, top)
     return bool(hidden)
 
 
-def _only_mapped(process: int, top: str) -> set[int]:
-    mapped = _mapped_without_name(process, top)
-    return mapped - _held(process).keys() if mapped else mapped
+def _find_only_mapped(process: int, top: str) -> set[int]:
+    mapped = _find_mapped_deleted(process, top)
+    return mapped - _find_open_deleted(process).keys() if mapped else mapped
 
 
-def _mapped_without_name(process: int, top: str) -> set[int]:
+def _find_mapped_deleted(process: int, top: str) -> set[int]:
     """Return the inodes of deleted files of the directory that the process maps."""
     inside = b" " + os.fsencode(os.path.realpath(top)) + b"/"
     try:

@@ -3,11 +3,11 @@
 This is an allow-list: system calls that are not listed fail with EPERM (or ENOSYS, where libc then falls back by
 itself). Left out on purpose: everything that opens a network socket, starts a program or a process, signals or
 traces another process, changes owners, maps memory that no limit counts, or is an interface of its own (io_uring,
-bpf, keys, mounts). The numbers are the kernel's, fixed for ever, for x86_64 and aarch64.
+bpf, keys, mounts). The numbers are the kernel's and never change, for x86_64 and aarch64.
 
-There are two filters, because installing one costs by its length: the long one is put on the zygote once, and still
-lets it fork, kill and confine; the short one is put on every cell and takes that away too. A third one, a deny-list, is
-for extensions with a sandbox.
+There are two filters, because the cost of installing one depends on its length: the long one is installed in the zygote
+once and still allows it to fork, kill and confine; the short one is installed in every cell and denies that too. A
+third one, a deny-list, is for extensions with a sandbox.
 """
 
 import errno
@@ -22,14 +22,14 @@ NONE = None  # the call does not exist on that architecture
 
 # fmt: off
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
-    # files that are open, or that Landlock lets this process open
+    # open files, and files that Landlock allows to open
     "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67), "pwrite64": (18, 68),
     "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286), "pwritev2": (328, 287), "lseek": (8, 62),
     "open": (2, NONE), "openat": (257, 56), "creat": (85, NONE), "close": (3, 57),
     "dup": (32, 23), "dup2": (33, NONE), "dup3": (292, 24), "pipe": (22, NONE), "pipe2": (293, 59),
     "fsync": (74, 82), "fdatasync": (75, 83), "ftruncate": (77, 46), "fadvise64": (221, 223),
     "flock": (73, 32), "sendfile": (40, 71), "copy_file_range": (326, 285), "readahead": (187, 213),
-    # looking at the file system, and changing what Landlock lets it change
+    # inspecting the file system, and changing what Landlock allows
     "stat": (4, NONE), "fstat": (5, 80), "lstat": (6, NONE), "newfstatat": (262, 79), "statx": (332, 291),
     "statfs": (137, 43), "fstatfs": (138, 44), "access": (21, NONE), "faccessat": (269, 48), "faccessat2": (439, 439),
     "readlink": (89, NONE), "readlinkat": (267, 78), "getdents": (78, NONE), "getdents64": (217, 61),
@@ -50,7 +50,7 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "timerfd_settime": (286, 86), "timerfd_gettime": (287, 87), "pause": (34, NONE), "nanosleep": (35, 101),
     "clock_nanosleep": (230, 115), "wait4": (61, 260), "waitid": (247, 95), "restart_syscall": (219, 128),
     "exit": (60, 93), "exit_group": (231, 94),
-    # clocks, signals to itself, facts about itself
+    # clocks, signals to itself, information about itself
     "gettimeofday": (96, 169), "time": (201, NONE), "times": (100, 153), "clock_gettime": (228, 113),
     "clock_getres": (229, 114), "getitimer": (36, 102), "setitimer": (38, 103), "alarm": (37, NONE),
     "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "rt_sigpending": (127, 136),
@@ -60,14 +60,14 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "getgroups": (115, 158), "getresuid": (118, 148), "getresgid": (120, 150), "getrlimit": (97, 163),
     "setrlimit": (160, 164), "getrusage": (98, 165), "getpriority": (140, 141), "sysinfo": (99, 179),
     "uname": (63, 160), "getrandom": (318, 278),
-    # The two ends of a pair of sockets that the process made for itself; see SOCKETPAIR. Not sendmsg: a file whose
-    # descriptor waits in a socket is alive, and nobody could see how much of the disk it takes.
+    # The two ends of a socket pair of the process; see SOCKETPAIR. Not sendmsg: a file whose descriptor is queued in a
+    # socket stays alive, and its disk usage would be invisible.
     "sendto": (44, 206), "recvfrom": (45, 207), "recvmsg": (47, 212), "shutdown": (48, 210),
     "getsockname": (51, 204), "getpeername": (52, 205), "setsockopt": (54, 208), "getsockopt": (55, 209),
 }
 
-# Modes and times of files are no business of a cell, and Landlock does not guard them: the call does nothing and says
-# it worked, so that shutil and tarfile go on working in the scratch folder. (The zygote removes folders of mode 0.)
+# Cells must not change modes and times of files, and Landlock does not prevent it: the call does nothing and reports
+# success, so that shutil and tarfile work in the scratch directory. (The zygote removes directories of mode 0.)
 PRETENDED: dict[str, tuple[int | None, int | None]] = {
     "chmod": (90, NONE), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "utime": (132, NONE), "utimes": (235, NONE), "futimesat": (261, NONE), "utimensat": (280, 88),
@@ -76,20 +76,20 @@ PRETENDED: dict[str, tuple[int | None, int | None]] = {
 # libc tries these first and falls back by itself when they do not exist.
 MISSING: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "openat2": (437, 437)}
 
-# Python goes on without a list of extended attributes, and libc without reserved space, where there is no such thing.
+# Python works without extended attributes, and libc without reserved space, if these are not supported.
 UNSUPPORTED: dict[str, tuple[int | None, int | None]] = {
     "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13), "fallocate": (285, 47),
 }
 
 CLONE, FCNTL, IOCTL, KILL, TGKILL = (56, 220), (72, 25), (16, 29), (62, 129), (234, 131)
 PIDFD_OPEN = (434, 434)
-FOR_THE_ZYGOTE: dict[str, tuple[int | None, int | None]] = {
+ZYGOTE_CALLS: dict[str, tuple[int | None, int | None]] = {
     "clone": CLONE, "kill": KILL, "tgkill": TGKILL, "setsid": (112, 157), "landlock_create_ruleset": (444, 444),
     "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446), "pidfd_open": PIDFD_OPEN,
 }
 SOCKET = (41, 198)
-# What a fenced extension could use to change files that Landlock only lets it read, or to leave data behind.
-REFUSED_TO_EXTENSIONS: dict[str, tuple[int | None, int | None]] = {
+# Calls with which a sandboxed extension could change files that it may only read, or leave data behind.
+DENIED_TO_EXTENSIONS: dict[str, tuple[int | None, int | None]] = {
     "chown": (92, NONE), "lchown": (94, NONE), "fchown": (93, 55), "fchownat": (260, 54),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),
@@ -105,22 +105,22 @@ PRCTL, PRLIMIT, SOCKETPAIR, CLOSE_RANGE = (157, 167), (302, 261), (53, 199), (43
 
 # A thread has to share its descriptors: the server counts the files that the main thread holds open.
 CLONE_FILES_AND_THREAD = 0x400 | 0x10000
-CLOSE_RANGE_FLAGS = (0, 4)  # not CLOSE_RANGE_UNSHARE, which gives a thread descriptors of its own
+CLOSE_RANGE_FLAGS = (0, 4)  # not CLOSE_RANGE_UNSHARE, which gives a thread its own descriptors
 # Not F_SETOWN, F_SETSIG, F_NOTIFY, F_SETLEASE (each sends signals), nor F_SETPIPE_SZ (memory that no limit counts).
 FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032, 1034)
 # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
 IOCTL_COMMANDS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-# PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME: not the one that turns the death with the parent off
+# PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME: not PR_SET_PDEATHSIG, which could disable the death with the parent
 PRCTL_OPTIONS = (3, 15, 16)
 # FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS, FS_IOC_SETVERSION, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY
-IOCTL_COMMANDS_THAT_CHANGE_FILES = (0x40086602, 0x40046602, 0x40087602, 0x401C5820, 0x40806685)
+IOCTL_FILE_COMMANDS = (0x40086602, 0x40046602, 0x40087602, 0x401C5820, 0x40806685)
 # PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS
-PRCTL_OPTIONS_OF_THE_ZYGOTE = (1, 22, 38)
+ZYGOTE_PRCTL_OPTIONS = (1, 22, 38)
 AF_UNIX, SOCK_STREAM, SOCK_FLAGS = 1, 1, 0x800 | 0x80000
 
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-REFUSE, PRETEND, NO_SUCH_CALL, NOT_FOR_THIS = (
+DENY, PRETEND, NO_SUCH_CALL, NOT_FOR_THIS = (
     ERRNO | errno.EPERM,
     ERRNO,
     ERRNO | errno.ENOSYS,
@@ -131,14 +131,14 @@ NUMBER_OFFSET, ARCH_OFFSET = 0, 4
 X32_BIT = 0x40000000
 
 
-# Stands in the program for the process that installs it, so that the program is built once and not in every process.
+# Placeholder for the ID of the process that installs the program, so that the program is built only once.
 OWN_PID = 0x7EADBEEF
 
 
-def pid_places(program: bytes) -> list[int]:
+def find_pid_offsets(program: bytes) -> list[int]:
     """Return the positions of the process ID in the program."""
-    mark = struct.pack("I", OWN_PID)
-    return [place for place in range(4, len(program), 8) if program[place : place + 4] == mark]
+    placeholder = struct.pack("I", OWN_PID)
+    return [offset for offset in range(4, len(program), 8) if program[offset : offset + 4] == placeholder]
 
 
 def zygote_filter(machine: str) -> bytes | None:
@@ -149,21 +149,21 @@ def zygote_filter(machine: str) -> bytes | None:
     parts = [_preamble(machine)]
     tables = (
         (ALLOWED, ALLOW),
-        (FOR_THE_ZYGOTE, ALLOW),
+        (ZYGOTE_CALLS, ALLOW),
         (PRETENDED, ALLOW),
         (MISSING, NO_SUCH_CALL),
         (UNSUPPORTED, NOT_SUPPORTED),
     )
-    for table, verdict in tables:
-        parts += [_verdict(numbers[column], verdict) for numbers in table.values()]
+    for table, action in tables:
+        parts += [_return_action(numbers[column], action) for numbers in table.values()]
     parts += [
-        _if_argument_in(FCNTL[column], 1, FCNTL_COMMANDS, REFUSE),
-        _if_argument_in(IOCTL[column], 1, IOCTL_COMMANDS, NOT_FOR_THIS),
-        _if_argument_in(PRCTL[column], 0, (*PRCTL_OPTIONS, *PRCTL_OPTIONS_OF_THE_ZYGOTE), REFUSE),
-        _if_argument_in(PRLIMIT[column], 0, (0,), REFUSE),
-        _if_argument_in(CLOSE_RANGE[column], 2, CLOSE_RANGE_FLAGS, REFUSE),
-        _stream_pair_only(SOCKETPAIR[column]),
-        _do(RETURN, REFUSE),
+        _check_argument(FCNTL[column], 1, FCNTL_COMMANDS, DENY),
+        _check_argument(IOCTL[column], 1, IOCTL_COMMANDS, NOT_FOR_THIS),
+        _check_argument(PRCTL[column], 0, (*PRCTL_OPTIONS, *ZYGOTE_PRCTL_OPTIONS), DENY),
+        _check_argument(PRLIMIT[column], 0, (0,), DENY),
+        _check_argument(CLOSE_RANGE[column], 2, CLOSE_RANGE_FLAGS, DENY),
+        _allow_stream_pairs_only(SOCKETPAIR[column]),
+        _instruction(RETURN, DENY),
     ]
     return b"".join(parts)
 
@@ -175,82 +175,85 @@ def cell_filter(machine: str) -> bytes | None:
     column = COLUMN[machine]
     return b"".join([
         _preamble(machine),
-        _threads_only(CLONE[column]),
-        _if_argument_in(KILL[column], 0, (OWN_PID,), REFUSE),
-        _if_argument_in(TGKILL[column], 0, (OWN_PID,), REFUSE),
-        _if_argument_in(PRCTL[column], 0, PRCTL_OPTIONS, REFUSE),
-        _verdict(PIDFD_OPEN[column], REFUSE),
-        *(_verdict(numbers[column], PRETEND) for numbers in PRETENDED.values()),
-        _do(RETURN, ALLOW),
+        _allow_threads_only(CLONE[column]),
+        _check_argument(KILL[column], 0, (OWN_PID,), DENY),
+        _check_argument(TGKILL[column], 0, (OWN_PID,), DENY),
+        _check_argument(PRCTL[column], 0, PRCTL_OPTIONS, DENY),
+        _return_action(PIDFD_OPEN[column], DENY),
+        *(_return_action(numbers[column], PRETEND) for numbers in PRETENDED.values()),
+        _instruction(RETURN, ALLOW),
     ])  # fmt: skip
 
 
-def fence_filter(machine: str, *, network: bool) -> bytes | None:
-    """Return the filter of a fenced extension, which closes what Landlock leaves open.
+def extension_filter(machine: str, *, network: bool) -> bytes | None:
+    """Return the filter of a sandboxed extension, which denies what Landlock cannot.
 
-    Modes and times cannot be changed, and the calls report success, as in cells. Without network there are no sockets
-    but connected pairs.
+    Modes and times cannot be changed, and the calls report success, as in cells. Without network, only
+    connected socket pairs are allowed.
     """
     if machine not in COLUMN:
         return None
     column = COLUMN[machine]
-    sockets = [] if network else [_verdict(SOCKET[column], REFUSE), _stream_pair_only(SOCKETPAIR[column])]
+    sockets = [] if network else [_return_action(SOCKET[column], DENY), _allow_stream_pairs_only(SOCKETPAIR[column])]
     return b"".join([
         _preamble(machine),
         *sockets,
-        *(_verdict(numbers[column], REFUSE) for numbers in REFUSED_TO_EXTENSIONS.values()),
-        *(_verdict(numbers[column], PRETEND) for numbers in PRETENDED.values()),
-        _if_argument_in(IOCTL[column], 1, IOCTL_COMMANDS_THAT_CHANGE_FILES, ALLOW, then=REFUSE),
-        _do(RETURN, ALLOW),
+        *(_return_action(numbers[column], DENY) for numbers in DENIED_TO_EXTENSIONS.values()),
+        *(_return_action(numbers[column], PRETEND) for numbers in PRETENDED.values()),
+        _check_argument(IOCTL[column], 1, IOCTL_FILE_COMMANDS, ALLOW, then=DENY),
+        _instruction(RETURN, ALLOW),
     ])  # fmt: skip
 
 
-def _do(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("HBBI", code, if_true, if_false, value)
 
 
 def _argument(index: int) -> int:
-    return 16 + 8 * index  # the low half, on little-endian machines: all that the kernel reads of these arguments
+    # The low half on little-endian machines, which is all that the kernel reads of these arguments.
+    return 16 + 8 * index
 
 
 def _preamble(machine: str) -> bytes:
     """Kill processes of other architectures, including x32, whose numbers mean other calls."""
     return b"".join([
-        _do(LOAD, ARCH_OFFSET), _do(JUMP_EQUAL, AUDIT_ARCH[machine], 1, 0), _do(RETURN, KILL_PROCESS),
-        _do(LOAD, NUMBER_OFFSET), _do(JUMP_AT_LEAST, X32_BIT, 0, 1), _do(RETURN, KILL_PROCESS),
+        _instruction(LOAD, ARCH_OFFSET), _instruction(JUMP_EQUAL, AUDIT_ARCH[machine], 1, 0),
+        _instruction(RETURN, KILL_PROCESS),
+        _instruction(LOAD, NUMBER_OFFSET), _instruction(JUMP_AT_LEAST, X32_BIT, 0, 1),
+        _instruction(RETURN, KILL_PROCESS),
     ])  # fmt: skip
 
 
-def _verdict(number: int | None, verdict: int) -> bytes:
-    return b"" if number is None else _do(JUMP_EQUAL, number, 0, 1) + _do(RETURN, verdict)
+def _return_action(number: int | None, action: int) -> bytes:
+    return b"" if number is None else _instruction(JUMP_EQUAL, number, 0, 1) + _instruction(RETURN, action)
 
 
-def _for_call(number: int | None, body: bytes) -> bytes:
+def _match_call(number: int | None, body: bytes) -> bytes:
     """Return instructions that run the body for this call; the body must always return."""
-    return b"" if number is None else _do(JUMP_EQUAL, number, 0, len(body) // 8) + body
+    return b"" if number is None else _instruction(JUMP_EQUAL, number, 0, len(body) // 8) + body
 
 
-def _if_argument_in(number: int | None, index: int, values: Iterable[int], otherwise: int, then: int = ALLOW) -> bytes:
-    checks = b"".join(_do(JUMP_EQUAL, value, 0, 1) + _do(RETURN, then) for value in values)
-    return _for_call(number, _do(LOAD, _argument(index)) + checks + _do(RETURN, otherwise))
+def _check_argument(number: int | None, index: int, values: Iterable[int], otherwise: int, then: int = ALLOW) -> bytes:
+    checks = b"".join(_instruction(JUMP_EQUAL, value, 0, 1) + _instruction(RETURN, then) for value in values)
+    return _match_call(number, _instruction(LOAD, _argument(index)) + checks + _instruction(RETURN, otherwise))
 
 
-def _threads_only(number: int | None) -> bytes:
+def _allow_threads_only(number: int | None) -> bytes:
     body = [
-        _do(LOAD, _argument(0)),
-        _do(AND, CLONE_FILES_AND_THREAD),
-        _do(JUMP_EQUAL, CLONE_FILES_AND_THREAD, 0, 1),
-        _do(RETURN, ALLOW),
-        _do(RETURN, REFUSE),
+        _instruction(LOAD, _argument(0)),
+        _instruction(AND, CLONE_FILES_AND_THREAD),
+        _instruction(JUMP_EQUAL, CLONE_FILES_AND_THREAD, 0, 1),
+        _instruction(RETURN, ALLOW),
+        _instruction(RETURN, DENY),
     ]
-    return _for_call(number, b"".join(body))
+    return _match_call(number, b"".join(body))
 
 
-def _stream_pair_only(number: int | None) -> bytes:
+def _allow_stream_pairs_only(number: int | None) -> bytes:
     """Allow only pairs of stream sockets; a datagram socket could send to any address."""
     body = [
-        _do(LOAD, _argument(0)), _do(JUMP_EQUAL, AF_UNIX, 1, 0), _do(RETURN, REFUSE),
-        _do(LOAD, _argument(1)), _do(AND, ~SOCK_FLAGS & 0xFFFFFFFF), _do(JUMP_EQUAL, SOCK_STREAM, 0, 1),
-        _do(RETURN, ALLOW), _do(RETURN, REFUSE),
+        _instruction(LOAD, _argument(0)), _instruction(JUMP_EQUAL, AF_UNIX, 1, 0), _instruction(RETURN, DENY),
+        _instruction(LOAD, _argument(1)), _instruction(AND, ~SOCK_FLAGS & 0xFFFFFFFF),
+        _instruction(JUMP_EQUAL, SOCK_STREAM, 0, 1), _instruction(RETURN, ALLOW), _instruction(RETURN, DENY),
     ]  # fmt: skip
-    return _for_call(number, b"".join(body))
+    return _match_call(number, b"".join(body))

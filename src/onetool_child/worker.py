@@ -182,7 +182,7 @@ def _render_error(ident: int, error: BaseException) -> str:
         line = _render_error_line(ident, errors.describe(error))
         if messages.fits(line):
             return line
-    message = errors.message_of(error)[:MAX_ERROR_CHARS]
+    message = errors.get_message(error)[:MAX_ERROR_CHARS]
     return _render_error_line(ident, {"type": errors.ToolError.type, "class": type(error).__name__, "message": message})
 
 
@@ -237,7 +237,7 @@ def _describe_failure(error: BaseException, file: str) -> dict[str, Any]:
     for frame in traceback.extract_tb(error.__traceback__):
         line = frame.lineno if frame.filename == file else line
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    message = errors.message_of(error)
+    message = errors.get_message(error)
     return {"class": type(error).__name__, "message": message[:MAX_ERROR_CHARS], "line": line, "missing": missing}
 
 
@@ -270,6 +270,6 @@ def _confine(sandbox: dict[str, Any]) -> None:
         readable = [*PROGRAM_PATHS, *packages, *sandbox["read"]]
         writable = [*sandbox["write"], *DEVICE_PATHS]
         confine.landlock(readable, writable, programs=True, network=sandbox["network"])
-        confine.Filter(syscalls.fence_filter(platform.machine(), network=sandbox["network"])).install()
+        confine.Filter(syscalls.extension_filter(platform.machine(), network=sandbox["network"])).install()
     except confine.Unavailable as error:
         raise SystemExit(f"this machine does not support the sandbox: {error}") from None

@@ -23,20 +23,20 @@ from typing import NamedTuple, NoReturn
 from onetool_child import cell, confine, syscalls
 from onetool_child.scratch import remove
 
-PACKET = 1 << 16
-THREAD_STACK = 1 << 20
-DESCRIPTORS = 128  # that a cell may have open
+PACKET_BYTES = 1 << 16
+THREAD_STACK_BYTES = 1 << 20
+MAX_DESCRIPTORS = 128  # open descriptors of a cell
 REHEARSALS = 20  # enough for the interpreter to specialize this code
-# Loaded ahead, in this order, one at a time, whenever no cell is asked for.
-# Few, because every shared library makes every fork slower; the rest is loaded by the code that wants it.
+# Preloaded in this order, one at a time, while no cell is requested. Only a few, because every shared library slows
+# down every fork; code imports the rest itself.
 COMMON_MODULES = (
     *("re", "json", "collections", "itertools", "functools", "datetime", "math", "string", "textwrap"),
     *("dataclasses", "enum", "copy"),
 )
 
 
-# The C function, not os.fork: this process has one thread, so there is nothing that Python would have to mend in the
-# child, and its mending touches so many pages that it costs more than the fork. The cell seeds `random` anew.
+# The C function, not os.fork: this process has one thread, so Python's repairs in the child are not needed, and they
+# touch so many pages that they cost more than the fork. The cell seeds `random` again.
 _fork = ctypes.PyDLL(None).fork if sys.platform == "linux" else os.getpid
 
 
@@ -70,30 +70,30 @@ class Confinement(NamedTuple):
 
 def confine_zygote(options: Options) -> Confinement:
     """Apply all layers that still allow forking; cells inherit them."""
-    confine.one_malloc_arena()
-    threading.stack_size(THREAD_STACK)
-    confinement = Confinement() if options.isolation == "off" else _strongest(options)
+    confine.limit_malloc_arenas()
+    threading.stack_size(THREAD_STACK_BYTES)
+    confinement = Confinement() if options.isolation == "off" else _confine_fully(options)
     confine.limit_resources(memory_bytes=options.memory_bytes, file_bytes=options.file_bytes)
     return confinement
 
 
-def _strongest(options: Options) -> Confinement:
+def _confine_fully(options: Options) -> Confinement:
     layers: list[str] = []
-    for_cells: confine.Filter | None = None
+    cell_filter: confine.Filter | None = None
     with contextlib.suppress(confine.Unavailable):
         confine.drop_capabilities()
     with contextlib.suppress(confine.Unavailable):
-        # The scratch folder itself is to be removed at the end; cells lose that right again with their own rules.
-        around = os.path.dirname(options.scratch)  # noqa: PTH120 - pathlib is slow here
-        confine.landlock(confine.standard_library(), [options.scratch, "/dev/null"], remove_folders_of=[around])
+        # The scratch directory itself is removed at the end; cells lose this right through their own rules.
+        parent = os.path.dirname(options.scratch)  # noqa: PTH120 - pathlib is slow here
+        confine.landlock(confine.standard_library(), [options.scratch, "/dev/null"], removable_directories_in=[parent])
         layers.append("landlock")
     with contextlib.suppress(confine.Unavailable):
-        for_cells = confine.Filter(syscalls.cell_filter(platform.machine()))
+        cell_filter = confine.Filter(syscalls.cell_filter(platform.machine()))
         confine.Filter(syscalls.zygote_filter(platform.machine())).install()
         layers.append("seccomp")
         socket.socket.sendmsg = _Missing()  # type: ignore[assignment, method-assign]
-    in_cells = for_cells if "seccomp" in layers else None
-    return Confinement(tuple(layers), in_cells, tuple(confine.around_standard_library(options.scratch)))
+    active_filter = cell_filter if "seccomp" in layers else None
+    return Confinement(tuple(layers), active_filter, tuple(confine.around_standard_library(options.scratch)))
 
 
 class _Missing:
@@ -110,19 +110,19 @@ def confine_cell(confinement: Confinement, ruleset: int | None, keep: tuple[int,
     """Apply the last layers, after which this process can only compute and talk to the server."""
     if ruleset is not None:
         confine.restrict_to(ruleset)
-    _close_all_but(keep)
-    confine.limit_descriptors(DESCRIPTORS)
+    _close_all_except(keep)
+    confine.limit_descriptors(MAX_DESCRIPTORS)
     if confinement.filter is not None:
         confinement.filter.install()
 
 
 def ready(confinement: Confinement) -> str:
-    """Return the first line of a cell, with a placeholder for its process ID."""
+    """Return the first message of a cell, with a placeholder for its process ID."""
     params = {"layers": confinement.layers, "pid": cell.OWN_PID}
     return json.dumps({"jsonrpc": "2.0", "method": "ready", "params": params})
 
 
-def _close_all_but(keep: tuple[int, ...]) -> None:
+def _close_all_except(keep: tuple[int, ...]) -> None:
     start = 3
     for descriptor in sorted(keep):
         os.closerange(start, descriptor)
@@ -133,8 +133,8 @@ def _close_all_but(keep: tuple[int, ...]) -> None:
 class Zygote:
     def __init__(self, control: socket.socket, options: Options) -> None:
         self._control, self._options = control, options
-        self._cells: dict[int, tuple[int, int]] = {}  # id -> pid and the descriptor that tells when it is gone
-        self._ids: dict[int, int] = {}  # that descriptor -> id
+        self._cells: dict[int, tuple[int, int]] = {}  # by cell ID: process ID and pidfd
+        self._ids: dict[int, int] = {}  # cell IDs by pidfd
         self._confinement = Confinement()
         self._ready = ""
         self._cell = cell.Cell()
@@ -152,17 +152,17 @@ class Zygote:
         while True:
             readable = [descriptor for descriptor, _ in self._poll.poll(0 if self._to_load else None)]
             if not readable:
-                with contextlib.suppress(ImportError):  # a Python without it
+                with contextlib.suppress(ImportError):  # this Python does not have it
                     importlib.import_module(self._to_load.pop())
             for descriptor in readable:
                 if descriptor != control:
                     self._reap(self._ids[descriptor])
-                elif not self._obey():
-                    self._end()
+                elif not self._handle_packet():
+                    self._shut_down()
 
-    def _obey(self) -> bool:
+    def _handle_packet(self) -> bool:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET, 2)
+            packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 2)
         except ConnectionError:
             return False
         if not packet:
@@ -173,13 +173,13 @@ class Zygote:
             return True
         ident: int = message["params"]["ident"]
         if message["method"] == "kill":
-            if ident in self._cells:  # not reaped yet, so the number is still this cell's
+            if ident in self._cells:  # not reaped yet, so the process ID is still that of the cell
                 _kill_group(self._cells[ident][0])
             return True
         try:
             self._fork(ident, *descriptors)
         except OSError as error:
-            self._tell_gone(ident, None, f"{error.strerror}: {self._options.scratch}")
+            self._report_gone(ident, None, f"{error.strerror}: {self._options.scratch}")
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -196,10 +196,10 @@ class Zygote:
             self._become_cell(descriptor, stray, ruleset, parent)
         if ruleset is not None:
             os.close(ruleset)
-        watched = os.pidfd_open(pid)
-        self._cells[ident] = pid, watched
-        self._ids[watched] = ident
-        self._poll.register(watched, select.POLLIN)
+        pidfd = os.pidfd_open(pid)
+        self._cells[ident] = pid, pidfd
+        self._ids[pidfd] = ident
+        self._poll.register(pidfd, select.POLLIN)
 
     def _become_cell(self, descriptor: int, stray: int, ruleset: int | None, parent: int) -> None:
         try:
@@ -215,16 +215,16 @@ class Zygote:
 
     def _reap(self, ident: int) -> None:
         """Report that a cell is gone and remove its scratch directory if empty; the server removes others."""
-        pid, watched = self._cells.pop(ident)
-        self._poll.unregister(watched)
-        os.close(watched)
-        del self._ids[watched]
+        pid, pidfd = self._cells.pop(ident)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        del self._ids[pidfd]
         if "seccomp" not in self._confinement.layers:  # it may have had children
             _kill_group(pid)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        self._tell_gone(ident, status, "")
+        self._report_gone(ident, status, "")
 
-    def _tell_gone(self, ident: int, status: int | None, reason: str) -> None:
+    def _report_gone(self, ident: int, status: int | None, reason: str) -> None:
         littered = False
         try:
             os.rmdir(f"{self._options.scratch}/{ident}")  # noqa: PTH106 - see above
@@ -236,19 +236,19 @@ class Zygote:
         try:
             self._control.send(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode())
         except OSError:
-            self._end()
+            self._shut_down()
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         for pid, _ in self._cells.values():
             _kill_group(pid)
-        for pid, _ in self._cells.values():  # until they are gone they may still write
+        for pid, _ in self._cells.values():  # they may write until they are gone
             os.waitpid(pid, 0)
         remove(self._options.scratch)
         os._exit(0)
 
 
 def _kill_group(pid: int) -> None:
-    with contextlib.suppress(OSError):  # nobody left in it
+    with contextlib.suppress(OSError):  # the group is empty
         os.killpg(pid, signal.SIGKILL)
 
 

@@ -15,7 +15,7 @@ from tests.disk_support import Disk, mount_disk
 
 from onetool.errors import ToolError
 
-NEWER = re.compile(r"was written by a newer OneTool \(version \d+, this one knows \d\)")
+NEWER = re.compile(r"was written by a newer OneTool \(version \d+; this one supports \d\)")
 ROOT = Path(__file__).parents[2]
 WRITES = 12
 KILLED_AFTER = (1, 5)  # writes that were acknowledged

@@ -513,10 +513,12 @@ def _forged(what: str, body: str, says: str = "", must: str = "contain") -> Atte
     )
 
 
-NO_MESSAGE = "no message"
+INVALID_MESSAGE = "invalid message"
 FORGERIES = [
     _forged(
-        "an answer with neither result nor error", "send({'jsonrpc': '2.0', 'id': 1}); time.sleep(1); 'on'", NO_MESSAGE
+        "an answer with neither result nor error",
+        "send({'jsonrpc': '2.0', 'id': 1}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
     ),
     _forged("an answer that is a number", "send({'id': 1, 'result': 5}); time.sleep(1); 'on'", "no answer"),
     _forged("an answer that is null", "send({'id': 1, 'result': None}); time.sleep(1); 'on'", "no answer"),
@@ -529,10 +531,10 @@ FORGERIES = [
         time.sleep(1)
         """,
     ),
-    _forged("an error without data", "send({'id': 1, 'error': {'code': 1}}); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("an error that is a number", "send({'id': 1, 'error': 5}); time.sleep(1); 'on'", NO_MESSAGE),
+    _forged("an error without data", "send({'id': 1, 'error': {'code': 1}}); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged("an error that is a number", "send({'id': 1, 'error': 5}); time.sleep(1); 'on'", INVALID_MESSAGE),
     _forged(
-        "an error whose data is a number", "send({'id': 1, 'error': {'data': 5}}); time.sleep(1); 'on'", NO_MESSAGE
+        "an error whose data is a number", "send({'id': 1, 'error': {'data': 5}}); time.sleep(1); 'on'", INVALID_MESSAGE
     ),
     _forged("an error whose data is a list", "send({'id': 1, 'error': {'data': []}}); time.sleep(1); 'on'"),
     _forged(
@@ -558,14 +560,20 @@ FORGERIES = [
         """,
     ),
     _forged(
-        "an answer to a question that nobody asked", "send({'id': 2, 'result': 1}); time.sleep(1); 'on'", NO_MESSAGE
+        "an answer to a question that nobody asked",
+        "send({'id': 2, 'result': 1}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
     ),
     _forged(
-        "an answer with an id that is a fraction", "send({'id': 1.5, 'result': 1}); time.sleep(1); 'on'", NO_MESSAGE
+        "an answer with an id that is a fraction",
+        "send({'id': 1.5, 'result': 1}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
     ),
-    _forged("an answer with an id that is a mapping", "send({'id': {}, 'result': 1}); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("an answer with no id", "send({'result': 1}); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("an answer with an id of null", "send({'id': None, 'result': 1}); time.sleep(1); 'on'", NO_MESSAGE),
+    _forged(
+        "an answer with an id that is a mapping", "send({'id': {}, 'result': 1}); time.sleep(1); 'on'", INVALID_MESSAGE
+    ),
+    _forged("an answer with no id", "send({'result': 1}); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged("an answer with an id of null", "send({'id': None, 'result': 1}); time.sleep(1); 'on'", INVALID_MESSAGE),
     _forged(
         "two answers",
         """
@@ -573,14 +581,14 @@ FORGERIES = [
         send({'id': 1, 'result': good}); send({'id': 1, 'result': {**good, 'value': 'second'}})
         """,
     ),
-    _forged("a message that is a list", "send([{'id': 1, 'result': 5}]); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("a message that is a text", "send('method'); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("a message that is a number", "send(5); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("an empty line", "send(b''); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("bytes that are no UTF-8", "send(bytes([255, 254, 123])); time.sleep(1); 'on'", NO_MESSAGE),
-    _forged("NUL bytes", "send(bytes(1000)); time.sleep(1); 'on'", NO_MESSAGE),
+    _forged("a message that is a list", "send([{'id': 1, 'result': 5}]); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged("a message that is a text", "send('method'); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged("a message that is a number", "send(5); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged("an empty line", "send(b''); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged("bytes that are no UTF-8", "send(bytes([255, 254, 123])); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged("NUL bytes", "send(bytes(1000)); time.sleep(1); 'on'", INVALID_MESSAGE),
     _forged("nesting beyond all measure", "send(b'[' * 1000000); time.sleep(1); 'on'", "more than 120000 values"),
-    _forged("a number of a million digits", "send(b'1' * 1000000); time.sleep(1); 'on'", NO_MESSAGE),
+    _forged("a number of a million digits", "send(b'1' * 1000000); time.sleep(1); 'on'", INVALID_MESSAGE),
     _forged(
         "numbers that are none",
         """
@@ -589,12 +597,14 @@ FORGERIES = [
         time.sleep(1)
         """,
     ),
-    _forged("a method that is no text", "send({'id': 1, 'method': {}, 'params': {}}); time.sleep(1); 'on'", NO_MESSAGE),
+    _forged(
+        "a method that is no text", "send({'id': 1, 'method': {}, 'params': {}}); time.sleep(1); 'on'", INVALID_MESSAGE
+    ),
     _forged(
         "a method that does not exist", "send({'id': 1, 'method': 'shutdown', 'params': {}}); said()", "cannot ask"
     ),
     _forged("a notice that does not exist", "send({'method': 'gone', 'params': {'id': 1}}); 'on'"),
-    _forged("a question without params", "send({'id': 1, 'method': 'call'}); time.sleep(1); 'on'", NO_MESSAGE),
+    _forged("a question without params", "send({'id': 1, 'method': 'call'}); time.sleep(1); 'on'", INVALID_MESSAGE),
     *(
         _forged(f"a call with {what}", f"send({{'id': 7, 'method': {method!r}, 'params': {params}}}); said()", says)
         for what, method, params, says in (
@@ -675,11 +685,11 @@ FORGERIES = [
         time.sleep(1)
         'on'
         """,
-        NO_MESSAGE,
+        INVALID_MESSAGE,
     ),
-    _forged("output without text", "send({'method': 'output', 'params': {}}); time.sleep(1); 'on'", NO_MESSAGE),
+    _forged("output without text", "send({'method': 'output', 'params': {}}); time.sleep(1); 'on'", INVALID_MESSAGE),
     _forged("half a line, and the end", 'os.write(own, b\'{"id": 1, "resu\'); os._exit(0)', "without an answer"),
-    _forged("half a line, and the true answer after it", "os.write(own, b'{\"id\": 1, \"resu'); 'on'", NO_MESSAGE),
+    _forged("half a line, and the true answer after it", "os.write(own, b'{\"id\": 1, \"resu'); 'on'", INVALID_MESSAGE),
     _forged(
         "its own line closed on one side",
         """

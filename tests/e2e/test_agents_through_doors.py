@@ -332,7 +332,7 @@ def test_a_pack_that_is_switched_off_offers_nothing(features: App) -> None:
     features.portal.call(partial(features.onetool.switch, "other", on=False))
     try:
         for call in ("ot.resources(server='other')", "ot.prompt(server='other', name='test_simple_prompt')"):
-            assert "it is switched off" in features.failure(call)
+            assert "it is disabled" in features.failure(call)
     finally:
         features.portal.call(partial(features.onetool.switch, "other", on=True))
 

@@ -724,10 +724,10 @@ def test_a_log_that_cannot_be_written_fails_no_run_and_is_reported(tiny_disk: Ti
     with open_arena(Setup(home=tiny_disk.place / "home")) as place:
         tiny_disk.fill()
         assert place.run("1 + 1").text == "2"
-        assert eventually(lambda: "log cannot be written" in place.run("ot.health()['problems']").text)
+        assert eventually(lambda: "cannot write the log" in place.run("ot.health()['problems']").text)
         tiny_disk.free()
         assert place.run("1 + 1").text == "2"
-        assert eventually(lambda: "log cannot be written" not in place.run("ot.health()['problems']").text)
+        assert eventually(lambda: "cannot write the log" not in place.run("ot.health()['problems']").text)
 
 
 def test_a_home_that_cannot_be_written_fails_no_run_and_is_reported(tmp_path: Path) -> None:
@@ -837,7 +837,7 @@ def test_a_start_of_the_zygote_that_is_given_up_leaves_nothing_open() -> None:
 
     async def given_up(turns: int) -> None:
         launcher = launch.ZygoteLauncher(options, lambda *_: None, lambda _: None)
-        starting = asyncio.ensure_future(launcher._started())
+        starting = asyncio.ensure_future(launcher._ensure_started())
         for _ in range(turns):
             await asyncio.sleep(0)
         starting.cancel()

@@ -267,7 +267,7 @@ CASES = [
         "settings of a newer version",
         settings("# mine\nversion: 2\nthings: {}\n"),
         CONFIG,
-        "was written by a newer OneTool (version 2, this one knows 1)",
+        "was written by a newer OneTool (version 2; this one supports 1)",
         "upgrade OneTool",
         2,
         replaced(CONFIG, "version: 2\nthings: {}", "version: 1"),
@@ -528,7 +528,7 @@ CASES = [
         "statistics of a newer version",
         database(".onetool/stats/stats.db", 9),
         ".onetool/stats/stats.db",
-        f"was written by a newer OneTool (version 9, this one knows {STATISTICS_VERSION})",
+        f"was written by a newer OneTool (version 9; this one supports {STATISTICS_VERSION})",
         "upgrade OneTool",
     ),
     *(

@@ -29,7 +29,7 @@ from onetool.stats.shapes import Shapes
 from onetool.stats.summary import summarize
 
 pytestmark = pytest.mark.slow
-NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+, this one knows \d\)")
+NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+; this one supports \d\)")
 Change = Callable[[Path], object]
 
 

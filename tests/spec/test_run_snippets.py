@@ -262,7 +262,7 @@ def test_without_projects_there_are_none() -> None:
 
 @pytest.mark.parametrize("part", ["..", "../other", "src/../../x", "/etc/passwd"])
 def test_joining_never_leaves_the_project(app: App, part: str) -> None:
-    assert "outside the project's folder '/home/ada/app'" in app.failure(f"proj.app / {part!r}")
+    assert "outside the project directory '/home/ada/app'" in app.failure(f"proj.app / {part!r}")
 
 
 def test_leaving_the_project_has_to_be_asked_for(app: App) -> None:

@@ -38,7 +38,7 @@ def pack_of(file: Path) -> str:
 def test_shipped_files_without_header_are_loaded_in_process(app: App, file: Path) -> None:
     assert not HEADER.search(file.read_text("utf-8"))
     pack = pack_of(file)
-    loaded = [app.onetool.bus.get_tool(name) for name in app.onetool.registry.in_pack(pack).values()]
+    loaded = [app.onetool.bus.get_tool(name) for name in app.onetool.registry.map_python_names(pack).values()]
     assert loaded
     assert all(isinstance(tool.backend, PythonBackend) for tool in loaded)
 

@@ -787,7 +787,7 @@ ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
         ("- " * 100_000, "deep"),
         ("a: " + "x" * (5 << 20), "bytes"),
         (ALIASES, "aliases"),
-        ("&a [*a]", "inside the very value"),
+        ("&a [*a]", "refers to a value that contains it"),
         ("!!python/object/apply:os.system [id]", "tag is not allowed"),
         ("a: 1\n---\nb: 2\n", "second document"),
         ("a: [", "not valid YAML"),

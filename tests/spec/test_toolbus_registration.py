@@ -86,7 +86,7 @@ def test_of_names_that_code_writes_alike_the_others_stay(gone: str) -> None:
     left = [name for name in names if name != gone]
     assert [call(bus, name).unwrap() for name in left] == left
     assert call(bus, "p.x_y").unwrap() == ("p.x-y" if gone == "p.x_y" else "p.x_y")
-    assert bus.registry.in_pack("p")["x_y"] in left
+    assert bus.registry.map_python_names("p")["x_y"] in left
     for name in left:
         bus.unregister_tool(name)
     assert (bus.list_tools(), bus.registry.packs()) == ([], [])

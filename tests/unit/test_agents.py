@@ -38,7 +38,9 @@ def use(
 
 
 def sandbox(said: Mapping[str, Any], folders: Folders = FOLDERS, **more: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = agents({"agents": {"ci": {"sandbox": said}}, **more}, folders).facts("ci")["sandbox"]
+    found: Mapping[str, Any] = agents({"agents": {"ci": {"sandbox": said}}, **more}, folders).context_fields("ci")[
+        "sandbox"
+    ]
     return found
 
 
@@ -46,7 +48,7 @@ async def spend(made: Agents, name: str = "ci") -> None:
     async def nothing() -> None:
         return None
 
-    await made.facts(name)["budget_guard"].spend(nothing)
+    await made.context_fields(name)["budget_guard"].spend(nothing)
 
 
 # --- which agent -----------------------------------------------------------------------------------------------------
@@ -64,13 +66,13 @@ def test_an_unknown_agent_in_an_untrusted_project_is_told_to_trust_it() -> None:
     ignored = Problem("/srv/shop/.onetool is not trusted and is ignored", hint, code=UNTRUSTED)
     made.configure(Loaded(Settings(), {}, (ignored,), (), FOLDERS), {})
     with pytest.raises(ToolError, match=r"unknown agent 'ci': expected default\. .*\nHint: .*onetool trust"):
-        made.facts("ci")
+        made.context_fields("ci")
 
 
 def test_the_facts_are_those_of_the_configuration() -> None:
     config = {"fs.read": {"max_size": 5, "deep": {"list": [1]}}}
     agent = {"permissions": ["read", "exec"], "tools": ["fs", "grep"], "tool_config": config}
-    context = ToolContext(**agents({"agents": {"ci": agent}}).facts("ci"))
+    context = ToolContext(**agents({"agents": {"ci": agent}}).context_fields("ci"))
     assert (context.agent_id, context.tools) == ("ci", ("fs", "grep"))
     assert context.permissions == {Permission.READ, Permission.EXEC}
     assert context.agent_config["fs.read"] == {"max_size": 5, "deep": {"list": (1,)}}
@@ -81,7 +83,7 @@ def test_the_facts_are_those_of_the_configuration() -> None:
 
 
 def test_without_a_word_the_sandbox_is_the_working_folder() -> None:
-    found = agents({}).facts("default")["sandbox"]
+    found = agents({}).context_fields("default")["sandbox"]
     assert (found["enabled"], found["allowed_paths"], found["denied_patterns"]) == (True, ["/srv/shop"], ())
 
 
@@ -99,7 +101,7 @@ def test_paths_start_at_the_working_folder_and_at_home() -> None:
 
 def test_projects_may_be_read() -> None:
     made = agents({"agents": {"ci": {}}}, projects={"shop": "/projects/shop"})
-    assert made.facts("ci")["sandbox"]["readable_paths"] == ["/projects/shop"]
+    assert made.context_fields("ci")["sandbox"]["readable_paths"] == ["/projects/shop"]
 
 
 def test_what_the_product_keeps_is_hidden_and_its_rules_are_protected() -> None:
@@ -168,4 +170,4 @@ def test_a_budget_that_is_taken_away_is_none_any_more() -> None:
 def test_a_call_costs_what_its_pack_says() -> None:
     made = agents({"tools": {"paid": {"cost_per_call": 0.25}}})
     paid, free = (as_tool(tool(name)(lambda: None)) for name in ("paid.one", "free.one"))
-    assert (made.cost_of(paid), made.cost_of(free)) == (0.25, 0)
+    assert (made.get_cost(paid), made.get_cost(free)) == (0.25, 0)

@@ -14,7 +14,7 @@ from tests.extensions_support import configure, open_app_in, write_secrets
 from tests.support import App, eventually, open_app
 
 from onetool import ToolError, tool
-from onetool.audit import MAX_ARGUMENT_LENGTH, AuditLog
+from onetool.audit import MAX_ARGUMENT_CHARS, AuditLog
 from onetool.bus.adapt import as_tool
 from onetool.bus.events import CallFinished
 from onetool.context import ToolContext
@@ -184,8 +184,8 @@ def finish_call(audit: AuditLog, args: Mapping[str, Any]) -> None:
         {"headers": {"Authorization": f"Bearer {CANARY}"}},
         {CANARY: 1},
         [f'"{CANARY}"', f"'{CANARY}'"],
-        ("x" * (MAX_ARGUMENT_LENGTH - 5)) + CANARY,
-        ["x" * (MAX_ARGUMENT_LENGTH - 8) + CANARY],
+        ("x" * (MAX_ARGUMENT_CHARS - 5)) + CANARY,
+        ["x" * (MAX_ARGUMENT_CHARS - 8) + CANARY],
         {"deep": [[[{"deeper": json.dumps(CANARY)}]]]},
     ],
 )
@@ -225,9 +225,9 @@ def test_long_arguments_are_cut(tmp_path: Path) -> None:
     with audited(file) as audit:
         finish_call(audit, {"content": "x" * 1_000_000, "more": ["y"] * 1_000_000})
     (line,) = lines(file)
-    assert line["arguments"]["content"] == "x" * MAX_ARGUMENT_LENGTH + "… (1000000 characters)"
+    assert line["arguments"]["content"] == "x" * MAX_ARGUMENT_CHARS + "… (1000000 characters)"
     assert line["arguments"]["more"].startswith('["y", "y"')
-    assert len(file.read_bytes()) < 4 * MAX_ARGUMENT_LENGTH
+    assert len(file.read_bytes()) < 4 * MAX_ARGUMENT_CHARS
 
 
 def deep() -> list[Any]:

@@ -21,7 +21,7 @@ from onetool.clients.taking import ImportTarget, ServerImport, import_servers
 from onetool.clients.translate import is_ours
 from onetool.errors import ConfigError, ToolError
 from onetool.util import yaml_loader
-from onetool.util.secret_finder import SECRET_VALUE, looks_secret, secrets_in
+from onetool.util.secret_finder import SECRET_VALUE, find_secrets, looks_secret
 
 PATH = ("mcpServers", "onetool")
 ENTRY = {"command": "C:\\Program Files\\onetool.exe", "args": ["a b", "ü"], "env": {"OT_CWD": "/x"}}
@@ -800,7 +800,7 @@ _HEX = "0123456789abcdef" * 2
 def test_only_the_secret_of_an_argument_is_taken(words: list[str], secrets: list[str]) -> None:
     result = taken(Found(Path("/w/mcp.json"), {"a": {"command": "srv", "args": words}}), inline_secrets=False)
     assert sorted(result.secrets.values()) == sorted(secrets)
-    assert sorted(secrets_in(words)) == sorted(secrets)
+    assert sorted(find_secrets(words)) == sorted(secrets)
     assert result.notes == []
 
 

@@ -89,7 +89,7 @@ def _severity(result: int) -> int:
 
 def _for_process(program: bytes, pid: int) -> bytes:
     filled = bytearray(program)
-    for place in syscalls.pid_places(program):
+    for place in syscalls.find_pid_offsets(program):
         struct.pack_into("I", filled, place, pid)
     return bytes(filled)
 
@@ -125,9 +125,9 @@ def test_a_program_is_well_formed(machine: Machine) -> None:
 def test_the_number_of_the_process_stands_where_it_belongs(machine: Machine) -> None:
     program = syscalls.cell_filter(machine.name)
     assert program is not None
-    assert len(syscalls.pid_places(program)) == 2
+    assert len(syscalls.find_pid_offsets(program)) == 2
     assert struct.pack("I", syscalls.OWN_PID) not in machine.programs["cell"]
-    assert syscalls.pid_places(machine.programs["zygote"]) == []
+    assert syscalls.find_pid_offsets(machine.programs["zygote"]) == []
 
 
 def test_another_architecture_is_killed(machine: Machine) -> None:
@@ -156,7 +156,7 @@ def test_what_libc_falls_back_from_does_not_exist(machine: Machine) -> None:
 
 
 def test_no_number_is_in_two_tables(machine: Machine) -> None:
-    tables = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.FOR_THE_ZYGOTE)
+    tables = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.ZYGOTE_CALLS)
     decided = [syscalls.FCNTL, syscalls.IOCTL, syscalls.PRCTL, syscalls.PRLIMIT, syscalls.SOCKETPAIR]
     decided += [syscalls.CLOSE_RANGE]
     numbers = [machine.number(each) for table in tables for each in table.values()]
@@ -166,7 +166,7 @@ def test_no_number_is_in_two_tables(machine: Machine) -> None:
 
 
 def test_every_other_call_is_refused(machine: Machine) -> None:
-    tables = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.FOR_THE_ZYGOTE)
+    tables = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.ZYGOTE_CALLS)
     known = {machine.number(each) for table in tables for each in table.values()}
     decided = {machine.number(each) for each in (syscalls.FCNTL, syscalls.IOCTL, syscalls.PRCTL)}
     decided |= {machine.number(each) for each in (syscalls.PRLIMIT, syscalls.SOCKETPAIR, syscalls.CLOSE_RANGE)}
@@ -229,8 +229,8 @@ OTHER_NAMES = {"newfstatat": "fstatat", "fadvise64": "fadvise64"}
 
 def test_the_numbers_are_those_of_the_kernels_own_tables(machine: Machine) -> None:
     numbers = _numbers_of(Path(HEADERS[machine.name]))
-    own = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.FOR_THE_ZYGOTE)
-    tables = (*own, syscalls.REFUSED_TO_EXTENSIONS, FORBIDDEN)
+    own = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.ZYGOTE_CALLS)
+    tables = (*own, syscalls.DENIED_TO_EXTENSIONS, FORBIDDEN)
     wrong = {}
     for name, pair in itertools.chain.from_iterable(table.items() for table in tables):
         listed = numbers.get(name, numbers.get(OTHER_NAMES.get(name, "")))
@@ -282,13 +282,13 @@ def test_threads_cannot_have_descriptors_of_their_own(machine: Machine) -> None:
 
 @pytest.mark.parametrize("network", [False, True])
 def test_a_fenced_extension_cannot_change_what_it_only_reads(machine: Machine, network: bool) -> None:
-    program = syscalls.fence_filter(machine.name, network=network)
+    program = syscalls.extension_filter(machine.name, network=network)
     assert program is not None
 
     def decide(number: int | None, *arguments: int) -> int:
         return REFUSED if number is None else verdict(program, machine.arch, number, *arguments)
 
-    assert {decide(machine.number(each)) for each in syscalls.REFUSED_TO_EXTENSIONS.values()} == {REFUSED}
+    assert {decide(machine.number(each)) for each in syscalls.DENIED_TO_EXTENSIONS.values()} == {REFUSED}
     numbers = [machine.number(each) for each in syscalls.PRETENDED.values()]
     assert {decide(number) for number in numbers if number is not None} == {PRETEND}
     ioctl = _number(machine, syscalls.IOCTL)
@@ -356,7 +356,7 @@ def test_a_machine_whose_numbers_are_not_known_has_no_filter() -> None:
     for name in ("riscv64", "i686", "armv7l", "ppc64le", "s390x", ""):
         assert syscalls.zygote_filter(name) is None
         assert syscalls.cell_filter(name) is None
-        assert syscalls.fence_filter(name, network=False) is None
+        assert syscalls.extension_filter(name, network=False) is None
     with pytest.raises(confine.Unavailable, match="no list of system calls"):
         confine.Filter(None)
 
@@ -733,7 +733,7 @@ told['descriptors'] = str(resource.getrlimit(resource.RLIMIT_NOFILE))
 def test_two_hundred_threads_fit_into_half_a_gigabyte() -> None:
     told = alone(
         """
-confine.one_malloc_arena()
+confine.limit_malloc_arenas()
 threading.stack_size(1 << 20)
 confine.limit_resources(memory_bytes=512 << 20, file_bytes=1 << 20)
 gate = threading.Barrier(201)

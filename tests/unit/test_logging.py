@@ -56,7 +56,7 @@ def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     log.event("run")
     log.close()
     assert log.problem is not None
-    assert "cannot be written" in log.problem
+    assert "cannot write" in log.problem
 
 
 def test_a_large_log_is_rotated(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from onetool.children.collector import Collector, find_id
 from onetool.children.pace import SLICE_SECONDS, Pace
-from onetool.children.process import MAX_KEPT, MAX_SHOWN, Printed
+from onetool.children.process import MAX_KEPT_CHARS, MAX_QUOTED_CHARS, Printed
 from onetool.proxy.http_limits import _EventSplitter
 from onetool_child import messages
 
@@ -71,7 +71,7 @@ def test_strings_without_a_place_are_rejected(places: Any) -> None:
 )
 def test_a_header_that_is_wrong_is_rejected(line: bytes) -> None:
     with pytest.raises((messages.TooLarge, UnicodeDecodeError)):
-        messages.piece_header(line)
+        messages.parse_piece_header(line)
 
 
 def test_a_fast_sender_is_paused() -> None:
@@ -130,7 +130,7 @@ def test_what_was_printed_is_kept_in_whole_lines_since_the_last_call() -> None:
     for number in range(1000):
         printed.add(b"line %d\nli" % number)
         printed.add(b"ne\n")
-    assert len(printed.shown) <= MAX_SHOWN
+    assert len(printed.shown) <= MAX_QUOTED_CHARS
     assert set(printed.shown.splitlines()) >= {"line", "line 999"}
     assert all(line.startswith("line") for line in printed.shown.splitlines())
     assert all(text.endswith("\n") for text in told)
@@ -140,4 +140,4 @@ def test_what_was_printed_is_kept_in_whole_lines_since_the_last_call() -> None:
     printed.add("é".encode()[1:] + b" half a line", final=True)
     assert printed.sentence == ". It last printed:\né half a line\n"
     printed.add(b"x" * 100_000)
-    assert len(printed.shown) == MAX_SHOWN < MAX_KEPT
+    assert len(printed.shown) == MAX_QUOTED_CHARS < MAX_KEPT_CHARS

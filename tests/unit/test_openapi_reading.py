@@ -79,7 +79,7 @@ def test_a_name_of_the_user_takes_precedence() -> None:
         ('{"a":' * 150 + "1" + "}" * 150, "nested more than"),
         ("[" * 5_000, "nested more than|not valid"),
         ('{"a":' * 5_000, "not valid JSON"),
-        ("&a [" + "*a, " * 3 + "]", "inside the very value"),
+        ("&a [" + "*a, " * 3 + "]", "refers to a value that contains it"),
     ],
 )
 def test_an_invalid_document_is_rejected_with_a_reason(text: str | bytes, reason: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onetool.paths import Folders, agent_files, extension_files, find_folders, placed
+from onetool.paths import Folders, agent_files, extension_files, find_folders, resolve_path
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_a_named_file_makes_its_folder_the_project(home: Path, work: Path) -> No
     ):
         assert folders.project == folders.data == work / "conf"
         assert folders.trusted
-        assert folders.config_of(work / "conf") == work / "conf" / "my.yaml"
-        assert folders.config_of(folders.user) == home / ".onetool" / "onetool.yaml"
+        assert folders.config_path(work / "conf") == work / "conf" / "my.yaml"
+        assert folders.config_path(folders.user) == home / ".onetool" / "onetool.yaml"
 
 
 def test_a_file_on_the_command_line_beats_the_environment(home: Path, work: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_named_file_in_the_user_folder_replaces_its_own(home: Path, work: Path
     (home / ".onetool").mkdir()
     folders = find_folders({}, work, home / ".onetool" / "other.yaml", home)
     assert folders.layers == (home / ".onetool",)
-    assert folders.config_of(home / ".onetool") == home / ".onetool" / "other.yaml"
+    assert folders.config_path(home / ".onetool") == home / ".onetool" / "other.yaml"
 
 
 def test_a_file_called_like_the_folder_is_no_project(home: Path, work: Path) -> None:
@@ -130,7 +130,7 @@ def test_agents_and_extensions_are_listed_in_order(work: Path) -> None:
 
 def test_paths_start_at_home_base_or_root() -> None:
     base, home = Path("/base"), Path("/home/me")
-    assert [str(placed(text, base, home)) for text in ("~/x", "~x", "x/y", "/x", "~")] == [
+    assert [str(resolve_path(text, base, home)) for text in ("~/x", "~x", "x/y", "/x", "~")] == [
         "/home/me/x",
         "/base/~x",
         "/base/x/y",

@@ -44,7 +44,7 @@ def test_what_is_too_short_to_be_a_secret_stays() -> None:
 
 def test_texts_without_secrets_stay_as_they_are() -> None:
     assert Redactor([SECRET])("nothing here") == "nothing here"
-    assert list(Redactor().pieces(["a", "b"])) == ["a", "b", ""]
+    assert list(Redactor().redact_pieces(["a", "b"])) == ["a", "b", ""]
 
 
 def test_secrets_that_overlap_leave_nothing_behind() -> None:
@@ -61,15 +61,15 @@ SECRETS = st.lists(st.text("ab", min_size=4, max_size=7), max_size=4)
 @example(["abab"], ["ab", "ab", "ab", "c"])
 def test_pieces_are_redacted_as_the_whole_is(secrets: list[str], pieces: list[str]) -> None:
     redact = Redactor(secrets)
-    shown = "".join(redact.pieces(pieces))
+    shown = "".join(redact.redact_pieces(pieces))
     assert shown == redact("".join(pieces))
     assert not [secret for secret in secrets if secret in shown]
 
 
 def test_no_more_is_held_back_than_a_secret_is_long() -> None:
-    shown = list(Redactor(["aaaa"]).pieces(["a" * 1000] * 1000))
+    shown = list(Redactor(["aaaa"]).redact_pieces(["a" * 1000] * 1000))
     assert "".join(shown) == REDACTED
-    assert max(map(len, Redactor(["x" * 10]).pieces(["y" * 1000] * 10))) <= 1009
+    assert max(map(len, Redactor(["x" * 10]).redact_pieces(["y" * 1000] * 10))) <= 1009
 
 
 def test_nothing_is_held_back_that_cannot_be_a_secret() -> None:
@@ -83,7 +83,7 @@ def test_nothing_is_held_back_that_cannot_be_a_secret() -> None:
 @given(SECRETS, st.text("abc", max_size=30), st.integers(0, 30))
 def test_a_text_that_was_cut_shows_nothing_of_a_secret_at_its_end(secrets: list[str], text: str, cut: int) -> None:
     redact = Redactor(secrets)
-    assert redact(text).startswith(redact.cut(text[:cut]).removesuffix(REDACTED))
+    assert redact(text).startswith(redact.redact_truncated(text[:cut]).removesuffix(REDACTED))
 
 
 # --- other encodings -------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_a_secret_in_any_encoding_is_seen_across_the_border_of_two_pieces() -> N
         whole = f"before {text} after"
         shown = redact(whole)
         for at in range(1 + len(name) % 5, len(whole), 5):
-            assert "".join(redact.pieces([whole[:at], whole[at:]])) == shown, (name, secret, at)
+            assert "".join(redact.redact_pieces([whole[:at], whole[at:]])) == shown, (name, secret, at)
 
 
 def test_a_secret_is_cut_out_of_a_large_text_and_nothing_else() -> None:
@@ -121,7 +121,7 @@ def test_a_secret_is_cut_out_of_a_large_text_and_nothing_else() -> None:
 def test_text_that_only_looks_escaped_stays_as_it_is(text: str) -> None:
     redact = Redactor(VALUES)
     assert redact(text) == text
-    assert "".join(redact.pieces(text)) == text
+    assert "".join(redact.redact_pieces(text)) == text
 
 
 def test_what_is_shown_at_once_is_not_held_back() -> None:

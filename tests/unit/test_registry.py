@@ -36,7 +36,7 @@ def held(*names: str) -> RegisteredTools:
 def test_a_name_with_dashes_has_a_python_form() -> None:
     made = registry("everything.get-sum")
     assert made.find("everything.get_sum").name == "everything.get-sum"
-    assert made.in_pack("everything") == {"get_sum": "everything.get-sum"}
+    assert made.map_python_names("everything") == {"get_sum": "everything.get-sum"}
     assert python_name("my-server.get-sum/2") == "my_server.get_sum_2"
 
 

@@ -21,10 +21,10 @@ from hypothesis import example, given, settings, strategies as st
 
 from onetool.errors import ArgumentError, StorageError, ToolError, ToolTimeout
 from onetool.results import Quota, ResultStore
-from onetool.results.files import LOCK, Files
+from onetool.results.files import LOCK, ResultFiles
 from onetool.results.hits import Deadline
-from onetool.results.matches import compiled, matching_lines, matching_parts
-from onetool.results.similar import of_lines, similar
+from onetool.results.matches import compile_pattern, find_lines, find_parts
+from onetool.results.similar import find_similar, split_lines
 
 HOUR = 3600.0
 NEVER_STORED = "0" * 32
@@ -187,7 +187,7 @@ def test_traces_of_removed_results_are_bounded(folder: Path, clock: Clock) -> No
     for _ in range(30):
         keep(results, "x" * 10_000)
         clock.now += 1
-    there = Files(folder, clock, max_remembered=5).clean(HOUR)
+    there = ResultFiles(folder, clock, max_remembered=5).clean(HOUR)
     assert len(names(folder)) == 5 + 3 * len(there)
 
 
@@ -308,11 +308,11 @@ def test_the_summary_of_data_that_is_known_by_its_text_only(results: ResultStore
 
 def test_a_result_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    with pytest.raises(ToolError, match=r"demo\.tool .* could not be stored in .*: File exists\nHint: free"):
+    with pytest.raises(ToolError, match=r"demo\.tool .* cannot be stored in .*: File exists\nHint: free"):
         keep(ResultStore(tmp_path / "file", HOUR, 10), "text")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ToolError, match="the folder is a link"):
+    with pytest.raises(ToolError, match="the directory is a symbolic link"):
         keep(ResultStore(tmp_path / "link", HOUR, 10), "text")
     assert not list((tmp_path / "elsewhere").iterdir())
 
@@ -332,7 +332,7 @@ except ToolError as error:
     print(error)
 """
     with run_program(code, folder) as program:
-        assert "could not be stored" in program.communicate()[0]
+        assert "cannot be stored" in program.communicate()[0]
     assert names(folder) == set()
 
 
@@ -374,7 +374,7 @@ def test_a_handle_that_is_none_is_not_found(results: ResultStore, folder: Path, 
 
 
 def test_a_number_too_long_to_be_shown_is_not_found_either(results: ResultStore) -> None:
-    with pytest.raises(ToolError, match="not found: a handle is text, not int"):
+    with pytest.raises(ToolError, match="not found: expected a string, not int"):
         results.window(10**5000)  # type: ignore[arg-type]  # the code of a run passes what it likes
 
 
@@ -435,7 +435,7 @@ def test_a_result_expires(results: ResultStore, clock: Clock) -> None:
     assert results.window(handle)["lines"] == ["text"]
     clock.now += 1
     for ask in (results.window, results.load):
-        with pytest.raises(ToolError, match=f"{handle} has expired. Run the call again") as caught:
+        with pytest.raises(ToolError, match=f"{handle} has expired\nHint: run the call again") as caught:
             ask(handle)
         assert caught.value.reason == "expired"
 
@@ -798,7 +798,7 @@ def test_a_pattern_that_costs_too_much_for_each_byte_is_refused(results: ResultS
 
 @pytest.mark.parametrize("pattern", ["(?-m)^b", "(?-m:^b)", "(?i-sm:^b)", r"a\Cb"])
 def test_a_pattern_cannot_reach_beyond_a_line(results: ResultStore, pattern: str) -> None:
-    with pytest.raises(ArgumentError, match="because each line is searched by itself"):
+    with pytest.raises(ArgumentError, match="because each line is searched separately"):
         results.window(keep(results, "a\nb\n"), search=pattern)
 
 
@@ -853,12 +853,12 @@ class CountingDeadline(Deadline):
 
 
 def checks_of_a_line(length: int) -> tuple[int, int, int]:
-    line, pattern = "x" * length, compiled("y", ignore_case=False)
+    line, pattern = "x" * length, compile_pattern("y", ignore_case=False)
     by_lines, by_parts, fuzzy = CountingDeadline(), CountingDeadline(), CountingDeadline()
     pages = [line[start : start + PAGE].encode() for start in range(0, length, PAGE)]
-    assert not list(matching_lines(pages, pattern, by_lines))
-    assert not list(matching_parts(pages, pattern, by_parts))
-    assert not list(similar(of_lines([line], "word"), "word", False, fuzzy))
+    assert not list(find_lines(pages, pattern, by_lines))
+    assert not list(find_parts(pages, pattern, by_parts))
+    assert not list(find_similar(split_lines([line], "word"), "word", False, fuzzy))
     return by_lines.checks, by_parts.checks, fuzzy.checks
 
 

@@ -230,7 +230,7 @@ def test_descriptors_may_be_given_later() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         peer = Peer(-1, -1)
-        peer.use(ours.fileno(), ours.fileno())
+        peer.connect(ours.fileno(), ours.fileno())
         peer.notify("ready", {})
         assert json.loads(theirs.recv(999))["method"] == "ready"
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from tests.encodings_support import INVISIBLE_CHARACTERS
 
 from onetool.render import render
-from onetool.sanitize import INVISIBLE, TAG, TRIGGER, clean, sanitize_text
+from onetool.sanitize import INVISIBLE_MARK, TAG, TRIGGER, clean, sanitize_text
 from onetool.util.invisible import escape_invisible, find_in_name, replace_in_name
 
 no_deadline = settings(deadline=None)  # a busy machine is no failure
@@ -174,7 +174,7 @@ def test_the_escapes_of_a_format_hide_no_trap(text: str, redaction: str, format:
 
 
 def test_a_trap_behind_an_invisible_character_is_redacted() -> None:
-    assert inside("\u200ba\u200b__ot b") == f"{INVISIBLE}a{INVISIBLE}{TRIGGER} b"
+    assert inside("\u200ba\u200b__ot b") == f"{INVISIBLE_MARK}a{INVISIBLE_MARK}{TRIGGER} b"
 
 
 @pytest.mark.parametrize("character", INVISIBLE_CHARACTERS.values(), ids=INVISIBLE_CHARACTERS)
@@ -182,9 +182,9 @@ def test_a_trap_behind_an_invisible_character_is_redacted() -> None:
 def test_invisible_characters_are_redacted_once_a_run(character: str, around: str) -> None:
     text = around.replace("{}", character)
     shown = inside(text)
-    assert INVISIBLE in shown
-    assert shown.count(INVISIBLE) == 1
-    left = shown.replace(INVISIBLE, "")
+    assert INVISIBLE_MARK in shown
+    assert shown.count(INVISIBLE_MARK) == 1
+    left = shown.replace(INVISIBLE_MARK, "")
     assert left.count(character) <= (1 if character in "\u200c\u200d\ufe0e\ufe0f" else 0)
     assert character not in clean(text)
     assert find_in_name(text)

@@ -12,7 +12,7 @@ from onetool_child.summary import summary
     [
         ([{"file": f"f{i % 42}.py", "line": i} for i in range(847)], "847 matches in 42 files"),
         ({"results": [{"path": "a", "line_number": 1, "content": "x"}], "total": 1}, "1 match in 1 file"),
-        ({"matches": [{"file": "a", "line": 1}] * 2, "truncated": True}, "2 matches in 1 file, cut short"),
+        ({"matches": [{"file": "a", "line": 1}] * 2, "truncated": True}, "2 matches in 1 file, truncated"),
         ([{"path": "/users", "method": "get"}] * 2, "list of 2 items with keys path, method"),
         ([{"a": i, "b": 2} for i in range(1200)] + [{"c": 3}], "list of 1,201 items with keys a, b, c"),
         ([{"file": "a", "line": 1}, {"file": None}], "list of 2 items with keys file, line"),

@@ -2,17 +2,19 @@
 
 import pytest
 
-from onetool.util.versioning import Newer, refuse_newer
+from onetool.util.versioning import NewerVersion, reject_newer
 
 
 @pytest.mark.parametrize("version", [2, 99, 1 << 80])
 def test_a_newer_version_is_refused_with_what_to_do(version: int) -> None:
-    with pytest.raises(Newer, match=rf"a\.json was written by a newer OneTool \(version {version}, this one knows 1\)"):
-        refuse_newer(version, 1, "a.json")
-    with pytest.raises(Newer, match="upgrade OneTool"):
-        refuse_newer(version, 1, "a.json")
+    with pytest.raises(
+        NewerVersion, match=rf"a\.json was written by a newer OneTool \(version {version}; this one supports 1\)"
+    ):
+        reject_newer(version, 1, "a.json")
+    with pytest.raises(NewerVersion, match="upgrade OneTool"):
+        reject_newer(version, 1, "a.json")
 
 
 @pytest.mark.parametrize("version", [None, 1, 0, -5, "2", 2.0, True, [], {}])
 def test_what_is_not_newer_is_let_through(version: object) -> None:
-    refuse_newer(version, 1, "a.json")
+    reject_newer(version, 1, "a.json")

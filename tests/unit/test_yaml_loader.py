@@ -151,27 +151,27 @@ def test_error_messages_name_the_line_and_the_cure() -> None:
         "n: 0x" + "f" * 5000,
     ]
     assert "\n".join(error_of(text) for text in texts) == (
-        "test.yaml:3: the key 'a' stood in line 1 already\n"
-        "test.yaml:2: the key 'a' stood in line 1 already\n"
-        "test.yaml:1: this tag is not allowed\nHint: put text that starts with ! in quotes\n"
-        "test.yaml:1: this tag is not allowed\nHint: put text that starts with ! in quotes\n"
-        "test.yaml:1: this tag is not allowed\nHint: take it away\n"
-        "test.yaml:1: what stands behind the tag !!int is something else\n"
-        "test.yaml:1: what stands behind the tag !!bool is something else\n"
-        "test.yaml:1: this alias has no anchor\nHint: put text that starts with * in quotes\n"
-        "test.yaml:1: this alias stands inside the very value that it names\n"
-        "test.yaml:1: this alias stands inside the very value that it names\n"
-        "test.yaml:1: a key must be a plain word, not a list or a mapping\n"
-        "test.yaml:1: a text starts with ? and has no quotes\nHint: put it in quotes\n"
-        "test.yaml:1: a text starts with ? and has no quotes\nHint: put it in quotes\n"
+        "test.yaml:3: duplicate key 'a', first defined in line 1\n"
+        "test.yaml:2: duplicate key 'a', first defined in line 1\n"
+        "test.yaml:1: this tag is not allowed\nHint: put strings that start with ! in quotes\n"
+        "test.yaml:1: this tag is not allowed\nHint: put strings that start with ! in quotes\n"
+        "test.yaml:1: this tag is not allowed\nHint: remove it\n"
+        "test.yaml:1: the value does not match its tag !!int\n"
+        "test.yaml:1: the value does not match its tag !!bool\n"
+        "test.yaml:1: this alias has no anchor\nHint: put strings that start with * in quotes\n"
+        "test.yaml:1: this alias refers to a value that contains it\n"
+        "test.yaml:1: this alias refers to a value that contains it\n"
+        "test.yaml:1: a key must be a scalar, not a list or a mapping\n"
+        "test.yaml:1: an unquoted string starts with ?\nHint: put it in quotes\n"
+        "test.yaml:1: an unquoted string starts with ?\nHint: put it in quotes\n"
         "test.yaml:2: is not valid YAML: found character that cannot start any token\n"
         "Hint: indent with spaces, not with tabs\n"
-        "test.yaml:2: a second document starts here\nHint: keep one\n"
+        "test.yaml:2: a second document starts here\nHint: keep one document\n"
         "test.yaml:2: is not valid YAML: did not find expected ',' or ']' "
         "while parsing a flow sequence that starts in line 1\n"
         "test.yaml:1: is not valid YAML: mapping values are not allowed in this context\n"
         "test.yaml:1: is not valid YAML: control characters are not allowed\n"
-        "test.yaml:1: holds half a character (a lone surrogate)\n"
+        "test.yaml:1: contains a lone surrogate\n"
         "test.yaml:1: a number of 5,000 digits is too long\n"
         "test.yaml:1: a number of 5,002 digits is too long"
     )
@@ -199,7 +199,7 @@ def lists_of_aliases(levels: int, width: int) -> str:
         (nested_lists(500_000), "nested more than 100 deep"),
         ("- " * 500_000, "nested more than 100 deep"),
         ("{a: " * 500_000, "nested more than 100 deep"),
-        ("x" * (yaml_loader.MAX_BYTES + 1), "at most 4,194,304 are read"),
+        ("x" * (yaml_loader.MAX_BYTES + 1), "limit 4,194,304"),
     ],
     ids=[
         "aliases",
@@ -316,9 +316,9 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     assert "\n".join(file_error_of(path) for path in sorted(tmp_path.iterdir())) == (
         "~/binary.yaml:1: is not valid YAML: control characters are not allowed\n"
-        "~/empty.yaml:1: the file is empty\nHint: write a setting into it, or delete it\n"
-        "~/folder.yaml: is a folder, not a file\n"
-        "~/large.yaml:1: 10,000,000 bytes are too many; at most 4,194,304 are read\n"
+        "~/empty.yaml:1: the file is empty\nHint: add a setting, or delete the file\n"
+        "~/folder.yaml: is a directory, not a file\n"
+        "~/large.yaml:1: too large: 10,000,000 bytes (limit 4,194,304)\n"
         "~/latin.yaml:2: is not UTF-8 text\nHint: save the file as UTF-8\n"
         "~/loop.yaml: cannot be read: Too many levels of symbolic links\n"
         "~/pipe.yaml: is not a regular file"

@@ -29,7 +29,7 @@ from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolTim
 from onetool.net import Net
 from onetool.net.messages import Request, Response
 from onetool.net.outgoing import IDEMPOTENT_METHODS
-from onetool.redact import SHORTEST_LINE, SHORTEST_SECRET, Redactor
+from onetool.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, Redactor
 
 if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl
@@ -126,7 +126,7 @@ class HttpBackend:
             message = f"response larger than {error.limit:,} bytes (maxResponseBytes of the tool)"
             fields = {**fields, "hint": ""}  # it names the setting, which is not the limit here
         return (
-            NetworkError(redactor.redact(message), **redactor.redact.in_data(fields))
+            NetworkError(redactor.redact(message), **redactor.redact.redact_data(fields))
             if redactor
             else NetworkError(message, **fields)
         )
@@ -161,8 +161,8 @@ class HttpBackend:
 def build_redactor(secrets: frozenset[str]) -> SecretRedactor:
     """Build a redactor for secrets, also in URL-encoded and HTML-escaped form."""
     encoders: list[Callable[[str], str]] = [str, functools.partial(quote, safe=""), quote_plus, html.escape]
-    values = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
-    values |= {line.strip() for secret in values for line in secret.splitlines() if len(line.strip()) >= SHORTEST_LINE}
+    values = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
+    values |= {line.strip() for secret in values for line in secret.splitlines() if len(line.strip()) >= MIN_LINE_CHARS}
     forms = {encode(secret) for secret in values for encode in encoders}
     return SecretRedactor(Redactor(forms), tuple(sorted((text.encode() for text in forms), key=len, reverse=True)))
 

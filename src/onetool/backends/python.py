@@ -12,7 +12,7 @@ from typing import Any
 from onetool._tool import Tool
 from onetool.backends.threads import ToolThreads
 from onetool.context import ToolContext
-from onetool.schema import PLAIN_TYPES, signature_of, takes_context
+from onetool.schema import PLAIN_TYPES, get_signature, takes_context
 
 
 class PythonBackend:
@@ -51,7 +51,7 @@ class PythonBackend:
     def _converters(self) -> dict[str, Callable[[Any], Any]]:
         rich = {
             name: parameter.annotation
-            for name, parameter in signature_of(self.function).parameters.items()
+            for name, parameter in get_signature(self.function).parameters.items()
             if not isinstance(parameter.annotation, str) and not _is_plain(parameter.annotation)
         }
         if not rich:

@@ -23,9 +23,9 @@ from onetool.config.load import Loaded
 from onetool.context import Permission, ToolContext
 from onetool.errors import BundleError, ToolError, ToolNotFound
 from onetool.net import Net
-from onetool.paths import placed
+from onetool.paths import resolve_path
 from onetool.problem import Problem
-from onetool.registry import Entry, Registry, ToolSource, python_name
+from onetool.registry import Registry, RegistryEntry, ToolSource, python_name
 from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT, Schema
 from onetool.stats.tokens import BYTES_PER_TOKEN
@@ -50,7 +50,7 @@ LIST_TIMEOUT_SECONDS = 1.0  # how long lists and searches of a server wait for a
 
 
 def bundles_directory(loaded: Loaded) -> Path:
-    return placed(loaded.settings.bundles.dir, loaded.folders.data, loaded.folders.home)
+    return resolve_path(loaded.settings.bundles.dir, loaded.folders.data, loaded.folders.home)
 
 
 def open_store(loaded: Loaded) -> "BundleStore":
@@ -248,9 +248,9 @@ class BundleSource(ToolSource):
 
     def entries(
         self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
-    ) -> Iterator[Entry]:
+    ) -> Iterator[RegistryEntry]:
         for name, text, enabled in self.names(pack, described=described, at_once=at_once):
-            yield Entry(name, clean(text).strip().partition("\n")[0] if text else "", enabled)
+            yield RegistryEntry(name, clean(text).strip().partition("\n")[0] if text else "", enabled)
 
     def names(
         self,

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from types import CoroutineType
 from typing import Any
 
-from onetool._tool import Result, Tool, declaration_of
+from onetool._tool import Result, Tool, get_declaration
 from onetool.backends.python import PythonBackend
 from onetool.backends.threads import ToolThreads
 from onetool.context import ToolContext, permissions as permission_set
 from onetool.errors import ArgumentError, ToolError
-from onetool.schema import ANY_OBJECT, JSON, Schema, signature_of
+from onetool.schema import ANY_OBJECT, JSON, Schema, get_signature
 from onetool.util.docstring import description, example
 
-REJECTED = "validate_params rejected the arguments"
+VALIDATION_FAILED = "validate_params rejected the arguments"
 
 
 def as_tool(thing: object, threads: ToolThreads | None = None) -> Tool:
@@ -44,25 +44,25 @@ def _instantiate(kind: type) -> object:
 
 
 def function_tool(
-    function: Callable[..., Any], name: str | None = None, threads: ToolThreads | None = None, **facts: Any
+    function: Callable[..., Any], name: str | None = None, threads: ToolThreads | None = None, **overrides: Any
 ) -> Tool:
     """Return the tool for a function, with the options of `@tool` if it has them."""
-    declared = declaration_of(function)
-    signature_of(function)  # raises now, not at the first call
+    declaration = get_declaration(function)
+    get_signature(function)  # raises now, not at the first call
     docstring = inspect.getdoc(function) or ""
-    given = {
+    options = {
         "description": description(docstring),
         "example": example(docstring),
-        "permissions": declared.permissions,
+        "permissions": declaration.permissions,
         "returns": _format_return_type(function),
-        **declared.options,
-        **facts,
+        **declaration.options,
+        **overrides,
     }
     return Tool(
-        name=name or declared.name or function.__name__,
+        name=name or declaration.name or function.__name__,
         backend=PythonBackend(function, threads),
         input=Schema.from_callable(function),
-        **given,
+        **options,
     )
 
 
@@ -127,9 +127,9 @@ def _find_problem(outcome: object) -> str | None:
         case None | True | ("ok" | True, *_) | {"ok": True} | Result(ok=True):
             return None
         case str(error) | ("error" | False, str(error)) | {"error": error} | Result(error=error):
-            return str(error or REJECTED)
+            return str(error or VALIDATION_FAILED)
         case False:
-            return REJECTED
+            return VALIDATION_FAILED
         case CoroutineType():
             outcome.close()
             return "validate_params must not be a coroutine function"

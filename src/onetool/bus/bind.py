@@ -14,13 +14,13 @@ from onetool.errors import ArgumentError
 from onetool.signature import signature
 from onetool.util.text import pluralize
 
-MAX_SHOWN = 200  # characters of an argument name
+MAX_QUOTED_CHARS = 200  # characters of an argument name
 MAX_ARGUMENTS = 1_000  # of one call
-NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def bind(
-    tool: Tool, positional: Sequence[Any], named: Mapping[str, Any], configured: Mapping[str, Any] = NOTHING
+    tool: Tool, positional: Sequence[Any], named: Mapping[str, Any], configured: Mapping[str, Any] = NO_ARGUMENTS
 ) -> dict[str, Any]:
     names = list(tool.input.properties)
     count, limit = len(positional) + len(named), max(MAX_ARGUMENTS, len(names))
@@ -28,7 +28,7 @@ def bind(
         raise call_error(tool, f"{tool.name}() takes at most {limit} arguments, got {count}")
     bound = _bind_positional(tool, names, positional) if positional else {}
     for key, value in named.items():
-        name = full_name(key, names)
+        name = expand_name(key, names)
         if name in bound:
             raise call_error(tool, f"{tool.name}() got multiple values for {_quote_name(name)}")
         bound[name] = value
@@ -67,7 +67,7 @@ def unfreeze(value: Any) -> Any:
     return [unfreeze(item) for item in value] if isinstance(value, tuple) else value
 
 
-def full_name(key: str, names: Iterable[str]) -> str:
+def expand_name(key: str, names: Iterable[str]) -> str:
     names = list(names)
     return key if key in names else next((name for name in names if name.startswith(key)), key)
 
@@ -75,13 +75,15 @@ def full_name(key: str, names: Iterable[str]) -> str:
 def _bind_positional(tool: Tool, names: list[str], values: Sequence[Any]) -> dict[str, Any]:
     by_position = [name for name in names if name not in tool.input.keyword_only]
     if len(values) > len(by_position):
-        how = "" if len(by_position) == len(names) else " by position"
-        raise call_error(tool, f"{tool.name}() takes {pluralize(len(by_position), 'argument')}{how}, got {len(values)}")
+        suffix = "" if len(by_position) == len(names) else " by position"
+        raise call_error(
+            tool, f"{tool.name}() takes {pluralize(len(by_position), 'argument')}{suffix}, got {len(values)}"
+        )
     return dict(zip(by_position, values, strict=False))
 
 
 def _quote_name(name: str) -> str:
-    return repr(name) if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]!r}... ({len(name)} characters)"
+    return repr(name) if len(name) <= MAX_QUOTED_CHARS else f"{name[:MAX_QUOTED_CHARS]!r}... ({len(name)} characters)"
 
 
 def call_error(tool: Tool, message: str, **fields: Any) -> ArgumentError:

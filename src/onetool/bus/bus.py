@@ -16,7 +16,7 @@ import anyio.to_thread
 from onetool._tool import Result, Tool
 from onetool.backends.threads import ToolThreads, nesting_guard, wait_for
 from onetool.bus.authorize import authorize, sort_permissions
-from onetool.bus.bind import NOTHING, bind, call_error, unfreeze
+from onetool.bus.bind import NO_ARGUMENTS, bind, call_error, unfreeze
 from onetool.bus.events import CallFinished, Events, Listener
 from onetool.bus.sources import RegisteredTools
 from onetool.bus.tracing import Tracing
@@ -40,7 +40,7 @@ class _Call:
 
 CANCELLED = Result(ok=False, error=Cancelled("the call was cancelled"))
 VERSION = "__version__"
-# Raises if the call must not be made; what it returns is part of `CallFinished`.
+# Raises if the call must not be made; its return value is part of `CallFinished`.
 Admit = Callable[[Tool, Mapping[str, Any], ToolContext], Awaitable[object]]
 
 
@@ -50,19 +50,19 @@ class ToolBus:
     def __init__(
         self,
         *,
-        cost_of: Callable[[Tool], float] = lambda _tool: 0,
+        get_cost: Callable[[Tool], float] = lambda _tool: 0,
     ) -> None:
         self.threads = ToolThreads()  # used only by tools, so that nothing else waits for them
         self.registered = RegisteredTools(self.threads)
         self.registry = Registry(self.registered)
         self.events = Events()
-        self._cost_of = cost_of
+        self._get_cost = get_cost
         self.admit: Admit | None = None
         self._tracing = Tracing(self.events)
         self._bound = (ToolContext(), ToolContext())  # the last context without a bus, and the same with this bus
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call the listener with the events of every call and run from now on. Return a function that ends it."""
+        """Call the listener with the events of every call and run from now on. Return a function that unsubscribes."""
         return self.events.subscribe(listener)
 
     async def call_tool(
@@ -78,7 +78,7 @@ class ToolBus:
 
         With `raw`, a large value may be a `RawJson`, for callers that pass it to another process.
         """
-        result = await self._call_observed(name, params or NOTHING, positional, _Call(self._bind_context(context)))
+        result = await self._call_observed(name, params or NO_ARGUMENTS, positional, _Call(self._bind_context(context)))
         if raw or not isinstance(result.value, RawJson):
             return result
         try:
@@ -98,7 +98,7 @@ class ToolBus:
         if not self._tracing.is_decided:
             self._tracing.detect()
         name, context = name[: MAX_NAME_LENGTH + 1], call.context
-        call_id, shown = self.events.start_call(name, context, is_known=name in self.registry)
+        call_id, redacted_name = self.events.start_call(name, context, is_known=name in self.registry)
         at, started, result = time.time(), time.perf_counter(), CANCELLED
         try:
             result = await self._call_safely(name, params, positional, call)
@@ -107,8 +107,8 @@ class ToolBus:
             if self.events.has_listeners(CallFinished):
                 seconds, failed = time.perf_counter() - started, result.error
                 error = None if failed is None else error_type(failed)
-                facts = call.tool, call.args, call.is_allowed, result.value, call.admitted
-                self.events.emit(CallFinished(call_id, shown, context, seconds, error, *facts, at))
+                fields = call.tool, call.args, call.is_allowed, result.value, call.admitted
+                self.events.emit(CallFinished(call_id, redacted_name, context, seconds, error, *fields, at))
 
     async def _call_safely(
         self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call
@@ -125,7 +125,7 @@ class ToolBus:
         context = call.context
         name, params = _split_version(name, params)
         tool = call.tool = await self.resolve(name)
-        configured = context.agent_config.get(tool.name, NOTHING)
+        configured = context.agent_config.get(tool.name, NO_ARGUMENTS)
         args = call.args = bind(tool, positional, params, configured)
         args = call.args = _validate(tool, dict(args), configured, context)
         call.is_allowed = False
@@ -138,11 +138,11 @@ class ToolBus:
     async def _dispatch(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         invoke = partial(tool.backend.invoke, tool, args, context)
         if tool.timeout is not None:
-            invoke = partial(_with_timeout, tool.timeout, tool.name, invoke)
+            invoke = partial(_invoke_with_timeout, tool.timeout, tool.name, invoke)
         with nesting_guard(tool.name):
             if context.budget_guard is None:
                 return await invoke()
-            return await context.budget_guard.spend(invoke, self._cost_of(tool))
+            return await context.budget_guard.spend(invoke, self._get_cost(tool))
 
     def _bind_context(self, context: ToolContext | None) -> ToolContext:
         """Return the context with this bus in it, for tools that call tools."""
@@ -226,10 +226,12 @@ def _validate(tool: Tool, args: dict[str, Any], configured: Mapping[str, Any], c
     except ArgumentError as error:
         path = error.fields.get("path") or [""]
         setting = path[0] if path[0] in configured and args.get(path[0]) == unfreeze(configured[path[0]]) else None
-        place = f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{setting}: ...}}}}}}}} in onetool.yaml"
-        blame = f" (the value comes from {place})" if setting else ""
-        where = {name: error.fields[name] for name in ("path", "reason") if name in error.fields}
-        raise call_error(tool, f"{tool.name}(): {error.message}{blame}", **where) from None
+        location = (
+            f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{setting}: ...}}}}}}}} in onetool.yaml"
+        )
+        source = f" (the value comes from {location})" if setting else ""
+        fields = {name: error.fields[name] for name in ("path", "reason") if name in error.fields}
+        raise call_error(tool, f"{tool.name}(): {error.message}{source}", **fields) from None
 
 
 def _check_output(tool: Tool, value: Any) -> Result:
@@ -256,7 +258,7 @@ def _as_error(error: object, name: str) -> Exception:
     return ToolError(str(error) if error else f"{name} failed without a message")
 
 
-async def _with_timeout(seconds: float, name: str, invoke: Callable[[], Awaitable[Any]]) -> Any:
+async def _invoke_with_timeout(seconds: float, name: str, invoke: Callable[[], Awaitable[Any]]) -> Any:
     with anyio.move_on_after(seconds) as scope:
         return await invoke()
     assert scope.cancelled_caught

@@ -17,7 +17,7 @@ MAX_NAME_CHARS = 200
 MAX_COMMAND_CHARS = 5000
 
 
-# Named tuples, because a frozen dataclass takes four times as long to make.
+# Named tuples, because a frozen dataclass takes four times as long to create.
 class CallStarted(NamedTuple):
     """A call was requested; the tool may not exist. `CallFinished` has the same `call_id`."""
 
@@ -47,7 +47,7 @@ class CallFinished(NamedTuple):
     is_allowed: bool | None = None
     value: Any = None
     admitted: Any = None  # the return value of `ToolBus.admit`
-    at: float = 0.0  # when it began, in seconds since 1970
+    at: float = 0.0  # start time, in seconds since 1970
 
     @property
     def kind(self) -> str:
@@ -106,15 +106,15 @@ class Events:
     def subscribe(self, listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
         """Call the listener for every event of these kinds, or all. Return a function that unsubscribes."""
         subscription = object()
-        chosen = kinds or EVENTS
-        for kind in chosen:
+        selected = kinds or EVENTS
+        for kind in selected:
             self._listeners[kind][subscription] = listener
 
-        def end() -> None:
-            for kind in chosen:
+        def unsubscribe() -> None:
+            for kind in selected:
                 self._listeners[kind].pop(subscription, None)
 
-        return end
+        return unsubscribe
 
     def run_id(self, event: Event) -> str:
         """Return the ID of the run of an event. A call without a run is a run of its own."""
@@ -123,15 +123,15 @@ class Events:
     def start_call(self, name: str, context: ToolContext, *, is_known: bool) -> tuple[int, str]:
         """Return the ID of the call and its name; an unknown name is redacted, because it may be a secret."""
         self._last_id += 1
-        shown = name if is_known else self.redact.beginning(name, MAX_NAME_CHARS)
+        redacted = name if is_known else self.redact.redact_prefix(name, MAX_NAME_CHARS)
         if self._listeners[CallStarted]:
-            self.emit(CallStarted(self._last_id, shown, context))
-        return self._last_id, shown
+            self.emit(CallStarted(self._last_id, redacted, context))
+        return self._last_id, redacted
 
     def start_run(self, context: ToolContext, command: object) -> int:
         self._last_id += 1
         if self._listeners[RunStarted]:
-            text = self.redact.beginning(command, MAX_COMMAND_CHARS) if isinstance(command, str) else ""
+            text = self.redact.redact_prefix(command, MAX_COMMAND_CHARS) if isinstance(command, str) else ""
             self.emit(RunStarted(self._last_id, context, text))
         return self._last_id
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from onetool._tool import DECLARED, Tool, declaration_of
+from onetool._tool import DECLARED, Tool, get_declaration
 from onetool.backends.threads import ToolThreads
 from onetool.bus.adapt import as_tool, function_tool
 from onetool.errors import ToolError
@@ -136,19 +136,19 @@ def find_origin(thing: object) -> Origin | None:
 
 def find_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the tools of a module with their names: those in `__all__`, or its public functions."""
-    named = getattr(module, "pack", None)
-    pack = named if isinstance(named, str) else module.__name__.rpartition(".")[2].removesuffix(SUFFIX)
+    declared = getattr(module, "pack", None)
+    pack = declared if isinstance(declared, str) else module.__name__.rpartition(".")[2].removesuffix(SUFFIX)
     functions = inspect.getmembers(module, inspect.isfunction)
     defined = {name: function for name, function in functions if function.__module__ == module.__name__}
-    offered = getattr(module, "__all__", None) or [name for name in defined if not name.startswith("_")]
-    for name in defined.keys() - set(offered):  # a function with @tool would be missing silently
+    exported = getattr(module, "__all__", None) or [name for name in defined if not name.startswith("_")]
+    for name in defined.keys() - set(exported):  # a function with @tool would be missing silently
         if hasattr(defined[name], DECLARED):
             raise ToolError(f"{module.__name__} defines the @tool {name!r}, but __all__ does not list it: add it")
-    for name in offered:
+    for name in exported:
         function = getattr(module, name, None)
         if not inspect.isfunction(function):
             raise ToolError(f"{module.__name__} lists {name!r} in __all__, which is not a function")
-        yield declaration_of(function).name or (f"{pack}.{name}" if pack else name), function
+        yield get_declaration(function).name or (f"{pack}.{name}" if pack else name), function
 
 
 def find_installed() -> Iterator[tuple[str, Callable[[], object]]]:
@@ -173,7 +173,7 @@ def reload_from(origin: Origin, name: str, make: Callable[[object], Tool]) -> To
     old = sys.modules.get(origin.module)
     try:
         module = _execute(origin.module, old)
-        made = make(_resolve(origin, module))
+        tool = make(_resolve(origin, module))
     except BaseException as error:
         if old is not None:
             sys.modules[origin.module] = old
@@ -184,7 +184,7 @@ def reload_from(origin: Origin, name: str, make: Callable[[object], Tool]) -> To
     package, _, module_name = origin.module.rpartition(".")
     if package in sys.modules:  # `from package import module` looks there
         setattr(sys.modules[package], module_name, module)
-    return made
+    return tool
 
 
 def _resolve(origin: Origin, module: ModuleType) -> object:

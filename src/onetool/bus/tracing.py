@@ -39,8 +39,8 @@ class Tracing:
         """Open a span. It never contains arguments or values, which may be secret."""
         trace = self._trace
         agent, run = event.context.agent_id, event.context.correlation_id
-        facts = {"onetool.tool": event.name, "onetool.agent": agent, "onetool.run": run}
-        span = trace.get_tracer("onetool").start_span(f"tool {event.name}", attributes=facts)
+        attributes = {"onetool.tool": event.name, "onetool.agent": agent, "onetool.run": run}
+        span = trace.get_tracer("onetool").start_span(f"tool {event.name}", attributes=attributes)
         self._open[event.call_id] = span, self._context.attach(trace.set_span_in_context(span))
 
     def _finish(self, event: CallFinished) -> None:

@@ -27,7 +27,7 @@ from onetool.proxy.servers import Servers
 from onetool.redact import Redactor
 from onetool.registry import Registry
 from onetool.state import State
-from onetool.util.secret_finder import secrets_in
+from onetool.util.secret_finder import find_secrets
 from onetool.version import __version__
 
 LEVELS = (PROBLEM, WARNING, OK)
@@ -124,7 +124,7 @@ def in_order(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
     """Return each problem once, the worst first, without consequences of others and without secrets."""
     # The output of servers may contain secrets of their environment or settings.
     found_secrets = [
-        secrets_in({"env": dict(each.env), "headers": dict(each.headers), "args": list(each.args)})
+        find_secrets({"env": dict(each.env), "headers": dict(each.headers), "args": list(each.args)})
         for each in loaded.settings.servers.values()
     ]
     redact = Redactor([*loaded.secret_values, *chain.from_iterable(found_secrets)])

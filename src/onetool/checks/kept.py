@@ -19,7 +19,7 @@ from onetool.errors import ToolError
 from onetool.problem import Problem, storage_problem
 from onetool.proxy import pins
 from onetool.stats import record, shapes
-from onetool.util.versioning import Newer, refuse_newer
+from onetool.util.versioning import NewerVersion, reject_newer
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
 RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"
@@ -68,12 +68,12 @@ def _files(loaded: Loaded) -> Iterator[_StoredFile]:
 def _json(kept: _StoredFile) -> Iterator[Problem]:
     try:
         data: Any = json.loads(kept.file.read_bytes())
-        refuse_newer(data.get("version"), kept.version, kept.file)
+        reject_newer(data.get("version"), kept.version, kept.file)
         if kept.key is not None:
             data[kept.key]
     except FileNotFoundError:
         return
-    except Newer as error:
+    except NewerVersion as error:
         yield Problem.of(error)
     except OSError as error:
         hint = f"chmod u+rw {quote(str(kept.file))}"
@@ -90,9 +90,9 @@ def _database(file: Path, version: int, damaged: str, seconds: float | None) -> 
             if seconds is not None:
                 deadline = time.monotonic() + seconds
                 database.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_INTERVAL)
-            refuse_newer(database.execute("pragma user_version").fetchone()[0], version, file)
+            reject_newer(database.execute("pragma user_version").fetchone()[0], version, file)
             (result,) = database.execute("pragma quick_check(1)").fetchone()
-    except Newer as error:
+    except NewerVersion as error:
         yield Problem.of(error)
         return
     except sqlite3.Error as error:

@@ -9,7 +9,7 @@ from shlex import quote
 
 from onetool.bundles.source import bundles_directory
 from onetool.config.load import Examined, Loaded
-from onetool.paths import placed
+from onetool.paths import resolve_path
 from onetool.problem import WARNING, Location, Problem, storage_problem
 
 WRITTEN = ("logs", "stats", "tmp", "cache", "environments")
@@ -24,7 +24,7 @@ def problems(read: Examined) -> Iterator[Problem]:
 
 def _check_written(loaded: Loaded) -> Iterator[Problem]:
     folders = loaded.folders
-    audit = placed(loaded.settings.audit.file, folders.data, folders.home).parent
+    audit = resolve_path(loaded.settings.audit.file, folders.data, folders.home).parent
     inside = [*(folders.data / name for name in WRITTEN), bundles_directory(loaded), audit]
     closed: list[Path] = []  # problems inside of these are not reported again
     for folder in dict.fromkeys([folders.user, folders.data, *inside]):
@@ -84,7 +84,7 @@ def _check_named(read: Examined) -> Iterator[Problem]:
         ),
     ]
     for loc, what, text in named:
-        path, place = placed(text, folders.working_dir, folders.home), read.locate(loc)
+        path, place = resolve_path(text, folders.working_dir, folders.home), read.locate(loc)
         if not path.exists():
             hint = f"correct the path ({place}), or create the directory: mkdir -p {quote(str(path))}"
             yield Problem(f"{place}: {what} uses {path}, which does not exist", hint, place)

@@ -25,7 +25,7 @@ def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
         if pack != OWN_PACK:
             hint = f'call its tools with ot.pack("{pack}"), or rename it'
             yield Problem(f"pack {pack} {reserved} code cannot use it by that name", hint, level=WARNING)
-    for name in filter(is_reserved, registry.in_pack("")):
+    for name in filter(is_reserved, registry.map_python_names("")):
         hint = f'call it with ot.call("{name}"), or rename it'
         yield Problem(f"tool {name} {reserved} code cannot use it by that name", hint, level=WARNING)
 

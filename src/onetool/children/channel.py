@@ -17,17 +17,17 @@ from onetool.children.pace import Pace
 from onetool.util.raw_json import RawJson
 from onetool_child import messages
 from onetool_child.data import encode
-from onetool_child.errors import describe, error_type, message_of, restore
+from onetool_child.errors import describe, error_type, get_message, restore
 
-MAX_MESSAGES = 200_000  # each costs the server a little, and no legitimate run needs so many
-AT_ONCE = 32  # concurrent requests of the other end; more are not read
-BURST, BURST_REST_SECONDS = 8, 0.001  # requests that are started without a pause, and the pause after them
-ROOM_SECONDS = 0.01
+MAX_MESSAGES = 200_000  # each costs the server a little, and no legitimate run needs that many
+MAX_CONCURRENT_REQUESTS = 32  # of the other end; more are not read
+MAX_BURST, BURST_PAUSE_SECONDS = 8, 0.001  # requests that are started without a pause, and the pause after them
+UNSENT_POLL_SECONDS = 0.01
 MAX_UNSENT_BYTES = 16 << 20  # responses that the other end has not read; then no more are written
-LARGE = 20_000  # characters or items: encoded in a thread
+LARGE_VALUE_LENGTH = 20_000  # characters or items; larger values are encoded in a thread
 MAX_ITEMS_AT_ONCE = 1_000  # of a list, encoded in one call, which holds the interpreter lock
-TEXTS = frozenset({"type", "class", "message"})  # of an error
-NO_MESSAGE = "it sent an invalid message"
+ERROR_STRINGS = frozenset({"type", "class", "message"})  # of an error
+INVALID_MESSAGE = "it sent an invalid message"
 OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
 OnNotify = Callable[[str, dict[str, Any]], None]
 OnPiece = Callable[[str, bytes], None]
@@ -57,7 +57,7 @@ class Channel(asyncio.Protocol):
         on_notify: OnNotify,
         on_piece: OnPiece,
         *,
-        at_once: int = AT_ONCE,
+        at_once: int = MAX_CONCURRENT_REQUESTS,
         messages: int | None = MAX_MESSAGES,
     ) -> None:
         self._on_request, self._on_notify, self._on_piece = on_request, on_notify, on_piece
@@ -72,9 +72,9 @@ class Channel(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pace = Pace()
-        self._begun = 0  # requests since the last pause
+        self._started_requests = 0  # requests since the last pause
         self._is_paused = False
-        self._resting: asyncio.TimerHandle | None = None
+        self._pause_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._reading: Reading
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -91,11 +91,11 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        self._take_messages()
+        self._handle_messages()
 
-    def _take_messages(self) -> None:
+    def _handle_messages(self) -> None:
         """Handle received messages until reading is paused."""
-        self._begun = 0
+        self._started_requests = 0
         while not self._is_paused and not self.closed.done():
             started = self._pace.now()
             try:
@@ -106,9 +106,9 @@ class Channel(asyncio.Protocol):
             except messages.TooLarge as error:
                 self.close(str(error))
             except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-                self.close(NO_MESSAGE)
+                self.close(INVALID_MESSAGE)
             else:
-                self._rest(self._pace.charge(started, 0 if received[0] else len(received[1])))
+                self._pause_for(self._pace.charge(started, 0 if received[0] else len(received[1])))
 
     def _next_message(self) -> tuple[str, bytes] | None:
         """Return the kind and the bytes of the next piece, or a line with an empty kind."""
@@ -120,29 +120,29 @@ class Channel(asyncio.Protocol):
                 self._searched = len(self._buffer)
                 return None
             self._searched = 0
-            line = self._cut(end + 1)[:-1]
+            line = self._take_bytes(end + 1)[:-1]
             if not line.startswith(messages.PIECE):
                 return "", line
-            self._piece = messages.piece_header(line)
+            self._piece = messages.parse_piece_header(line)
         kind, size = self._piece
         if len(self._buffer) < size:
             return None
         self._piece = None
-        return kind, self._cut(size)
+        return kind, self._take_bytes(size)
 
-    def _cut(self, size: int) -> bytes:
+    def _take_bytes(self, size: int) -> bytes:
         data = bytes(self._buffer[:size])
         del self._buffer[:size]
         return data
 
-    def _rest(self, seconds: float) -> None:
+    def _pause_for(self, seconds: float) -> None:
         """Stop reading for some seconds, so that other children and requests get their turn."""
-        if seconds > 0 and self._resting is None and not self.closed.done():
-            self._resting = asyncio.get_running_loop().call_later(seconds, self._end_rest)
+        if seconds > 0 and self._pause_timer is None and not self.closed.done():
+            self._pause_timer = asyncio.get_running_loop().call_later(seconds, self._end_pause)
             self._pause()
 
-    def _end_rest(self) -> None:
-        self._resting = None
+    def _end_pause(self) -> None:
+        self._pause_timer = None
         self._resume()
 
     def _pause(self) -> None:
@@ -151,15 +151,20 @@ class Channel(asyncio.Protocol):
             self._reading.pause_reading()
 
     def _resume(self) -> None:
-        if self._is_paused and self._resting is None and len(self._tasks) < self._at_once and not self.closed.done():
+        if (
+            self._is_paused
+            and self._pause_timer is None
+            and len(self._tasks) < self._at_once
+            and not self.closed.done()
+        ):
             self._is_paused = False
             self._reading.resume_reading()
-            self._take_messages()
+            self._handle_messages()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close("" if exc is None else str(exc))
 
-    # --- talking ------------------------------------------------------------------------------------------------
+    # --- requests and responses -------------------------------------------------------------------------------
 
     def request(self, method: str, params: dict[str, Any]) -> asyncio.Future[Any]:
         self.last_id += 1
@@ -168,15 +173,15 @@ class Channel(asyncio.Protocol):
             answer.set_exception(ChannelClosed(self.closed.result()))
             return answer
         self._waiting[self.last_id] = answer
-        self._write(_line({"id": self.last_id, "method": method, "params": params}))
+        self._write(_encode_line({"id": self.last_id, "method": method, "params": params}))
         return answer
 
-    def is_owed(self, ident: int) -> bool:
+    def is_unanswered(self, ident: int) -> bool:
         """Return whether a request is unanswered, even if its caller no longer waits."""
         return ident in self._waiting and not self.closed.done()
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        self._write(_line({"method": method, "params": params}))
+        self._write(_encode_line({"method": method, "params": params}))
 
     @property
     def unsent(self) -> int:
@@ -198,8 +203,8 @@ class Channel(asyncio.Protocol):
                 answer.set_exception(ChannelClosed(reason))
         for task in self._tasks:
             task.cancel()
-        if self._resting is not None:
-            self._resting.cancel()
+        if self._pause_timer is not None:
+            self._pause_timer.cancel()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
 
@@ -222,19 +227,19 @@ class Channel(asyncio.Protocol):
 
     def _dispatch(self, message: dict[str, Any], size: int) -> None:
         if "method" not in message:
-            self._settle(self._waiting[message["id"]], message)
+            self._resolve(self._waiting[message["id"]], message)
             del self._waiting[message["id"]]
-            self.last_bytes = size  # of the last response, not of messages behind it
+            self.last_bytes = size  # of the last response, not of later messages
         elif "id" in message:
             if type(message["id"]) is not int:
                 raise TypeError("the id of a request must be an integer")
             self._put_strings(message)
             task = asyncio.ensure_future(self._respond(message["id"], message["method"], message["params"]))
             self._tasks.add(task)
-            task.add_done_callback(self._on_answered)
-            self._begun += 1
-            if self._begun >= BURST:
-                self._rest(BURST_REST_SECONDS)
+            task.add_done_callback(self._handle_answered)
+            self._started_requests += 1
+            if self._started_requests >= MAX_BURST:
+                self._pause_for(BURST_PAUSE_SECONDS)
             if len(self._tasks) >= self._at_once:
                 self._pause()
         else:
@@ -247,11 +252,11 @@ class Channel(asyncio.Protocol):
             self._strings.clear()
             messages.put_strings(message["params"], message["strings"], text)
 
-    def _on_answered(self, task: asyncio.Task[None]) -> None:
+    def _handle_answered(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._resume()
 
-    def _settle(self, answer: asyncio.Future[Any], message: dict[str, Any]) -> None:
+    def _resolve(self, answer: asyncio.Future[Any], message: dict[str, Any]) -> None:
         if answer.done():
             return
         if "error" in message:
@@ -262,53 +267,53 @@ class Channel(asyncio.Protocol):
     async def _respond(self, ident: object, method: str, params: dict[str, Any]) -> None:
         # A child that does not read its responses only delays itself.
         while self.unsent > MAX_UNSENT_BYTES and not self.closed.done():  # noqa: ASYNC110 - not all transports have an event for it
-            await asyncio.sleep(ROOM_SECONDS)
+            await asyncio.sleep(UNSENT_POLL_SECONDS)
         try:
             result = await self._on_request(method, params)
         except (KeyError, TypeError, ValueError):  # invalid parameters; errors of tools are in the result
-            self.close(NO_MESSAGE)
+            self.close(INVALID_MESSAGE)
             return
-        except Exception as unforeseen:  # noqa: BLE001 - the other end would wait forever
-            result = Result(ok=False, error=unforeseen)
+        except Exception as error:  # noqa: BLE001 - the other end would wait forever
+            result = Result(ok=False, error=error)
         for frame in await _encode_result(ident, result):
             self._write(frame)
 
 
 async def _encode_result(ident: object, result: Result) -> Iterable[bytes]:
     if result.error is not None:
-        return [_failure(ident, result.error)]
+        return [_encode_failure(ident, result.error)]
     if isinstance(result.value, RawJson):
         frames = (messages.frame(ident, piece) for piece in result.value.pieces)
-        return chain(frames, [_line({"id": ident, "pieces": "text" if result.value.or_text else "json"})])
+        return chain(frames, [_encode_line({"id": ident, "pieces": "text" if result.value.or_text else "json"})])
     message = {"id": ident, "result": result.value}
     try:
-        if isinstance(result.value, str | list | dict) and len(result.value) > LARGE:
-            return [await anyio.to_thread.run_sync(_large_line, ident, result.value)]
-        return [_line(message)]
-    except Exception as no_data:  # noqa: BLE001 - objects of tools may raise anything
-        return [_failure(ident, no_data)]
+        if isinstance(result.value, str | list | dict) and len(result.value) > LARGE_VALUE_LENGTH:
+            return [await anyio.to_thread.run_sync(_encode_large, ident, result.value)]
+        return [_encode_line(message)]
+    except Exception as error:  # noqa: BLE001 - objects of tools may raise anything
+        return [_encode_failure(ident, error)]
 
 
-def _failure(ident: object, error: BaseException) -> bytes:
-    kind = {"type": error_type(error), "class": type(error).__name__, "message": message_of(error)}
+def _encode_failure(ident: object, error: BaseException) -> bytes:
+    kind = {"type": error_type(error), "class": type(error).__name__, "message": get_message(error)}
     try:
-        return _error_line(ident, describe(error))
+        return _encode_error(ident, describe(error))
     except Exception:  # noqa: BLE001 - its fields cannot be serialized
-        return _error_line(ident, kind)
+        return _encode_error(ident, kind)
 
 
-def _error_line(ident: object, detail: dict[str, Any]) -> bytes:
-    return _line({"id": ident, "error": {"code": -32000, "message": detail["message"], "data": detail}})
+def _encode_error(ident: object, detail: dict[str, Any]) -> bytes:
+    return _encode_line({"id": ident, "error": {"code": -32000, "message": detail["message"], "data": detail}})
 
 
-def _line(message: dict[str, Any]) -> bytes:
+def _encode_line(message: dict[str, Any]) -> bytes:
     return encode({"jsonrpc": "2.0", **message}).encode("ascii") + b"\n"
 
 
-def _large_line(ident: object, value: Any) -> bytes:
+def _encode_large(ident: object, value: Any) -> bytes:
     """Encode a large result. A list is encoded in parts, so that other threads get the interpreter lock."""
     if not isinstance(value, list):
-        return _line({"id": ident, "result": value})
+        return _encode_line({"id": ident, "result": value})
     parts = (value[start : start + MAX_ITEMS_AT_ONCE] for start in range(0, len(value), MAX_ITEMS_AT_ONCE))
     items = ",".join(encode(part)[1:-1] for part in parts)
     return f'{{"jsonrpc":"2.0","id":{encode(ident)},"result":[{items}]}}\n'.encode("ascii")
@@ -320,7 +325,7 @@ class RemoteError(Exception):
     def __init__(self, data: dict[str, Any]) -> None:
         super().__init__(str(data.get("message", "")))
         # The other end may send anything; these must be strings.
-        texts = {key: str(value) for key, value in data.items() if key in TEXTS}
+        texts = {key: str(value) for key, value in data.items() if key in ERROR_STRINGS}
         self.data = {**data, **texts}
 
     @property

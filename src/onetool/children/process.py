@@ -1,4 +1,4 @@
-"""Child processes: their pipes are a channel, and what they print goes to the log.
+"""Child processes: their pipes form a channel, and their output on standard error goes to the log.
 
 Descendants end with the process: its guard (`onetool_child.guard`) kills them, or the server does if there is no guard
 or if it was stopped.
@@ -18,9 +18,9 @@ import anyio.to_thread
 
 from onetool_child.guard import kill_descendants
 
-MAX_KEPT, MAX_SHOWN = 4000, 1500  # characters of what a process printed
-MAX_LINE = 8000  # characters; a longer line is not waited for
-READ_SIZE = 1 << 16  # the default of asyncio is four times as large and mapped again for every read
+MAX_KEPT_CHARS, MAX_QUOTED_CHARS = 4000, 1500  # of the output of a process
+MAX_LINE_CHARS = 8000  # a longer line is passed on incomplete
+READ_BYTES = 1 << 16  # the default of asyncio is four times as large and mapped again for every read
 AFTER_KILL_SECONDS = 1.0
 STDERR = 2
 PRINTED = ". It last printed:"  # between the reason of a failure and the output
@@ -46,9 +46,9 @@ class Printed:
 
     def add(self, data: bytes, *, final: bool = False) -> None:
         text = self._line + self._decode(data, final)
-        end = len(text) if final or len(text) - text.rfind("\n") > MAX_LINE else text.rfind("\n") + 1
+        end = len(text) if final or len(text) - text.rfind("\n") > MAX_LINE_CHARS else text.rfind("\n") + 1
         lines, self._line = text[:end], text[end:]
-        self._kept = _last_lines(self._kept + lines, MAX_KEPT)
+        self._kept = _last_lines(self._kept + lines, MAX_KEPT_CHARS)
         if lines:
             self._on_lines(lines)
 
@@ -57,7 +57,7 @@ class Printed:
 
     @property
     def shown(self) -> str:
-        return _last_lines((self._kept + self._line).strip(), MAX_SHOWN)
+        return _last_lines((self._kept + self._line).strip(), MAX_QUOTED_CHARS)
 
     @property
     def sentence(self) -> str:
@@ -111,14 +111,14 @@ class Process(asyncio.SubprocessProtocol):
 
     async def end(self, seconds: float) -> None:
         """Wait for the process to exit, then kill it and its descendants."""
-        if not await self._has_ended_within(seconds):
+        if not await self._wait_until_ended(seconds):
             self.kill()
-        if not await self._has_ended_within(AFTER_KILL_SECONDS) and sys.platform != "win32":
+        if not await self._wait_until_ended(AFTER_KILL_SECONDS) and sys.platform != "win32":
             await anyio.to_thread.run_sync(kill_descendants, self.pid, self.pid)
-            await self._has_ended_within(AFTER_KILL_SECONDS)
+            await self._wait_until_ended(AFTER_KILL_SECONDS)
         self._transport.close()
 
-    async def _has_ended_within(self, seconds: float) -> bool:
+    async def _wait_until_ended(self, seconds: float) -> bool:
         await asyncio.wait([self.ended], timeout=seconds)
         return self.ended.done()
 
@@ -130,7 +130,7 @@ class Process(asyncio.SubprocessProtocol):
         to_child, from_child = transport.get_pipe_transport(0), transport.get_pipe_transport(1)
         assert to_child is not None
         assert isinstance(from_child, asyncio.ReadTransport)
-        from_child.max_size = READ_SIZE  # type: ignore[attr-defined]
+        from_child.max_size = READ_BYTES  # type: ignore[attr-defined]
         self._channel.reads_from(from_child)
         self._channel.connection_made(to_child)
 

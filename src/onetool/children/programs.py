@@ -31,7 +31,7 @@ OnData = Callable[[bytes], bool | None]  # returns true to stop the program
 GUARD = Path(onetool_child.__file__).with_name("guard.py")
 # The guard watches descriptor 0. The program gets an empty standard input, so that it never waits for input.
 WITHOUT_INPUT = ("/bin/sh", "-c", 'exec "$@" </dev/null', "sh")
-READ_SIZE = 1 << 16
+READ_BYTES = 1 << 16
 MAX_TAIL_BYTES = 16_000
 KILLED_SECONDS = 5.0  # for the kernel to end killed processes
 DRAIN_SECONDS = 1.0  # to read the remaining output of an ended process
@@ -62,12 +62,12 @@ class Ended:
 class OutputTail:
     """The last bytes that a program printed."""
 
-    def __init__(self, most: int = MAX_TAIL_BYTES) -> None:
-        self._most, self._kept = most, bytearray()
+    def __init__(self, max_bytes: int = MAX_TAIL_BYTES) -> None:
+        self._max_bytes, self._kept = max_bytes, bytearray()
 
     def __call__(self, data: bytes) -> None:
         self._kept += data
-        del self._kept[: -self._most]
+        del self._kept[: -self._max_bytes]
 
     def __str__(self) -> str:
         return self._kept.decode("utf-8", "replace").strip()
@@ -78,26 +78,26 @@ async def run(program: Program, on_output: OnData, on_error: OnData) -> Ended:
     started = time.monotonic()
     running = await _start_running(program, on_output, on_error)
     try:
-        over = {running.ended, running.stopped}
-        await asyncio.wait(over, timeout=program.seconds, return_when=asyncio.FIRST_COMPLETED)
-        by_itself, timed_out = running.ended.done(), not any(future.done() for future in over)
+        ends = {running.ended, running.stopped}
+        await asyncio.wait(ends, timeout=program.seconds, return_when=asyncio.FIRST_COMPLETED)
+        exited, timed_out = running.ended.done(), not any(future.done() for future in ends)
     finally:
         await running.end()
     if running.stopped.done():
         running.stopped.result()  # raises what a callback raised
-    return Ended(running.status if by_itself else None, timed_out, time.monotonic() - started)
+    return Ended(running.status if exited else None, timed_out, time.monotonic() - started)
 
 
 async def _start_running(program: Program, on_output: OnData, on_error: OnData) -> "_Running":
-    starting = _in_own_thread(partial(_start, program))
+    starting = _run_in_new_thread(partial(_start, program))
     try:
-        process, leash = await asyncio.shield(starting)
+        process, write_end = await asyncio.shield(starting)
     except asyncio.CancelledError:
         starting.add_done_callback(partial(_abandon, program))
         raise
     except OSError as error:
         raise ToolError(f"cannot start {program.command[0]}: {error.strerror or error}") from None
-    running = _Running(process, leash, guarded=_is_guarded(program))
+    running = _Running(process, write_end, guarded=_is_guarded(program))
     try:
         await running.read(on_output, on_error)
     except BaseException:
@@ -109,41 +109,41 @@ async def _start_running(program: Program, on_output: OnData, on_error: OnData) 
 def _abandon(program: Program, starting: asyncio.Future[tuple[subprocess.Popen[bytes], int]]) -> None:
     """End a program that has started after its caller was cancelled."""
     if not starting.cancelled() and starting.exception() is None:
-        process, leash = starting.result()
-        _Running(process, leash, guarded=_is_guarded(program)).begin_to_end()
+        process, write_end = starting.result()
+        _Running(process, write_end, guarded=_is_guarded(program)).start_ending()
 
 
 # --- starting -------------------------------------------------------------------------------------------------------
 
 
 def _start(program: Program) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the process; return it with the end of a pipe that stays open as long as the server lives (its leash).
+    """Start the process; return it with the write end of a pipe that stays open as long as the server lives.
 
     Landlock applies to the calling thread and what it starts, so call this in a thread that ends afterwards.
     """
     if program.readable is not None:
         _restrict_reading(program.readable)
     guard = [sys.executable, "-I", "-S", str(GUARD), *WITHOUT_INPUT] if _is_guarded(program) else []
-    collar, leash = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 - the caller decides what to run
             [*guard, *program.command],
             cwd=program.cwd,
             env=dict(program.env),
-            stdin=collar,
+            stdin=read_end,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
         if not guard:
-            _bind_to_pipe(process.pid, collar)
+            _bind_to_pipe(process.pid, read_end)
         _limit_memory(process.pid, program.memory_bytes)
     except BaseException:
-        os.close(leash)
+        os.close(write_end)
         raise
     finally:
-        os.close(collar)
-    return process, leash
+        os.close(read_end)
+    return process, write_end
 
 
 def _restrict_reading(readable: Sequence[str]) -> None:
@@ -157,35 +157,35 @@ def _is_guarded(program: Program) -> bool:
     return program.starts_others and hasattr(os, "fork")
 
 
-def _bind_to_pipe(group: int, collar: int) -> None:
+def _bind_to_pipe(group: int, read_end: int) -> None:
     """Have the kernel kill the process group when the other end of the pipe closes, as it does if the server dies.
 
     PR_SET_PDEATHSIG cannot be used: it is sent when the thread ends that started the process.
     """
     if sys.platform == "linux":
         set_signal = 10  # F_SETSIG, which Python does not name
-        fcntl.fcntl(collar, fcntl.F_SETOWN, -group)
-        fcntl.fcntl(collar, set_signal, signal.SIGKILL)
-        fcntl.fcntl(collar, fcntl.F_SETFL, fcntl.fcntl(collar, fcntl.F_GETFL) | os.O_ASYNC)
+        fcntl.fcntl(read_end, fcntl.F_SETOWN, -group)
+        fcntl.fcntl(read_end, set_signal, signal.SIGKILL)
+        fcntl.fcntl(read_end, fcntl.F_SETFL, fcntl.fcntl(read_end, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _limit_memory(process: int, most: int | None) -> None:
+def _limit_memory(process: int, max_bytes: int | None) -> None:
     """Limit the memory that the process allocates; mapped files do not count."""
-    if sys.platform == "linux" and most is not None:
+    if sys.platform == "linux" and max_bytes is not None:
         with contextlib.suppress(OSError):  # already ended
-            resource.prlimit(process, resource.RLIMIT_DATA, (most, most))
+            resource.prlimit(process, resource.RLIMIT_DATA, (max_bytes, max_bytes))
 
 
-def _in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+def _run_in_new_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Run work in a new thread, not in a pool: it may confine the thread, or block for long."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
-    def settle_once(settle: Callable[[Any], None], what: Any) -> None:
+    def settle_once(settle: Callable[[Any], None], value: Any) -> None:
         if not outcome.done():
-            settle(what)
+            settle(value)
 
-    def do() -> None:
+    def work_and_report() -> None:
         try:
             report = partial(settle_once, outcome.set_result, work())
         except BaseException as error:  # noqa: BLE001 - raised where the outcome is awaited
@@ -193,7 +193,7 @@ def _in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(report)
 
-    threading.Thread(target=do, daemon=True).start()
+    threading.Thread(target=work_and_report, daemon=True).start()
     return outcome
 
 
@@ -201,13 +201,13 @@ def _in_own_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 class _Running:
-    def __init__(self, process: subprocess.Popen[bytes], leash: int, *, guarded: bool) -> None:
-        self._process, self._leash, self._guarded = process, leash, guarded
+    def __init__(self, process: subprocess.Popen[bytes], write_end: int, *, guarded: bool) -> None:
+        self._process, self._write_end, self._guarded = process, write_end, guarded
         self._pipes: list[asyncio.ReadTransport] = []
         self._closed: list[asyncio.Future[None]] = []
         self._ending: asyncio.Task[None] | None = None
         self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ended = _in_own_thread(partial(_wait, process))
+        self.ended = _run_in_new_thread(partial(_wait, process))
 
     @property
     def status(self) -> int | None:
@@ -221,15 +221,15 @@ class _Running:
     async def _read_from(self, stream: IO[bytes], on_data: OnData) -> None:
         reader = _OutputReader(on_data, self.stopped)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: reader, stream)
-        transport.max_size = READ_SIZE  # type: ignore[attr-defined]
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         self._pipes.append(transport)
         self._closed.append(reader.closed)
 
     async def end(self) -> None:
         """End the program and its descendants, even if the caller is cancelled."""
-        await asyncio.shield(self.begin_to_end())
+        await asyncio.shield(self.start_ending())
 
-    def begin_to_end(self) -> asyncio.Task[None]:
+    def start_ending(self) -> asyncio.Task[None]:
         if self._ending is None:
             if not self._guarded:
                 self._kill_group()
@@ -247,7 +247,7 @@ class _Running:
     async def _end(self) -> None:
         try:
             if self._guarded and not self.ended.done():  # the guard may be stopped, or not running yet
-                await _in_own_thread(partial(kill_descendants, self._process.pid, self._process.pid))
+                await _run_in_new_thread(partial(kill_descendants, self._process.pid, self._process.pid))
             if self._closed:
                 await asyncio.wait(self._closed, timeout=DRAIN_SECONDS)
             await asyncio.wait([self.ended], timeout=KILLED_SECONDS)
@@ -255,7 +255,7 @@ class _Running:
             self._release()
 
     def _release(self) -> None:
-        os.close(self._leash)
+        os.close(self._write_end)
         for pipe in (*self._pipes, self._process.stdout, self._process.stderr):  # they may not be connected yet
             pipe.close()  # type: ignore[union-attr]
         if self.ended.done():
@@ -267,18 +267,18 @@ class _Running:
 class _OutputReader(asyncio.Protocol):
     """A reader of one output stream. It ignores data after a callback has stopped the program."""
 
-    def __init__(self, on_data: OnData, enough: asyncio.Future[None]) -> None:
-        self._on_data, self._enough = on_data, enough
+    def __init__(self, on_data: OnData, stop: asyncio.Future[None]) -> None:
+        self._on_data, self._stop = on_data, stop
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
-        if self._enough.done():
+        if self._stop.done():
             return
         try:
             if self._on_data(data):
-                self._enough.set_result(None)
+                self._stop.set_result(None)
         except Exception as error:  # noqa: BLE001 - raised by `run`
-            self._enough.set_exception(error)
+            self._stop.set_exception(error)
 
     def connection_lost(self, _exc: Exception | None) -> None:
         if not self.closed.done():

@@ -14,7 +14,7 @@ from onetool.cli.terminal import is_terminal, print_notices
 from onetool.errors import BundleError, ToolError
 from onetool.registry import join_names, nearest, python_name
 from onetool.sanitize import clean
-from onetool_child.summary import number
+from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -118,7 +118,7 @@ class Row:
         origin = " (built-in)" if self.bundle.is_built_in else ""
         text = clean(self.bundle.description or self.bundle.display_name, MAX_DESCRIPTION_LENGTH * 10)  # untrusted text
         about = shorten(text, MAX_DESCRIPTION_LENGTH, placeholder=" …")
-        line = f"{self.bundle.slug:{width}}  {state}  {number(tools, 'tool')}{some}  {about}{origin}".rstrip()
+        line = f"{self.bundle.slug:{width}}  {state}  {pluralize(tools, 'tool')}{some}  {about}{origin}".rstrip()
         return "\n".join([line, *(f"  {tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in self._broken)])
 
 
@@ -136,7 +136,7 @@ def _list(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     if not chosen:
         print("No bundles are enabled. To create one from an OpenAPI document: onetool import petstore.yaml")
     if more := len(rows) - len(chosen):
-        print(f"{number(more, 'disabled bundle')} not shown. Run `onetool bundles list --all` to see all.")
+        print(f"{pluralize(more, 'disabled bundle')} not shown. Run `onetool bundles list --all` to see all.")
     return 0
 
 
@@ -171,7 +171,7 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
         shown = {"bundle": bundle.slug, "tools": len(tools), "file": str(file), "replacedCredentials": secrets}
         print(json.dumps(shown, ensure_ascii=False))
     else:
-        print(f"Wrote {file}: {bundle.slug}, {number(len(tools), 'tool')}. Detected credentials are references.")
+        print(f"Wrote {file}: {bundle.slug}, {pluralize(len(tools), 'tool')}. Detected credentials are references.")
     return 0
 
 
@@ -193,7 +193,7 @@ def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
     bundle, tools = with_settings(options, plan)
     what = ", ".join(f"{bundle.slug}.{each.slug}@{each.version}" for each in tools)
     if not tool:
-        what = f"the bundle {bundle.slug} with {number(len({each.slug for each in tools}), 'tool')}"
+        what = f"the bundle {bundle.slug} with {pluralize(len({each.slug for each in tools}), 'tool')}"
     _confirm(what, options)
 
     async def delete(app: "OneTool") -> list[str]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from onetool.bus.bind import full_name
+from onetool.bus.bind import expand_name
 from onetool.cli.opening import with_settings
 from onetool.cli.terminal import Progress
 from onetool.errors import describe
@@ -77,7 +77,7 @@ async def _parse_arguments(app: "OneTool", name: str, texts: Mapping[str, str]) 
     await app.discover({python_name(name).partition(".")[0]})
     tool = app.registry.get(name)
     kinds = tool.input.properties if tool is not None else {}
-    return {key: _parse_value(text, kinds.get(full_name(key, kinds), {}).get("type")) for key, text in texts.items()}
+    return {key: _parse_value(text, kinds.get(expand_name(key, kinds), {}).get("type")) for key, text in texts.items()}
 
 
 def _parse_value(text: str, kind: object) -> Any:

@@ -165,7 +165,7 @@ class _Names:
         found = paths.find_folders(os.environ, Path.cwd(), config_file, Path.home())
         assumed = replace(found, trusted=True)
         self._folders = assumed if still_trusted(assumed, os.environ).trusted else found
-        self._settings = [_read(self._folders.config_of(layer)) for layer in self._folders.layers]
+        self._settings = [_read(self._folders.config_path(layer)) for layer in self._folders.layers]
 
     def section(self, name: str) -> dict[str, Any]:
         return {key: value for layer in self._settings for key, value in _mapping(layer.get(name)).items()}
@@ -242,7 +242,7 @@ class _Names:
         """Return the directory of each bundle by its slug."""
         from onetool.bundles.filenames import BUNDLE_FILE
 
-        stored = paths.placed(
+        stored = paths.resolve_path(
             str(self.section("bundles").get("dir") or "bundles"), self._folders.data, self._folders.home
         )
         files = (

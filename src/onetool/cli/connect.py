@@ -18,7 +18,7 @@ from onetool.clients.catalogue import CLIENTS, Client, Place
 from onetool.clients.edits import apply_edits, line_of, value_at
 from onetool.errors import ConfigError, ToolError
 from onetool.redact import Redactor
-from onetool.util.secret_finder import secrets_in
+from onetool.util.secret_finder import find_secrets
 
 QUESTION = "What tools do you have in OneTool?"
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     plan = make_plan(CLIENTS[options.client], this_place(), _launch(options.command), options)
     # The context lines of a diff may contain secrets of other servers.
-    redact = Redactor(secrets_in(plan.data))
+    redact = Redactor(find_secrets(plan.data))
     diff = files.diff(plan.before, plan.text, redact)
     with blocked_signals():
         backup = files.write(plan.before, plan.text) if options.write and plan.changes else None
@@ -63,7 +63,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def this_place() -> Place:
-    working_dir = paths.placed(os.environ.get("OT_CWD", ""), Path.cwd(), Path.home())
+    working_dir = paths.resolve_path(os.environ.get("OT_CWD", ""), Path.cwd(), Path.home())
     return Place(sys.platform, os.environ, Path.home(), working_dir)
 
 
@@ -133,7 +133,7 @@ def _launch(command: str | None) -> launch.Launch:
 
 def _folder(client: Client, place: Place, given: Path | None) -> tuple[Path | None, list[str]]:
     if given is not None:
-        folder = paths.placed(str(given), place.working_dir, place.home)
+        folder = paths.resolve_path(str(given), place.working_dir, place.home)
         if not folder.is_dir():
             raise ToolError(f"invalid --folder: {folder} is not a directory")
         return folder, []

@@ -20,7 +20,7 @@ def configuration(folders: Folders) -> Iterator[files.Read]:
     try:
         folders.user.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(folders.user / LOCK), blocked_signals():
-            yield files.read(folders.config_of(folders.data))
+            yield files.read(folders.config_path(folders.data))
     except OSError as error:
         raise StorageError(f"cannot write to {folders.user}: {error.strerror or error}") from None
 

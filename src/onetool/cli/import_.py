@@ -24,7 +24,7 @@ from onetool.config import scaffold
 from onetool.config.trust import is_trusted, trust
 from onetool.errors import ToolError
 from onetool.redact import Redactor
-from onetool.util.secret_finder import secrets_in
+from onetool.util.secret_finder import find_secrets
 
 SECTION = "servers"
 QUESTION = "Which tools does {server} have in OneTool?"
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    path = None if options.source in CLIENTS else paths.placed(options.source, Path.cwd(), Path.home())
+    path = None if options.source in CLIENTS else paths.resolve_path(options.source, Path.cwd(), Path.home())
     if path is not None and path.is_file():
         from onetool.bundles.importer import is_bundle
         from onetool.cli import import_bundle
@@ -78,7 +78,7 @@ def _import_servers(options: argparse.Namespace) -> int:
     place = Place(sys.platform, os.environ, folders.home, folders.working_dir)
     plan = make_plan(_found(options.source, place), folders, folder, options.inline_secrets)
     # Secrets are recognized by their keys, which a diff may not show.
-    redact = Redactor({*plan.taken.secrets.values(), *secrets_in(plan.taken.servers)})
+    redact = Redactor({*plan.taken.secrets.values(), *find_secrets(plan.taken.servers)})
     diff = files.diff(plan.config, plan.config_text, redact)
     with blocked_signals():
         done = [] if options.dry_run else _apply(plan, folder, folders)
@@ -90,7 +90,7 @@ def _import_servers(options: argparse.Namespace) -> int:
 
 
 def make_plan(found: list[reading.Found], folders: paths.Folders, folder: Path, inline_secrets: bool) -> Plan:
-    config, secrets = files.read(folders.config_of(folder)), files.read(folder / paths.SECRETS)
+    config, secrets = files.read(folders.config_path(folder)), files.read(folder / paths.SECRETS)
     servers = yaml_edit.data_of(config.text, str(config.path)).get(SECTION) or {}
     if not isinstance(servers, dict):
         raise ToolError(f"{config.path}: {SECTION} must be a mapping (`name: ...`)")
@@ -115,7 +115,7 @@ def _target(folders: paths.Folders) -> Path:
 
 
 def _found(source: str, place: Place) -> list[reading.Found]:
-    looked = CLIENTS[source].files(place) if source in CLIENTS else [paths.placed(source, Path.cwd(), place.home)]
+    looked = CLIENTS[source].files(place) if source in CLIENTS else [paths.resolve_path(source, Path.cwd(), place.home)]
     existing = [path for path in looked if path.exists()]
     if not existing and source in CLIENTS:
         raise ToolError(f"no configuration of {CLIENTS[source].title} found: looked for {', '.join(map(str, looked))}")

@@ -31,8 +31,8 @@ from onetool.paths import FOLDER, SECRETS, Folders, find_folders
 from onetool.problem import Problem
 from onetool.redact import Redactor
 from onetool.registry import python_name
-from onetool.util.secret_finder import secrets_in
-from onetool_child.summary import number
+from onetool.util.secret_finder import find_secrets
+from onetool.util.text import pluralize
 
 SECTION, KEY = "http", "allowedHosts"
 MAX_PROBLEMS = 10
@@ -61,7 +61,7 @@ class Report:
 
     @property
     def config(self) -> Path:
-        return self.folders.config_of(self.folders.data)
+        return self.folders.config_path(self.folders.data)
 
     @property
     def slug(self) -> str:
@@ -174,7 +174,7 @@ def _write_hosts(report: Report) -> None:
         # A project's list replaces the user's, whose hosts must stay allowed.
         inherited = [] if there else list(report.loaded.settings.http.allowed_hosts)
         text = yaml_edit.with_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
-        redact = Redactor(secrets_in(yaml_edit.data_of(before.text, source)))
+        redact = Redactor(find_secrets(yaml_edit.data_of(before.text, source)))
         report.diff = files.diff(before, text, redact)
         backup = editing.write(report.folders, before, text, keep=True)
     kept = f" (backup: {backup.name})" if backup else ""
@@ -224,9 +224,9 @@ def _text(report: Report) -> Iterator[str]:
 def _headline(report: Report) -> str:
     taken, slug = report.taken, report.slug
     if not taken.added:
-        return f"{slug}: already imported ({number(len(report.found.tools), 'tool')}); nothing was changed."
+        return f"{slug}: already imported ({pluralize(len(report.found.tools), 'tool')}); nothing was changed."
     versions = ", ".join(sorted({version for _, version, _ in taken.added}))
-    what = f"{number(len(taken.added), 'tool')} of version {versions}"
+    what = f"{pluralize(len(taken.added), 'tool')} of version {versions}"
     where = bundles_directory(report.loaded)
     if report.is_dry:
         return f"{slug}: would import {what} into {where}. Nothing was written (--dry-run)."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from onetool.cli.opening import with_onetool
 from onetool.cli.terminal import print_notices
-from onetool_child.summary import number
+from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -96,7 +96,7 @@ async def _show_status(app: "OneTool") -> int:
     connected, what_next = await anyio.to_thread.run_sync(_clients)
     if app.config_error is not None:
         what_next = f"fix the settings; nothing runs until then:\n{app.config_error}"
-    shown = {"tools": number(tools, "tool"), "packs": number(packs, "pack"), "are": "is" if tools == 1 else "are"}
+    shown = {"tools": pluralize(tools, "tool"), "packs": pluralize(packs, "pack"), "are": "is" if tools == 1 else "are"}
     print(STATUS.format(version=__version__, connected=connected, next=what_next, **shown))
     for problem in app.problems:
         print(f"\nonetool: note: {problem}", file=sys.stderr)

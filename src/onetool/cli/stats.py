@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from onetool.cli.opening import with_settings
 from onetool.errors import ToolError
 from onetool.render import render
-from onetool_child.summary import number
+from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -63,8 +63,8 @@ def _text(summary: Mapping[str, Any]) -> str:
             return "No calls recorded. Try: onetool run 'machine.disk()'"
         what, when = f"calls of {tool}" if tool else "calls", "" if period == "all" else f" in the last {period}"
         return f"No {what} recorded{when}. Run `onetool stats` to see all calls."
-    saved, sessions = number(summary["context_saved"], "token"), number(savings["sessions"], "session")
-    seconds, trips = summary["time_saved_ms"] / 1000, number(round(savings["round_trips"]), "round trip")
+    saved, sessions = pluralize(summary["context_saved"], "token"), pluralize(savings["sessions"], "session")
+    seconds, trips = summary["time_saved_ms"] / 1000, pluralize(round(savings["round_trips"]), "round trip")
     head = [
         f"calls          {summary['total_calls']:,} ({_rate(summary['success_rate'])} worked)",
         f"runs           {runs['total']:,} ({_rate(runs['success_rate'])} worked)",

@@ -19,7 +19,7 @@ from onetool.errors import ConfigError, ToolError
 from onetool.paths import FOLDER, Folders, find_folders, is_folder
 from onetool.redact import Redactor
 from onetool.util import yaml_loader
-from onetool.util.secret_finder import secrets_in
+from onetool.util.secret_finder import find_secrets
 
 QUESTION = "Trust it? [y/N] "
 YES = frozenset({"y", "yes"})
@@ -86,7 +86,7 @@ class Summary:
 
 def _summarize(project: Path, folders: Folders) -> Summary:
     unreadable: list[str] = []
-    config = _read(folders.config_of(project), unreadable)
+    config = _read(folders.config_path(project), unreadable)
     agents = {**_mapping(config.get("agents"))}
     for file in paths.agent_files(project):
         data = _read(file, unreadable)
@@ -99,7 +99,7 @@ def _summarize(project: Path, folders: Folders) -> Summary:
         [key for key in config if key not in SHOWN_ABOVE],
         unreadable,
         changes_since_trusted(project, folders.user),
-        Redactor(secrets_in(config)),
+        Redactor(find_secrets(config)),
     )
 
 

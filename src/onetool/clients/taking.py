@@ -14,10 +14,10 @@ from typing import Any
 from onetool.clients.reading import Found
 from onetool.clients.translate import Translator, is_ours
 from onetool.util.secret_finder import (
+    find_secrets,
     looks_secret,
     names_before,
     secret_name,
-    secrets_in,
     spans,
     split_scheme,
     unclear_options,
@@ -165,7 +165,7 @@ class _Importer:
         return made
 
     def _warn(self, name: str, made: Mapping[str, Any]) -> None:
-        if any(secrets_in(made)):
+        if any(find_secrets(made)):
             self.taken.notes.append(
                 f"{name}: its settings contain a secret; move it to secrets.yaml and refer to it as ${{NAME}}"
             )

@@ -25,7 +25,7 @@ from onetool.errors import ConfigError
 from onetool.paths import Folders
 from onetool.problem import WARNING, Location, Problem
 from onetool.util import yaml_loader
-from onetool.util.versioning import Newer, refuse_newer
+from onetool.util.versioning import NewerVersion, reject_newer
 
 _PREFIX = "ONETOOL_"
 _VERSION_KEY = "version"
@@ -171,7 +171,7 @@ class _Reader:
     def parts(self) -> list[_Part]:
         return [part for folder in self._folders.layers for part in self._parts_of(folder)]
 
-    def _mapping(self, path: Path, *, typed: bool = True) -> yaml_loader.Document | None:
+    def _mapping(self, path: Path, *, typed: bool = True) -> yaml_loader.YamlDocument | None:
         try:
             document = yaml_loader.read_file(path, typed=typed)
         except FileNotFoundError:
@@ -187,12 +187,12 @@ class _Reader:
             return None
         return document if not typed or self._check_version(document) else None
 
-    def _check_version(self, document: yaml_loader.Document) -> bool:
+    def _check_version(self, document: yaml_loader.YamlDocument) -> bool:
         """Return whether this version can read the file; if not, that is the only error reported for it."""
         place = Location(document.source, document.line((_VERSION_KEY,)))
         try:
-            refuse_newer((document.data or {}).get(_VERSION_KEY), VERSION, f"{place}:")
-        except Newer as error:
+            reject_newer((document.data or {}).get(_VERSION_KEY), VERSION, f"{place}:")
+        except NewerVersion as error:
             self.errors.append(Problem(error.message, error.hint, place))
             return False
         return True
@@ -214,7 +214,7 @@ class _Reader:
                 yield name, text
 
     def _parts_of(self, folder: Path) -> Iterator[_Part]:
-        inline = self._mapping(self._folders.config_of(folder))
+        inline = self._mapping(self._folders.config_path(folder))
         if prompts := self._mapping(folder / paths.PROMPTS):
             yield _part(prompts, ("prompts",), folder, leave_out=(_VERSION_KEY,))
         yield from self._agents(folder, _inline_agents(inline))
@@ -243,14 +243,14 @@ def _is_open_to_others(path: Path) -> bool:
         return False
 
 
-def _inline_agents(document: yaml_loader.Document | None) -> dict[str, Location]:
+def _inline_agents(document: yaml_loader.YamlDocument | None) -> dict[str, Location]:
     agents = (document.data or {}).get("agents") if document else None
     if document is None or not isinstance(agents, dict):
         return {}
     return {name: Location(document.source, document.line(("agents", name))) for name in agents}
 
 
-def _part(document: yaml_loader.Document, prefix: Loc, folder: Path, *, leave_out: tuple[str, ...] = ()) -> _Part:
+def _part(document: yaml_loader.YamlDocument, prefix: Loc, folder: Path, *, leave_out: tuple[str, ...] = ()) -> _Part:
     data: Any = {key: value for key, value in (document.data or {}).items() if key not in leave_out}
     for key in reversed(prefix):
         data = {key: data}
@@ -465,7 +465,7 @@ def _with_absolute_tools_dir(data: dict[str, Any], merged: _Merged, folders: Fol
     part, entries = merged.find_part(("tools_dir",)), data.get("tools_dir")
     if part is None or not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         return data
-    placed = [str(paths.placed(entry, part.folder, folders.home)) if entry else entry for entry in entries]
+    placed = [str(paths.resolve_path(entry, part.folder, folders.home)) if entry else entry for entry in entries]
     return {**data, "tools_dir": placed}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 
 from onetool.config.load import Loaded
 from onetool.config.model import Server
-from onetool.paths import Folders, is_folder, placed
+from onetool.paths import Folders, is_folder, resolve_path
 
 PROJECT = "project"  # the value of `cwd` that means the working directory
 PRIVATE = "servers"  # the directory of private directories, in the user's settings directory
@@ -62,7 +62,7 @@ def start_directory(name: str, server: Server, loaded: Loaded) -> Path:
         return private_directory(name, folders) if name in loaded.user_servers else folders.working_dir
     if server.cwd == PROJECT:
         return folders.working_dir
-    return placed(server.cwd, folders.working_dir, folders.home)
+    return resolve_path(server.cwd, folders.working_dir, folders.home)
 
 
 def imports_from_directory(server: Server, directory: Path) -> bool:
@@ -194,4 +194,4 @@ def _code_directories(server: Server, directory: Path) -> Iterator[Path]:
 def _to_path(text: str, directory: Path) -> Path | None:
     if not text or "\0" in text or "://" in text or len(text) > 4095:  # noqa: PLR2004 - PATH_MAX
         return None
-    return placed(text, directory, Path.home())
+    return resolve_path(text, directory, Path.home())

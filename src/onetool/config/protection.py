@@ -12,8 +12,8 @@ from pathlib import Path
 
 from onetool.config.load import Loaded
 from onetool.config.programs import local_programs, start_directory
-from onetool.logging import rotated
-from onetool.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Folders, extension_files, placed
+from onetool.logging import list_rotated
+from onetool.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Folders, extension_files, resolve_path
 
 PROCESSES = "/proc"  # the environment of every process can be read there
 # Private files of OneTool in a settings directory that may contain other files too.
@@ -41,8 +41,8 @@ class Protection:
 def compute_protection(loaded: Loaded) -> Protection:
     """Return the paths that tools must not access under these settings."""
     folders = loaded.folders
-    audit = placed(loaded.settings.audit.file, folders.data, folders.home)
-    hidden = [Path(PROCESSES), audit, *rotated(audit, loaded.settings.audit.keep), *_hidden_settings(folders)]
+    audit = resolve_path(loaded.settings.audit.file, folders.data, folders.home)
+    hidden = [Path(PROCESSES), audit, *list_rotated(audit, loaded.settings.audit.keep), *_hidden_settings(folders)]
     protected = [path for path in _loaded_or_executed(loaded) if not _holds(path, folders.working_dir)]
     around = [path for path in folders.pack_directories(loaded.settings.tools_dir) if _holds(path, folders.working_dir)]
     return Protection((FOLDER,), _texts(hidden), _texts(protected), _texts(around))
@@ -63,7 +63,7 @@ def _loaded_or_executed(loaded: Loaded) -> Iterator[Path]:
     folders, settings = loaded.folders, loaded.settings
     if folders.config_file is not None:
         yield from (folders.config_file.parent / name for name in PROTECTED)
-    yield placed(settings.bundles.dir, folders.data, folders.home)
+    yield resolve_path(settings.bundles.dir, folders.data, folders.home)
     for directory in folders.pack_directories(loaded.settings.tools_dir):
         yield from (directory, *_packs(directory))
     yield from (folders.working_dir / name for name in LAUNCHER_FILES)

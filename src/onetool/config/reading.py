@@ -89,5 +89,5 @@ class SettingsReader:
 
 def config_files(loaded: Loaded) -> tuple[Path, ...]:
     """Return the settings files that were read; none if a program passed the settings in."""
-    configured = (loaded.folders.config_of(layer) for layer in loaded.folders.layers)
+    configured = (loaded.folders.config_path(layer) for layer in loaded.folders.layers)
     return tuple(path for path in configured if path in loaded.files)

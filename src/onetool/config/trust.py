@@ -24,7 +24,7 @@ from onetool.storage import TrustStorage
 from onetool.util import atomic, yaml_loader
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
-from onetool.util.versioning import Newer, refuse_newer
+from onetool.util.versioning import NewerVersion, reject_newer
 
 STORE = "trust.json"
 VERSION = 2
@@ -85,7 +85,7 @@ def judge(project: Path, user_folder: Path, env: Mapping[str, str]) -> Verdict:
 def _remembered(project: Path, user_folder: Path, store: TrustStorage) -> Verdict:
     try:
         record = store.get(_key(project))
-    except Newer as error:
+    except NewerVersion as error:
         message = f"{project} is not trusted and is ignored: {error.message}"
         return Verdict(False, (storage_problem(message, user_folder / STORE, error.hint),))
     # An untrusted directory is not read, not even to compare it.
@@ -194,7 +194,7 @@ def _extension_names(project: Path, home: Path, config: Mapping[str, Any]) -> It
     places = [json.loads(key) for key in config]
     named = [config[json.dumps(loc)] for loc in places if loc[:1] == ["tools_dir"] and len(loc) > 1]
     for text in ("tools", *(name for name in named if isinstance(name, str))):
-        folder = paths.placed(text, project, home)
+        folder = paths.resolve_path(text, project, home)
         yield from (f"{text}/{file.relative_to(folder)}" for file in paths.extension_files(folder))
 
 
@@ -296,7 +296,7 @@ class TrustFile:
         except (OSError, ValueError, RecursionError):
             known = None
         if isinstance(known, dict) and "version" in known:  # the first format had no version
-            refuse_newer(known["version"], VERSION, self._file)
+            reject_newer(known["version"], VERSION, self._file)
             known = known.get("folders")
         if isinstance(known, dict) and all(isinstance(value, dict) for value in known.values()):
             return known

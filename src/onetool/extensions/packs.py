@@ -23,7 +23,7 @@ from onetool.extensions.environments import Environments, make_script_environmen
 from onetool.extensions.static_analysis import Extension, Function
 from onetool.extensions.worker import CallTool, WorkerLaunch
 from onetool.extensions.worker_backend import Timeouts, WorkerBackend
-from onetool.paths import extension_files, placed
+from onetool.paths import extension_files, resolve_path
 from onetool.problem import Location, Problem
 from onetool.registry import HeldTools
 from onetool.util.background_tasks import BackgroundTasks
@@ -286,5 +286,5 @@ def _make_sandbox(extension: Extension, settings: PackSettings, cwd: Path, home:
             hint="list the directories that the worker may use in allowed_paths",
         )
     permitted = extension.permissions if settings.permissions is None else settings.permissions
-    write = [str(placed(path, cwd, home)) for path in rules.allowed_paths] or [str(cwd)]
+    write = [str(resolve_path(path, cwd, home)) for path in rules.allowed_paths] or [str(cwd)]
     return {"read": [str(extension.file.parent)], "write": write, "network": Permission.NETWORK in permitted}

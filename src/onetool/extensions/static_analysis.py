@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from onetool.context import Permission, permissions
 from onetool.extensions.pep723 import ScriptHeader, find_problem, parse_header
 from onetool.problem import Location, Problem
-from onetool.schema import Schema, signature_of_definition
+from onetool.schema import Schema, parse_signature
 from onetool.util.docstring import description, example
 
 SUFFIX = "_tools"
@@ -103,7 +103,7 @@ def outline(file: Path) -> dict[str, list[str]]:
     source = _read_text(file)
     module = _Module(file, source, ast.parse(source))
     found, _ = _find_tools(module, _read_literals(module.tree).get("__all__"))
-    return {name: list(signature_of_definition(definition).parameters) for name, (definition, _) in found.items()}
+    return {name: list(parse_signature(definition).parameters) for name, (definition, _) in found.items()}
 
 
 def _read_text(file: Path) -> str:
@@ -131,7 +131,7 @@ def _parse(unparsed: Extension, source: str) -> Extension:
     functions = []
     for name, (definition, module) in found.items():
         try:
-            signature_of_definition(definition)
+            parse_signature(definition)
             _reject_decorator_permissions(definition)
             functions.append(_make_function(name, definition, module.lines))
         except (SyntaxError, TypeError, ValueError) as error:

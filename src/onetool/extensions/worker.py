@@ -22,7 +22,7 @@ from onetool.errors import Cancelled, ToolError, ToolTimeout
 from onetool.extensions.environments import BOOT, StartCommand, environment_error
 from onetool.problem import Location
 from onetool.util.raw_json import RawJson
-from onetool_child.guard import SIGNALLED
+from onetool_child.guard import SIGNAL_STATUS_OFFSET
 from onetool_child.messages import MAX_MESSAGE_BYTES
 
 MAX_UNSENT_BYTES = 64 << 20
@@ -179,7 +179,7 @@ class Worker:
             nested.cancel()
 
         def check() -> None:
-            if self._channel.is_owed(call_id):
+            if self._channel.is_unanswered(call_id):
                 self.is_stuck = True
                 self._end_if_done()
 
@@ -188,7 +188,7 @@ class Worker:
     async def settle(self) -> None:
         """Wait until every cancelled call has stopped, or the worker is known to be stuck."""
         while self._cancelled and not self.is_over:
-            self._cancelled = {call_id for call_id in self._cancelled if self._channel.is_owed(call_id)}
+            self._cancelled = {call_id for call_id in self._cancelled if self._channel.is_unanswered(call_id)}
             if self._cancelled:
                 await asyncio.sleep(SETTLE_SECONDS)
 
@@ -304,7 +304,7 @@ class Worker:
 
 def _describe_status(status: int) -> str:
     """Return the name of the signal or the status. A killed process has -9 in Python, 137 in shells and our guard."""
-    number = -status if status < 0 else status - SIGNALLED
+    number = -status if status < 0 else status - SIGNAL_STATUS_OFFSET
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
     return f"status {status}"

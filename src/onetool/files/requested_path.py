@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onetool.errors import ArgumentError, ToolError
-from onetool.paths import placed
+from onetool.paths import resolve_path
 
 MAX_NAME_BYTES = 255
 MAX_PATH_BYTES = 4095
@@ -58,7 +58,7 @@ def make_absolute(path: str, base: Path) -> str:
         home = Path.home()
     except RuntimeError:
         home = base / "~"
-    return str(placed(path, base, home))
+    return str(resolve_path(path, base, home))
 
 
 def real_path(path: str) -> str:

@@ -19,7 +19,7 @@ from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
 from onetool.util.text import pluralize
-from onetool.util.versioning import refuse_newer
+from onetool.util.versioning import reject_newer
 
 VERSION = 1
 MAX_DIFF_LINES = 40
@@ -84,7 +84,7 @@ class Pins:
         except (OSError, ValueError) as error:
             raise self._unreadable(str(error)) from None
         if isinstance(pinned, dict) and isinstance(pinned.get("version"), int):  # older files contain only the servers
-            refuse_newer(pinned["version"], VERSION, self._file)
+            reject_newer(pinned["version"], VERSION, self._file)
             pinned = pinned.get("servers")
         tools = pinned.values() if isinstance(pinned, dict) else [None]
         if not all(isinstance(each, dict) and all(isinstance(pin, dict) for pin in each.values()) for each in tools):

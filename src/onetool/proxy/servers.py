@@ -146,7 +146,7 @@ class Servers(HeldTools):
         missing = [
             Unlisted(name, each.state, clean(" ".join(each.why_unlisted.split()), MAX_REASON_CHARS))
             for name, each in self._upstreams.items()
-            if not each.is_known and context.admits_some_of(name)
+            if not each.is_known and context.admits_pack(name)
         ]
         return missing if any(each.state != "disabled" for each in missing) else []
 

@@ -13,7 +13,7 @@ from onetool.children.collector import Collector
 from onetool.children.pace import Pace
 from onetool.children.process import Process
 from onetool.proxy.message_limits import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit, reject
-from onetool_child.messages import TooLarge, without_gc
+from onetool_child.messages import TooLarge, parse_without_gc
 
 READ_SIZE = 1 << 16
 MAX_UNSENT_BYTES = 1 << 20
@@ -100,7 +100,7 @@ async def _read_messages(pipes: _Pipes, to_session: MemoryObjectSendStream[Any])
             started = pace.now()
             line = admit(*collector.take())
             if line.strip():
-                message = without_gc(_parse, line)
+                message = parse_without_gc(_parse, line)
                 rest = pace.charge(started, max(len(line), MIN_CHARGED_BYTES))
                 await to_session.send(message)
                 if rest:

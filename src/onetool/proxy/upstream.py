@@ -107,8 +107,8 @@ class Upstream(ConnectionManager):
 
     def _report(self, subject: str, result: Any, context: ToolContext, media: Sequence[Any] = ()) -> None:
         details = {**(result.meta or {}), **({"media": list(media)} if media else {})}
-        if context.heard is not None and (details or self.server.sanitize):
-            context.heard(Foreign(subject, details, self.server.sanitize))
+        if context.on_foreign_value is not None and (details or self.server.sanitize):
+            context.on_foreign_value(Foreign(subject, details, self.server.sanitize))
 
     def _make_media_store(self, context: ToolContext) -> content.StoreMedia:
         """Return the function that stores media. A relay gets the result unchanged and needs no handles."""
@@ -197,7 +197,7 @@ class Upstream(ConnectionManager):
         excluded = (fnmatchcase(form, pattern.casefold()) for form in spellings for pattern in chosen.exclude)
         if feature and (not is_chosen(feature, self.server) or any(excluded)):
             raise PermissionDenied(f"{feature} of {name} is not allowed: servers.{name}.tools excludes it", server=name)
-        if not feature and context.admits_some_of(name):
+        if not feature and context.admits_pack(name):
             context = replace(context, tools=None)  # each listed item is checked on its own
         target, schema = f"{name}.{feature or '*'}", UpstreamSchema.from_json(ANY_OBJECT)
         authorize(
@@ -214,8 +214,8 @@ class Upstream(ConnectionManager):
         return True
 
     def _to_plain(self, models: list[Any], context: ToolContext) -> list[dict[str, Any]]:
-        if context.heard is not None and self.server.sanitize:
-            context.heard(Foreign(self.name, {}, is_untrusted=True))
+        if context.on_foreign_value is not None and self.server.sanitize:
+            context.on_foreign_value(Foreign(self.name, {}, is_untrusted=True))
         return [content.to_plain(each) for each in models]
 
 

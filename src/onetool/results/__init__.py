@@ -1,7 +1,7 @@
-"""Outputs too large to be shown: kept in files, seen in windows, searched, described, loaded back, and gone with time.
+"""Storage of large results in files: reading parts, searching, summaries, loading, and removal after some time.
 
-`store` is the way in. Whether an output is too large, and who may ask for it, others decide. Everything here blocks, so
-that a server calls it from a thread.
+`store` is the entry point. Callers decide which results are too large and who may read them. Everything here blocks, so
+the server calls it from a thread.
 """
 
 from onetool.results.quota import Quota

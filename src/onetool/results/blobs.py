@@ -1,6 +1,6 @@
 """Images, audio and other binary results of tools, stored on disk for a while and identified by a handle.
 
-Code passes the handle on; a run that returns it shows its client the real thing.
+Code passes the handle on; a run that returns it sends the content to its client.
 """
 
 import json
@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from onetool.errors import StorageError, ToolError
 from onetool.results.files import HANDLE, is_handle, new_handle
-from onetool.util.versioning import refuse_newer
+from onetool.util.versioning import reject_newer
 
 VERSION = 1
 DEFAULT_MAX_BYTES = 1 << 30
-OURS = re.compile(rf"media-{HANDLE.pattern}\.(?:bin|json)")
+MEDIA_FILE = re.compile(rf"media-{HANDLE.pattern}\.(?:bin|json)")
 
 
 class Blob(NamedTuple):
@@ -30,25 +30,25 @@ class Media:
     """A store of blobs. If they exceed `max_bytes` in total, the oldest are removed."""
 
     def __init__(
-        self, folder: Path, ttl: float, clock: Callable[[], float] = time.time, max_bytes: int = DEFAULT_MAX_BYTES
+        self, directory: Path, ttl: float, clock: Callable[[], float] = time.time, max_bytes: int = DEFAULT_MAX_BYTES
     ) -> None:
-        self._folder, self._ttl, self._max_bytes, self._clock = folder, ttl, max_bytes, clock
+        self._directory, self._ttl, self._max_bytes, self._clock = directory, ttl, max_bytes, clock
 
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
         """Store a blob and return its handle, which is valid for this agent and token."""
         handle = new_handle()
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._make_room(len(data))
             self._write(handle, "bin", data)
-            about = {"version": VERSION, "mime_type": mime_type, "agent": agent, "token_id": token_id}
-            self._write(handle, "json", json.dumps(about).encode())
+            metadata = {"version": VERSION, "mime_type": mime_type, "agent": agent, "token_id": token_id}
+            self._write(handle, "json", json.dumps(metadata).encode())
         except OSError as error:
             for part in ("bin", "json"):
                 with suppress(OSError):
                     self._file(handle, part).unlink()
             reason = error.strerror or error
-            raise StorageError(f"cannot store {mime_type} in {self._folder}: {reason}") from None
+            raise StorageError(f"cannot store {mime_type} in {self._directory}: {reason}") from None
         return handle
 
     def get(self, handle: object, agent: str, token_id: str = "") -> Blob:
@@ -57,12 +57,12 @@ class Media:
         if not is_handle(handle):
             raise missing
         try:
-            about = json.loads(self._file(handle, "json").read_bytes())
-            refuse_newer(about.get("version"), VERSION, f"the media {handle}")
-            is_own = about["agent"] == agent and token_id in {"", about.get("token_id", "")}
-            if not is_own or self._is_over(self._file(handle, "bin").stat()):
+            metadata = json.loads(self._file(handle, "json").read_bytes())
+            reject_newer(metadata.get("version"), VERSION, f"the media {handle}")
+            is_allowed = metadata["agent"] == agent and token_id in {"", metadata.get("token_id", "")}
+            if not is_allowed or self._is_expired(self._file(handle, "bin").stat()):
                 raise missing
-            return Blob(self._file(handle, "bin").read_bytes(), str(about["mime_type"]))
+            return Blob(self._file(handle, "bin").read_bytes(), str(metadata["mime_type"]))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise missing from None
 
@@ -74,25 +74,25 @@ class Media:
     def _make_room(self, size: int) -> None:
         """Remove expired blobs, and the oldest ones if the store is full."""
         kept: list[tuple[float, int, Path]] = []
-        for entry in os.scandir(self._folder):
+        for entry in os.scandir(self._directory):
             with suppress(FileNotFoundError):  # another process may have removed it
                 status, path = entry.stat(follow_symlinks=False), Path(entry.path)
-                if not OURS.fullmatch(entry.name):
+                if not MEDIA_FILE.fullmatch(entry.name):
                     continue
-                if self._is_over(status):
+                if self._is_expired(status):
                     path.unlink()
                 else:
                     kept.append((status.st_mtime, status.st_size, path))
-        surplus = size + sum(found for _, found, _ in kept) - self._max_bytes
-        for _, found, path in sorted(kept):
+        surplus = size + sum(bytes_used for _, bytes_used, _ in kept) - self._max_bytes
+        for _, bytes_used, path in sorted(kept):
             if surplus > 0:
                 path.unlink(missing_ok=True)
-                surplus -= found
+                surplus -= bytes_used
         if surplus > 0:
             raise StorageError(f"cannot store {size} bytes: the limit is {self._max_bytes} (output.max_stored_bytes)")
 
-    def _is_over(self, found: os.stat_result) -> bool:
-        return self._clock() - found.st_mtime > self._ttl
+    def _is_expired(self, status: os.stat_result) -> bool:
+        return self._clock() - status.st_mtime > self._ttl
 
     def _file(self, handle: str, part: str) -> Path:
-        return self._folder / f"media-{handle}.{part}"
+        return self._directory / f"media-{handle}.{part}"

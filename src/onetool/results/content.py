@@ -1,6 +1,6 @@
-"""The text of a result: pages in one file, and in another an index of where each begins.
+"""The text of a result: pages in one file, and an index of their positions in another.
 
-A reader seeks by the index, so that its cost follows what it reads and not the result.
+Readers seek by the index, so the cost of a read does not depend on the size of the result.
 """
 
 import os
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import BinaryIO, Literal, NamedTuple
 
-_PAGE = 65_536  # characters between two marks of the index, or up to twice as many
+_PAGE_CHARS = 65_536  # between two marks of the index; a page may be up to twice as long
 _MARK = struct.Struct("<3Q")
 
 
 class Mark(NamedTuple):
-    """Where a page begins, as the number of bytes, characters and line breaks before it. The last one is the end."""
+    """The start of a page: the number of bytes, characters and line breaks before it. The last mark is the end."""
 
     size: int
     chars: int
@@ -25,42 +25,44 @@ class Mark(NamedTuple):
 START = Mark(0, 0, 0)
 
 
-def encoded(pieces: Iterable[str], marks: list[Mark]) -> Iterator[bytes]:
-    """The pages; the mark after each is added to `marks`, which begin with `START`."""
-    for text in _pages(pieces):
-        # A lone surrogate becomes the escape that Python and JSON both know for it.
+def encode_pages(pieces: Iterable[str], marks: list[Mark]) -> Iterator[bytes]:
+    """Yield the pages as UTF-8, and append the mark after each to `marks`, which begin with `START`."""
+    for text in _split_pages(pieces):
+        # A lone surrogate becomes an escape that Python and JSON understand.
         page = text.encode("utf-8", "backslashreplace")
         size, chars, breaks = marks[-1]
         marks.append(Mark(size + len(page), chars + len(page.decode()), breaks + page.count(b"\n")))
         yield page
 
 
-def _pages(pieces: Iterable[str]) -> Iterator[str]:
-    begun, length = [], 0
+def _split_pages(pieces: Iterable[str]) -> Iterator[str]:
+    parts, length = [], 0
     for piece in pieces:
-        for start in range(0, len(piece), _PAGE):
-            part = piece[start : start + _PAGE]
-            begun.append(part)
+        for start in range(0, len(piece), _PAGE_CHARS):
+            part = piece[start : start + _PAGE_CHARS]
+            parts.append(part)
             length += len(part)
-            if length >= _PAGE:
-                yield "".join(begun)
-                begun, length = [], 0
-    if begun:
-        yield "".join(begun)
+            if length >= _PAGE_CHARS:
+                yield "".join(parts)
+                parts, length = [], 0
+    if parts:
+        yield "".join(parts)
 
 
-def packed(marks: Iterable[Mark]) -> Iterator[bytes]:
+def pack_marks(marks: Iterable[Mark]) -> Iterator[bytes]:
     return (_MARK.pack(*mark) for mark in marks)
 
 
-class Content:
+class ResultContent:
+    """A reader of the text of a result."""
+
     def __init__(self, file: BinaryIO, index: BinaryIO) -> None:
         self._file = file
         self._index = index
         self._last = os.fstat(index.fileno()).st_size // _MARK.size - 1
 
-    def holds(self, size: int) -> bool:
-        """Files are not forced to the disk, so that a loss of power may leave less than the meta file promises."""
+    def is_complete(self, size: int) -> bool:
+        """Return whether the files have the expected size; a power failure may have truncated them."""
         return self._last >= 0 and self.end.size == size == os.fstat(self._file.fileno()).st_size
 
     @property
@@ -68,12 +70,12 @@ class Content:
         return self._mark(self._last)
 
     def count_lines(self) -> int:
-        """As many as there are line breaks, and one more where something follows the last."""
+        """Return the number of lines, including an unterminated last line."""
         self._file.seek(max(0, self.end.size - 1))
         return self.end.breaks + (self._file.read(1) not in {b"", b"\n"})
 
     def pages(self, first: int = 0) -> Iterator[bytes]:
-        """The content in parts that begin and end with whole characters."""
+        """Yield the pages, which consist of complete characters, from the first one given."""
         self._file.seek(self._mark(first).size)
         for page in range(first, self._last):
             yield self._file.read(self._mark(page + 1).size - self._mark(page).size)
@@ -82,10 +84,10 @@ class Content:
         return map(bytes.decode, self.pages(first))
 
     def lines(self, first: int = 1) -> Iterator[str]:
-        # The first line in a page may have begun before it; so a page is taken that has a line break before the line.
+        # A page may begin inside a line, so start with a page that has a line break before the requested line.
         page = self._last_page_below("breaks", first - 1)
         skipped = first - 1 - self._mark(page).breaks
-        return islice(_lines(self.texts(page)), skipped, None)
+        return islice(_split_lines(self.texts(page)), skipped, None)
 
     def chars(self, first: int, count: int) -> Iterator[str]:
         page = self._last_page_below("chars", first)
@@ -97,15 +99,15 @@ class Content:
             if not count:
                 return
 
-    def whole(self) -> str:
-        # Joining a list of pages would hold everything twice; a string with one owner grows in its place.
+    def read_all(self) -> str:
+        # Joining a list of pages would need twice the memory; CPython extends a string with one reference in place.
         text = ""
         for page in self.texts():
             text += page
         return text
 
     def _last_page_below(self, column: Literal["chars", "breaks"], count: int) -> int:
-        """The last page with less than so many characters or line breaks before it, or else the first."""
+        """Return the last page with fewer characters or line breaks before it than `count`, or the first page."""
         return max(0, bisect_left(range(self._last), count, key=lambda page: getattr(self._mark(page), column)) - 1)
 
     def _mark(self, page: int) -> Mark:
@@ -113,14 +115,14 @@ class Content:
         return Mark._make(_MARK.unpack(self._index.read(_MARK.size)))
 
 
-def _lines(texts: Iterable[str]) -> Iterator[str]:
-    begun = ""
+def _split_lines(texts: Iterable[str]) -> Iterator[str]:
+    partial = ""
     for text in texts:
-        *ended, rest = text.split("\n")
-        for line in ended:
-            begun += line
-            yield begun.removesuffix("\r")
-            begun = ""
-        begun += rest  # in its place, as in `whole`: a line may be all there is
-    if begun:
-        yield begun.removesuffix("\r")
+        *complete, rest = text.split("\n")
+        for line in complete:
+            partial += line
+            yield partial.removesuffix("\r")
+            partial = ""
+        partial += rest  # in place, as in `read_all`: the text may be a single line
+    if partial:
+        yield partial.removesuffix("\r")

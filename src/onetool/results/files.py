@@ -1,6 +1,6 @@
 """The directory of results: names, atomic writing with owner-only permissions, and cleanup.
 
-What stands in the files, and what a missing one means to whoever asked for it, is not known here.
+The content of the files, and the meaning of a missing one, are defined elsewhere.
 """
 
 import os
@@ -20,12 +20,12 @@ from onetool.util.locks import locked
 Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
 
 LOCK = "results.lock"
-_REMEMBERED = 86_400.0  # seconds for which expired handles are remembered
-_ABANDONED = 600.0  # seconds after which an unfinished file is considered abandoned
+_REMEMBERED_SECONDS = 86_400.0  # how long expired handles are remembered
+_ABANDONED_SECONDS = 600.0  # when an unfinished file is considered abandoned
 DEFAULT_MAX_REMEMBERED = 1_000
 _BLOCK_BYTES = 4_096  # disk space of a small file
 HANDLE = re.compile("[0-9a-f]{32}")
-_OUR_FILE = re.compile(rf"result-({HANDLE.pattern})\.(txt|idx|json|meta\.json)((?:\.[0-9a-f]{8})?\.tmp)?")
+_RESULT_FILE = re.compile(rf"result-({HANDLE.pattern})\.(txt|idx|json|meta\.json)((?:\.[0-9a-f]{8})?\.tmp)?")
 
 
 def new_handle() -> str:
@@ -38,67 +38,69 @@ def is_handle(handle: object) -> TypeGuard[str]:
 
 
 @dataclass(slots=True)
-class Found:
+class StoredFiles:
     """The files of one result, with their last modification time and disk usage."""
 
-    written: float = 0.0
+    modified_at: float = 0.0
     size: int = 0
     parts: set[str] = field(default_factory=set)
 
     def add(self, part: str, status: os.stat_result) -> None:
-        self.written = max(self.written, status.st_mtime)
+        self.modified_at = max(self.modified_at, status.st_mtime)
         self.size += -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
         self.parts.add(part)
 
     @property
-    def takes_room(self) -> bool:
+    def has_content(self) -> bool:
         return not self.parts <= {"meta.json"}
 
     def is_being_written(self, now: float) -> bool:
         """Return whether it may still be being written: the meta file is written last."""
-        return "meta.json" not in self.parts and now - self.written <= _ABANDONED
+        return "meta.json" not in self.parts and now - self.modified_at <= _ABANDONED_SECONDS
 
 
-class Files:
+class ResultFiles:
     """The files of all results. `max_remembered` limits the number of remembered handles of removed results."""
 
-    def __init__(self, folder: Path, clock: Callable[[], float], max_remembered: int = DEFAULT_MAX_REMEMBERED) -> None:
-        self._folder = folder
+    def __init__(
+        self, directory: Path, clock: Callable[[], float], max_remembered: int = DEFAULT_MAX_REMEMBERED
+    ) -> None:
+        self._directory = directory
         self._clock = clock
         self._max_remembered = max_remembered
 
     def prepare(self) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._folder.is_symlink():
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._directory.is_symlink():
             raise OSError(0, "the directory is a symbolic link")
-        if self._folder.stat().st_mode & 0o077:
-            self._folder.chmod(0o700)
+        if self._directory.stat().st_mode & 0o077:
+            self._directory.chmod(0o700)
 
-    def clean(self, ttl: float) -> dict[str, Found]:
+    def clean(self, ttl: float) -> dict[str, StoredFiles]:
         """Remove expired results and abandoned files. Return the remaining results by handle."""
         now = self._clock()
-        results: dict[str, Found] = {}
-        with os.scandir(self._folder) as entries:
+        results: dict[str, StoredFiles] = {}
+        with os.scandir(self._directory) as entries:
             for entry in entries:
-                name = _OUR_FILE.fullmatch(entry.name)
+                name = _RESULT_FILE.fullmatch(entry.name)
                 if name is None:
                     continue
                 with suppress(OSError):  # another process may have removed it
                     status = entry.stat(follow_symlinks=False)
                     is_meta = entry.name.endswith(".meta.json")
-                    life = _ABANDONED if name[3] else ttl + _REMEMBERED if is_meta else ttl
+                    life = _ABANDONED_SECONDS if name[3] else ttl + _REMEMBERED_SECONDS if is_meta else ttl
                     if now - status.st_mtime > life:
                         Path(entry.path).unlink()
                     else:
-                        results.setdefault(name[1], Found()).add(f"{name[2]}{name[3] or ''}", status)
-        gone = (handle for handle in results if not results[handle].takes_room)
-        for handle in islice(gone, self._max_remembered, None):  # forget the oldest
+                        results.setdefault(name[1], StoredFiles()).add(f"{name[2]}{name[3] or ''}", status)
+        removed = (handle for handle in results if not results[handle].has_content)
+        for handle in islice(removed, self._max_remembered, None):  # forget the oldest
             self.remove(handle)
-        return {handle: found for handle, found in results.items() if found.takes_room}
+        return {handle: files for handle, files in results.items() if files.has_content}
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the directory, which all processes share."""
-        return locked(self._folder / LOCK)
+        return locked(self._directory / LOCK)
 
     def publish(self, handle: str, part: Part, chunks: Iterable[bytes]) -> None:
         """Write a file atomically. It may be lost in a power failure."""
@@ -127,4 +129,4 @@ class Files:
             yield file
 
     def _path(self, handle: str, part: Part) -> Path:
-        return self._folder / f"result-{handle}.{part}"
+        return self._directory / f"result-{handle}.{part}"

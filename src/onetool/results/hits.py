@@ -1,4 +1,4 @@
-"""What a search finds, which of it is shown, and how long it may take. How to search is known to others."""
+"""Hits of a search, selection of the hits to return, and the deadline of a search."""
 
 import time
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from onetool.errors import ToolTimeout
 
 
 class Hit(NamedTuple):
-    """In the order of rank: `back` is the position with its sign turned, so that of equals the first comes first."""
+    """A hit. Hits sort by rank; `back` is the negated position, so the first of equal hits ranks higher."""
 
     score: float
     back: int
@@ -17,29 +17,29 @@ class Hit(NamedTuple):
 
 
 class Deadline:
-    """Asked before every step, and a step is short: linear time alone would let a search of minutes through."""
+    """The end of a search, checked before each short step; even a search in linear time may take minutes."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
     def check(self) -> None:
         if time.monotonic() > self._end:
-            raise ToolTimeout("The search took too long. Search for something simpler.")
+            raise ToolTimeout("the search took too long; use a simpler pattern")
 
 
-def first(hits: Iterable[Hit], offset: int, limit: int) -> tuple[list[Hit], int]:
-    chosen, total = [], 0
+def select_first(hits: Iterable[Hit], offset: int, limit: int) -> tuple[list[Hit], int]:
+    selected, total = [], 0
     for hit in hits:
         total += 1
         if offset <= total < offset + limit:
-            chosen.append(hit)
-    return chosen, total
+            selected.append(hit)
+    return selected, total
 
 
-def best(hits: Iterable[Hit], offset: int, limit: int) -> tuple[list[Hit], int]:
-    kept: list[Hit] = []
+def select_best(hits: Iterable[Hit], offset: int, limit: int) -> tuple[list[Hit], int]:
+    best: list[Hit] = []
     total = 0
     for hit in hits:
         total += 1
-        (heappush if total < offset + limit else heappushpop)(kept, hit)
-    return sorted(kept, reverse=True)[offset - 1 :], total
+        (heappush if total < offset + limit else heappushpop)(best, hit)
+    return sorted(best, reverse=True)[offset - 1 :], total

@@ -1,7 +1,7 @@
-"""Where a regular expression matches: the lines, or in text without useful lines the parts around each match.
+"""Regular expression search: the matching lines or, in text without useful lines, the text around each match.
 
-RE2 is given short stretches, because some patterns cost it 70 µs a byte, and because to find each of many matches it
-may look at all that follows. The price: what is found for certain are matches up to a length.
+RE2 searches short stretches, because some patterns cost 70 µs per byte, and because finding each of many matches may
+scan all of the remaining text. As a consequence, matches above a certain length may be missed.
 """
 
 import re
@@ -12,87 +12,87 @@ from typing import Any
 from onetool.errors import ArgumentError
 from onetool.results.hits import Deadline, Hit
 
-_MEMORY = 1 << 18  # bytes for RE2; it bounds the states of a pattern, and so what each byte of text can cost
-_SHOWN = 500
+_MAX_MEMORY_BYTES = 1 << 18  # of RE2; bounds the states of a pattern, and thereby the cost per byte of text
+_MAX_QUOTED_CHARS = 500
 _TOKEN = re.compile(r"\\.|\(\?[a-zA-Z]*-[a-zA-Z]*m", re.DOTALL)
 _ANCHORS = {r"\A": "^", r"\Z": "$", r"\z": "$"}
 _BEYOND_RE2 = re.compile(r"invalid perl operator|invalid escape sequence: \\[1-9]")
-_SURE_IN_LINES = 32_768  # bytes, the longest match that is found for certain; in shorter lines, every match is
-_SURE = 4_096  # the same in text without useful lines
+_SURE_LINE_BYTES = 32_768  # longer matches may be missed; in shorter lines, none is
+_SURE_BYTES = 4_096  # the same for text without useful lines
 _BEFORE, _AFTER = 100, 300  # bytes shown around the start of a match in such text
 
 
-def matching_lines(pages: Iterable[bytes], pattern: Any, deadline: Deadline) -> Iterator[Hit]:
-    first_match = _first_match(pattern, _SURE_IN_LINES, deadline)
+def find_lines(pages: Iterable[bytes], pattern: Any, deadline: Deadline) -> Iterator[Hit]:
+    find_next = _make_finder(pattern, _SURE_LINE_BYTES, deadline)
     number = 1
-    for block in _blocks(pages):
+    for block in _join_lines(pages):
         at = 0
-        while (place := first_match(block, at, len(block) + 1)) is not None:
+        while (place := find_next(block, at, len(block) + 1)) is not None:
             start = block.rfind(b"\n", at, place) + 1 or at
-            end = block.find(b"\n", place) % (len(block) + 1)  # where there is no line break, the end of the block
+            end = block.find(b"\n", place) % (len(block) + 1)  # without a line break, the end of the block
             number += block.count(b"\n", at, start)
             yield Hit(0, -number, block[start:end].decode())
             at, number = end + 1, number + 1
         number += block.count(b"\n", at) + (at <= len(block))
 
 
-def matching_parts(pages: Iterable[bytes], pattern: Any, deadline: Deadline) -> Iterator[Hit]:
-    first_match = _first_match(pattern, _SURE, deadline)
-    position, shown, before = 1, 0, b""
+def find_parts(pages: Iterable[bytes], pattern: Any, deadline: Deadline) -> Iterator[Hit]:
+    find_next = _make_finder(pattern, _SURE_BYTES, deadline)
+    position, covered, before = 1, 0, b""
     for page, following in pairwise(chain(pages, [b""])):
-        # More than is looked at, so that the end of the text is not taken for the end of a line.
-        text = before + page + following[: 3 * _SURE]
-        at, end = len(before) + shown, len(before) + len(page)
-        while (place := first_match(text, at, end)) is not None:
-            start, stop = _whole(text, max(at, place - _BEFORE)), _whole(text, place + _AFTER)
+        # More than is searched, so that the end of the text does not count as the end of a line.
+        text = before + page + following[: 3 * _SURE_BYTES]
+        at, end = len(before) + covered, len(before) + len(page)
+        while (place := find_next(text, at, end)) is not None:
+            start, stop = _align(text, max(at, place - _BEFORE)), _align(text, place + _AFTER)
             part = text[start:stop].decode()
             position += len(text[at:start].decode())
             yield Hit(0, -position, part)
             position, at = position + len(part), stop
         position += len(text[at:end].decode())
-        shown, before = max(0, at - end), page[-1:]
+        covered, before = max(0, at - end), page[-1:]
 
 
-def _first_match(pattern: Any, sure: int, deadline: Deadline) -> Callable[[bytes, int, int], int | None]:
-    """How to get the place in a text, from one on and before another, where the first match begins.
+def _make_finder(pattern: Any, sure: int, deadline: Deadline) -> Callable[[bytes, int, int], int | None]:
+    """Return a function that finds the start of the first match in a text between two positions.
 
     A match that is longer than `sure` bytes may be missed.
     """
 
-    def place(text: bytes, at: int, end: int) -> int | None:
+    def find(text: bytes, at: int, end: int) -> int | None:
         while at < end:
             deadline.check()
             match = pattern.search(text, at, at + 2 * sure)
             if match is not None and match.start() < min(end, at + sure):
                 return int(match.start())
-            at += sure  # from the second half on, a match that begins earlier may have been cut off
+            at += sure  # a match that begins in the second half may be cut off
         return None
 
-    return place
+    return find
 
 
-def _blocks(pages: Iterable[bytes]) -> Iterator[bytes]:
-    """The pages cut anew, into parts of whole lines without the break after the last."""
-    begun: list[bytes] = []
+def _join_lines(pages: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the pages as blocks of complete lines, without the final line break."""
+    parts: list[bytes] = []
     for page in pages:
-        ended, line_break, rest = page.rpartition(b"\n")
+        complete, line_break, rest = page.rpartition(b"\n")
         if line_break:
-            block = b"".join((*begun, ended))
-            begun = []
-            yield _without_returns(block)
-        begun.append(rest)
-    last = b"".join(begun)
+            block = b"".join((*parts, complete))
+            parts = []
+            yield _strip_returns(block)
+        parts.append(rest)
+    last = b"".join(parts)
     if last:
-        yield _without_returns(last)
+        yield _strip_returns(last)
 
 
-def _without_returns(block: bytes) -> bytes:
+def _strip_returns(block: bytes) -> bytes:
     return block.replace(b"\r\n", b"\n").removesuffix(b"\r")
 
 
-def _whole(text: bytes, at: int) -> int:
-    """The first place from here on where a character begins or the text ends."""
-    while at < len(text) and text[at] & 0xC0 == 0x80:  # noqa: PLR2004 - how UTF-8 marks the inside of a character
+def _align(text: bytes, at: int) -> int:
+    """Return the first position from here on at which a character begins or the text ends."""
+    while at < len(text) and text[at] & 0xC0 == 0x80:  # noqa: PLR2004 - continuation bytes of UTF-8
         at += 1
     return min(at, len(text))
 
@@ -100,37 +100,37 @@ def _whole(text: bytes, at: int) -> int:
 # --- patterns --------------------------------------------------------------------------------------------------------
 
 
-def compiled(pattern: str, ignore_case: bool) -> Any:
-    """Compile a regular expression to match in linear time and inside of lines only: many are searched at once."""
+def compile_pattern(pattern: str, ignore_case: bool) -> Any:
+    """Compile a regular expression that matches in linear time and within lines; blocks of lines are searched."""
     import re2
 
     options = re2.Options()
     options.case_sensitive = not ignore_case
     options.never_capture = options.never_nl = True
     options.log_errors = False
-    options.max_mem = _MEMORY
+    options.max_mem = _MAX_MEMORY_BYTES
     try:
         return re2.compile(f"(?m){_line_by_line(pattern)}", options)
     except re2.error as error:
-        raise _refused(pattern, error.args[0].decode(errors="replace").replace("(?m)", "", 1)) from None
+        raise _pattern_error(pattern, error.args[0].decode(errors="replace").replace("(?m)", "", 1)) from None
     except UnicodeEncodeError:
-        raise _refused(pattern, "it holds half a character") from None
+        raise _pattern_error(pattern, "it contains a lone surrogate") from None
 
 
 def _line_by_line(pattern: str) -> str:
-    """The pattern in which the start and the end are those of a line, however it is written."""
+    """Return the pattern with all start and end anchors changed to those of a line."""
 
-    def changed(token: re.Match[str]) -> str:
-        if token[0] == r"\C" or token[0].startswith("("):  # half a character, or ^ and $ for the whole text
-            raise _refused(pattern, f"{token[0]} has no meaning, because each line is searched by itself")
+    def replace_token(token: re.Match[str]) -> str:
+        if token[0] == r"\C" or token[0].startswith("("):  # a single byte, or ^ and $ for the whole text
+            raise _pattern_error(pattern, f"{token[0]} is not supported, because each line is searched separately")
         return _ANCHORS.get(token[0], token[0])
 
-    return _TOKEN.sub(changed, pattern)
+    return _TOKEN.sub(replace_token, pattern)
 
 
-def _refused(pattern: str, reason: str) -> ArgumentError:
-    shown, reason = pattern[:_SHOWN], reason[:_SHOWN]  # RE2 repeats the pattern in its reason
+def _pattern_error(pattern: str, reason: str) -> ArgumentError:
+    quoted, reason = pattern[:_MAX_QUOTED_CHARS], reason[:_MAX_QUOTED_CHARS]  # RE2 repeats the pattern in its reason
     if not _BEYOND_RE2.match(reason):
-        return ArgumentError(f"{shown!r} is not a valid regular expression: {reason}", pattern=shown)
+        return ArgumentError(f"{quoted!r} is not a valid regular expression: {reason}", pattern=quoted)
     rule = "searches take linear time (RE2), so lookaround, atomic groups and backreferences are not supported"
-    return ArgumentError(f"{shown!r} cannot be searched for: {reason}; {rule}", pattern=shown)
+    return ArgumentError(f"{quoted!r} cannot be searched for: {reason}; {rule}", pattern=quoted)

@@ -1,14 +1,14 @@
-"""The facts about a result, as they stand in its meta file."""
+"""Metadata of a result, and its file format."""
 
 import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import BinaryIO, Literal
 
-from onetool.util.versioning import refuse_newer
+from onetool.util.versioning import reject_newer
 
 VERSION = 1
-_LONG_LINE = 1_000  # where lines are longer than this on average, they are no help
+_LONG_LINE_CHARS = 1_000  # if lines are longer on average, results are read by characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Meta:
     agent: str
     kind: Literal["json", "text"]
     total_chars: int
-    value_beside: bool  # whether the data has a file of its own, because the text shows it in another form
-    token_id: str = ""  # of the token that the agent came with
-    is_untrusted: bool = False  # whether it came from a server whose answers are always to be wrapped
+    value_beside: bool  # whether the data has its own file, because the text renders it in another format
+    token_id: str = ""  # of the token that the agent used
+    is_untrusted: bool = False  # whether it came from a server whose results are always sanitized
     version: int = VERSION
 
     @property
@@ -32,19 +32,19 @@ class Meta:
 
     @property
     def has_long_lines(self) -> bool:
-        return self.total_chars > _LONG_LINE * self.total_lines
+        return self.total_chars > _LONG_LINE_CHARS * self.total_lines
 
 
-def written(meta: Meta) -> bytes:
+def encode(meta: Meta) -> bytes:
     return json.dumps(asdict(meta)).encode()
 
 
 def read(file: BinaryIO) -> Meta:
-    """One that says no version is of the first."""
-    facts = json.load(file)
-    refuse_newer(facts.get("version"), VERSION, f"the result {facts.get('handle')}")
-    return Meta(**facts)
+    """Read a meta file. Without a version, it has the first one."""
+    fields = json.load(file)
+    reject_newer(fields.get("version"), VERSION, f"the result {fields.get('handle')}")
+    return Meta(**fields)
 
 
-def as_written(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -13,7 +13,7 @@ DEFAULT_MAX_AGENT_BYTES = 1 << 28
 class Stored(NamedTuple):
     """A result on disk. Results sort by age, the oldest first."""
 
-    written: float
+    modified_at: float
     handle: str
     agent: str
     size: int
@@ -36,24 +36,24 @@ class Quota:
             )
 
     def find_surplus(self, results: Iterable[Stored], new: Stored, unfinished: int = 0) -> list[Stored]:
-        """Return the results that the new one pushes out: the oldest of its agent, then the oldest of all.
+        """Return the results that the new one evicts: the oldest of its agent, then the oldest of all.
 
-        `unfinished` is the size of what is being written, which counts and is not pushed out.
+        `unfinished` is the size of results that are being written, which count and are not evicted.
         """
         oldest_first = sorted(result for result in results if result.handle != new.handle)
-        of_agent = [result for result in oldest_first if result.agent == new.agent]
-        removed = _take_oldest(of_agent, new.size, self.max_agent_bytes)
-        gone = {result.handle for result in removed}
-        remaining = [result for result in oldest_first if result.handle not in gone]
-        return [*removed, *_take_oldest(remaining, new.size + unfinished, self.max_bytes)]
+        same_agent = [result for result in oldest_first if result.agent == new.agent]
+        oldest = _select_oldest(same_agent, new.size, self.max_agent_bytes)
+        evicted = {result.handle for result in oldest}
+        remaining = [result for result in oldest_first if result.handle not in evicted]
+        return [*oldest, *_select_oldest(remaining, new.size + unfinished, self.max_bytes)]
 
 
-def _take_oldest(oldest_first: list[Stored], size: int, limit: int) -> list[Stored]:
+def _select_oldest(oldest_first: list[Stored], size: int, limit: int) -> list[Stored]:
     surplus = size + sum(result.size for result in oldest_first) - limit
-    taken: list[Stored] = []
+    selected: list[Stored] = []
     for result in oldest_first:
         if surplus <= 0:
             break
-        taken.append(result)
+        selected.append(result)
         surplus -= result.size
-    return taken
+    return selected

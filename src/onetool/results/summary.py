@@ -1,6 +1,6 @@
-"""What is said of a result in place of it: what it is, how much, its first lines, and how to see more.
+"""Summaries that replace stored results: type, size, first lines, and how to read more.
 
-The words for data are those of `onetool_child.summary`, because large data is known as data only where it was made.
+Data is described by `onetool_child.summary`, because large data is parsed only in the process that created it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -8,13 +8,13 @@ from itertools import islice
 from typing import Any
 
 from onetool.results.meta import Meta
-from onetool_child.summary import number
+from onetool_child.summary import pluralize
 
-_PREVIEW_WIDTH = 500
+_PREVIEW_CHARS = 500
 
 
 def description(meta: Meta, summary: str, preview: list[str], removed: int = 0) -> dict[str, Any]:
-    """What stands for a stored result. `removed` is how many older results it pushed out."""
+    """Return the object that replaces a stored result. `removed` is the number of older results that it evicted."""
     window = "offset=1, limit=5000, unit='chars'" if meta.has_long_lines else "offset=1, limit=50"
     return {
         "handle": meta.handle,
@@ -23,34 +23,34 @@ def description(meta: Meta, summary: str, preview: list[str], removed: int = 0) 
         "summary": summary,
         "preview": preview,
         "query": f"ot.result(handle='{meta.handle}', {window})",
-        **({"note": f"{number(removed, 'older result')} removed to make room"} if removed else {}),
+        **({"note": f"{pluralize(removed, 'older result')} removed to make room"} if removed else {}),
     }
 
 
 def summary(meta: Meta, about: str) -> str:
-    """`about` is what the caller says the result is; nothing for a text."""
-    extent = f"{number(meta.total_lines, 'line')}, {number(meta.size_bytes, 'byte')}"
+    """Return a one-line summary. `about` is the caller's description of the result; empty for text."""
+    extent = f"{pluralize(meta.total_lines, 'line')}, {pluralize(meta.size_bytes, 'byte')}"
     return f"{about or ('JSON' if meta.kind == 'json' else 'text')}, {extent}"
 
 
 def preview(pages: Iterable[str], count: int) -> list[str]:
-    return list(islice(_clipped_lines(pages), count))
+    return list(islice(_clip_lines(pages), count))
 
 
-def _clipped_lines(pages: Iterable[str]) -> Iterator[str]:
-    begun, length = "", 0
+def _clip_lines(pages: Iterable[str]) -> Iterator[str]:
+    partial, length = "", 0
     for page in pages:
-        *ended, rest = page.split("\n")
-        for line in ended:
-            whole = line.removesuffix("\r")
-            yield _clipped(begun + whole[:_PREVIEW_WIDTH], length + len(whole))
-            begun, length = "", 0
-        begun, length = (begun + rest[:_PREVIEW_WIDTH])[:_PREVIEW_WIDTH], length + len(rest)
+        *complete, rest = page.split("\n")
+        for line in complete:
+            text = line.removesuffix("\r")
+            yield _clip(partial + text[:_PREVIEW_CHARS], length + len(text))
+            partial, length = "", 0
+        partial, length = (partial + rest[:_PREVIEW_CHARS])[:_PREVIEW_CHARS], length + len(rest)
     if length:
-        yield _clipped(begun, length)
+        yield _clip(partial, length)
 
 
-def _clipped(start: str, length: int) -> str:
-    rest = length - _PREVIEW_WIDTH
-    # A return may still be there, where the page ended between it and its line break.
-    return f"{start[:_PREVIEW_WIDTH]}… [{number(rest, 'more character')}]" if rest > 0 else start.removesuffix("\r")
+def _clip(start: str, length: int) -> str:
+    rest = length - _PREVIEW_CHARS
+    # A carriage return remains if the page ended between it and its line feed.
+    return f"{start[:_PREVIEW_CHARS]}… [{pluralize(rest, 'more character')}]" if rest > 0 else start.removesuffix("\r")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from onetool.results.content import Content
+from onetool.results.content import ResultContent
 from onetool.results.hits import Hit
 from onetool.results.meta import Meta
 
@@ -27,22 +27,22 @@ def check(offset: int, limit: int, unit: str) -> None:
         raise ValueError(f"unit must be auto, lines or chars, got {unit!r}")
 
 
-def by_lines(content: Content, total: int, offset: int, limit: int) -> Window:
+def read_lines(content: ResultContent, total: int, offset: int, limit: int) -> Window:
     lines = list(islice(content.lines(offset), min(limit, total))) if offset <= total else []
     return Window(lines, len(lines), total)
 
 
-def by_chars(content: Content, total: int, offset: int, limit: int) -> Window:
+def read_chars(content: ResultContent, total: int, offset: int, limit: int) -> Window:
     text = "".join(content.chars(offset, min(limit, total))) if offset <= total else ""
     return Window(text.split("\n") if text else [], len(text), total)
 
 
-def of_hits(hits: list[Hit], total: int) -> Window:
+def from_hits(hits: list[Hit], total: int) -> Window:
     return Window([hit.text for hit in hits], len(hits), total, [-hit.back for hit in hits])
 
 
-def answer(meta: Meta, window: Window, offset: int, *, in_chars: bool) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+def build_answer(meta: Meta, window: Window, offset: int, *, in_chars: bool) -> dict[str, Any]:
+    answer: dict[str, Any] = {
         "lines": window.lines,
         "total_lines": meta.total_lines,
         "returned": window.returned,
@@ -50,30 +50,30 @@ def answer(meta: Meta, window: Window, offset: int, *, in_chars: bool) -> dict[s
         "has_more": offset - 1 + window.returned < window.total,
     }
     if in_chars:
-        shown |= {"unit": "chars", "total_chars": meta.total_chars}
+        answer |= {"unit": "chars", "total_chars": meta.total_chars}
     if window.positions is not None:
-        shown |= {"matched_lines": window.total, "positions": window.positions}
-    return shown
+        answer |= {"matched_lines": window.total, "positions": window.positions}
+    return answer
 
 
-def find_largest_limit(shown: dict[str, Any], fits: Callable[[dict[str, Any]], bool]) -> int:
-    """Return the largest limit whose answer fits; `shown` itself is too large. Return 0 if none fits."""
+def find_largest_limit(answer: dict[str, Any], fits: Callable[[dict[str, Any]], bool]) -> int:
+    """Return the largest limit whose answer fits; `answer` itself is too large. Return 0 if none fits."""
     low, high = 0, 1
-    while high < shown["returned"] and fits(_shorten(shown, high)):
+    while high < answer["returned"] and fits(_shorten(answer, high)):
         low, high = high, high * 2
-    high = min(high, shown["returned"])
+    high = min(high, answer["returned"])
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(_shorten(shown, middle)) else (low, middle)
+        low, high = (middle, high) if fits(_shorten(answer, middle)) else (low, middle)
     return low
 
 
-def _shorten(shown: dict[str, Any], limit: int) -> dict[str, Any]:
+def _shorten(answer: dict[str, Any], limit: int) -> dict[str, Any]:
     """Return the answer with this limit."""
-    if "positions" in shown:
-        parts: dict[str, Any] = {"lines": shown["lines"][:limit], "positions": shown["positions"][:limit]}
-    elif shown.get("unit") == "chars":
-        parts = {"lines": "\n".join(shown["lines"])[:limit].split("\n")}
+    if "positions" in answer:
+        parts: dict[str, Any] = {"lines": answer["lines"][:limit], "positions": answer["positions"][:limit]}
+    elif answer.get("unit") == "chars":
+        parts = {"lines": "\n".join(answer["lines"])[:limit].split("\n")}
     else:
-        parts = {"lines": shown["lines"][:limit]}
-    return {**shown, **parts, "returned": limit, "has_more": True}
+        parts = {"lines": answer["lines"][:limit]}
+    return {**answer, **parts, "returned": limit, "has_more": True}

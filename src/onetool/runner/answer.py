@@ -103,9 +103,9 @@ class LiveOutput:
             self._emit(self._stream.end())
         self._is_streamed = False
 
-    def _emit(self, shown: str) -> None:
-        if shown and not self._journal.is_untrusted:
-            self._journal.emit("output", shown)
+    def _emit(self, text: str) -> None:
+        if text and not self._journal.is_untrusted:
+            self._journal.emit("output", text)
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class _Block:
     is_json: bool = False
     format: str | None = None
     beside: Callable[[], str] | None = None  # renders the data as JSON, if the text has another format
-    stays: bool = False  # whether it is shown regardless of its size
+    is_inline: bool = False  # whether it is shown regardless of its size
     find_limit: Callable[[int], str] | None = None  # set for part of a stored result, which is not stored again
     error: str | None = None  # the type of the error, if it could not be stored
 
@@ -153,16 +153,16 @@ class Presenter:
     async def render_failure(
         self, journal: Journal, text: str, kind: str, caller: ToolContext, *, sanitize: object
     ) -> Answer:
-        shown = escape_invisible(explain.truncate(text, MAX_ERROR_CHARS))
-        blocks = [*_output_blocks(journal), _Block([shown], len(shown.encode("utf-8", "replace")), stays=True)]
+        message = escape_invisible(explain.truncate(text, MAX_ERROR_CHARS))
+        blocks = [*_output_blocks(journal), _Block([message], len(message.encode("utf-8", "replace")), is_inline=True)]
         return Answer(await self._render_blocks(blocks, journal, caller, sanitize), is_error=True, error=kind)
 
     async def _render_blocks(
         self, blocks: list[_Block], journal: Journal, caller: ToolContext, sanitize: object
     ) -> tuple[str, ...]:
         size, limit = sum(block.size for block in blocks), self._output.max_inline_size
-        is_work = size > LARGE_ANSWER_BYTES or bool(limit and size > limit)  # storing writes to disk
-        return await run_in_thread_if(is_work, partial(self._render_texts, blocks, journal, caller, sanitize))
+        needs_thread = size > LARGE_ANSWER_BYTES or bool(limit and size > limit)  # storing writes to disk
+        return await run_in_thread_if(needs_thread, partial(self._render_texts, blocks, journal, caller, sanitize))
 
     def _render_texts(
         self, blocks: list[_Block], journal: Journal, caller: ToolContext, sanitize: object
@@ -175,20 +175,20 @@ class Presenter:
                 text = text.replace("\n", "")
             # An unpaired surrogate, which only hostile code sends, would make the answer impossible to encode.
             texts.append(self._redact(text).encode("utf-8", "backslashreplace").decode())
-        wanted = sanitize if isinstance(sanitize, bool) else self._output.sanitize
-        if not (wanted or journal.is_untrusted):
+        is_sanitized = sanitize if isinstance(sanitize, bool) else self._output.sanitize
+        if not (is_sanitized or journal.is_untrusted):
             return tuple(texts)
         source = ", ".join(sorted(journal.sources)[:MAX_SOURCES]) or "run"
         return tuple(sanitize_text(text, source) for text in texts)
 
     def _store_large_blocks(self, blocks: list[_Block], journal: Journal, caller: ToolContext) -> None:
         """Store blocks, largest first, until the rest fits: a short value beside long output stays inline."""
-        shown, limit = sum(block.size for block in blocks), self._output.max_inline_size
+        total, limit = sum(block.size for block in blocks), self._output.max_inline_size
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
-            if limit and shown > limit and not block.stays:
-                shown -= block.size
+            if limit and total > limit and not block.is_inline:
+                total -= block.size
                 if block.find_limit is not None:
-                    _reject_window(block, limit, block.find_limit(limit - shown))
+                    _reject_window(block, limit, block.find_limit(limit - total))
                 else:
                     self._store_block(block, journal, caller)
 
@@ -196,7 +196,7 @@ class Presenter:
         pieces = _split_records(block)
         pieces.reverse()
         # Each piece is released before the next is taken, so that nothing is in memory twice.
-        redacted = self._redact.pieces(pieces.pop() for _ in range(len(pieces)))
+        redacted = self._redact.redact_pieces(pieces.pop() for _ in range(len(pieces)))
         try:
             stored_summary = self._store.put(
                 redacted,
@@ -214,8 +214,8 @@ class Presenter:
             block.pieces = [render(stored_summary, block.format)]
 
 
-async def run_in_thread_if(is_work: bool, work: Callable[[], T]) -> T:
-    return await anyio.to_thread.run_sync(work) if is_work else work()
+async def run_in_thread_if(needs_thread: bool, work: Callable[[], T]) -> T:
+    return await anyio.to_thread.run_sync(work) if needs_thread else work()
 
 
 def _output_blocks(journal: Journal) -> list[_Block]:
@@ -223,7 +223,7 @@ def _output_blocks(journal: Journal) -> list[_Block]:
 
 
 def _value_blocks(journal: Journal, result: dict[str, Any]) -> list[_Block]:
-    chosen = _chosen_format(result)
+    chosen = _get_format(result)
     if journal.value:
         is_json, about = result.get("is_json") is True, str(result.get("about") or "")[:MAX_SUMMARY_CHARS]
         return [_Block(journal.value, journal.value_bytes, about, is_json=is_json, format=chosen)]
@@ -245,7 +245,7 @@ def _mark_blocks(value: list[_Block], journal: Journal, result: dict[str, Any]) 
     """Keep help inline regardless of its size, and never store part of a stored result again."""
     called = {name for name, _ in journal.calls}
     for block in value:
-        block.stays = called == {"ot.help"} and block.size <= MAX_HELP_BYTES
+        block.is_inline = called == {"ot.help"} and block.size <= MAX_HELP_BYTES
         if called == {"ot.result"} and result.get("from_ot"):
             block.find_limit = partial(_find_limit, block, result)
 
@@ -258,10 +258,10 @@ def _reject_window(block: _Block, limit: int, fitting: str) -> None:
 
 
 def _find_limit(block: _Block, result: dict[str, Any], room: int) -> str:
-    """Return the arguments of ot.result whose answer fits into so many bytes; empty if there are none."""
+    """Return the arguments of ot.result whose answer fits into `room` bytes; empty if there are none."""
 
-    def fits(shown: dict[str, Any]) -> bool:
-        return len(render(shown, _chosen_format(result), flow=True).encode("utf-8", "replace")) <= room
+    def fits(window: dict[str, Any]) -> bool:
+        return len(render(window, _get_format(result), flow=True).encode("utf-8", "replace")) <= room
 
     try:
         return _describe_limit(result.get("value") or json.loads("".join(block.pieces)), block.size, fits)
@@ -269,15 +269,15 @@ def _find_limit(block: _Block, result: dict[str, Any], room: int) -> str:
         return ""
 
 
-def _describe_limit(shown: dict[str, Any], size: int, fits: Callable[[dict[str, Any]], bool]) -> str:
-    shown = {**shown, "returned": min(shown["returned"], size)}
-    if limit := find_largest_limit(shown, fits):
+def _describe_limit(window: dict[str, Any], size: int, fits: Callable[[dict[str, Any]], bool]) -> str:
+    window = {**window, "returned": min(window["returned"], size)}
+    if limit := find_largest_limit(window, fits):
         return f"limit={limit}"
-    if "positions" in shown or "unit" in shown:
+    if "positions" in window or "unit" in window:
         return ""
-    line, total = shown["lines"][0], shown["total_lines"] * size
+    line, total = window["lines"][0], window["total_lines"] * size
     by_chars = {"lines": [line], "returned": len(line), "unit": "chars", "total_chars": total}
-    limit = find_largest_limit({**shown, **by_chars}, fits)
+    limit = find_largest_limit({**window, **by_chars}, fits)
     return f"limit={limit}, unit='chars'" if limit else ""
 
 
@@ -298,11 +298,11 @@ def _find_media(value: Any) -> tuple[str, ...]:
     return tuple(handle for handle in found if isinstance(handle, str))
 
 
-def _chosen_format(result: dict[str, Any]) -> str | None:
+def _get_format(result: dict[str, Any]) -> str | None:
     chosen = result.get("format")
     return chosen if isinstance(chosen, str) and chosen in FORMATS else None
 
 
 def _is_slow(result: dict[str, Any]) -> bool:
-    is_compact = _chosen_format(result) in {None, "json", "raw"} and not result.get("from_ot")
+    is_compact = _get_format(result) in {None, "json", "raw"} and not result.get("from_ot")
     return not is_compact and result["bytes"] > SLOW_BYTES

@@ -42,7 +42,7 @@ BEGIN_SECONDS = 0.1  # in which a lost run has not done anything yet
 GONE_SECONDS = 3.0  # to read what a cell sent before it exited
 START_SECONDS = 30
 PROBE_SECONDS = 10.0
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 NOT_STARTED, NOT_ANSWERING = "not started yet", "not answering"
 
 
@@ -75,7 +75,7 @@ class CellProcess:
     channel: Channel | None = None
     host: Host | None = None
     kill_reason: Exception | None = None  # why it was killed, if it was
-    began: float = math.inf  # when its run began
+    started_at: float = math.inf  # when its run started
     is_retryable: bool = False  # whether it was lost before its code did anything
     state: str = ""  # of its process, at the last check
     written: int = 0  # bytes, at the last disk check
@@ -109,7 +109,7 @@ class CellProcess:
 
 
 class Cells:
-    """`async with Cells(limits) as cells: await cells.run(params, host)`."""
+    """A pool of cells: `async with Cells(limits) as cells: await cells.run(params, host)`."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Cells:
             "file_bytes": limits.max_output_bytes,
             "isolation": limits.isolation,
         }
-        self._launcher = (make_launcher or launcher_for(sys.platform))(options, self._on_gone, self._stray)
+        self._launcher = (make_launcher or launcher_for(sys.platform))(options, self._on_gone, self._handle_stray)
 
     async def __aenter__(self) -> Self:
         return self
@@ -166,14 +166,14 @@ class Cells:
             raise ToolTimeout(f"the run took longer than {seconds:g} s and was ended", hint=TIMEOUT_HINT) from None
 
     async def _run_by(self, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             cell = await self._take(deadline)
             try:
                 answer = await self._run_in(cell, deadline, params, host)
             except BaseException as error:
                 self._end(cell)
                 is_lost = isinstance(error, ToolError) and cell.is_retryable and not host.has_acted
-                if attempt == ATTEMPTS or not is_lost:
+                if attempt == MAX_ATTEMPTS or not is_lost:
                     raise
             else:
                 asyncio.get_running_loop().call_later(CLEANUP_DELAY_SECONDS, self._end, cell)
@@ -182,11 +182,11 @@ class Cells:
 
     async def _run_in(self, cell: CellProcess, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        cell.host, cell.began = host, loop.time()
+        cell.host, cell.started_at = host, loop.time()
         assert cell.channel is not None
-        bounds = {"timeout": self._limits.timeout, "max_output": self._limits.max_output_bytes}
-        seconds_left = max(deadline - cell.began, CLEANUP_DELAY_SECONDS)
-        answer = cell.channel.request("run", {**params, **bounds, "seconds_left": seconds_left})
+        limits = {"timeout": self._limits.timeout, "max_output": self._limits.max_output_bytes}
+        seconds_left = max(deadline - cell.started_at, CLEANUP_DELAY_SECONDS)
+        answer = cell.channel.request("run", {**params, **limits, "seconds_left": seconds_left})
         if not self._idle:  # else it can wait until this run has its answer
             self.warm_up()
         cell.watch = loop.call_later(WATCH_SECONDS, self._watch, cell)
@@ -249,13 +249,13 @@ class Cells:
 
     def _end(self, cell: CellProcess) -> None:
         """Release a cell. One that has answered exits by itself and is killed only if it lingers."""
-        answered = cell.kill_reason is None and cell.channel is not None and not cell.channel.busy
+        has_answered = cell.kill_reason is None and cell.channel is not None and not cell.channel.busy
         if cell.watch is not None:
             cell.watch.cancel()
         if cell.channel is not None:
             cell.channel.close()
         self._cells.pop(cell.ident, None)
-        if answered:
+        if has_answered:
             asyncio.get_running_loop().call_later(LINGER_SECONDS, self._launcher.kill, cell.ident)
         else:
             self._launcher.kill(cell.ident)
@@ -298,7 +298,7 @@ class Cells:
         return self.isolation
 
     async def _take(self, deadline: float) -> CellProcess:
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             self.warm_up()
             cell = self._idle.popleft()
             try:
@@ -306,7 +306,7 @@ class Cells:
             except BaseException as error:  # also if cancelled: the cell is no longer in the pool
                 self._end(cell)
                 is_late = asyncio.get_running_loop().time() >= deadline
-                if not isinstance(error, ToolError) or is_late or attempt == ATTEMPTS or self._lacks_isolation():
+                if not isinstance(error, ToolError) or is_late or attempt == MAX_ATTEMPTS or self._lacks_isolation():
                     raise
         raise AssertionError("the last attempt returns or raises")
 
@@ -352,8 +352,8 @@ class Cells:
             self._idle.remove(cell)
             self._end(cell)
         if not cell.ready.done():
-            why = reason or cell.reason or self._stray_tail
-            cell.ready.set_exception(ToolError(f"cannot start a cell: {why or 'it exited immediately'}"))
+            cause = reason or cell.reason or self._stray_tail
+            cell.ready.set_exception(ToolError(f"cannot start a cell: {cause or 'it exited immediately'}"))
             cell.ready.exception()  # mark it as retrieved: there may be no waiter
 
     def _on_gone(self, ident: int, status: int | None, reason: str) -> None:
@@ -361,14 +361,14 @@ class Cells:
         if cell is not None and not cell.gone.done():
             cell.gone.set_result(status)
             cell.reason = reason
-            began_recently = asyncio.get_running_loop().time() - cell.began <= BEGIN_SECONDS
-            cell.is_retryable = status is None and not reason and cell.kill_reason is None and began_recently
+            started_recently = asyncio.get_running_loop().time() - cell.started_at <= BEGIN_SECONDS
+            cell.is_retryable = status is None and not reason and cell.kill_reason is None and started_recently
             if cell.channel is not None and (reason or cell in self._idle):
                 cell.channel.close(reason)
             elif cell.channel is not None:  # its answer may still be in the socket, whose end closes the channel
                 asyncio.get_running_loop().call_later(GONE_SECONDS, cell.channel.close)
 
-    def _stray(self, text: str) -> None:
+    def _handle_stray(self, text: str) -> None:
         self._stray_tail = text.strip().rpartition("\n")[2][-200:]
         self._on_stray(text)
 

@@ -34,7 +34,7 @@ BY_CLASS = {
     "execution.memory_mb in onetool.yaml.",
     "EOFError": "A run has no standard input. Put the text into the code: name = '...'",
 }
-# Python's errors have no codes; only their messages tell these apart from others of their class.
+# Python's errors have no codes; only their messages distinguish these from others of their class.
 BY_MESSAGE = {
     "SyntaxError: invalid syntax": NOT_CODE,
     "RuntimeError: can't start new thread": "A run has memory for a few dozen threads. "
@@ -104,7 +104,7 @@ def _find_hint(
     if kind == "AttributeError" and error.get("object") == "dict":
         return f"Use brackets to read a value of a dict: value[{str(error.get('name'))[:MAX_NAME_CHARS]!r}]"
     headline = _headline(error)
-    return next((hint for words, hint in BY_MESSAGE.items() if re.match(words, headline)), None)
+    return next((hint for pattern, hint in BY_MESSAGE.items() if re.match(pattern, headline)), None)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -130,8 +130,10 @@ def _hint_hidden_pack(error: Mapping[str, Any], registry: Registry) -> str | Non
         if kind == "ImportError":  # Python names only the module: use the word in the line that is a tool, or the last
             source = str(error.get("source"))[:MAX_SOURCE_CHARS]
             words = [word for word in IDENTIFIER.findall(source) if len(word) <= MAX_NAME_CHARS]
-            tool = next((word for word in words if word in registry.in_pack(name)), words[-1] if words else "")
-        is_tool = tool in registry.in_pack(name) or (not registry.is_pack(name) and name in registry.problems())
+            tool = next((word for word in words if word in registry.map_python_names(name)), words[-1] if words else "")
+        is_tool = tool in registry.map_python_names(name) or (
+            not registry.is_pack(name) and name in registry.problems()
+        )
         if kind == "ModuleNotFoundError" and registry.is_pack(name):
             return f"Hint: {name} is a pack, not a module; remove the import and call {name}.tool(argument=value)"
         if kind == "ImportError" and is_tool:
@@ -151,9 +153,9 @@ def _hint_unknown_name(name: str, registry: Registry, snippets: Collection[str])
         return f'Hint: {name} is a pack; use ot.pack("{name}").tool(argument=value)'
     tools = sorted(tool.name for tool in registry if tool.enabled)
     near = _find_near(name, [*packs, *registry.aliases], [*tools, *registry.nearest(name)], snippets)
-    start = did_you_mean(near).strip() or UNKNOWN
+    opening = did_you_mean(near).strip() or UNKNOWN
     others = join_names([tool for tool in tools if not tool.startswith("ot.")])
-    return f"{start} Packs: {join_names(packs)}. Tools: {others}. Call ot.help() for more."
+    return f"{opening} Packs: {join_names(packs)}. Tools: {others}. Call ot.help() for more."
 
 
 def _find_near(name: str, packs: list[str], tools: list[str], snippets: Collection[str]) -> list[str]:

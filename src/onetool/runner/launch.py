@@ -1,7 +1,7 @@
-"""Starting cells: through the zygote where there is fork to rely on, one by one elsewhere. Same cell, same protocol.
+"""Launchers of cells: through the zygote if fork is reliable, otherwise one process at a time.
 
-A launcher starts, kills and reports; which cell runs what is decided in `cells`. The children get an empty
-environment and nothing of the server but their own socket.
+A launcher starts, kills and reports; `cells` decides which cell runs what. Children get an empty environment and, of
+the server, only their own socket.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from onetool.util.background_tasks import BackgroundTasks
 from onetool_child.scratch import remove
 from onetool_child.zygote import Options
 
-PACKET = 1 << 16
-READ_SIZE = 1 << 16
-STRAY_OUTPUT_KEPT = 2000
-STRAY_LINES_KEPT = 20
+PACKET_BYTES = 1 << 16
+READ_BYTES = 1 << 16
+MAX_STRAY_CHARS = 2000
+MAX_STRAY_LINES = 20
 REAP_SECONDS = 5
 # The zygote has to answer a ping within 2 s, and within 10 s after its start. Time is counted in ticks, so that a
-# server that was itself suspended does not blame the zygote for it.
+# suspended server does not count its own pause against the zygote.
 TICK_SECONDS = 0.5
 MAX_MISSED_TICKS, MAX_MISSED_TICKS_AT_START = 4, 20
 SCRATCH_NAME = re.compile(r"onetool-(\d{1,9})-")
@@ -52,31 +52,31 @@ class Launcher(Protocol):
 
 
 def launcher_for(platform: str) -> type["ZygoteLauncher | SpawnLauncher"]:
-    """Only Linux has a fork that is safe to build on and the layers that make it worth having."""
+    """Return the launcher for a platform. Only Linux has a reliable fork and the isolation layers."""
     return ZygoteLauncher if platform == "linux" else SpawnLauncher
 
 
 def _command(module: str, arguments: Sequence[str]) -> list[str]:
-    """Python without site-packages, environment or current folder; ours is on its path only while it is loaded."""
+    """Return a command that runs a module of `onetool_child` in an isolated interpreter."""
     home = str(Path(onetool_child.__file__).parent.parent)
     code = f"import sys; sys.path.insert(0, {home!r}); import onetool_child.{module} as start, onetool_child.zygote; "
     return [sys.executable, "-I", "-S", "-c", f"{code}sys.path.pop(0); start.main(sys.argv[1:])", *arguments]
 
 
-class _Base:
+class _BaseLauncher:
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         self._options, self._on_gone, self._on_stray = options, on_gone, on_stray
-        self._folder: str | None = None
+        self._root: str | None = None
         self._cleaning = BackgroundTasks()
 
     def scratch(self, ident: int) -> str:
-        return os.path.join(self._scratch_root(), str(ident))  # noqa: PTH118 - it is handed to the child as text
+        return os.path.join(self._scratch_root(), str(ident))  # noqa: PTH118 - passed to the child as a string
 
     def _scratch_root(self) -> str:
-        if self._folder is None:
+        if self._root is None:
             _sweep(tempfile.gettempdir())
-            self._folder = tempfile.mkdtemp(prefix=f"onetool-{os.getpid()}-")
-        return self._folder
+            self._root = tempfile.mkdtemp(prefix=f"onetool-{os.getpid()}-")
+        return self._root
 
     def _child_options(self) -> str:
         return json.dumps(Options(scratch=self._scratch_root(), **self._options)._asdict())
@@ -85,46 +85,46 @@ class _Base:
         self._cleaning.start(anyio.to_thread.run_sync(remove, self.scratch(ident)))
 
     async def _remove_scratch(self) -> None:
-        """Remove it, and keep its name: what still asks for a path in it must not create another."""
-        if self._folder is not None:
-            await anyio.to_thread.run_sync(remove, self._folder)
+        """Remove the scratch directory but keep its name, so that later lookups do not create another one."""
+        if self._root is not None:
+            await anyio.to_thread.run_sync(remove, self._root)
 
 
-def _sweep(folder: str) -> None:
-    """Take away what servers left that were killed together with everything that would have cleaned up after them."""
-    for entry in os.scandir(folder):
+def _sweep(directory: str) -> None:
+    """Remove the scratch directories of servers that were killed together with their cleanup processes."""
+    for entry in os.scandir(directory):
         owner = SCRATCH_NAME.match(entry.name)
-        with contextlib.suppress(FileNotFoundError):  # another server was faster
+        with contextlib.suppress(FileNotFoundError):  # another server removed it
             if owner and entry.stat(follow_symlinks=False).st_uid == os.getuid() and not _is_alive(int(owner[1])):
                 remove(entry.path)
 
 
-def _is_alive(process: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(pid, 0)
     except OSError as error:
         return not isinstance(error, ProcessLookupError)
     return True
 
 
 class _Heartbeat:
-    """Ping a process after something was asked of it, and report when it stays silent. Cost: two timers a second."""
+    """A watchdog that pings a process after a request and reports when it stays silent. Costs two timers per second."""
 
     def __init__(self, ping: Callable[[], None], on_silence: Callable[[], None]) -> None:
         self._ping, self._on_silence = ping, on_silence
         self._missed = 0
         self._allowed = MAX_MISSED_TICKS_AT_START
-        self._is_owed = False
+        self._is_waiting = False
         self._timer: asyncio.TimerHandle | None = None
 
     def expect(self) -> None:
-        """Start waiting for a sign of life."""
-        self._is_owed = True
+        """Start waiting for a response."""
+        self._is_waiting = True
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
 
-    def hear(self) -> None:
-        self._is_owed, self._missed, self._allowed = False, 0, MAX_MISSED_TICKS
+    def record_response(self) -> None:
+        self._is_waiting, self._missed, self._allowed = False, 0, MAX_MISSED_TICKS
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -132,7 +132,7 @@ class _Heartbeat:
 
     def _tick(self) -> None:
         self._timer = None
-        if not self._is_owed:
+        if not self._is_waiting:
             return
         if self._missed == self._allowed:
             self._on_silence()
@@ -143,7 +143,7 @@ class _Heartbeat:
         self.expect()
 
 
-class ZygoteLauncher(_Base):
+class ZygoteLauncher(_BaseLauncher):
     kind = "forked"
 
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
@@ -152,21 +152,21 @@ class ZygoteLauncher(_Base):
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._alive: set[int] = set()
-        self._strays: set[_Stray] = set()
+        self._strays: set[_StrayOutput] = set()
         self._heartbeat = _Heartbeat(self._ping, self._replace)
         self._pong: asyncio.Future[bool] | None = None
 
     async def start(self, ident: int, channel: Channel) -> None:
-        control = self._control or await self._started()
+        control = self._control or await self._ensure_started()
         ours, theirs = socket.socketpair()
-        stray, stray_end = os.pipe()
+        stray_output, stray_end = os.pipe()
         try:
-            socket.send_fds(control, [_packet("fork", ident=ident)], [theirs.fileno(), stray_end])
+            socket.send_fds(control, [_encode_packet("fork", ident=ident)], [theirs.fileno(), stray_end])
         except OSError as error:
             if isinstance(error, ConnectionError) and control is self._control:
-                self._hang_up()
+                self._disconnect()
             ours.close()
-            os.close(stray)
+            os.close(stray_output)
             raise
         finally:
             theirs.close()
@@ -174,17 +174,17 @@ class ZygoteLauncher(_Base):
         self._alive.add(ident)
         self._heartbeat.expect()
         _SocketTransport(ours, channel)
-        _Stray(stray, self._on_stray, self._strays)
+        _StrayOutput(stray_output, self._on_stray, self._strays)
 
     def kill(self, ident: int) -> None:
         if ident in self._alive:
-            self._send(_packet("kill", ident=ident))
+            self._send(_encode_packet("kill", ident=ident))
             self._heartbeat.expect()
 
     async def check(self) -> bool:
         """Ping the zygote. Return whether it answers; one that does not is replaced."""
         if self._control is None:
-            await self._started()
+            await self._ensure_started()
         if self._pong is None:
             self._pong = asyncio.get_running_loop().create_future()
             self._ping()
@@ -192,7 +192,7 @@ class ZygoteLauncher(_Base):
         return await asyncio.shield(self._pong)
 
     def _ping(self) -> None:
-        self._send(_packet("ping"))
+        self._send(_encode_packet("ping"))
 
     def _send(self, packet: bytes) -> None:
         if self._control is not None:
@@ -203,20 +203,20 @@ class ZygoteLauncher(_Base):
         """Kill a zygote that does not answer, before its socket closes; the next cell starts another."""
         if self._process is not None:
             self._process.kill()
-        self._hang_up()
+        self._disconnect()
 
     async def close(self) -> None:
-        """The zygote ends when its socket closes, and takes its cells and the scratch folder with it."""
+        """Stop the zygote by closing its socket, and remove the scratch directory. The zygote ends its cells."""
         if self._starting is not None:
             await asyncio.wait([self._starting])
-        self._hang_up()
+        self._disconnect()
         await self._cleaning.wait()
         for stray in list(self._strays):
             stray.close()
         await self._remove_scratch()
 
-    async def _started(self) -> socket.socket:
-        """Whoever waits for it may give up: the start goes on, for the others who wait, and so that `close` ends it."""
+    async def _ensure_started(self) -> socket.socket:
+        """Start the zygote if needed. Cancelling a caller does not cancel the start, which others may wait for."""
         if self._starting is None or self._starting.done():
             self._starting = asyncio.ensure_future(self._start_zygote())
             self._starting.add_done_callback(lambda start: start.cancelled() or start.exception())
@@ -224,26 +224,26 @@ class ZygoteLauncher(_Base):
 
     async def _start_zygote(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        stray, stray_end = os.pipe()
+        stray_output, stray_end = os.pipe()
         try:
             self._process = await anyio.to_thread.run_sync(self._spawn, theirs, stray_end)
         except BaseException:
             ours.close()
-            os.close(stray)
+            os.close(stray_output)
             raise
         finally:
             theirs.close()
             os.close(stray_end)
         ours.setblocking(False)
-        _Stray(stray, self._on_stray, self._strays)
-        asyncio.get_running_loop().add_reader(ours.fileno(), self._packets)
+        _StrayOutput(stray_output, self._on_stray, self._strays)
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._read_packets)
         self._control = ours
         self._heartbeat = _Heartbeat(self._ping, self._replace)
         return ours
 
     def _spawn(self, control: socket.socket, stray: int) -> subprocess.Popen[bytes]:
         command = _command("zygote", [str(control.fileno()), self._child_options()])
-        return subprocess.Popen(  # noqa: S603 - our own interpreter and our own module
+        return subprocess.Popen(  # noqa: S603 - this interpreter and a module of this package
             command,
             stdin=subprocess.DEVNULL,
             stdout=stray,
@@ -253,30 +253,30 @@ class ZygoteLauncher(_Base):
             cwd="/",
         )
 
-    def _packets(self) -> None:
-        """All that have come: why a cell never came to be is to be known before its end is noticed."""
+    def _read_packets(self) -> None:
+        """Read all packets, so that the reason of a failed start is known before the end of the cell is handled."""
         while self._control is not None:
             try:
-                packet = self._control.recv(PACKET)
+                packet = self._control.recv(PACKET_BYTES)
             except BlockingIOError:
                 return
             except OSError:
                 packet = b""
             if not packet:  # the zygote is gone
-                self._hang_up()
+                self._disconnect()
                 return
-            self._heartbeat.hear()
+            self._heartbeat.record_response()
             message = json.loads(packet)
-            self._gone(**message["params"]) if message["method"] == "gone" else self._answer_check(True)
+            self._handle_gone(**message["params"]) if message["method"] == "gone" else self._answer_check(True)
 
-    def _gone(self, ident: int, status: int | None, littered: bool, reason: str = "") -> None:
+    def _handle_gone(self, ident: int, status: int | None, littered: bool, reason: str = "") -> None:
         self._alive.discard(ident)
         if littered:
             self._clean(ident)
         self._on_gone(ident, status, reason)
 
-    def _hang_up(self) -> None:
-        """The zygote is gone or is to go: all its cells with it."""
+    def _disconnect(self) -> None:
+        """Close the connection to the zygote, and report all of its cells as gone."""
         if self._control is None:
             return
         asyncio.get_running_loop().remove_reader(self._control.fileno())
@@ -285,16 +285,16 @@ class ZygoteLauncher(_Base):
         self._heartbeat.stop()
         self._answer_check(False)
         process, self._process = self._process, None
-        lost, self._alive = self._alive, set()
+        lost_cells, self._alive = self._alive, set()
 
         def clean_up(process: subprocess.Popen[bytes]) -> None:
             _reap(process)
-            for ident in lost:
+            for ident in lost_cells:
                 remove(self.scratch(ident))
 
         if process is not None:
             self._cleaning.start(anyio.to_thread.run_sync(clean_up, process))
-        for ident in lost:
+        for ident in lost_cells:
             self._on_gone(ident, None, "")
 
     def _answer_check(self, is_alive: bool) -> None:
@@ -303,12 +303,12 @@ class ZygoteLauncher(_Base):
             pong.set_result(is_alive)
 
 
-def _packet(method: str, **params: int) -> bytes:
+def _encode_packet(method: str, **params: int) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
 
 
 class _SocketTransport(asyncio.WriteTransport):
-    """A connected socket under a channel. asyncio's own takes three turns of the loop to set up; cells come fast."""
+    """A transport over a connected socket. asyncio's own takes three loop iterations to set up."""
 
     def __init__(self, connected: socket.socket, channel: Channel) -> None:
         super().__init__()
@@ -343,12 +343,12 @@ class _SocketTransport(asyncio.WriteTransport):
             self._socket.close()
 
     def _send(self) -> None:
-        """Send what goes; the rest when there is room again."""
+        """Send as much as possible now, and the rest when the socket is writable."""
         try:
             del self._unsent[: self._socket.send(self._unsent)]
         except BlockingIOError:
             pass
-        except OSError:  # it reads no more; what it sent before can still be read, and then its end
+        except OSError:  # the peer stopped reading; what it sent before can still be read
             self._channel.is_unread = True
             self._unsent.clear()
         if self._unsent:
@@ -358,7 +358,7 @@ class _SocketTransport(asyncio.WriteTransport):
 
     def _read(self) -> None:
         try:
-            data = self._socket.recv(READ_SIZE)
+            data = self._socket.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
@@ -383,12 +383,12 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
             process.wait(timeout=REAP_SECONDS)
 
 
-class _Stray:
-    """What a child writes to descriptors 1 and 2: for the log, a little of it; the rest is read and forgotten."""
+class _StrayOutput:
+    """The output of a child on descriptors 1 and 2. The first part goes to the log; the rest is discarded."""
 
-    def __init__(self, pipe: int, on_stray: OnStray, known: "set[_Stray]") -> None:
+    def __init__(self, pipe: int, on_stray: OnStray, known: "set[_StrayOutput]") -> None:
         self._pipe, self._on_stray, self._known = pipe, on_stray, known
-        self._left = STRAY_LINES_KEPT
+        self._lines_left = MAX_STRAY_LINES
         known.add(self)
         os.set_blocking(pipe, False)
         self._loop = asyncio.get_running_loop()
@@ -400,21 +400,21 @@ class _Stray:
         os.close(self._pipe)
 
     def _read(self) -> None:
-        data = os.read(self._pipe, READ_SIZE)
+        data = os.read(self._pipe, READ_BYTES)
         if not data:
             self.close()
-        elif self._left:
-            self._left -= 1
-            self._on_stray(data[:STRAY_OUTPUT_KEPT].decode(errors="replace"))
+        elif self._lines_left:
+            self._lines_left -= 1
+            self._on_stray(data[:MAX_STRAY_CHARS].decode(errors="replace"))
 
 
-class SpawnLauncher(_Base):
+class SpawnLauncher(_BaseLauncher):
     kind = "spawned"
 
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
         self._starting: dict[int, asyncio.Task[None]] = {}
-        self._unwanted: set[int] = set()  # killed before they had started
+        self._killed_early: set[int] = set()  # killed before they started
         self._children: dict[int, Process] = {}
         self._all_gone: asyncio.Event | None = None
 
@@ -429,31 +429,31 @@ class SpawnLauncher(_Base):
     async def _start(self, ident: int, channel: Channel) -> None:
         await anyio.to_thread.run_sync(os.mkdir, self.scratch(ident), 0o700)
         command = _command("cell", [self._child_options(), self.scratch(ident)])
-        # Windows cannot start a process without knowing where it is itself.
+        # Windows cannot start a process without SYSTEMROOT.
         child = await Process.start(
             command,
             channel,
-            lambda text: self._on_stray(text[:STRAY_OUTPUT_KEPT]),
+            lambda text: self._on_stray(text[:MAX_STRAY_CHARS]),
             env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},
         )
         self._children[ident] = child
-        child.ended.add_done_callback(lambda ended: self._exited(ident, ended.result()))
-        if ident in self._unwanted:
+        child.ended.add_done_callback(lambda ended: self._handle_exit(ident, ended.result()))
+        if ident in self._killed_early:
             child.kill()
 
     def kill(self, ident: int) -> None:
         if ident in self._children:
             self._children[ident].kill()
         elif ident in self._starting:
-            self._unwanted.add(ident)
+            self._killed_early.add(ident)
 
     async def check(self) -> bool:
-        """Return True: no other process stands between the server and its cells."""
+        """Return True: there is no zygote that could fail."""
         return True
 
-    def _exited(self, ident: int, status: int | None) -> None:
+    def _handle_exit(self, ident: int, status: int | None) -> None:
         del self._children[ident]
-        self._unwanted.discard(ident)
+        self._killed_early.discard(ident)
         self._clean(ident)
         self._on_gone(ident, status, "")
         if not self._children and self._all_gone is not None:

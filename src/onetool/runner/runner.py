@@ -123,7 +123,7 @@ class Runner:
         if servers := set(names).intersection(map(python_name, self.settings.servers)):
             journal.note(f"listing the tools of {', '.join(sorted(servers))}")
         await self.bus.registry.refresh(names)
-        known = known_names(names, used, self.bus.registry, self._projects)
+        known = bind_names(names, used, self.bus.registry, self._projects)
         for name in set(names).intersection(self.bus.registry.problems()):
             known["packs"].setdefault(name, [])  # calling one of its tools raises the problem
         return known
@@ -152,10 +152,10 @@ def find_names(code: str, registry: Registry, projects: Mapping[str, str]) -> di
     other name; the cell requests names that are unknown here.
     """
     words = set(IDENTIFIER.findall(code if code.isascii() else unicodedata.normalize("NFKC", code)))
-    return known_names(words, words, registry, projects)
+    return bind_names(words, words, registry, projects)
 
 
-def known_names(
+def bind_names(
     names: Collection[str], used: Collection[str], registry: Registry, projects: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the meaning of these names in code. Reserved names, such as Python's builtins, are never bound."""
@@ -226,15 +226,15 @@ class _Host:
         tool = self._bus.registry.peek(name) if kwargs else None
         if tool is not None and tool.continues(kwargs):
             return await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
-        place, started = len(calls), time.perf_counter()
+        index, started = len(calls), time.perf_counter()
         calls.append((name, "under way"))
         self._journal.sources.add(name)
-        self._journal.emit("call", {"state": "began", "number": place, "name": name})
+        self._journal.emit("call", {"state": "began", "number": index, "name": name})
         result = await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
         error = None if result.error is None else error_type(result.error)
-        calls[place] = (name, error or "ok")
+        calls[index] = (name, error or "ok")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
-        ended = {"state": "ended", "number": place, "name": name, "durationMs": milliseconds, "error": error}
+        ended = {"state": "ended", "number": index, "name": name, "durationMs": milliseconds, "error": error}
         self._journal.emit("call", ended)
         return result
 
@@ -242,24 +242,24 @@ class _Host:
         try:
             match method:
                 case "names":
-                    return Result(ok=True, value=await self._names(params["names"], params["used"]))
+                    return Result(ok=True, value=await self._resolve_names(params["names"], params["used"]))
                 case "pack":
-                    return Result(ok=True, value=await self._pack(str(params["name"])))
+                    return Result(ok=True, value=await self._resolve_pack(str(params["name"])))
                 case "find":
                     return Result(ok=True, value=(await self._bus.resolve(str(params["name"]))).name)
-            in_pack = await anyio.to_thread.run_sync(self._bus.registry.in_pack, str(params["pack"]))
-            return Result(ok=True, value=sorted(in_pack))
+            names = await anyio.to_thread.run_sync(self._bus.registry.map_python_names, str(params["pack"]))
+            return Result(ok=True, value=sorted(names))
         except ToolError as error:
             return Result(ok=False, error=error)
 
-    async def _names(self, names: list[Any], used: list[Any]) -> dict[str, Any]:
+    async def _resolve_names(self, names: list[Any], used: list[Any]) -> dict[str, Any]:
         wanted, others = (
-            [each for each in map(str, some[:MAX_NAMES]) if len(each) <= MAX_NAME_LENGTH and each.isidentifier()]
-            for some in (names, used)
+            [each for each in map(str, group[:MAX_NAMES]) if len(each) <= MAX_NAME_LENGTH and each.isidentifier()]
+            for group in (names, used)
         )
         return await self._runner.resolve_names(wanted, others, self._journal)
 
-    async def _pack(self, name: str) -> str:
+    async def _resolve_pack(self, name: str) -> str:
         """Return the Python name of a pack; raise an error if it does not exist."""
         pack, registry = python_name(name), self._bus.registry
         if not registry.is_pack(pack):

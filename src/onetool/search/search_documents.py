@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from onetool._tool import Tool
 from onetool.config.model import Settings
-from onetool.registry import Entry, Registry, python_name
+from onetool.registry import Registry, RegistryEntry, python_name
 from onetool.search import Search, SearchDocument, SearchHit
 from onetool.util.gc_pauses import no_gc_pauses
 
@@ -92,8 +92,8 @@ class CatalogSearch:
                     index.update(documents(self._registry, packs.values(), settings))
                 self._indexed = state
         hits = index.search(query, limit, shelves=stored.shelves())
-        is_off = self._registry.is_off
-        return [hit for hit in hits if hit.kind != "tool" or not is_off(Entry(hit.name, "", enabled=True))]
+        is_disabled = self._registry.is_disabled
+        return [hit for hit in hits if hit.kind != "tool" or not is_disabled(RegistryEntry(hit.name, "", enabled=True))]
 
 
 def documents(registry: Registry, stored: Iterable[StoredPackInfo], settings: Settings) -> Iterator[SearchDocument]:

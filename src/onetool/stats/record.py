@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from onetool.errors import ToolError
 from onetool.stats import rollup
 from onetool.stats.rollup import DAY
-from onetool.util.background import Background, alone, put_aside
+from onetool.util.background import Background, exclusive, put_aside
 from onetool.util.storage_errors import is_full_disk
-from onetool.util.versioning import refuse_newer
+from onetool.util.versioning import reject_newer
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -212,7 +212,7 @@ class Recorder:
         return True
 
     def _write(self, records: list[Record]) -> None:
-        with alone(self._file):
+        with exclusive(self._file):
             try:
                 self._insert(records)
             except Damaged as error:
@@ -314,7 +314,7 @@ def reading(file: Path) -> "Iterator[Connection]":
 def read_version(database: "Connection", file: Path) -> int:
     """Return the version of the tables, 0 if there are none. Without a version number, it follows from the tables."""
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
-    refuse_newer(version, VERSION, file)
+    reject_newer(version, VERSION, file)
     known = "SELECT count(*) FROM sqlite_master WHERE name IN ('calls', 'rollups', 'runs_id')"
     return version or int(database.execute(known).fetchone()[0])
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onetool.util import atomic
-from onetool.util.background import Background, alone, put_aside
-from onetool.util.versioning import Newer, refuse_newer
+from onetool.util.background import Background, exclusive, put_aside
+from onetool.util.versioning import NewerVersion, reject_newer
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -311,7 +311,7 @@ class Shapes:
         if self._known is None:
             try:
                 self._known = self._read()
-            except (OSError, Newer, _Damaged):  # reported and handled at the next write
+            except (OSError, NewerVersion, _Damaged):  # reported and handled at the next write
                 self._known = {}
         while self._learned:
             name, shape = self._learned.popleft()
@@ -331,9 +331,9 @@ class Shapes:
         if not changed:
             return True
         try:
-            with alone(self._file):
+            with exclusive(self._file):
                 self._write(changed)
-        except (OSError, Newer, _Damaged) as error:
+        except (OSError, NewerVersion, _Damaged) as error:
             self.problem = f"cannot write result shapes to {self._file}: {error}"
             with self._lock:
                 self._changed |= changed.keys()
@@ -356,7 +356,7 @@ class Shapes:
     def _read(self) -> dict[str, Shape]:
         try:
             data = json.loads(self._file.read_bytes())
-            refuse_newer(data.get("version"), VERSION, "it")
+            reject_newer(data.get("version"), VERSION, "it")
             return {str(name): from_json(shape) for name, shape in data["shapes"].items()}
         except FileNotFoundError:
             return {}

@@ -24,11 +24,11 @@ __all__ = ["grep"]
 
 pack = ""  # the tool is called `grep`, without a pack
 
-MAX_PATTERN_BYTES = 65_536  # bytes; the kernel takes arguments of up to 128 KiB
-MAX_CONTENT_BYTES = 2_000  # bytes of a line that are shown
-MAX_RECORD_BYTES = 16_384  # with the name of the file before it
+MAX_PATTERN_BYTES = 65_536  # the kernel takes arguments of up to 128 KiB
+MAX_CONTENT_BYTES = 2_000  # of a line in the results
+MAX_RECORD_BYTES = 16_384  # including the file name
 MAX_TOTAL_BYTES = 32 << 20
-MAX_MEMORY_BYTES = 1 << 30  # a file without line breaks is read whole
+MAX_MEMORY_BYTES = 1 << 30  # ripgrep reads a file without line breaks completely
 MAX_RESULTS, MAX_TIMEOUT_MS = 1_000_000_000, 86_400_000
 FAILED = 2
 OPTIONS = (
@@ -79,7 +79,7 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
     flags += [f"--glob={denied}" for denied in search.denied]
     program = programs.Program(
         [search.program, *OPTIONS, *flags, "-e", pattern, "--", str(search.root)],
-        search.folder,
+        search.directory,
         env={},
         seconds=min(timeout_ms, MAX_TIMEOUT_MS) / 1000,
         readable=search.readable,
@@ -120,7 +120,7 @@ def _check(pattern: str, glob: str | None, max_results: int, timeout_ms: int) ->
 class _Search(NamedTuple):
     program: str
     root: Path
-    folder: Path
+    directory: Path
     denied: list[str]
     readable: list[str]
 
@@ -129,12 +129,12 @@ def _prepare_search(files: Files, path: str) -> _Search:
     root = files.resolve_search_root(path)
     if not (root.is_dir() or root.is_file()):
         raise ToolError(f"cannot search {path}: not a file or directory")
-    folder = root if root.is_dir() else root.parent
-    program, needs = find_ripgrep()
+    directory = root if root.is_dir() else root.parent
+    program, libraries = find_ripgrep()
     # Parent directories may have ignore files too. `.git` itself only marks the root of a repository.
-    above = (parent / name for parent in folder.parents for name in IGNORE_FILES)
-    readable = [str(root), program, *needs, *(str(file) for file in above if file.is_file())]
-    return _Search(program, root, folder, files.list_denied_globs(folder), readable)
+    above = (parent / name for parent in directory.parents for name in IGNORE_FILES)
+    readable = [str(root), program, *libraries, *(str(file) for file in above if file.is_file())]
+    return _Search(program, root, directory, files.list_denied_globs(directory), readable)
 
 
 def find_ripgrep() -> tuple[str, tuple[str, ...]]:
@@ -224,12 +224,12 @@ def _build_results(matches: list[_Match], context: ToolContext) -> list[dict[str
     """Return the matches by file and line. Each file is checked again, because it may have been replaced since."""
     files, working_directory = Files(context), context.working_dir.resolve()
     names = {match.file: Path(os.fsdecode(match.file)) for match in matches}
-    shown = {
+    paths = {
         name: str(path.relative_to(working_directory) if path.is_relative_to(working_directory) else path)
         for name, path in names.items()
         if _is_admitted(files, path)
     }
-    return [_build_result(match, shown[match.file]) for match in sorted(matches) if match.file in shown]
+    return [_build_result(match, paths[match.file]) for match in sorted(matches) if match.file in paths]
 
 
 def _is_admitted(files: Files, path: Path) -> bool:
@@ -242,5 +242,5 @@ def _is_admitted(files: Files, path: Path) -> bool:
 def _build_result(match: _Match, file: str) -> dict[str, Any]:
     content = match.content[:MAX_CONTENT_BYTES].decode("utf-8", "replace").removesuffix("\r")
     result = {"file": file, "line": match.line, "line_number": match.line, "content": content}
-    is_cut = len(match.content) > MAX_CONTENT_BYTES
-    return {**result, "cut": True, "column": match.column} if is_cut else result
+    is_truncated = len(match.content) > MAX_CONTENT_BYTES
+    return {**result, "cut": True, "column": match.column} if is_truncated else result

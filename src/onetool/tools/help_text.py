@@ -29,7 +29,9 @@ DOC_SLUGS = {
     "llm": "transform",
     "web": "web-fetch",
 }
-SHIPPED = {path.stem.removesuffix("_tools") for path in Path(__file__).parent.glob("*_tools.py")} | DOC_SLUGS.keys()
+BUILT_IN_PACKS = {
+    path.stem.removesuffix("_tools") for path in Path(__file__).parent.glob("*_tools.py")
+} | DOC_SLUGS.keys()
 GROUPS = {"tool": "Tools", "pack": "Packs", "snippet": "Snippets", "alias": "Aliases"}
 MAX_DETAILED_HITS = 5
 MAX_LINE_CHARS = 300
@@ -72,7 +74,7 @@ def render_name(query: str, system: System, full: bool) -> str | None:
     if query in IN_CODE:
         function = IN_CODE[query]
         return f"# {query}\n\n{function.description}\n\nSignature: {function.signature}\n\nExample:\n{function.example}"
-    if (entry := registry.known(query) or registry.known(python_name(query))) is not None:
+    if (entry := registry.find_exact(query) or registry.find_exact(python_name(query))) is not None:
         return render_tool(entry, system, full=full)
     if registry.is_pack(python_name(query)):
         return render_pack(python_name(query), system, with_url=True, full=full)
@@ -85,7 +87,7 @@ def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
     texts = {
         name: " ".join(str(part.get("description") or "").split()) for name, part in entry.input.properties.items()
     }
-    described = "\n".join(
+    argument_lines = "\n".join(
         f"- {name} ({type_name(entry.input.properties[name])}){text and f' - {text}'}" for name, text in texts.items()
     )
     observed = system.stores.shapes.text(entry.name)
@@ -96,7 +98,7 @@ def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
         entry.description,
         f"Signature: {signature(entry)}",
         _call_note(entry.name),
-        f"Arguments:\n{described}" if described else "",
+        f"Arguments:\n{argument_lines}" if argument_lines else "",
         f"Returns: {entry.returns}" if entry.returns else "",
         f"Observed return value: {observed}" if observed else "",
         f"Needs permission: {needs}" if needs else "",
@@ -131,7 +133,7 @@ def enabled_tools(pack: str, registry: Registry) -> list[Tool]:
 
 
 def pack_facts(pack: str, registry: Registry) -> dict[str, Any]:
-    kinds = [source.kind for source in registry.sources_of(pack)]
+    kinds = [source.kind for source in registry.find_sources(pack)]
     return {"name": pack, "source": kinds[0] if kinds else "local", "tool_count": registry.count(pack, enabled=True)}
 
 
@@ -168,7 +170,7 @@ def describe_hit(hit: SearchHit, system: System) -> str | None:
     registry: Registry = system.registry
     match hit.kind:
         case "tool":
-            found = IN_CODE.get(hit.name) or registry.known(hit.name)
+            found = IN_CODE.get(hit.name) or registry.find_exact(hit.name)
             return None if found is None else _join_lines(found.description.strip().partition("\n")[0])
         case "pack":
             names = [
@@ -220,12 +222,12 @@ def _display_name(hit: SearchHit) -> str:
 
 
 def _render_no_hits(query: str, system: System) -> str:
-    shown_query = query if len(query) <= MAX_QUERY_CHARS else f"{query[:MAX_QUERY_CHARS]}…"
+    quoted_query = query if len(query) <= MAX_QUERY_CHARS else f"{query[:MAX_QUERY_CHARS]}…"
     available = [f"Packs: {join_names(system.registry.packs())}."]
     if system.settings.snippets:
         available.append(f"Snippets: {join_names([f'${name}' for name in system.settings.snippets])}.")
     return (
-        f"Nothing matches {shown_query!r}. Call ot.tools() or ot.packs() to list all, or use other keywords: "
+        f"Nothing matches {quoted_query!r}. Call ot.tools() or ot.packs() to list all, or use other keywords: "
         f'ot.search(query="..."). {" ".join(available)}'
     )
 
@@ -244,14 +246,14 @@ def _render_alias(alias: str, system: System, *, full: bool) -> str | None:
 
 def _call_note(name: str) -> str:
     """Return how to call a tool whose name is not a valid or free Python name; empty otherwise."""
-    written = python_name(name)
-    pack, _, short = written.rpartition(".")
-    if is_reserved(pack or written) and pack != OWN_PACK and not iskeyword(short):
+    python = python_name(name)
+    pack, _, short = python.rpartition(".")
+    if is_reserved(pack or python) and pack != OWN_PACK and not iskeyword(short):
         hidden = f'ot.pack("{pack}").{short}(...)' if pack else f'ot.call("{name}", ...)'
-        return f"Call it as {hidden}: {pack or written} means something else in Python."
-    if any(map(iskeyword, written.split("."))):
+        return f"Call it as {hidden}: {pack or python} means something else in Python."
+    if any(map(iskeyword, python.split("."))):
         return f'Call it as ot.call("{name}", ...): its name is not a valid Python name.'
-    return "" if written == name else f'Call it as {written}(...), or ot.call("{name}", ...).'
+    return "" if python == name else f'Call it as {python}(...), or ot.call("{name}", ...).'
 
 
 def _instructions(pack: str, system: System) -> str:
@@ -263,7 +265,7 @@ def _instructions(pack: str, system: System) -> str:
 def _render_origin(entries: Iterable[Tool], system: System) -> str:
     """Return the documentation URL of built-in packs and the file of others."""
     local = [entry for entry in entries if entry.source == "local" and not entry.file]
-    built_in = {entry.pack for entry in local if entry.pack in SHIPPED}
+    built_in = {entry.pack for entry in local if entry.pack in BUILT_IN_PACKS}
     base = str(system.settings.docs_url).rstrip("/")
     lines = [f"Documentation: {base}/{DOC_SLUGS.get(pack, pack)}/" for pack in sorted(built_in)]
     files = {file for entry in entries if entry.pack not in built_in and (file := _find_file(entry))}

@@ -15,14 +15,14 @@ from onetool._tool import tool
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError
 from onetool.net import HostRules, Net, Request, Response
-from onetool.system import system_of
+from onetool.system import get_system
 
 __all__ = ["get", "post"]
 
 MAX_RESPONSE_BYTES: Final = 10_485_760  # without settings
 ALL_HOSTS: Final = HostRules(("*",), allow_private_addresses=True)
 FORM: Final = "application/x-www-form-urlencoded"
-TEXTS: Final = ("text/", "application/json", "application/xml", "application/javascript", FORM)
+TEXT_TYPES: Final = ("text/", "application/json", "application/xml", "application/javascript", FORM)
 TEXT_ENDINGS: Final = ("+json", "+xml", "+yaml")
 COMMON_HEADERS: Final = frozenset(
     {"accept", "accept-charset", "accept-encoding", "accept-language", "cache-control", "content-type", "user-agent"}
@@ -73,10 +73,10 @@ async def post(  # noqa: PLR0917 - the order of arguments is specified
     Example:
         http.post("https://api.example.com/items", body={"name": "lamp"}, headers={"Authorization": "Bearer …"})
     """
-    given = headers or {}
-    kind = next((value for name, value in given.items() if name.lower() == "content-type"), None)
-    sent = given if kind is not None else {**given, "Content-Type": content_type}
-    request = _build_request("POST", url, sent, _encode_body(body, kind or content_type))
+    headers = headers or {}
+    kind = next((value for name, value in headers.items() if name.lower() == "content-type"), None)
+    headers = headers if kind is not None else {**headers, "Content-Type": content_type}
+    request = _build_request("POST", url, headers, _encode_body(body, kind or content_type))
     return await _send("http.post", request, context, timeout_ms)
 
 
@@ -119,7 +119,7 @@ async def _open_client(name: str, context: ToolContext) -> AsyncIterator[tuple[N
     """Yield the HTTP client, narrowed to the hosts of the agent; a bus without a system allows only those."""
     if context.system is not None:
         rules = _host_rules(name, context, ALL_HOSTS)
-        system = system_of(context)
+        system = get_system(context)
         yield system.net, system.settings.http.max_response_bytes, rules
         return
     net = Net(_host_rules(name, context, HostRules()))
@@ -132,8 +132,8 @@ async def _open_client(name: str, context: ToolContext) -> AsyncIterator[tuple[N
 def _host_rules(name: str, context: ToolContext, default: HostRules) -> HostRules:
     """Return the host rules from `tool_config` of the agent."""
     config = context.agent_config.get(name) or {}
-    given = config.get("allowed_hosts", default.allowed_hosts) or ()
-    hosts = given if isinstance(given, list | tuple) else (given,)
+    configured = config.get("allowed_hosts", default.allowed_hosts) or ()
+    hosts = configured if isinstance(configured, list | tuple) else (configured,)
     is_private_allowed = config.get("allow_private_addresses", default.allow_private_addresses) is True
     setting = f"agents: {{{context.agent_id}: {{tool_config: {{{name}: {{allowed_hosts: [HOSTS]}}}}}}}}"
     return HostRules(tuple(map(str, hosts)), is_private_allowed, setting)
@@ -171,7 +171,7 @@ def _encode_field(name: str, value: Any) -> str:
 def _is_text(response: Response) -> bool:
     """Return whether the body is text: its content type says so, or it decodes without errors."""
     kind = (response.header("content-type") or "").partition(";")[0].strip().lower()
-    if kind.startswith(TEXTS) or kind.endswith(TEXT_ENDINGS):
+    if kind.startswith(TEXT_TYPES) or kind.endswith(TEXT_ENDINGS):
         return True
     try:
         return "\0" not in response.body.decode(response.charset)

@@ -43,8 +43,8 @@ def memory(unit: Unit = "MiB") -> dict[str, Any]:
     Example:
         machine.memory(unit="GiB")
     """
-    facts = _read_meminfo()
-    return {name: round(facts[key] * 1024 / SIZES[unit], 2) for name, key in MEMORY.items()} | {"unit": unit}
+    values = _read_meminfo()
+    return {name: round(values[key] * 1024 / SIZES[unit], 2) for name, key in MEMORY.items()} | {"unit": unit}
 
 
 @tool(permissions=["read"])
@@ -73,9 +73,9 @@ async def now(utc: bool = False) -> str:
     Example:
         machine.now(utc=True)
     """
-    moment = time.gmtime() if utc else time.localtime()
-    offset = "+0000" if utc else time.strftime("%z", moment)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", moment) + f"{offset[:3]}:{offset[3:]}"
+    current = time.gmtime() if utc else time.localtime()
+    offset = "+0000" if utc else time.strftime("%z", current)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", current) + f"{offset[:3]}:{offset[3:]}"
 
 
 MEMORY = {"total": "MemTotal", "available": "MemAvailable"}

@@ -17,7 +17,7 @@ from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
 from onetool.registry import Registry, python_name
 from onetool.search import SearchHit
 from onetool.signature import arguments, signature
-from onetool.system import System, system_of
+from onetool.system import System, get_system
 from onetool.tools import help_text
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.text import quote
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 Info = Literal["list", "min", "full"]
-MAX_TEXT_CHARS = 10_000  # characters of a query, a name or a pattern
+MAX_TEXT_CHARS = 10_000  # of a query, a name or a pattern
 MAX_HITS = 1000  # if the agent may not see all hits
 
 
@@ -71,7 +71,7 @@ async def health(context: ToolContext) -> dict[str, Any]:
     Example:
         ot.health()
     """
-    found = dict(await system_of(context).health())
+    found = dict(await get_system(context).health())
     del found["findings"]  # `problems` has the same in short
     return found
 
@@ -84,7 +84,7 @@ async def reload(context: ToolContext) -> str:
         ot.reload()
     """
     try:
-        return await system_of(context).reload()
+        return await get_system(context).reload()
     except ConfigError as error:
         hint = "nothing was changed; fix this, then call ot.reload() again"
         raise ConfigError(str(error), hint=hint) from None
@@ -97,7 +97,7 @@ async def config(context: ToolContext) -> dict[str, Any]:
     Example:
         ot.config()
     """
-    settings = system_of(context).settings
+    settings = get_system(context).settings
     return {
         "aliases": dict(settings.aliases),
         "snippets": {name: {"description": snippet.description} for name, snippet in settings.snippets.items()},
@@ -118,7 +118,7 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     """
     from onetool.notify import publish
 
-    system, settings = system_of(context), system_of(context).settings.notify
+    system, settings = get_system(context), get_system(context).settings.notify
     if settings.topics:
         system.stores.notify_rate.take(context.agent_id, settings.per_minute)
     notices = system.stores.notices(settings)
@@ -139,15 +139,15 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     Example:
         ot.stats(period="day")
     """
-    system = system_of(context)
+    system = get_system(context)
     if not system.settings.stats.enabled:
         raise ToolError("Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml to collect them.")
     summary = await anyio.to_thread.run_sync(partial(_summarize, context, period, tool))
     if output:
         await anyio.to_thread.run_sync(partial(_write_report, context, summary, output))
-    shown = {key: value for key, value in summary.items() if key != "series"}
+    public = {key: value for key, value in summary.items() if key != "series"}
     problem = system.stores.recorder.problem  # say so if some calls could not be recorded
-    return {**shown, **({"html_report": output} if output else {}), **({"problem": problem} if problem else {})}
+    return {**public, **({"html_report": output} if output else {}), **({"problem": problem} if problem else {})}
 
 
 @tool(permissions=["write"], max_text=MAX_TEXT_CHARS)
@@ -162,7 +162,7 @@ async def scaffold(context: ToolContext, pack: str) -> str:
     """
     from onetool.config.scaffold import write_extension
 
-    folders = system_of(context).folders
+    folders = get_system(context).folders
     file = await anyio.to_thread.run_sync(write_extension, folders.data, pack)
     needs_trust = folders.data != folders.user
     more = " A person must run `onetool trust` in that directory first." if needs_trust else ""
@@ -213,7 +213,7 @@ async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -
     Example:
         ot.aliases()
     """
-    known = system_of(context).settings.aliases
+    known = get_system(context).settings.aliases
     found = {name: target for name, target in sorted(known.items()) if _contains(pattern, name, target)}
     if info == "full":
         return [{"name": name, "target": target} for name, target in found.items()]
@@ -231,14 +231,14 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     Example:
         ot.snippets()
     """
-    system = system_of(context)
+    system = get_system(context)
     known = system.settings.snippets
     found = [name for name in sorted(known) if _contains(pattern, name, known[name].description)]
     if info == "full":
         texts = await anyio.to_thread.run_sync(lambda: [help_text.render_snippet(name, system) for name in found])
-        none = f"no snippet matches {quote(pattern)}; call ot.snippets() to list all"
-        none = none if known else "no snippets are configured; add them under snippets: in onetool.yaml"
-        return "\n\n---\n\n".join(filter(None, texts)) or none
+        message = f"no snippet matches {quote(pattern)}; call ot.snippets() to list all"
+        message = message if known else "no snippets are configured; add them under snippets: in onetool.yaml"
+        return "\n\n---\n\n".join(filter(None, texts)) or message
     return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
 
 
@@ -300,7 +300,7 @@ async def resources(context: ToolContext, server: str, uri: str = "") -> Any:
     Example:
         ot.resources(server="docs", uri="file:///readme.md")
     """
-    upstream = system_of(context).servers.upstream(server)
+    upstream = get_system(context).servers.upstream(server)
     if uri:
         return await upstream.read_resource(uri, context)
     return await upstream.list_resources(context)
@@ -318,7 +318,7 @@ async def prompt(context: ToolContext, server: str, name: str = "", arguments: d
     Example:
         ot.prompt(server="docs", name="summarize", arguments={"topic": "cells"})
     """
-    upstream = system_of(context).servers.upstream(server)
+    upstream = get_system(context).servers.upstream(server)
     if name:
         return await upstream.get_prompt(name, arguments or {}, context)
     return await upstream.list_prompts(context)
@@ -353,7 +353,7 @@ async def result(  # noqa: PLR0917 - callers may pass all of these by position
         ot.result(handle="abc123", search="error", limit=20)
     """
     window = partial(
-        system_of(context).results.window,
+        get_system(context).results.window,
         *(handle, offset, limit, search, fuzzy),
         unit=unit,
         ignore_case=ignore_case,
@@ -376,7 +376,7 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
     Example:
         len(ot.load(handle="abc123"))
     """
-    results = system_of(context).results
+    results = get_system(context).results
     await _mark_untrusted(context, handle)
     if part is None:
         return await anyio.to_thread.run_sync(results.load, handle, context.agent_id, context.token_id)
@@ -385,11 +385,11 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
 
 async def _mark_untrusted(context: ToolContext, handle: str) -> None:
     """Mark the run as untrusted if the stored result came from an untrusted server."""
-    if context.heard is not None:
-        origin = partial(system_of(context).results.origin, handle, context.agent_id, context.token_id)
+    if context.on_foreign_value is not None:
+        origin = partial(get_system(context).results.origin, handle, context.agent_id, context.token_id)
         source, is_untrusted = await anyio.to_thread.run_sync(origin)
         if is_untrusted:
-            context.heard(Foreign(source, {}, is_untrusted))
+            context.on_foreign_value(Foreign(source, {}, is_untrusted))
 
 
 # --- helpers ------------------------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ async def _mark_untrusted(context: ToolContext, handle: str) -> None:
 
 async def _discover(context: ToolContext) -> System:
     """Refresh the tools and return the system, restricted to the tools that the agent may call."""
-    system = system_of(context)
+    system = get_system(context)
     await system.discover()
     if context.tools is None:
         return system
@@ -412,7 +412,7 @@ async def _discover_and_note(context: ToolContext) -> System:
 
 
 def _note_unlisted(context: ToolContext) -> None:
-    if context.notice is not None and (note := system_of(context).registry.note_unlisted(context)):
+    if context.notice is not None and (note := get_system(context).registry.note_unlisted(context)):
         context.notice(note)
 
 
@@ -439,7 +439,7 @@ def _list_tools(system: System, pattern: str, info: Info) -> list[Any]:
         return [each.name for each in found]
     if info == "min":
         return [{"name": each.name, "description": each.summary} for each in found]
-    tools = filter(None, (system.registry.known(each.name) for each in found))
+    tools = filter(None, (system.registry.find_exact(each.name) for each in found))
     return [_describe_tool(each, system.stores.shapes.text(each.name)) for each in tools]
 
 
@@ -467,7 +467,7 @@ def _describe_hits(system: System, hits: list[SearchHit], limit: int) -> list[di
 
 
 def _describe_tool(entry: Tool, observed: str | None) -> dict[str, Any]:
-    facts = {
+    fields = {
         "name": entry.name,
         "signature": signature(entry),
         "description": entry.description,
@@ -478,18 +478,18 @@ def _describe_tool(entry: Tool, observed: str | None) -> dict[str, Any]:
         "example": entry.example,
     }
     always = {"name", "signature", "description", "source"}
-    return {key: value for key, value in facts.items() if value or key in always}
+    return {key: value for key, value in fields.items() if value or key in always}
 
 
 def _summarize(context: ToolContext, period: str, name: str) -> "StatsSummary":
     from onetool.stats.summary import summarize
 
-    system, agent = system_of(context), None if context.is_owner else context.agent_id
+    system, agent = get_system(context), None if context.is_owner else context.agent_id
     system.stores.recorder.flush()  # include the calls of this session
     entry = system.registry.get(name) if name in system.registry.aliases else None
     round_trip_ms = system.settings.stats.round_trip_ms
-    wanted = entry.name if entry else name
-    return summarize(system.stores.stats_file, period, wanted or None, agent=agent, round_trip_ms=round_trip_ms)
+    tool_name = entry.name if entry else name
+    return summarize(system.stores.stats_file, period, tool_name or None, agent=agent, round_trip_ms=round_trip_ms)
 
 
 def _write_report(context: ToolContext, summary: "StatsSummary", output: str) -> None:

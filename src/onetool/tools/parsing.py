@@ -16,7 +16,7 @@ from onetool.schema import Schema
 MAX_DEPTH = 200
 MAX_SCHEMA_BYTES = 1 << 20
 MAX_WORK = 20_000_000  # values in the schema times characters of data
-COSTLY = frozenset({
+COSTLY_KEYWORDS = frozenset({
     *("$ref", "$dynamicRef", "$recursiveRef", "pattern", "patternProperties"),
     *("uniqueItems", "unevaluatedItems", "unevaluatedProperties"),
 })  # fmt: skip
@@ -50,12 +50,12 @@ def validate(data: Any, text: str, schema: Mapping[str, Any], field: str) -> Non
     """Validate the data against a schema and raise the first problem. `text` is the data as JSON."""
     if is_deeper_than(schema, MAX_DEPTH):
         raise ArgumentError(f"the schema is nested more than {MAX_DEPTH} levels deep", field="schema")
-    written = json.dumps(schema)
-    if len(written) > MAX_SCHEMA_BYTES:
+    schema_text = json.dumps(schema)
+    if len(schema_text) > MAX_SCHEMA_BYTES:
         raise ArgumentError(f"the schema is larger than {MAX_SCHEMA_BYTES:,} bytes", field="schema")
-    # `written` has more characters than the schema has values.
-    is_cheap = len(written) * len(text) <= MAX_WORK and not _collect_names(schema) & COSTLY
-    problem = _find_problem(data, schema) if is_cheap else _validate_in_process(written, text)
+    # `schema_text` has more characters than the schema has values.
+    is_cheap = len(schema_text) * len(text) <= MAX_WORK and not _collect_names(schema) & COSTLY_KEYWORDS
+    problem = _find_problem(data, schema) if is_cheap else _validate_in_process(schema_text, text)
     if problem:
         raise ArgumentError(f"the data does not match the schema: {problem[:MAX_MESSAGE_CHARS]}", field=field)
 
@@ -86,7 +86,7 @@ def _find_problem(data: Any, schema: Mapping[str, Any]) -> str | None:
 
 def _validate_in_process(schema: str, text: str) -> str | None:
     try:
-        child = subprocess.run(  # noqa: S603 - our own Python and our own code
+        child = subprocess.run(  # noqa: S603 - this interpreter and this module
             [sys.executable, "-I", "-c", CHILD],
             input=f"{schema}\n{text}".encode("utf-8", "surrogatepass"),
             capture_output=True,

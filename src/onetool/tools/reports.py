@@ -21,7 +21,7 @@ MAX_FAILURES = 1000
 MAX_MESSAGE_CHARS = 4000
 FAILED, SKIPPED = {"failure", "error"}, "skipped"
 COLLECTION = "collection failure"
-PLACE = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
+LOCATION = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
 COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 MIX_SUMMARY = re.compile(r"^(?:\d+ [a-z]+, )*\d+ (?:tests?|failures?)\b[^\n]*$", re.MULTILINE)
 MIX_COUNT = re.compile(r"(\d+) ([a-z]+)")
@@ -117,9 +117,11 @@ def _read_outcome(parts: list["Element"]) -> FailedTest | str:
 
 def _read_failure(case: "Element", problems: list["Element"]) -> FailedTest:
     file = case.get("file")
-    lines = [int(place["line"][:9]) for place in PLACE.finditer(problems[0].text or "") if place["file"] == file]
-    defined = case.get("line", "")
-    line = lines[-1] if lines else int(defined) + 1 if defined.isdecimal() else None
+    lines = [
+        int(location["line"][:9]) for location in LOCATION.finditer(problems[0].text or "") if location["file"] == file
+    ]
+    defined_at = case.get("line", "")
+    line = lines[-1] if lines else int(defined_at) + 1 if defined_at.isdecimal() else None
     return FailedTest(_build_name(case), "\n".join(map(_read_message, problems))[:MAX_MESSAGE_CHARS], file, line)
 
 
@@ -130,11 +132,11 @@ def _read_message(problem: "Element") -> str:
 
 def _build_name(case: "Element") -> str:
     """Return the node ID for pytest: `tests/test_a.py::TestB::test_c`."""
-    file, name, around = case.get("file") or "", case.get("name") or "", case.get("classname") or ""
+    file, name, class_name = case.get("file") or "", case.get("name") or "", case.get("classname") or ""
     module = file.removesuffix(".py").replace("/", ".")
-    if not around:  # a file that could not be collected
+    if not class_name:  # a file that could not be collected
         return file or name
-    classes = around.removeprefix(module).strip(".").split(".") if around.startswith(module) else [around]
+    classes = class_name.removeprefix(module).strip(".").split(".") if class_name.startswith(module) else [class_name]
     return "::".join(part for part in (file, *classes, name) if part)
 
 

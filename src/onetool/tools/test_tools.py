@@ -26,15 +26,15 @@ from onetool.extensions.environments import make_uv_environment, make_worker_env
 from onetool.files import Files
 from onetool.tools.reports import ReportError, SuiteReport, parse_junit, parse_mix
 from onetool.util.text import pluralize, quote
-from onetool_child.guard import SIGNALLED
+from onetool_child.guard import SIGNAL_STATUS_OFFSET
 
 __all__ = ["run"]
 
 MAX_TIMEOUT_MS = 86_400_000
-MAX_OUTPUT_BYTES, MAX_SHOWN_CHARS = 1 << 20, 4000
-IN_VENV = ("Scripts", "python.exe") if sys.platform == "win32" else ("bin", "python")
+MAX_OUTPUT_BYTES, MAX_TAIL_CHARS = 1 << 20, 4000
+VENV_PYTHON = ("Scripts", "python.exe") if sys.platform == "win32" else ("bin", "python")
 INTERRUPTED, NO_TESTS = 2, 5  # exit statuses of pytest
-MEANING = {
+PYTEST_STATUSES = {
     INTERRUPTED: "the run was interrupted",
     3: "pytest failed with an internal error",
     4: "pytest rejected its arguments, or the tests do not exist",
@@ -64,21 +64,23 @@ async def run(
     if timeout_ms < 1:
         raise ArgumentError(f"invalid timeout_ms {timeout_ms} (expected 1 or more)", field="timeout_ms")
     variables = _check_variables(env or {})
-    folder = await anyio.to_thread.run_sync(Files(context).resolve_search_root, ".")
+    directory = await anyio.to_thread.run_sync(Files(context).resolve_search_root, ".")
     private = Path(await anyio.to_thread.run_sync(tempfile.mkdtemp, "", "onetool-test-"))
     try:
-        suite = await anyio.to_thread.run_sync(_choose_suite, context, folder, private / "report.xml", path, variables)
+        suite = await anyio.to_thread.run_sync(
+            _choose_suite, context, directory, private / "report.xml", path, variables
+        )
         output = programs.OutputTail(MAX_OUTPUT_BYTES)
         seconds = min(timeout_ms, MAX_TIMEOUT_MS) / 1000
-        program = programs.Program(suite.command, folder, suite.variables, seconds, starts_others=True)
+        program = programs.Program(suite.command, directory, suite.variables, seconds, starts_others=True)
         ended = await programs.run(program, output, output)
         return await anyio.to_thread.run_sync(_build_result, suite, ended, str(output), timeout_ms)
     finally:  # not awaited, so that it also happens after a cancellation
         asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, private, True)
 
 
-def _check_variables(given: Mapping[str, str]) -> Mapping[str, str]:
-    for name, value in given.items():
+def _check_variables(extra: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in extra.items():
         if not name or "=" in name or "\0" in name + value:
             raise ArgumentError(f"invalid environment variable {quote(name)}: it contains = or NUL", field="env")
         try:
@@ -87,7 +89,7 @@ def _check_variables(given: Mapping[str, str]) -> Mapping[str, str]:
             raise ArgumentError(
                 f"invalid environment variable {quote(name)}: it contains an unpaired surrogate", field="env"
             ) from None
-    return given
+    return extra
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -105,18 +107,18 @@ class _Suite:
 
 
 def _choose_suite(
-    context: ToolContext, folder: Path, report: Path, path: str | None, given: Mapping[str, str]
+    context: ToolContext, directory: Path, report: Path, path: str | None, extra: Mapping[str, str]
 ) -> _Suite:
-    variables: Mapping[str, str] = {**make_worker_environment(os.environ), **given}
-    if (folder / "mix.exs").exists():
+    variables: Mapping[str, str] = {**make_worker_environment(os.environ), **extra}
+    if (directory / "mix.exs").exists():
         target = _resolve_target(context, path, MIX_LINES)
         mix = shutil.which("mix", path=variables.get("PATH"))
         if mix is None:
             raise ToolError("mix.exs found, but mix is not installed; see elixir-lang.org/install")
-        return _Suite("mix test", [mix, "test", *target], variables, parse_mix, range(1, SIGNALLED))
+        return _Suite("mix test", [mix, "test", *target], variables, parse_mix, range(1, SIGNAL_STATUS_OFFSET))
     target = _resolve_target(context, path, re.compile(r"::.*", re.DOTALL))
     options = [f"--junitxml={report}", "-o", "junit_family=xunit1", "--color=no"]
-    command, variables = _find_pytest(folder, variables, given)
+    command, variables = _find_pytest(directory, variables, extra)
     return _Suite("pytest", [*command, *options, *target], variables, lambda _: parse_junit(report), {1, INTERRUPTED})
 
 
@@ -132,22 +134,22 @@ def _resolve_target(context: ToolContext, path: str | None, inner: re.Pattern[st
 
 
 def _find_pytest(
-    folder: Path, variables: Mapping[str, str], given: Mapping[str, str]
+    directory: Path, variables: Mapping[str, str], extra: Mapping[str, str]
 ) -> tuple[list[str], Mapping[str, str]]:
-    python = folder.joinpath(".venv", *IN_VENV)
+    python = directory.joinpath(".venv", *VENV_PYTHON)
     if python.exists():
         return [str(python), "-m", "pytest"], variables
-    if (folder / "pyproject.toml").exists() and (folder / "uv.lock").exists():
+    if (directory / "pyproject.toml").exists() and (directory / "uv.lock").exists():
         from uv import find_uv_bin
 
         return [find_uv_bin(), "run", "--no-progress", "python", "-m", "pytest"], {
             **make_uv_environment(os.environ),
-            **given,
+            **extra,
         }
     found = shutil.which("pytest", path=variables.get("PATH"))
     if found is None:
         raise ToolError(
-            f"pytest not found for {folder}: no .venv, no uv.lock, and no pytest on the PATH",
+            f"pytest not found for {directory}: no .venv, no uv.lock, and no pytest on the PATH",
             hint="run `uv venv && uv pip install pytest`",
         )
     return [found], variables
@@ -157,13 +159,13 @@ def _find_pytest(
 
 
 def _build_result(suite: _Suite, ended: programs.Ended, output: str, timeout_ms: int) -> dict[str, Any]:
-    shown = output[-MAX_SHOWN_CHARS:]
+    tail = output[-MAX_TAIL_CHARS:]
     if ended.timed_out or ended.status is None:
         raise ToolTimeout(
             f"the tests took longer than {timeout_ms} ms and were killed; their outcome is unknown"
-            f"{_format_output(shown)}",
+            f"{_format_output(tail)}",
             timeout_ms=timeout_ms,
-            output=shown,
+            output=tail,
         )
     report = _read_report(suite, ended.status, output)
     incomplete = "not all tests ran: some could not be collected, or the run was interrupted"
@@ -173,47 +175,47 @@ def _build_result(suite: _Suite, ended: programs.Ended, output: str, timeout_ms:
         "skipped": report.skipped,
         "duration_ms": round(ended.seconds * 1000),
         "failures": [asdict(failure) for failure in report.failures],
-        "output": shown,
+        "output": tail,
         **({"incomplete": incomplete} if suite.name == "pytest" and ended.status == INTERRUPTED else {}),
     }
 
 
 def _read_report(suite: _Suite, status: int, output: str) -> SuiteReport:
     """Return the report if it agrees with the exit status; raise an error otherwise."""
-    shown = output[-MAX_SHOWN_CHARS:]
+    tail = output[-MAX_TAIL_CHARS:]
     try:
         report = suite.report(output)
     except ReportError as problem:
-        raise _no_result_error(suite, status, str(problem), shown) from None
+        raise _no_result_error(suite, status, str(problem), tail) from None
     if report.is_empty:
-        reason = MEANING[NO_TESTS] if status in {0, NO_TESTS} else "no tests were run"
-        raise _no_result_error(suite, status, reason, shown)
+        reason = PYTEST_STATUSES[NO_TESTS] if status in {0, NO_TESTS} else "no tests were run"
+        raise _no_result_error(suite, status, reason, tail)
     if not (status in suite.failed if report.failed else status == 0):
         raise _no_result_error(
             suite,
             status,
             f"its report counts {pluralize(report.failed, 'failure')}, which contradicts the exit status",
-            shown,
+            tail,
         )
     return report
 
 
-def _no_result_error(suite: _Suite, status: int, problem: str, shown: str) -> ToolError:
-    meaning = MEANING.get(status, "") if suite.name == "pytest" else ""
-    why = ": ".join(dict.fromkeys(part for part in (meaning, problem) if part))
+def _no_result_error(suite: _Suite, status: int, problem: str, tail: str) -> ToolError:
+    meaning = PYTEST_STATUSES.get(status, "") if suite.name == "pytest" else ""
+    reason = ": ".join(dict.fromkeys(part for part in (meaning, problem) if part))
     return ToolError(
-        f"no test result: {suite.name} exited with {_format_status(status)}, {why}{_format_output(shown)}",
+        f"no test result: {suite.name} exited with {_format_status(status)}, {reason}{_format_output(tail)}",
         status=status,
-        output=shown,
+        output=tail,
     )
 
 
 def _format_status(status: int) -> str:
     try:
-        return signal.Signals(status - SIGNALLED if status > SIGNALLED else -status).name
+        return signal.Signals(status - SIGNAL_STATUS_OFFSET if status > SIGNAL_STATUS_OFFSET else -status).name
     except ValueError:
         return f"status {status}"
 
 
-def _format_output(shown: str) -> str:
-    return f". Last output:\n{shown[-1500:]}" if shown else ""
+def _format_output(tail: str) -> str:
+    return f". Last output:\n{tail[-1500:]}" if tail else ""

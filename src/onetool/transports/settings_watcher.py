@@ -145,7 +145,7 @@ class SettingsWatcher:
 def _settings_files(folders: Folders) -> Iterator[Path]:
     yield folders.user / STORE
     for folder in folders.layers:
-        yield from (folders.config_of(folder), folder / paths.PROMPTS, folder / paths.SECRETS)
+        yield from (folders.config_path(folder), folder / paths.PROMPTS, folder / paths.SECRETS)
         yield from paths.agent_files(folder)
 
 

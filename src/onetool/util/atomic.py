@@ -1,4 +1,4 @@
-"""Files that are seen whole or not at all. Locks are the business of who needs them."""
+"""Atomic file writes. Callers that need a lock take it themselves."""
 
 import os
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from pathlib import Path
 def replacing(file: Path, *, keep: bool = False) -> Iterator[Path]:
     """Yield the path of a temporary file beside this one, which takes its place if the block ends without an error.
 
-    Others who write at the same time do not mix with this; the last one wins. With `keep` the first one wins, and
-    FileExistsError is raised for all others.
+    Concurrent writers do not mix; the last one wins. With `keep` the first one wins, and the others get
+    FileExistsError.
     """
     temporary = file.with_name(f"{file.name}.{os.urandom(4).hex()}.tmp")
     try:
@@ -25,7 +25,7 @@ def replacing(file: Path, *, keep: bool = False) -> Iterator[Path]:
 
 
 def write(file: Path, content: str, *, durable: bool = False) -> None:
-    """Write a small file for its owner only; `durable` survives a loss of power."""
+    """Write a small file for its owner only; `durable` survives a power failure."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with replacing(file) as temporary, open(temporary, "x", encoding="utf-8", opener=owner_only) as new:
         new.write(content)
@@ -39,7 +39,7 @@ def owner_only(path: str, flags: int) -> int:
 
 
 def _link(temporary: Path, file: Path) -> bool:
-    """Return False on a file system without links."""
+    """Create a hard link; return False if the file system does not support it."""
     try:
         os.link(temporary, file)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Tasks that their caller does not wait for. asyncio alone would forget one that nobody refers to."""
+"""Background tasks. asyncio keeps only weak references to tasks, so they are held here."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ class BackgroundTasks:
 
     def start(self, work: Awaitable[T]) -> asyncio.Future[T]:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # type: ignore[arg-type]  # futures are invariant, and nobody sets their results here
+        self._tasks.add(task)  # type: ignore[arg-type]  # futures are invariant, and results are not set here
         task.add_done_callback(self._end)
         return task
 
@@ -25,7 +25,7 @@ class BackgroundTasks:
             task.cancel()
 
     async def wait(self) -> None:
-        """Wait until all of them have ended, however they end."""
+        """Wait until all tasks have ended, with or without errors."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

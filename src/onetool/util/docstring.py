@@ -1,6 +1,6 @@
-"""What the docstring of a tool says, in its parts: what the tool does, what its arguments are, an example of a call.
+"""Docstrings of tools, in parts: the description, the arguments and an example.
 
-The parts that every tool has at hand are cut out by their headings; arguments are parsed only when somebody asks.
+Descriptions and examples are found by their headings; arguments are parsed only when needed.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""One process at a time: a lock of the kernel's on a file.
+"""File locks between processes.
 
-The kernel releases it when a process dies, so that there is nothing to clean up and nothing to guess. The file
-stays: whoever deletes it while another waits for it makes two locks of one.
+The kernel releases a lock when its process ends, so nothing needs cleanup. Lock files are never deleted: deleting one
+while another process waits for it would create a second lock.
 """
 
 import os
@@ -15,10 +15,10 @@ from onetool.util.atomic import owner_only
 if sys.platform == "win32":
     import msvcrt
 
-    FAR_AWAY = 1 << 30  # a locked byte cannot be read there, so it is one beyond all that is written
+    LOCK_OFFSET = 1 << 30  # beyond the content, because locked bytes cannot be read on Windows
 
     def _lock(descriptor: int, *, wait: bool) -> None:
-        os.lseek(descriptor, FAR_AWAY, os.SEEK_SET)
+        os.lseek(descriptor, LOCK_OFFSET, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
 
 else:
@@ -30,7 +30,7 @@ else:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of this file, which is made where it is missing; its folder must be there."""
+    """Hold the lock of this file, which is created if missing; its directory must exist."""
     with open(path, "a", opener=owner_only) as file:
         _lock(file.fileno(), wait=True)
         yield
@@ -40,6 +40,6 @@ def try_lock(descriptor: int) -> bool:
     """Lock an open file for as long as it is open; return False if another process holds the lock."""
     try:
         _lock(descriptor, wait=False)
-    except (BlockingIOError, PermissionError):  # the second is what Windows says
+    except (BlockingIOError, PermissionError):  # PermissionError on Windows
         return False
     return True

@@ -23,7 +23,7 @@ ENTRY_SUFFIX: Final = ".server.json"
 
 @dataclass(frozen=True, slots=True)
 class ServerEntry:
-    """What a running server says about itself. `answer` is its answer to the reload request `generation`."""
+    """The published state of a running server. `answer` is its answer to the reload request `generation`."""
 
     pid: int
     url: str = ""
@@ -72,12 +72,12 @@ class Registration:
 
 
 def list_servers(user: Path) -> list[ServerEntry]:
-    """Return the servers that run now, and remove the entries of those that ended without doing so."""
+    """Return the running servers, and remove stale entries."""
     try:
         found = sorted((user / DIRECTORY).glob(f"*{ENTRY_SUFFIX}"))
     except OSError:
         return []
-    entries = (dict(_known_fields(_read_json(path))) for path in found if _is_alive(path))
+    entries = (dict(_select_fields(_read_json(path))) for path in found if _is_alive(path))
     return [ServerEntry(**fields) for fields in entries if "pid" in fields]
 
 
@@ -110,7 +110,7 @@ def _is_alive(entry: Path) -> bool:
     return False
 
 
-def _known_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _select_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     kinds = {"pid": int, "url": str, "port": int, "directory": str, "generation": int, "is_ok": bool, "answer": str}
     for name, kind in kinds.items():
         if type(data.get(name)) is kind:

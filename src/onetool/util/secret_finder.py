@@ -1,8 +1,8 @@
-"""Find literal secrets: by the name that a value has, or by what it looks like.
+"""Find literal secrets by the name of a value or by its form.
 
-A guess. One too many costs a line in secrets.yaml or a mask, one too few ends up in a repository. What is a reference
-already (`${NAME}`) gives nothing away. Every repetition in a pattern has an end or a text that is short, so that no
-text takes long.
+This is a heuristic. A false positive costs a line in secrets.yaml or a mask; a false negative may end up in a
+repository. References such as `${NAME}` are not secrets. Repetitions in patterns are bounded or apply to short text, so
+that no text takes long.
 """
 
 import json
@@ -42,7 +42,7 @@ SECRET_VALUE: Final = re.compile(
 SCHEME: Final = re.compile(
     r"(?i)\s*(?:bearer|basic|digest|token|apikey|api-key|key|negotiate|hmac|splunk|sso-key)\s+(?=\S)"
 )
-MAX_SECRET_LENGTH: Final = 8192  # beyond it stands a text, not a key
+MAX_SECRET_CHARS: Final = 8192  # longer values are text, not keys
 _RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+_=-]{32,}")
 _REFERENCES = re.compile(r"\$\{[^}]*\}")
 _ASSIGNED = re.compile(r"-{0,2}([\w.-]+)(?:=|:\s*)(.+)", re.DOTALL)
@@ -59,7 +59,7 @@ _IN_COMMAND = re.compile(r"(?<!\S)(?:-{0,2}([\w.-]+)=|--([\w.-]+)\s+)(\"[^\"]*\"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """Where in a text a secret is, and what it is called there."""
+    """The position and the name of a secret in a text."""
 
     start: int
     end: int
@@ -67,7 +67,7 @@ class Span:
 
 
 def is_secret_name(name: str, *, or_key: bool = False) -> bool:
-    """Tell whether a name says that its value is secret; with `or_key` also `key` and `X-Some-Key`."""
+    """Return whether a name indicates a secret value; with `or_key`, `key` and `X-Some-Key` do too."""
     words = [word.lower() for word in WORD.findall(name)]
     if any(part in "".join(words) for part in SECRET_PARTS):
         return True
@@ -79,7 +79,7 @@ def is_secret_name(name: str, *, or_key: bool = False) -> bool:
 
 
 def looks_secret(name: str, value: str) -> bool:
-    if len(value) > MAX_SECRET_LENGTH:
+    if len(value) > MAX_SECRET_CHARS:
         return is_secret_name(name, or_key=True)
     rest = _REFERENCES.sub("", value).strip()
     if _is_secret_value(rest):
@@ -88,14 +88,14 @@ def looks_secret(name: str, value: str) -> bool:
 
 
 def _is_secret_value(value: str) -> bool:
-    if len(value) > MAX_SECRET_LENGTH:
+    if len(value) > MAX_SECRET_CHARS:
         return False
     has_password = any(found["user"] and found["password"] for found in _USER.finditer(value))
     return has_password or bool(SECRET_VALUE.search(value) or _RANDOM.fullmatch(value))
 
 
 def split_scheme(value: str) -> tuple[str, str]:
-    """Return the scheme of a header such as `Bearer `, and the secret behind it."""
+    """Return the scheme of a header such as `Bearer `, and the secret after it."""
     found = SCHEME.match(value)
     return (found[0], value[found.end() :]) if found else ("", value)
 
@@ -106,15 +106,15 @@ def secret_name(*words: str) -> str:
     return name if re.match(r"[A-Z]", name) else f"SECRET_{name}".rstrip("_")
 
 
-def secrets_in(data: Any) -> Iterator[str]:
-    """Yield every text anywhere in the data that looks like a secret, so that it need not be shown."""
-    waiting = [("", data)]
-    while waiting:
-        name, value = waiting.pop()
+def find_secrets(data: Any) -> Iterator[str]:
+    """Yield all strings in the data that look like secrets."""
+    queue = [("", data)]
+    while queue:
+        name, value = queue.pop()
         if isinstance(value, Mapping):
-            waiting += [(str(key), inner) for key, inner in value.items()]
+            queue += [(str(key), inner) for key, inner in value.items()]
         elif isinstance(value, list):
-            waiting += [*zip(names_before(value), value, strict=True)]
+            queue += [*zip(names_before(value), value, strict=True)]
         elif isinstance(value, str):
             yield from (value[span.start : span.end] for span in spans(name, value))
 
@@ -137,21 +137,23 @@ def unclear_options(words: Sequence[str]) -> list[str]:
 
 
 def spans(name: str, text: str) -> list[Span]:
-    """Return the parts of a text that look like secrets, from left to right. `name` is what the text is called."""
+    """Return the parts of a text that look like secrets, from left to right. `name` is the name of the text."""
     found: list[Span] = []
-    for span in sorted({*_by_name(name, text), *_in_json(text), *_in_urls(text), *_by_looks(name, text)}):
+    for span in sorted(
+        {*_find_by_name(name, text), *_find_in_json(text), *_find_in_urls(text), *_find_by_form(name, text)}
+    ):
         is_plain = span.end > span.start and "${" not in text[span.start : span.end]
         if is_plain and (not found or span.start >= found[-1].end):
             found.append(span)
     return found
 
 
-def _by_name(name: str, text: str) -> Iterator[Span]:
-    """`--token=X`, `API_KEY=X`, `Authorization: Bearer X`, and a whole text that has a name."""
-    if _COMMAND_OPTION.fullmatch(name) and len(text) <= MAX_SECRET_LENGTH and len(text.split()) > 1:
-        yield from _in_command(text)
+def _find_by_name(name: str, text: str) -> Iterator[Span]:
+    """Yield the secrets in `--token=X`, `API_KEY=X`, `Authorization: Bearer X` and in a named text."""
+    if _COMMAND_OPTION.fullmatch(name) and len(text) <= MAX_SECRET_CHARS and len(text.split()) > 1:
+        yield from _find_in_command(text)
         return
-    assigned = _assigned(text)
+    assigned = _match_assignment(text)
     if assigned and _is_one_value(assigned[2]) and looks_secret(assigned[1], assigned[2]):
         yield Span(len(text) - len(split_scheme(assigned[2])[1]), len(text), assigned[1])
     elif name and _is_one_value(text):
@@ -160,14 +162,14 @@ def _by_name(name: str, text: str) -> Iterator[Span]:
             yield Span(len(text) - len(split_scheme(text)[1]), len(text), name)
 
 
-def _assigned(text: str) -> re.Match[str] | None:
-    """Match a name and its value; the signs at the end of base64 are none."""
-    found = _ASSIGNED.fullmatch(text) if len(text) <= MAX_SECRET_LENGTH else None
+def _match_assignment(text: str) -> re.Match[str] | None:
+    """Match a name and its value; the padding at the end of base64 is not an assignment."""
+    found = _ASSIGNED.fullmatch(text) if len(text) <= MAX_SECRET_CHARS else None
     return found if found and found[2].strip("=") else None
 
 
-def _in_command(text: str) -> Iterator[Span]:
-    """Yield the values of variables and options in a line for a shell."""
+def _find_in_command(text: str) -> Iterator[Span]:
+    """Yield the secrets among the variables and options of a shell command."""
     for found in _IN_COMMAND.finditer(text):
         value, name = found[3].strip("\"'"), found[1] or found[2]
         if _is_one_value(value) and looks_secret(name, value):
@@ -176,34 +178,34 @@ def _in_command(text: str) -> Iterator[Span]:
 
 
 def _is_one_value(text: str) -> bool:
-    """Whether the text is no URL and no JSON, of which only parts are secret."""
+    """Return whether the text is neither a URL nor JSON, of which only parts are secret."""
     return "://" not in text and not text.lstrip().startswith(("{", "[", "//"))
 
 
-def _in_json(text: str) -> Iterator[Span]:
-    start = text.find("{") if len(text) <= MAX_SECRET_LENGTH else -1
+def _find_in_json(text: str) -> Iterator[Span]:
+    start = text.find("{") if len(text) <= MAX_SECRET_CHARS else -1
     if start < 0 or _REFERENCES.search(text):
         return
     try:
         data = json.loads(text[start:])
     except (ValueError, RecursionError):
         return
-    waiting = [("", data)]
-    while waiting:
-        name, value = waiting.pop()
+    queue = [("", data)]
+    while queue:
+        name, value = queue.pop()
         if isinstance(value, dict):
-            waiting += value.items()
+            queue += value.items()
         elif isinstance(value, list):
-            waiting += [(name, inner) for inner in value]
+            queue += [(name, inner) for inner in value]
         elif isinstance(value, str) and looks_secret(name, value):
             secret = split_scheme(value)[1]
             for written in {json.dumps(secret, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)} - {""}:
                 yield from (Span(at.start(), at.end(), name) for at in re.finditer(re.escape(written), text))
 
 
-def _in_urls(text: str) -> Iterator[Span]:
-    """Yield a password before the host, what the query calls a key, and parts of the path that look random."""
-    if len(text) > MAX_SECRET_LENGTH or "://" not in text:
+def _find_in_urls(text: str) -> Iterator[Span]:
+    """Yield passwords before the host, secrets in the query, and parts of the path that look random."""
+    if len(text) > MAX_SECRET_CHARS or "://" not in text:
         return
     for found in _USER.finditer(text):
         group = "password" if found["password"] else "user"
@@ -218,9 +220,9 @@ def _in_urls(text: str) -> Iterator[Span]:
                 yield Span(found.start(), found.end(), "")
 
 
-def _by_looks(name: str, text: str) -> Iterator[Span]:
-    if len(text) > MAX_SECRET_LENGTH:
+def _find_by_form(name: str, text: str) -> Iterator[Span]:
+    if len(text) > MAX_SECRET_CHARS:
         return
-    if _RANDOM.fullmatch(text) and not _assigned(text):
+    if _RANDOM.fullmatch(text) and not _match_assignment(text):
         yield Span(0, len(text), name)
     yield from (Span(found.start(), found.end(), name) for found in SECRET_VALUE.finditer(text))

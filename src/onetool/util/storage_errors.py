@@ -32,7 +32,7 @@ _HINTS: Final[dict[Reason, str]] = {
 
 def storage_error(directory: Path, error: Exception, kind: type[ToolError] = BundleError) -> ToolError:
     """Return the error for a directory that cannot be written."""
-    reason, mount = _reason(directory, error), mount_point(directory)
+    reason, mount = _find_reason(directory, error), mount_point(directory)
     why = {"full": f"the disk mounted at {mount} is full", "read_only": f"the disk mounted at {mount} is read-only"}
     text = why.get(reason, str(error))
     return kind(
@@ -45,12 +45,12 @@ def storage_error(directory: Path, error: Exception, kind: type[ToolError] = Bun
 
 
 def is_full(error: ToolError) -> bool:
-    """Return whether the error is that of a full disk."""
+    """Return whether the error reports a full disk."""
     return error.fields.get("code") == STORAGE and error.fields["details"]["reason"] == "full"
 
 
 def is_full_disk(directory: Path) -> bool:
-    """Return whether no file can be added to the directory for lack of space."""
+    """Return whether the disk has no space for another file in the directory."""
     try:
         status = os.statvfs(directory)
     except (OSError, AttributeError):
@@ -63,15 +63,15 @@ def mount_point(directory: Path) -> str:
     return str(next((each for each in (place, *place.parents) if os.path.ismount(each)), place.anchor))
 
 
-def _reason(directory: Path, error: Exception) -> Reason:
+def _find_reason(directory: Path, error: Exception) -> Reason:
     if isinstance(error, OSError):
         return _REASONS.get(error.errno or 0, "failed")
     known = _SQLITE_REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-    return known or _state_of(directory)
+    return known or _inspect_disk(directory)
 
 
-def _state_of(directory: Path) -> Reason:
-    """SQLite reports most problems as "unable to open" or "disk I/O error"; the disk itself tells which it is."""
+def _inspect_disk(directory: Path) -> Reason:
+    """Find the reason from the disk, because SQLite reports most as "unable to open" or "disk I/O error"."""
     try:
         status = os.statvfs(directory)
     except (OSError, AttributeError):

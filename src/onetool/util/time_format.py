@@ -1,4 +1,4 @@
-"""Moments as texts, the same everywhere that people and programs read them: RFC 3339, in UTC, with a Z."""
+"""Timestamps as text: RFC 3339, in UTC, with a Z."""
 
 from datetime import UTC, datetime
 from typing import Literal

@@ -1,8 +1,8 @@
-"""YAML as the core schema of YAML 1.2 reads it, into plain data that remembers its lines.
+"""Load YAML by the core schema of YAML 1.2, as plain data with line numbers.
 
-Hostile input stays cheap: size, depth and what aliases expand to are bounded, and no tag builds an object.
-The grammar is that of PyYAML's parser (in C where there is one), so U+0085, U+2028 and U+2029 still end a
-line. It writes no YAML.
+Untrusted input stays cheap: size, depth and the expansion of aliases are limited, and tags cannot create objects. The
+grammar is that of PyYAML's parser (in C if available), so U+0085, U+2028 and U+2029 end a line. This module does not
+write YAML.
 """
 
 import os
@@ -17,13 +17,13 @@ from typing import Any
 from onetool.errors import ConfigError
 from onetool.problem import STORAGE, Location
 
-TOO_LARGE = "too_large"  # the code of errors about documents that are not read whole
+TOO_LARGE = "too_large"  # the code of errors about documents over the limits
 MAX_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 100
 MAX_NODES = 100_000
-# A long text counts as several nodes: a megabyte behind an anchor must not be repeated without end.
-_TEXT_PER_NODE = 100
-# Beyond some thousands of digits Python itself refuses to show an integer, and would do so far from here.
+# A long string counts as several nodes, so that aliases cannot repeat a megabyte without limit.
+_CHARS_PER_NODE = 100
+# Python itself refuses to print integers with thousands of digits, at a place far from here.
 _MAX_DIGITS = 1_000
 _MAX_REPAIRS = 50
 
@@ -53,7 +53,9 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class YamlDocument:
+    """A parsed document with the line of each value."""
+
     source: str
     root: _Node = field(repr=False)
     first_line: int = 1
@@ -63,7 +65,7 @@ class Document:
         return self.root.value
 
     def line(self, path: tuple[Key, ...] = ()) -> int:
-        """The line of a key or an item, counted from 1; of the nearest thing around it when there is none."""
+        """Return the line of a key or item, counted from 1, or that of the closest existing parent."""
         node, line = self.root, self.first_line
         for key in path:
             if key not in node.entries:
@@ -72,29 +74,29 @@ class Document:
         return line
 
 
-def read(text: str, source: str, *, typed: bool = True) -> Document:
-    """The one document of a text. Not `typed`, every scalar is the text that is written: `012` is `"012"`."""
+def read(text: str, source: str, *, typed: bool = True) -> YamlDocument:
+    """Parse a text with one document. Without `typed`, every scalar is a string: `012` is `"012"`."""
     import yaml
 
     return _read(text.removeprefix("\ufeff"), source, typed, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def read_file(path: Path, *, typed: bool = True) -> Document:
-    """The document of a file. A missing one is a FileNotFoundError, all else that is wrong a ConfigError."""
-    raw = _bytes_of(path)
+def read_file(path: Path, *, typed: bool = True) -> YamlDocument:
+    """Parse a file. Raise FileNotFoundError if it is missing, and ConfigError for any other problem."""
+    raw = _read_bytes(path)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise _error(str(path), line, "is not UTF-8 text", "save the file as UTF-8") from None
     if not text.strip():
-        raise _error(str(path), 1, "the file is empty", "write a setting into it, or delete it")
+        raise _error(str(path), 1, "the file is empty", "add a setting, or delete the file")
     return read(text, str(path), typed=typed)
 
 
-def _bytes_of(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
-        # Opened without waiting: a named pipe in the place of a file must not hold the server up.
+        # Opened without blocking, because a named pipe must not stop the server.
         flag = getattr(os, "O_NONBLOCK", 0)
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | flag)) as file:
             _check_kind_and_size(path, os.fstat(file.fileno()))
@@ -102,20 +104,20 @@ def _bytes_of(path: Path) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
-        if isinstance(error, NotADirectoryError) and not path.parent.exists():  # nothing can be there
+        if isinstance(error, NotADirectoryError) and not path.parent.exists():  # the file cannot exist
             raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
-        reason = "is a folder, not a file" if path.is_dir() else f"cannot be read: {error.strerror}"
+        reason = "is a directory, not a file" if path.is_dir() else f"cannot be read: {error.strerror}"
         raise _error(str(path), 0, reason, code=STORAGE) from None
 
 
-def _check_kind_and_size(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check_kind_and_size(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise _error(str(path), 0, "is not a regular file", code=STORAGE)
-    if found.st_size > MAX_BYTES:
-        raise _too_large(str(path), found.st_size)
+    if status.st_size > MAX_BYTES:
+        raise _too_large(str(path), status.st_size)
 
 
-def _read(text: str, source: str, typed: bool, loader: Any) -> Document:
+def _read(text: str, source: str, typed: bool, loader: Any) -> YamlDocument:
     import yaml
 
     _check_size(text, source)
@@ -123,11 +125,11 @@ def _read(text: str, source: str, typed: bool, loader: Any) -> Document:
         try:
             return _Builder(yaml.parse(text, Loader=loader), text, source, typed).document()
         except yaml.YAMLError as error:
-            repaired = _with_quoted_colon_words(text, error)
+            repaired = _quote_colon_words(text, error)
             if repaired is None:
-                raise _explained(error, text, source) from None
+                raise _syntax_error(error, text, source) from None
             text = repaired
-    raise _error(source, 1, "too many words that start with a colon", "put them in quotes")
+    raise _error(source, 1, "too many unquoted words that start with a colon", "put them in quotes")
 
 
 def _check_size(text: str, source: str) -> None:
@@ -135,17 +137,17 @@ def _check_size(text: str, source: str) -> None:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
-        raise _error(source, line, "holds half a character (a lone surrogate)") from None
+        raise _error(source, line, "contains a lone surrogate") from None
     if size > MAX_BYTES:
         raise _too_large(source, size)
 
 
 def _too_large(source: str, size: int) -> ConfigError:
-    return _error(source, 1, f"{size:,} bytes are too many; at most {MAX_BYTES:,} are read", code=TOO_LARGE)
+    return _error(source, 1, f"too large: {size:,} bytes (limit {MAX_BYTES:,})", code=TOO_LARGE)
 
 
-def _with_quoted_colon_words(text: str, error: Exception) -> str | None:
-    """`[:read, :write]` is YAML 1.2, but this parser stops at it: the words at that very place get quotes."""
+def _quote_colon_words(text: str, error: Exception) -> str | None:
+    """Quote the words at the error. `[:read, :write]` is valid YAML 1.2, but the parser rejects it."""
     mark = getattr(error, "problem_mark", None)
     found = _COLON_WORDS.match(text, mark.index) if mark is not None else None
     if found is None:
@@ -153,49 +155,49 @@ def _with_quoted_colon_words(text: str, error: Exception) -> str | None:
     return text[: found.start()] + re.sub(r":\w+", r'"\g<0>"', found[0]) + text[found.end() :]
 
 
-def _explained(error: Exception, text: str, source: str) -> ConfigError:
+def _syntax_error(error: Exception, text: str, source: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     line = mark.line + 1 if mark is not None else text.count("\n", 0, getattr(error, "position", 0)) + 1
-    what = getattr(error, "problem", None) or getattr(error, "reason", None) or "the text cannot be read"
+    what = getattr(error, "problem", None) or getattr(error, "reason", None) or "syntax error"
     lines = text.split("\n", line)
-    shown = lines[line - 1] if line <= len(lines) else ""
-    if "\t" in shown[: len(shown) - len(shown.lstrip())]:
+    source_line = lines[line - 1] if line <= len(lines) else ""
+    if "\t" in source_line[: len(source_line) - len(source_line.lstrip())]:
         return _error(source, line, f"is not valid YAML: {what}", "indent with spaces, not with tabs")
     mark = getattr(error, "context_mark", None)
-    opened = mark.line + 1 if mark is not None else line
-    begun = f" {getattr(error, 'context', '')} that starts in line {opened}" if opened < line else ""
-    return _error(source, line, f"is not valid YAML: {what}{begun}")
+    start = mark.line + 1 if mark is not None else line
+    context = f" {getattr(error, 'context', '')} that starts in line {start}" if start < line else ""
+    return _error(source, line, f"is not valid YAML: {what}{context}")
 
 
-def _resolved(text: str) -> Any:
+def _resolve_scalar(text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     if _DECIMAL.fullmatch(text) or _OCTAL_OR_HEX.fullmatch(text):
-        return _integer(text)
+        return _parse_integer(text)
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _integer(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
         raise ValueError(f"a number of {len(text):,} digits is too long")
     return int(text, 0 if text[:2] in {"0o", "0x"} else 10)
 
 
-def _tagged(tag: str, text: str) -> Any:
-    kind, value = tag.removeprefix(_CORE), _resolved(text)
+def _resolve_tagged(tag: str, text: str) -> Any:
+    kind, value = tag.removeprefix(_CORE), _resolve_scalar(text)
     if kind == "str" or tag == "!":
         return text
     if kind == "float" and type(value) is int:
         return float(value)
     if kind not in {"int", "float", "bool", "null"}:
-        raise ValueError("this tag is not allowed", "put text that starts with ! in quotes")
+        raise ValueError("this tag is not allowed", "put strings that start with ! in quotes")
     if type(value).__name__ != {"null": "NoneType"}.get(kind, kind):
-        raise ValueError(f"what stands behind the tag !!{kind} is something else")
+        raise ValueError(f"the value does not match its tag !!{kind}")
     return value
 
 
 class _Builder:
-    """Data out of parser events. PyYAML's own composer knows neither bounds nor, afterwards, lines."""
+    """A builder of data from parser events. PyYAML's composer has no limits and does not keep lines."""
 
     def __init__(self, events: Iterator[Any], text: str, source: str, typed: bool) -> None:
         import yaml
@@ -214,16 +216,16 @@ class _Builder:
         }
         self._stream_end = yaml.StreamEndEvent
 
-    def document(self) -> Document:
+    def document(self) -> YamlDocument:
         next(self._events)  # the start of the stream
         if isinstance(next(self._events), self._stream_end):
-            return Document(self._source, _Node(None, 0))
+            return YamlDocument(self._source, _Node(None, 0))
         first = next(self._events)
         root = self._node(first, 0)
         next(self._events)  # the end of the document
         if not isinstance(after := next(self._events), self._stream_end):
-            raise self._error(after, "a second document starts here", "keep one")
-        return Document(self._source, root, _line(first))
+            raise self._error(after, "a second document starts here", "keep one document")
+        return YamlDocument(self._source, root, _line(first))
 
     def _node(self, event: Any, depth: int) -> _Node:
         node = self._build[type(event)](event, depth)
@@ -234,15 +236,15 @@ class _Builder:
     def _spend(self, event: Any, weight: int) -> None:
         self._spent += weight
         if self._spent > MAX_NODES:
-            what = f"more than {MAX_NODES:,} values, aliases counted in full, are too many"
+            what = f"too many values: the limit is {MAX_NODES:,}, including expanded aliases"
             raise _error(self._source, _line(event), what, code=TOO_LARGE)
 
     def _alias(self, event: Any, depth: int) -> _Node:
         if event.anchor not in self._anchors:
-            raise self._error(event, "this alias has no anchor", "put text that starts with * in quotes")
+            raise self._error(event, "this alias has no anchor", "put strings that start with * in quotes")
         node = self._anchors[event.anchor]
         if node is None:
-            raise self._error(event, "this alias stands inside the very value that it names")
+            raise self._error(event, "this alias refers to a value that contains it")
         self._check_depth(event, depth + node.height)
         self._spend(event, node.weight)
         return node
@@ -252,15 +254,15 @@ class _Builder:
             value = self._value(event)
         except ValueError as error:
             raise self._error(event, *error.args) from None
-        weight = 1 + len(event.value) // _TEXT_PER_NODE
+        weight = 1 + len(event.value) // _CHARS_PER_NODE
         self._spend(event, weight)
         return _Node(value, weight)
 
     def _value(self, event: Any) -> Any:
-        value = _tagged(event.tag, event.value) if event.tag else event.value
+        value = _resolve_tagged(event.tag, event.value) if event.tag else event.value
         if not self._typed:
             return event.value
-        return _resolved(event.value) if event.implicit[0] and not event.tag else value
+        return _resolve_scalar(event.value) if event.implicit[0] and not event.tag else value
 
     def _sequence(self, event: Any, depth: int) -> _Node:
         self._open(event, "seq", depth)
@@ -275,23 +277,23 @@ class _Builder:
         while type(key_event := next(self._events)) in self._build:
             key = self._key(key_event, depth)
             if key in entries:
-                raise self._error(key_event, f"the key {key[:60]!r} stood in line {entries[key][0]} already")
+                raise self._error(key_event, f"duplicate key {key[:60]!r}, first defined in line {entries[key][0]}")
             entries[key] = (_line(key_event), self._node(next(self._events), depth + 1))
         return _collection({key: node.value for key, (_, node) in entries.items()}, entries)
 
     def _key(self, event: Any, depth: int) -> str:
-        # In [?x] and {?x: 1} this parser takes the question mark for one of its own, and would drop it.
+        # In [?x] and {?x: 1}, the parser reads the question mark as an indicator and would drop it.
         start = event.start_mark.index
         if self._text[start - 1 : start] == "?":
-            raise self._error(event, "a text starts with ? and has no quotes", "put it in quotes")
+            raise self._error(event, "an unquoted string starts with ?", "put it in quotes")
         node = self._node(event, depth + 1)
         if isinstance(node.value, dict | list):
-            raise self._error(event, "a key must be a plain word, not a list or a mapping")
+            raise self._error(event, "a key must be a scalar, not a list or a mapping")
         return str(getattr(event, "value", node.value))
 
     def _open(self, event: Any, kind: str, depth: int) -> None:
         if event.tag not in {None, "!", _CORE + kind}:
-            raise self._error(event, "this tag is not allowed", "take it away")
+            raise self._error(event, "this tag is not allowed", "remove it")
         self._check_depth(event, depth + 1)
         self._spend(event, 1)
         if event.anchor is not None:

@@ -92,7 +92,7 @@ def _read_json(response: Response, redactor: SecretRedactor | None) -> Any:
     data = _parse_json(response)
     if response.body.count(b"[") + response.body.count(b"{") > MAX_DEPTH:
         _check_limits(data, len(response.body) * 8, "the response")
-    return redactor.redact.in_data(data) if redactor and redactor.may_contain_secret(response.body) else data
+    return redactor.redact.redact_data(data) if redactor and redactor.may_contain_secret(response.body) else data
 
 
 def _parse_json(response: Response) -> Any:

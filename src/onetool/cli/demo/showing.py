@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from onetool.cli.demo.steps import Seen, Step
 from onetool.cli.terminal import bold, dim, green, yellow
+from onetool.util.text import pluralize
 from onetool.version import __version__
-from onetool_child.summary import number
 
 if TYPE_CHECKING:
     from onetool.stats.summary import StatsSummary
@@ -46,14 +46,14 @@ def shorten(text: str, max_lines: int) -> list[str]:
     if len(lines) <= max_lines:
         return lines
     left = sum(map(len, lines[max_lines:]))
-    return [*lines[:max_lines], dim(f"... {number(left, 'more character')}")]
+    return [*lines[:max_lines], dim(f"... {pluralize(left, 'more character')}")]
 
 
 def print_savings(summary: "StatsSummary", isolation: str) -> None:
     savings, runs = summary["savings"], summary["runs"]["total"]
     tools, own = savings["definition_tokens"], savings["own_tokens"]
     trips, seconds = round(savings["round_trips"]), summary["time_saved_ms"] / 1000
-    made = f"{number(summary['total_calls'], 'call')} in {number(runs, 'run')}"
+    made = f"{pluralize(summary['total_calls'], 'call')} in {pluralize(runs, 'run')}"
     print(bold("Savings of these runs (a token is about four bytes)"))
     print(f"    definitions  {tools:,} tokens if each tool were connected directly, {own:,} for the one tool")
     print(f"    results      {savings['result_tokens']:,} tokens processed by code and not read by the model")

@@ -22,7 +22,7 @@ from onetool.errors import ToolError
 from onetool.extensions.worker_backend import RUNNING, WorkerBackend
 from onetool.paths import Folders, find_folders
 from onetool.problem import OK, WARNING, Location, Problem
-from onetool_child.summary import number
+from onetool.util.text import pluralize
 
 WORKER_SECONDS = 60.0
 
@@ -108,6 +108,6 @@ async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -
                 waiting.remove(name)
                 done.append(name)
                 report()
-        return Problem(f"server {name} responds: {number(len(upstream.definitions), 'tool')}", level=OK)
+        return Problem(f"server {name} responds: {pluralize(len(upstream.definitions), 'tool')}", level=OK)
 
     return [found for found in await asyncio.gather(*map(ask, names)) if found]

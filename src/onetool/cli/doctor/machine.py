@@ -9,8 +9,8 @@ from onetool.app import OneTool
 from onetool.checks.extensions import INSTALL_UV, has_uv
 from onetool.extensions.worker_backend import WorkerBackend
 from onetool.problem import OK, WARNING, Problem
+from onetool.util.text import pluralize
 from onetool.version import __version__
-from onetool_child.summary import number
 
 FULL = "landlock+seccomp"
 CHECK = "sum(range(10))"
@@ -23,7 +23,7 @@ def problems(app: OneTool) -> Iterator[Problem]:
     packs = (tool.backend.extension for tool in app.registry if isinstance(tool.backend, WorkerBackend))
     if not has_uv() and all(extension.header is None for extension in packs):  # else `onetool.checks` reports it
         yield Problem("uv is not installed; extension packs with dependencies require it", INSTALL_UV, level=WARNING)
-    yield Problem(number(len(app.registry), "tool"), level=OK)
+    yield Problem(pluralize(len(app.registry), "tool"), level=OK)
 
 
 async def run(app: OneTool, *, can_run: bool) -> list[Problem]:

@@ -27,7 +27,7 @@ from onetool.transports.http.timeouts import MAX_CONNECTIONS, ConnectionLimiter,
 from onetool.transports.http.tokens import TokenSet
 from onetool.transports.logging_bridge import forward_logging
 from onetool.transports.settings_watcher import Hooks, watching
-from onetool_child.confine import one_malloc_arena
+from onetool_child.confine import limit_malloc_arenas
 
 if sys.platform != "win32":
     import resource
@@ -93,7 +93,7 @@ class HttpServer:
 
 async def serve_http(app: OneTool, host: str, port: int, ready: Ready) -> None:
     """Serve until SIGINT or SIGTERM."""
-    one_malloc_arena()  # with one arena per thread, unused memory grows by megabytes a minute
+    limit_malloc_arenas()  # with one arena per thread, unused memory grows by megabytes a minute
     await check_exposure(app, Bind(host, port))
     server = HttpServer(app, host, port)
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

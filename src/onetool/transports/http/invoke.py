@@ -70,16 +70,18 @@ def build_outcome(result: Result, redact: Redactor) -> JSON:
     error = result.error
     if error is None:
         try:
-            return Success(value=redact.in_data(as_data(result.value))).as_json()
+            return Success(value=redact.redact_data(as_data(result.value))).as_json()
         except (NotData, RecursionError):
             error = ToolError("cannot serialize the value: it is nested too deeply or refers to itself")
     elif isinstance(error, ToolError):
         is_rejected = not result.ran and (isinstance(error, BundleError) or error.type in CODES)
         if is_rejected or error.fields.get("code") == "rate_limited":
             found = ApiError.from_error(error)
-            raise ApiError(found.code, redact(found.message), redact.in_data(_as_data(found.details)), found.headers)
+            raise ApiError(
+                found.code, redact(found.message), redact.redact_data(_as_data(found.details)), found.headers
+            )
     fields = {key: value for key, value in describe(error).items() if key != "class"}
-    return FailedCall(error=redact.in_data(_as_data(fields))).as_json()
+    return FailedCall(error=redact.redact_data(_as_data(fields))).as_json()
 
 
 def _as_data(fields: JSON) -> JSON:

@@ -36,7 +36,7 @@ from onetool.transports.mcp.publish import (
 )
 from onetool.transports.mcp.relay import ClientRelay
 from onetool.util.invisible import find_in_name
-from onetool_child.errors import message_of
+from onetool_child.errors import get_message
 
 CONNECT_SECONDS = 10.0
 RESOURCES, PROMPTS = "ot.resources", "ot.prompt"
@@ -234,7 +234,7 @@ class ExposedTools:
         redact, error, settings = self._app.redact, relay.error, self._app.settings
         if relay.result is None:
             if result.error is not None and isinstance(error, MCPError) and error.code not in OWN_ERRORS:
-                raise MCPError(error.code, redact(error.message), redact.in_data(error.data))
+                raise MCPError(error.code, redact(error.message), redact.redact_data(error.data))
             return result
         answer = to_wire(relay.result, redact)
         upstream = settings.servers.get(server)
@@ -246,7 +246,7 @@ class ExposedTools:
         answer = await self._answer(context, params, arguments["server"], name, arguments)
         if isinstance(answer, Result):
             assert answer.error is not None
-            raise MCPError(types.INVALID_PARAMS, self._app.redact(message_of(answer.error)))
+            raise MCPError(types.INVALID_PARAMS, self._app.redact(get_message(answer.error)))
         return answer
 
     # --- servers ----------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ async def check(app: OneTool) -> None:
 def find_stored_tools(registry: Registry, wanted: Iterable[str]) -> list[Tool]:
     """Return the stored tools with these names or in these packs. Reads the disk."""
     names = [*wanted, *(entry.name for pack in wanted for entry in registry.entries(pack))]
-    found = (registry.known(name) for name in dict.fromkeys(names))
+    found = (registry.find_exact(name) for name in dict.fromkeys(names))
     return [tool for tool in found if tool is not None and tool.name not in registry]
 
 

@@ -41,8 +41,8 @@ from onetool.transports.mcp.relay import LEVEL
 from onetool.transports.mcp.resources import MAX_COMPLETIONS, TOOLS, SnippetPrompts, ToolResources, paginate
 from onetool.transports.settings_watcher import watching
 from onetool.transports.stdio import protocol_streams
+from onetool.util.text import pluralize
 from onetool.version import __version__
-from onetool_child.summary import number
 
 MAX_SESSIONS = 10_000
 BEGIN_SECONDS = 0.5  # delay after the tool list, so that bookkeeping does not slow down the client
@@ -297,7 +297,7 @@ async def _reporting(context: Any, journal: Journal) -> AsyncIterator[None]:
 def _describe(journal: Journal, seconds: float) -> str:
     last = f", last {journal.calls[-1][0]}" if journal.calls else ""
     doing = f"; {journal.doing}" if journal.doing else ""
-    return f"running for {seconds:.0f} s, {number(len(journal.calls), 'tool call')}{last}{doing}"
+    return f"running for {seconds:.0f} s, {pluralize(len(journal.calls), 'tool call')}{last}{doing}"
 
 
 async def serve_stdio(app: OneTool) -> None:

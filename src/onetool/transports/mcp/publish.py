@@ -21,7 +21,7 @@ from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT
 from onetool.util.invisible import replace_in_name
 from onetool_child.data import NotData, as_data
-from onetool_child.errors import message_of
+from onetool_child.errors import get_message
 
 RUN = "run"  # reserved
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
@@ -97,7 +97,7 @@ def clean_texts(model: Model) -> Model:
 
 
 def to_wire(model: BaseModel, redact: Redactor) -> dict[str, Any]:
-    data: dict[str, Any] = redact.in_data(model.model_dump(by_alias=True, mode="json", exclude_none=True))
+    data: dict[str, Any] = redact.redact_data(model.model_dump(by_alias=True, mode="json", exclude_none=True))
     return data
 
 
@@ -127,5 +127,5 @@ def render_value(value: Any) -> types.CallToolResult:
 
 
 def render_error(error: BaseException) -> types.CallToolResult:
-    block = types.TextContent(type="text", text=f"{type(error).__name__}: {message_of(error)}")
+    block = types.TextContent(type="text", text=f"{type(error).__name__}: {get_message(error)}")
     return types.CallToolResult(content=[block], is_error=True)

@@ -92,7 +92,7 @@ class ToolResources:
         return str(await caller.call("ot.help", query=name, info="full")), MARKDOWN
 
     async def _is_known(self, name: str, caller: ToolContext) -> bool:
-        tool = await anyio.to_thread.run_sync(self._app.registry.known, name)
+        tool = await anyio.to_thread.run_sync(self._app.registry.find_exact, name)
         return tool is not None and tool.name == name and caller.admits(tool)
 
     def _names(self, caller: ToolContext) -> list[str]:

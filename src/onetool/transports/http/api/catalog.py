@@ -15,7 +15,7 @@ from onetool._tool import Tool
 from onetool.app import OneTool
 from onetool.context import ToolContext
 from onetool.errors import BundleError, ToolNotFound
-from onetool.registry import Entry, python_name
+from onetool.registry import RegistryEntry, python_name
 from onetool.search import SearchHit
 from onetool.transports.http.errors import ApiError
 
@@ -55,14 +55,14 @@ class ToolCatalog:
         """Return the tools in memory that the agent may call, sorted by name."""
         return sorted(filter(context.admits, self._app.registry), key=attrgetter("name"))
 
-    def stored(self, context: ToolContext, pack: str | None = None, after: str = "") -> Iterator[Entry]:
+    def stored(self, context: ToolContext, pack: str | None = None, after: str = "") -> Iterator[RegistryEntry]:
         """Yield the stored tools after this name that the agent may call, including disabled ones."""
         registry = self._app.registry
         try:
             for name, _, enabled in self._app.bundles.names(pack, after, include_disabled=True):
-                entry = Entry(name, "", enabled)
+                entry = RegistryEntry(name, "", enabled)
                 if name not in registry and context.admits(entry):
-                    yield entry._replace(enabled=enabled and not registry.is_off(entry))
+                    yield entry._replace(enabled=enabled and not registry.is_disabled(entry))
         except BundleError:  # the store cannot be read; the health check reports that
             return
 
@@ -76,7 +76,7 @@ class ToolCatalog:
         """Return the tool with this name, also from a disabled bundle."""
         registry = self._app.registry
         tool = registry.get(name) or self._app.bundles.find(name, include_disabled=True)
-        return None if tool is None else registry.switched(tool)
+        return None if tool is None else registry.mark_disabled(tool)
 
     def count(self, context: ToolContext, fits: "CatalogFilter") -> int:
         """Return the number of matching tools."""
@@ -86,7 +86,7 @@ class ToolCatalog:
         """Return the number of matching stored tools. Checks each one if a filter may exclude part of a pack."""
         bundles = self._app.bundles
         packs = bundles.packs if fits.pack is None else [fits.pack]
-        sources = [source for pack in packs for source in self._app.registry.sources_of(pack)]
+        sources = [source for pack in packs for source in self._app.registry.find_sources(pack)]
         if context.tools is None and fits.is_enabled is None and all(source is bundles for source in sources):
             return sum(map(bundles.count, packs))
         return sum(map(fits.entry, self.stored(context, fits.pack)))
@@ -128,7 +128,7 @@ class CatalogFilter:
         self.pack, self.kind, self.is_enabled = python_name(pack) if pack else None, kind, is_enabled
         self.stored = kind in {None, "bundle"}
 
-    def entry(self, tool: Tool | Entry) -> bool:
+    def entry(self, tool: Tool | RegistryEntry) -> bool:
         return self.pack in {None, python_name(tool.pack)} and self.is_enabled in {None, tool.enabled}
 
     def tool(self, tool: Tool) -> bool:

@@ -65,7 +65,7 @@ class Api:
 
     def show(self, model: "ApiModel") -> JSON:
         """Return the model as JSON with secrets redacted."""
-        shown: JSON = self.app.redact.in_data(model.as_json())
+        shown: JSON = self.app.redact.redact_data(model.as_json())
         return shown
 
     def answer(self, model: "ApiModel") -> Response:

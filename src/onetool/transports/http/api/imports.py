@@ -74,7 +74,7 @@ class ImportHandlers:
             problems=found.problems,
             warnings=found.warnings,
         )
-        return taken, self._api.app.redact.in_data(shown.as_json())
+        return taken, self._api.app.redact.redact_data(shown.as_json())
 
     async def export_bundle(self, request: Request) -> Response:
         self._api.check_settings()

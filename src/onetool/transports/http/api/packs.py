@@ -87,7 +87,7 @@ class PackHandlers:
             self._add_bundle(packs, bundle, is_all_seen=context.tools is None)
         if context.tools is None:
             self._add_without_tools(packs)
-        off = self._api.app.switched_off
+        off = self._api.app.disabled_names
         await self._api.in_thread(lambda: self._complete(packs.values()))
         for pack in packs.values():
             is_off = pack.name in off or (EVERYTHING in off and pack.name != OWN_PACK)

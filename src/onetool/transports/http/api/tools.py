@@ -169,7 +169,7 @@ class ToolHandlers:
             context, name = identity.build_context(request, app), _name(request)
             tool = await self._catalog.find(name, context)
             on = (await self._api.read(sent, Switch.of)).is_enabled
-            if tool.pack in app.switched_off:
+            if tool.pack in app.disabled_names:
                 message = f"pack '{tool.pack}' is disabled: enable it first"
                 raise ApiError("bundle_disabled", message, {"pack": tool.pack})
             build_precondition(request.headers)(await self._api.in_thread(lambda: self._details(request, tool)))
