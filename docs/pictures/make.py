@@ -23,7 +23,7 @@ from tests.page_support import launch_chromium, open_page  # noqa: E402 - needs 
 from tests.rest_support import serve_app  # noqa: E402
 
 from onetool import paths  # noqa: E402
-from onetool.cli.demo import stage, steps  # noqa: E402
+from onetool.cli.demo import environment, steps  # noqa: E402
 
 PROGRAM: Final = Path(sys.executable).with_name("onetool")
 SHOWN_STEPS: Final = (" 2", " 6", " 8", "10", "11", "Savings")
@@ -117,7 +117,7 @@ def _escape(text: str) -> str:
 
 
 def take_screenshot(folder: Path) -> None:
-    with stage.built() as built:
+    with environment.create_environment() as built:
         own = built.home / paths.FOLDER
         settings = json.loads((own / paths.CONFIG).read_text(encoding="utf-8"))
         with serve_app(own, settings) as served, launch_chromium() as browser:

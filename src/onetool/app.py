@@ -21,7 +21,7 @@ from onetool.bundles.source import BundleSource
 from onetool.bus.bus import ToolBus
 from onetool.config.load import Examined, Loaded
 from onetool.config.model import Settings
-from onetool.config.reading import SettingsReader, config_files, examine_settings, given_settings, read_settings
+from onetool.config.settings_reader import SettingsReader, config_files, examine_settings, read_settings, wrap_settings
 from onetool.context import ToolContext
 from onetool.errors import ConfigError, ToolError
 from onetool.extensions.environments import make_worker_environment
@@ -74,7 +74,7 @@ class OneTool:
         make_cells: Callable[..., Cells] = Cells,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        read_given = partial(given_settings, settings or Settings(), folder or Path.home() / FOLDER)
+        read_given = partial(wrap_settings, settings or Settings(), folder or Path.home() / FOLDER)
         environment = os.environ if environment is None else environment
         self._reader = SettingsReader(read or read_given, examine, environment)
         self._make_cells, self._log = make_cells, log
@@ -316,7 +316,7 @@ class OneTool:
         With `unasked`, after files changed without a request to reload, raise if a settings file would be dropped: the
         project directory lost its trust, or the file is gone.
         """
-        read = partial(self._reader.read_again, self._require_state().loaded, unasked=unasked)
+        read = partial(self._reader.reread, self._require_state().loaded, unasked=unasked)
         self._configure(await anyio.to_thread.run_sync(read))
         return RELOADED
 

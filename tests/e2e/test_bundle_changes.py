@@ -235,7 +235,7 @@ def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(
     assert "part of OneTool" in run_cli(tmp_path, "bundles", "delete", "essentials", "--yes").stderr
     run_cli(tmp_path, "bundles", "disable", "shop")
     done = run_cli(tmp_path, "bundles", "delete", "shop", "--yes")
-    assert done.stdout == "deleted the bundle shop with 2 tools\n", done.stderr
+    assert done.stdout == "Deleted the bundle shop with 2 tools\n", done.stderr
     with open_store(tmp_path / ".onetool" / "bundles") as store:
         assert store.list_bundles(include_disabled=True).items == []
     actions = [(action, transport) for action, _, _, transport in changes(tmp_path)]

@@ -61,7 +61,7 @@ def test_run_takes_a_file_stdin_and_a_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run", "-f", "missing.py"), "cannot be read"),
+        (("run", "-f", "missing.py"), "cannot read"),
         (("call", "machine.memory", "unit=furlong"), "is not one of"),
         (("call", "machine.memroy"), "Did you mean machine.memory"),
         (("trust",), "no .onetool directory"),
@@ -181,7 +181,7 @@ def test_the_status_counts_what_there_is_and_knows_who_is_connected(tmp_path: Pa
 def test_the_status_says_first_what_is_wrong(tmp_path: Path) -> None:
     configure(tmp_path, "executon: {}")
     shown = in_terminal(tmp_path)
-    assert "Next: mend the configuration" in shown
+    assert "Next: fix the settings" in shown
     assert "onetool.yaml:1" in shown
 
 
@@ -285,7 +285,7 @@ def test_trust_and_untrust_print_json(tmp_path: Path) -> None:
 def test_with_json_what_went_wrong_stays_words_on_the_error_stream(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "connect", "codex", "--folder", "missing", "--json")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "is no folder" in done.stderr
+    assert "is not a directory" in done.stderr
 
 
 # --- the exit status ---------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_the_status_says_how_it_went(tmp_path: Path, command: str, status: int) 
 
 
 def test_the_overview_lists_what_a_status_means(tmp_path: Path) -> None:
-    assert "0 fine, 1 failed, 2 wrong usage, 130 Ctrl+C, 143" in run_cli(tmp_path, "--help").stdout
+    assert "0 success, 1 failure, 2 usage error, 130 interrupted (Ctrl+C), 143" in run_cli(tmp_path, "--help").stdout
 
 
 # --- hostile surroundings ----------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ EVERYTHING = (
     "stats",
     "token create a",
     "token list",
-    "accept x",
+    "servers accept x",
     "trust",
     "completion bash",
 )
@@ -425,7 +425,7 @@ def test_what_nobody_expected_is_two_lines_and_an_entry_in_the_log(tmp_path: Pat
     ]
     entry = json.loads(log.read_text(encoding="utf-8"))
     assert entry["error_type"] == "KeyError"
-    assert "endings.py" in entry["text"]
+    assert "exit_status.py" in entry["text"]
     assert "odd" not in entry["text"].replace("{}['odd']", "")  # what it says may be a secret
 
 

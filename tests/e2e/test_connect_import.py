@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support import PROGRAM, connect, environment, run_cli
 
-from onetool.clients.catalogue import CLIENTS, Place
+from onetool.clients.catalog import CLIENTS, Machine
 from onetool.config.load import load
 from onetool.config.trust import is_trusted
 from onetool.paths import find_folders
@@ -33,7 +33,7 @@ SETTINGS = """{
 
 
 def user_file(home: Path, client: str) -> Path:
-    return CLIENTS[client].file(Place("linux", {}, home, home), project=False)
+    return CLIENTS[client].locate_file(Machine("linux", {}, home, home), project=False)
 
 
 def entry_in(file: Path, client: str) -> Any:
@@ -205,7 +205,7 @@ def test_servers_are_taken_over_with_their_secrets_moved(tmp_path: Path) -> None
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
     assert "ghp_0123456789" not in done.stdout + (folder / ".onetool" / "onetool.yaml").read_text()
     assert "onetool: skipped" in done.stdout
-    assert "dash-board: is called dash_board" in done.stdout
+    assert "dash-board: renamed to dash_board" in done.stdout
     assert "secrets.yaml" in (folder / ".onetool" / ".gitignore").read_text().split()
     assert file.read_text() == SETTINGS
     assert is_trusted(folder / ".onetool", tmp_path / ".onetool", {})
@@ -233,7 +233,8 @@ def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path, obstacle: str) -> 
     place.touch() if obstacle == "a file" else place.symlink_to(place)
     done = imported(tmp_path, folder, "cursor")
     assert done.returncode == 1
-    assert done.stderr.startswith(f"onetool: {folder / '.onetool'}")
+    assert done.stderr.startswith("onetool: cannot ")
+    assert str(folder / ".onetool") in done.stderr
     assert "should not" not in done.stderr
 
 
@@ -243,7 +244,7 @@ def test_a_second_import_changes_nothing(tmp_path: Path) -> None:
     imported(tmp_path, folder, "cursor")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     again = imported(tmp_path, folder, "cursor")
-    assert "github: is there already" in again.stdout
+    assert "github: already imported" in again.stdout
     assert "no file was changed" in again.stdout
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
@@ -309,9 +310,9 @@ def test_the_project_file_of_a_client_wins_over_the_user_file(tmp_path: Path) ->
         ("api.yaml", b"openapi: 3.1.0\n", "has no operations"),
         ("bundle.zip", b"PK\x03\x04\xff\xff", "the archive is damaged"),
         ("bad.json", b'{"mcpServers": {\n\n', "bad.json:3: is not valid JSON"),
-        ("latin.json", b'{"mcpServers": {"\xe9": {}}}', "is not UTF-8"),
+        ("latin.json", b'{"mcpServers": {"\xe9": {}}}', "not valid UTF-8"),
         ("other.json", b'{"a": 1}', "no servers in"),
-        ("zed", None, "Zed has no configuration here"),
+        ("zed", None, "no configuration of Zed found"),
     ],
 )
 def test_what_cannot_be_imported_leaves_no_trace(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
@@ -341,5 +342,5 @@ def test_what_is_missing_is_asked_for_and_breaks_nothing(tmp_path: Path) -> None
     config = {"inputs": [{"id": "key", "description": "of Perplexity"}], "servers": {"p": server}}
     write(folder / ".vscode" / "mcp.json", json.dumps(config))
     done = imported(tmp_path, folder, "vscode")
-    assert "put KEY (of Perplexity) into" in done.stdout
+    assert "add KEY (of Perplexity) to" in done.stdout
     assert load(find_folders({}, folder, None, tmp_path), {}).settings.servers["p"].env == {"K": ""}

@@ -28,7 +28,7 @@ from tests.support import TIMEOUT_SECONDS, App, environment
 
 from onetool.app import OneTool, read_settings
 from onetool.cli.serve import PORT
-from onetool.clients import files, reading
+from onetool.clients import client_servers, text_files
 from onetool.config.load import load
 from onetool.extensions import static_analysis
 from onetool.logging import Log
@@ -164,7 +164,7 @@ class Story:
         if "mcpServers" in data:
             servers = {name: use_shared_environment(server) for name, server in data["mcpServers"].items()}
             file = self._write(self.folder, "servers.json", json.dumps({"mcpServers": servers}))
-            found = reading.find(files.read(file), self.folder).servers
+            found = client_servers.read_servers(text_files.read(file), self.folder).servers
             assert all("command" in server or "url" in server for server in found.values())
             assert found.keys() == servers.keys()
 

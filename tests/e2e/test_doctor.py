@@ -250,7 +250,7 @@ CASES = [
         settings("executon: {}\n"),
         CONFIG,
         "unknown key",
-        "write execution",
+        "did you mean execution?",
         1,
         replaced(CONFIG, "executon", "execution"),
     ),
@@ -276,7 +276,7 @@ CASES = [
         "a variable that is not set",
         settings("docs_url: ${DOCS_ADDRESS}\n"),
         CONFIG,
-        "docs_url needs DOCS_ADDRESS",
+        "docs_url refers to DOCS_ADDRESS, which is not set",
         "put it into secrets.yaml",
         1,
         lambda home, _: write_secrets(home / ".onetool", "DOCS_ADDRESS: https://example.org/\n"),
@@ -357,7 +357,7 @@ CASES = [
         both(pack(ECHO, folder="one"), pack(ECHO, folder="two")),
         f"{TOOLS}/two/mine_tools.py",
         "duplicate extension pack mine",
-        "delete one of them",
+        "delete or rename one of them",
         mend=removed(f"{TOOLS}/two/mine_tools.py"),
     ),
     Case(
@@ -372,7 +372,7 @@ CASES = [
         "an alias that leads nowhere",
         settings("aliases:\n  disk: machine.dsk\n"),
         CONFIG,
-        "there is no tool 'machine.dsk'",
+        "unknown tool 'machine.dsk'",
         "write machine.disk instead of machine.dsk",
         2,
         replaced(CONFIG, "machine.dsk", "machine.disk"),
@@ -381,7 +381,7 @@ CASES = [
         "an alias with the name of a builtin",
         settings("aliases:\n  print: machine.disk\n"),
         CONFIG,
-        "the alias print has a reserved name",
+        "alias print has a name reserved",
         "rename the alias",
         2,
         replaced(CONFIG, "print", "show"),
@@ -390,7 +390,7 @@ CASES = [
         "an alias with the name of a pack",
         settings("aliases:\n  fs: machine.disk\n"),
         CONFIG,
-        "the alias fs has the name of a pack",
+        "alias fs has the name of a pack",
         "rename the alias",
         2,
         replaced(CONFIG, "fs", "show"),
@@ -399,7 +399,7 @@ CASES = [
         "an extension with the name of a builtin",
         pack(ECHO, "map"),
         "",
-        "the pack map has a reserved name",
+        "pack map has a name reserved",
         'ot.pack("map")',
         mend=lambda home, _: pack(f'pack = "another_name"\n{ECHO}', "map")(home),
         level="warning",
@@ -431,12 +431,12 @@ CASES = [
         2,
         lambda home, _: servers(ill=hostile_server("echo"))(home),
     ),
-    Case("a server that nobody answers for", refused_server, CONFIG, "the server far cannot be reached", "url", 2),
+    Case("a server that nobody answers for", refused_server, CONFIG, "cannot connect to far", "url", 2),
     Case(
         "a server that never answers",
         servers(mute=hostile_server("hangs", timeout=2)),
         CONFIG,
-        "the server mute did not answer within 2 s",
+        "mute did not respond within 2 s",
         "enabled: false",
         2,
         replaced(CONFIG, "timeout: 2", "enabled: false"),
@@ -462,7 +462,7 @@ CASES = [
         "two servers with one name in code",
         servers(**{"a-b": hostile_server("echo"), "a_b": hostile_server("echo")}),
         CONFIG,
-        "the server a_b has the name of another pack (the server a-b)",
+        "server a_b has the name of another pack (server a-b)",
         "rename the server",
         9,
         replaced(CONFIG, "  a_b:", "  other:"),
@@ -480,7 +480,7 @@ CASES = [
         "an agent with a permission that is none",
         written(".onetool/agents/pilot.yaml", "sandbox: {}\npermissions: [read, fly]\n"),
         ".onetool/agents/pilot.yaml",
-        "must be a list of some of read, write, exec, network",
+        "must be a list of permissions (read, write, exec, network)",
         "fix line 2",
         2,
         replaced(".onetool/agents/pilot.yaml", ", fly", ""),
@@ -546,7 +546,7 @@ CASES = [
         "a file in the place of the folder for results",
         written(".onetool/tmp", "x"),
         ".onetool/tmp",
-        "is no folder",
+        "is not a directory",
         "mv ",
         mend=as_advised,
     ),
@@ -555,7 +555,7 @@ CASES = [
             f"a file in the place of {name}",
             written(name, "x"),
             name,
-            "is no folder",
+            "is not a directory",
             f"mv {{home}}/{name} {{home}}/{name}.old",
             mend=as_advised,
         )
@@ -697,7 +697,7 @@ def test_a_folder_that_may_not_be_written_is_named_once_however_much_is_in_it(op
     subprocess.run(["chmod", "-R", "a-w", open_home / ".onetool"], check=True)
     start = as_ordinary_user([]) if IS_ROOT else []
     (found,) = wrong(doctor(open_home, start=start))
-    assert found["message"].startswith(f"{open_home / '.onetool'} cannot be written")
+    assert found["message"].startswith(f"cannot write to {open_home / '.onetool'}")
     assert found["hint"] == f"chmod -R u+rwX {open_home / '.onetool'}"
     follow(open_home, found["hint"])
     assert wrong(doctor(open_home, start=start)) == []
@@ -776,7 +776,7 @@ def test_many_broken_things_are_all_found_each_once(tmp_path: Path) -> None:
         "a-program-that-nobody-has",
         "these are my last words",
         "servers.unknown.comand is an unknown key",
-        "needs NOBODY_SET_THIS",
+        "refers to NOBODY_SET_THIS",
         "must be one of the agents",
         "is not valid JSON",
         "must be a list of some of",
@@ -849,7 +849,7 @@ def kept(home: Path) -> dict[str, bytes]:
 def test_a_configuration_that_is_not_there_is_told_and_its_folder_is_not_made(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "doctor", "--config", str(tmp_path / "gone" / "onetool.yaml"))
     assert done.returncode == 1
-    assert f"{tmp_path / 'gone' / 'onetool.yaml'}: there is no such file" in done.stdout
+    assert f"{tmp_path / 'gone' / 'onetool.yaml'}: file not found" in done.stdout
     assert "check --config" in done.stdout
     assert not (tmp_path / "gone").exists()
 

@@ -86,7 +86,7 @@ def test_the_import_ends_with_the_remaining_steps(tmp_path: Path) -> None:
         "  TRACE /x: TRACE is not supported, because it reveals credentials",
         f"Add these secrets to {directory / 'secrets.yaml'} (it must be readable only by you):",
         "  PETSTORE_KEY: ...",
-        f"Allow the host in {directory / 'onetool.yaml'} (or use --write):",
+        f"Allow this host in {directory / 'onetool.yaml'} (or use --write):",
         "  http: {allowedHosts: [pets.example.com]}",
         "Running servers see the tools at once. After changing settings or secrets, run: onetool reload",
         "Example:",
@@ -196,7 +196,7 @@ def test_many_problems_are_listed_as_ten_and_a_count(tmp_path: Path) -> None:
     said = import_successfully(tmp_path, "petstore.yaml").splitlines()
     start = said.index("Not imported, or imported with changes:")
     assert said[start + 11].startswith("  and ")
-    assert said[start + 11].endswith(" more; --json shows them all")
+    assert said[start + 11].endswith(" more; use --json to see all")
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from onetool.clients import files, json_edit, launch, reading, toml_edit, yaml_edit
-from onetool.clients.catalogue import CLIENTS, Place
+from onetool.clients import client_servers, json_edit, text_files, toml_edit, yaml_edit
+from onetool.clients.catalog import CLIENTS, Machine
+from onetool.clients.client_servers import ClientServers
 from onetool.clients.edits import Edit, apply_edits
-from onetool.clients.launch import Launch
-from onetool.clients.reading import Found
-from onetool.clients.taking import ImportTarget, ServerImport, import_servers
+from onetool.clients.server_import import ImportTarget, ServerImport, import_servers
+from onetool.clients.start_command import StartCommand, find_start_command
 from onetool.clients.translate import is_ours
 from onetool.errors import ConfigError, ToolError
 from onetool.util import yaml_loader
@@ -311,30 +311,30 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
     ],
 )
 def test_servers_are_added_to_yaml_and_all_else_stays(text: str) -> None:
-    old = yaml_edit.data_of(text, "onetool.yaml")
-    new = yaml_edit.with_keys(text, "onetool.yaml", "servers", SERVERS)
+    old = yaml_edit.parse_mapping(text, "onetool.yaml")
+    new = yaml_edit.add_keys(text, "onetool.yaml", "servers", SERVERS)
     assert yaml_loader.read(new, "x").data == {**old, "servers": {**(old.get("servers") or {}), **SERVERS}}
     comments = [line[line.index("#") :] for line in text.splitlines() if "#" in line]
     assert all(comment in new for comment in comments)
     lines = iter(new.splitlines())
     assert all(line in lines for line in text.splitlines() if "servers" not in line)  # in the same order
     assert ("\r\n" in text) == ("\r\n" in new)
-    more = yaml_edit.with_keys(new, "onetool.yaml", "servers", {"second": {"url": "https://x/?a=b#c"}})
+    more = yaml_edit.add_keys(new, "onetool.yaml", "servers", {"second": {"url": "https://x/?a=b#c"}})
     assert yaml_loader.read(more, "x").data["servers"]["second"] == {"url": "https://x/?a=b#c"}
 
 
 @pytest.mark.slow
 @given(secrets=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), TEXTS))
 def test_any_text_comes_back_out_of_yaml(secrets: dict[str, str]) -> None:
-    text = yaml_edit.with_keys("# mine\nOLD: x\n", "secrets.yaml", None, secrets)
-    assert yaml_loader.read(text, "x").data == {"OLD": "x", **secrets}
+    text = yaml_edit.add_keys("# mine\nold: x\n", "secrets.yaml", None, secrets)
+    assert yaml_loader.read(text, "x").data == {"old": "x", **secrets}
     assert text.startswith("# mine\n")
 
 
 @pytest.mark.parametrize("text", ["{servers: {}, aliases: {}}\n", "{aliases: {}}\n", "a: 1\n...\n", "- 1\n", "a: [\n"])
 def test_yaml_that_cannot_be_extended_is_refused_or_still_right(text: str) -> None:
     try:
-        new = yaml_edit.with_keys(text, "onetool.yaml", "servers", SERVERS)
+        new = yaml_edit.add_keys(text, "onetool.yaml", "servers", SERVERS)
     except ConfigError as error:
         assert "onetool.yaml" in str(error)  # noqa: PT017 - either way is right, and both are checked
     else:
@@ -348,7 +348,7 @@ def test_a_changed_file_keeps_its_mode_and_leaves_numbered_backups(tmp_path: Pat
     file = tmp_path / "mcp.json"
     file.write_bytes(b"one\r\n")
     file.chmod(0o640)
-    backups = [files.write(files.read(file), text) for text in ("two\r\n", "three", "four")]
+    backups = [text_files.write(text_files.read(file), text) for text in ("two\r\n", "three", "four")]
     assert [backup and backup.name for backup in backups] == ["mcp.json.bak", "mcp.json.bak.1", "mcp.json.bak.2"]
     assert [backup and backup.read_bytes() for backup in backups] == [b"one\r\n", b"two\r\n", b"three"]
     assert file.read_bytes() == b"four"
@@ -357,7 +357,7 @@ def test_a_changed_file_keeps_its_mode_and_leaves_numbered_backups(tmp_path: Pat
 
 def test_a_new_file_is_made_with_its_folders(tmp_path: Path) -> None:
     file = tmp_path / "a" / "b" / "mcp.json"
-    assert files.write(files.read(file), "x") is None
+    assert text_files.write(text_files.read(file), "x") is None
     assert [path.name for path in file.parent.iterdir()] == ["mcp.json"]
 
 
@@ -366,7 +366,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     real.parent.mkdir()
     real.write_text("old")
     link.symlink_to(real)
-    backup = files.write(files.read(link), "new")
+    backup = text_files.write(text_files.read(link), "new")
     assert link.is_symlink()
     assert real.read_text() == "new"
     assert backup == tmp_path / "mcp.json.bak"
@@ -377,7 +377,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 def test_a_link_to_nothing_gets_its_file(tmp_path: Path) -> None:
     link = tmp_path / "mcp.json"
     link.symlink_to(tmp_path / "later" / "real.json")
-    files.write(files.read(link), "new")
+    text_files.write(text_files.read(link), "new")
     assert (tmp_path / "later" / "real.json").read_text() == "new"
     assert link.is_symlink()
 
@@ -385,20 +385,20 @@ def test_a_link_to_nothing_gets_its_file(tmp_path: Path) -> None:
 def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text("read")
-    before = files.read(file)
+    before = text_files.read(file)
     file.write_text("written by the client")
     with pytest.raises(ToolError, match="changed by another program"):
-        files.write(before, "ours")
+        text_files.write(before, "ours")
     assert file.read_text() == "written by the client"
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_file_that_appeared_meanwhile_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
-    before = files.read(file)
+    before = text_files.read(file)
     file.write_text("")
     with pytest.raises(ToolError, match="changed by another program"):
-        files.write(before, "ours")
+        text_files.write(before, "ours")
     assert file.read_text() == ""
 
 
@@ -407,7 +407,7 @@ def test_a_read_only_file_is_left_alone(tmp_path: Path) -> None:
     file.write_text("x")
     file.chmod(0o444)
     with pytest.raises(ToolError, match="is read-only"):
-        files.write(files.read(file), "ours")
+        text_files.write(text_files.read(file), "ours")
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -415,7 +415,7 @@ def test_secrets_are_never_readable_by_others(tmp_path: Path) -> None:
     file = tmp_path / "secrets.yaml"
     file.write_text("A: b\n")
     file.chmod(0o644)
-    assert files.write(files.read(file), "A: c\n", mode=files.OWNER_ONLY, keep=False) is None
+    assert text_files.write(text_files.read(file), "A: c\n", mode=text_files.OWNER_ONLY, keep=False) is None
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [file]
 
@@ -424,20 +424,20 @@ def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
     latin = tmp_path / "latin.json"
     latin.write_bytes('{\n"a": "é"}'.encode("latin-1"))
     with pytest.raises(ConfigError, match=r"latin\.json:2: not valid UTF-8"):
-        files.read(latin)
+        text_files.read(latin)
     with pytest.raises(ConfigError, match="not a file"):
-        files.read(tmp_path)
+        text_files.read(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="not a file"):
-        files.read(tmp_path / "pipe")
+        text_files.read(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(ConfigError, match="cannot read"):
-        files.read(tmp_path / "loop")
+        text_files.read(tmp_path / "loop")
 
 
 def test_a_difference_shows_no_secret_and_no_endless_line(tmp_path: Path) -> None:
-    before = files.Read(tmp_path / "x.json", b"", 'a\n"KEY": "hidden value"\nb\n')
-    shown = files.diff(before, before.text + "c\n" + "d" * 5000, lambda text: text.replace("hidden value", "***"))
+    before = text_files.TextFile(tmp_path / "x.json", b"", 'a\n"KEY": "hidden value"\nb\n')
+    shown = text_files.diff(before, before.text + "c\n" + "d" * 5000, lambda text: text.replace("hidden value", "***"))
     assert "hidden" not in shown
     assert "+c\n+... a line of 5,000 characters" in shown
 
@@ -445,7 +445,7 @@ def test_a_difference_shows_no_secret_and_no_endless_line(tmp_path: Path) -> Non
 @pytest.mark.slow
 @given(old=st.lists(st.sampled_from("abc")), new=st.lists(st.sampled_from("abc")))
 def test_a_difference_is_the_usual_one(old: list[str], new: list[str]) -> None:
-    shown = files.diff(files.Read(Path("x"), b"", "\n".join(old)), "\n".join(new)).splitlines()
+    shown = text_files.diff(text_files.TextFile(Path("x"), b"", "\n".join(old)), "\n".join(new)).splitlines()
     assert [line[1:] for line in shown[2:] if line[0] == "+"].count("a") >= new.count("a") - old.count("a")
     for hunk in (line.split() for line in shown if line.startswith("@@")):
         start, size = (int(number) for number in (hunk[2][1:] + ",1").split(",")[:2])
@@ -457,7 +457,7 @@ def test_a_difference_is_the_usual_one(old: list[str], new: list[str]) -> None:
 def test_a_difference_of_huge_files_is_quick(tmp_path: Path) -> None:
     text = "\n".join(["{", "}"] * 300_000)
     started = time.monotonic()
-    shown = files.diff(files.Read(tmp_path / "x", b"", text), text.replace("}\n{", "}\nnew\n{", 1))
+    shown = text_files.diff(text_files.TextFile(tmp_path / "x", b"", text), text.replace("}\n{", "}\nnew\n{", 1))
     assert time.monotonic() - started < 5
     assert "\n+new\n" in shown
     assert len(shown.splitlines()) < 20
@@ -475,9 +475,9 @@ def test_a_difference_of_huge_files_is_quick(tmp_path: Path) -> None:
     ],
 )
 def test_vs_code_keeps_its_file_where_the_system_wants_it(system: str, expected: str) -> None:
-    place = Place(system, {}, Path("/home/ada"), Path("/place"))
-    assert CLIENTS["vscode"].file(place, project=False) == Path("/home/ada") / expected
-    assert CLIENTS["vscode"].file(place, project=True) == Path("/place/.vscode/mcp.json")
+    place = Machine(system, {}, Path("/home/ada"), Path("/place"))
+    assert CLIENTS["vscode"].locate_file(place, project=False) == Path("/home/ada") / expected
+    assert CLIENTS["vscode"].locate_file(place, project=True) == Path("/place/.vscode/mcp.json")
 
 
 @pytest.mark.parametrize(
@@ -490,13 +490,13 @@ def test_vs_code_keeps_its_file_where_the_system_wants_it(system: str, expected:
     ],
 )
 def test_variables_move_the_files_of_clients(client: str, env: dict[str, str], expected: str) -> None:
-    place = Place("linux", env, Path("/home/ada"), Path("/place"))
-    assert CLIENTS[client].file(place, project=False) == Path(expected)
+    place = Machine("linux", env, Path("/home/ada"), Path("/place"))
+    assert CLIENTS[client].locate_file(place, project=False) == Path(expected)
 
 
 def test_a_client_without_project_files_says_so() -> None:
     with pytest.raises(ToolError, match="Windsurf has no project configuration"):
-        CLIENTS["windsurf"].file(Place("linux", {}, Path("/h"), Path("/w")), project=True)
+        CLIENTS["windsurf"].locate_file(Machine("linux", {}, Path("/h"), Path("/w")), project=True)
 
 
 def installed(folder: Path) -> Path:
@@ -507,32 +507,36 @@ def installed(folder: Path) -> Path:
 
 def test_onetool_is_started_by_the_path_beside_its_python(tmp_path: Path) -> None:
     python = installed(tmp_path / "bin")
-    assert launch.launch(python, None, lambda _: None) == Launch(str(tmp_path / "bin" / "onetool"))
+    assert find_start_command(python, None, lambda _: None) == StartCommand(str(tmp_path / "bin" / "onetool"))
 
 
 def test_out_of_uvs_cache_it_is_uvx_again(tmp_path: Path) -> None:
     python = installed(tmp_path / "archive-v0" / "x" / "bin")
     programs = {"uvx": "/usr/bin/uvx"}
-    assert launch.launch(python, None, programs.get) == Launch("/usr/bin/uvx", ("onetool-run",))
+    assert find_start_command(python, None, programs.get) == StartCommand("/usr/bin/uvx", ("onetool-run",))
     git = json.dumps({"url": "https://x/y.git", "vcs_info": {"vcs": "git"}})
-    assert launch.launch(python, git, programs.get).args == ("--from", "git+https://x/y.git", "onetool")
-    assert launch.launch(python, None, lambda _: None).note
+    assert find_start_command(python, git, programs.get).args == (
+        "--from",
+        "git+https://x/y.git",
+        "onetool",
+    )
+    assert find_start_command(python, None, lambda _: None).note
 
 
 def test_without_an_executable_nothing_is_fetched_from_anywhere(tmp_path: Path) -> None:
-    start = launch.launch(tmp_path / "python", None, {"uvx": "/usr/bin/uvx"}.get)
+    start = find_start_command(tmp_path / "python", None, {"uvx": "/usr/bin/uvx"}.get)
     assert start.command == str(tmp_path / "python")
 
 
 # --- servers of clients ------------------------------------------------------------------------------------
 
 
-def found_in(text: str, name: str = "mcp.json", folder: Path = Path("/place")) -> Found:
-    return reading.find(files.Read(Path("/place") / name, text.encode(), text), folder)
+def found_in(text: str, name: str = "mcp.json", folder: Path = Path("/place")) -> ClientServers:
+    return client_servers.read_servers(text_files.TextFile(Path("/place") / name, text.encode(), text), folder)
 
 
 def taken(
-    *found: Found,
+    *found: ClientServers,
     servers: Mapping[str, Any] | None = None,
     secrets: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
@@ -545,7 +549,7 @@ def taken(
 
 
 def server_of(server: Mapping[str, Any], **env: str) -> Any:
-    return taken(Found(Path("/place/mcp.json"), {"a": server}), env=env).servers.get("a")
+    return taken(ClientServers(Path("/place/mcp.json"), {"a": server}), env=env).servers.get("a")
 
 
 @pytest.mark.parametrize(
@@ -621,8 +625,8 @@ def test_keys_of_clients_become_keys_of_onetool(given: dict[str, Any], expected:
 
 def test_an_address_without_a_type_is_sse_for_gemini_only() -> None:
     servers = {"a": {"url": "https://x/mcp"}}
-    assert taken(Found(Path("/w/.gemini/settings.json"), servers)).servers["a"]["transport"] == "sse"
-    assert "transport" not in taken(Found(Path("/w/.cursor/mcp.json"), servers)).servers["a"]
+    assert taken(ClientServers(Path("/w/.gemini/settings.json"), servers)).servers["a"]["transport"] == "sse"
+    assert "transport" not in taken(ClientServers(Path("/w/.cursor/mcp.json"), servers)).servers["a"]
 
 
 @pytest.mark.parametrize(
@@ -648,7 +652,7 @@ def test_variables_of_clients_are_translated_or_kept(text: str, expected: str) -
 
 def test_what_means_nothing_here_is_reported() -> None:
     servers = {"a": {"command": "x", "args": ["${command:pick}"], "envFile": ".env", "autoApprove": []}}
-    notes = " ".join(taken(Found(Path("/w/mcp.json"), servers)).notes)
+    notes = " ".join(taken(ClientServers(Path("/w/mcp.json"), servers)).notes)
     assert "${command:pick}" in notes
     assert "envFile, autoApprove" in notes
 
@@ -664,7 +668,7 @@ def test_inputs_become_variables_that_are_asked_for() -> None:
 
 
 def test_gemini_variables_need_no_braces() -> None:
-    found = Found(Path("/w/.gemini/settings.json"), {"a": {"command": "x", "env": {"K": "$KEY"}}})
+    found = ClientServers(Path("/w/.gemini/settings.json"), {"a": {"command": "x", "env": {"K": "$KEY"}}})
     assert taken(found, env={"KEY": "1"}).servers["a"]["env"] == {"K": "${KEY}"}
 
 
@@ -680,7 +684,7 @@ def test_gemini_variables_need_no_braces() -> None:
 )
 def test_our_own_entry_is_known_and_left_out(name: str, server: dict[str, Any]) -> None:
     assert is_ours(name, server)
-    assert taken(Found(Path("/w/mcp.json"), {name: server})).servers == {}
+    assert taken(ClientServers(Path("/w/mcp.json"), {name: server})).servers == {}
 
 
 def test_a_server_about_onetool_is_not_ours() -> None:
@@ -689,7 +693,7 @@ def test_a_server_about_onetool_is_not_ours() -> None:
 
 def test_names_become_names_that_code_can_use() -> None:
     names = ["my-server", "my_server", "21st.dev", "class", "machine", "list", "münchen", "日本", "-", "ﬁle"]
-    result = taken(Found(Path("/w/mcp.json"), {name: {"command": "x"} for name in names}))
+    result = taken(ClientServers(Path("/w/mcp.json"), {name: {"command": "x"} for name in names}))
     assert list(result.servers) == [
         "my_server", "my_server_2", "mcp_21st_dev", "mcp_class", "mcp_machine", "mcp_list", "münchen", "日本", "server",
         "file",
@@ -698,7 +702,7 @@ def test_names_become_names_that_code_can_use() -> None:
 
 
 def test_the_first_file_wins_and_what_is_there_stays() -> None:
-    first, second = (Found(Path(f"/w/{n}"), {"a": {"command": n}, n: {"command": n}}) for n in ("one", "two"))
+    first, second = (ClientServers(Path(f"/w/{n}"), {"a": {"command": n}, n: {"command": n}}) for n in ("one", "two"))
     result = taken(first, second, servers={"one": {"command": "other"}, "two": {"command": "two"}})
     assert result.servers == {"a": {"command": "one"}}
     assert "a: skipped the duplicate in /w/two" in " ".join(result.notes)
@@ -711,7 +715,7 @@ def test_the_first_file_wins_and_what_is_there_stays() -> None:
     [3, None, [], {}, {"args": []}, {"url": ""}, {"url": "ws://x", "type": "ws"}, {"url": "ftp://x"}, {"command": ""}],
 )
 def test_what_is_no_server_is_left_out_and_said(server: Any) -> None:
-    result = taken(Found(Path("/w/mcp.json"), {"a": server}))
+    result = taken(ClientServers(Path("/w/mcp.json"), {"a": server}))
     assert result.servers == {}
     assert any(note.startswith("a: skipped") for note in result.notes)
 
@@ -798,7 +802,7 @@ _HEX = "0123456789abcdef" * 2
     ],
 )
 def test_only_the_secret_of_an_argument_is_taken(words: list[str], secrets: list[str]) -> None:
-    result = taken(Found(Path("/w/mcp.json"), {"a": {"command": "srv", "args": words}}), inline_secrets=False)
+    result = taken(ClientServers(Path("/w/mcp.json"), {"a": {"command": "srv", "args": words}}), inline_secrets=False)
     assert sorted(result.secrets.values()) == sorted(secrets)
     assert sorted(find_secrets(words)) == sorted(secrets)
     assert result.notes == []
@@ -806,7 +810,7 @@ def test_only_the_secret_of_an_argument_is_taken(words: list[str], secrets: list
 
 def test_a_value_that_may_be_a_password_is_pointed_out() -> None:
     server = {"command": "srv", "args": ["-p", "plainpw", "-t", "stdio"]}
-    result = taken(Found(Path("/w/mcp.json"), {"a": server}), inline_secrets=False)
+    result = taken(ClientServers(Path("/w/mcp.json"), {"a": server}), inline_secrets=False)
     assert result.secrets == {}
     assert [note.partition(";")[0] for note in result.notes] == ["a: the value of -p was kept"]
 
@@ -818,13 +822,13 @@ def test_secrets_get_names_of_their_own_and_are_shared_where_they_are_the_same()
         "c": {"command": "x", "env": {"API_KEY": "first-key"}},
         "d": {"url": "https://x", "headers": {"Authorization": "Bearer third-key", "Accept": "x"}},
     }
-    result = taken(Found(Path("/w/mcp.json"), servers), secrets={"B_B_API_KEY": "other"}, inline_secrets=False)
+    result = taken(ClientServers(Path("/w/mcp.json"), servers), secrets={"B_B_API_KEY": "other"}, inline_secrets=False)
     assert result.secrets == {"API_KEY": "first-key", "B_B_API_KEY_2": "second-key", "D_AUTHORIZATION": "third-key"}
     assert result.servers["a"]["env"] == {"API_KEY": "${API_KEY}", "MODE": "dark"}
     assert result.servers["b_b"]["env"] == {"API_KEY": "${B_B_API_KEY_2}"}
     assert result.servers["c"]["env"] == {"API_KEY": "${API_KEY}"}
     assert result.servers["d"]["headers"] == {"Authorization": "Bearer ${D_AUTHORIZATION}", "Accept": "x"}
-    again = taken(Found(Path("/w/mcp.json"), servers), secrets={**result.secrets, "B_B_API_KEY": "other"},
+    again = taken(ClientServers(Path("/w/mcp.json"), servers), secrets={**result.secrets, "B_B_API_KEY": "other"},
                   servers=result.servers, inline_secrets=False)  # fmt: skip
     assert (again.servers, again.secrets) == ({}, {})
 
@@ -873,7 +877,7 @@ TOKEN = "ghp_" + "a1" * 18
 def test_secrets_in_arguments_and_urls_move_to_secrets(
     server: dict[str, Any], hidden: dict[str, Any], secrets: dict[str, str] | None
 ) -> None:
-    found = Found(Path("/w/mcp.json"), {"a": {"command": "x", **server}})
+    found = ClientServers(Path("/w/mcp.json"), {"a": {"command": "x", **server}})
     result = taken(found, inline_secrets=False)
     assert result.servers["a"] == {"command": "x", **hidden}
     assert secrets is None or result.secrets == secrets
@@ -885,7 +889,7 @@ def test_secrets_in_arguments_and_urls_move_to_secrets(
 
 def test_secrets_in_the_url_of_a_server_move_to_secrets() -> None:
     address = "https://me:word@host/mcp?token=k1234567"
-    result = taken(Found(Path("/w/mcp.json"), {"a": {"url": address}}), inline_secrets=False)
+    result = taken(ClientServers(Path("/w/mcp.json"), {"a": {"url": address}}), inline_secrets=False)
     assert result.servers["a"]["url"] == "https://me:${A_PASSWORD}@host/mcp?token=${A_TOKEN}"
     assert result.secrets == {"A_PASSWORD": "word", "A_TOKEN": "k1234567"}
 
@@ -901,7 +905,9 @@ def test_secrets_in_the_url_of_a_server_move_to_secrets() -> None:
 )
 def test_ordinary_arguments_stay(args: list[str]) -> None:
     env = {"TOKEN": "x", "KEY": "x", "USER": "x", "PASS": "x"}
-    result = taken(Found(Path("/w/mcp.json"), {"a": {"command": "x", "args": args}}), env=env, inline_secrets=False)
+    result = taken(
+        ClientServers(Path("/w/mcp.json"), {"a": {"command": "x", "args": args}}), env=env, inline_secrets=False
+    )
     assert (result.servers["a"]["args"], result.secrets) == (args, {})
 
 
@@ -918,7 +924,7 @@ def test_a_server_of_the_person_with_relative_paths_starts_in_the_project(tmp_pa
         "package": {"command": "npx", "args": ["-y", "@scope/server", "/data"]},
         "remote": {"url": "https://host/mcp"},
     }
-    found = Found(tmp_path / ".mcp.json", given)
+    found = ClientServers(tmp_path / ".mcp.json", given)
     for is_user in (True, False):
         there = ImportTarget({}, {}, frozenset(), {}, tmp_path, Path("/home/ada"), is_user)
         servers = import_servers([found], there, inline_secrets=False).servers

@@ -430,7 +430,7 @@ def test_missing_references_name_key_file_and_line(place: Place) -> None:
         literal,
         "~/onetool.yaml:4: servers.a.headers.C contains ${ without a valid reference such as ${NAME}",
         literal,
-        "onetool.yaml:3: tools.brave.keys[1] needs KEY",
+        "onetool.yaml:3: tools.brave.keys[1] refers to KEY, which is not set",
         "Hint: " + advice + " ${KEY:-default}",
     ]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onetool.checks import in_order
+from onetool.checks import sort_problems
 from onetool.config.load import examine
 from onetool.paths import find_folders
 from onetool.problem import OK, WARNING, Location, Problem, storage_problem
@@ -67,7 +67,7 @@ def test_a_file_of_a_newer_version_is_told_of_alone_and_the_others_count(tmp_pat
 
 
 def report(tmp_path: Path, *problems: Problem) -> list[Problem]:
-    return in_order(problems, examine(find_folders({}, tmp_path, None, tmp_path), {}).loaded)
+    return sort_problems(problems, examine(find_folders({}, tmp_path, None, tmp_path), {}).loaded)
 
 
 def test_what_is_endless_is_shortened(tmp_path: Path) -> None:

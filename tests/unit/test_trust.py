@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onetool.config.load import Loaded, load
-from onetool.config.trust import changes_since_trusted, is_trusted, judge, still_trusted, trust, untrust
+from onetool.config.trust import changes_since_trusted, check_trust, is_trusted, still_trusted, trust, untrust
 from onetool.errors import ToolError
 from onetool.paths import find_folders
 from onetool.problem import UNTRUSTED, Location, Problem
@@ -71,9 +71,9 @@ def test_a_link_to_a_trusted_directory_is_rejected(project: Path, user: Path, tm
     foreign = tmp_path / "foreign" / ".onetool"
     foreign.parent.mkdir()
     foreign.symlink_to(project)
-    verdict = judge(foreign, user, env)
-    assert not verdict.trusted
-    assert "it is a symbolic link, which cannot be trusted" in verdict.problems[0].message
+    decision = check_trust(foreign, user, env)
+    assert not decision.trusted
+    assert "it is a symbolic link, which cannot be trusted" in decision.problems[0].message
     with pytest.raises(ToolError, match=r"cannot trust .*: it is a symbolic link"):
         trust(foreign, user)
 
@@ -97,9 +97,9 @@ def test_a_file_that_is_a_link_out_of_the_directory_is_rejected(
     link.parent.mkdir(exist_ok=True, parents=True)
     link.unlink(missing_ok=True)
     link.symlink_to(tmp_path / "elsewhere")
-    verdict = judge(project, user, env)
-    assert not verdict.trusted
-    assert f"{name} is a symbolic link that leads out of it" in verdict.problems[0].message
+    decision = check_trust(project, user, env)
+    assert not decision.trusted
+    assert f"{name} is a symbolic link that leads out of it" in decision.problems[0].message
 
 
 def test_a_link_inside_the_directory_is_fine(project: Path, user: Path) -> None:
@@ -172,9 +172,9 @@ def test_harmless_changes_do_not_ask_again(project: Path, user: Path, change: Ca
 def test_changes_that_grant_something_ask_again(project: Path, user: Path, change: Callable[[Path], object]) -> None:
     trust(project, user)
     change(project)
-    verdict = judge(project, user, {})
-    assert not verdict.trusted
-    assert "changed since it was trusted" in verdict.problems[0].message
+    decision = check_trust(project, user, {})
+    assert not decision.trusted
+    assert "changed since it was trusted" in decision.problems[0].message
     trust(project, user)
     assert is_trusted(project, user, {})
 
@@ -204,7 +204,7 @@ def test_every_line_that_changed_is_named_without_its_value(project: Path, user:
     assert "one-secret" not in (user / "trust.json").read_text()
     (project / "secrets.yaml").write_text("KEY: two-secret\nOTHER: same\n")
     (project / "onetool.yaml").write_text("# first\nservers:\n  git: {command: evil}\n  obey me now: {command: x}\n")
-    problem = judge(project, user, {}).problems[0].message
+    problem = check_trust(project, user, {}).problems[0].message
     for said in (
         "onetool.yaml:3 (servers.git.command) changed",
         "onetool.yaml:4 (servers.….command) was added",
@@ -218,7 +218,7 @@ def test_every_line_that_changed_is_named_without_its_value(project: Path, user:
 def test_many_changes_are_counted(project: Path, user: Path) -> None:
     trust(project, user)
     (project / "onetool.yaml").write_text(CONFIG + "projects: {" + ", ".join(f"p{n}: x" for n in range(20)) + "}")
-    assert judge(project, user, {}).problems[0].message.endswith("and 12 more")
+    assert check_trust(project, user, {}).problems[0].message.endswith("and 12 more")
 
 
 def test_items_of_a_list_are_one_change(project: Path, user: Path) -> None:
@@ -238,10 +238,10 @@ def test_a_variable_covers_what_was_there_at_the_start(project: Path, user: Path
     found = load(find_folders(env, project.parent, None, user.parent), env)
     assert still_trusted(found.folders, env, found.snapshot).trusted
     write("tools/new/new_tools.py", "")(project)
-    verdict = still_trusted(found.folders, env, found.snapshot)
-    assert not verdict.trusted
+    decision = still_trusted(found.folders, env, found.snapshot)
+    assert not decision.trusted
     assert (
-        "changed since OneTool started: extension file tools/new/new_tools.py was added" in verdict.problems[0].message
+        "changed since OneTool started: extension file tools/new/new_tools.py was added" in decision.problems[0].message
     )
 
 
@@ -261,11 +261,11 @@ def test_a_file_that_a_person_named_is_trusted(project: Path, user: Path) -> Non
 def test_a_damaged_store_trusts_nobody_and_says_so(project: Path, user: Path, content: bytes) -> None:
     trust(project, user)
     (user / "trust.json").write_bytes(content)
-    verdict = judge(project, user, {})
-    assert not verdict.trusted
-    assert "trust.json is damaged, so no project directory is trusted" in verdict.problems[0].message
+    decision = check_trust(project, user, {})
+    assert not decision.trusted
+    assert "trust.json is damaged, so no project directory is trusted" in decision.problems[0].message
     trust(project, user)
-    assert judge(project, user, {}).trusted
+    assert check_trust(project, user, {}).trusted
 
 
 def test_the_store_is_private_and_leaves_no_scraps(project: Path, user: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onetool.clients.yaml_edit import list_in, with_items, without_item
+from onetool.clients.yaml_edit import add_items, read_list, remove_item
 from onetool.errors import ConfigError
 from onetool.util import yaml_loader
 
@@ -21,16 +21,16 @@ EMPTY = ["", "# nothing\n", "auth:\n", "auth: {}\n", "auth: {tokens: []}\n", "au
 
 
 def tokens(text: str) -> list[object]:
-    return list_in(text, "x.yaml", "auth", "tokens")
+    return read_list(text, "x.yaml", "auth", "tokens")
 
 
 @pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
 def test_an_item_comes_and_goes_and_the_rest_stays(text: str) -> None:
-    both = with_items(text, "x.yaml", "auth", "tokens", [B])
+    both = add_items(text, "x.yaml", "auth", "tokens", [B])
     assert tokens(both) == [A, B]
     assert all(line.partition("#")[2] in both for line in text.splitlines())
-    assert tokens(without_item(both, "x.yaml", "auth", "tokens", 0)) == [B]
-    again = without_item(both, "x.yaml", "auth", "tokens", 1)
+    assert tokens(remove_item(both, "x.yaml", "auth", "tokens", 0)) == [B]
+    again = remove_item(both, "x.yaml", "auth", "tokens", 1)
     assert yaml_loader.read(again, "x.yaml").data == yaml_loader.read(text, "x.yaml").data
     assert ("\r\n" in again) == ("\r\n" in text)
     assert "\n" not in again.replace("\r\n", "") or "\r\n" not in text
@@ -38,7 +38,7 @@ def test_an_item_comes_and_goes_and_the_rest_stays(text: str) -> None:
 
 @pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
 def test_the_last_item_leaves_an_empty_list_and_every_comment_outside_of_it(text: str) -> None:
-    emptied = without_item(text, "x.yaml", "auth", "tokens", 0)
+    emptied = remove_item(text, "x.yaml", "auth", "tokens", 0)
     assert yaml_loader.read(emptied, "x.yaml").data["auth"] == {"tokens": []}
     for comment in ("# mine", "# all of them", "# end", "# behind", "# c"):
         assert (comment in emptied) == (comment in text)
@@ -46,7 +46,7 @@ def test_the_last_item_leaves_an_empty_list_and_every_comment_outside_of_it(text
 
 @pytest.mark.parametrize("text", EMPTY)
 def test_a_list_is_made_where_there_is_none(text: str) -> None:
-    made = with_items(text, "x.yaml", "auth", "tokens", [A, B])
+    made = add_items(text, "x.yaml", "auth", "tokens", [A, B])
     assert tokens(made) == [A, B]
     assert {**yaml_loader.read(made, "x.yaml").data, "auth": None} == {
         **(yaml_loader.read(text, "x").data or {}),
@@ -56,7 +56,7 @@ def test_a_list_is_made_where_there_is_none(text: str) -> None:
 
 
 def test_texts_that_look_like_numbers_stay_texts() -> None:
-    made = with_items("", "x.yaml", "auth", "tokens", [{"hash": "1e5"}, {"hash": "123"}, {"hash": "yes"}, "*", "a: b"])
+    made = add_items("", "x.yaml", "auth", "tokens", [{"hash": "1e5"}, {"hash": "123"}, {"hash": "yes"}, "*", "a: b"])
     assert tokens(made) == [{"hash": "1e5"}, {"hash": "123"}, {"hash": "yes"}, "*", "a: b"]
 
 
@@ -71,4 +71,4 @@ def test_texts_that_look_like_numbers_stay_texts() -> None:
 )
 def test_what_cannot_be_changed_says_so(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        with_items(text, "x.yaml", "auth", "tokens", [B])
+        add_items(text, "x.yaml", "auth", "tokens", [B])

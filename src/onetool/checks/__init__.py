@@ -16,9 +16,9 @@ import anyio.to_thread
 
 from onetool.bundles.source import BundleSource
 from onetool.bus.sources import RegisteredTools
-from onetool.checks import assistants, extensions, kept, places, servers, settings
+from onetool.checks import assistants, directories, extensions, servers, settings, stored_files
 from onetool.config.load import Examined, Loaded
-from onetool.config.reading import SettingsReader
+from onetool.config.settings_reader import SettingsReader
 from onetool.errors import ToolError
 from onetool.extensions.packs import Extensions
 from onetool.logging import Log
@@ -89,11 +89,11 @@ class Checks:
     ) -> list[Problem]:
         read = self.reader.examine(state.loaded)
         found = [
-            *places.problems(read),
+            *directories.problems(read),
             *read.errors,
             *read.loaded.problems,
             *stored,
-            *kept.problems(read.loaded, seconds),
+            *stored_files.problems(read.loaded, seconds),
             *self.bundles.findings(),
             *extensions.problems(self.extensions, read.loaded),
             *servers.problems(self.servers, read, self.registry, self.extensions),
@@ -102,11 +102,11 @@ class Checks:
             *(assistants.problems(read.loaded.folders) if self.reader.has_files else ()),
             *unread,
             *map(Problem, self.registered.installed_problems),
-            *self._noticed(state, log, read),
+            *self._collect_recorded(state, log, read),
         ]
-        return in_order(found, read.loaded)
+        return sort_problems(found, read.loaded)
 
-    def _noticed(self, state: State, log: Log, read: Examined) -> Iterator[Problem]:
+    def _collect_recorded(self, state: State, log: Log, read: Examined) -> Iterator[Problem]:
         """Yield problems that running components recorded."""
         yield from (*state.loaded.problems, *self.extensions.trust_problems)
         if state.error is not None and not read.errors:  # otherwise they are listed one by one
@@ -120,7 +120,7 @@ class Checks:
             yield storage_problem(log.problem, state.loaded.folders.data / "logs" / "onetool.log")
 
 
-def in_order(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
+def sort_problems(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
     """Return each problem once, the worst first, without consequences of others and without secrets."""
     # The output of servers may contain secrets of their environment or settings.
     found_secrets = [

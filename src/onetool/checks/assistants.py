@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from onetool.clients import files, json_edit, toml_edit
-from onetool.clients.catalogue import CLIENTS, Client, Place
+from onetool.clients import json_edit, text_files, toml_edit
+from onetool.clients.catalog import CLIENTS, Client, Machine
 from onetool.clients.edits import value_at
 from onetool.errors import ToolError
 from onetool.paths import Folders
@@ -16,41 +16,44 @@ from onetool.problem import OK, WARNING, Location, Problem
 
 
 def problems(folders: Folders) -> list[Problem]:
-    place = Place(sys.platform, os.environ, folders.home, folders.working_dir)
+    machine = Machine(sys.platform, os.environ, folders.home, folders.working_dir)
     found = [
-        each for client in CLIENTS.values() for file in client.files(place) for each in _in_file(client, file, place)
+        each
+        for client in CLIENTS.values()
+        for file in client.locate_files(machine)
+        for each in _check_file(client, file, machine)
     ]
     hint = f"onetool connect CLIENT --write   ({', '.join(CLIENTS)})"
     return found or [Problem("no assistant is connected", hint, level=OK)]
 
 
-def _in_file(client: Client, file: Path, place: Place) -> Iterator[Problem]:
+def _check_file(client: Client, file: Path, machine: Machine) -> Iterator[Problem]:
     if not file.exists():
         return
     try:
-        entry = _entry(client, files.read(file))
+        entry = _read_entry(client, text_files.read(file))
     except ToolError as error:
-        where = error.fields.get("location") or Location(str(file))
-        yield Problem(f"{client.title}: {error.message}", error.hint, where, level=WARNING)
+        location = error.fields.get("location") or Location(str(file))
+        yield Problem(f"{client.title}: {error.message}", error.hint, location, level=WARNING)
         return
     if isinstance(entry, Mapping):
-        yield _check(client, file, entry, place)
+        yield _check_entry(client, file, entry, machine)
 
 
-def _entry(client: Client, read: files.Read) -> Any:
-    parse = toml_edit.parse if read.path.suffix == ".toml" else json_edit.parse
-    return value_at(parse(read.text, str(read.path)), client.path)
+def _read_entry(client: Client, file: text_files.TextFile) -> Any:
+    parse = toml_edit.parse if file.path.suffix == ".toml" else json_edit.parse
+    return value_at(parse(file.text, str(file.path)), client.path)
 
 
-def _check(client: Client, file: Path, entry: Mapping[str, Any], place: Place) -> Problem:
-    scope = "" if file == client.user(place) else " --project"
-    again = f"onetool connect {client.name}{scope} --write"
+def _check_entry(client: Client, file: Path, entry: Mapping[str, Any], machine: Machine) -> Problem:
+    scope = "" if file == client.locate_user_file(machine) else " --project"
+    reconnect = f"onetool connect {client.name}{scope} --write"
     command, env = entry.get("command"), entry.get("env")
-    folder = env.get("OT_CWD") if isinstance(env, Mapping) else None
+    directory = env.get("OT_CWD") if isinstance(env, Mapping) else None
     if isinstance(command, str) and shutil.which(command) is None:
         what = f"{client.title} starts {command}, which does not exist ({file})"
-        return Problem(what, again, Location(str(file)))
-    if isinstance(folder, str) and not Path(folder).is_dir():
-        what = f"{client.title} starts OneTool in {folder}, which is not a directory ({file})"
-        return Problem(what, f"{again} --folder {place.working_dir}", Location(str(file)))
+        return Problem(what, reconnect, Location(str(file)))
+    if isinstance(directory, str) and not Path(directory).is_dir():
+        what = f"{client.title} starts OneTool in {directory}, which is not a directory ({file})"
+        return Problem(what, f"{reconnect} --folder {machine.working_dir}", Location(str(file)))
     return Problem(f"{client.title} is connected ({file})", level=OK)

@@ -14,7 +14,7 @@ INSTALL_UV = f"{sys.executable} -m pip install uv"
 
 def problems(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
     yield from (each for each in extensions.findings if each.code != NO_UV)
-    yield from _duplicates(extensions, loaded)
+    yield from _find_duplicates(extensions, loaded)
     servers = set(map(python_name, loaded.settings.servers))  # a server of that name is reported separately
     yield from (problem for name, problem in extensions.name_conflicts.items() if name not in servers)
     files = sorted(str(each.file) for each in extensions.active_extensions if each.header is not None)
@@ -33,7 +33,7 @@ def has_uv() -> bool:
     return True
 
 
-def _duplicates(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
+def _find_duplicates(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
     """Yield duplicate packs: a warning if a project overrides a pack of the user, otherwise a problem."""
     found = extensions.all_extensions
     for pack in dict.fromkeys(each.pack for each in found):

@@ -22,7 +22,7 @@ def problems(servers: Servers, read: Examined, registry: Registry, extensions: E
     for name, server in read.loaded.settings.servers.items():
         place = read.locate(("servers", name))
         if server.enabled:
-            yield from _failure(name, server, servers, read, place)
+            yield from _check_server(name, server, servers, read, place)
         pack = python_name(name)
         if owner := owners.get(pack):
             what = f"{place}: server {name} has the name of another pack ({owner}), so one hides tools of the other"
@@ -31,14 +31,14 @@ def problems(servers: Servers, read: Examined, registry: Registry, extensions: E
     yield from servers.findings
 
 
-def _failure(name: str, server: Server, servers: Servers, read: Examined, place: Location) -> Iterator[Problem]:
+def _check_server(name: str, server: Server, servers: Servers, read: Examined, place: Location) -> Iterator[Problem]:
     if server.command and not plan_launch(name, server, read.loaded, servers.environment).has_program():
         error = missing_program(name, server.command)
-        yield Problem(f"{place}: server {error.message}", f"{error.hint} ({place})", place)
+        yield Problem(f"{place}: {error.message}", f"{error.hint} ({place})", place)
     elif name in servers.names and (failure := servers.upstream(name).failure):
         hint = f"or disable it: set servers.{name}.enabled to false ({place})"
         if server.command:
             hint = f"check its output: {shlex.join([server.command, *server.args])}\n{hint}"
         else:
             hint = f"check that it runs and that servers.{name}.url is correct, {hint}"
-        yield Problem(f"{place}: server {failure}", hint, place)
+        yield Problem(f"{place}: {failure}", hint, place)

@@ -8,12 +8,13 @@ from onetool.errors import ArgumentError, ToolError
 from onetool.problem import WARNING, Problem
 from onetool.registry import Registry, python_name
 from onetool.snippets import expansion
+from onetool.util.text import quote
 from onetool_child.names import OWN_PACK, is_reserved
 
 
 def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
-    yield from _aliases(registry, read)
-    yield from _snippets(read)
+    yield from _check_aliases(registry, read)
+    yield from _check_snippets(read)
     for index, token in enumerate(read.loaded.settings.auth.tokens):
         if token.token_env and not os.environ.get(token.token_env):
             place = read.locate(("auth", "tokens", index))
@@ -30,7 +31,7 @@ def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
         yield Problem(f"tool {name} {reserved} code cannot use it by that name", hint, level=WARNING)
 
 
-def _aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
+def _check_aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
     aliases = read.loaded.settings.aliases
     unknown = {*registry.problems(), *map(python_name, read.loaded.settings.servers)} - set(registry.packs())
     for alias in aliases:
@@ -50,10 +51,10 @@ def _aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
         elif registry.get(target) is None and python_name(target.partition(".")[0]) not in unknown:
             near = registry.nearest(target)
             hint = f"write {near[0]} instead of {target}" if near else f"correct {target}, or delete the line"
-            yield Problem(f"{place}: unknown tool {target!r}", f"{hint} ({place})", place)
+            yield Problem(f"{place}: unknown tool {quote(target)}", f"{hint} ({place})", place)
 
 
-def _snippets(read: Examined) -> Iterator[Problem]:
+def _check_snippets(read: Examined) -> Iterator[Problem]:
     """Expand each snippet with example values. Errors that only an example value causes are ignored."""
     snippets = read.loaded.settings.snippets
     for name, snippet in snippets.items():

@@ -8,13 +8,13 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from onetool.cli.app_runner import run_with_settings
 from onetool.cli.identity import user_name
-from onetool.cli.opening import with_settings
 from onetool.cli.terminal import is_terminal, print_notices
 from onetool.errors import BundleError, ToolError
 from onetool.registry import join_names, nearest, python_name
 from onetool.sanitize import clean
-from onetool.util.text import pluralize
+from onetool.util.text import pluralize, quote, suggestion_hint
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"output file (default: SLUG.zip; {STDOUT} for standard output)",
     )
     import_ = actions.add_parser("import", help="Import a bundle from a ZIP archive")
-    import_.add_argument("file", type=Path, metavar="FILE.zip")
+    import_.add_argument("file", type=Path, metavar="FILE.zip", help="archive of the bundle")
     import_.add_argument("--name", default="", metavar="SLUG", help="name of the imported bundle")
     where = import_.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
@@ -70,21 +70,21 @@ def main(options: argparse.Namespace) -> int:
         return _confirm_and_delete(options, as_json=as_json)
     work = {"export": _export, "enable": _set_enabled, "disable": _set_enabled}.get(options.action, _list)
 
-    async def in_a_thread(app: "OneTool") -> int:
+    async def run_in_thread(app: "OneTool") -> int:
         import anyio.to_thread
 
         await app.discover()  # needed to check whether the functions of tools exist
         return await anyio.to_thread.run_sync(lambda: work(app, options, as_json))
 
-    return with_settings(options, in_a_thread)
+    return run_with_settings(options, run_in_thread)
 
 
 def _import(options: argparse.Namespace, *, as_json: bool) -> int:
     from onetool.cli import import_bundle
 
-    given = {"name": options.name, "server": None, "write": False, "dry_run": False, "json": as_json}
-    named = argparse.Namespace(config=options.config, user=options.user, project=options.project, **given)
-    return import_bundle.main(named, options.file, import_bundle.read_content(options.file))
+    arguments = {"name": options.name, "server": None, "write": False, "dry_run": False, "json": as_json}
+    import_options = argparse.Namespace(config=options.config, user=options.user, project=options.project, **arguments)
+    return import_bundle.main(import_options, options.file, import_bundle.read_content(options.file))
 
 
 # --- list ----------------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class Row:
     def in_use(self) -> int:
         return len({tool.slug for tool in self.tools if tool.in_use})
 
-    def as_data(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             **self.bundle.as_json(),
             "toolCount": len({tool.slug for tool in self.tools}),
@@ -111,7 +111,7 @@ class Row:
     def _broken(self) -> "list[StoredTool]":
         return [tool for tool in self.tools if tool.disabled_reason]
 
-    def as_text(self, width: int) -> str:
+    def render(self, width: int) -> str:
         tools = len({tool.slug for tool in self.tools})
         state = "on " if self.bundle.is_enabled else "off"
         some = "" if self.in_use == tools or not self.bundle.is_enabled else f", {self.in_use} in use"
@@ -128,11 +128,11 @@ def _list(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     rows = [Row(bundle, [app.bundles.apply_state(tool) for tool in list_bundle_tools(bundle.id)]) for bundle in bundles]
     chosen = rows if getattr(options, "all", False) else [row for row in rows if row.bundle.is_enabled]
     if as_json:
-        print(json.dumps({"bundles": [row.as_data() for row in chosen]}, indent=2, ensure_ascii=False))
+        print(json.dumps({"bundles": [row.to_json() for row in chosen]}, indent=2, ensure_ascii=False))
         return 0
     width = max((len(row.bundle.slug) for row in chosen), default=0)
     for row in chosen:
-        print(row.as_text(width))
+        print(row.render(width))
     if not chosen:
         print("No bundles are enabled. To create one from an OpenAPI document: onetool import petstore.yaml")
     if more := len(rows) - len(chosen):
@@ -171,7 +171,8 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
         shown = {"bundle": bundle.slug, "tools": len(tools), "file": str(file), "replacedCredentials": secrets}
         print(json.dumps(shown, ensure_ascii=False))
     else:
-        print(f"Wrote {file}: {bundle.slug}, {pluralize(len(tools), 'tool')}. Detected credentials are references.")
+        count = pluralize(len(tools), "tool")
+        print(f"Wrote {file}: {bundle.slug}, {count}. Detected credentials are stored as references.")
     return 0
 
 
@@ -179,7 +180,7 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
 
 
 def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
-    """Delete after confirmation. OneTool is closed while the user is asked, so that nothing stays locked."""
+    """Delete after confirmation. OneTool is closed while it waits for the answer, so that nothing stays locked."""
     slug, tool, version = _split_name(options.what)
 
     async def plan(app: "OneTool") -> "tuple[Bundle, list[StoredTool]]":
@@ -190,7 +191,7 @@ def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
         tools = app.bundles.store.list_bundle_tools(bundle.id)
         return bundle, _versions(bundle, tools, tool, version) if tool else tools
 
-    bundle, tools = with_settings(options, plan)
+    bundle, tools = run_with_settings(options, plan)
     what = ", ".join(f"{bundle.slug}.{each.slug}@{each.version}" for each in tools)
     if not tool:
         what = f"the bundle {bundle.slug} with {pluralize(len({each.slug for each in tools}), 'tool')}"
@@ -199,8 +200,8 @@ def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
     async def delete(app: "OneTool") -> list[str]:
         return _delete(app, bundle, tools, is_bundle=not tool)
 
-    deleted = with_settings(options, delete)
-    print(json.dumps({"deleted": deleted}, ensure_ascii=False) if as_json else f"deleted {what}")
+    deleted = run_with_settings(options, delete)
+    print(json.dumps({"deleted": deleted}, ensure_ascii=False) if as_json else f"Deleted {what}")
     return 0
 
 
@@ -208,10 +209,10 @@ def _confirm(what: str, options: argparse.Namespace) -> None:
     if options.yes:
         return
     if not is_terminal(sys.stdin):
-        options.refuse(f"cannot ask for confirmation to delete {what}: use --yes")
+        options.usage_error(f"cannot confirm the deletion of {what}: standard input is not a terminal; use --yes")
     print(f"Delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        raise ToolError("nothing was deleted")
+        raise ToolError("nothing was deleted: not confirmed")
 
 
 def _delete(app: "OneTool", bundle: "Bundle", tools: "list[StoredTool]", *, is_bundle: bool) -> list[str]:
@@ -252,7 +253,7 @@ def _set_enabled(app: "OneTool", options: argparse.Namespace, as_json: bool) -> 
         return 0
     print("\n".join(f"{options.action.capitalize()}d {name}" for name in changed))
     if on and tool and not bundle.is_enabled:
-        print(f"Its bundle is disabled. To enable it: onetool bundles enable {bundle.slug}")
+        print(f"Its bundle is disabled. To enable the bundle: onetool bundles enable {bundle.slug}")
     return 0
 
 
@@ -261,7 +262,7 @@ def _split_name(what: str) -> tuple[str, str, str]:
     name, at, version = what.partition("@")
     slug, dot, tool = name.partition(".")
     if not slug or (dot and not tool) or (at and not (tool and version)):
-        raise ToolError(f"invalid name {what!r}: expected {WHAT}, such as petstore or petstore.list-pets@1.0")
+        raise ToolError(f"invalid name {quote(what)}: expected {WHAT}, such as petstore or petstore.list-pets@1.0")
     return slug, tool, version
 
 
@@ -281,7 +282,7 @@ def _set_tool_enabled(store: "BundleStorage", bundle: "Bundle", tool: "StoredToo
 def _bundle(app: "OneTool", slug: str) -> "Bundle":
     found = app.bundles.store.bundle_by_slug(slug)
     if found is None:
-        raise _unknown("bundle", slug, [bundle.slug for bundle in app.bundles.list_bundles()])
+        raise _unknown(f"bundle {quote(slug)}", slug, [bundle.slug for bundle in app.bundles.list_bundles()])
     return found
 
 
@@ -289,16 +290,14 @@ def _versions(bundle: "Bundle", tools: "list[StoredTool]", slug: str, version: s
     exact = [tool for tool in tools if tool.slug == slug]
     named = exact or [tool for tool in tools if python_name(tool.slug) == slug]
     if not named:
-        raise _unknown(f"tool of {bundle.slug}", slug, sorted({tool.slug for tool in tools}))
+        raise _unknown(f"tool {quote(slug)} in bundle {bundle.slug}", slug, sorted({tool.slug for tool in tools}))
     chosen = [tool for tool in named if version in {"", tool.version}]
     if not chosen:
         versions = ", ".join(tool.version for tool in named)
-        raise ToolError(f"unknown version {version!r} of {bundle.slug}.{slug}: expected {versions}")
+        raise ToolError(f"unknown version {quote(version)} of {bundle.slug}.{slug}: expected {versions}")
     return chosen
 
 
-def _unknown(kind: str, name: str, known: list[str]) -> ToolError:
-    near = nearest(name, known)
-    hint = f"did you mean {' or '.join(near)}?" if near else ""
+def _unknown(what: str, name: str, known: list[str]) -> ToolError:
     expected = f"expected one of {join_names(known)}" if known else "none exist"
-    return ToolError(f"unknown {kind} {name!r}: {expected}", hint=hint)
+    return ToolError(f"unknown {what}: {expected}", hint=suggestion_hint(nearest(name, known)))

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from onetool.bus.bind import expand_name
-from onetool.cli.opening import with_settings
+from onetool.cli.app_runner import run_with_settings
 from onetool.cli.terminal import Progress
 from onetool.errors import describe
 from onetool.problem import Problem
 from onetool.registry import python_name
 from onetool.render import render
+from onetool.util.text import quote
 from onetool_child.data import as_data
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=(),
         metavar="key=value",
-        help="arguments; a value that is not valid JSON is a string",
+        help="arguments; values are parsed as JSON if possible, otherwise as strings",
     )
     parser.add_argument(
         "--agent", default="default", metavar="NAME", help="agent whose permissions and limits apply (default: default)"
@@ -49,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
                 print(app.redact(render({"error": error}, "json")))
                 return 1
             # On the command line, the hint is a shell command instead of a function call.
-            message = error["message"].replace("Type ot.tools() to", "Type `onetool tools` to")
+            message = error["message"].replace("Call ot.tools() to list all.", "Run `onetool tools` to list all.")
             print(app.redact(f"onetool: {Problem(message, error.get('hint') or '')}"), file=sys.stderr)
             return 1
         value = as_data(result.value)
@@ -57,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
         print(app.redact(shown or render(value, "json_h" if sys.stdout.isatty() else "json")))
         return 0
 
-    return with_settings(options, call)
+    return run_with_settings(options, call)
 
 
 def _split_arguments(options: argparse.Namespace) -> dict[str, str]:
@@ -65,9 +66,9 @@ def _split_arguments(options: argparse.Namespace) -> dict[str, str]:
     for argument in options.arguments:
         key, equals, text = argument.partition("=")
         if not equals or not key:
-            options.refuse(f"invalid argument {argument!r}: expected key=value, such as unit=GiB")
+            options.usage_error(f"invalid argument {quote(argument)}: expected key=value, such as unit=GiB")
         if key in texts:
-            options.refuse(f"duplicate argument '{key}'")
+            options.usage_error(f"duplicate argument {quote(key)}")
         texts[key] = text
     return texts
 

@@ -198,13 +198,13 @@ class _Names:
         used = {pair.partition("=")[0] for pair in pairs}
         return [f"{key}=" for key in self._tools(pack if dot else "").get(name, ()) if key not in used]
 
-    def stored(self, current: str, *_: object) -> Iterable[str]:
+    def bundles_or_tools(self, current: str, *_: object) -> Iterable[str]:
         """Return bundles, then the tools of one, enabled or not."""
         slug, dot, _name = current.partition(".")
-        return [f"{slug}.{tool}" for tool in self._stored_tools(slug)] if dot else self._bundles
+        return [f"{slug}.{tool}" for tool in self._read_bundle_tools(slug)] if dot else self._bundles
 
     def clients(self, current: str, *_: object) -> list[str]:
-        from onetool.clients.catalogue import CLIENTS
+        from onetool.clients.catalog import CLIENTS
 
         return _matching(CLIENTS, current) or [FILES]
 
@@ -218,7 +218,7 @@ class _Names:
                 pins = Pins(self._folders.data / "pins.json").get(pack) or {}
                 tools = {tool: _properties(pin.get("input_schema")) for tool, pin in pins.items()}
             else:
-                tools = self._stored_tools(
+                tools = self._read_bundle_tools(
                     next((slug for slug in self._bundles if pack in {slug, python_name(slug)}), "")
                 )
         return {f"{pack}.{python_name(name)}".lstrip("."): arguments for name, arguments in tools.items()}
@@ -246,13 +246,15 @@ class _Names:
             str(self.section("bundles").get("dir") or "bundles"), self._folders.data, self._folders.home
         )
         files = (
-            file for folder in (stored, SHIPPED / "onetool/bundles/builtin") for file in folder.glob(f"*/{BUNDLE_FILE}")
+            file
+            for directory in (stored, SHIPPED / "onetool/bundles/builtin")
+            for file in directory.glob(f"*/{BUNDLE_FILE}")
         )
         return {str(_read(file).get("slug") or file.parent.name): file.parent for file in files}
 
-    def _stored_tools(self, slug: str) -> dict[str, list[str]]:
-        folder = self._bundles.get(slug)
-        files = sorted(folder.glob("*@*.json"))[:MAX_FILES] if folder else []
+    def _read_bundle_tools(self, slug: str) -> dict[str, list[str]]:
+        directory = self._bundles.get(slug)
+        files = sorted(directory.glob("*@*.json"))[:MAX_FILES] if directory else []
         contents = ((file, _read(file)) for file in files)
         return {
             str(tool.get("slug") or file.name.partition("@")[0]): _properties(tool.get("argSchema"))
@@ -287,8 +289,8 @@ _SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]
     ("servers accept", "server"): lambda names, *_: names.section("servers"),
     ("token delete", "name"): _Names.tokens,
     ("bundles export", "slug"): lambda names, *_: names._bundles,  # noqa: SLF001
-    ("bundles enable", "what"): _Names.stored,
-    ("bundles disable", "what"): _Names.stored,
-    ("bundles delete", "what"): _Names.stored,
+    ("bundles enable", "what"): _Names.bundles_or_tools,
+    ("bundles disable", "what"): _Names.bundles_or_tools,
+    ("bundles delete", "what"): _Names.bundles_or_tools,
     ("import", "source"): _Names.clients,
 }

@@ -13,9 +13,10 @@ from typing import Any
 
 from onetool import paths
 from onetool.cli.signals import blocked_signals
-from onetool.clients import files, json_edit, launch, toml_edit
-from onetool.clients.catalogue import CLIENTS, Client, Place
-from onetool.clients.edits import apply_edits, line_of, value_at
+from onetool.clients import json_edit, text_files, toml_edit
+from onetool.clients.catalog import CLIENTS, Client, Machine
+from onetool.clients.edits import apply_edits, line_number, value_at
+from onetool.clients.start_command import DISTRIBUTION, StartCommand, find_start_command
 from onetool.errors import ConfigError, ToolError
 from onetool.redact import Redactor
 from onetool.util.secret_finder import find_secrets
@@ -24,13 +25,13 @@ QUESTION = "What tools do you have in OneTool?"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConnectPlan:
     """A planned change of a client's file: `data` is its current content, `text` the file with the new entry."""
 
     client: Client
     data: Any
     entry: Mapping[str, Any]
-    before: files.Read
+    before: text_files.TextFile
     text: str
     notes: tuple[str, ...]
 
@@ -40,69 +41,75 @@ class Plan:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("client", choices=CLIENTS, metavar="CLIENT", help=f"assistant: {', '.join(CLIENTS)}")
-    parser.add_argument("--write", action="store_true", help="write the entry to the file and keep a .bak copy")
-    parser.add_argument("--project", action="store_true", help="use the project's file, which is often shared")
+    parser.add_argument("client", choices=CLIENTS, metavar="CLIENT", help=f"assistant to connect: {', '.join(CLIENTS)}")
+    parser.add_argument(
+        "--write", action="store_true", help="write the entry to the configuration file and keep a .bak copy"
+    )
+    parser.add_argument(
+        "--project", action="store_true", help="use the configuration file of the project, which is often shared"
+    )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="working directory of OneTool (OT_CWD)")
-    parser.add_argument("--command", metavar="TEXT", help="command that starts OneTool, such as onetool")
+    parser.add_argument("--command", metavar="COMMAND", help="command that starts OneTool, such as onetool")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(options: argparse.Namespace) -> int:
-    plan = make_plan(CLIENTS[options.client], this_place(), _launch(options.command), options)
+    plan = make_plan(CLIENTS[options.client], current_machine(), _launch(options.command), options)
     # The context lines of a diff may contain secrets of other servers.
     redact = Redactor(find_secrets(plan.data))
-    diff = files.diff(plan.before, plan.text, redact)
+    diff = text_files.diff(plan.before, plan.text, redact)
     with blocked_signals():
-        backup = files.write(plan.before, plan.text) if options.write and plan.changes else None
+        backup = text_files.write(plan.before, plan.text) if options.write and plan.changes else None
     if options.json:
-        print(json.dumps(_as_data(plan, options, diff, backup), indent=2, ensure_ascii=False))
+        print(json.dumps(_to_json(plan, options, diff, backup), indent=2, ensure_ascii=False))
     else:
-        print(_as_text(plan, options, diff, backup))
+        print(_render_text(plan, options, diff, backup))
     return 0
 
 
-def this_place() -> Place:
+def current_machine() -> Machine:
     working_dir = paths.resolve_path(os.environ.get("OT_CWD", ""), Path.cwd(), Path.home())
-    return Place(sys.platform, os.environ, Path.home(), working_dir)
+    return Machine(sys.platform, os.environ, Path.home(), working_dir)
 
 
-def connected(place: Place) -> list[Client]:
+def find_connected_clients(machine: Machine) -> list[Client]:
     """Return the clients that have an entry for OneTool in one of their files."""
 
     def has_entry(client: Client, file: Path) -> bool:
         try:
-            return value_at(_data(files.read(file)), client.path) is not None
+            return value_at(_data(text_files.read(file)), client.path) is not None
         except ToolError:
             return False
 
-    return [client for client in CLIENTS.values() if any(has_entry(client, file) for file in client.files(place))]
+    return [
+        client for client in CLIENTS.values() if any(has_entry(client, file) for file in client.locate_files(machine))
+    ]
 
 
-def present(place: Place) -> list[Client]:
+def find_installed_clients(machine: Machine) -> list[Client]:
     """Return the clients that seem to be installed, because their file or directory exists."""
 
     def is_present(file: Path) -> bool:
         try:
-            return file.exists() or (file.parent != place.home and file.parent.is_dir())
+            return file.exists() or (file.parent != machine.home and file.parent.is_dir())
         except OSError:
             return False
 
-    return [client for client in CLIENTS.values() if is_present(client.user(place))]
+    return [client for client in CLIENTS.values() if is_present(client.locate_user_file(machine))]
 
 
-def next_step(place: Place, question: str, client: str = "") -> str:
-    """Return the last line of a command that added tools: how to try them. `client` is the assistant involved."""
-    if connected(place):
+def next_step(machine: Machine, question: str, client: str = "") -> str:
+    """Return a message on how to try new tools. `client` is the assistant that they were imported from, if any."""
+    if find_connected_clients(machine):
         return f'Restart your assistant, then ask it: "{question}"'
-    first = client or next((each.name for each in present(place)), next(iter(CLIENTS)))
+    first = client or next((each.name for each in find_installed_clients(machine)), next(iter(CLIENTS)))
     return f'Connect your assistant: onetool connect {first} --write. Restart it, then ask it: "{question}"'
 
 
-def make_plan(client: Client, place: Place, start: launch.Launch, options: argparse.Namespace) -> Plan:
-    before = files.read(client.file(place, project=options.project))
-    folder, notes = _folder(client, place, options.folder)
-    entry = client.entry(start, folder)
+def make_plan(client: Client, machine: Machine, start: StartCommand, options: argparse.Namespace) -> ConnectPlan:
+    before = text_files.read(client.locate_file(machine, project=options.project))
+    directory, notes = _find_directory(client, machine, options.folder)
+    entry = client.make_entry(start, directory)
     current = ("command", "args", "env") if options.folder is not None else ("command", "args")
     data = _data(before)
     _reject_remote(client, before, data)
@@ -112,60 +119,59 @@ def make_plan(client: Client, place: Place, start: launch.Launch, options: argpa
     if start.note:
         notes.append(start.note)
     if options.project and options.command is None:
-        notes.append(
-            "The path is specific to this machine. For a shared file, use --command onetool if everyone has it in PATH."
-        )
-    return Plan(client, data, entry, before, text, tuple(notes))
+        shared = "In a shared file, use `--command onetool` if everyone has it on PATH."
+        notes.append(f"The path is specific to this machine. {shared}")
+    return ConnectPlan(client, data, entry, before, text, tuple(notes))
 
 
-def _launch(command: str | None) -> launch.Launch:
+def _launch(command: str | None) -> StartCommand:
     if command is not None:
         words = shlex.split(command, posix=os.name == "posix")
         if not words:
             raise ToolError("--command is empty: expected a command that starts OneTool, such as onetool")
-        return launch.Launch(words[0], tuple(words[1:]))
+        return StartCommand(words[0], tuple(words[1:]))
     try:
-        direct_url = metadata.distribution(launch.DISTRIBUTION).read_text("direct_url.json")
+        direct_url = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
         direct_url = None
-    return launch.launch(Path(sys.executable), direct_url)
+    return find_start_command(Path(sys.executable), direct_url)
 
 
-def _folder(client: Client, place: Place, given: Path | None) -> tuple[Path | None, list[str]]:
+def _find_directory(client: Client, machine: Machine, given: Path | None) -> tuple[Path | None, list[str]]:
     if given is not None:
-        folder = paths.resolve_path(str(given), place.working_dir, place.home)
-        if not folder.is_dir():
-            raise ToolError(f"invalid --folder: {folder} is not a directory")
-        return folder, []
-    if client.has_folder:
+        directory = paths.resolve_path(str(given), machine.working_dir, machine.home)
+        if not directory.is_dir():
+            raise ToolError(f"invalid --folder: {directory} is not a directory")
+        return directory, []
+    if client.has_working_dir:
         return None, []
     # Otherwise OneTool would start in the root directory and allow access to the whole disk.
     note = (
-        f"{client.title} starts servers without a working directory; OneTool uses {place.working_dir} (see --folder)."
+        f"{client.title} starts servers without a working directory; OneTool uses {machine.working_dir} (see --folder)."
     )
-    return place.working_dir, [note]
+    return machine.working_dir, [note]
 
 
-def _data(before: files.Read) -> Any:
+def _data(before: text_files.TextFile) -> Any:
     parse = toml_edit.parse if before.path.suffix == ".toml" else json_edit.parse
     return parse(before.text, str(before.path))
 
 
-def _reject_remote(client: Client, before: files.Read, data: Any) -> None:
+def _reject_remote(client: Client, before: text_files.TextFile, data: Any) -> None:
     entry = value_at(data, client.path)
     if isinstance(entry, Mapping) and "command" not in entry and {"url", "serverUrl", "httpUrl"} & entry.keys():
-        place = f"{before.path}:{line_of(before.text, before.text.find(client.path[-1]))}"
-        raise ConfigError(f"{place}: the entry onetool already exists and has a URL; delete it first")
+        place = f"{before.path}:{line_number(before.text, before.text.find(client.path[-1]))}"
+        raise ConfigError(f"{place}: an entry named onetool already exists and has a URL", hint="delete it first")
 
 
-def _snippet(plan: Plan) -> str:
+def _snippet(plan: ConnectPlan) -> str:
     if plan.before.path.suffix == ".toml":
         return toml_edit.render(plan.client.path, plan.entry).rstrip()
     key, name = plan.client.path
     return json.dumps({key: {name: plan.entry}}, indent=2, ensure_ascii=False)
 
 
-def _as_data(plan: Plan, options: argparse.Namespace, diff: str, backup: Path | None) -> dict[str, Any]:
+def _to_json(plan: ConnectPlan, options: argparse.Namespace, diff: str, backup: Path | None) -> dict[str, Any]:
     return {
         "client": plan.client.name,
         "scope": "project" if options.project else "user",
@@ -182,29 +188,29 @@ def _as_data(plan: Plan, options: argparse.Namespace, diff: str, backup: Path | 
     }
 
 
-def _as_text(plan: Plan, options: argparse.Namespace, diff: str, backup: Path | None) -> str:
+def _render_text(plan: ConnectPlan, options: argparse.Namespace, diff: str, backup: Path | None) -> str:
     body = _describe_change(plan, diff, backup) if options.write else _describe_entry(plan, options)
     last = f'Restart {plan.client.title}, then ask it: "{QUESTION}"'
     return "\n".join([*body, *(f"Note: {note}" for note in plan.notes), "", last])
 
 
-def _describe_entry(plan: Plan, options: argparse.Namespace) -> list[str]:
+def _describe_entry(plan: ConnectPlan, options: argparse.Namespace) -> list[str]:
     scope = "this directory" if options.project else "all directories"
-    state = "" if plan.before.raw is not None else " (a new file)"
+    state = "" if plan.before.raw is not None else " (new file)"
     again = f"onetool connect {plan.client.name}{' --project' if options.project else ''} --write"
     done = f"To write it: {again}" if plan.changes else "The file already contains this entry."
-    other = ["For this directory only: add --project."] if plan.client.project and not options.project else []
+    other = ["For this directory only: add --project."] if plan.client.project_file and not options.project else []
     return [f"{plan.client.title}, for {scope}: {plan.before.path}{state}", "", _snippet(plan), "", done, *other]
 
 
-def _describe_change(plan: Plan, diff: str, backup: Path | None) -> list[str]:
+def _describe_change(plan: ConnectPlan, diff: str, backup: Path | None) -> list[str]:
     if not plan.changes:
         return [f"{plan.before.path} already contains this entry; nothing was changed."]
     kept = f" (backup: {backup})" if backup else ""
     return [diff, "", f"Wrote {plan.before.path}{kept}", f"To undo: {_undo(plan, backup)}"]
 
 
-def _undo(plan: Plan, backup: Path | None) -> str:
+def _undo(plan: ConnectPlan, backup: Path | None) -> str:
     """Return the command that undoes the change. Links are followed, as when the file was written."""
     target = os.path.realpath(plan.before.path)
     return shlex.join(["mv", str(backup), target] if backup else ["rm", target])

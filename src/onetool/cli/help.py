@@ -1,9 +1,9 @@
-"""Show help on a tool, a pack or an alias, or search for tools."""
+"""Show help for a tool, a pack or an alias, or search for tools."""
 
 import argparse
 from typing import TYPE_CHECKING
 
-from onetool.cli.opening import with_settings
+from onetool.cli.app_runner import run_with_settings
 from onetool.cli.terminal import Progress, print_notices
 from onetool.render import render
 
@@ -33,4 +33,4 @@ def main(options: argparse.Namespace) -> int:
         print_notices(journal.notices)
         return 0
 
-    return with_settings(options, show)
+    return run_with_settings(options, show)

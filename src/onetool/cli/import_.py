@@ -1,7 +1,7 @@
-"""Import MCP servers from an assistant's configuration, or HTTP tools from an OpenAPI document or a bundle's ZIP.
+"""Import MCP servers from an assistant's configuration, or HTTP tools from an OpenAPI document or ZIP archive.
 
-The file type is detected from its content. The file is not changed. Servers are added to .onetool/onetool.yaml, tools
-to a bundle.
+Servers are added to .onetool/onetool.yaml, tools to a bundle. The file type is detected from its content. The imported
+file is not changed.
 """
 
 import argparse
@@ -18,8 +18,10 @@ import onetool.tools
 from onetool import paths
 from onetool.cli.connect import next_step
 from onetool.cli.signals import blocked_signals
-from onetool.clients import files, reading, taking, yaml_edit
-from onetool.clients.catalogue import CLIENTS, Place
+from onetool.clients import text_files, yaml_edit
+from onetool.clients.catalog import CLIENTS, Machine
+from onetool.clients.client_servers import ClientServers, NoServersError, read_servers
+from onetool.clients.server_import import ImportTarget, ServerImport, import_servers
 from onetool.config import scaffold
 from onetool.config.trust import is_trusted, trust
 from onetool.errors import ToolError
@@ -31,22 +33,22 @@ QUESTION = "Which tools does {server} have in OneTool?"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ImportPlan:
     """The settings and secrets files of a directory, before and after the import."""
 
-    taken: taking.ServerImport
-    config: files.Read
+    result: ServerImport
+    config: text_files.TextFile
     config_text: str
-    secrets: files.Read
+    secrets: text_files.TextFile
     secrets_text: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(CLIENTS)
-    kinds = "an OpenAPI document, a bundle's ZIP, a client's configuration file"
+    kinds = "an OpenAPI document, the ZIP archive of a bundle, an assistant's configuration file"
     parser.add_argument("source", metavar="FILE|CLIENT", help=f"{kinds}, or one of {known}")
     parser.add_argument("--name", default="", metavar="SLUG", help="name of the bundle (tools only)")
-    parser.add_argument("--server", metavar="URL", help="base URL, instead of the document's (tools only)")
+    parser.add_argument("--server", metavar="URL", help="base URL, instead of that in the document (tools only)")
     parser.add_argument("--write", action="store_true", help="add hosts to http.allowedHosts (tools only)")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
@@ -72,38 +74,38 @@ def main(options: argparse.Namespace) -> int:
 
 def _import_servers(options: argparse.Namespace) -> int:
     if options.name or options.server or options.write:
-        options.refuse("--name, --server and --write apply to OpenAPI documents and bundles, not to servers")
+        options.usage_error("--name, --server and --write apply to OpenAPI documents and bundles, not to servers")
     folders = paths.find_folders(os.environ, Path.cwd(), options.config, Path.home())
-    folder = folders.user if options.user else _target(folders)
-    place = Place(sys.platform, os.environ, folders.home, folders.working_dir)
-    plan = make_plan(_found(options.source, place), folders, folder, options.inline_secrets)
+    directory = folders.user if options.user else _target(folders)
+    machine = Machine(sys.platform, os.environ, folders.home, folders.working_dir)
+    plan = make_plan(_read_sources(options.source, machine), folders, directory, options.inline_secrets)
     # Secrets are recognized by their keys, which a diff may not show.
-    redact = Redactor({*plan.taken.secrets.values(), *find_secrets(plan.taken.servers)})
-    diff = files.diff(plan.config, plan.config_text, redact)
+    redact = Redactor({*plan.result.secrets.values(), *find_secrets(plan.result.servers)})
+    diff = text_files.diff(plan.config, plan.config_text, redact)
     with blocked_signals():
-        done = [] if options.dry_run else _apply(plan, folder, folders)
-    print(_as_json(plan, diff, done) if options.json else _as_text(plan, diff, done, options))
-    if plan.taken.servers and not options.dry_run and not options.json:
+        done = [] if options.dry_run else _apply(plan, directory, folders)
+    print(_render_json(plan, diff, done) if options.json else _render_text(plan, diff, done, options))
+    if plan.result.servers and not options.dry_run and not options.json:
         client = options.source if options.source in CLIENTS else ""
-        print(f"\n{next_step(place, QUESTION.format(server=next(iter(plan.taken.servers))), client)}")
+        print(f"\n{next_step(machine, QUESTION.format(server=next(iter(plan.result.servers))), client)}")
     return 0
 
 
-def make_plan(found: list[reading.Found], folders: paths.Folders, folder: Path, inline_secrets: bool) -> Plan:
-    config, secrets = files.read(folders.config_path(folder)), files.read(folder / paths.SECRETS)
-    servers = yaml_edit.data_of(config.text, str(config.path)).get(SECTION) or {}
+def make_plan(found: list[ClientServers], folders: paths.Folders, directory: Path, inline_secrets: bool) -> ImportPlan:
+    config, secrets = text_files.read(folders.config_path(directory)), text_files.read(directory / paths.SECRETS)
+    servers = yaml_edit.parse_mapping(config.text, str(config.path)).get(SECTION) or {}
     if not isinstance(servers, dict):
         raise ToolError(f"{config.path}: {SECTION} must be a mapping (`name: ...`)")
-    is_user = os.path.realpath(folder) == os.path.realpath(folders.user)
+    is_user = os.path.realpath(directory) == os.path.realpath(folders.user)
     modules = (module.name for module in pkgutil.iter_modules(onetool.tools.__path__))
     packs = frozenset(name.removesuffix("_tools") for name in modules if name.endswith("_tools"))
-    known = yaml_edit.data_of(secrets.text, str(secrets.path), typed=False)
+    known = yaml_edit.parse_mapping(secrets.text, str(secrets.path), typed=False)
     known = {name: value for name, value in known.items() if isinstance(value, str)}
-    target = taking.ImportTarget(servers, known, packs, os.environ, folders.working_dir, folders.home, is_user)
-    taken = taking.import_servers(found, target, inline_secrets=inline_secrets)
-    config_text = yaml_edit.with_keys(config.text, str(config.path), SECTION, taken.servers)
-    secrets_text = yaml_edit.with_keys(secrets.text, str(secrets.path), None, taken.secrets)
-    return Plan(taken, config, config_text, secrets, secrets_text)
+    target = ImportTarget(servers, known, packs, os.environ, folders.working_dir, folders.home, is_user)
+    result = import_servers(found, target, inline_secrets=inline_secrets)
+    config_text = yaml_edit.add_keys(config.text, str(config.path), SECTION, result.servers)
+    secrets_text = yaml_edit.add_keys(secrets.text, str(secrets.path), None, result.secrets)
+    return ImportPlan(result, config, config_text, secrets, secrets_text)
 
 
 def _target(folders: paths.Folders) -> Path:
@@ -114,11 +116,17 @@ def _target(folders: paths.Folders) -> Path:
     return folders.working_dir / paths.FOLDER
 
 
-def _found(source: str, place: Place) -> list[reading.Found]:
-    looked = CLIENTS[source].files(place) if source in CLIENTS else [paths.resolve_path(source, Path.cwd(), place.home)]
-    existing = [path for path in looked if path.exists()]
+def _read_sources(source: str, machine: Machine) -> list[ClientServers]:
+    candidates = (
+        CLIENTS[source].locate_files(machine)
+        if source in CLIENTS
+        else [paths.resolve_path(source, Path.cwd(), machine.home)]
+    )
+    existing = [path for path in candidates if path.exists()]
     if not existing and source in CLIENTS:
-        raise ToolError(f"no configuration of {CLIENTS[source].title} found: looked for {', '.join(map(str, looked))}")
+        raise ToolError(
+            f"no configuration of {CLIENTS[source].title} found: looked for {', '.join(map(str, candidates))}"
+        )
     if source.startswith(("https://", "http://")):
         raise ToolError(
             f"cannot import from a URL: {source}", hint=f"download it first: curl -fsSLo api.json {shlex.quote(source)}"
@@ -128,79 +136,80 @@ def _found(source: str, place: Place) -> list[reading.Found]:
     found = []
     for path in existing:
         try:
-            found.append(reading.find(files.read(path), place.working_dir))
-        except reading.NoServers as error:
+            found.append(read_servers(text_files.read(path), machine.working_dir))
+        except NoServersError as error:
             if len(existing) == 1:  # a client may have its servers in another file
                 raise
-            found.append(reading.Found(path, {}, notes=(str(error),)))
+            found.append(ClientServers(path, {}, notes=(str(error),)))
     return found
 
 
-def _apply(plan: Plan, folder: Path, folders: paths.Folders) -> list[str]:
-    if not plan.taken.servers:
+def _apply(plan: ImportPlan, directory: Path, folders: paths.Folders) -> list[str]:
+    if not plan.result.servers:
         return []
-    is_new, is_users = not folder.exists(), os.path.realpath(folder) == os.path.realpath(folders.user)
+    is_new, is_users = not directory.exists(), os.path.realpath(directory) == os.path.realpath(folders.user)
     try:
-        folder.mkdir(mode=0o700 if is_users else 0o777, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700 if is_users else 0o777, parents=True, exist_ok=True)
     except OSError as error:
-        raise ToolError(f"cannot create {folder}: {error.strerror or error}; nothing was changed") from None
-    done = [*_write_secrets(plan, folder), _write(plan.config, plan.config_text)]
+        raise ToolError(f"cannot create {directory}: {error.strerror or error}; nothing was changed") from None
+    done = [*_write_secrets(plan, directory), _write(plan.config, plan.config_text)]
     if is_users or folders.config_file is not None:
         return done
-    was_trusted = is_new or is_trusted(folder, folders.user, {})
+    was_trusted = is_new or is_trusted(directory, folders.user, {})
     try:
-        trust(folder, folders.user)
+        trust(directory, folders.user)
     except OSError as error:
         reason = f"cannot write to {folders.user}: {error.strerror or error}"
-        raise ToolError(f"{folder} was written but not trusted: {reason}") from None
+        raise ToolError(f"{directory} was written but not trusted: {reason}") from None
     also = "" if was_trusted else ", including its previous content; review it"
-    return [*done, f"{folder} is now trusted{also}"]
+    return [*done, f"{directory} is now trusted{also}"]
 
 
-def _write_secrets(plan: Plan, folder: Path) -> list[str]:
-    if not plan.taken.secrets:
+def _write_secrets(plan: ImportPlan, directory: Path) -> list[str]:
+    if not plan.result.secrets:
         return []
-    ignore = files.read(folder / ".gitignore")
+    ignore = text_files.read(directory / ".gitignore")
     lines = []
     if ignore.raw is None:
         lines.append(_write(ignore, scaffold.NOT_FOR_GIT))
     elif paths.SECRETS not in ignore.text.split():
         lines.append(f"{ignore.path} does not list {paths.SECRETS}: add it to keep secrets out of git")
     # No backup: lines are only added, and git might not ignore a second file with secrets.
-    files.write(plan.secrets, plan.secrets_text, mode=files.OWNER_ONLY, keep=False)
+    text_files.write(plan.secrets, plan.secrets_text, mode=text_files.OWNER_ONLY, keep=False)
     return [*lines, f"Wrote {plan.secrets.path} (readable only by you)"]
 
 
-def _write(before: files.Read, text: str) -> str:
-    backup = files.write(before, text)
+def _write(before: text_files.TextFile, text: str) -> str:
+    backup = text_files.write(before, text)
     return f"Wrote {before.path}" + (f" (backup: {backup.name})" if backup else "")
 
 
-def _as_json(plan: Plan, diff: str, done: list[str]) -> str:
+def _render_json(plan: ImportPlan, diff: str, done: list[str]) -> str:
     data: dict[str, Any] = {
         "file": str(plan.config.path),
-        "servers": list(plan.taken.servers),
-        "secrets": list(plan.taken.secrets),
-        "missing": plan.taken.missing,
-        "notes": plan.taken.notes,
+        "servers": list(plan.result.servers),
+        "secrets": list(plan.result.secrets),
+        "missing": plan.result.missing,
+        "notes": plan.result.notes,
         "done": done,
         "diff": diff,
     }
     return json.dumps(data, indent=2, ensure_ascii=False)
 
 
-def _as_text(plan: Plan, diff: str, done: list[str], options: argparse.Namespace) -> str:
-    taken = plan.taken
-    lines = [diff, ""] if taken.servers else []
-    lines += taken.notes
-    if taken.secrets:
-        lines.append(
-            f"secrets in {plan.secrets.path}: {', '.join(taken.secrets)} (--inline-secrets keeps them in onetool.yaml)"
-        )
-    missing = (f"{name} ({text})" if text else name for name, text in taken.missing.items())
-    lines += [f"missing secret: add {what} to {plan.secrets.path}" for what in missing]
-    names = ", ".join(taken.servers)
-    ending = f"Imported {names}. Remove them from your assistant's configuration so that they do not run twice."
+def _render_text(plan: ImportPlan, diff: str, done: list[str], options: argparse.Namespace) -> str:
+    result = plan.result
+    lines = [diff, ""] if result.servers else []
+    lines += result.notes
+    if result.secrets:
+        moved, names = "Would move" if options.dry_run else "Moved", ", ".join(result.secrets)
+        lines.append(f"{moved} secrets to {plan.secrets.path}: {names} (--inline-secrets keeps them in onetool.yaml)")
+    missing = (f"{name} ({text})" if text else name for name, text in result.missing.items())
+    lines += [f"Missing secret: add {what} to {plan.secrets.path}" for what in missing]
+    names = ", ".join(result.servers)
+    ending = (
+        f"Imported {names}. Remove imported servers from your assistant's configuration so that they do not run twice."
+    )
     if options.dry_run:
         ending = f"Would import {names}. Nothing was written (--dry-run)."
     return "\n".join([*lines, *done, ending if names else "Nothing to import; no file was changed."])

@@ -17,11 +17,11 @@ from onetool.audit import open_audit_log
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.importer import ImportResult, import_bundle, read
 from onetool.bundles.source import bundles_directory, open_store
-from onetool.cli import editing
-from onetool.cli.connect import next_step, this_place
+from onetool.cli import settings_file
+from onetool.cli.connect import current_machine, next_step
 from onetool.cli.identity import user_name
 from onetool.cli.signals import blocked_signals
-from onetool.clients import files, yaml_edit
+from onetool.clients import text_files, yaml_edit
 from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
 from onetool.errors import BundleError, ConfigError, NetworkError, ToolError
@@ -47,7 +47,7 @@ class Report:
     file: Path
     loaded: Loaded
     found: BundleImport
-    taken: ImportResult
+    result: ImportResult
     is_dry: bool
     hosts: list[str]
     secrets: list[str]
@@ -65,7 +65,7 @@ class Report:
 
     @property
     def slug(self) -> str:
-        return self.taken.bundle.slug
+        return self.result.bundle.slug
 
 
 def read_content(path: Path) -> bytes:
@@ -73,11 +73,11 @@ def read_content(path: Path) -> bytes:
         raise ToolError(f"{path} is not a file" if path.exists() else f"file not found: {path}")
     try:
         with path.open("rb") as file:
-            content = file.read(files.MAX_BYTES + 1)
+            content = file.read(text_files.MAX_BYTES + 1)
     except OSError as error:
         raise ToolError(f"cannot read {path}: {error.strerror or error}") from None
-    if len(content) > files.MAX_BYTES:
-        raise ToolError(f"{path} is too large: more than {files.MAX_BYTES:,} bytes")
+    if len(content) > text_files.MAX_BYTES:
+        raise ToolError(f"{path} is too large: more than {text_files.MAX_BYTES:,} bytes")
     return content
 
 
@@ -89,11 +89,11 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
         loaded = load(folders, os.environ, trust=True if folders.project else None)
         report = _import(path, loaded, found, is_dry=options.dry_run)
     except BundleError as error:
-        raise _with_hint(error, path) from None
+        raise _add_hint(error, path) from None
     report.done += done
     if options.write and report.hosts and not options.dry_run:
         _write_hosts(report)
-    print(json.dumps(_as_data(report), indent=2, ensure_ascii=False) if options.json else "\n".join(_text(report)))
+    print(json.dumps(_to_json(report), indent=2, ensure_ascii=False) if options.json else "\n".join(_text(report)))
     return 0
 
 
@@ -129,17 +129,17 @@ def _project(folders: Folders, *, is_dry: bool) -> tuple[Folders, list[str]]:
 def _import(path: Path, loaded: Loaded, found: BundleImport, *, is_dry: bool) -> Report:
     store = open_store(loaded)
     try:
-        taken = import_bundle(store, found, dry=is_dry)
+        result = import_bundle(store, found, dry=is_dry)
     finally:
         store.close()
     if not is_dry:
         audit = open_audit_log(loaded)
-        names = (f"{taken.bundle.slug}.{slug}@{version}" for slug, version, _ in taken.added)
-        audit.change("bundle.imported", [taken.bundle.slug, *names], actor=user_name(), transport="cli")
+        names = (f"{result.bundle.slug}.{slug}@{version}" for slug, version, _ in result.added)
+        audit.change("bundle.imported", [result.bundle.slug, *names], actor=user_name(), transport="cli")
         audit.close()
     secrets = [name for name in found.secrets if name not in loaded.secrets]
     hosts = [host for host in found.hosts if not _is_allowed(host, loaded)]
-    return Report(path, loaded, found, taken, is_dry, hosts, secrets)
+    return Report(path, loaded, found, result, is_dry, hosts, secrets)
 
 
 def _is_allowed(host: str, loaded: Loaded) -> bool:
@@ -150,7 +150,7 @@ def _is_allowed(host: str, loaded: Loaded) -> bool:
     return True
 
 
-def _with_hint(error: BundleError, path: Path) -> ToolError:
+def _add_hint(error: BundleError, path: Path) -> ToolError:
     command, details = f"onetool import {shlex.quote(str(path))}", error.fields.get("details", {})
     if details.get("needs") == "server":
         return ToolError(
@@ -168,15 +168,15 @@ def _with_hint(error: BundleError, path: Path) -> ToolError:
 
 
 def _write_hosts(report: Report) -> None:
-    with editing.configuration(report.folders) as before:
+    with settings_file.open_locked(report.folders) as before:
         source = str(before.path)
-        there = yaml_edit.list_in(before.text, source, SECTION, KEY)
+        existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
         # A project's list replaces the user's, whose hosts must stay allowed.
-        inherited = [] if there else list(report.loaded.settings.http.allowed_hosts)
-        text = yaml_edit.with_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
-        redact = Redactor(find_secrets(yaml_edit.data_of(before.text, source)))
-        report.diff = files.diff(before, text, redact)
-        backup = editing.write(report.folders, before, text, keep=True)
+        inherited = [] if existing else list(report.loaded.settings.http.allowed_hosts)
+        text = yaml_edit.add_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
+        redact = Redactor(find_secrets(yaml_edit.parse_mapping(before.text, source)))
+        report.diff = text_files.diff(before, text, redact)
+        backup = settings_file.write(report.folders, before, text, keep=True)
     kept = f" (backup: {backup.name})" if backup else ""
     report.done.append(f"Wrote {before.path}{kept}")
     report.is_written = True
@@ -185,13 +185,13 @@ def _write_hosts(report: Report) -> None:
 # --- output --------------------------------------------------------------------------------------------------------
 
 
-def _as_data(report: Report) -> dict[str, Any]:
+def _to_json(report: Report) -> dict[str, Any]:
     return {
         "bundle": report.slug,
         "folder": str(bundles_directory(report.loaded)),
-        "isNew": report.taken.is_new,
+        "isNew": report.result.is_new,
         "written": not report.is_dry,
-        "tools": [f"{report.slug}.{slug}@{version}" for slug, version, _ in report.taken.added],
+        "tools": [f"{report.slug}.{slug}@{version}" for slug, version, _ in report.result.added],
         "problems": report.found.problems,
         "warnings": report.found.warnings,
         "hosts": report.found.hosts,
@@ -208,7 +208,7 @@ def _text(report: Report) -> Iterator[str]:
         yield "Not imported, or imported with changes:"
         yield from (f"{INDENT}{problem}" for problem in problems[:MAX_PROBLEMS])
         if len(problems) > MAX_PROBLEMS:
-            yield f"{INDENT}and {len(problems) - MAX_PROBLEMS:,} more; --json shows them all"
+            yield f"{INDENT}and {len(problems) - MAX_PROBLEMS:,} more; use --json to see all"
     yield from (f"Warning: {warning}" for warning in report.found.warnings[:MAX_PROBLEMS])
     if report.secrets:
         yield f"Add these secrets to {report.folders.data / SECRETS} (it must be readable only by you):"
@@ -222,22 +222,22 @@ def _text(report: Report) -> Iterator[str]:
 
 
 def _headline(report: Report) -> str:
-    taken, slug = report.taken, report.slug
-    if not taken.added:
+    result, slug = report.result, report.slug
+    if not result.added:
         return f"{slug}: already imported ({pluralize(len(report.found.tools), 'tool')}); nothing was changed."
-    versions = ", ".join(sorted({version for _, version, _ in taken.added}))
-    what = f"{pluralize(len(taken.added), 'tool')} of version {versions}"
+    versions = ", ".join(sorted({version for _, version, _ in result.added}))
+    what = f"{pluralize(len(result.added), 'tool')} of version {versions}"
     where = bundles_directory(report.loaded)
     if report.is_dry:
         return f"{slug}: would import {what} into {where}. Nothing was written (--dry-run)."
-    beside = "" if taken.is_new else ", in addition to the existing tools"
+    beside = "" if result.is_new else ", in addition to the existing tools"
     return f"{slug}: imported {what} into {where}{beside}"
 
 
 def _about_hosts(report: Report) -> Iterator[str]:
     if report.hosts and not report.is_written:
-        what = "host" if len(report.hosts) == 1 else "hosts"
-        yield f"Allow the {what} in {report.config} (or use --write):"
+        what = "this host" if len(report.hosts) == 1 else "these hosts"
+        yield f"Allow {what} in {report.config} (or use --write):"
         all_hosts = [*report.loaded.settings.http.allowed_hosts, *report.hosts]  # one line has to hold them all
         yield f"{INDENT}{SECTION}: {{{KEY}: {yaml_edit.flow(all_hosts)}}}"
     addresses = (
@@ -254,7 +254,7 @@ def _about_hosts(report: Report) -> Iterator[str]:
 def _next_steps(report: Report) -> Iterator[str]:
     if report.secrets or report.hosts:
         yield "Running servers see the tools at once. After changing settings or secrets, run: onetool reload"
-    if not report.taken.bundle.is_enabled:
+    if not report.result.bundle.is_enabled:
         yield f"The bundle is disabled. To enable it: onetool bundles enable {report.slug}"
     # The easiest tool to try: one that only reads and has few required arguments.
     with_schema = [(slug, body) for slug, _, body in report.found.tools if "argSchema" in body]
@@ -267,7 +267,7 @@ def _next_steps(report: Report) -> Iterator[str]:
         words = (f"{key}={_value(value)}" for key, value in arguments.items())
         yield f"{INDENT}{shlex.join(['onetool', 'call', name, *words])}"
         yield f"{INDENT}{python_name(name)}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
-    yield f"\n{next_step(this_place(), QUESTION.format(slug=report.slug))}"
+    yield f"\n{next_step(current_machine(), QUESTION.format(slug=report.slug))}"
 
 
 # --- example -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Create .onetool/ in this directory with a commented settings file and an example pack. Existing files are kept.
+"""Create .onetool/ in this directory with commented settings and an example pack. Existing files are kept.
 
 In a terminal, the command asks whether to connect an installed assistant; --yes connects it without asking.
 """
@@ -17,7 +17,7 @@ from onetool.config.trust import is_trusted, trust
 from onetool.errors import StorageError, ToolError
 
 if TYPE_CHECKING:
-    from onetool.clients.catalogue import Client
+    from onetool.clients.catalog import Client
 
 NEXT = """\
 Try it:    onetool run 'hello.greet(name="Ada")'
@@ -32,31 +32,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    folder, user = connect.this_place().working_dir / paths.FOLDER, Path.home() / paths.FOLDER
-    is_user = folder.resolve() == user.resolve()
-    was_trusted = is_user or not folder.exists() or is_trusted(folder, user, {})
+    directory, user = connect.current_machine().working_dir / paths.FOLDER, Path.home() / paths.FOLDER
+    is_user = directory.resolve() == user.resolve()
+    was_trusted = is_user or not directory.exists() or is_trusted(directory, user, {})
     with blocked_signals():
-        written = scaffold.write_folder(folder)
+        written = scaffold.write_settings_directory(directory)
         if not is_user:
-            _trust(folder, user)
+            _trust(directory, user)
     if options.json:
         from onetool.render import render
 
-        print(render({"folder": str(folder), "written": list(map(str, written))}, "json"))
+        print(render({"folder": str(directory), "written": list(map(str, written))}, "json"))
         return 0
-    print("\n".join(f"Wrote {file}" for file in written) or f"{folder} is already complete")
+    print("\n".join(f"Wrote {file}" for file in written) or f"{directory} is already complete")
     if not was_trusted:
-        print(f"{folder} is now trusted, including its previous content; review it")
-    print(f"\n{NEXT.format(example=scaffold.extension_file(folder, scaffold.EXAMPLE_PACK))}", end="")
+        print(f"{directory} is now trusted, including its previous content; review it")
+    print(f"\n{NEXT.format(example=scaffold.extension_file(directory, scaffold.EXAMPLE_PACK))}", end="")
     return _connect(options)
 
 
-def _trust(folder: Path, user: Path) -> None:
+def _trust(directory: Path, user: Path) -> None:
     """Trust the directory, since the user created it."""
     try:
-        trust(folder, user)
+        trust(directory, user)
     except StorageError as error:
-        raise ToolError(f"{folder} was created but not trusted: {error.message}", hint=error.hint) from None
+        raise ToolError(f"{directory} was created but not trusted: {error.message}", hint=error.hint) from None
 
 
 # --- assistants ----------------------------------------------------------------------------------------------------
@@ -64,9 +64,9 @@ def _trust(folder: Path, user: Path) -> None:
 
 def _connect(options: argparse.Namespace) -> int:
     """Offer to connect an assistant that is installed and not connected."""
-    place = connect.this_place()
-    known = {client.name for client in connect.connected(place)}
-    new = [client for client in connect.present(place) if client.name not in known]
+    machine = connect.current_machine()
+    known = {client.name for client in connect.find_connected_clients(machine)}
+    new = [client for client in connect.find_installed_clients(machine) if client.name not in known]
     if not new:
         return 0
     if not options.yes and not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
@@ -74,7 +74,7 @@ def _connect(options: argparse.Namespace) -> int:
         return 0
     chosen = new[0] if options.yes else _ask_client(new)
     if chosen is None:
-        print(f"To connect one later: onetool connect {new[0].name} --write")
+        print(f"To connect an assistant later: onetool connect {new[0].name} --write")
         return 0
     print()
     given = {"client": chosen.name, "write": True, "project": False, "folder": None, "command": None, "json": False}

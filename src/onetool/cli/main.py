@@ -1,8 +1,8 @@
-"""The entry point of the command line: finds the command, imports only its module, and runs it.
+"""The entry point of the command line. It imports only the module of the command that it runs.
 
 Each command is a module of this package with `add_arguments(parser)` and `main(options) -> int`. Imports are deferred:
-`onetool tools` does not import the MCP library, and completion imports next to nothing. `onetool.cli.endings` handles
-errors and exit statuses.
+`onetool tools` does not import the MCP library, and completion imports next to nothing. `onetool.cli.exit_status`
+handles errors and exit statuses.
 """
 
 import argparse
@@ -19,19 +19,19 @@ COMMANDS = {
     "run": "Run Python code that calls tools",
     "call": "Call a tool",
     "tools": "List tools",
-    "help": "Show help on a tool or pack, or search for tools",
+    "help": "Show help for a tool or pack, or search for tools",
     "connect": "Connect an assistant to OneTool",
     "import": "Import servers from an assistant, or tools from an OpenAPI document or ZIP archive",
     "bundles": "Manage bundles of HTTP tools",
-    "init": "Create .onetool/ in this directory with an example pack",
+    "init": "Create .onetool/ with settings and an example pack in this directory",
     "stats": "Show usage statistics and savings",
     "doctor": "Check the installation and suggest fixes",
-    "demo": "Show what OneTool does in a few seconds",
-    "token": "Manage tokens of HTTP clients",
+    "demo": "Run a short demonstration",
+    "token": "Manage tokens for HTTP clients",
     "reload": "Reload the settings of running servers",
     "servers": "Manage upstream servers",
-    "trust": "Review and trust the .onetool/ of this directory",
-    "untrust": "Revoke the trust in the .onetool/ of this directory",
+    "trust": "Review and trust .onetool/ in this directory",
+    "untrust": "Revoke trust in .onetool/ in this directory",
     "completion": "Print a shell completion script",
 }
 
@@ -45,7 +45,7 @@ stopped.\
 
 
 def main(argv: list[str] | None = None) -> int:
-    from onetool.cli.endings import run_command
+    from onetool.cli.exit_status import run_command
 
     arguments = sys.argv[1:] if argv is None else argv
     return run_command(lambda: _dispatch(arguments))
@@ -58,17 +58,17 @@ def _dispatch(arguments: list[str]) -> int:
         return print_candidates(arguments[2:])
     name = arguments[0] if arguments else ""
     if name not in COMMANDS:
-        name, arguments = _without_command(arguments)
+        name, arguments = _choose_default(arguments)
     else:
         arguments = arguments[1:]
     parser, run = command(name)
     options = parser.parse_args(arguments)
-    options.refuse = parser.error  # for usage errors that only the command can detect
+    options.usage_error = parser.error  # for usage errors that only the command can detect
     _check_environment()
     return run(options)
 
 
-def _without_command(arguments: list[str]) -> tuple[str, list[str]]:
+def _choose_default(arguments: list[str]) -> tuple[str, list[str]]:
     """Return `serve` for options alone; show the overview for `-h` and for unknown commands."""
     first = arguments[0] if arguments else ""
     if first and not first.startswith("-"):
@@ -81,9 +81,10 @@ def _without_command(arguments: list[str]) -> tuple[str, list[str]]:
 def _unknown_command(word: str) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(word, COMMANDS, 1)
-    hint = f"did you mean '{near[0]}'?" if near else "run `onetool --help` for help"
-    return f"unknown command '{word}': expected one of {', '.join(COMMANDS)}\nHint: {hint}"
+    from onetool.util.text import quote, suggestion_hint
+
+    hint = suggestion_hint(get_close_matches(word, COMMANDS, 1)) or "run `onetool --help` to see all commands"
+    return f"unknown command {quote(word)}: expected one of {', '.join(COMMANDS)}\nHint: {hint}"
 
 
 def _overview_parser() -> argparse.ArgumentParser:
@@ -93,7 +94,7 @@ def _overview_parser() -> argparse.ArgumentParser:
     listed = "\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="onetool",
-        description="One MCP server with one tool: run short Python scripts that can call any connected tool",
+        description="An MCP server with one tool, `run`, for Python code that can call all connected tools",
         epilog=f"commands:\n{listed}\n\n{ENDING}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -106,7 +107,7 @@ def command(name: str) -> tuple[argparse.ArgumentParser, Callable[[argparse.Name
     """Return the parser and the main function of a command."""
     module = importlib.import_module(f"onetool.cli.{name}_" if iskeyword(name) else f"onetool.cli.{name}")
     parser = argparse.ArgumentParser(prog=f"onetool {name}", description=module.__doc__)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="path of the settings file")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="path to the settings file")
     module.add_arguments(parser)
     return parser, module.main
 

@@ -1,4 +1,4 @@
-"""Reload the settings of the running servers of this user and print their responses."""
+"""Reload the settings of your running servers and print their responses."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=DEFAULT_SECONDS,
         metavar="SECONDS",
-        help=f"seconds to wait for responses (default: {DEFAULT_SECONDS:g})",
+        help=f"time to wait for responses, in seconds (default: {DEFAULT_SECONDS:g})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onetool.cli.opening import with_onetool
+from onetool.cli.app_runner import run_with_app
 from onetool.cli.terminal import Progress
 from onetool.errors import ToolError
 from onetool_child.data import FORMATS
@@ -42,12 +42,12 @@ def main(options: argparse.Namespace) -> int:
             print(answer.text)
         return int(answer.is_error)
 
-    return with_onetool(options, run)
+    return run_with_app(options, run)
 
 
 def _read_code(options: argparse.Namespace) -> str:
     if (options.code is None) == (options.file is None):
-        options.refuse(
+        options.usage_error(
             "expected either CODE or --file, for example: onetool run 'ot.tools()', onetool run -f FILE, onetool run -"
         )
     try:

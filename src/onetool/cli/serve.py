@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from onetool.cli.opening import with_onetool
+from onetool.cli.app_runner import run_with_app
 from onetool.cli.terminal import print_notices
 from onetool.util.text import pluralize
 
@@ -25,7 +25,7 @@ onetool {version} is an MCP server. An assistant starts it and connects to its s
 Next: {next}
 
 Other commands:
-  onetool demo          Show what OneTool does
+  onetool demo          Run a short demonstration
   onetool run 'CODE'    Run code as an assistant would
   onetool tools         List tools
   onetool doctor        Check the installation
@@ -35,9 +35,12 @@ Other commands:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--http", action="store_true", help="serve over HTTP instead of stdio")
-    parser.add_argument("--host", metavar="H", help=f"address to listen on (default: {HOST}; requires --http)")
+    parser.add_argument("--host", metavar="HOST", help=f"address to listen on (default: {HOST}; requires --http)")
     parser.add_argument(
-        "--port", type=int, metavar="P", help=f"port to listen on (default: {PORT}; 0 for any; requires --http)"
+        "--port",
+        type=int,
+        metavar="PORT",
+        help=f"port to listen on (default: {PORT}; 0 for any free port; requires --http)",
     )
     parser.add_argument("--json", action="store_true", help="print the URL as JSON (requires --http)")
     parser.add_argument(
@@ -56,8 +59,8 @@ def main(options: argparse.Namespace) -> int:
     if options.http:
         return _serve_http(options)
     if options.host is not None or options.port is not None or options.json:
-        options.refuse("--host, --port and --json require --http")
-    return with_onetool(options, _show_status if sys.stdin.isatty() else partial(_serve, names=options.expose))
+        options.usage_error("--host, --port and --json require --http")
+    return run_with_app(options, _show_status if sys.stdin.isatty() else partial(_serve, names=options.expose))
 
 
 async def _serve(app: "OneTool", names: list[str]) -> int:
@@ -106,13 +109,13 @@ async def _show_status(app: "OneTool") -> int:
 def _clients() -> tuple[str, str]:
     """Return the connected assistants and the next step, as text."""
     from onetool.cli import connect
-    from onetool.clients.catalogue import CLIENTS
+    from onetool.clients.catalog import CLIENTS
 
-    place = connect.this_place()
-    titles = [client.title for client in connect.connected(place)]
+    machine = connect.current_machine()
+    titles = [client.title for client in connect.find_connected_clients(machine)]
     if titles:
         return f"Connected: {', '.join(titles)}.", f'ask your assistant: "{connect.QUESTION}"'
-    first = next((client.name for client in connect.present(place)), next(iter(CLIENTS)))
+    first = next((client.name for client in connect.find_installed_clients(machine)), next(iter(CLIENTS)))
     return "No assistant is connected.", f"onetool connect {first} --write"
 
 
@@ -134,7 +137,7 @@ def _serve_http(options: argparse.Namespace) -> int:
         await serve_http(app, host, port, lambda bind: _print_url(bind, as_json=options.json))
         return 0
 
-    return with_onetool(options, serve)
+    return run_with_app(options, serve)
 
 
 def _print_url(bind: "Bind", *, as_json: bool) -> None:

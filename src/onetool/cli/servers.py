@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from onetool.cli.opening import with_settings
+from onetool.cli.app_runner import run_with_settings
 from onetool.cli.terminal import Progress
 from onetool.render import render
 
@@ -29,7 +29,7 @@ def main(options: argparse.Namespace) -> int:
             print(_text(options.server, changed))
         return 0
 
-    return with_settings(options, accept)
+    return run_with_settings(options, accept)
 
 
 def _text(server: str, changed: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Handles Ctrl+C and SIGTERM: the first signal cancels the work, and cleanup is never interrupted.
 
-`with Stopping() as stopping:` catches the signals. Within `with stopping.allowed():` a signal cancels the task; outside
-of it, the next `allowed` raises at once. Further signals are ignored, so that cleanup always completes.
+`with SignalHandler() as signals:` catches the signals. Within `with signals.cancellable():`, a signal cancels the task;
+outside of it, the next `cancellable` raises at once. Further signals are ignored, so that cleanup always completes.
 """
 
 import signal
@@ -21,7 +21,7 @@ class Terminated(BaseException):
     """Raised for SIGTERM. Not an `Exception`, so that error handlers do not catch it."""
 
 
-class Stopping:
+class SignalHandler:
     def __init__(self) -> None:
         self.signal = 0  # the signal that was received
         self._task: asyncio.Task[Any] | None = None
@@ -41,7 +41,7 @@ class Stopping:
             signal.signal(number, before)
 
     @contextmanager
-    def allowed(self) -> Iterator[None]:
+    def cancellable(self) -> Iterator[None]:
         import asyncio
 
         if self.signal:
@@ -72,18 +72,18 @@ def run_cancellable(work: Callable[[], Awaitable[T]]) -> T:
     """Run a coroutine function on an event loop; the first signal cancels it."""
     import asyncio
 
-    async def run_allowed() -> T:
-        with stopping.allowed():
+    async def run_in_scope() -> T:
+        with signals.cancellable():
             return await work()
 
-    with Stopping() as stopping:
+    with SignalHandler() as signals:
         try:
-            result = asyncio.run(run_allowed())
+            result = asyncio.run(run_in_scope())
         except asyncio.CancelledError:
-            if not stopping.signal:
+            if not signals.signal:
                 raise
-    if stopping.signal:
-        raise KeyboardInterrupt if stopping.signal == signal.SIGINT else Terminated
+    if signals.signal:
+        raise KeyboardInterrupt if signals.signal == signal.SIGINT else Terminated
     return result
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onetool.cli.opening import with_settings
+from onetool.cli.app_runner import run_with_settings
 from onetool.errors import ToolError
 from onetool.render import render
 from onetool.util.text import pluralize
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--period", choices=("day", "week", "month", "all"), default="all", help="period to report (default: all)"
+        "--period", choices=("day", "week", "month", "all"), default="all", help="period to report on (default: all)"
     )
-    parser.add_argument("--tool", default="", metavar="NAME", help="tool to report")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write an HTML report to this file")
+    parser.add_argument("--tool", default="", metavar="NAME", help="name of the tool to report on")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="file for an HTML report")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -41,7 +41,7 @@ def main(options: argparse.Namespace) -> int:
             print(f"\nReport: {options.html}")
         return 0
 
-    return with_settings(options, show)
+    return run_with_settings(options, show)
 
 
 def _summary(app: "OneTool", options: argparse.Namespace) -> "StatsSummary":
@@ -50,7 +50,7 @@ def _summary(app: "OneTool", options: argparse.Namespace) -> "StatsSummary":
 
     settings = app.settings.stats
     if not settings.enabled:
-        raise ToolError("statistics are disabled; set stats: {enabled: true} in onetool.yaml to collect them")
+        raise ToolError("statistics are disabled", hint="set `stats: {enabled: true}` in onetool.yaml")
     file, trip = app.stores.stats_file, settings.round_trip_ms
     return summarize(file, options.period, options.tool or None, round_trip_ms=trip)
 
@@ -66,12 +66,12 @@ def _text(summary: Mapping[str, Any]) -> str:
     saved, sessions = pluralize(summary["context_saved"], "token"), pluralize(savings["sessions"], "session")
     seconds, trips = summary["time_saved_ms"] / 1000, pluralize(round(savings["round_trips"]), "round trip")
     head = [
-        f"calls          {summary['total_calls']:,} ({_rate(summary['success_rate'])} worked)",
-        f"runs           {runs['total']:,} ({_rate(runs['success_rate'])} worked)",
+        f"calls          {summary['total_calls']:,} ({_rate(summary['success_rate'])} success)",
+        f"runs           {runs['total']:,} ({_rate(runs['success_rate'])} success)",
         f"context saved  {saved} (estimated) in {sessions}",
         f"time saved     {seconds:,.0f} s ({trips} avoided)",
     ]
-    rows = [("tool", "calls", "worked", "p50 ms", "p95 ms"), *map(_row, summary["tools"])]
+    rows = [("tool", "calls", "success", "p50 ms", "p95 ms"), *map(_row, summary["tools"])]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     return "\n".join([*head, "", *lines])
@@ -82,4 +82,4 @@ def _row(tool: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _rate(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:g} %"
+    return "-" if rate is None else f"{rate:.4g}%"

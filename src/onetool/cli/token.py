@@ -1,4 +1,4 @@
-"""Manage tokens of HTTP clients. Only hashes of tokens are stored."""
+"""Manage tokens for HTTP clients. Only their hashes are stored."""
 
 import argparse
 import json
@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onetool.cli import editing
+from onetool.cli import settings_file
 from onetool.cli.terminal import print_notices
-from onetool.clients import files, yaml_edit
+from onetool.clients import text_files, yaml_edit
 from onetool.errors import ToolError
 from onetool.paths import find_folders
+from onetool.util.text import quote
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
@@ -27,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     create = actions.add_parser("create", help="Create a token and print it once")
     create.add_argument("name", metavar="NAME", help="name of the token, such as laptop")
-    create.add_argument("--agent", default="default", metavar="AGENT", help="agent of its clients (default: default)")
+    create.add_argument(
+        "--agent", default="default", metavar="AGENT", help="agent for clients that use the token (default: default)"
+    )
     delete = actions.add_parser("delete", help="Revoke a token")
     delete.add_argument("name", metavar="NAME", help="name of the token")
     for action in (create, actions.add_parser("list", help="List tokens (names only)"), delete):
@@ -50,14 +53,14 @@ def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
 
     _check_name_and_agent(loaded, options.name, options.agent)
     token, entry = new_token(), {"name": options.name}
-    with editing.configuration(loaded.folders) as before:
+    with settings_file.open_locked(loaded.folders) as before:
         source = str(before.path)
-        there = yaml_edit.list_in(before.text, source, SECTION, KEY)
-        _check_unused(options.name, [item.get("name") for item in there if isinstance(item, dict)])
+        existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
+        _check_unused(options.name, [item.get("name") for item in existing if isinstance(item, dict)])
         entry |= {"hash": hash_token(token), "agent": options.agent}
-        text = yaml_edit.with_items(before.text, source, SECTION, KEY, [entry])
-        editing.write(loaded.folders, before, text, keep=False)  # only this list was changed
-    hidden = [] if there else [known.name for known in loaded.settings.auth.tokens]
+        text = yaml_edit.add_items(before.text, source, SECTION, KEY, [entry])
+        settings_file.write(loaded.folders, before, text, keep=False)  # only this list was changed
+    hidden = [] if existing else [known.name for known in loaded.settings.auth.tokens]
     notes = [_replacement_warning(hidden, before.path)] if hidden else []
     _print_token(token, options, before.path, notes)
     return 0
@@ -68,19 +71,20 @@ def _check_name_and_agent(loaded: "Loaded", name: str, agent: str) -> None:
         raise ToolError(f"invalid token name {name!a}: expected up to 64 letters, digits and _ . @ -, such as laptop")
     agents = loaded.settings.agents
     if agent not in agents:
-        raise ToolError(f"unknown agent {agent!r}: expected {', '.join(sorted(agents))}")
+        raise ToolError(f"unknown agent {quote(agent)}: expected {', '.join(sorted(agents))}")
 
 
 def _check_unused(name: str, names: list[Any]) -> None:
     if name in names:
         raise ToolError(
-            f"token {name!r} already exists", hint=f"choose another name, or run `onetool token delete {name}`"
+            f"token {quote(name)} already exists", hint=f"choose another name, or run `onetool token delete {name}`"
         )
 
 
 def _replacement_warning(names: list[str], file: Path) -> str:
     """Return a warning: the first token of a project disables the user's tokens, because its list replaces theirs."""
-    return f"the tokens in {file} replace those of your user settings; no longer accepted here: {', '.join(names)}"
+    listed = ", ".join(names)
+    return f"the tokens in {file} replace those in your user settings; no longer accepted in this project: {listed}"
 
 
 def _print_token(token: str, options: argparse.Namespace, file: Path, notes: list[str]) -> None:
@@ -120,10 +124,10 @@ def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
 
 
 def _delete(loaded: "Loaded", options: argparse.Namespace) -> int:
-    with editing.configuration(loaded.folders) as before:
+    with settings_file.open_locked(loaded.folders) as before:
         index = _index(loaded, before, options.name)
-        text = yaml_edit.without_item(before.text, str(before.path), SECTION, KEY, index)
-        editing.write(loaded.folders, before, text, keep=False)
+        text = yaml_edit.remove_item(before.text, str(before.path), SECTION, KEY, index)
+        settings_file.write(loaded.folders, before, text, keep=False)
     if options.json:
         print(json.dumps({"deleted": options.name, "file": str(before.path)}, indent=2, ensure_ascii=False))
     else:
@@ -131,16 +135,16 @@ def _delete(loaded: "Loaded", options: argparse.Namespace) -> int:
     return 0
 
 
-def _index(loaded: "Loaded", before: files.Read, name: str) -> int:
-    there = yaml_edit.list_in(before.text, str(before.path), SECTION, KEY)
-    names = [item.get("name") if isinstance(item, dict) else None for item in there]
+def _index(loaded: "Loaded", before: text_files.TextFile, name: str) -> int:
+    entries = yaml_edit.read_list(before.text, str(before.path), SECTION, KEY)
+    names = [item.get("name") if isinstance(item, dict) else None for item in entries]
     if name in names:
         return names.index(name)
     known = [token.name for token in loaded.settings.auth.tokens]
     if name in known:
-        raise ToolError(f"token {name!r} is not in {before.path}", hint=f"delete it from one of {_files(loaded)}")
+        raise ToolError(f"token {quote(name)} is not in {before.path}", hint=f"delete it from one of {_files(loaded)}")
     existing = f"existing tokens: {', '.join(known)}" if known else "no tokens exist"
-    raise ToolError(f"no token named {name!r}; {existing}")
+    raise ToolError(f"no token named {quote(name)}; {existing}")
 
 
 def _files(loaded: "Loaded") -> str:

@@ -3,9 +3,10 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from onetool.cli.opening import with_settings
+from onetool.cli.app_runner import run_with_settings
 from onetool.cli.terminal import Progress, print_notices
 from onetool.render import render
+from onetool.util.text import quote
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -29,12 +30,12 @@ def main(options: argparse.Namespace) -> int:
         print_notices(journal.notices)
         return 0
 
-    return with_settings(options, show)
+    return run_with_settings(options, show)
 
 
 def _text(found: list[Any], pattern: str) -> str:
     if not found:
-        return f"No tool name contains {pattern!r}. Run `onetool tools` to list all tools."
+        return f"No tool name contains {quote(pattern)}. Run `onetool tools` to list all tools."
     if isinstance(found[0], str):
         return "\n".join(found)
     is_full = "signature" in found[0]

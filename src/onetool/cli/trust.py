@@ -1,4 +1,4 @@
-"""Review the .onetool/ of this directory and trust it after confirmation.
+"""Review .onetool/ in this directory and trust it after confirmation.
 
 The answer is read from standard input, so scripts can use `echo yes | onetool trust`. No answer means no.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from onetool import paths
-from onetool.config.trust import EXTENSIONS, Change, changes_since_trusted, facts_of, record_of, trust
+from onetool.config.trust import EXTENSIONS, Change, changes_since_trusted, make_record, take_snapshot, trust
 from onetool.errors import ConfigError, ToolError
 from onetool.paths import FOLDER, Folders, find_folders, is_folder
 from onetool.redact import Redactor
@@ -34,18 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     folders = project_folders(options)
     assert folders.project is not None
-    record = record_of(folders.project, folders.user)
+    record = make_record(folders.project, folders.user)
     summary = _summarize(folders.project, folders)
     print("\n".join(_lines(folders.project, summary)), file=sys.stderr if options.json else sys.stdout)
     is_trusted = _confirm(sys.stderr if options.json else sys.stdout)
     if is_trusted:
         trust(folders.project, folders.user, record)
     if options.json:
-        print(json.dumps(_as_data(folders.project, summary, is_trusted), ensure_ascii=False))
+        print(json.dumps(_to_json(folders.project, summary, is_trusted), ensure_ascii=False))
     elif is_trusted:
-        print(f"{folders.project} is trusted. Changed settings must be trusted again.")
+        print(f"{folders.project} is trusted. Run `onetool trust` again after changing its settings.")
     else:
-        print(f"{folders.project} was not trusted: not confirmed", file=sys.stderr)
+        print(f"trust in {folders.project} was not changed: not confirmed", file=sys.stderr)
     return int(not is_trusted)
 
 
@@ -54,7 +54,7 @@ def project_folders(options: argparse.Namespace) -> Folders:
     if folders.project is not None:
         return folders
     if folders.working_dir / FOLDER == folders.user and is_folder(folders.user):
-        raise ToolError(f"{folders.user} is your user directory, which needs no trust")
+        raise ToolError(f"{folders.user} is your user directory, which is always trusted")
     raise ToolError(
         f"no .onetool directory in {folders.working_dir}", hint="change to the directory of a project that has one"
     )
@@ -72,7 +72,7 @@ def _confirm(stream: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ProjectSummary:
     """The contents of a project directory, for review. `changes` is None if it was never trusted."""
 
     servers: Mapping[str, str]
@@ -84,7 +84,7 @@ class Summary:
     redact: Redactor
 
 
-def _summarize(project: Path, folders: Folders) -> Summary:
+def _summarize(project: Path, folders: Folders) -> ProjectSummary:
     unreadable: list[str] = []
     config = _read(folders.config_path(project), unreadable)
     agents = {**_mapping(config.get("agents"))}
@@ -92,10 +92,10 @@ def _summarize(project: Path, folders: Folders) -> Summary:
         data = _read(file, unreadable)
         agents[str(data.get("name") or file.stem)] = data
     servers = _mapping(config.get("servers"))
-    return Summary(
+    return ProjectSummary(
         {name: _command(server) for name, server in servers.items()},
         {name: _describe_permissions(agent) for name, agent in agents.items()},
-        list(facts_of(project, folders.home)[EXTENSIONS]),
+        list(take_snapshot(project, folders.home)[EXTENSIONS]),
         [key for key in config if key not in SHOWN_ABOVE],
         unreadable,
         changes_since_trusted(project, folders.user),
@@ -140,7 +140,7 @@ def _describe_permissions(agent: Any) -> str:
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def _lines(project: Path, summary: Summary) -> Iterator[str]:
+def _lines(project: Path, summary: ProjectSummary) -> Iterator[str]:
     yield str(project)
     for title, entries in (("Servers", summary.servers), ("Agents", summary.agents)):
         width = max(map(len, entries), default=0)
@@ -176,7 +176,7 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def _as_data(project: Path, summary: Summary, is_trusted: bool) -> dict[str, Any]:
+def _to_json(project: Path, summary: ProjectSummary, is_trusted: bool) -> dict[str, Any]:
     redact = summary.redact
     changes = [redact(_difference(change)) for change in summary.changes or []]
     return {

@@ -1,4 +1,4 @@
-"""Revoke the trust in the .onetool/ of this directory, so that its settings and extensions are ignored."""
+"""Revoke trust in .onetool/ in this directory, so that its settings and extensions are ignored."""
 
 import argparse
 import json

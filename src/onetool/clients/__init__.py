@@ -22,7 +22,7 @@ Facts from the clients' documentation that this package relies on (November 2026
 | client         | keys of a server, in addition to command, args and env                   | variables in values      |
 |----------------|--------------------------------------------------------------------------|--------------------------|
 | claude-code    | type stdio, http or sse; url, headers; local scope is in                 | ${X}, ${X:-default}      |
-|                | projects.<folder>.mcpServers of ~/.claude.json                           |                          |
+|                | projects.<path>.mcpServers of ~/.claude.json                             |                          |
 | claude-desktop | none (remote servers are set up in the app); no working directory        |                          |
 | cursor         | type, url, headers, envFile                                              | ${env:X}, ${userHome},   |
 |                |                                                                          | ${workspaceFolder}, ...  |

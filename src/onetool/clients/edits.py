@@ -38,7 +38,7 @@ def verify(edited: str, read: Callable[[str], Any], wanted: Any, message: str) -
     raise ConfigError(message)
 
 
-def line_break_of(text: str) -> str:
+def detect_line_break(text: str) -> str:
     """Return the line break that the text uses, or LF if it has none."""
     first = text.find("\n")
     if first < 0:
@@ -46,7 +46,7 @@ def line_break_of(text: str) -> str:
     return "\r\n" if text[first - 1 : first] == "\r" else "\n"
 
 
-def line_of(text: str, position: int) -> int:
+def line_number(text: str, position: int) -> int:
     return text.count("\n", 0, position) + 1
 
 
@@ -61,18 +61,18 @@ def value_at(data: Any, path: Sequence[str]) -> Any:
     return data
 
 
-def with_value(data: Any, path: Sequence[str], value: Any) -> Any:
+def replace_value(data: Any, path: Sequence[str], value: Any) -> Any:
     """Return the data with this value at the path; parents that are not mappings are replaced."""
     if not path:
         return value
     around = data if isinstance(data, dict) else {}
-    return {**around, path[0]: with_value(around.get(path[0]), path[1:], value)}
+    return {**around, path[0]: replace_value(around.get(path[0]), path[1:], value)}
 
 
-def update_of(old: Any, new: Mapping[str, Any], kept_current: Sequence[str]) -> dict[str, Any]:
-    """Return the update of an entry: all of `new`, or only the keys in `kept_current` if the entry exists."""
+def merge_entry(old: Any, new: Mapping[str, Any], updated_keys: Sequence[str]) -> dict[str, Any]:
+    """Return the update of an entry: all of `new`, or only the keys in `updated_keys` if the entry exists."""
     if not isinstance(old, dict):
         return dict(new)
-    update = {key: new[key] for key in kept_current if key in new}
+    update = {key: new[key] for key in updated_keys if key in new}
     mappings = {key for key, value in update.items() if isinstance(value, dict) and isinstance(old.get(key), dict)}
     return {**update, **{key: {**old[key], **update[key]} for key in mappings}}

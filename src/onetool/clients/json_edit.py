@@ -14,14 +14,14 @@ from typing import Any, Final, NoReturn
 from onetool.clients.edits import (
     Edit,
     apply_edits,
+    detect_line_break,
     insertion,
-    line_break_of,
-    line_of,
+    line_number,
     line_start,
-    update_of,
+    merge_entry,
+    replace_value,
     value_at,
     verify,
-    with_value,
 )
 from onetool.errors import ConfigError
 from onetool.problem import Location
@@ -56,7 +56,7 @@ class Node:
     value: Any
 
 
-class Document:
+class JsonDocument:
     """A parsed text. `root` is None if it contains only comments and white space."""
 
     def __init__(self, text: str, source: str) -> None:
@@ -100,7 +100,7 @@ class Document:
         return found.end() if found else at
 
     def error(self, at: int, what: str) -> ConfigError:
-        place = Location(self.source, line_of(self.text, at))
+        place = Location(self.source, line_number(self.text, at))
         return ConfigError(f"{place}: {what}", location=place)
 
     def _blank(self, found: re.Match[str]) -> str:
@@ -112,37 +112,37 @@ class Document:
 
 def parse(text: str, source: str) -> Any:
     """Return the value of a text; an empty object if it contains only comments."""
-    root = Document(text, source).root
+    root = JsonDocument(text, source).root
     return {} if root is None else root.value
 
 
 def edits_for(
-    text: str, source: str, path: Sequence[str], new: Mapping[str, Any], kept_current: Sequence[str]
+    text: str, source: str, path: Sequence[str], new: Mapping[str, Any], updated_keys: Sequence[str]
 ) -> list[Edit]:
-    """Return the edits that put `new` at the path. In an existing entry, only the keys in `kept_current` change."""
-    document = Document(text, source)
+    """Return the edits that put `new` at the path. In an existing entry, only the keys in `updated_keys` change."""
+    document = JsonDocument(text, source)
     if document.root is None:
-        line_break = line_break_of(text)
+        line_break = detect_line_break(text)
         before = line_break if text.strip("\ufeff \t\r\n") and not text.endswith(("\n", "\r")) else ""
-        rendered = json.dumps(with_value({}, path, new), indent=2, ensure_ascii=False)
+        rendered = json.dumps(replace_value({}, path, new), indent=2, ensure_ascii=False)
         return [insertion(len(text), before + rendered.replace("\n", line_break) + line_break)]
-    edits = _Editor(document).edits(document.root, path, new, kept_current)
+    edits = _Editor(document).edits(document.root, path, new, updated_keys)
     message = f"cannot add {'.'.join(path)} to {source} without changing other lines; edit it manually"
     old = value_at(document.root.value, path)
-    entry = {**(old or {}), **update_of(old, new, kept_current)}
-    wanted = with_value(document.root.value, path, entry)
+    entry = {**(old or {}), **merge_entry(old, new, updated_keys)}
+    wanted = replace_value(document.root.value, path, entry)
     verify(apply_edits(text, edits), lambda edited: parse(edited, source), wanted, message)
     return edits
 
 
 class _Editor:
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: JsonDocument) -> None:
         self._document, self._text = document, document.text
-        self._line_break = line_break_of(document.text)
+        self._line_break = detect_line_break(document.text)
         indented = re.search(r'[\r\n]([ \t]+)"', document.text)
         self._unit = indented[1] if indented else "  "
 
-    def edits(self, node: Node, path: Sequence[str], new: Mapping[str, Any], kept_current: Sequence[str]) -> list[Edit]:
+    def edits(self, node: Node, path: Sequence[str], new: Mapping[str, Any], updated_keys: Sequence[str]) -> list[Edit]:
         is_flat = False
         for depth in range(len(path) + 1):
             if not isinstance(node.value, dict):
@@ -152,9 +152,9 @@ class _Editor:
             if depth < len(path):
                 found = self._find(node, path[depth])
                 if found is None:
-                    return self._add(node, with_value({}, path[depth:], new), is_flat)
+                    return self._add(node, replace_value({}, path[depth:], new), is_flat)
                 node = found
-        return self._update(node, {key: new[key] for key in kept_current if key in new}, is_flat)
+        return self._update(node, {key: new[key] for key in updated_keys if key in new}, is_flat)
 
     def _update(self, node: Node, wanted: Mapping[str, Any], is_flat: bool) -> list[Edit]:
         edits, missing = [], {}
@@ -225,7 +225,7 @@ class _Editor:
     def _find(self, node: Node, key: str) -> Node | None:
         found = [member for member in self._document.members(node) if member.key == key]
         if len(found) > 1:
-            lines = " and ".join(str(line_of(self._text, member.start)) for member in found)
+            lines = " and ".join(str(line_number(self._text, member.start)) for member in found)
             source = self._document.source
             raise ConfigError(f"{source}: duplicate key {key} (lines {lines})", hint="delete one of them")
         return found[0] if found else None

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from onetool.clients.edits import line_break_of, line_of, update_of, value_at, verify, with_value
+from onetool.clients.edits import detect_line_break, line_number, merge_entry, replace_value, value_at, verify
 from onetool.errors import ConfigError
 from onetool.problem import Location
 
@@ -22,26 +22,26 @@ def parse(text: str, source: str) -> dict[str, Any]:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
         place = _PLACE.search(str(error))
-        line = int(place[1]) if place else line_of(text, len(text))
+        line = int(place[1]) if place else line_number(text, len(text))
         what = _PLACE.sub("", str(error)).removesuffix(" (at end of document)")
         raise ConfigError(f"{source}:{line}: is not valid TOML: {what}", location=Location(source, line)) from None
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply") from None
 
 
-def update(text: str, source: str, path: Sequence[str], new: Mapping[str, Any], kept_current: Sequence[str]) -> str:
-    """Return the text with `new` at the path. In an existing table, only the keys in `kept_current` change."""
+def update(text: str, source: str, path: Sequence[str], new: Mapping[str, Any], updated_keys: Sequence[str]) -> str:
+    """Return the text with `new` at the path. In an existing table, only the keys in `updated_keys` change."""
     data = parse(text, source)
     old = value_at(data, path)
-    changes = update_of(old, new, kept_current)
+    changes = merge_entry(old, new, updated_keys)
     if isinstance(old, dict):
         # A missing list of arguments is an empty one.
         changes = {key: value for key, value in changes.items() if value != old.get(key, [] if value == [] else None)}
-        edited = _with_values(text, path, changes) if changes else text
+        edited = _replace_values(text, path, changes) if changes else text
     else:
         before = "" if not text.strip("\ufeff") else "\n" if text.endswith("\n") else "\n\n"
-        edited = text + (before + render(path, new)).replace("\n", line_break_of(text))
-    wanted = with_value(data, path, {**(old if isinstance(old, dict) else {}), **changes})
+        edited = text + (before + render(path, new)).replace("\n", detect_line_break(text))
+    wanted = replace_value(data, path, {**(old if isinstance(old, dict) else {}), **changes})
     message = f"cannot change [{'.'.join(path)}] in {source} without changing other lines; edit it manually"
     return verify(edited, lambda text: parse(text, source), wanted, message)
 
@@ -53,7 +53,7 @@ def render(path: Sequence[str], new: Mapping[str, Any]) -> str:
     return f"[{tomlkit.key(list(path)).as_string()}]\n{tomlkit.dumps(_set_values(tomlkit.document(), new))}"
 
 
-def _with_values(text: str, path: Sequence[str], changes: Mapping[str, Any]) -> str:
+def _replace_values(text: str, path: Sequence[str], changes: Mapping[str, Any]) -> str:
     """Return the text with new values in an existing table; unchanged if tomlkit would change anything else."""
     import tomlkit
 

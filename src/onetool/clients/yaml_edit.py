@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onetool.clients.edits import Edit, apply_edits, insertion, line_break_of, line_start, verify, with_value
+from onetool.clients.edits import Edit, apply_edits, detect_line_break, insertion, line_start, replace_value, verify
 from onetool.errors import ConfigError
 from onetool.util import yaml_loader
 
@@ -17,16 +17,16 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
-def data_of(text: str, source: str, *, typed: bool = True) -> dict[str, Any]:
+def parse_mapping(text: str, source: str, *, typed: bool = True) -> dict[str, Any]:
     data = yaml_loader.read(text, source, typed=typed).data if text.strip("\ufeff \t\r\n") else None
     if data is not None and not isinstance(data, dict):
         raise ConfigError(f"{source}:1: the file must contain `key: value` lines")
     return data or {}
 
 
-def list_in(text: str, source: str, section: str, key: str) -> list[Any]:
+def read_list(text: str, source: str, section: str, key: str) -> list[Any]:
     """Return the list under a key of a section; an empty list if there is none."""
-    inside = data_of(text, source).get(section) or {}
+    inside = parse_mapping(text, source).get(section) or {}
     if not isinstance(inside, dict):
         raise ConfigError(f"{source}: {section} must be a mapping (`key: value`)")
     found = inside.get(key) or []
@@ -35,14 +35,14 @@ def list_in(text: str, source: str, section: str, key: str) -> list[Any]:
     return found
 
 
-def with_keys(text: str, source: str, section: str | None, new: Mapping[str, Any]) -> str:
+def add_keys(text: str, source: str, section: str | None, new: Mapping[str, Any]) -> str:
     """Return the text with these keys under a section, or at the top without one."""
     if not new:
         return text
-    old, root = data_of(text, source), _compose(text, source)
-    pair = None if section is None else _member(root, section)
+    old, root = parse_mapping(text, source), _compose(text, source)
+    pair = None if section is None else _find_member(root, section)
     if pair is None:
-        line_break = line_break_of(text)
+        line_break = detect_line_break(text)
         lines = _lines(new if section is None else {section: dict(new)}, " " * root.start_mark.column if root else "")
         before = "" if not text.strip("\ufeff") or text.endswith(("\n", "\r")) else line_break
         edit = insertion(len(text), before + "".join(line + line_break for line in lines))
@@ -53,19 +53,19 @@ def with_keys(text: str, source: str, section: str | None, new: Mapping[str, Any
     return _verify(text, source, [edit], wanted, message)
 
 
-def with_items(text: str, source: str, section: str, key: str, items: Sequence[Any]) -> str:
+def add_items(text: str, source: str, section: str, key: str, items: Sequence[Any]) -> str:
     """Return the text with these items at the end of a list, which is created if missing."""
-    old, pair = list_in(text, source, section, key), _list_place(text, source, section, key)
+    old, pair = read_list(text, source, section, key), _find_list(text, source, section, key)
     if pair is None:
-        return with_keys(text, source, section, {key: list(items)})
-    return _with_list(text, source, (section, key), [_addition(text, *pair, list(items))], [*old, *items])
+        return add_keys(text, source, section, {key: list(items)})
+    return _replace_list(text, source, (section, key), [_addition(text, *pair, list(items))], [*old, *items])
 
 
-def without_item(text: str, source: str, section: str, key: str, index: int) -> str:
+def remove_item(text: str, source: str, section: str, key: str, index: int) -> str:
     """Return the text without one item of a list."""
-    old, pair = list_in(text, source, section, key), _list_place(text, source, section, key)
+    old, pair = read_list(text, source, section, key), _find_list(text, source, section, key)
     assert pair is not None
-    return _with_list(text, source, (section, key), _removal(text, *pair, index), [*old[:index], *old[index + 1 :]])
+    return _replace_list(text, source, (section, key), _removal(text, *pair, index), [*old[:index], *old[index + 1 :]])
 
 
 def flow(value: Any) -> str:
@@ -90,20 +90,20 @@ def _compose(text: str, source: str) -> Any:
         raise ConfigError(f"cannot edit the YAML in {source}; edit it manually") from None
 
 
-def _member(mapping: Any, name: str) -> tuple[Any, Any] | None:
+def _find_member(mapping: Any, name: str) -> tuple[Any, Any] | None:
     if mapping is None or not isinstance(mapping.value, list):
         return None
     return next(((key, value) for key, value in mapping.value if key.value == name), None)
 
 
-def _list_place(text: str, source: str, section: str, key: str) -> tuple[Any, Any] | None:
-    around = _member(_compose(text, source), section)
-    return None if around is None else _member(around[1], key)
+def _find_list(text: str, source: str, section: str, key: str) -> tuple[Any, Any] | None:
+    around = _find_member(_compose(text, source), section)
+    return None if around is None else _find_member(around[1], key)
 
 
-def _with_list(text: str, source: str, path: tuple[str, str], edits: Sequence[Edit], items: list[Any]) -> str:
+def _replace_list(text: str, source: str, path: tuple[str, str], edits: Sequence[Edit], items: list[Any]) -> str:
     message = f"cannot edit {'.'.join(path)} in {source}; edit it manually"
-    return _verify(text, source, edits, with_value(data_of(text, source), path, items), message)
+    return _verify(text, source, edits, replace_value(parse_mapping(text, source), path, items), message)
 
 
 def _verify(text: str, source: str, edits: Sequence[Edit], wanted: Mapping[str, Any], message: str) -> str:
@@ -119,7 +119,7 @@ def _line_end(text: str, position: int) -> int:
 
 def _addition(text: str, key: Any, value: Any, new: Mapping[str, Any] | list[Any]) -> Edit:
     """Return the edit that adds members to the mapping or items to the list under a key."""
-    start, end, line_break = value.start_mark.index, value.end_mark.index, line_break_of(text)
+    start, end, line_break = value.start_mark.index, value.end_mark.index, detect_line_break(text)
     if value.value in ("", []) or value.tag.endswith(":null"):  # `servers:` and `servers: {}` are empty
         if not isinstance(new, Mapping):
             return Edit(start, end, f"{' ' * (start == end)}{flow(new)}")

@@ -19,12 +19,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from onetool import paths
-from onetool.config.model import VERSION, Loc, Settings, contradictions, kind_at, kind_under, known_keys, takes_any_key
-from onetool.config.trust import Facts, Verdict, judge
+from onetool.config.model import (
+    VERSION,
+    Loc,
+    Settings,
+    accepts_any_key,
+    find_contradictions,
+    kind_at,
+    kind_under,
+    known_keys,
+)
+from onetool.config.trust import Snapshot, TrustDecision, check_trust
 from onetool.errors import ConfigError
 from onetool.paths import Folders
 from onetool.problem import WARNING, Location, Problem
 from onetool.util import yaml_loader
+from onetool.util.text import suggestion_hint
 from onetool.util.versioning import NewerVersion, reject_newer
 
 _PREFIX = "ONETOOL_"
@@ -72,9 +82,9 @@ class Loaded:
     files: tuple[Path, ...]
     folders: Folders
     user_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    user_servers: frozenset[str] = frozenset()  # servers whose command no project's settings give
-    user_packs: frozenset[str] = frozenset()  # packs whose list of secrets is the user's own
-    snapshot: Facts | None = field(default=None, repr=False)  # of a project that only ONETOOL_TRUST=1 trusts
+    user_servers: frozenset[str] = frozenset()  # servers whose command is not set by a project
+    user_packs: frozenset[str] = frozenset()  # packs whose list of secrets is not set by a project
+    snapshot: Snapshot | None = field(default=None, repr=False)  # of a project that only ONETOOL_TRUST=1 trusts
 
     @property
     def secret_values(self) -> frozenset[str]:
@@ -92,7 +102,7 @@ class _Part:
 
     data: Mapping[str, Any]
     where: Callable[[Loc], Location]
-    folder: Path
+    directory: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,37 +124,39 @@ def load(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None)
 
 def examine(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None) -> Examined:
     """Return the settings without invalid values, and the errors. For checks only: `load` raises instead."""
-    folders, verdict = _check_trust(folders, env, trust)
+    folders, decision = _apply_trust(folders, env, trust)
     reader = _Reader(folders)
-    by_layer = reader.secrets()
-    own, theirs = by_layer[folders.user], by_layer.get(folders.data, {})
-    merged = _Merged(reader.parts(), reader.errors)
+    by_layer = reader.read_secrets()
+    user_secrets, project_secrets = by_layer[folders.user], by_layer.get(folders.data, {})
+    merged = _Merged(reader.read_parts(), reader.errors)
     notes = merged.override(env, folders.working_dir)
-    by_folder = {folders.data: {**own, **theirs}, folders.user: own}
-    filled = merged.substitute(lambda folder: by_folder.get(folder, own), env, reader.secrets_are_valid)
-    settings = merged.validate(_with_absolute_tools_dir(filled, merged, folders))
+    by_directory = {folders.data: {**user_secrets, **project_secrets}, folders.user: user_secrets}
+    filled = merged.substitute(
+        lambda directory: by_directory.get(directory, user_secrets), env, reader.secrets_are_valid
+    )
+    settings = merged.validate(_resolve_tools_dir(filled, merged, folders))
     loaded = Loaded(
         settings,
-        {**own, **theirs},
-        (*verdict.problems, *notes),
+        {**user_secrets, **project_secrets},
+        (*decision.problems, *notes),
         tuple(reader.files),
         folders,
-        user_secrets=own,
-        user_servers=frozenset(settings.servers) - merged.servers_of(folders.project),
+        user_secrets=user_secrets,
+        user_servers=frozenset(settings.servers) - merged.find_project_servers(folders.project),
         user_packs=frozenset(pack for pack in settings.tools if not merged.names_secrets(pack, folders.project)),
-        snapshot=verdict.snapshot,
+        snapshot=decision.snapshot,
     )
-    sort_permissions = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
-    return Examined(loaded, tuple(sort_permissions), merged.locate)
+    errors = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
+    return Examined(loaded, tuple(errors), merged.locate)
 
 
-def _check_trust(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tuple[Folders, Verdict]:
+def _apply_trust(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tuple[Folders, TrustDecision]:
     if folders.project is None or folders.trusted:
-        return folders, Verdict(trusted=True)
-    verdict = judge(folders.project, folders.user, env) if trust is None else Verdict(trust)
-    if verdict.trusted:
-        return replace(folders, trusted=True), verdict
-    return replace(folders, project=None), verdict
+        return folders, TrustDecision(trusted=True)
+    decision = check_trust(folders.project, folders.user, env) if trust is None else TrustDecision(trust)
+    if decision.trusted:
+        return replace(folders, trusted=True), decision
+    return replace(folders, project=None), decision
 
 
 class _Reader:
@@ -161,17 +173,17 @@ class _Reader:
     def _report(self, place: Location, reason: str, hint: str = "") -> None:
         self.errors.append(Problem(f"{place}: {reason}", hint, place))
 
-    def secrets(self) -> dict[Path, dict[str, str]]:
+    def read_secrets(self) -> dict[Path, dict[str, str]]:
         """Return the secrets of each layer."""
         before = len(self.errors)
-        found = {folder: dict(self._secrets_of(folder)) for folder in self._folders.layers}
+        found = {directory: dict(self._read_secrets(directory)) for directory in self._folders.layers}
         self.secrets_are_valid = len(self.errors) == before
         return found
 
-    def parts(self) -> list[_Part]:
-        return [part for folder in self._folders.layers for part in self._parts_of(folder)]
+    def read_parts(self) -> list[_Part]:
+        return [part for directory in self._folders.layers for part in self._read_parts(directory)]
 
-    def _mapping(self, path: Path, *, typed: bool = True) -> yaml_loader.YamlDocument | None:
+    def _read_mapping(self, path: Path, *, typed: bool = True) -> yaml_loader.YamlDocument | None:
         try:
             document = yaml_loader.read_file(path, typed=typed)
         except FileNotFoundError:
@@ -197,12 +209,12 @@ class _Reader:
             return False
         return True
 
-    def _secrets_of(self, folder: Path) -> Iterator[tuple[str, str]]:
-        path = folder / paths.SECRETS
+    def _read_secrets(self, directory: Path) -> Iterator[tuple[str, str]]:
+        path = directory / paths.SECRETS
         if _is_open_to_others(path):
             self._report(Location(str(path)), "other users can read this file", f"run `chmod 600 {quote(str(path))}`")
             return
-        if (document := self._mapping(path, typed=False)) is None:
+        if (document := self._read_mapping(path, typed=False)) is None:
             return
         for name, text in (document.data or {}).items():
             place = Location(str(path), document.line((name,)))
@@ -213,27 +225,29 @@ class _Reader:
             else:
                 yield name, text
 
-    def _parts_of(self, folder: Path) -> Iterator[_Part]:
-        inline = self._mapping(self._folders.config_path(folder))
-        if prompts := self._mapping(folder / paths.PROMPTS):
-            yield _part(prompts, ("prompts",), folder, leave_out=(_VERSION_KEY,))
-        yield from self._agents(folder, _inline_agents(inline))
+    def _read_parts(self, directory: Path) -> Iterator[_Part]:
+        inline = self._read_mapping(self._folders.config_path(directory))
+        if prompts := self._read_mapping(directory / paths.PROMPTS):
+            yield _make_part(prompts, ("prompts",), directory, exclude=(_VERSION_KEY,))
+        yield from self._read_agents(directory, _inline_agents(inline))
         if inline:
-            yield _part(inline, (), folder)
+            yield _make_part(inline, (), directory)
 
-    def _agents(self, folder: Path, taken: dict[str, Location]) -> Iterator[_Part]:
-        for path in paths.agent_files(folder):
-            if (document := self._mapping(path)) is None:
+    def _read_agents(self, directory: Path, defined: dict[str, Location]) -> Iterator[_Part]:
+        for path in paths.agent_files(directory):
+            if (document := self._read_mapping(path)) is None:
                 continue
             name = (document.data or {}).get("name") or path.stem
             place = Location(str(path), document.line(("name",)))
             if not isinstance(name, str):
                 self._report(place, "name must be a string", _QUOTE)
                 continue
-            if name in taken:
-                self._report(place, f"agent {_shorten(name)} is already defined in {taken[name]}", "delete one of them")
-            taken[name] = place
-            yield _part(document, ("agents", name), folder, leave_out=("name", _VERSION_KEY))
+            if name in defined:
+                self._report(
+                    place, f"agent {_shorten(name)} is already defined in {defined[name]}", "delete one of them"
+                )
+            defined[name] = place
+            yield _make_part(document, ("agents", name), directory, exclude=("name", _VERSION_KEY))
 
 
 def _is_open_to_others(path: Path) -> bool:
@@ -250,11 +264,13 @@ def _inline_agents(document: yaml_loader.YamlDocument | None) -> dict[str, Locat
     return {name: Location(document.source, document.line(("agents", name))) for name in agents}
 
 
-def _part(document: yaml_loader.YamlDocument, prefix: Loc, folder: Path, *, leave_out: tuple[str, ...] = ()) -> _Part:
-    data: Any = {key: value for key, value in (document.data or {}).items() if key not in leave_out}
+def _make_part(
+    document: yaml_loader.YamlDocument, prefix: Loc, directory: Path, *, exclude: tuple[str, ...] = ()
+) -> _Part:
+    data: Any = {key: value for key, value in (document.data or {}).items() if key not in exclude}
     for key in reversed(prefix):
         data = {key: data}
-    return _Part(data, lambda loc: Location(document.source, document.line(loc[len(prefix) :])), folder)
+    return _Part(data, lambda loc: Location(document.source, document.line(loc[len(prefix) :])), directory)
 
 
 class _Merged:
@@ -266,16 +282,16 @@ class _Merged:
         self._raw = _merge(part.data for part in parts)
         self._unresolved: set[Loc] = set()
 
-    def override(self, env: Mapping[str, str], folder: Path) -> list[Problem]:
+    def override(self, env: Mapping[str, str], directory: Path) -> list[Problem]:
         """Apply environment variables; return warnings about variables that match no setting."""
         notes: list[Problem] = []
         for name in sorted(env):
             if name.startswith(_PREFIX) and name not in _NO_OVERRIDES:
-                self._override(name, env[name], folder, notes)
+                self._override(name, env[name], directory, notes)
         self._raw = _merge(part.data for part in self._parts)
         return notes
 
-    def _override(self, name: str, text: str, folder: Path, notes: list[Problem]) -> None:
+    def _override(self, name: str, text: str, directory: Path, notes: list[Problem]) -> None:
         segments = name.removeprefix(_PREFIX).split("__")
         place = Location(f"environment variable {name}")
         try:
@@ -293,7 +309,7 @@ class _Merged:
         else:
             for key in reversed(loc):
                 data = {key: data}
-            self._parts.append(_Part(data, lambda _: place, folder))
+            self._parts.append(_Part(data, lambda _: place, directory))
 
     def substitute(
         self, secrets: Callable[[Path], Mapping[str, str]], env: Mapping[str, str], report_missing: bool
@@ -304,7 +320,7 @@ class _Merged:
             part = self.find_part(loc)
             assert part is not None
             try:
-                return _resolve_reference(reference, secrets(part.folder), env)
+                return _resolve_reference(reference, secrets(part.directory), env)
             except ConfigError as error:
                 self._unresolved.add(loc)
                 if report_missing:
@@ -318,15 +334,15 @@ class _Merged:
 
     def validate(self, data: dict[str, Any]) -> Settings:
         """Return the settings without invalid values; a server with an invalid value is left out."""
-        settings, wrong = _validate(data)
-        for one in wrong:
-            if one["loc"] not in self._unresolved:
-                self._report(one["loc"], *self._phrase(one["type"], one["loc"], one))
+        settings, errors = _validate(data)
+        for error in errors:
+            if error["loc"] not in self._unresolved:
+                self._report(error["loc"], *self._phrase(error["type"], error["loc"], error))
         if settings is None or self._unresolved:
             settings = _keep_valid(data, self._unresolved)
         agents = self._raw.get("agents")
-        written = agents if wrong and isinstance(agents, dict) else {}
-        for loc, reason, *hint in contradictions(settings):
+        written = agents if errors and isinstance(agents, dict) else {}
+        for loc, reason, *hint in find_contradictions(settings):
             # The agent of a token may exist and have been left out as invalid.
             if loc[0] != "auth" or _value_at(self._raw, loc) not in written:
                 self._report(loc, reason, *hint)
@@ -336,16 +352,16 @@ class _Merged:
         """Return the part that sets a key or its nearest parent last."""
         return max(reversed(self._parts), key=lambda part: _depth(part.data, loc), default=None)
 
-    def servers_of(self, project: Path | None) -> frozenset[str]:
+    def find_project_servers(self, project: Path | None) -> frozenset[str]:
         """Return the servers whose command the project sets."""
-        own = (part.data.get("servers") for part in self._parts if part.folder == project)
-        named = (item for servers in own if isinstance(servers, dict) for item in servers.items())
-        return frozenset(name for name, said in named if isinstance(said, dict) and _PROGRAM_KEYS & said.keys())
+        sections = (part.data.get("servers") for part in self._parts if part.directory == project)
+        servers = (item for section in sections if isinstance(section, dict) for item in section.items())
+        return frozenset(name for name, server in servers if isinstance(server, dict) and _PROGRAM_KEYS & server.keys())
 
     def names_secrets(self, pack: str, project: Path | None) -> bool:
         """Return whether the project's settings list the secrets of this pack."""
         loc = ("tools", pack, "secrets")
-        return any(part.folder == project and _depth(part.data, loc) == len(loc) for part in self._parts)
+        return any(part.directory == project and _depth(part.data, loc) == len(loc) for part in self._parts)
 
     def locate(self, loc: Loc) -> Location:
         part = self.find_part(loc)
@@ -353,12 +369,12 @@ class _Merged:
 
     def _report(self, loc: Loc, reason: str, hint: str = "") -> None:
         place = self.locate(loc)
-        self.errors.append(Problem(f"{place}: {_dotted(loc)} {reason}", hint, place))
+        self.errors.append(Problem(f"{place}: {_format_path(loc)} {reason}", hint, place))
 
     def _phrase(self, kind: str, loc: Loc, error: Mapping[str, Any]) -> tuple[str, str]:
         """Return the reason and a hint."""
         if kind == "extra_forbidden":
-            return _unknown(str(loc[-1]), known_keys(kind_at(loc[:-1])))
+            return _describe_unknown_key(str(loc[-1]), known_keys(kind_at(loc[:-1])))
         phrase = _PHRASES[kind].format_map(error.get("ctx", {})) if kind in _PHRASES else str(error["msg"])
         # The raw value may be shown; the substituted one may contain a secret.
         value = _value_at(self._raw, loc)
@@ -376,12 +392,12 @@ def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Any]]:
 def _keep_valid(data: dict[str, Any], unresolved: Iterable[Loc]) -> Settings:
     """Return the settings without invalid values, removed one at a time because one error may cause others."""
     for loc in sorted(set(map(_smallest_unit, unresolved)), key=str):
-        data = _without(data, loc)
+        data = _remove(data, loc)
     for _ in range(_MAX_REMOVALS):
-        settings, wrong = _validate(data)
+        settings, errors = _validate(data)
         if settings is not None:
             return settings
-        data = _without(data, _smallest_unit(wrong[0]["loc"]))
+        data = _remove(data, _smallest_unit(errors[0]["loc"]))
     return Settings()
 
 
@@ -390,10 +406,10 @@ def _smallest_unit(loc: Loc) -> Loc:
     return loc[:2] if loc[0] == "servers" else tuple(takewhile(lambda key: isinstance(key, str), loc))
 
 
-def _without(data: Any, loc: Loc) -> Any:
+def _remove(data: Any, loc: Loc) -> Any:
     """Return a copy without the value at this path, or without the nearest existing parent."""
     key, inner = loc[0], loc[1 : _depth(data, loc)]
-    return {name: _without(each, inner) if name == key else each for name, each in data.items() if name != key or inner}
+    return {name: _remove(each, inner) if name == key else each for name, each in data.items() if name != key or inner}
 
 
 def _merge(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -419,11 +435,11 @@ def _resolve_path(segments: list[str], tree: Any) -> Loc:
     loc: list[str] = []
     kind: Any = Settings
     for segment in segments:
-        there = list(tree) if isinstance(tree, dict) else []
-        keys = (key for key in (*known_keys(kind), *there) if key.casefold() == segment.casefold())
+        existing = list(tree) if isinstance(tree, dict) else []
+        keys = (key for key in (*known_keys(kind), *existing) if key.casefold() == segment.casefold())
         spelling = next(keys, None)
-        if spelling is None and not takes_any_key(kind):
-            reason, hint = _unknown(segment.lower(), known_keys(kind))
+        if spelling is None and not accepts_any_key(kind):
+            reason, hint = _describe_unknown_key(segment.lower(), known_keys(kind))
             raise _UnknownKeyError(f"{'.'.join([*loc, segment.lower()])} {reason}", hint=hint)
         # Names of environment variables keep their case; all other keys are lower case.
         name = spelling or (segment if loc[-1:] == ["env"] else segment.lower())
@@ -460,12 +476,12 @@ def _resolve_reference(reference: re.Match[str], secrets: Mapping[str, str], env
     return str(default)
 
 
-def _with_absolute_tools_dir(data: dict[str, Any], merged: _Merged, folders: Folders) -> dict[str, Any]:
+def _resolve_tools_dir(data: dict[str, Any], merged: _Merged, folders: Folders) -> dict[str, Any]:
     """Resolve `tools_dir` relative to the file that sets it."""
     part, entries = merged.find_part(("tools_dir",)), data.get("tools_dir")
     if part is None or not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         return data
-    placed = [str(paths.resolve_path(entry, part.folder, folders.home)) if entry else entry for entry in entries]
+    placed = [str(paths.resolve_path(entry, part.directory, folders.home)) if entry else entry for entry in entries]
     return {**data, "tools_dir": placed}
 
 
@@ -494,7 +510,7 @@ class _UnknownKeyError(ConfigError):
     """An environment variable that matches no setting."""
 
 
-def _unknown(key: str, known: tuple[str, ...]) -> tuple[str, str]:
+def _describe_unknown_key(key: str, known: tuple[str, ...]) -> tuple[str, str]:
     """Return the reason and a hint for an unknown key."""
     from rapidfuzz import fuzz, process
 
@@ -502,10 +518,11 @@ def _unknown(key: str, known: tuple[str, ...]) -> tuple[str, str]:
         return "is an unknown key: no keys are allowed here", ""
     plain = [word.casefold().replace("_", "").replace("-", "") for word in (key, *known)]
     found = process.extractOne(plain[0], plain[1:], scorer=fuzz.ratio, score_cutoff=_MIN_SIMILARITY)
-    return "is an unknown key", f"did you mean {known[found[2]]}?" if found else f"known keys: {', '.join(known)}"
+    hint = suggestion_hint([known[found[2]]]) if found else f"known keys: {', '.join(known)}"
+    return "is an unknown key", hint
 
 
-def _dotted(loc: Loc) -> str:
+def _format_path(loc: Loc) -> str:
     is_plain = re.compile(r"[\w-]{1,60}").fullmatch
     return "".join(
         f".{key}" if isinstance(key, str) and is_plain(key) else f"[{_shorten(key)}]" for key in loc

@@ -83,7 +83,7 @@ LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], B
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-    null_counts: ClassVar[frozenset[str]] = frozenset()
+    nullable_keys: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def kinds(cls) -> dict[str, Any]:
@@ -98,8 +98,8 @@ class Section(BaseModel):
             return {}
         if not isinstance(data, dict):
             return data
-        droppable = cls.kinds().keys() - cls.null_counts
-        return {key: value for key, value in data.items() if value is not None or key not in droppable}
+        removable = cls.kinds().keys() - cls.nullable_keys
+        return {key: value for key, value in data.items() if value is not None or key not in removable}
 
 
 class CamelSection(Section):
@@ -109,7 +109,7 @@ class CamelSection(Section):
 class Param(Section):
     """A parameter of a snippet, required if it has no default."""
 
-    null_counts = frozenset({"default"})
+    nullable_keys = frozenset({"default"})
     description: str = Field(default="", description="Description of the parameter")
     default: Any = Field(default=None, description="Default value; a parameter without a default is required")
 
@@ -179,7 +179,7 @@ class Sandbox(Section):
     denied_patterns: Names = Field(default=(), description="Patterns of file names that are denied in every directory")
 
 
-class Pack(Section):
+class PackSettings(Section):
     """The settings under `tools.<pack>`. Keys other than the declared ones are options of the pack itself."""
 
     model_config = ConfigDict(extra="allow")
@@ -372,7 +372,7 @@ class Settings(Section):
     prompts: Prompts = Field(
         default_factory=Prompts, description="Instructions for the model, here or in `prompts.yaml`"
     )
-    tools: Mapping[str, Pack] = Field(
+    tools: Mapping[str, PackSettings] = Field(
         default={},
         description="Settings by pack; other keys than those below are available to the pack as `ot.settings`",
     )
@@ -413,7 +413,7 @@ def _permissions_in_budgets(agent: Any) -> Any:
     return budgets.get("permissions") if isinstance(budgets, dict) else None
 
 
-def contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[Loc, str, str]]:
+def find_contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[Loc, str, str]]:
     """Yield problems that involve more than one key: the location, the reason and, if there is one, a hint."""
     for alias in settings.aliases:
         if iskeyword(alias):
@@ -445,17 +445,17 @@ def known_keys(kind: Any) -> tuple[str, ...]:
     return tuple(kind.kinds()) if _is_section(kind) else ()
 
 
-def takes_any_key(kind: Any) -> bool:
+def accepts_any_key(kind: Any) -> bool:
     return kind is Any or get_origin(kind) is Mapping or (_is_section(kind) and kind.model_config["extra"] == "allow")
 
 
 def kind_under(kind: Any, key: str | int) -> Any:
     """Return the type of the value under a key or an index, or None if there cannot be one."""
     if _is_section(kind) and key in kind.kinds():
-        return _bare(kind.kinds()[key])
+        return _strip_optional(kind.kinds()[key])
     if get_origin(kind) in {Mapping, tuple}:
-        return _bare(get_args(kind)[0 if get_origin(kind) is tuple else 1])
-    return Any if takes_any_key(kind) else None
+        return _strip_optional(get_args(kind)[0 if get_origin(kind) is tuple else 1])
+    return Any if accepts_any_key(kind) else None
 
 
 def kind_at(loc: Loc) -> Any:
@@ -469,9 +469,9 @@ def _is_section(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Section)
 
 
-def _bare(kind: Any) -> Any:
+def _strip_optional(kind: Any) -> Any:
     """Return the type without annotations and without `| None`."""
     if get_origin(kind) is Annotated:
-        return _bare(get_args(kind)[0])
+        return _strip_optional(get_args(kind)[0])
     others = [inner for inner in get_args(kind) if inner is not NoneType]
-    return _bare(others[0]) if NoneType in get_args(kind) else kind
+    return _strip_optional(others[0]) if NoneType in get_args(kind) else kind

@@ -69,16 +69,24 @@ def imports_from_directory(server: Server, directory: Path) -> bool:
     """Return whether the server runs a script or module of this directory, which PYTHONSAFEPATH would hide."""
     words = [str(server.command), *server.args]
     scripts = (_to_path(word, directory) for word in server.args if word.endswith((".py", ".pyw")))
-    return any(script and script.is_file() for script in scripts) or any(_named_modules(words, directory))
+    return any(script and script.is_file() for script in scripts) or any(_find_named_modules(words, directory))
 
 
-def local_programs(server: Server, directory: Path) -> list[Path]:
+def find_local_programs(server: Server, directory: Path) -> list[Path]:
     """Return the paths whose content this server executes, as far as its settings name them."""
     if server.command is None:
         return []
     words = [server.command, *server.args, *server.env.get("NODE_OPTIONS", "").split()]
-    found = [*_programs(server, directory), *_named_files(words, directory), *_named_modules(words, directory)]
-    found += [*_shell_files(server, directory), *_code_directories(server, directory), *_scripts(server, directory)]
+    found = [
+        *_find_programs(server, directory),
+        *_find_named_files(words, directory),
+        *_find_named_modules(words, directory),
+    ]
+    found += [
+        *_find_shell_files(server, directory),
+        *_find_code_directories(server, directory),
+        *_find_scripts(server, directory),
+    ]
     if not ignores_packages(server):
         found += [directory / name for name in PROJECT_FILES.get(PurePath(server.command).name, ())]
     around = [path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES]  # scripts import their neighbors
@@ -94,7 +102,7 @@ def ignores_packages(server: Server) -> bool:
     """
     name, words = PurePath(str(server.command)).name, server.args
     is_fetched = name == "npx" or (name == "npm" and not {"exec", "x"}.isdisjoint(words[:1]))
-    is_local = any(word.startswith((".", "/", "~", "file:")) for word in _words_to_script(words))
+    is_local = any(word.startswith((".", "/", "~", "file:")) for word in _iterate_launch_words(words))
     has_prefix = any(word.partition("=")[0] == "--prefix" for word in words)
     return is_fetched and not is_local and not has_prefix and server.cwd in {None, PROJECT}
 
@@ -107,7 +115,7 @@ def uv_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return {**NO_CONFIG, **({"UV_CONFIG_FILE": known} if known else {})}
 
 
-def _named_files(words: list[str], directory: Path) -> Iterator[Path]:
+def _find_named_files(words: list[str], directory: Path) -> Iterator[Path]:
     """Yield existing files, and paths of programs that could be created later."""
     for word in words[1:]:
         path = _to_path(word.partition("=")[2] if word.startswith("-") else word, directory)
@@ -115,7 +123,7 @@ def _named_files(words: list[str], directory: Path) -> Iterator[Path]:
             yield path
 
 
-def _shell_files(server: Server, directory: Path) -> Iterator[Path]:
+def _find_shell_files(server: Server, directory: Path) -> Iterator[Path]:
     """Yield files that the text of `sh -c` names, in the server's directory or in one that the text names."""
     if not SHELL.fullmatch(PurePath(str(server.command)).name):
         return
@@ -130,13 +138,13 @@ def _shell_files(server: Server, directory: Path) -> Iterator[Path]:
             words = ["", *text.split()]
         places = [directory, *(place for word in words if (place := _to_path(word, directory)) and is_folder(place))]
         for place in dict.fromkeys(places):
-            yield from (*_named_files(words, place), *_named_modules(words, place))
+            yield from (*_find_named_files(words, place), *_find_named_modules(words, place))
             yield from (
                 path for word in words if "/" in word and (path := _to_path(word, place)) and not is_folder(path)
             )
 
 
-def _programs(server: Server, directory: Path) -> Iterator[Path]:
+def _find_programs(server: Server, directory: Path) -> Iterator[Path]:
     """Yield the program of a server, and the paths in its PATH where another program of that name could be created."""
     command, path = str(server.command), server.env.get("PATH", "")
     if "/" in command:
@@ -146,12 +154,12 @@ def _programs(server: Server, directory: Path) -> Iterator[Path]:
     yield from (place / command for entry in path.split(":") if (place := _to_path(entry, directory)))
 
 
-def _scripts(server: Server, directory: Path) -> Iterator[Path]:
+def _find_scripts(server: Server, directory: Path) -> Iterator[Path]:
     """Yield the files and directories that an interpreter or launcher executes."""
     command = PurePath(str(server.command)).name
     if command not in PACKAGE_RUNNERS and not INTERPRETER.fullmatch(command):
         return
-    for word in _words_to_script(server.args):
+    for word in _iterate_launch_words(server.args):
         path = _to_path(word, directory)
         if path is None or not ("/" in word or path.exists()):
             continue
@@ -162,7 +170,7 @@ def _scripts(server: Server, directory: Path) -> Iterator[Path]:
             yield from (path.parent, *(path.with_name(f"{path.name}{suffix}") for suffix in NODE_SUFFIXES))
 
 
-def _words_to_script(words: Sequence[str]) -> Iterator[str]:
+def _iterate_launch_words(words: Sequence[str]) -> Iterator[str]:
     """Yield the values of options and the script, but not the arguments of the script."""
     for before, word in pairwise(["", *words]):
         if word.startswith("-"):
@@ -174,7 +182,7 @@ def _words_to_script(words: Sequence[str]) -> Iterator[str]:
             return
 
 
-def _named_modules(words: list[str], directory: Path) -> Iterator[Path]:
+def _find_named_modules(words: list[str], directory: Path) -> Iterator[Path]:
     """Yield modules that `python -m` finds in its start directory, which it searches first."""
     for option, module in pairwise(words):
         top = module.partition(".")[0]
@@ -182,7 +190,7 @@ def _named_modules(words: list[str], directory: Path) -> Iterator[Path]:
             yield from (path for path in (directory / top, directory / f"{top}.py") if path.exists())
 
 
-def _code_directories(server: Server, directory: Path) -> Iterator[Path]:
+def _find_code_directories(server: Server, directory: Path) -> Iterator[Path]:
     """Yield directories with code. Directories in variables are included even if they do not exist yet."""
     words = [part for word in server.args for part in (word.split("=", 1) if word.startswith("--") else [word])]
     named = (_to_path(value, directory) for option, value in pairwise(words) if option in CODE_OPTIONS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onetool.config.load import Loaded
-from onetool.config.programs import local_programs, start_directory
+from onetool.config.programs import find_local_programs, start_directory
 from onetool.logging import list_rotated
 from onetool.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Folders, extension_files, resolve_path
 
@@ -42,54 +42,56 @@ def compute_protection(loaded: Loaded) -> Protection:
     """Return the paths that tools must not access under these settings."""
     folders = loaded.folders
     audit = resolve_path(loaded.settings.audit.file, folders.data, folders.home)
-    hidden = [Path(PROCESSES), audit, *list_rotated(audit, loaded.settings.audit.keep), *_hidden_settings(folders)]
-    protected = [path for path in _loaded_or_executed(loaded) if not _holds(path, folders.working_dir)]
-    around = [path for path in folders.pack_directories(loaded.settings.tools_dir) if _holds(path, folders.working_dir)]
-    return Protection((FOLDER,), _texts(hidden), _texts(protected), _texts(around))
+    hidden = [Path(PROCESSES), audit, *list_rotated(audit, loaded.settings.audit.keep), *_find_hidden_settings(folders)]
+    protected = [path for path in _find_executed_paths(loaded) if not _contains(path, folders.working_dir)]
+    around = [
+        path for path in folders.pack_directories(loaded.settings.tools_dir) if _contains(path, folders.working_dir)
+    ]
+    return Protection((FOLDER,), _to_strings(hidden), _to_strings(protected), _to_strings(around))
 
 
-def _hidden_settings(folders: Folders) -> Iterator[Path]:
+def _find_hidden_settings(folders: Folders) -> Iterator[Path]:
     """Yield settings files outside of directories named `.onetool`, which are hidden by name."""
     yield folders.user
     project = folders.working_dir / FOLDER
-    if not _holds(project, folders.working_dir):  # it may be a link to another place
+    if not _contains(project, folders.working_dir):  # it may be a link to another place
         yield project
     if folders.config_file is not None:
-        folder = folders.config_file.parent
-        yield from (folders.config_file, folder / CONFIG, *(folder / name for name in HIDDEN))
+        directory = folders.config_file.parent
+        yield from (folders.config_file, directory / CONFIG, *(directory / name for name in HIDDEN))
 
 
-def _loaded_or_executed(loaded: Loaded) -> Iterator[Path]:
+def _find_executed_paths(loaded: Loaded) -> Iterator[Path]:
     folders, settings = loaded.folders, loaded.settings
     if folders.config_file is not None:
         yield from (folders.config_file.parent / name for name in PROTECTED)
     yield resolve_path(settings.bundles.dir, folders.data, folders.home)
     for directory in folders.pack_directories(loaded.settings.tools_dir):
-        yield from (directory, *_packs(directory))
+        yield from (directory, *_find_pack_paths(directory))
     yield from (folders.working_dir / name for name in LAUNCHER_FILES)
     yield from (Path(sys.prefix), *(Path(__file__).parents[2] / package for package in PACKAGES))
     for name, server in settings.servers.items():
-        yield from local_programs(server, start_directory(name, server, loaded))
+        yield from find_local_programs(server, start_directory(name, server, loaded))
 
 
-def _packs(directory: Path) -> Iterator[Path]:
+def _find_pack_paths(directory: Path) -> Iterator[Path]:
     """Yield every pack of a directory and the targets of its links, which can be executed."""
     packs = dict.fromkeys(file.parent for file in extension_files(directory))
     yield from packs
     yield from (Path(os.path.realpath(entry)) for entry in directory.glob("*") if entry.is_symlink())
     for pack in packs:
-        for folder, folders, files in os.walk(pack):
-            for entry in (Path(folder, name) for name in (*folders, *files)):
+        for parent, directories, files in os.walk(pack):
+            for entry in (Path(parent, name) for name in (*directories, *files)):
                 if entry.is_symlink():
                     real = Path(os.path.realpath(entry))
                     yield from (real, real.parent) if real.suffix == ".py" else (real,)
 
 
-def _holds(path: Path, working_dir: Path) -> bool:
+def _contains(path: Path, working_dir: Path) -> bool:
     """Return whether the path contains the working directory, which must stay usable."""
     real, working = Path(os.path.realpath(path)), Path(os.path.realpath(working_dir))
     return working.is_relative_to(real) or working_dir.is_relative_to(path)
 
 
-def _texts(paths: Iterable[Path]) -> tuple[str, ...]:
+def _to_strings(paths: Iterable[Path]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(str, paths)))

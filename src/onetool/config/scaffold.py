@@ -9,6 +9,7 @@ from pathlib import Path
 
 from onetool.errors import ToolError
 from onetool.util import atomic
+from onetool.util.text import quote
 
 EXAMPLE_PACK = "hello"
 EXTENSION = '''\
@@ -206,27 +207,27 @@ tmp/
 """
 
 
-def write_folder(folder: Path) -> list[Path]:
+def write_settings_directory(directory: Path) -> list[Path]:
     """Create `.onetool/` and return the files that were written."""
     files = {
-        folder / "onetool.yaml": CONFIGURATION,
-        folder / ".gitignore": NOT_FOR_GIT,
-        extension_file(folder, EXAMPLE_PACK): EXTENSION.format(pack=EXAMPLE_PACK),
+        directory / "onetool.yaml": CONFIGURATION,
+        directory / ".gitignore": NOT_FOR_GIT,
+        extension_file(directory, EXAMPLE_PACK): EXTENSION.format(pack=EXAMPLE_PACK),
     }
     return [file for file, text in files.items() if _write_new(file, text)]
 
 
-def write_extension(folder: Path, pack: str) -> Path:
+def write_extension(directory: Path, pack: str) -> Path:
     if not pack.isidentifier() or iskeyword(pack):
-        raise ToolError(f"invalid pack name {pack!r}: expected letters, digits and _, such as my_pack")
-    file = extension_file(folder, pack)
+        raise ToolError(f"invalid pack name {quote(pack)}: expected letters, digits and _, such as my_pack")
+    file = extension_file(directory, pack)
     if not _write_new(file, EXTENSION.format(pack=pack)):
         raise ToolError(f"{file} already exists", hint="edit it, or choose another name")
     return file
 
 
-def extension_file(folder: Path, pack: str) -> Path:
-    return folder / "tools" / pack / f"{pack}_tools.py"
+def extension_file(directory: Path, pack: str) -> Path:
+    return directory / "tools" / pack / f"{pack}_tools.py"
 
 
 def _write_new(file: Path, text: str) -> bool:

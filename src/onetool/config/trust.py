@@ -33,17 +33,17 @@ EXTENSIONS = "extension files"
 TO_TRUST = "run `onetool trust`"
 MAX_CHANGES_SHOWN = 8
 _READABLE_KEY = re.compile(r"[\w-]{1,60}")
-# File or group -> place in it, as JSON -> value. A salt makes digests of secrets differ from store to store.
-Facts = Mapping[str, Mapping[str, Any]]
+# File or group -> path of a key as JSON -> value. A salt makes digests of secrets differ between stores.
+Snapshot = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrustDecision:
     """The result of a trust check. `snapshot` is the content of a project that only an environment variable trusts."""
 
     trusted: bool
     problems: tuple[Problem, ...] = ()
-    snapshot: Facts | None = None
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,107 +67,107 @@ class Change:
         return f"{place} ({self.key or 'the whole file'}) {what}"
 
 
-def is_trusted(project: Path, user_folder: Path, env: Mapping[str, str]) -> bool:
-    return judge(project, user_folder, env).trusted
+def is_trusted(project: Path, user_directory: Path, env: Mapping[str, str]) -> bool:
+    return check_trust(project, user_directory, env).trusted
 
 
-def judge(project: Path, user_folder: Path, env: Mapping[str, str]) -> Verdict:
+def check_trust(project: Path, user_directory: Path, env: Mapping[str, str]) -> TrustDecision:
     """Check whether a project directory is trusted; if not, explain why and how to trust it."""
-    if _key(project) == _key(user_folder):
-        return Verdict(trusted=True)
+    if _store_key(project) == _store_key(user_directory):
+        return TrustDecision(trusted=True)
     if link := find_outside_link(project):
-        return _untrusted(project, f"is ignored: {link[0]}", link[1])
+        return _distrust(project, f"is ignored: {link[0]}", link[1])
     if env.get(VARIABLE) == "1":
-        return Verdict(trusted=True, snapshot=facts_of(project, user_folder.parent))
-    return _remembered(project, user_folder, TrustFile(user_folder))
+        return TrustDecision(trusted=True, snapshot=take_snapshot(project, user_directory.parent))
+    return _check_record(project, user_directory, TrustFile(user_directory))
 
 
-def _remembered(project: Path, user_folder: Path, store: TrustStorage) -> Verdict:
+def _check_record(project: Path, user_directory: Path, store: TrustStorage) -> TrustDecision:
     try:
-        record = store.get(_key(project))
+        record = store.get(_store_key(project))
     except NewerVersion as error:
         message = f"{project} is not trusted and is ignored: {error.message}"
-        return Verdict(False, (storage_problem(message, user_folder / STORE, error.hint),))
+        return TrustDecision(False, (storage_problem(message, user_directory / STORE, error.hint),))
     # An untrusted directory is not read, not even to compare it.
     if record is None:
-        return _untrusted(project, "is not trusted and is ignored", "", *store.problems)
-    changes = _changes(record, project, user_folder.parent)
+        return _distrust(project, "is not trusted and is ignored", "", *store.problems)
+    changes = _find_changes(record, project, user_directory.parent)
     if changes:
-        return _untrusted(project, f"changed since it was trusted and is ignored: {describe(changes)}")
-    return Verdict(trusted=True)
+        return _distrust(project, f"changed since it was trusted and is ignored: {describe(changes)}")
+    return TrustDecision(trusted=True)
 
 
-def _untrusted(project: Path, reason: str, hint: str = "", *before: Problem) -> Verdict:
+def _distrust(project: Path, reason: str, hint: str = "", *before: Problem) -> TrustDecision:
     hint = hint or f"review its content, then {TO_TRUST} in {project.parent}"
-    return Verdict(False, (*before, Problem(f"{project} {reason}", hint, Location(str(project)), UNTRUSTED)))
+    return TrustDecision(False, (*before, Problem(f"{project} {reason}", hint, Location(str(project)), UNTRUSTED)))
 
 
-def still_trusted(folders: paths.Folders, env: Mapping[str, str], snapshot: Facts | None = None) -> Verdict:
+def still_trusted(folders: paths.Folders, env: Mapping[str, str], snapshot: Snapshot | None = None) -> TrustDecision:
     """Check whether a project in use is still trusted; a project whose settings file the user named always is.
 
     `snapshot` is its content at the start, if known: an environment variable does not cover later changes.
     """
     if folders.project is None or not folders.trusted or folders.config_file is not None:
-        return Verdict(trusted=True)
-    verdict = judge(folders.project, folders.user, env)
-    if not verdict.trusted or verdict.snapshot is None or snapshot is None:
-        return verdict
-    changes = difference(snapshot, verdict.snapshot, folders.project)
-    return Verdict(False, (since_start(folders.project, changes),)) if changes else verdict
+        return TrustDecision(trusted=True)
+    decision = check_trust(folders.project, folders.user, env)
+    if not decision.trusted or decision.snapshot is None or snapshot is None:
+        return decision
+    changes = compare_snapshots(snapshot, decision.snapshot, folders.project)
+    return TrustDecision(False, (late_change_problem(folders.project, changes),)) if changes else decision
 
 
-def since_start(project: Path, changes: list[Change]) -> Problem:
+def late_change_problem(project: Path, changes: list[Change]) -> Problem:
     """Explain why changes of a project that only an environment variable trusts are rejected."""
     reason = f"{describe(changes)}; {VARIABLE}=1 covers only the content at the start"
     message = f"{project} changed since OneTool started: {reason}"
     return Problem(message, f"restart OneTool, or {TO_TRUST}", Location(str(project)), UNTRUSTED)
 
 
-def changes_since_trusted(project: Path, user_folder: Path) -> list[Change] | None:
+def changes_since_trusted(project: Path, user_directory: Path) -> list[Change] | None:
     """List the changes since the directory was trusted; None if it never was."""
-    record = TrustFile(user_folder).get(_key(project))
-    return None if record is None else _changes(record, project, user_folder.parent)
+    record = TrustFile(user_directory).get(_store_key(project))
+    return None if record is None else _find_changes(record, project, user_directory.parent)
 
 
-def record_of(project: Path, user_folder: Path) -> Mapping[str, Any]:
+def make_record(project: Path, user_directory: Path) -> Mapping[str, Any]:
     """Return the record of the current content of a directory."""
     if link := find_outside_link(project):
         raise ToolError(f"cannot trust {project}: {link[0]}", hint=link[1])
     salt = os.urandom(16).hex()
-    return {"salt": salt, "facts": facts_of(project, user_folder.parent, salt)}
+    return {"salt": salt, "facts": take_snapshot(project, user_directory.parent, salt)}
 
 
-def trust(project: Path, user_folder: Path, record: Mapping[str, Any] | None = None) -> None:
+def trust(project: Path, user_directory: Path, record: Mapping[str, Any] | None = None) -> None:
     """Store the record of a directory, or a record of its current content."""
-    TrustFile(user_folder).put(_key(project), record or record_of(project, user_folder))
+    TrustFile(user_directory).put(_store_key(project), record or make_record(project, user_directory))
 
 
-def untrust(project: Path, user_folder: Path) -> bool:
+def untrust(project: Path, user_directory: Path) -> bool:
     """Delete the record of the directory; return False if there is none."""
-    return TrustFile(user_folder).delete(_key(project))
+    return TrustFile(user_directory).delete(_store_key(project))
 
 
 def describe(changes: list[Change]) -> str:
-    shown = [str(change) for change in changes[:MAX_CHANGES_SHOWN]]
-    more = len(changes) - len(shown)
-    return ", ".join([*shown, *([f"and {more} more"] if more else [])])
+    described = [str(change) for change in changes[:MAX_CHANGES_SHOWN]]
+    more = len(changes) - len(described)
+    return ", ".join([*described, *([f"and {more} more"] if more else [])])
 
 
 # --- content of a project -------------------------------------------------------------------------------------------
 
 
-def facts_of(project: Path, home: Path, salt: str = "") -> Facts:
+def take_snapshot(project: Path, home: Path, salt: str = "") -> Snapshot:
     """Collect everything in a project directory that changes what OneTool does."""
     found: dict[str, Mapping[str, Any]] = {}
     files = [project / name for name in (paths.CONFIG, paths.PROMPTS, paths.SECRETS)]
     for file in (*files, *paths.agent_files(project)):
-        if (facts := _file_facts(file, salt)) is not None:
-            found[str(file.relative_to(project))] = facts
-    found[EXTENSIONS] = dict.fromkeys(_extension_names(project, home, found.get(paths.CONFIG, {})), "")
+        if (content := _read_file(file, salt)) is not None:
+            found[str(file.relative_to(project))] = content
+    found[EXTENSIONS] = dict.fromkeys(_list_extension_names(project, home, found.get(paths.CONFIG, {})), "")
     return found
 
 
-def _file_facts(file: Path, salt: str) -> dict[str, Any] | None:
+def _read_file(file: Path, salt: str) -> dict[str, Any] | None:
     is_secret = file.name == paths.SECRETS
     try:
         data = yaml_loader.read_file(file, typed=not is_secret).data
@@ -175,27 +175,27 @@ def _file_facts(file: Path, salt: str) -> dict[str, Any] | None:
         return None
     except ConfigError as error:  # it cannot be loaded; once corrected, it counts as changed
         return {"[]": f"unreadable: {error}"}
-    leaves = dict(_leaves(data))
+    leaves = dict(_flatten(data))
     if not is_secret:
         return leaves
     return {key: sha256(f"{salt}{json.dumps(value)}".encode()).hexdigest() for key, value in leaves.items()}
 
 
-def _leaves(data: Any, loc: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _flatten(data: Any, loc: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Any]]:
     entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     if isinstance(data, dict | list) and data:
         for key, value in entries:
-            yield from _leaves(value, (*loc, key))
+            yield from _flatten(value, (*loc, key))
     elif loc or data:  # a file with only comments equals a missing one
         yield json.dumps(loc), data
 
 
-def _extension_names(project: Path, home: Path, config: Mapping[str, Any]) -> Iterator[str]:
+def _list_extension_names(project: Path, home: Path, config: Mapping[str, Any]) -> Iterator[str]:
     places = [json.loads(key) for key in config]
     named = [config[json.dumps(loc)] for loc in places if loc[:1] == ["tools_dir"] and len(loc) > 1]
     for text in ("tools", *(name for name in named if isinstance(name, str))):
-        folder = paths.resolve_path(text, project, home)
-        yield from (f"{text}/{file.relative_to(folder)}" for file in paths.extension_files(folder))
+        directory = paths.resolve_path(text, project, home)
+        yield from (f"{text}/{file.relative_to(directory)}" for file in paths.extension_files(directory))
 
 
 def find_outside_link(project: Path) -> tuple[str, str] | None:
@@ -212,57 +212,57 @@ def find_outside_link(project: Path) -> tuple[str, str] | None:
     return None
 
 
-# --- comparison-------------------------------------------------------------------------------------------------------
+# --- comparison ------------------------------------------------------------------------------------------------------
 
 
-def _changes(record: Mapping[str, Any], project: Path, home: Path) -> list[Change]:
+def _find_changes(record: Mapping[str, Any], project: Path, home: Path) -> list[Change]:
     salt, facts = record.get("salt"), record.get("facts")
     if not isinstance(salt, str) or not isinstance(facts, dict):
         return [Change(STORE, 0, "")]
-    return difference(facts, facts_of(project, home, salt), project)
+    return compare_snapshots(facts, take_snapshot(project, home, salt), project)
 
 
-def difference(before: Facts, after: Facts, project: Path) -> list[Change]:
+def compare_snapshots(before: Snapshot, after: Snapshot, project: Path) -> list[Change]:
     """List the differences, ordered by file and line."""
     found: list[Change] = []
     for file in sorted({*before, *after}):
         old, new = before.get(file, {}), after.get(file, {})
         if file != EXTENSIONS:
-            old, new = _with_whole_lists(old), _with_whole_lists(new)
+            old, new = _merge_list_items(old), _merge_list_items(new)
         keys = [key for key in {**old, **new} if json.dumps(old.get(key)) != json.dumps(new.get(key)) or key not in old]
-        document, made = None, []
+        document, file_changes = None, []
         if keys and file in after and file != EXTENSIONS:
             with suppress(ConfigError, FileNotFoundError):
                 document = yaml_loader.read_file(project / file)
         for key in {*keys, *(old.keys() - new.keys())}:
-            shown = key if file == EXTENSIONS else _dotted(json.loads(key))
+            name = key if file == EXTENSIONS else _format_key(json.loads(key))
             line = document.line(tuple(json.loads(key))) if document is not None and key in new else 0
-            made.append(Change(file, line, shown, old.get(key), new.get(key), key not in old, key not in new))
-        found += sorted(made, key=lambda change: (change.line, change.key))
+            file_changes.append(Change(file, line, name, old.get(key), new.get(key), key not in old, key not in new))
+        found += sorted(file_changes, key=lambda change: (change.line, change.key))
     return found
 
 
-def _with_whole_lists(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts with one entry per list, so that changes are reported per list and not per item."""
+def _merge_list_items(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content with one entry per list, so that changes are reported per list and not per item."""
     found: dict[str, Any] = {}
-    for key, value in sorted(facts.items()):  # the stored record does not keep the order
+    for key, value in sorted(content.items()):  # the stored record does not keep the order
         loc = json.loads(key)
         above = list(takewhile(lambda step: isinstance(step, str), loc))
         if len(above) == len(loc):
             found[key] = value
         else:
             inside = loc[len(above) + 1 :]
-            found.setdefault(json.dumps(above), []).append({_dotted(inside): value} if inside else value)
+            found.setdefault(json.dumps(above), []).append({_format_key(inside): value} if inside else value)
     return found
 
 
-def _dotted(loc: list[str | int]) -> str:
+def _format_key(loc: list[str | int]) -> str:
     """Return the path of a key, without key names that could contain arbitrary text."""
     return ".".join(str(key) if _READABLE_KEY.fullmatch(str(key)) else "…" for key in loc)
 
 
-def _key(folder: Path) -> str:
-    return str(Path(os.path.realpath(folder.parent)) / folder.name)
+def _store_key(directory: Path) -> str:
+    return str(Path(os.path.realpath(directory.parent)) / directory.name)
 
 
 # --- storage ----------------------------------------------------------------------------------------------------------
@@ -271,8 +271,8 @@ def _key(folder: Path) -> str:
 class TrustFile:
     """The trust records of all directories, in one file of the user's directory. `problems` are of the last read."""
 
-    def __init__(self, user_folder: Path) -> None:
-        self._file = user_folder / STORE
+    def __init__(self, user_directory: Path) -> None:
+        self._file = user_directory / STORE
         self.problems: tuple[Problem, ...] = ()
 
     def get(self, project: str) -> Mapping[str, Any] | None:

@@ -14,8 +14,8 @@ import anyio.to_thread
 
 from onetool._tool import Tool
 from onetool.config.load import Loaded
-from onetool.config.model import Pack as PackSettings, Sandbox
-from onetool.config.trust import Verdict
+from onetool.config.model import PackSettings, Sandbox
+from onetool.config.trust import TrustDecision
 from onetool.context import Permission
 from onetool.errors import ToolError
 from onetool.extensions import static_analysis
@@ -49,7 +49,7 @@ class Extensions(HeldTools):
         call_tool: CallTool,
         environment: Mapping[str, str],
         log: Callable[..., None],
-        check_trust: Callable[[Loaded], Verdict],
+        check_trust: Callable[[Loaded], TrustDecision],
     ) -> None:
         super().__init__()
         self._list_reserved_names, self._call_tool, self._environment = list_reserved_names, call_tool, environment
@@ -159,7 +159,7 @@ class Extensions(HeldTools):
         """Return the files that may be used: a new file of a project requires the trust of a person."""
         user_directory = self._loaded.folders.user / TOOLS_DIRECTORY
         new = {file for file in files if file not in self._accepted and not file.is_relative_to(user_directory)}
-        verdict = self._check_trust(self._loaded) if new else Verdict(trusted=True)
+        verdict = self._check_trust(self._loaded) if new else TrustDecision(trusted=True)
         self.trust_problems = verdict.problems
         accepted = [file for file in files if verdict.trusted or file not in new]
         self._accepted.update(accepted)

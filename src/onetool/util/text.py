@@ -20,8 +20,14 @@ def quote(value: object, max_chars: int = MAX_QUOTED_CHARS) -> str:
 
 def did_you_mean(matches: Iterable[object]) -> str:
     """Return a question that suggests these names, as in " Did you mean a or b?"; empty without names."""
+    hint = suggestion_hint(matches)
+    return f" {hint[0].upper()}{hint[1:]}" if hint else ""
+
+
+def suggestion_hint(matches: Iterable[object]) -> str:
+    """Return the same question as the hint of an error, which begins in lower case."""
     names = [str(match) for match in matches][:MAX_SUGGESTIONS]
-    return f" Did you mean {' or '.join(names)}?" if names else ""
+    return f"did you mean {' or '.join(names)}?" if names else ""
 
 
 def suggest(word: str, known: Iterable[str], max_matches: int = 1) -> str:

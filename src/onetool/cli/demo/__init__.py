@@ -1,4 +1,4 @@
-"""Show what OneTool does in a few seconds, with real runs and tools and the responses that a model would see.
+"""Run a short demonstration with real runs and tools, and print the responses that a model would see.
 
 The demonstration uses a temporary directory, which is removed at the end.
 """
@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onetool.app import OneTool
-from onetool.cli.demo import showing, stage
-from onetool.cli.demo.steps import HANDLE, STEPS, Seen, Step
-from onetool.cli.signals import Stopping
+from onetool.cli.demo import environment, output
+from onetool.cli.demo.steps import HANDLE, STEPS, Step, StepResult
+from onetool.cli.signals import SignalHandler
 from onetool.cli.terminal import Progress
 from onetool.render import render
 from onetool.runner.answer import Answer, Journal
@@ -31,68 +31,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    with Stopping() as stopping:
+    with SignalHandler() as signals:
         try:
-            with stage.built() as built:
-                return asyncio.run(_play(built, stopping, as_json=options.json))
+            with environment.create_environment() as built:
+                return asyncio.run(_play(built, signals, as_json=options.json))
         except asyncio.CancelledError:
-            return STOPPED + stopping.signal
+            return STOPPED + signals.signal
 
 
-async def _play(built: stage.Stage, stopping: Stopping, *, as_json: bool) -> int:
+async def _play(built: environment.DemoEnvironment, signals: SignalHandler, *, as_json: bool) -> int:
     async with built.app() as app:
-        with stopping.allowed():
+        with signals.cancellable():
             return await _demonstrate(app, built, is_shown=not as_json)
 
 
-async def _demonstrate(app: OneTool, built: stage.Stage, *, is_shown: bool) -> int:
+async def _demonstrate(app: OneTool, built: environment.DemoEnvironment, *, is_shown: bool) -> int:
     if is_shown:
-        showing.print_title()
+        output.print_title()
     with Progress("starting an MCP server and a web server"):
         await asyncio.to_thread(built.import_api, app)
         await app.discover()
-    steps: list[Seen] = []
+    steps: list[StepResult] = []
     for place, step in enumerate(STEPS, 1):
         code = step.code.replace("{handle}", _handle(steps))
         if is_shown:
-            showing.print_code(place, step, code)
-        steps.append(await _seen(app, step, code))
+            output.print_code(place, step, code)
+        steps.append(await _run_step(app, step, code))
         if is_shown:
-            showing.print_response(steps[-1])
-    summary, isolation = await _saved(app), (await app.health())["isolation"]
+            output.print_response(steps[-1])
+    summary, isolation = await _summarize_savings(app), (await app.health())["isolation"]
     if is_shown:
-        showing.print_savings(summary, ", ".join(f"{key} {value}" for key, value in isolation.items()))
+        output.print_savings(summary, ", ".join(f"{key} {value}" for key, value in isolation.items()))
     else:
-        print(render(_as_data(steps, summary, isolation), "json"))
+        print(render(_to_json(steps, summary, isolation), "json"))
     return _status(steps)
 
 
-async def _seen(app: OneTool, step: Step, code: str) -> Seen:
+async def _run_step(app: OneTool, step: Step, code: str) -> StepResult:
     journal, started = Journal(), time.perf_counter()
     with Progress(step.meanwhile) as progress:
         journal.listener = progress.on_event
         answer = await _answer(app, code, journal)
     ms = round((time.perf_counter() - started) * 1000)
     calls = [name for name, _ in journal.calls]
-    return Seen(step.title, code, answer.text, answer.is_error, ms, calls, step.problem(answer))
+    return StepResult(step.title, code, answer.text, answer.is_error, ms, calls, step.problem(answer))
 
 
 async def _answer(app: OneTool, code: str, journal: Journal) -> Answer:
     """Run the code with a timeout, so that an unresponsive network does not block the demonstration."""
     try:
-        async with asyncio.timeout(stage.TIMEOUT_SECONDS):
+        async with asyncio.timeout(environment.TIMEOUT_SECONDS):
             return await app.run(code, journal=journal)
     except TimeoutError:
-        return Answer((f"no response within {stage.TIMEOUT_SECONDS} s",), is_error=True)
+        return Answer((f"no response within {environment.TIMEOUT_SECONDS} s",), is_error=True)
 
 
-def _handle(steps: list[Seen]) -> str:
+def _handle(steps: list[StepResult]) -> str:
     """Return the handle of the last large result."""
     found = [match[1] for seen in steps if (match := HANDLE.search(seen.answer))]
     return found[-1] if found else ""
 
 
-async def _saved(app: OneTool) -> "StatsSummary":
+async def _summarize_savings(app: OneTool) -> "StatsSummary":
     """Return the statistics of these runs, within a session so that tool definitions are counted too."""
     from onetool.stats.summary import summarize
     from onetool.transports.mcp.mcp_server import OneToolServer
@@ -104,13 +104,13 @@ async def _saved(app: OneTool) -> "StatsSummary":
     return await asyncio.to_thread(partial(summarize, app.stores.stats_file, round_trip_ms=trip))
 
 
-def _as_data(steps: list[Seen], summary: "StatsSummary", isolation: Mapping[str, Any]) -> dict[str, Any]:
+def _to_json(steps: list[StepResult], summary: "StatsSummary", isolation: Mapping[str, Any]) -> dict[str, Any]:
     saved = {"context_saved": summary["context_saved"], "time_saved_ms": summary["time_saved_ms"], **summary["savings"]}
     counted = {"calls": summary["total_calls"], "runs": summary["runs"]["total"]}
     return {"steps": list(map(asdict, steps)), "saved": {**counted, **saved}, "isolation": isolation}
 
 
-def _status(steps: list[Seen]) -> int:
+def _status(steps: list[StepResult]) -> int:
     """Return the exit status. A missing feature of the machine is reported but is not a failure."""
-    showing.report_skipped(steps)
+    output.report_skipped(steps)
     return int(any(seen.problem and not step.needs for step, seen in zip(STEPS, steps, strict=True)))

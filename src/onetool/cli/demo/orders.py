@@ -41,7 +41,7 @@ def document(address: str) -> bytes:
 
 
 @contextmanager
-def serving() -> Iterator[str]:
+def run_server() -> Iterator[str]:
     """Start the server and yield its URL, or an unused URL if it cannot listen on loopback."""
     try:
         server = _Server(("127.0.0.1", 0), _Shop)

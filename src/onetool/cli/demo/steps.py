@@ -16,26 +16,26 @@ PROGRAM = "this step needs to start an MCP server as a separate process"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step. `is_refused` means that an error is expected, `needs` names a feature that a machine may lack.
+    """A step. `expects_error` means that an error is expected, `needs` names a feature that a machine may lack.
 
     `meanwhile` is the progress message.
     """
 
     title: str
     code: str
-    is_refused: bool = False
+    expects_error: bool = False
     needs: str = ""
     meanwhile: str = "running"
 
     def problem(self, answer: Answer) -> str:
         """Return why the step had another result than expected; empty if it had not."""
-        if answer.is_error == self.is_refused:
+        if answer.is_error == self.expects_error:
             return ""
         return f"Skipped: {self.needs or 'unexpected result'}.\n{answer.text}"
 
 
 @dataclass(slots=True)
-class Seen:
+class StepResult:
     """The result of a step. `problem` is the reason if it could not be shown."""
 
     title: str
@@ -94,7 +94,7 @@ STEPS = (
     Step(
         "A call without permission is rejected, with the setting that would allow it.",
         "fs.write('notes.md', 'Call Ada back')",
-        is_refused=True,
+        expects_error=True,
     ),
-    Step("An error message suggests the correct name.", "machine.dsk()", is_refused=True),
+    Step("An error message suggests the correct name.", "machine.dsk()", expects_error=True),
 )

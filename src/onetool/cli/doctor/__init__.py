@@ -1,4 +1,4 @@
-"""Check the installation and suggest fixes. The exit status is 1 if there is a problem."""
+"""Check the installation and suggest fixes. The exit status is 1 if a problem is found."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import green, red, yellow
 from onetool.problem import OK, PROBLEM, WARNING, Problem
+from onetool.util.text import pluralize
 
 MARKS = {OK: ("ok  ", green), WARNING: ("warn", yellow), PROBLEM: ("FAIL", red)}
 
@@ -15,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from onetool.cli.doctor.examination import examine_all
+    from onetool.cli.doctor.run_checks import run_all_checks
 
-    problems = run_cancellable(lambda: examine_all(options.config))
+    problems = run_cancellable(lambda: run_all_checks(options.config))
     if options.json:
         from onetool.render import render
 
@@ -35,7 +36,7 @@ def _line(problem: Problem) -> str:
 
 def _summarize(problems: Sequence[Problem]) -> str:
     counts = {level: sum(each.level == level for each in problems) for level in (PROBLEM, WARNING)}
-    parts = [f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count]
+    parts = [pluralize(count, level) for level, count in counts.items() if count]
     return (
         f"{' and '.join(parts)}. Apply the suggested fixes, then run: onetool doctor" if parts else "No problems found."
     )

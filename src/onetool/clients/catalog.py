@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onetool.clients.launch import Launch
+from onetool.clients.start_command import StartCommand
 from onetool.errors import ToolError
 
 ENTRY = "onetool"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Machine:
     """The properties of this machine that determine file locations. `system` is `sys.platform`."""
 
     system: str
@@ -21,7 +21,7 @@ class Place:
     working_dir: Path
 
     @property
-    def folders(self) -> dict[str, Path | str]:
+    def directories(self) -> dict[str, Path | str]:
         """Return the directories in which clients keep their files."""
         home, env = self.home, self.env
         xdg_config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
@@ -40,40 +40,40 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """An MCP client. `has_folder` is False if it starts servers without a working directory of the user."""
+    """An MCP client. `has_working_dir` is False if it starts servers without a working directory of the user."""
 
     name: str
     title: str
     key: str
     user_file: str
-    project: str = ""
+    project_file: str = ""
     typed: bool = False
-    has_folder: bool = True
+    has_working_dir: bool = True
 
     @property
     def path(self) -> Sequence[str]:
         """Return the keys that lead to the entry of OneTool."""
         return (self.key, ENTRY)
 
-    def user(self, place: Place) -> Path:
-        return Path(self.user_file.format_map(place.folders))
+    def locate_user_file(self, machine: Machine) -> Path:
+        return Path(self.user_file.format_map(machine.directories))
 
-    def file(self, place: Place, *, project: bool) -> Path:
+    def locate_file(self, machine: Machine, *, project: bool) -> Path:
         if not project:
-            return self.user(place)
-        if not self.project:
+            return self.locate_user_file(machine)
+        if not self.project_file:
             raise ToolError(f"{self.title} has no project configuration", hint="omit --project")
-        return place.working_dir / self.project
+        return machine.working_dir / self.project_file
 
-    def files(self, place: Place) -> list[Path]:
+    def locate_files(self, machine: Machine) -> list[Path]:
         """Return all of its files, highest precedence first."""
-        own = [self.file(place, project=True)] if self.project else []
-        return [*own, self.user(place)]
+        project = [self.locate_file(machine, project=True)] if self.project_file else []
+        return [*project, self.locate_user_file(machine)]
 
-    def entry(self, launch: Launch, folder: Path | None) -> dict[str, Any]:
+    def make_entry(self, start: StartCommand, directory: Path | None) -> dict[str, Any]:
         kind = {"type": "stdio"} if self.typed else {}
-        env = {"env": {"OT_CWD": str(folder)}} if folder is not None else {}
-        return {**kind, "command": launch.command, "args": list(launch.args), **env}
+        env = {"env": {"OT_CWD": str(directory)}} if directory is not None else {}
+        return {**kind, "command": start.command, "args": list(start.args), **env}
 
 
 _ALL = (
@@ -83,13 +83,13 @@ _ALL = (
         "Claude Desktop",
         "mcpServers",
         "{app_data}/Claude/claude_desktop_config.json",
-        has_folder=False,
+        has_working_dir=False,
     ),
     Client("cursor", "Cursor", "mcpServers", "{home}/.cursor/mcp.json", ".cursor/mcp.json", typed=True),
     Client("vscode", "VS Code", "servers", "{app_data}/Code/User/mcp.json", ".vscode/mcp.json", typed=True),
     Client("codex", "Codex", "mcp_servers", "{codex}/config.toml", ".codex/config.toml"),
     Client("gemini", "Gemini CLI", "mcpServers", "{home}/.gemini/settings.json", ".gemini/settings.json"),
-    Client("windsurf", "Windsurf", "mcpServers", "{home}/.codeium/windsurf/mcp_config.json", has_folder=False),
+    Client("windsurf", "Windsurf", "mcpServers", "{home}/.codeium/windsurf/mcp_config.json", has_working_dir=False),
     Client("zed", "Zed", "context_servers", "{zed}/settings.json", ".zed/settings.json"),
 )
 CLIENTS = {client.name: client for client in _ALL}

@@ -20,7 +20,7 @@ T = TypeVar("T")
 Work = Callable[["OneTool"], Awaitable[T]]
 
 
-def with_onetool(options: argparse.Namespace, work: Work[T]) -> T:
+def run_with_app(options: argparse.Namespace, work: Work[T]) -> T:
     """Run a coroutine function with OneTool, even if the settings are invalid."""
     from onetool.app import OneTool, examine_settings, read_settings
 
@@ -34,7 +34,7 @@ def with_onetool(options: argparse.Namespace, work: Work[T]) -> T:
     return run_cancellable(open_and_work)
 
 
-def with_settings(options: argparse.Namespace, work: Work[T]) -> T:
+def run_with_settings(options: argparse.Namespace, work: Work[T]) -> T:
     """Run a coroutine function with OneTool; raise if the settings are invalid and print notices to standard error."""
 
     async def check_and_work(app: "OneTool") -> T:
@@ -43,4 +43,4 @@ def with_settings(options: argparse.Namespace, work: Work[T]) -> T:
         print_notices(app.problems)
         return await work(app)
 
-    return with_onetool(options, check_and_work)
+    return run_with_app(options, check_and_work)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from onetool.config.load import Examined, Loaded, examine, load
 from onetool.config.model import Settings
-from onetool.config.trust import Facts, Verdict, difference, since_start, still_trusted
+from onetool.config.trust import Snapshot, TrustDecision, compare_snapshots, late_change_problem, still_trusted
 from onetool.errors import ConfigError, ToolError
 from onetool.paths import FOLDER, Folders, find_folders
 from onetool.problem import Location
@@ -25,9 +25,9 @@ def examine_settings(
     return examine(find_folders(env, cwd, config_file, home or Path.home()), env)
 
 
-def given_settings(settings: Settings, folder: Path) -> Loaded:
+def wrap_settings(settings: Settings, directory: Path) -> Loaded:
     """Return settings that a program passed in, without reading files."""
-    return Loaded(settings, {}, (), (), Folders(working_dir=Path.cwd(), user=folder))
+    return Loaded(settings, {}, (), (), Folders(working_dir=Path.cwd(), user=directory))
 
 
 class SettingsReader:
@@ -38,7 +38,7 @@ class SettingsReader:
     ) -> None:
         self._read, self._examine, self._environment = read, examine, environment
         self.has_files = examine is not None
-        self._at_start: Facts | None = None  # of a project that only ONETOOL_TRUST=1 trusts
+        self._at_start: Snapshot | None = None  # of a project that only ONETOOL_TRUST=1 trusts
 
     def read_first(self) -> tuple[Loaded, ConfigError | None]:
         """Return the settings; if they are invalid, the defaults with the same directories, and the error."""
@@ -47,12 +47,12 @@ class SettingsReader:
         except ConfigError as error:
             folders = self._examine().loaded.folders if self._examine is not None else None
             if folders is None or folders.config_file is not None:  # a mistyped --config names no directory to write to
-                return given_settings(Settings(), Path.home() / FOLDER), error
+                return wrap_settings(Settings(), Path.home() / FOLDER), error
             return Loaded(Settings(), {}, (), (), folders), error
         self._at_start = loaded.snapshot or {}
         return loaded, None
 
-    def read_again(self, old: Loaded, *, unasked: bool) -> Loaded:
+    def reread(self, old: Loaded, *, unasked: bool) -> Loaded:
         """Read the settings again.
 
         With `unasked`, for a reload that no user requested, raise if a settings file would no longer apply: the project
@@ -68,16 +68,16 @@ class SettingsReader:
             raise ToolError(f"{gone} was deleted", hint="restore it, or run `onetool reload` to continue without it")
         return loaded
 
-    def _reject_later_changes(self, loaded: Loaded, snapshot: Facts) -> None:
+    def _reject_later_changes(self, loaded: Loaded, snapshot: Snapshot) -> None:
         """Raise if a project trusted by ONETOOL_TRUST=1 changed: a run must not write what a reload executes."""
         if self._at_start is None:  # the first settings that could be read
             self._at_start = snapshot
         assert loaded.folders.project is not None
-        if changes := difference(self._at_start, snapshot, loaded.folders.project):
-            problem = since_start(loaded.folders.project, changes)
+        if changes := compare_snapshots(self._at_start, snapshot, loaded.folders.project):
+            problem = late_change_problem(loaded.folders.project, changes)
             raise ConfigError(problem.message, hint=problem.hint, location=problem.location, code=problem.code)
 
-    def still_trusted(self, loaded: Loaded) -> Verdict:
+    def still_trusted(self, loaded: Loaded) -> TrustDecision:
         return still_trusted(loaded.folders, self._environment, self._at_start)
 
     def examine(self, loaded: Loaded) -> Examined:

@@ -26,7 +26,7 @@ _HUNK = re.compile(r"\A@@ -([0-9]+)(,[0-9]+)? \+([0-9]+)(,[0-9]+)? @@\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class TextFile:
     """The content of a file when it was read; `raw` is None if it did not exist."""
 
     path: Path
@@ -34,12 +34,12 @@ class Read:
     text: str
 
 
-def read(path: Path) -> Read:
+def read(path: Path) -> TextFile:
     raw = _read_bytes(path)
     if raw is None:
-        return Read(path, None, "")
+        return TextFile(path, None, "")
     try:
-        return Read(path, raw, raw.decode("utf-8"))
+        return TextFile(path, raw, raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         place = Location(str(path), line)
@@ -63,7 +63,7 @@ def _read_bytes(path: Path) -> bytes | None:
     return raw
 
 
-def write(before: Read, text: str, *, mode: int | None = None, keep: bool = True) -> Path | None:
+def write(before: TextFile, text: str, *, mode: int | None = None, keep: bool = True) -> Path | None:
     """Replace the file by the new text and return the backup, if there is one."""
     target = Path(os.path.realpath(before.path))
     try:
@@ -103,7 +103,7 @@ def _create(path: Path, content: bytes, mode: int | None) -> None:
         os.fsync(file.fileno())
 
 
-def _back_up(before: Read) -> Path | None:
+def _back_up(before: TextFile) -> Path | None:
     if before.raw is None:
         return None
     for suffix in chain([".bak"], (f".bak.{number}" for number in count(1))):
@@ -116,7 +116,7 @@ def _back_up(before: Read) -> Path | None:
     raise AssertionError  # the sequence of names is infinite
 
 
-def diff(before: Read, text: str, redact: Callable[[str], str] = str) -> str:
+def diff(before: TextFile, text: str, redact: Callable[[str], str] = str) -> str:
     """Return the changes as a unified diff, without secrets in context lines."""
     both = (side.removeprefix("\ufeff").splitlines() for side in (before.text, text))
     old, new = (

@@ -1,4 +1,4 @@
-"""Finds the servers in the configuration of any client. The format is detected from the content.
+"""Reads the servers from the configuration of any client. The format is detected from the content.
 
 Servers are returned in the client's format; `onetool.clients.translate` converts them.
 """
@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from onetool.clients import json_edit, toml_edit
-from onetool.clients.edits import line_of
-from onetool.clients.files import Read
+from onetool.clients.edits import line_number
+from onetool.clients.text_files import TextFile
 from onetool.errors import ConfigError, ToolError
 
 _KEYS = ("mcpServers", "servers", "context_servers", "mcp_servers")
 
 
-class NoServers(ToolError):
+class NoServersError(ToolError):
     """Raised for a valid file without servers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClientServers:
     """The servers of one file. `inputs` are VS Code's input variables, `notes` messages for the user."""
 
     file: Path
@@ -32,20 +32,20 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-def find(read: Read, folder: Path) -> Found:
+def read_servers(file: TextFile, directory: Path) -> ClientServers:
     """Return the servers of a file that apply to this directory."""
-    text = read.text.removeprefix("\ufeff")
+    text = file.text.removeprefix("\ufeff")
     if not text.strip():
-        raise NoServers(f"nothing to import: {read.path} is empty")
-    data, notes = _parse(text, str(read.path))
-    servers, more = _servers(data, str(read.path), folder)
-    return Found(read.path, servers, _inputs(data), (*notes, *more))
+        raise NoServersError(f"nothing to import: {file.path} is empty")
+    data, notes = _parse(text, str(file.path))
+    servers, more = _collect_servers(data, str(file.path), directory)
+    return ClientServers(file.path, servers, _read_inputs(data), (*notes, *more))
 
 
 def _parse(text: str, source: str) -> tuple[Any, tuple[str, ...]]:
     without_comments = re.sub(r"\A(?:\s+|//[^\n]*|/\*.*?\*/)*", "", text, flags=re.DOTALL)
     if without_comments.startswith("{"):
-        document = json_edit.Document(text, source)
+        document = json_edit.JsonDocument(text, source)
         assert document.root is not None
         return document.root.value, tuple(_find_duplicates(document, document.root))
     try:
@@ -59,47 +59,47 @@ def _parse(text: str, source: str) -> tuple[Any, tuple[str, ...]]:
         ) from None
 
 
-def _find_duplicates(document: json_edit.Document, root: json_edit.Node) -> Iterable[str]:
+def _find_duplicates(document: json_edit.JsonDocument, root: json_edit.Node) -> Iterable[str]:
     for member in document.members(root):
         servers = document.members(member) if member.key in _KEYS and isinstance(member.value, dict) else []
         counts = Counter(server.key for server in servers)
         for server in {server.key: server for server in servers}.values():
             if counts[server.key] > 1:
-                line = line_of(document.text, server.key_start)
+                line = line_number(document.text, server.key_start)
                 yield f"{document.source}:{line}: duplicate server {server.key}; the last one is used"
 
 
-def _servers(data: Any, source: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+def _collect_servers(data: Any, source: str, directory: Path) -> tuple[dict[str, Any], list[str]]:
     if not isinstance(data, dict):
         raise ToolError(f"invalid configuration {source}: expected an object")
     holders = [data, *([data["mcp"]] if isinstance(data.get("mcp"), dict) else [])]
     found = [holder[key] for holder in holders for key in _KEYS if isinstance(holder.get(key), dict)]
-    own, notes = _find_project_servers(data.get("projects"), folder)
-    if own:
-        found.append(own)
+    project, notes = _find_project_servers(data.get("projects"), directory)
+    if project:
+        found.append(project)
     keys = {"command", "url", "serverUrl", "httpUrl"}
     if not found and data and all(isinstance(server, dict) and keys & server.keys() for server in data.values()):
         found = [data]  # a bare `{name: {command: ...}}`, as READMEs show it
     if not found and not notes and not any(key in holder for holder in holders for key in _KEYS):
-        raise NoServers(f"no servers in {source}: looked for {', '.join(_KEYS)}")
+        raise NoServersError(f"no servers in {source}: looked for {', '.join(_KEYS)}")
     return {name: server for servers in found for name, server in servers.items()}, notes
 
 
-def _find_project_servers(projects: Any, folder: Path) -> tuple[dict[str, Any], list[str]]:
+def _find_project_servers(projects: Any, directory: Path) -> tuple[dict[str, Any], list[str]]:
     """Return the private servers of a directory, which Claude Code keeps in ~/.claude.json under its path."""
     own: dict[str, Any] = {}
     others = []
     for path, project in projects.items() if isinstance(projects, dict) else ():
         servers = project.get("mcpServers") if isinstance(project, dict) else None
         if isinstance(servers, dict) and servers:
-            if Path(path) == folder:
+            if Path(path) == directory:
                 own = servers
             else:
                 others.append(f"skipped servers of {path}: {', '.join(servers)}")
     return own, others
 
 
-def _inputs(data: Any) -> dict[str, Mapping[str, Any]]:
+def _read_inputs(data: Any) -> dict[str, Mapping[str, Any]]:
     holders = [data, data.get("mcp")] if isinstance(data, dict) else []
     lists = [holder["inputs"] for holder in holders if isinstance(holder, dict) and "inputs" in holder]
     every = [item for items in lists if isinstance(items, list) for item in items]

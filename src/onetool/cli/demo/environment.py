@@ -26,7 +26,7 @@ TIMEOUT_SECONDS = 10  # for the network and slow disks
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DemoEnvironment:
     home: Path
     api: str
 
@@ -45,41 +45,41 @@ class Stage:
 
 
 @contextmanager
-def built() -> Iterator[Stage]:
-    with _folder() as home, orders.serving() as api:
-        stage = Stage(home, api)
+def create_environment() -> Iterator[DemoEnvironment]:
+    with _temporary_directory() as home, orders.run_server() as api:
+        stage = DemoEnvironment(home, api)
         try:
             stage.working_dir.mkdir()
             (home / "tmp").mkdir()
             _write_settings(home / paths.FOLDER, api)
-            scaffold.write_folder(home / paths.FOLDER)
+            scaffold.write_settings_directory(home / paths.FOLDER)
         except OSError as error:
             raise ToolError(f"cannot write to {home}: {error.strerror or error}") from None
         yield stage
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _temporary_directory() -> Iterator[Path]:
     try:
-        folder = tempfile.TemporaryDirectory(prefix="onetool-demo-", ignore_cleanup_errors=True)
+        directory = tempfile.TemporaryDirectory(prefix="onetool-demo-", ignore_cleanup_errors=True)
     except OSError as error:
         raise ToolError(
             f"no usable directory for temporary files: {error.strerror or error}",
             hint="set TMPDIR to a writable directory",
         ) from None
-    with folder as name:
+    with directory as name:
         yield Path(name).resolve()
 
 
-def _write_settings(folder: Path, api: str) -> None:
+def _write_settings(directory: Path, api: str) -> None:
     """Write settings with one server and one allowed host."""
     settings = {
         "servers": {"tickets": {"command": sys.executable, "args": ["-P", str(SERVER)], "timeout": TIMEOUT_SECONDS}},
         "http": {"allowedHosts": [urlsplit(api).netloc], "allowPrivateAddresses": True},
         "workers": {"start_timeout": TIMEOUT_SECONDS},
     }
-    folder.mkdir()
-    (folder / paths.CONFIG).write_text(json.dumps(settings, indent=2), encoding="utf-8")
+    directory.mkdir()
+    (directory / paths.CONFIG).write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
 
 def _environment(home: Path) -> Mapping[str, str]:

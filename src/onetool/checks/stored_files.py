@@ -26,37 +26,37 @@ RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"
 
 
 class _StoredFile(NamedTuple):
-    """A JSON file with its required key and a hint for when it is damaged."""
+    """A JSON file with its required key, and a hint for the case that it is damaged."""
 
     file: Path
     version: int
     key: str | None
-    damaged: str
+    hint: str
 
 
 def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     """Check each file; limit the check of a database to `seconds`, because a large one takes long."""
     data = loaded.folders.data
     return [
-        *_database(data / "stats" / "stats.db", record.VERSION, RECREATED, seconds),
-        *(found for kept in _files(loaded) for found in _json(kept)),
+        *_check_database(data / "stats" / "stats.db", record.VERSION, RECREATED, seconds),
+        *(found for stored in _list_files(loaded) for found in _check_json(stored)),
     ]
 
 
-def stored_bundles(loaded: Loaded) -> list[Problem]:
+def check_bundles(loaded: Loaded) -> list[Problem]:
     """Re-read all bundles, which is slow if there are many."""
-    store, folder = open_store(loaded), bundles_directory(loaded)
+    store, directory = open_store(loaded), bundles_directory(loaded)
     try:
         store.rescan()
         problems = store.problems
     except ToolError as error:
-        hint = error.hint or f"make {folder} readable and writable"
-        problems = [storage_problem(f"{folder}: {error.message}", folder, hint)]
+        hint = error.hint or f"make {directory} readable and writable"
+        problems = [storage_problem(f"{directory}: {error.message}", directory, hint)]
     store.close()
     return problems
 
 
-def _files(loaded: Loaded) -> Iterator[_StoredFile]:
+def _list_files(loaded: Loaded) -> Iterator[_StoredFile]:
     data, user = loaded.folders.data, loaded.folders.user
     yield _StoredFile(data / "stats" / "shapes.json", shapes.VERSION, "shapes", "run `rm {file}` (it is created again)")
     yield _StoredFile(
@@ -65,24 +65,26 @@ def _files(loaded: Loaded) -> Iterator[_StoredFile]:
     yield _StoredFile(user / trust.STORE, trust.VERSION, None, "run `rm {file}`, then `onetool trust` in your projects")
 
 
-def _json(kept: _StoredFile) -> Iterator[Problem]:
+def _check_json(stored: _StoredFile) -> Iterator[Problem]:
     try:
-        data: Any = json.loads(kept.file.read_bytes())
-        reject_newer(data.get("version"), kept.version, kept.file)
-        if kept.key is not None:
-            data[kept.key]
+        data: Any = json.loads(stored.file.read_bytes())
+        reject_newer(data.get("version"), stored.version, stored.file)
+        if stored.key is not None:
+            data[stored.key]
     except FileNotFoundError:
         return
     except NewerVersion as error:
         yield Problem.of(error)
     except OSError as error:
-        hint = f"chmod u+rw {quote(str(kept.file))}"
-        yield storage_problem(f"cannot read {kept.file}: {error.strerror}", kept.file, hint)
+        hint = f"chmod u+rw {quote(str(stored.file))}"
+        yield storage_problem(f"cannot read {stored.file}: {error.strerror}", stored.file, hint)
     except (ValueError, AttributeError, KeyError, RecursionError):
-        yield storage_problem(f"{kept.file} is damaged", kept.file, kept.damaged.format(file=quote(str(kept.file))))
+        yield storage_problem(
+            f"{stored.file} is damaged", stored.file, stored.hint.format(file=quote(str(stored.file)))
+        )
 
 
-def _database(file: Path, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:
+def _check_database(file: Path, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:
     if not file.exists():
         return
     try:

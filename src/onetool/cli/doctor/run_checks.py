@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from onetool.app import OneTool
-from onetool.checks import in_order, kept
+from onetool.checks import sort_problems, stored_files
 from onetool.checks.extensions import has_uv
 from onetool.cli.doctor import machine
 from onetool.cli.terminal import Progress
@@ -27,7 +27,7 @@ from onetool.util.text import pluralize
 WORKER_SECONDS = 60.0
 
 
-async def examine_all(config: Path | None) -> list[Problem]:
+async def run_all_checks(config: Path | None) -> list[Problem]:
     """Return each problem once, without secrets, and the checks that passed."""
     folders = find_folders(os.environ, Path.cwd(), config, Path.home())
     read = await anyio.to_thread.run_sync(examine, folders, os.environ)
@@ -35,11 +35,11 @@ async def examine_all(config: Path | None) -> list[Problem]:
         # A mistyped --config must not create a directory.
         read = replace(read, loaded=replace(read.loaded, folders=Folders(folders.working_dir, folders.user)))
     with Progress("running checks") as progress:
-        async with OneTool(read=lambda: _with_short_timeouts(read.loaded), examine=lambda: read) as app:
+        async with OneTool(read=lambda: _shorten_timeouts(read.loaded), examine=lambda: read) as app:
             return await _examine(app, read, progress)
 
 
-def _with_short_timeouts(loaded: Loaded) -> Loaded:
+def _shorten_timeouts(loaded: Loaded) -> Loaded:
     """Shorten the start timeout of workers and disable statistics. Servers keep their timeouts."""
     given = loaded.settings
     workers = given.workers.model_copy(update={"start_timeout": min(given.workers.start_timeout, WORKER_SECONDS)})
@@ -49,7 +49,9 @@ def _with_short_timeouts(loaded: Loaded) -> Loaded:
 
 async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Problem]:
     # First, because the following steps may repair files.
-    stored = await anyio.to_thread.run_sync(lambda: [*kept.problems(read.loaded), *kept.stored_bundles(read.loaded)])
+    stored = await anyio.to_thread.run_sync(
+        lambda: [*stored_files.problems(read.loaded), *stored_files.check_bundles(read.loaded)]
+    )
     with suppress(ToolError):  # `check` reports it
         await app.discover(set())
     packs, servers, ran = await asyncio.gather(
@@ -59,7 +61,7 @@ async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Pro
     )
     checked = await app.check(stored=stored)
     sandbox = (await app.cells.probe())["sandbox"]
-    started = in_order([*packs, *servers], read.loaded)
+    started = sort_problems([*packs, *servers], read.loaded)
     ended = [*ran, machine.isolation(sandbox, app.settings.execution.isolation)]
     return [*machine.problems(app), *checked, *started, *ended]
 

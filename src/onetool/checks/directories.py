@@ -12,7 +12,7 @@ from onetool.config.load import Examined, Loaded
 from onetool.paths import resolve_path
 from onetool.problem import WARNING, Location, Problem, storage_problem
 
-WRITTEN = ("logs", "stats", "tmp", "cache", "environments")
+WRITTEN_DIRECTORIES = ("logs", "stats", "tmp", "cache", "environments")
 MIN_FREE_BYTES = 16 << 20  # a single large result may need more
 
 
@@ -25,37 +25,42 @@ def problems(read: Examined) -> Iterator[Problem]:
 def _check_written(loaded: Loaded) -> Iterator[Problem]:
     folders = loaded.folders
     audit = resolve_path(loaded.settings.audit.file, folders.data, folders.home).parent
-    inside = [*(folders.data / name for name in WRITTEN), bundles_directory(loaded), audit]
-    closed: list[Path] = []  # problems inside of these are not reported again
-    for folder in dict.fromkeys([folders.user, folders.data, *inside]):
-        there = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), folder)
-        if any(there.is_relative_to(each) for each in closed):
+    inside = [*(folders.data / name for name in WRITTEN_DIRECTORIES), bundles_directory(loaded), audit]
+    unusable: list[Path] = []  # problems inside of these are not reported again
+    for directory in dict.fromkeys([folders.user, folders.data, *inside]):
+        existing = next((each for each in (directory, *directory.parents) if os.path.lexists(each)), directory)
+        if any(existing.is_relative_to(each) for each in unusable):
             continue
-        path = quote(str(there))
-        if not there.is_dir():
-            what = f"{there} is not a directory, so nothing can be stored in it"
-            yield storage_problem(what, there, f"mv {path} {quote(f'{there}.old')}")
-        elif not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-            is_ours = not hasattr(os, "getuid") or there.stat().st_uid == os.getuid()
+        path = quote(str(existing))
+        if not existing.is_dir():
+            what = f"{existing} is not a directory, so nothing can be stored in it"
+            yield storage_problem(what, existing, f"mv {path} {quote(f'{existing}.old')}")
+        elif not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
+            is_ours = not hasattr(os, "getuid") or existing.stat().st_uid == os.getuid()
             hint = f"chmod -R u+rwX {path}" if is_ours else f"sudo chown -R $(id -u) {path}"
-            what = f"cannot write to {there}, so nothing is stored there"
-            if hasattr(os, "statvfs") and os.statvfs(there).f_flag & os.ST_RDONLY:
-                what, hint = f"{what}: the disk is read-only", f"remount it writable, or move {there} to another disk"
-            yield storage_problem(what, there, hint)
+            what = f"cannot write to {existing}, so nothing is stored there"
+            if hasattr(os, "statvfs") and os.statvfs(existing).f_flag & os.ST_RDONLY:
+                what, hint = (
+                    f"{what}: the disk is read-only",
+                    f"remount it writable, or move {existing} to another disk",
+                )
+            yield storage_problem(what, existing, hint)
         else:
             continue
-        closed.append(there)
+        unusable.append(existing)
     data = folders.data if folders.data.is_dir() else folders.home
-    if not closed and data.is_dir():
+    if not unusable and data.is_dir():
         yield from _check_space(data)
 
 
-def _check_space(folder: Path) -> Iterator[Problem]:
-    free = shutil.disk_usage(folder).free
+def _check_space(directory: Path) -> Iterator[Problem]:
+    free = shutil.disk_usage(directory).free
     if free < MIN_FREE_BYTES:
         state = f"almost full, {free:,} bytes left" if free else "full"
         yield Problem(
-            f"{folder}: the disk is {state}", f"free up disk space: df -h {quote(str(folder))}", Location(str(folder))
+            f"{directory}: the disk is {state}",
+            f"free up disk space: df -h {quote(str(directory))}",
+            Location(str(directory)),
         )
 
 

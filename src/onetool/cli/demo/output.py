@@ -4,7 +4,7 @@ import sys
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from onetool.cli.demo.steps import Seen, Step
+from onetool.cli.demo.steps import Step, StepResult
 from onetool.cli.terminal import bold, dim, green, yellow
 from onetool.util.text import pluralize
 from onetool.version import __version__
@@ -31,7 +31,7 @@ def print_code(place: int, step: Step, code: str) -> None:
     print("\n".join(f"    {dim('>>>')} {line}" for line in code.splitlines()), flush=True)
 
 
-def print_response(seen: Seen) -> None:
+def print_response(seen: StepResult) -> None:
     if seen.problem:
         lines = [yellow(line) for line in shorten(seen.problem, MAX_ERROR_LINES)]
     else:
@@ -63,7 +63,7 @@ def print_savings(summary: "StatsSummary", isolation: str) -> None:
     print(NEXT, end="")
 
 
-def report_skipped(steps: list[Seen]) -> None:
+def report_skipped(steps: list[StepResult]) -> None:
     which = ", ".join(f"{place}" for place, seen in enumerate(steps, 1) if seen.problem)
     if which:
         print(f"onetool: some steps could not be shown: {which}. Run `onetool doctor` for details", file=sys.stderr)
