@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.lib import Row
 from playwright.sync_api import Browser, Page
-from tests.page_support import TIMEOUT_SECONDS, launch_chromium, make_tools, serve_shop
+from tests.ui_support import TIMEOUT_SECONDS, launch_chromium, make_tools, serve_shop
 
 TOOLS = 10_000
 FIRST_VIEW_MS, MAX_TASK_MS = 1000, 100

@@ -70,8 +70,8 @@ def site(shared_site: "Site") -> "Site":
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """Start a browser for the admin UI."""
-    from tests.page_support import launch_chromium
+    """Yield a real browser, for the admin UI."""
+    from tests.ui_support import launch_chromium
 
     with launch_chromium() as browser:
         yield browser

@@ -182,7 +182,7 @@ async def _echo(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None
     send_response(writer, body, ("Content-Type", "application/json"))
 
 
-async def _missing(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def _missing(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     send_response(writer, b"page not found", ("Content-Type", "text/plain"), status=404)
 
 
@@ -202,7 +202,7 @@ async def _redirect_to(received: ReceivedRequest, writer: asyncio.StreamWriter) 
     send_response(writer, b"over there", ("Location", received.query["url"][0]), status=status)
 
 
-async def _loop(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def _loop(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     send_response(writer, b"", ("Location", "/loop"), status=302)
 
 
@@ -240,13 +240,13 @@ async def _bomb(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None
     writer.close()
 
 
-async def _drip_head(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def _drip_head(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     """Send headers that never end, a byte at a time."""
     writer.write(b"HTTP/1.1 200 x\r\nX: ")
     await _drip(writer)
 
 
-async def _drip_body(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def _drip_body(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 1000000\r\n\r\n")
     await _drip(writer)
 
@@ -258,7 +258,7 @@ async def _drip(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.01)
 
 
-async def _never(_received: ReceivedRequest, _writer: asyncio.StreamWriter) -> None:
+async def _never(_read_request: ReceivedRequest, _writer: asyncio.StreamWriter) -> None:
     await asyncio.Event().wait()
 
 
@@ -267,29 +267,29 @@ async def _headers(received: ReceivedRequest, writer: asyncio.StreamWriter) -> N
     send_response(writer, b"", *((f"X-{number}", "v" * 100) for number in range(int(received.argument))))
 
 
-async def _continue(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def _continue(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     """Send 100 Continue forever."""
     while True:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
         await writer.drain()
 
 
-async def _hang_up(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def _hang_up(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-async def _cut(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def _cut(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     """Send less than the declared length."""
     writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 100\r\n\r\nhalf")
     writer.close()
 
 
-async def _garbage(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def _garbage(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
     writer.close()
 
 
-async def _cookies(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def _cookies(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     send_response(writer, b"", ("Set-Cookie", "a=1; Path=/"), ("Set-Cookie", "b=2; Path=/"))
 
 
@@ -318,7 +318,7 @@ PAGES: Final[dict[str, Page]] = {
 def page(body: bytes, *headers: tuple[str, str], status: int = 200) -> Page:
     """Return a page with this fixed response."""
 
-    async def show(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def show(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         send_response(writer, body, *headers, status=status)
 
     return show

@@ -1,6 +1,6 @@
-"""The HTTP server for tests, on loopback, in a thread of this process or in a separate process.
+"""An HTTP server for tests, on loopback, in a thread or in its own process.
 
-`Rest` is a client with shortcuts for tests of bundles.
+`Rest` is a client with helpers for tests of bundles.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Rest:
         return self.client.request(method, path, **given, **options)
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """Return the JSON of a resource that must exist."""
+        """Return the JSON of a successful GET request."""
         answer = self.client.get(path, params=parameters)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -80,7 +80,7 @@ class Rest:
         return shown
 
     def pages(self, path: str, kind: str, **parameters: Any) -> Iterator[list[JSON]]:
-        """Yield the items of each page."""
+        """Yield all pages."""
         token: dict[str, str] = {}
         while True:
             page = self.get(path, **parameters, **token)
@@ -94,7 +94,7 @@ class Rest:
 
 
 def draft(function: str = "sample.give") -> JSON:
-    """Return the body of a tool that returns its argument."""
+    """Return the body of a tool that echoes its arguments."""
     return {"displayName": "Now", "isEnabled": True, "type": "python", "pythonImpl": {"function": function}}
 
 
@@ -104,7 +104,7 @@ def http_draft(url: str, **impl: Any) -> JSON:
 
 
 def get_error_code(answer: httpx2.Response) -> tuple[int, str]:
-    """Return status and code of an error response, and check the format of its body."""
+    """Return the error of a response and check the form of its body."""
     error = answer.json()["error"]
     assert set(answer.json()) == {"error"}
     assert set(error) == {"code", "message", "details"}
@@ -127,7 +127,7 @@ def serve_app(
     secrets: Mapping[str, str] | None = None,
     log: Log | None = None,
 ) -> Iterator[ServedApp]:
-    """Start a server in a thread of this process, with its files in this directory."""
+    """Start a server in a thread, with its data in the directory."""
     loaded = Loaded(
         Settings.model_validate(settings or {}), secrets or {}, (), (), Folders(working_dir=folder, user=folder)
     )
@@ -147,7 +147,7 @@ def serve_app(
 
 
 def _ignore_bind(_bind: Bind) -> None:
-    """Ignore the address: the socket accepts connections before the server is ready."""
+    """Ignore readiness: the socket accepts connections before the server is ready."""
 
 
 def make_client(url: str) -> httpx2.Client:
@@ -159,7 +159,7 @@ def make_client(url: str) -> httpx2.Client:
 
 @contextlib.contextmanager
 def serve_process(home: Path, *arguments: str, cwd: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], JSON]]:
-    """Start `onetool serve --http` on a free port. Yield the process and the JSON that it printed."""
+    """Start `onetool serve --http` on a free port and yield its process and output."""
     command = [PROGRAM, "serve", "--http", "--port", "0", "--json", *arguments]
     pipe = subprocess.PIPE
     server = subprocess.Popen(
@@ -182,7 +182,7 @@ def serve_process(home: Path, *arguments: str, cwd: Path | None = None) -> Itera
 
 
 def raw(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Return status, headers and body of the response to raw bytes."""
+    """Send raw bytes and return status, headers and body of the response."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as connection:
         connection.sendall(request)
         received = b""

@@ -19,8 +19,8 @@ from typing import Final
 HERE: Final = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))  # for the browser helpers of the tests
 
-from tests.page_support import launch_chromium, open_page  # noqa: E402 - needs the line above
 from tests.rest_support import serve_app  # noqa: E402
+from tests.ui_support import launch_chromium, open_page  # noqa: E402 - needs the line above
 
 from onetool import paths  # noqa: E402
 from onetool.cli.demo import environment, steps  # noqa: E402

@@ -1,4 +1,4 @@
-"""`/api` through a real server: tools of every kind, calls and runs as they happen, agents apart from each other."""
+"""`/api` of a real server: tools of every kind, calls, runs, event streams and separation of agents."""
 
 import base64
 import json
@@ -63,7 +63,7 @@ def double(number: int) -> int:
 
 
 class Waiting:
-    """A tool that waits for ever, and what became of it."""
+    """A tool that never returns, and how it ended."""
 
     def __init__(self) -> None:
         self.began, self.was_cancelled = threading.Event(), threading.Event()
@@ -120,7 +120,7 @@ def call(rest: Rest, name: str, args: object = None, **options: Any) -> httpx2.R
 
 
 def events_in(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    """The events of a stream, as the standard tells to read them; comments are left out."""
+    """Parse server-sent events, without comments."""
     name, data = "message", list[str]()
     for line in lines:
         field, _, value = line.partition(":")
@@ -149,7 +149,7 @@ def streamed(
 
 
 @pytest.mark.slow
-def test_tools_of_every_kind_are_listed_called_and_switched(tmp_path: Path) -> None:
+def test_tools_of_every_kind_are_listed_called_and_disabled(tmp_path: Path) -> None:
     write_pack(tmp_path / "tools", "mine", MINE)
     servers = {"far": {"command": sys.executable, "args": [str(MODERN)]}, "off": {"command": "none", "enabled": False}}
     with serve_app(tmp_path, {"servers": servers}, [give]) as server:
@@ -181,7 +181,7 @@ def test_tools_of_every_kind_are_listed_called_and_switched(tmp_path: Path) -> N
         assert packs["stored"]["bundleID"] == bundle.rpartition("/")[2]
 
 
-def test_a_page_goes_on_where_the_last_one_ended(server: ServedApp, rest: Rest) -> None:
+def test_pages_continue_after_the_previous_one(server: ServedApp, rest: Rest) -> None:
     names = [tool["name"] for tool in rest.all("/api/tools", "tools", pageSize=5)]
     assert names == sorted(names)
     assert len(names) == len(set(names)) == rest.get("/api/tools")["total"]
@@ -194,7 +194,7 @@ def test_a_page_goes_on_where_the_last_one_ended(server: ServedApp, rest: Rest) 
     assert get_error_code(rest.client.get("/api/tools", params={"pageToken": "nonsense"})) == (400, "invalid")
 
 
-def test_long_names_and_tools_that_go_between_two_pages_lose_nobody(server: ServedApp, rest: Rest) -> None:
+def test_removed_tools_and_long_names_do_not_break_pagination(server: ServedApp, rest: Rest) -> None:
     endless = [f"long.{'名' * 150}{number}" for number in range(4)]
     for name in endless:
         server.onetool.bus.register_tool(tool(name)(search_like))
@@ -214,7 +214,7 @@ def search_like(query: str = "") -> str:
     return query
 
 
-def test_a_search_ranks_and_pages(rest: Rest) -> None:
+def test_a_search_is_ranked_and_paginated(rest: Rest) -> None:
     best = rest.get("/api/tools", q="how much room is on the disk", pageSize=1)
     assert best["tools"][0]["name"] == "machine.disk"
     every = [entry["name"] for page in rest.pages("/api/tools", "tools", q="file", pageSize=2) for entry in page]
@@ -224,18 +224,18 @@ def test_a_search_ranks_and_pages(rest: Rest) -> None:
 
 
 @pytest.mark.parametrize("query", ['"', "*", "'; drop", "\x00", "🦆" * 200, "a" * 5000, "%", "\\"])
-def test_any_text_may_be_searched_for(rest: Rest, query: str) -> None:
+def test_any_text_is_a_valid_search(rest: Rest, query: str) -> None:
     assert rest.client.get("/api/tools", params={"q": query}).status_code == 200
 
 
 @pytest.mark.parametrize(
     "query", ["kind=other", "isEnabled=yes", "pageSize=0", "q=a&q=b", "kind=proxy&kind=bundle", "pageSize=1e3"]
 )
-def test_a_filter_that_is_none_is_refused(rest: Rest, query: str) -> None:
+def test_an_invalid_filter_is_rejected(rest: Rest, query: str) -> None:
     assert get_error_code(rest.client.get(f"/api/tools?{query}")) == (400, "invalid")
 
 
-def test_all_about_a_tool(rest: Rest) -> None:
+def test_a_tool_has_all_details(rest: Rest) -> None:
     values: list[JSON] = [{"a": [1]}, {"a": []}]
     for value in values:
         assert call(rest, "sample.give", {"value": value}).json() == {"ok": True, "value": value}
@@ -252,7 +252,7 @@ def test_all_about_a_tool(rest: Rest) -> None:
     assert given["usage"]["lastCalledAt"].endswith("Z")
 
 
-def test_a_stored_tool_shows_its_versions_and_one_can_be_switched(rest: Rest) -> None:
+def test_versions_of_a_stored_tool_are_listed_and_can_be_disabled(rest: Rest) -> None:
     slug = new_slug()
     bundle = rest.bundle(slug)
     for version in ("1.0", "2.0"):
@@ -270,7 +270,7 @@ def test_a_stored_tool_shows_its_versions_and_one_can_be_switched(rest: Rest) ->
     assert get_error_code(rest.send("PATCH", f"/api/tools/{name}", {"isEnabled": True})) == (409, "bundle_disabled")
 
 
-def test_a_switch_outlives_the_server_and_is_seen_by_another(tmp_path: Path) -> None:
+def test_disabling_a_tool_persists_and_reaches_other_servers(tmp_path: Path) -> None:
     with serve_app(tmp_path, tools=[give]) as one, serve_app(tmp_path, tools=[give]) as other:
         one.rest.switch("/api/packs/sample", on=False)
         assert get_error_code(call(other.rest, "sample.give")) == (409, "tool_disabled")
@@ -284,7 +284,7 @@ def test_a_switch_outlives_the_server_and_is_seen_by_another(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["none.such", "a b", "sample.give@9", "x" * 3000, "ünïcode.ツ", "<script>", "%25"])
-def test_what_is_no_tool_and_no_pack_is_not_found(rest: Rest, name: str) -> None:
+def test_unknown_tools_and_packs_are_not_found(rest: Rest, name: str) -> None:
     tool, pack = f"/api/tools/{quote(name)}", f"/api/packs/{quote(name)}"
     assert get_error_code(rest.client.get(tool)) == (404, "not_found")
     assert get_error_code(rest.send("PATCH", tool, {"isEnabled": True})) == (404, "not_found")
@@ -293,13 +293,13 @@ def test_what_is_no_tool_and_no_pack_is_not_found(rest: Rest, name: str) -> None
 
 
 @pytest.mark.parametrize("body", [{}, {"isEnabled": "yes"}, {"isEnabled": 1}, {"isEnabled": True, "more": 1}, []])
-def test_a_switch_takes_nothing_but_itself(rest: Rest, body: object) -> None:
+def test_a_patch_accepts_only_is_enabled(rest: Rest, body: object) -> None:
     assert get_error_code(rest.send("PATCH", "/api/tools/sample.search", body)) == (400, "invalid")
     assert get_error_code(rest.send("PATCH", "/api/packs/sample", body)) == (400, "invalid")
 
 
 @pytest.mark.slow
-def test_ten_thousand_tools_are_paged_without_looking_at_all_of_them(tmp_path: Path) -> None:
+def test_ten_thousand_tools_are_paginated_efficiently(tmp_path: Path) -> None:
     looked_at = []
 
     class Looking(Schema):
@@ -329,7 +329,7 @@ def test_ten_thousand_tools_are_paged_without_looking_at_all_of_them(tmp_path: P
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_over_the_one_path(rest: Rest) -> None:
+def test_a_tool_is_called_by_name(rest: Rest) -> None:
     assert call(rest, "sample.search", {"query": "x"}).json() == {"ok": True, "value": {"query": "x", "count": 5}}
     assert call(rest, "sample.give", {"value": f"it is {SECRET}"}).json()["value"] == "it is [REDACTED]"
     assert get_error_code(call(rest, "sample.search", {"nope": 1})) == (400, "invalid")
@@ -340,20 +340,20 @@ def test_a_call_over_the_one_path(rest: Rest) -> None:
 
 
 @pytest.mark.parametrize("body", [{"args": []}, {"arguments": {}}, {"args": {}, "x": 1}, "text", None])
-def test_a_call_takes_nothing_but_arguments(rest: Rest, body: object) -> None:
+def test_a_call_accepts_only_args(rest: Rest, body: object) -> None:
     answer = rest.client.post(
         "/api/tools/sample.give/call", content=json.dumps(body), headers={"content-type": "application/json"}
     )
     assert get_error_code(answer) == (400, "invalid")
 
 
-def test_who_accepts_events_hears_of_progress_first(rest: Rest, waiting: Waiting) -> None:
+def test_an_event_stream_starts_with_progress(rest: Rest, waiting: Waiting) -> None:
     with streamed(rest, "POST", "/api/tools/sample.wait/call", {"args": {}}) as events:
         assert next(events) == ("progress", {"message": "waiting with [REDACTED]"})
     assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
 
 
-def test_a_call_as_events_ends_with_its_outcome(rest: Rest) -> None:
+def test_an_event_stream_ends_with_the_outcome(rest: Rest) -> None:
     with streamed(rest, "POST", "/api/tools/sample.give/call", {"args": {"value": "a\nb\u2028c"}}) as events:
         assert list(events) == [("result", {"ok": True, "value": "a\nb\u2028c"})]
     refused = call(rest, "sample.search", {"wrong": 1}, headers=EVENTS)
@@ -363,7 +363,7 @@ def test_a_call_as_events_ends_with_its_outcome(rest: Rest) -> None:
         assert list(events) == [("result", {"ok": True, "value": 1})]
 
 
-def test_that_a_tool_is_off_is_told_before_what_is_wrong_with_the_arguments(rest: Rest) -> None:
+def test_a_disabled_tool_is_reported_before_invalid_arguments(rest: Rest) -> None:
     stored = rest.tool(rest.bundle(), argSchema={"type": "object", "required": ["value"]})
     for headers in ({}, EVENTS):
         assert get_error_code(rest.send("POST", f"{stored}/invoke", {"args": {}}, headers=headers)) == (400, "invalid")
@@ -377,7 +377,7 @@ def test_that_a_tool_is_off_is_told_before_what_is_wrong_with_the_arguments(rest
     rest.send("PATCH", "/api/tools/sample.search", {"isEnabled": True})
 
 
-def test_a_client_that_hangs_up_cancels_its_call(rest: Rest, waiting: Waiting) -> None:
+def test_a_disconnect_cancels_the_call(rest: Rest, waiting: Waiting) -> None:
     with hung_up(rest, "/api/tools/sample.wait/call", {"args": {}}):
         assert waiting.began.wait(TIMEOUT_SECONDS)
     assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
@@ -385,7 +385,7 @@ def test_a_client_that_hangs_up_cancels_its_call(rest: Rest, waiting: Waiting) -
 
 @contextmanager
 def hung_up(rest: Rest, path: str, body: object) -> Iterator[None]:
-    """A request whose client is gone afterwards, without a word."""
+    """Send a request and disconnect."""
     content = json.dumps(body).encode()
     kind = f"Content-Type: application/json\r\nContent-Length: {len(content)}"
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{kind}\r\n\r\n"
@@ -397,7 +397,7 @@ def hung_up(rest: Rest, path: str, body: object) -> Iterator[None]:
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_gives_what_a_client_of_mcp_sees(rest: Rest) -> None:
+def test_a_run_returns_the_same_as_over_mcp(rest: Rest) -> None:
     answer = run(rest, "print('hello')\nsample.give(value=[1, 2])")
     assert answer["blocks"] == ["hello\n", "[1,2]"]
     assert answer["isError"] is False
@@ -412,11 +412,11 @@ def test_a_run_gives_what_a_client_of_mcp_sees(rest: Rest) -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"command": 1}, {"command": None}, {"command": "1", "format": "xml"}, {"command": "1", "x": 1}, []]
 )
-def test_a_run_takes_a_command(rest: Rest, body: object) -> None:
+def test_a_run_requires_a_command(rest: Rest, body: object) -> None:
     assert get_error_code(rest.send("POST", "/api/run", body)) == (400, "invalid")
 
 
-def test_output_comes_while_the_run_is_under_way(rest: Rest, waiting: Waiting) -> None:
+def test_output_is_streamed_during_the_run(rest: Rest, waiting: Waiting) -> None:
     code = "import os\nprint('pid', os.getpid(), flush=True)\nsample.wait()"
     with streamed(rest, "POST", "/api/run", {"command": code}) as told:
         events = ((name, data) for name, data in told if name != "progress")  # which comes as soon as it can
@@ -432,7 +432,7 @@ def test_output_comes_while_the_run_is_under_way(rest: Rest, waiting: Waiting) -
     assert eventually(lambda: rest.get(f"/api/runs/{started['runID']}")["error"] == "cancelled")
 
 
-def test_output_comes_as_it_is_printed(rest: Rest) -> None:
+def test_output_is_streamed_as_printed(rest: Rest) -> None:
     told: list[tuple[float, str]] = []
     with streamed(rest, "POST", "/api/run", {"command": THREE_LINES}) as events:
         for name, data in events:
@@ -442,14 +442,14 @@ def test_output_comes_as_it_is_printed(rest: Rest) -> None:
     assert [at < following for (at, _), following in zip(told, times[1:], strict=False)] == [True, True]
 
 
-def test_hanging_up_ends_a_run_that_is_not_streamed(rest: Rest, waiting: Waiting) -> None:
+def test_a_disconnect_ends_a_run_without_a_stream(rest: Rest, waiting: Waiting) -> None:
     with hung_up(rest, "/api/run", {"command": "sample.wait()"}):
         assert waiting.began.wait(TIMEOUT_SECONDS)
     assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
     assert eventually(lambda: all(one["state"] != "running" for one in rest.get("/api/runs")["runs"]))
 
 
-def test_a_secret_is_redacted_however_it_is_cut(rest: Rest) -> None:
+def test_a_secret_is_redacted_across_chunks(rest: Rest) -> None:
     code = f"""
 for letter in {SECRET!r}:
     print(letter, end='', flush=True)
@@ -463,7 +463,7 @@ print('-and-', {SECRET[:10]!r}, flush=True)
     assert SECRET not in json.dumps(rest.get("/api/runs"))
 
 
-def test_a_stream_ends_with_the_same_body(rest: Rest) -> None:
+def test_a_stream_ends_with_the_result_of_a_plain_run(rest: Rest) -> None:
     with streamed(rest, "POST", "/api/run", {"command": "print('a')\nsample.give(value='\\ud800')"}) as events:
         found = dict(events)
     assert found["result"]["runID"] == found["start"]["runID"]
@@ -475,13 +475,13 @@ def test_a_stream_ends_with_the_same_body(rest: Rest) -> None:
     assert found["result"]["isError"]
 
 
-def test_much_output_arrives_whole(rest: Rest) -> None:
+def test_large_output_is_complete(rest: Rest) -> None:
     with streamed(rest, "POST", "/api/run", {"command": "for n in range(20000): print(n)"}) as events:
         printed = "".join(data["text"] for name, data in events if name == "output")
     assert printed.split() == [str(number) for number in range(20000)]
 
 
-def test_a_timeline_tells_what_was_parallel(rest: Rest) -> None:
+def test_a_timeline_shows_concurrent_calls(rest: Rest) -> None:
     code = "sample.give(value=1)\not.parallel([lambda: sample.search(query='a'), lambda: sample.search(query='b')])"
     run_id = run(rest, code)["runID"]
     timeline = rest.get(f"/api/runs/{run_id}")
@@ -493,7 +493,7 @@ def test_a_timeline_tells_what_was_parallel(rest: Rest) -> None:
     assert get_error_code(rest.client.get("/api/runs/none")) == (404, "not_found")
 
 
-def test_the_last_runs_outlive_the_server_and_are_seen_by_others(tmp_path: Path) -> None:
+def test_recent_runs_persist_and_are_visible_to_other_servers(tmp_path: Path) -> None:
     with serve_app(tmp_path, {}) as one, serve_app(tmp_path, {}) as other:
         run_id = run(one.rest, "machine.now()")["runID"]
         assert eventually(lambda: other.rest.get("/api/runs")["runs"])
@@ -504,7 +504,7 @@ def test_the_last_runs_outlive_the_server_and_are_seen_by_others(tmp_path: Path)
 
 
 @pytest.mark.parametrize("path", ["/api/tools/machine.now", "/api/packs/machine"])
-def test_a_switch_is_changed_only_by_who_has_seen_how_it_is(rest: Rest, path: str) -> None:
+def test_a_patch_respects_if_match(rest: Rest, path: str) -> None:
     before = rest.client.get(path).headers["etag"]
     assert rest.client.get(path, headers={"if-none-match": before}).status_code == 304
     call(rest, "machine.now")  # which changes how often it was used, and nothing that a person decides
@@ -519,7 +519,7 @@ def test_a_switch_is_changed_only_by_who_has_seen_how_it_is(rest: Rest, path: st
     assert (on.status_code, on.headers["etag"].partition("-")[0]) == (200, before.partition("-")[0])
 
 
-def test_activity_is_told_as_it_happens(rest: Rest) -> None:
+def test_activity_is_streamed_live(rest: Rest) -> None:
     before = run(rest, "1")["runID"]
     with streamed(rest, "GET", "/api/activity") as events:
         name, start = next(events)
@@ -545,7 +545,7 @@ def handle_of(rest: Rest, **options: Any) -> str:
     return str(json.loads(block)["handle"])
 
 
-def test_a_large_result_is_paged_by_its_handle(rest: Rest) -> None:
+def test_a_large_result_is_read_by_its_handle(rest: Rest) -> None:
     path = f"/api/results/{handle_of(rest)}"
     assert rest.get(path, offset=11, limit=2)["lines"] == ["line 10", "line 11"]
     found = rest.get(path, search="LINE 99$", ignoreCase="true")
@@ -557,7 +557,7 @@ def test_a_large_result_is_paged_by_its_handle(rest: Rest) -> None:
         assert get_error_code(rest.client.get(f"{path}?{wrong}")) == (400, "invalid"), wrong
 
 
-def test_unknown_foreign_and_expired_handles_look_alike(server: ServedApp, rest: Rest) -> None:
+def test_unknown_foreign_and_expired_handles_give_the_same_error(server: ServedApp, rest: Rest) -> None:
     foreign = handle_of(rest, headers=bearer(READER))
     assert rest.client.get(f"/api/results/{foreign}", headers=bearer(READER)).status_code == 200
     expired = handle_of(rest)
@@ -572,7 +572,7 @@ def test_unknown_foreign_and_expired_handles_look_alike(server: ServedApp, rest:
     assert rest.client.get(f"/api/results/{foreign}", headers=bearer(WRITER)).text == answers[0].text
 
 
-def test_media_are_shown_only_where_nothing_in_them_can_run(server: ServedApp, rest: Rest) -> None:
+def test_media_that_could_contain_scripts_are_downloaded(server: ServedApp, rest: Rest) -> None:
     keep = partial(server.onetool.media.put, agent="default")
     picture = rest.client.get(f"/api/media/{keep(b'PNG', 'image/png')}")
     assert (picture.content, picture.headers["content-type"]) == (b"PNG", "image/png")
@@ -592,7 +592,7 @@ def test_media_are_shown_only_where_nothing_in_them_can_run(server: ServedApp, r
 # --- agents ---------------------------------------------------------------------------------------------------------
 
 
-def test_agents_do_not_see_each_other(rest: Rest) -> None:
+def test_agents_do_not_see_each_others_runs(rest: Rest) -> None:
     theirs = {
         token: run(rest, f"sample.give(value={token!r})", headers=bearer(token))["runID"] for token in (READER, WRITER)
     }
@@ -611,7 +611,7 @@ def test_agents_do_not_see_each_other(rest: Rest) -> None:
     assert set(theirs.values()) <= owner
 
 
-def test_an_agent_watches_its_own_activity_only(rest: Rest) -> None:
+def test_an_agent_streams_only_its_own_activity(rest: Rest) -> None:
     with streamed(rest, "GET", "/api/activity", token=READER) as events:
         next(events)
         run(rest, "1")
@@ -620,7 +620,7 @@ def test_an_agent_watches_its_own_activity_only(rest: Rest) -> None:
         assert next(events)[1]["runID"] == own
 
 
-def test_an_agent_sees_the_tools_that_it_may_call(rest: Rest) -> None:
+def test_an_agent_sees_only_tools_that_it_may_call(rest: Rest) -> None:
     as_reader = bearer(READER)
     listed = rest.client.get("/api/tools", params={"pageSize": 256}, headers=as_reader).json()
     assert {entry["pack"] for entry in listed["tools"]} == {"sample", "machine", "ot"}
@@ -638,7 +638,7 @@ def test_an_agent_sees_the_tools_that_it_may_call(rest: Rest) -> None:
     assert call(rest, "sample.give", {"value": 1}, headers=as_reader).json()["ok"]
 
 
-def test_only_who_may_write_changes_anything(rest: Rest) -> None:
+def test_changes_need_the_write_permission(rest: Rest) -> None:
     changes = [
         ("PATCH", "/api/tools/sample.search", {"isEnabled": True}),
         ("PATCH", "/api/packs/sample", {"isEnabled": True}),
@@ -657,7 +657,7 @@ def test_only_who_may_write_changes_anything(rest: Rest) -> None:
 # --- figures --------------------------------------------------------------------------------------------------------
 
 
-def test_statistics_follow_their_filters(rest: Rest) -> None:
+def test_statistics_can_be_filtered(rest: Rest) -> None:
     call(rest, "sample.search", {"query": "x"})
     stats = rest.get("/api/stats", period="day", tool="sample.search")
     assert [entry["name"] for entry in stats["tools"]] == ["sample.search"]
@@ -674,7 +674,7 @@ def test_health_and_readiness(rest: Rest) -> None:
     assert rest.client.get("/readyz").text == "ready\n"
 
 
-def test_a_wrong_configuration_is_not_ready(tmp_path: Path) -> None:
+def test_readyz_reports_an_invalid_configuration(tmp_path: Path) -> None:
     def read() -> Any:
         raise ConfigError(f"line 3 of {tmp_path} is wrong")
 
@@ -715,7 +715,7 @@ PETS: JSON = {
 }
 
 
-def test_an_openapi_document_becomes_a_bundle_at_once(rest: Rest) -> None:
+def test_an_openapi_document_is_imported_as_a_bundle(rest: Rest) -> None:
     slug = new_slug()
     answer = rest.send("POST", f"/api/import?name={slug}", PETS)
     assert answer.status_code == 201, answer.text
@@ -730,7 +730,7 @@ def test_an_openapi_document_becomes_a_bundle_at_once(rest: Rest) -> None:
     assert rest.send("POST", f"/api/import?name={free}", PETS).json()["bundle"]["slug"] == free
 
 
-def test_an_archive_goes_out_and_comes_in(rest: Rest) -> None:
+def test_a_bundle_can_be_exported_and_imported(rest: Rest) -> None:
     bundle = rest.bundle()
     rest.tool(bundle, "now", "1.0")
     rest.tool(bundle, "page", "1.0", **http_draft("https://example.com/"))
@@ -747,7 +747,7 @@ def test_an_archive_goes_out_and_comes_in(rest: Rest) -> None:
     assert get_error_code(rest.client.get("/api/bundles/nonsense/export")) == (400, "invalid")
 
 
-def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_import_changes_nothing(tmp_path: Path) -> None:
     with serve_app(tmp_path, {"bundles": {"maxTools": 1}}) as server:
         refused = server.rest.send("POST", "/api/import?name=pets", PETS)
         assert get_error_code(refused) == (413, "too_large")
@@ -758,18 +758,18 @@ def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"PK\x03\x04nonsense", b"\xff\xfe", b"{", b"[" * 100_000, b"openapi: 9", b"- a"]
 )
-def test_what_is_neither_is_refused(rest: Rest, content: bytes) -> None:
+def test_other_documents_are_rejected(rest: Rest, content: bytes) -> None:
     assert get_error_code(rest.client.post("/api/import", content=content)) == (400, "invalid")
 
 
-def test_the_name_of_an_archive_is_safe_in_a_header(rest: Rest) -> None:
+def test_archive_names_are_encoded_in_the_header(rest: Rest) -> None:
     bundle = rest.bundle(f"бандл-{os.urandom(4).hex()}")
     disposition = rest.client.get(f"/api/bundles/{bundle.rpartition('/')[2]}/export").headers["content-disposition"]
     assert disposition.isascii()
     assert "filename*=UTF-8''%D0%B1" in disposition
 
 
-def test_every_shape_that_the_document_refers_to_is_in_it(rest: Rest) -> None:
+def test_every_referenced_schema_is_in_the_document(rest: Rest) -> None:
     document = rest.get("/openapi.json")
     names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
     assert names

@@ -1,4 +1,4 @@
-"""A real nginx that speaks TLS, with the configuration of the guide, before a server on loopback."""
+"""A server behind nginx with TLS, configured as in the guide."""
 
 import asyncio
 import ssl
@@ -15,9 +15,9 @@ from mcp.client.streamable_http import streamable_http_client
 from playwright.sync_api import Browser, expect
 from tests.e2e.test_docs import ROOT, blocks
 from tests.openapi_support import free_port
-from tests.page_support import open_page, screenshot_directory
 from tests.rest_support import serve_process
 from tests.support import TIMEOUT_SECONDS, configure, eventually, get_texts as texts
+from tests.ui_support import open_page, screenshot_directory
 
 from onetool.transports.http.tokens import hash_token
 
@@ -30,7 +30,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 @dataclass
 class Site:
-    """Both ends of the proxy; `trusted` is the authority that signed its certificate."""
+    """Both ends of the proxy; `trusted` is the certificate authority."""
 
     url: str
     port: int
@@ -78,7 +78,7 @@ def _certificate(folder: Path) -> Path:
 
 
 def _configured(folder: Path, front: int, behind: int) -> Path:
-    """The block of the guide, with the ports, names and files of this test."""
+    """Write the configuration of the guide with the ports, names and files of this test."""
     (block,) = (found.text for found in blocks(GUIDE) if found.kind == "nginx")
     for written, here in {
         "listen 443 ssl": f"listen 127.0.0.1:{front} ssl",
@@ -114,7 +114,7 @@ def named(tmp_path_factory: pytest.TempPathFactory, nginx: str) -> Iterator[Site
         yield found
 
 
-def test_whoever_comes_through_it_needs_a_token(named: Site) -> None:
+def test_forwarded_requests_through_nginx_need_a_token(named: Site) -> None:
     assert named.ask(path="/healthz") == 200
     assert named.ask() == 401
     assert named.ask(authorization="Bearer ot_wrong") == 401
@@ -122,8 +122,8 @@ def test_whoever_comes_through_it_needs_a_token(named: Site) -> None:
     assert httpx2.get(f"http://127.0.0.1:{named.port}/api/tools", trust_env=False).status_code == 200, "the owner"
 
 
-def test_the_name_alone_makes_a_token_needed(named: Site) -> None:
-    """Also where a proxy forgets to tell that somebody else has sent it."""
+def test_the_host_alone_requires_a_token(named: Site) -> None:
+    """Even if the proxy adds no forwarding header."""
     url = f"http://127.0.0.1:{named.port}/api/tools"
     assert httpx2.get(url, headers={"host": NAME}, trust_env=False).status_code == 401
     assert httpx2.get(url, headers={"host": NAME, **BEARER}, trust_env=False).status_code == 200
@@ -134,12 +134,12 @@ def test_the_name_alone_makes_a_token_needed(named: Site) -> None:
     ("origin", "status"),
     [(f"https://{NAME}", 403), ("https://evil.example", 403), ("http://127.0.0.1", 403), ("null", 403)],
 )
-def test_other_origins_are_refused_through_it(named: Site, origin: str, status: int) -> None:
-    """The first is our name at another port, which is another site."""
+def test_cross_origin_requests_are_rejected_through_nginx(named: Site, origin: str, status: int) -> None:
+    """The first origin is the same host on another port."""
     assert named.ask("POST", "/api/run", origin=origin, **BEARER) == status
 
 
-def test_the_own_page_may_ask_through_it(named: Site) -> None:
+def test_same_origin_requests_are_accepted_through_nginx(named: Site) -> None:
     assert named.ask("POST", "/api/tools/machine.now/call", origin=f"https://{named.host}", **BEARER) == 200
 
 
@@ -152,11 +152,11 @@ async def _over_mcp(found: Site) -> list[str]:
         return texts(await client.call_tool("run", {"command": "1 + 1"}))
 
 
-def test_mcp_goes_through_it(named: Site) -> None:
+def test_mcp_works_through_nginx(named: Site) -> None:
     assert asyncio.run(_over_mcp(named)) == ["2"]
 
 
-def test_the_page_works_through_it(named: Site, browser: Browser, tmp_path: Path) -> None:
+def test_the_ui_works_through_nginx(named: Site, browser: Browser, tmp_path: Path) -> None:
     address = f"https://{named.host}"
     with open_page(browser, address, screenshot_directory(tmp_path), ignore_https_errors=True) as visit:
         page = visit.page
@@ -167,17 +167,17 @@ def test_the_page_works_through_it(named: Site, browser: Browser, tmp_path: Path
         visit.go("run")
         page.locator("ot-editor textarea").fill("21 * 2")
         page.locator("ot-run .run").click()
-        expect(page.locator(".answered")).to_contain_text("Done", timeout=TIMEOUT_SECONDS * 1000)
+        expect(page.locator(".outcome-bar")).to_contain_text("Done", timeout=TIMEOUT_SECONDS * 1000)
 
 
-def test_a_name_that_is_not_told_is_refused_with_the_line_to_add(tmp_path: Path, nginx: str) -> None:
+def test_an_unknown_host_is_rejected_with_the_setting_to_add(tmp_path: Path, nginx: str) -> None:
     with site(tmp_path, nginx, f"auth: {{{TOKENS}}}") as found, found.client(**BEARER) as client:
         answer = client.get("/api/tools")
     assert answer.status_code == 403
     assert f"add this to onetool.yaml: auth: {{allowed_hosts: [{NAME}]}}" in answer.json()["error"]["message"]
 
 
-def test_a_name_without_a_token_is_no_start(tmp_path: Path) -> None:
+def test_an_allowed_host_without_tokens_prevents_the_start(tmp_path: Path) -> None:
     configure(tmp_path, f"auth: {{allowed_hosts: [{NAME}]}}")
     wanted = r"(?s)cannot serve tools\.localhost without authentication.*remove auth\.allowed_hosts"
     with pytest.raises(AssertionError, match=wanted), serve_process(tmp_path):

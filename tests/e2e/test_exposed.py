@@ -1,4 +1,4 @@
-"""`--expose`: tools, resources and prompts of others one to one, and what passes both ways, in each pair of eras."""
+"""`--expose`: tools, resources and prompts of upstream servers, for each pair of protocol versions."""
 
 import asyncio
 import threading
@@ -33,14 +33,14 @@ AGENTS = {
 
 @pytest.fixture(scope="module", params=BEHIND)
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
-    """A server of either era, published by ours."""
+    """Yield a client of OneTool that exposes a server of either protocol version."""
     with publishing_fixtures(tmp_path_factory.mktemp("shared"), request.param) as server:
         yield server
 
 
 @pytest.fixture(params=BEHIND)
 def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Published]:
-    """The same, for a test that changes it."""
+    """Yield the same for one test, which may change it."""
     with publishing_fixtures(tmp_path, request.param) as server:
         yield server
 
@@ -62,7 +62,7 @@ def named(client: Caller) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_tools_have_their_own_names_schemas_and_hints(published: Published, mode: str) -> None:
+def test_exposed_tools_keep_names_schemas_and_hints(published: Published, mode: str) -> None:
     with published.client(mode) as client:
         listed = {each.name: each for each in client.list_tools().tools}
         assert next(iter(listed)) == "run"
@@ -76,7 +76,7 @@ def test_tools_have_their_own_names_schemas_and_hints(published: Published, mode
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_an_answer_passes_as_it_is(published: Published, mode: str) -> None:
+def test_results_are_passed_through_unchanged(published: Published, mode: str) -> None:
     with published.client(mode) as client:
         rich = client.call_tool("test_rich", {}, meta={"traceparent": "00-aa-bb-01"})
         noted, link = rich.content
@@ -91,14 +91,14 @@ def test_an_answer_passes_as_it_is(published: Published, mode: str) -> None:
         assert texts(failed) == ["This tool intentionally returns an error for testing"]
 
 
-def test_run_is_beside_them_and_calls_the_same_tools(published: Published) -> None:
+def test_run_can_call_the_exposed_tools(published: Published) -> None:
     with published.client() as client:
         assert client.said("run", command="fixtures.test_simple_text()") == client.said("test_simple_text")
         assert "no tool 'nothing'" in client.call("nothing").content[0].text
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_resources_templates_prompts_and_completion_pass(published: Published, mode: str) -> None:
+def test_resources_templates_prompts_and_completion_are_passed_through(published: Published, mode: str) -> None:
     with published.client(mode) as client:
         listed = [str(each.uri) for each in client.list_resources().resources]
         assert listed[0] == "ot://tools"
@@ -118,7 +118,7 @@ def test_resources_templates_prompts_and_completion_pass(published: Published, m
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_an_agent_without_the_server_gets_none_of_its_resources_and_prompts(published: Published, mode: str) -> None:
+def test_agents_without_the_server_see_none_of_its_resources_and_prompts(published: Published, mode: str) -> None:
     prompt = types.PromptReference(type="ref/prompt", name="test_prompt_with_arguments")
     template = types.ResourceTemplateReference(type="ref/resource", uri="test://template/{id}/data")
 
@@ -142,7 +142,7 @@ def test_an_agent_without_the_server_gets_none_of_its_resources_and_prompts(publ
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_what_is_not_there_is_said_by_the_server_itself(published: Published, mode: str) -> None:
+def test_errors_of_the_server_are_passed_through(published: Published, mode: str) -> None:
     with published.client(mode) as client:
         with pytest.raises(MCPError, match="Resource not found") as missing:
             client.read_resource("test://nowhere")
@@ -159,7 +159,7 @@ def test_what_is_not_there_is_said_by_the_server_itself(published: Published, mo
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_person_is_asked_by_a_form_and_by_a_page(published: Published, mode: str) -> None:
+def test_elicitation_works_by_form_and_by_url(published: Published, mode: str) -> None:
     person = Person()
     with published.client(mode, **person.able) as client:
         said = client.said("test_elicitation", message="Who are you?")
@@ -173,7 +173,7 @@ def test_a_person_is_asked_by_a_form_and_by_a_page(published: Published, mode: s
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_the_model_of_the_client_is_asked(published: Published, mode: str) -> None:
+def test_sampling_is_relayed_to_the_client(published: Published, mode: str) -> None:
     person = Person()
     with published.client(mode, **person.able) as client:
         assert client.said("test_sampling", prompt="The capital?") == "LLM response: Ada says Paris"
@@ -183,7 +183,7 @@ def test_the_model_of_the_client_is_asked(published: Published, mode: str) -> No
 
 @ONLY_MODERN
 @pytest.mark.parametrize("mode", ERAS)
-def test_several_questions_are_asked_for_one_prompt_and_one_tool(published: Published, mode: str) -> None:
+def test_several_questions_are_relayed_in_one_call(published: Published, mode: str) -> None:
     person = Person()
     with published.client(mode, **person.able) as client:
         assert client.said("test_input_required_result_multi_round") == "Both steps are done"
@@ -195,7 +195,7 @@ def test_several_questions_are_asked_for_one_prompt_and_one_tool(published: Publ
 
 
 @ONLY_LEGACY
-def test_a_shared_server_of_before_2026_never_sees_the_folders_of_one_client(published: Published) -> None:
+def test_a_shared_legacy_server_never_sees_roots_of_a_client(published: Published) -> None:
     person = Person()
     with published.client("legacy", **person.able) as client:
         connection = published.portal.call(published.onetool.servers.upstream("fixtures").connection)
@@ -206,7 +206,7 @@ def test_a_shared_server_of_before_2026_never_sees_the_folders_of_one_client(pub
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_who_cannot_be_asked_is_not(published: Published, mode: str) -> None:
+def test_clients_without_the_capability_are_not_asked(published: Published, mode: str) -> None:
     with published.client(mode) as client, pytest.raises(MCPError, match=r"sampling"):
         client.call("test_missing_capability")
     deaf = Person()
@@ -215,7 +215,7 @@ def test_who_cannot_be_asked_is_not(published: Published, mode: str) -> None:
     assert deaf.heard == []
 
 
-def test_code_in_a_run_cannot_ask_anybody(published: Published) -> None:
+def test_code_in_a_run_cannot_ask_the_client(published: Published) -> None:
     person = Person()
     with published.client("legacy", **person.able) as client:
         failed = client.call("run", command="fixtures.test_elicitation(message='Password?')")
@@ -224,13 +224,13 @@ def test_code_in_a_run_cannot_ask_anybody(published: Published) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_person_may_think_longer_than_a_server_may(published: Published, mode: str) -> None:
+def test_waiting_for_an_answer_does_not_count_as_call_time(published: Published, mode: str) -> None:
     with published.client(mode, **Person(seconds=TIMEOUT + 5).able) as client:
         assert "Ada" in client.said("test_elicitation", message="Well?")
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_progress_passes_with_its_numbers_and_words(published: Published, mode: str) -> None:
+def test_progress_is_relayed(published: Published, mode: str) -> None:
     heard: list[tuple[float, float | None, str | None]] = []
 
     async def told(progress: float, total: float | None, message: str | None) -> None:
@@ -241,7 +241,7 @@ def test_progress_passes_with_its_numbers_and_words(published: Published, mode: 
         assert heard == [(done, 100, f"Completed step {done} of 100") for done in (0, 50, 100)]
 
 
-def test_the_log_passes_to_those_who_want_it(published: Published) -> None:
+def test_log_messages_are_relayed_by_level(published: Published) -> None:
     person = Person()
     with published.client("legacy", **person.able) as client:
         client.call("test_tool_with_logging")
@@ -262,7 +262,7 @@ def test_the_log_passes_to_those_who_want_it(published: Published) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_call_that_is_given_up_is_given_up_behind_us_too(published: Published, mode: str) -> None:
+def test_cancelling_a_call_cancels_it_upstream(published: Published, mode: str) -> None:
     started = threading.Event()
 
     async def told(*_: object) -> None:
@@ -280,8 +280,8 @@ def test_a_call_that_is_given_up_is_given_up_behind_us_too(published: Published,
         assert client.said("test_simple_text")
 
 
-def test_each_client_is_asked_its_own_questions(fresh: Published) -> None:
-    """Also by a server that does not say of which call a question is: it is refused the first time that matters."""
+def test_questions_go_to_the_client_of_the_call(fresh: Published) -> None:
+    """A server that does not relate its question to a call is rejected when the call is ambiguous."""
     people = [Person(name) for name in ("Ada", "Bob", "Cyd", "Dan")]
     answers: dict[str, list[str]] = {person.name: [] for person in people}
 
@@ -303,7 +303,7 @@ def test_each_client_is_asked_its_own_questions(fresh: Published) -> None:
 
 
 @ONLY_LEGACY
-def test_a_question_that_was_left_is_not_answered_by_another(published: Published) -> None:
+def test_a_question_cannot_be_answered_by_another_client(published: Published) -> None:
     asked = _raw(published, "test_elicitation", {"message": "?"})
     (key,) = asked["inputRequests"]
     answer = {key: {"action": "accept", "content": {"username": "x", "email": "y"}}}
@@ -321,7 +321,7 @@ def test_a_question_that_was_left_is_not_answered_by_another(published: Publishe
 
 
 @ONLY_LEGACY
-def test_half_an_answer_is_asked_for_again(published: Published) -> None:
+def test_missing_answers_are_asked_again(published: Published) -> None:
     asked = _raw(published, "test_elicitation", {"message": "?"})
     again = _raw(published, "test_elicitation", {"message": "?"}, requestState=asked["requestState"])
     assert again["inputRequests"] == asked["inputRequests"]
@@ -333,7 +333,7 @@ def test_half_an_answer_is_asked_for_again(published: Published) -> None:
     assert "decline" in said["content"][0]["text"]
 
 
-def test_a_server_that_goes_while_a_person_thinks_is_said_to_have_gone(tmp_path: Path) -> None:
+def test_a_server_that_ends_during_a_question_is_reported(tmp_path: Path) -> None:
     with publish(tmp_path, {"servers": {"fixtures": fixtures("legacy")}}, "fixtures") as server:
         asked = _raw(server, "test_elicitation", {"message": "?"})
         (key,) = asked["inputRequests"]
@@ -347,7 +347,7 @@ def test_a_server_that_goes_while_a_person_thinks_is_said_to_have_gone(tmp_path:
         assert _raw(server, "test_simple_text", {})["content"][0]["text"].startswith("This is")
 
 
-def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(published: Published) -> None:
+def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(published: Published) -> None:
     asked, left = threading.Event(), threading.Event()
 
     async def elicited(_context: Any, _params: Any) -> types.ElicitResult:
@@ -371,7 +371,7 @@ def test_a_client_that_goes_while_it_is_asked_leaves_nothing_behind(published: P
 
 
 def _raw(server: Published, name: str, arguments: Any, client: str = "somebody", **more: Any) -> Any:
-    """One request of 2026, with whatever in it; its result, or its error."""
+    """Send a request of the 2026 protocol and return its result or error."""
     version = "2026-07-28"
     meta = {
         "io.modelcontextprotocol/protocolVersion": version,
@@ -386,7 +386,7 @@ def _raw(server: Published, name: str, arguments: Any, client: str = "somebody",
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ERAS)
-def test_servers_of_the_world_pass_whole(tmp_path: Path, mode: str) -> None:
+def test_public_servers_are_passed_through_completely(tmp_path: Path, mode: str) -> None:
     servers = {"everything": node_server("everything"), "memory": node_server("memory")}
     person = Person()
     with publish(tmp_path, {"servers": servers}, *servers) as server, server.client(mode, **person.able) as client:
@@ -405,7 +405,7 @@ def test_servers_of_the_world_pass_whole(tmp_path: Path, mode: str) -> None:
 # --- changes -------------------------------------------------------------------------------------------------------
 
 
-def test_changes_are_told_to_those_who_listen(fresh: Published) -> None:
+def test_changes_are_sent_to_listening_clients(fresh: Published) -> None:
     with fresh.client() as client:
         client.list_tools()
         heard = _listened(client, {"tools_list_changed": True}, "test_trigger_tool_change")
@@ -419,7 +419,7 @@ def test_changes_are_told_to_those_who_listen(fresh: Published) -> None:
 
 
 def _listened(client: Caller, to: dict[str, Any], trigger: str, **arguments: Any) -> list[Any]:
-    """What is told first, after something has changed."""
+    """Return the first notification after a change."""
 
     async def listen() -> list[Any]:
         async with client.client.listen(**to) as changes:
@@ -430,7 +430,7 @@ def _listened(client: Caller, to: dict[str, Any], trigger: str, **arguments: Any
     return heard
 
 
-def test_changes_are_told_in_the_sessions_of_before_2026(fresh: Published) -> None:
+def test_changes_are_sent_in_legacy_sessions(fresh: Published) -> None:
     heard: list[Any] = []
 
     async def told(message: Any) -> None:
@@ -459,7 +459,7 @@ def test_changes_are_told_in_the_sessions_of_before_2026(fresh: Published) -> No
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_an_agent_sees_and_calls_only_its_own(published: Published, mode: str) -> None:
+def test_an_agent_sees_and_calls_only_permitted_tools(published: Published, mode: str) -> None:
     def as_(name: str) -> dict[str, Any]:
         return {"client_info": types.Implementation(name=name, version="1")}
 
@@ -479,7 +479,7 @@ def test_an_agent_sees_and_calls_only_its_own(published: Published, mode: str) -
         assert "network permission" in texts(refused)[0]
 
 
-def test_calls_are_recorded_like_all_others(published: Published) -> None:
+def test_exposed_calls_are_recorded(published: Published) -> None:
     with published.client() as client:
         client.call("test_simple_text")
         client.call("test_error_handling")
@@ -487,7 +487,7 @@ def test_calls_are_recorded_like_all_others(published: Published) -> None:
         assert {"fixtures.test_simple_text", "fixtures.test_error_handling"} <= {row["name"] for row in rows["tools"]}
 
 
-def test_secrets_are_taken_out_of_what_passes(tmp_path: Path) -> None:
+def test_secrets_are_redacted_in_relayed_results(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures()}}
     secrets = {"TOKEN": "This is a simple text", "OTHER": "static text resource"}
     with publish(tmp_path, settings, "fixtures", secrets=secrets) as server, server.client() as client:
@@ -495,7 +495,7 @@ def test_secrets_are_taken_out_of_what_passes(tmp_path: Path) -> None:
         assert client.read_resource("test://static-text").contents[0].text == "This is the content of the [REDACTED]."
 
 
-def test_answers_of_a_server_that_is_not_trusted_are_marked(tmp_path: Path) -> None:
+def test_results_of_untrusted_servers_are_marked(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures(sanitize=True)}}
     with publish(tmp_path, settings, "fixtures") as server, server.client() as client:
         assert client.said("test_simple_text").startswith("<external-content-")
@@ -506,7 +506,7 @@ def test_answers_of_a_server_that_is_not_trusted_are_marked(tmp_path: Path) -> N
         assert embedded.startswith("<external-content-")
 
 
-def test_a_tool_that_has_changed_is_neither_shown_nor_called(tmp_path: Path) -> None:
+def test_a_changed_tool_is_neither_listed_nor_callable(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures(pin="strict")}}
     with publish(tmp_path, settings, "fixtures") as server, server.client() as client:
         assert "test_simple_text" in named(client)
@@ -543,7 +543,7 @@ def odd() -> str:
     return "odd"
 
 
-def test_names_are_the_tools_own_where_they_can_be(tmp_path: Path) -> None:
+def test_unique_names_are_kept(tmp_path: Path) -> None:
     tools = [same, same_again, run, odd]
     with publish(tmp_path, {}, "one", "two.same", "machine.now", tools=tools) as server, server.client() as client:
         assert named(client) == ["run", "gr__e", "now", "one_run", "one_same", "two_same"]
@@ -553,7 +553,7 @@ def test_names_are_the_tools_own_where_they_can_be(tmp_path: Path) -> None:
         assert client.call("now", nonsense=1).is_error
 
 
-def test_a_name_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_unknown_name_is_rejected_at_start(tmp_path: Path) -> None:
     configure(tmp_path, "servers: {}")
     refused = run_cli(tmp_path, "serve", "--http", "--port", "0", "--expose", "machin")
     assert refused.returncode == 1
@@ -562,7 +562,7 @@ def test_a_name_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_standard_input_publishes_too(tmp_path: Path, mode: str) -> None:
+def test_tools_are_exposed_over_stdio(tmp_path: Path, mode: str) -> None:
     configure(tmp_path, "servers: {}")
     with connect(tmp_path, mode, command=[PROGRAM, "serve", "--expose", "machine.now"]) as client:
         assert [each.name for each in client.tools()] == ["run", "now"]

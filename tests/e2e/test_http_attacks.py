@@ -1,4 +1,4 @@
-"""The HTTP door under attack: slow, silent, greedy, malformed, foreign, cut off. Whoever behaves is still served."""
+"""Attacks on the HTTP server: slow, idle, excessive, malformed and cross-origin requests."""
 
 import contextlib
 import hashlib
@@ -25,7 +25,7 @@ from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, even
 from onetool.config.model import RunLimits
 from onetool.logging import Log
 from onetool.transports.http import http_server, timeouts
-from onetool.transports.http.auth import TOKEN_ID_CHARACTERS
+from onetool.transports.http.auth import TOKEN_ID_CHARS
 from onetool.transports.http.timeouts import ConnectionLimiter
 
 AT_ONCE_EACH: Final = RunLimits().running
@@ -76,7 +76,7 @@ def connections(
 
 
 def is_cut(connection: socket.socket) -> bool:
-    """Whether the other end is gone; what it still said does not matter."""
+    """Tell whether the server closed the connection."""
     try:
         while connection.recv(1 << 16, socket.MSG_DONTWAIT):
             pass
@@ -95,9 +95,7 @@ def is_served(server: ServedApp) -> bool:
 
 
 @pytest.mark.slow
-def test_a_thousand_half_requests_keep_nobody_out_and_are_cut(
-    server: ServedApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_requests_do_not_block_others(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     with connections(server, 1000, HALF_A_HEAD) as halves:
         assert not any(map(is_cut, halves))
         for _ in range(20):
@@ -108,14 +106,14 @@ def test_a_thousand_half_requests_keep_nobody_out_and_are_cut(
 
 
 @pytest.mark.parametrize("sending", [b"", HALF_A_HEAD, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /"])
-def test_a_head_that_does_not_end_is_cut(server: ServedApp, monkeypatch: pytest.MonkeyPatch, sending: bytes) -> None:
+def test_an_endless_head_is_closed(server: ServedApp, monkeypatch: pytest.MonkeyPatch, sending: bytes) -> None:
     monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
     with connections(server, 1, sending) as (slow,):
         assert eventually(lambda: is_cut(slow))
 
 
 @pytest.mark.parametrize("half", [HALF_A_HEAD, HALF_A_BODY, HALF_A_BODY.replace(b"/api/run", b"/nothing")])
-def test_a_byte_now_and_then_buys_no_time(server: ServedApp, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
+def test_a_slow_body_is_closed(server: ServedApp, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
     for name in ("HEAD_SECONDS", "WINDOW_SECONDS", "LINGER_SECONDS"):
         monkeypatch.setattr(timeouts, name, 0.5)
     with connections(server, 1, half) as (slow,):
@@ -130,7 +128,7 @@ def test_a_byte_now_and_then_buys_no_time(server: ServedApp, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_a_body_that_comes_at_a_fair_speed_is_waited_for(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_above_the_minimum_rate_is_accepted(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "WINDOW_SECONDS", 0.5)
     monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
     code = f"#{'x' * 200_000}\n1+1"
@@ -146,7 +144,7 @@ def test_a_body_that_comes_at_a_fair_speed_is_waited_for(server: ServedApp, monk
     assert answer.json()["blocks"] == ["2"]
 
 
-def test_who_does_not_read_the_answer_is_cut(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_do_not_read_are_closed(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "WINDOW_SECONDS", 0.5)
     asking = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.socket() as deaf:
@@ -168,7 +166,7 @@ def test_who_does_not_read_the_answer_is_cut(server: ServedApp, monkeypatch: pyt
     assert is_served(server)
 
 
-def test_an_idle_connection_may_be_used_again_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_can_be_reused_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "IDLE_SECONDS", 2)
     whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serve_app(tmp_path, SETTINGS) as server, connections(server, 1, whole) as (idle,):
@@ -183,7 +181,7 @@ def test_an_idle_connection_may_be_used_again_and_not_for_ever(tmp_path: Path, m
 # --- too many ------------------------------------------------------------------------------------------------------
 
 
-def test_where_it_is_full_who_only_waits_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_are_closed_when_the_server_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 20)
     with serve_app(tmp_path, SETTINGS) as server, connections(server, 60, HALF_A_HEAD) as halves:
         for _ in range(5):
@@ -192,7 +190,7 @@ def test_where_it_is_full_who_only_waits_makes_room(tmp_path: Path, monkeypatch:
         assert eventually(lambda: sum(map(is_cut, halves)) >= 40)
 
 
-def test_one_address_makes_room_among_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_at_its_limit_closes_its_idle_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "ConnectionLimiter", partial(ConnectionLimiter, max_per_address=5))
     with serve_app(tmp_path, SETTINGS) as server, connections(server, 1, HALF_A_HEAD, "127.0.0.2") as (other,):
         with connections(server, 12, HALF_A_HEAD) as halves:
@@ -201,7 +199,7 @@ def test_one_address_makes_room_among_its_own(tmp_path: Path, monkeypatch: pytes
         assert not is_cut(other)
 
 
-def test_where_everybody_is_busy_the_next_is_refused_politely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_server_rejects_new_connections_with_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", AT_ONCE_EACH)
     body = json.dumps(SLEEP).encode()
     head = POST + b"Content-Type: application/json\r\nAccept: text/event-stream\r\n"
@@ -222,7 +220,7 @@ def _refused(port: int) -> tuple[int, str, str]:
 
 
 @pytest.mark.slow
-def test_runs_queue_and_then_are_refused_and_others_have_their_turn(tmp_path: Path) -> None:
+def test_runs_queue_then_are_rejected_and_agents_take_turns(tmp_path: Path) -> None:
     each, waiting, beyond = 2, 4, 5
     settings = {**SETTINGS, "limits": {"running": each, "waiting": waiting}}
     many = each + waiting + beyond
@@ -246,7 +244,7 @@ def test_runs_queue_and_then_are_refused_and_others_have_their_turn(tmp_path: Pa
     assert {tuple(answer.json()["blocks"]) for answer in answers if answer.status_code == 200} == {("1",)}
 
 
-def test_clients_that_go_away_leave_nothing_that_others_wait_for(server: ServedApp) -> None:
+def test_disconnected_clients_leave_the_queue(server: ServedApp) -> None:
     body = json.dumps(SLEEP).encode()
     head = POST + b"Content-Type: application/json\r\n"
     with connections(server, 30, head + b"Content-Length: %d\r\n\r\n" % len(body) + body):
@@ -256,13 +254,13 @@ def test_clients_that_go_away_leave_nothing_that_others_wait_for(server: ServedA
     assert answer.json()["blocks"] == ["2"]
 
 
-def test_over_mcp_too_many_are_told_so_in_words(tmp_path: Path) -> None:
+def test_mcp_clients_get_an_error_when_the_queue_is_full(tmp_path: Path) -> None:
     settings = {**SETTINGS, "limits": {"running": 1, "waiting": 1}}
     with serve_app(tmp_path, settings) as server, ThreadPoolExecutor(8) as pool:
         results = list(pool.map(partial(_run_over_mcp, server), range(8)))
     refused = [result["content"][0]["text"] for result in results if result["isError"]]
     assert refused
-    assert all("1 wait already" in text and "limits:" in text for text in refused)
+    assert all("1 request already waiting" in text and "limits:" in text for text in refused)
     assert {result["content"][0]["text"] for result in results if not result["isError"]} == {"1"}
 
 
@@ -314,7 +312,7 @@ def _run_over_mcp(server: ServedApp, number: int) -> Any:
         ),
     ],
 )
-def test_what_is_malformed_is_refused_with_the_one_body(
+def test_malformed_requests_get_the_standard_error_body(
     server: ServedApp, request_: bytes, statuses: set[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     status, headers, body = raw(server.rest.port, request_)
@@ -351,8 +349,8 @@ TWO_LENGTHS: Final = (
 )
 
 
-def test_a_body_with_two_lengths_ends_the_connection(server: ServedApp) -> None:
-    """`raw` reads to the end: nothing that follows on the connection is answered."""
+def test_a_body_with_two_lengths_closes_the_connection(server: ServedApp) -> None:
+    """Nothing that follows on the connection is answered."""
     for token, framing in itertools.product(TOKENS_SENT, TWO_LENGTHS):
         sent = b"POST /api/run HTTP/1.1\r\n" + HOST + token + framing + b"\r\n0\r\n\r\n" + SMUGGLED
         status, _, body = raw(server.rest.port, sent)
@@ -361,15 +359,15 @@ def test_a_body_with_two_lengths_ends_the_connection(server: ServedApp) -> None:
     assert is_served(server)
 
 
-def test_a_request_that_any_proxy_passed_on_is_not_the_owners(server: ServedApp) -> None:
+def test_forwarded_requests_do_not_act_as_the_owner(server: ServedApp) -> None:
     for name, value in {"CF-Connecting-IP": "192.0.2.1", "X-Anything": "192.0.2.1", "X-Envoy-Peer": "x"}.items():
         answer = server.rest.client.post("/api/run", json={"command": "1"}, headers={name: value})
         assert get_error_code(answer) == (401, "unauthorized")
         assert name.lower() in answer.json()["error"]["message"]
 
 
-def test_a_tool_does_not_become_the_owner_through_our_own_port(tmp_path: Path) -> None:
-    """Two servers of one home: neither is reached, by any name and not by a redirect."""
+def test_a_tool_cannot_act_as_the_owner_through_the_servers_port(tmp_path: Path) -> None:
+    """Tools reach neither of two servers of one home, by any name or redirect."""
     settings = {
         "agents": {"ada": {"permissions": ["network"]}},
         "auth": SETTINGS["auth"] | {"tokens": SETTINGS["auth"]["tokens"][:1]},  # type: ignore[index, operator]
@@ -389,7 +387,7 @@ def test_a_tool_does_not_become_the_owner_through_our_own_port(tmp_path: Path) -
         assert get_error_code(mine.rest.client.get("/api/tools", headers=marked)) == (401, "unauthorized")
 
 
-def test_a_body_without_end_is_cut_where_its_limit_is(server: ServedApp) -> None:
+def test_an_endless_body_is_closed_at_its_limit(server: ServedApp) -> None:
     sent = 0
 
     def endless() -> Iterator[bytes]:
@@ -404,7 +402,7 @@ def test_a_body_without_end_is_cut_where_its_limit_is(server: ServedApp) -> None
     assert is_served(server)
 
 
-def test_requests_one_behind_the_other_are_answered_in_order(server: ServedApp) -> None:
+def test_pipelined_requests_are_answered_in_order(server: ServedApp) -> None:
     asking = [
         b"GET /api/tools/machine.now HTTP/1.1\r\n",
         b"GET /healthz HTTP/1.1\r\n",
@@ -425,7 +423,7 @@ def test_requests_one_behind_the_other_are_answered_in_order(server: ServedApp) 
 
 
 @pytest.mark.slow
-def test_every_route_is_closed_to_wrong_hosts_and_origins(server: ServedApp) -> None:
+def test_every_route_rejects_wrong_hosts_and_origins(server: ServedApp) -> None:
     client = server.rest.client
     document = client.get("/openapi.json").json()
     routes = [(method, path) for path, methods in document["paths"].items() for method in methods]
@@ -445,7 +443,7 @@ def test_every_route_is_closed_to_wrong_hosts_and_origins(server: ServedApp) -> 
                 assert not any(name.startswith("access-control") for name in answer.headers)
 
 
-def test_what_is_adas_is_nothing_to_bob(server: ServedApp) -> None:
+def test_agents_cannot_access_each_others_data(server: ServedApp) -> None:
     client = server.rest.client
     ran = client.post("/api/run", json=LARGE, headers=bearer("ada")).json()
     handle = json.loads(ran["blocks"][-1])["handle"]
@@ -461,11 +459,11 @@ def test_what_is_adas_is_nothing_to_bob(server: ServedApp) -> None:
     assert not client.post("/api/tools/ot.result/call", json=called, headers=bearer("bob")).json()["ok"]
 
 
-def test_a_result_is_nothing_to_another_token_of_its_agent(server: ServedApp) -> None:
+def test_a_result_belongs_to_one_token(server: ServedApp) -> None:
     client = server.rest.client
     ran = client.post("/api/run", json=LARGE, headers=bearer("ada")).json()
     handle = json.loads(ran["blocks"][-1])["handle"]
-    token_id = hashlib.sha256(TOKENS["ada"].encode()).hexdigest()[:TOKEN_ID_CHARACTERS]
+    token_id = hashlib.sha256(TOKENS["ada"].encode()).hexdigest()[:TOKEN_ID_CHARS]
     picture = server.onetool.media.put(b"picture", "image/png", "ada", token_id)
     for path in (f"/api/results/{handle}", f"/api/media/{picture}"):
         assert client.get(path, headers=bearer("ada")).status_code == 200
@@ -482,15 +480,15 @@ def test_a_result_is_nothing_to_another_token_of_its_agent(server: ServedApp) ->
     assert [len(each) for each in media] == [1, 0, 0]
 
 
-def test_the_owner_reads_what_tokens_of_the_default_agent_stored(server: ServedApp) -> None:
+def test_the_owner_can_read_results_of_the_default_agents_tokens(server: ServedApp) -> None:
     results = server.onetool.results
-    of_token = results.put("kept", tool="run", token_id="a" * TOKEN_ID_CHARACTERS)["handle"]
+    of_token = results.put("kept", tool="run", token_id="a" * TOKEN_ID_CHARS)["handle"]
     of_owner = results.put("kept", tool="run")["handle"]
     for handle in (of_token, of_owner):
         assert server.rest.get(f"/api/results/{handle}")["lines"] == ["kept"]
 
 
-def test_statistics_of_a_run_are_those_of_its_token_unless_it_is_the_owners(server: ServedApp) -> None:
+def test_statistics_of_a_run_belong_to_its_token_or_the_owner(server: ServedApp) -> None:
     def figures(command: str, **headers: str) -> Any:
         body = {"command": command, "format": "json"}
         return server.rest.client.post("/api/run", json=body, headers=headers).json()["blocks"][-1]
@@ -504,7 +502,7 @@ def test_statistics_of_a_run_are_those_of_its_token_unless_it_is_the_owners(serv
     assert called.json()["value"]["total_calls"] == 2
 
 
-def test_the_log_has_a_line_for_each_request_and_nothing_secret_in_it(tmp_path: Path) -> None:
+def test_the_log_has_every_request_and_no_secrets(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", gathers=False)
     with serve_app(tmp_path / "data", SETTINGS, log=log) as server:
         client, headers = server.rest.client, {"x-request-id": "mine-1", **bearer("ada")}
@@ -525,7 +523,7 @@ def test_the_log_has_a_line_for_each_request_and_nothing_secret_in_it(tmp_path: 
     assert TOKENS["ada"] not in text
 
 
-def test_a_run_in_the_log_names_the_request_that_asked_for_it(tmp_path: Path) -> None:
+def test_a_logged_run_has_its_request_id(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", gathers=False)
     protocol = "io.modelcontextprotocol"
     about = {f"{protocol}/protocolVersion": "2026-07-28", f"{protocol}/clientCapabilities": {}}
@@ -545,7 +543,7 @@ def test_a_run_in_the_log_names_the_request_that_asked_for_it(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_run_that_does_not_end_is_cancelled_in_time_and_told(tmp_path: Path) -> None:
+def test_an_endless_run_is_cancelled_on_shutdown(tmp_path: Path) -> None:
     with serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
         answers: list[httpx2.Response] = []
         asking = threading.Thread(target=lambda: answers.append(client.post("/api/run", json=SLEEP)))
@@ -560,7 +558,7 @@ def test_a_run_that_does_not_end_is_cancelled_in_time_and_told(tmp_path: Path) -
         assert "Traceback" not in err
 
 
-def test_a_stream_of_news_does_not_hold_the_end_up(tmp_path: Path) -> None:
+def test_event_streams_do_not_delay_shutdown(tmp_path: Path) -> None:
     with serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
         with client.stream("GET", "/api/activity") as stream:
             assert next(stream.iter_lines()).startswith("event: start")
@@ -570,7 +568,7 @@ def test_a_stream_of_news_does_not_hold_the_end_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_under_load_and_started_again_it_has_lost_no_result(tmp_path: Path) -> None:
+def test_no_result_is_lost_when_killed_under_load(tmp_path: Path) -> None:
     configure(tmp_path, "output: {max_inline_size: 200}")
     with serve_process(tmp_path) as (server, said):
         handles = _load_until_killed(server, said["url"])
@@ -584,7 +582,7 @@ def test_killed_under_load_and_started_again_it_has_lost_no_result(tmp_path: Pat
 
 
 def _load_until_killed(server: subprocess.Popen[str], url: str) -> list[str]:
-    """The handles that clients were given before the end."""
+    """Return the handles that clients received before the server ended."""
     handles: list[str] = []
 
     def ask() -> None:
@@ -623,17 +621,17 @@ def _started(home: Path, missing: str) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.parametrize("missing", ["landlock", "seccomp", "landlock,seccomp"])
-def test_without_isolation_an_open_address_is_not_served(tmp_path: Path, missing: str) -> None:
+def test_other_addresses_are_not_served_without_isolation(tmp_path: Path, missing: str) -> None:
     configure(tmp_path, TOKEN)
     with _started(tmp_path, missing) as server:
         out, err = server.communicate(timeout=TIMEOUT_SECONDS * 2)
     assert (server.returncode, out) == (1, "")
-    assert missing.replace(",", " and ") in err
+    assert missing.replace(",", ", ") in err
     assert "execution: {isolation: off}" in err
     assert "Traceback" not in err
 
 
-def test_who_says_so_serves_it_all_the_same(tmp_path: Path) -> None:
+def test_isolation_off_allows_other_addresses(tmp_path: Path) -> None:
     configure(tmp_path, f"{TOKEN}\nexecution: {{isolation: off}}")
     with _started(tmp_path, "landlock") as server:
         try:

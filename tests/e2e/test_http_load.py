@@ -1,4 +1,4 @@
-"""The HTTP door under load: a thousand connections that keep asking, no error, and memory that stays where it is.
+"""The HTTP server under load: 1,000 busy connections, no errors, constant memory.
 
 Eight seconds, or ten minutes in the nightly profile. The client speaks HTTP by hand over asyncio, so that it costs
 little beside the server, and it counts only answers that are right.
@@ -30,7 +30,7 @@ SLACK_MEGABYTES: Final = 8.0
 
 @dataclass
 class Tally:
-    """What became of the requests."""
+    """Counts of requests by outcome."""
 
     right: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ def test_a_thousand_connections_see_no_error_and_memory_stays_flat(tmp_path: Pat
 
 
 async def _load(port: int, pid: int) -> tuple[Tally, float, float]:
-    """All connections stay open for the whole time; memory is looked at after the warm-up and at the end."""
+    """All connections stay open. Memory is measured after the warm-up and at the end."""
     tally, stop = Tally(), asyncio.Event()
     clients = [asyncio.ensure_future(_client(number, port, stop, tally)) for number in range(CONNECTIONS)]
     await asyncio.sleep(WARM_UP_SECONDS)
@@ -128,7 +128,7 @@ def _is_right(kind: str, number: int, body: bytes) -> bool:
 
 
 def _megabytes(pid: int) -> float:
-    """What the server has and shares with nobody."""
+    """Return the private memory of the server."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     sizes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
     return (sizes["Private_Clean"] + sizes["Private_Dirty"]) / 1024

@@ -1,4 +1,4 @@
-"""`onetool serve --http` as a person starts and stops it: a process, its one line, its signals."""
+"""`onetool serve --http` as a process: output, signals and shutdown."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from onetool.transports.http.asgi_app import PARTS
 LOOPBACK = "http: {allowedHosts: ['127.0.0.1'], allowPrivateAddresses: true}"
 
 
-def test_it_says_where_it_listens_and_ends_when_told_to(tmp_path: Path) -> None:
+def test_it_prints_its_url_and_ends_on_a_signal(tmp_path: Path) -> None:
     for told in (signal.SIGTERM, signal.SIGINT):
         with serve_process(tmp_path) as (server, said):
             assert said["url"] == f"http://127.0.0.1:{said['port']}"
@@ -35,7 +35,7 @@ def test_it_says_where_it_listens_and_ends_when_told_to(tmp_path: Path) -> None:
             assert err == f"onetool: listening on {said['url']} ({parts})\n"
 
 
-def test_what_is_under_way_is_finished_and_nothing_new_is_taken(tmp_path: Path) -> None:
+def test_open_requests_finish_and_new_ones_are_rejected(tmp_path: Path) -> None:
     configure(tmp_path, LOOPBACK)
     with serve_site() as site, serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
         rest = Rest(client)
@@ -71,7 +71,7 @@ def _listens(port: int) -> bool:
     return True
 
 
-def test_a_second_signal_waits_for_nobody(tmp_path: Path) -> None:
+def test_a_second_signal_ends_immediately(tmp_path: Path) -> None:
     configure(tmp_path, LOOPBACK)
     with serve_site() as site, serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
         rest = Rest(client)
@@ -88,7 +88,7 @@ def test_a_second_signal_waits_for_nobody(tmp_path: Path) -> None:
             assert "Traceback" not in err
 
 
-def test_a_killed_client_and_half_a_request_hurt_nobody(tmp_path: Path) -> None:
+def test_a_killed_client_and_an_incomplete_request_do_no_harm(tmp_path: Path) -> None:
     with serve_process(tmp_path) as (server, said):
         halves = []
         for _ in range(50):
@@ -108,7 +108,7 @@ def test_a_killed_client_and_half_a_request_hurt_nobody(tmp_path: Path) -> None:
     assert "http.error" not in (log.read_text(encoding="utf-8") if log.exists() else "")
 
 
-def test_what_is_no_http_is_refused_without_a_word_on_the_terminal(tmp_path: Path) -> None:
+def test_malformed_requests_are_rejected_silently(tmp_path: Path) -> None:
     with serve_process(tmp_path) as (server, said):
         assert raw(said["port"], b"\x16\x03\x01 no HTTP\r\n\r\n")[0] == 400
         status, _, body = raw(said["port"], b"GET /tools HTTP/1.1\r\nConnection: close\r\n\r\n")
@@ -124,7 +124,7 @@ def test_what_is_no_http_is_refused_without_a_word_on_the_terminal(tmp_path: Pat
         assert err.count("\n") == 1
 
 
-def test_a_port_in_use_is_said_with_what_to_type(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_a_hint(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         failed = run_cli(tmp_path, "serve", "--http", "--port", str(port))
@@ -143,7 +143,7 @@ def test_a_port_in_use_is_said_with_what_to_type(tmp_path: Path) -> None:
         (("--http", "--port", "-1"), "invalid port"),
     ],
 )
-def test_what_cannot_be_served_is_said_in_words(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_addresses_are_reported(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     failed = run_cli(tmp_path, "serve", *arguments)
     assert failed.returncode == 1
     assert failed.stderr.startswith("onetool: ")
@@ -152,13 +152,13 @@ def test_what_cannot_be_served_is_said_in_words(tmp_path: Path, arguments: tuple
 
 
 @pytest.mark.parametrize("option", [("--port", "1"), ("--json",)])
-def test_what_is_for_http_alone_says_so(tmp_path: Path, option: tuple[str, ...]) -> None:
+def test_options_for_http_only_are_reported(tmp_path: Path, option: tuple[str, ...]) -> None:
     failed = run_cli(tmp_path, "serve", *option)
     assert failed.returncode == 2
-    assert "onetool serve --http" in failed.stderr
+    assert "require --http" in failed.stderr
 
 
-def test_with_a_token_another_address_is_served_to_who_shows_it(tmp_path: Path) -> None:
+def test_other_addresses_are_served_with_a_token(tmp_path: Path) -> None:
     configure(tmp_path, "auth: {tokens: [{name: me, token_env: MY_TOKEN}]}")
     command = [PROGRAM, "serve", "--http", "--host", "0.0.0.0", "--port", "0", "--json"]
     env = {**environment(tmp_path), "MY_TOKEN": "ot_open-sesame"}
@@ -175,7 +175,7 @@ def test_with_a_token_another_address_is_served_to_who_shows_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("host", ["::1", "localhost"])
-def test_other_names_of_this_machine_are_served(tmp_path: Path, host: str) -> None:
+def test_other_loopback_names_are_served(tmp_path: Path, host: str) -> None:
     if host == "::1" and not _has_ipv6():
         pytest.skip("this machine has no IPv6")
     with serve_process(tmp_path, "--host", host) as (_, said), make_client(said["url"]) as client:
@@ -190,7 +190,7 @@ def _has_ipv6() -> bool:
     return True
 
 
-def test_a_wrong_configuration_is_said_and_nothing_is_stored(tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_reported_and_nothing_is_stored(tmp_path: Path) -> None:
     configure(tmp_path, "stats: {enabeld: true}")
     with serve_process(tmp_path) as (server, said):
         with make_client(said["url"]) as client:
@@ -204,7 +204,7 @@ def test_a_wrong_configuration_is_said_and_nothing_is_stored(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_two_servers_and_a_command_line_see_each_others_changes_at_once(tmp_path: Path) -> None:
+def test_two_servers_and_the_cli_see_each_others_changes(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         rest, other = (Rest(stack.enter_context(_of_a_process(tmp_path))) for _ in range(2))
         bundle = rest.bundle("my-machine")
@@ -219,7 +219,7 @@ def test_two_servers_and_a_command_line_see_each_others_changes_at_once(tmp_path
         assert get_error_code(other.invoke(path)) == (409, "bundle_disabled")
         refused = run_cli(tmp_path, "call", "my-machine.free-disk")
         assert refused.returncode == 1
-        assert "off" in refused.stderr
+        assert "disabled" in refused.stderr
 
 
 @contextlib.contextmanager

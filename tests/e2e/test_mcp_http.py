@@ -1,4 +1,4 @@
-"""MCP over HTTP as clients meet it: both eras at one address, many clients, and nobody sees what is another's."""
+"""MCP over HTTP: both protocol versions on one port, many clients, isolated sessions."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from tests.support import THREE_LINES, TIMEOUT_SECONDS, eventually
 
 from onetool._tool import tool
 from onetool.stats.summary import summarize
-from onetool.transports.http.auth import TOKEN_ID_CHARACTERS
+from onetool.transports.http.auth import TOKEN_ID_CHARS
 
 TOKENS = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}
 SETTINGS = {
@@ -56,7 +56,7 @@ def server(tmp_path: Path) -> Iterator[Published]:
 
 
 def modern(method: str, named: str = "", /, **params: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """A request of 2026: its body and its headers."""
+    """Return the body and headers of a request of the 2026 protocol."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": VERSION,
         "io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"},
@@ -71,7 +71,7 @@ def bearer(name: str) -> dict[str, str]:
 
 
 def session(server: Published, **headers: str) -> str:
-    """The number of a new session."""
+    """Open a session and return its id."""
     opened = server.post(HANDSHAKE, headers)
     assert opened.status_code == 200, opened.text
     number = opened.headers["mcp-session-id"]
@@ -84,7 +84,7 @@ def session(server: Published, **headers: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_the_sdk_client_is_served_in_its_own_era(server: Published, mode: str) -> None:
+def test_the_sdk_client_works_with_its_protocol_version(server: Published, mode: str) -> None:
     with server.client(mode) as client:
         assert client.client.protocol_version == {"auto": VERSION, "legacy": "2025-11-25"}[mode]
         assert client.client.server_info.name == "onetool"
@@ -98,14 +98,14 @@ def test_the_sdk_client_is_served_in_its_own_era(server: Published, mode: str) -
         assert "Hello" in client.get_prompt("greet", {"who": "Ada"}).messages[0].content.text
 
 
-def test_both_eras_share_one_address_with_rest_and_health(server: Published) -> None:
+def test_both_protocols_share_a_port_with_rest_and_health(server: Published) -> None:
     with server.client("auto") as new, server.client("legacy") as old:
         assert new.said("run", command="1 + 1") == old.said("run", command="1 + 1") == "2"
     assert httpx2.get(f"{server.url}/healthz").text == "ok\n"
     assert httpx2.get(f"{server.url}/tools").status_code == 200
 
 
-def test_every_session_is_counted_once_and_for_its_agent(server: Published) -> None:
+def test_every_session_is_counted_once_for_its_agent(server: Published) -> None:
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     for agent in ("ada", "ada", "bob"):
         number = {**bearer(agent), "mcp-session-id": session(server, **bearer(agent))}
@@ -123,7 +123,7 @@ def test_every_session_is_counted_once_and_for_its_agent(server: Published) -> N
     assert counted("default") == 0
 
 
-def test_what_can_be_kept_says_for_how_long_and_for_whom(server: Published) -> None:
+def test_cacheable_results_have_cache_hints(server: Published) -> None:
     for method in ("server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list"):
         result = server.post(*modern(method)).json()["result"]
         assert result["cacheScope"] == "private"
@@ -136,7 +136,7 @@ def test_what_can_be_kept_says_for_how_long_and_for_whom(server: Published) -> N
     assert found["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "onetool"
 
 
-def test_headers_must_say_what_the_body_says(server: Published) -> None:
+def test_headers_must_match_the_body(server: Published) -> None:
     body, headers = modern("tools/call", "run", name="run", arguments={"command": "1"})
     assert server.post(body, headers).status_code == 200
     for wrong in ({"mcp-method": "tools/list"}, {"mcp-name": "other"}):
@@ -160,7 +160,7 @@ def test_lists_come_in_pages(tmp_path: Path) -> None:
         assert pages == 3
         assert found == ["run", *(f"t{number:04}" for number in range(1200))]
         assert client.said("t0777") == "nothing"
-        with pytest.raises(MCPError, match="no cursor"):
+        with pytest.raises(MCPError, match="invalid cursor"):
             client.list_tools(cursor="nonsense")
 
 
@@ -175,7 +175,7 @@ def _nothing() -> Any:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_long_run_tells_that_it_is_alive_and_ends_when_it_is_given_up(server: Published, mode: str) -> None:
+def test_a_long_run_reports_progress_and_can_be_cancelled(server: Published, mode: str) -> None:
     told = threading.Event()
 
     async def progress(*_: object) -> None:
@@ -193,7 +193,7 @@ def test_a_long_run_tells_that_it_is_alive_and_ends_when_it_is_given_up(server: 
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_what_a_run_prints_is_told_as_it_comes(server: Published, mode: str) -> None:
+def test_output_of_a_run_is_sent_as_progress(server: Published, mode: str) -> None:
     told: list[tuple[float, str]] = []
 
     async def report(_progress: float, _total: float | None, message: str | None) -> None:
@@ -218,7 +218,7 @@ def test_a_client_that_hangs_up_ends_its_run(server: Published) -> None:
 # --- whose is what ---------------------------------------------------------------------------------------------------
 
 
-def test_a_session_is_there_for_the_agent_that_opened_it_alone(server: Published) -> None:
+def test_a_session_belongs_to_the_agent_that_opened_it(server: Published) -> None:
     ask = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
     number = session(server, **bearer("ada"))
     assert server.post(ask, {**bearer("ada"), "mcp-session-id": number}).status_code == 200
@@ -239,7 +239,7 @@ def test_a_session_is_there_for_the_agent_that_opened_it_alone(server: Published
 
 @pytest.mark.spec("toolbus.agent.by-token")
 @pytest.mark.parametrize("mode", ERAS)
-def test_the_token_says_which_agent_it_is_whatever_the_client_calls_itself(server: Published, mode: str) -> None:
+def test_the_token_determines_the_agent(server: Published, mode: str) -> None:
     named = types.Implementation(name="ada", version="1")
     with server.client(mode, TOKENS["bob"], client_info=named) as client:
         assert "may not call machine.disk" in client.call("run", command="machine.disk()").content[0].text
@@ -258,7 +258,7 @@ def test_the_token_says_which_agent_it_is_whatever_the_client_calls_itself(serve
 
 @pytest.mark.parametrize("other", ["bob", "ada-2"])
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_result_is_kept_for_its_agent_and_token_alone(server: Published, mode: str, other: str) -> None:
+def test_a_result_belongs_to_its_agent_and_token(server: Published, mode: str, other: str) -> None:
     with server.client(mode, TOKENS["ada"]) as ada, server.client(mode, TOKENS[other]) as bob:
         stored = ada.said("run", command="'secret words ' * 200")
         found = re.search(r"ot\.result\(handle=['\"](\w+)", stored) or re.search(r"handle\W+(\w{8,})", stored)
@@ -272,8 +272,8 @@ def test_a_result_is_kept_for_its_agent_and_token_alone(server: Published, mode:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_media_is_kept_for_its_agent_and_token_alone(server: Published, mode: str) -> None:
-    token_id = hashlib.sha256(TOKENS["ada"].encode()).hexdigest()[:TOKEN_ID_CHARACTERS]
+def test_media_belong_to_their_agent_and_token(server: Published, mode: str) -> None:
+    token_id = hashlib.sha256(TOKENS["ada"].encode()).hexdigest()[:TOKEN_ID_CHARS]
     handle = server.onetool.media.put(b"sound", "audio/wav", "ada", token_id)
     shown = {}
     for name, token in TOKENS.items():
@@ -283,7 +283,7 @@ def test_media_is_kept_for_its_agent_and_token_alone(server: Published, mode: st
     assert shown == {"ada": ["text", "audio"], "ada-2": ["text"], "bob": ["text"]}
 
 
-def test_a_wrong_token_gets_nowhere(server: Published) -> None:
+def test_a_wrong_token_is_rejected(server: Published) -> None:
     refused = server.post(*_with(modern("tools/list"), {"authorization": "Bearer ot_wrong"}))
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"] == "Bearer"
@@ -293,7 +293,7 @@ def _with(request: tuple[Any, dict[str, str]], more: dict[str, str]) -> tuple[An
     return request[0], {**request[1], **more}
 
 
-def test_pages_of_other_sites_and_other_hosts_get_nowhere(server: Published) -> None:
+def test_cross_origin_requests_and_unknown_hosts_are_rejected(server: Published) -> None:
     for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}, {"sec-fetch-site": "cross-site"}):
         assert server.post(*_with(modern("tools/list"), headers)).status_code == 403
         assert server.post(HANDSHAKE, headers).status_code == 403
@@ -305,7 +305,7 @@ def test_pages_of_other_sites_and_other_hosts_get_nowhere(server: Published) -> 
 # --- hostile -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_too_large_or_no_message_is_refused(server: Published) -> None:
+def test_oversized_and_invalid_messages_are_rejected(server: Published) -> None:
     body, headers = modern("tools/call", "run", name="run", arguments={"command": "x" * (5 << 20)})
     assert server.post(body, headers).status_code == 413
     assert server.post({**HANDSHAKE, "params": {"x": "y" * (5 << 20)}}).status_code == 413
@@ -328,7 +328,7 @@ def test_what_is_too_large_or_no_message_is_refused(server: Published) -> None:
     assert server.post(*modern("tools/list")).status_code == 200
 
 
-def test_strange_arguments_are_answered_in_words(server: Published) -> None:
+def test_invalid_arguments_are_reported(server: Published) -> None:
     for arguments in ({}, {"command": 1}, {"command": None}, {"code": "1"}, {"command": "1", "more": 2}):
         body, headers = modern("tools/call", "run", name="run", arguments=arguments)
         answer = server.post(body, headers).json()
@@ -337,7 +337,7 @@ def test_strange_arguments_are_answered_in_words(server: Published) -> None:
     assert "no tool 'nothing'" in server.post(body, headers).json()["result"]["content"][0]["text"]
 
 
-def test_many_clients_of_both_eras_get_their_own_answers(server: Published) -> None:
+def test_concurrent_clients_of_both_protocols_get_their_own_responses(server: Published) -> None:
     def used(number: int) -> list[str]:
         with server.client(ERAS[number % 2], list(TOKENS.values())[number % 3] if number % 3 < 2 else None) as client:
             return [client.said("run", command=f"{number} * 1000 + {each}") for each in range(5)]
@@ -347,7 +347,7 @@ def test_many_clients_of_both_eras_get_their_own_answers(server: Published) -> N
     assert answers == [[str(number * 1000 + each) for each in range(5)] for number in range(16)]
 
 
-def test_a_listener_hears_of_a_new_tool(server: Published) -> None:
+def test_a_listener_is_notified_of_a_new_tool(server: Published) -> None:
     async def listened(client: Any) -> list[Any]:
         wanted = {"resources_list_changed": True, "resource_subscriptions": ["ot://tools", "ot://tool/nothing"]}
         async with client.listen(**wanted) as changes:
@@ -362,7 +362,7 @@ def test_a_listener_hears_of_a_new_tool(server: Published) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_told_to_ends_although_somebody_listens(tmp_path: Path) -> None:
+def test_a_server_shuts_down_while_clients_listen(tmp_path: Path) -> None:
     with serve_process(tmp_path) as (running, said):
         body, headers = modern("subscriptions/listen", notifications={"toolsListChanged": True})
         accepted = {"accept": "application/json, text/event-stream", **headers}

@@ -1,4 +1,4 @@
-"""What an MCP client reads beside calling `run`: tools as resources, snippets as prompts, in both eras."""
+"""MCP resources for tools and MCP prompts for snippets, in both protocol versions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +51,7 @@ def refused(client: Connection, method: str, *positional: Any, **named: Any) -> 
 
 
 def all_of(client: Connection, kind: str) -> list[Any]:
-    """The whole of a list, page after page."""
+    """Return all pages of a list."""
     found, cursor = [], None
     while True:
         page = asked(client, f"list_{kind}", cursor=cursor, cache_mode="bypass")
@@ -78,7 +78,7 @@ def prompted(client: Connection, name: str, arguments: dict[str, str] | None = N
 
 @contextmanager
 def beside(app: App, mode: str) -> Iterator[Connection]:
-    """A client of an app in this process."""
+    """Yield a client of an app in this process."""
     client = Client(OneToolServer(app.onetool), mode=mode)
     with app.portal.wrap_async_context_manager(client):
         yield Connection(app.portal, client, Path())
@@ -95,7 +95,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 # --- resources -------------------------------------------------------------------------------------------------------
 
 
-def test_the_server_says_that_it_has_resources_and_prompts(client: Connection) -> None:
+def test_the_server_declares_resources_and_prompts(client: Connection) -> None:
     offered = client.client.server_capabilities
     assert offered is not None
     assert offered.resources is not None
@@ -110,18 +110,18 @@ def test_the_list_of_all_tools_comes_first_and_then_each_tool(client: Connection
     assert {resource.mime_type for resource in others} == {"text/markdown"}
 
 
-def test_there_is_one_template_and_it_leads_to_a_tool(client: Connection) -> None:
+def test_the_template_resolves_to_a_tool(client: Connection) -> None:
     (template,) = asked(client, "list_resource_templates").resource_templates
     assert template.uri_template == "ot://tool/{name}"
     address = template.uri_template.replace("{name}", "machine.disk")
     assert text_of(client, address).startswith("# machine.disk\n")
 
 
-def test_the_resource_of_all_tools_says_what_ot_tools_says(client: Connection) -> None:
+def test_the_tools_resource_equals_ot_tools(client: Connection) -> None:
     assert text_of(client, "ot://tools") == get_texts(client.run("ot.tools()"))[0]
 
 
-def test_the_resource_of_a_tool_says_what_ot_help_says(client: Connection) -> None:
+def test_the_resource_of_a_tool_equals_ot_help(client: Connection) -> None:
     for name in ("machine.disk", "ot.result"):
         said = get_texts(client.run(f"ot.help(query={name!r}, info='full')"))[0]
         assert text_of(client, f"ot://tool/{name}") == said
@@ -149,7 +149,7 @@ def test_an_unknown_resource_is_an_error_that_names_the_list(client: Connection,
     assert len(message) < 1000
 
 
-def test_a_misspelt_tool_gets_the_nearest_address(client: Connection) -> None:
+def test_a_misspelled_tool_gets_the_nearest_uri(client: Connection) -> None:
     assert "Did you mean ot://tool/machine.disk?" in refused(client, "read_resource", "ot://tool/machine.dsk")
 
 
@@ -159,7 +159,7 @@ def test_a_cursor_of_another_list_is_an_error(client: Connection, kind: str, cur
     assert "invalid cursor" in refused(client, f"list_{kind}", cursor=cursor)
 
 
-def test_a_cursor_behind_the_end_finds_nothing_more(client: Connection) -> None:
+def test_a_cursor_past_the_end_returns_an_empty_page(client: Connection) -> None:
     page = asked(client, "list_resources", cursor="999999")
     assert (page.resources, page.next_cursor) == ([], None)
 
@@ -176,7 +176,7 @@ def named_tools(names: list[str]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_names_with_odd_characters_can_be_read_by_the_address_that_is_listed(mode: str) -> None:
+def test_tools_with_special_characters_can_be_read_by_their_uri(mode: str) -> None:
     with open_app(tools=named_tools(ODD_NAMES)) as app, beside(app, mode) as client:
         listed: dict[str, Resource] = {resource.name: resource for resource in all_of(client, "resources")}
         for name in ODD_NAMES:
@@ -186,7 +186,7 @@ def test_names_with_odd_characters_can_be_read_by_the_address_that_is_listed(mod
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_more_tools_than_fit_on_a_page_come_in_several(mode: str) -> None:
+def test_tools_are_paginated(mode: str) -> None:
     names = [f"many.tool{number:04}" for number in range(1200)]
     with open_app(tools=named_tools(names)) as app, beside(app, mode) as client:
         first = asked(client, "list_resources")
@@ -199,7 +199,7 @@ def test_more_tools_than_fit_on_a_page_come_in_several(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_tool_that_comes_or_goes_is_listed_or_not(mode: str) -> None:
+def test_added_and_removed_tools_are_reflected(mode: str) -> None:
     with open_app() as app, beside(app, mode) as client:
         (late,) = named_tools(["late.tool"])
         app.portal.call(app.onetool.bus.register_tool, late)
@@ -223,7 +223,7 @@ def test_there_is_one_prompt_for_each_snippet(client: Connection) -> None:
     ]
 
 
-def test_a_prompt_is_the_code_that_the_snippet_becomes(client: Connection) -> None:
+def test_a_prompt_contains_the_expanded_snippet(client: Connection) -> None:
     text = prompted(client, "greet", {"who": "you", "loud": "true"})
     code = text.partition("```python\n")[2].partition("\n```")[0]
     assert get_texts(client.run(code)) == ["Hello you!"]
@@ -243,7 +243,7 @@ def test_the_fence_around_a_prompt_is_longer_than_those_in_it(client: Connection
     assert get_texts(client.run(code)) == ["\n```\ninside\n```\n"]
 
 
-def test_a_prompt_is_found_with_its_dollar_too(client: Connection) -> None:
+def test_a_prompt_is_found_with_a_dollar_sign(client: Connection) -> None:
     assert prompted(client, "$greet", {"who": "you"}) == prompted(client, "greet", {"who": "you"})
 
 
@@ -252,20 +252,20 @@ def test_a_prompt_is_found_with_its_dollar_too(client: Connection) -> None:
     [
         ("greeet", {"who": "me"}, "unknown snippet $greeet. Did you mean $greet?"),
         ("", None, "unknown snippet $"),
-        ("greet", None, "$greet needs who. Call it as: $greet who=… [loud=False]"),
-        ("greet", {"loud": "true"}, "$greet needs who"),
+        ("greet", None, "$greet requires who. Call it as: $greet who=… [loud=False]"),
+        ("greet", {"loud": "true"}, "$greet requires who"),
         ("greet", {"who": "me", "volume": "11"}, "$greet has no parameter 'volume'. Call it as: $greet who=…"),
         ("torn", None, "cannot render the body of $torn: line 1"),
     ],
 )
-def test_a_wrong_prompt_says_what_is_right(
+def test_an_unknown_prompt_suggests_the_nearest(
     client: Connection, name: str, arguments: dict[str, str] | None, words: str
 ) -> None:
     assert words in refused(client, "get_prompt", name, arguments)
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_more_prompts_than_fit_on_a_page_come_in_several(mode: str) -> None:
+def test_prompts_are_paginated(mode: str) -> None:
     snippets = {f"s{number:04}": {"body": str(number)} for number in range(1100)}
     with open_app({"snippets": snippets}) as app, beside(app, mode) as client:
         assert asked(client, "list_prompts").next_cursor is not None
@@ -276,7 +276,7 @@ def test_more_prompts_than_fit_on_a_page_come_in_several(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_both_follow_a_reload_and_stay_as_they_are_after_a_bad_one(tmp_path: Path, mode: str) -> None:
+def test_resources_and_prompts_follow_a_successful_reload(tmp_path: Path, mode: str) -> None:
     configure(tmp_path, "snippets: {one: {body: '1'}}")
     with connect(tmp_path, mode) as client:
         assert [prompt.name for prompt in all_of(client, "prompts")] == ["one"]
@@ -296,7 +296,7 @@ def test_without_snippets_there_are_no_prompts(tmp_path: Path) -> None:
         assert "unknown snippet $greet. Snippets: none." in refused(client, "get_prompt", "greet")
 
 
-def test_a_wrong_configuration_leaves_resources_and_no_prompts(tmp_path: Path) -> None:
+def test_with_an_invalid_configuration_there_are_no_prompts(tmp_path: Path) -> None:
     configure(tmp_path, "snipets: {}")
     with connect(tmp_path) as client:
         assert all_of(client, "prompts") == []

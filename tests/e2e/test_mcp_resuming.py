@@ -1,4 +1,4 @@
-"""Connections that break in the middle of an answer: the client comes back for the rest of it, and nobody else does."""
+"""Resuming MCP streams after a broken connection."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ from onetool.transports.http.mcp_endpoint import ReplayBuffer
 
 
 class Relay:
-    """A way to the server that can be cut while it is used."""
+    """A proxy to the server whose connections can be closed."""
 
     def __init__(self, port: int) -> None:
         self._port, self._ends, self._threads = port, list[socket.socket](), list[threading.Thread]()
@@ -81,7 +81,7 @@ def relay(server: Published) -> Iterator[Relay]:
         yield found
 
 
-def test_a_client_whose_connection_broke_has_its_answer(server: Published, relay: Relay) -> None:
+def test_a_client_resumes_after_a_broken_connection(server: Published, relay: Relay) -> None:
     def cut_during_the_run() -> None:
         assert eventually(lambda: httpx2.get(f"{server.url}/api/runs", trust_env=False).json()["runs"])
         relay.cut()
@@ -100,7 +100,7 @@ def test_a_client_whose_connection_broke_has_its_answer(server: Published, relay
 
 
 def events(text: str) -> list[tuple[str, str]]:
-    """The number and the data of each."""
+    """Return the id and data of each event."""
     return re.findall(r"^id: (\S+)\r?\n(?:event: \S+\r?\n)?data: ?(.*?)\r?$", text, re.MULTILINE)
 
 
@@ -111,7 +111,7 @@ def answered(server: Published, headers: dict[str, str], word: str = "secret") -
 
 
 def came_back(server: Published, headers: dict[str, str], number: str) -> str:
-    """What comes at once; a stream that can be resumed stays open after that."""
+    """Return the events that arrive immediately; a resumable stream stays open."""
     asked = {**headers, "accept": "text/event-stream", "last-event-id": number}
     seen = ""
     with (
@@ -129,7 +129,7 @@ def in_session(server: Published, agent: str) -> dict[str, str]:
     return {**bearer(agent), "mcp-session-id": number, "mcp-protocol-version": "2025-11-25"}
 
 
-def test_what_was_sent_is_sent_again_to_the_session_it_was_for(server: Published) -> None:
+def test_messages_are_replayed_to_their_session(server: Published) -> None:
     ada = in_session(server, "ada")
     (first, nothing), (_, answer) = answered(server, ada)
     assert nothing == ""
@@ -138,7 +138,7 @@ def test_what_was_sent_is_sent_again_to_the_session_it_was_for(server: Published
 
 
 @pytest.mark.parametrize("agent", ["ada", "bob"])
-def test_no_other_session_gets_it(server: Published, agent: str) -> None:
+def test_messages_are_not_replayed_to_other_sessions(server: Published, agent: str) -> None:
     (first, _), (last, _) = answered(server, in_session(server, "ada"))
     other = in_session(server, agent)
     ((own, _), _) = answered(server, other, "own")
@@ -149,7 +149,7 @@ def test_no_other_session_gets_it(server: Published, agent: str) -> None:
     assert "SECRET" not in found
 
 
-def test_the_session_of_another_agent_is_not_there(server: Published) -> None:
+def test_sessions_of_other_agents_are_not_found(server: Published) -> None:
     ada = in_session(server, "ada")
     ((first, _), _) = answered(server, ada)
     asked = {**ada, **bearer("bob"), "accept": "text/event-stream", "last-event-id": first}
@@ -168,7 +168,7 @@ def add(store: EventStore, stream: str, message: JSONRPCNotification | None) -> 
 
 
 def later(store: EventStore, event_id: str) -> tuple[str | None, list[str]]:
-    """The stream of which this was a part, and what came in it later."""
+    """Return the stream of an event and its later events."""
     found: list[str] = []
 
     async def keep(event: EventMessage) -> None:
@@ -177,7 +177,7 @@ def later(store: EventStore, event_id: str) -> tuple[str | None, list[str]]:
     return anyio.run(store.replay_events_after, event_id, keep), found
 
 
-def test_the_oldest_are_forgotten_first_whosever_they_are() -> None:
+def test_the_oldest_messages_are_dropped_first() -> None:
     replays = ReplayBuffer(max_events=3)
     one, other = replays.open_session(), replays.open_session()
     first, second, foreign = add(one, "7", sent("a")), add(one, "7", sent("b")), add(other, "7", sent("c"))
@@ -188,7 +188,7 @@ def test_the_oldest_are_forgotten_first_whosever_they_are() -> None:
     assert later(one, second) == ("7", [])
 
 
-def test_what_is_large_leaves_no_room_for_others() -> None:
+def test_large_messages_displace_others() -> None:
     store = ReplayBuffer(max_bytes=1000).open_session()
     begun = add(store, "7", None)
     assert later(store, begun) == ("7", [])
@@ -199,7 +199,7 @@ def test_what_is_large_leaves_no_room_for_others() -> None:
     assert later(store, again) == ("7", ["small"])
 
 
-def test_streams_of_one_session_are_kept_apart() -> None:
+def test_streams_of_a_session_are_separate() -> None:
     store = ReplayBuffer().open_session()
     first = add(store, "7", None)
     add(store, "8", sent("other"))

@@ -1,4 +1,4 @@
-"""The MCP server as clients meet it: over pipes, in both eras of the protocol, with good and bad manners."""
+"""The MCP server over pipes: both protocol versions, valid and invalid messages."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
 
 
 def process_of_endless_run(home: Path) -> int:
-    """The process of the cell in which `ENDLESS` runs."""
+    """Return the process of the cell that runs `ENDLESS`."""
     notes: list[str] = []
 
     def noted() -> bool:
@@ -116,7 +116,7 @@ def test_a_failed_run_is_an_error_result(client: Connection) -> None:
         ("run", {"command": 5}, "must be a string of Python code, not int"),
         ("run", {"command": None}, "must be a string of Python code, not NoneType"),
         ("run", {"command": ["1"]}, "must be a string of Python code, not list"),
-        ("run", {"command": ""}, "The command is empty"),
+        ("run", {"command": ""}, "the command is empty"),
         ("run", {"command": "1", "timeout": 5}, "unknown argument 'timeout'"),
         ("run", {"code": "1"}, "unknown argument 'code'"),
         ("ot.tools", {}, "no tool 'ot.tools'"),
@@ -151,8 +151,8 @@ def test_a_long_run_reports_its_progress(client: Connection) -> None:
     assert reports[1][1] == "running for 2 s, 1 tool call, last ot.version"
 
 
-def test_what_a_run_prints_is_told_as_it_comes(client: Connection) -> None:
-    """Each line says when it was printed, and is there before the next one is."""
+def test_output_of_a_run_is_sent_as_progress(client: Connection) -> None:
+    """Each line arrives before the next one is printed."""
     told: list[tuple[float, str]] = []
 
     async def report(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the SDK's
@@ -171,7 +171,7 @@ def test_what_a_run_prints_is_told_as_it_comes(client: Connection) -> None:
 
 
 async def _messages_of_a_flood(client: Connection) -> int:
-    """Printing without end is told in few messages, none of which is long."""
+    """Endless output is sent in few messages of limited length."""
     lengths: list[int] = []
 
     async def report(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the SDK's
@@ -184,7 +184,7 @@ async def _messages_of_a_flood(client: Connection) -> int:
     return len(lengths)
 
 
-def test_nobody_is_told_of_progress_unasked(wire: RawClient) -> None:
+def test_progress_is_sent_only_on_request(wire: RawClient) -> None:
     assert wire.run("import time\ntime.sleep(1.3)\n'done'")["result"]["content"][0]["text"] == "done"
 
 
@@ -202,7 +202,7 @@ def test_a_cancelled_run_is_ended(client: Connection) -> None:
 
 
 def answers_to(wire: RawClient, line: bytes) -> list[dict[str, Any]]:
-    """What the server says to a line, before it answers the next one."""
+    """Return the response to a line."""
     wire.send(line)
     ping = wire.ask("ping")
     answers = []
@@ -220,7 +220,7 @@ def answers_to(wire: RawClient, line: bytes) -> list[dict[str, Any]]:
         ("tools/call", {"arguments": {"command": "1"}}, -32602),
     ],
 )
-def test_a_request_that_makes_no_sense_is_an_error(wire: RawClient, method: str, params: Any, code: int) -> None:
+def test_an_invalid_request_is_an_error(wire: RawClient, method: str, params: Any, code: int) -> None:
     assert wire.request(method, params)["error"]["code"] == code
     assert wire.run("1 + 1")["result"]["content"][0]["text"] == "2"
 
@@ -237,7 +237,7 @@ def test_a_request_that_makes_no_sense_is_an_error(wire: RawClient, method: str,
         b"\xff\xfe\x00",
     ],
 )
-def test_a_line_that_is_no_message_is_an_error(wire: RawClient, line: bytes) -> None:
+def test_a_line_that_is_not_a_message_is_an_error(wire: RawClient, line: bytes) -> None:
     (answer,) = answers_to(wire, line)
     assert answer["error"]["code"] in {-32700, -32600}
     assert answer["error"]["message"]
@@ -245,13 +245,13 @@ def test_a_line_that_is_no_message_is_an_error(wire: RawClient, line: bytes) -> 
 
 
 @pytest.mark.parametrize("line", [b"", b"   "])
-def test_an_empty_line_is_passed_over(wire: RawClient, line: bytes) -> None:
+def test_an_empty_line_is_ignored(wire: RawClient, line: bytes) -> None:
     assert answers_to(wire, line) == []
 
 
 @pytest.mark.parametrize("text", [b"'\xff'", b"'\xc3('", b"'\\ud800'"], ids=["not UTF-8", "cut UTF-8", "half a pair"])
-def test_text_that_is_no_unicode_is_an_error(wire: RawClient, text: bytes) -> None:
-    """Nothing is run that the client did not write, and no client waits for ever."""
+def test_invalid_utf_8_is_an_error(wire: RawClient, text: bytes) -> None:
+    """Only messages of the client run, and every request is answered."""
     head = b'{"jsonrpc": "2.0", "id": "bad", "method": "tools/call", "params": '
     line = head + b'{"name": "run", "arguments": {"command": "' + text + b'"}}}'
     wire.send(line)
@@ -283,7 +283,7 @@ def kill(wire: RawClient) -> None:
 
 
 @pytest.mark.parametrize("vanish", [hang_up, terminate, kill])
-def test_nothing_is_left_of_a_run_nobody_waits_for(tmp_path: Path, vanish: Callable[[RawClient], None]) -> None:
+def test_an_abandoned_run_leaves_nothing_behind(tmp_path: Path, vanish: Callable[[RawClient], None]) -> None:
     with RawClient(tmp_path) as wire:
         wire.ask("tools/call", {"name": "run", "arguments": {"command": ENDLESS}})
         cell = process_of_endless_run(tmp_path)
@@ -335,12 +335,12 @@ def test_stray_output_never_reaches_the_protocol(tmp_path: Path) -> None:
 # --- a configuration that is wrong -------------------------------------------------------------------------
 
 
-def test_a_wrong_configuration_does_not_keep_it_from_starting(tmp_path: Path) -> None:
+def test_the_server_starts_with_an_invalid_configuration(tmp_path: Path) -> None:
     configure(tmp_path, "execution:\n  timout: 5\n")
     with connect(tmp_path) as client:
         refused = client.run("1 + 1")
         assert refused.is_error
-        assert re.search(r"onetool\.yaml:2: .*timout.*\nHint: write timeout", get_texts(refused)[0])
+        assert re.search(r"onetool\.yaml:2: .*timout.*\nHint: did you mean timeout", get_texts(refused)[0])
         health = client.run("ot.health()")
         assert not health.is_error
         assert "timout" in get_texts(health)[0]
@@ -354,7 +354,7 @@ def test_a_wrong_configuration_does_not_keep_it_from_starting(tmp_path: Path) ->
         assert get_texts(client.run("1 + 1")) == ["2"]
 
 
-def test_a_reload_that_fails_keeps_what_was(tmp_path: Path) -> None:
+def test_a_failed_reload_changes_nothing(tmp_path: Path) -> None:
     configure(tmp_path, "aliases: {say: ot.version}")
     with connect(tmp_path) as client:
         configure(tmp_path, "aliases: [say")
@@ -367,7 +367,7 @@ def test_a_reload_that_fails_keeps_what_was(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home of a server that has done its work and was left in peace."""
+    """Return the home of a server that ended normally."""
     home = tmp_path_factory.mktemp("past")
     with connect(home) as client:
         assert get_texts(client.run("open('kept', 'w').write('x')\n'done'")) == ["done"]
@@ -376,7 +376,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def test_a_client_that_leaves_in_peace_leaves_nothing(past: Path) -> None:
+def test_a_client_that_disconnects_leaves_nothing_behind(past: Path) -> None:
     assert list(scratch_directory(past).iterdir()) == []
 
 
@@ -384,7 +384,7 @@ def test_standard_error_stays_silent(past: Path) -> None:
     assert (past / "stderr").read_text("utf-8") == ""
 
 
-def test_the_log_tells_what_ran(past: Path) -> None:
+def test_the_log_has_every_run(past: Path) -> None:
     lines = (past / ".onetool" / "logs" / "onetool.log").read_text("utf-8").splitlines()
     spans = {entry["name"]: entry for entry in map(json.loads, lines)}
     assert spans["run"]["status"] == "error"
@@ -396,7 +396,7 @@ def test_the_log_tells_what_ran(past: Path) -> None:
 
 
 @pytest.mark.parametrize("ident", [7, "seven"])
-def test_a_message_that_is_too_large_is_rejected_and_the_server_goes_on(wire: RawClient, ident: object) -> None:
+def test_an_oversized_message_is_rejected_and_the_server_continues(wire: RawClient, ident: object) -> None:
     wire.send({"jsonrpc": "2.0", "id": ident, "method": "tools/list", "params": {"x": "y" * (17 << 20)}})
     answer = wire.receive()
     assert (answer["id"], answer["error"]["code"]) == (ident, -32600)
@@ -404,7 +404,7 @@ def test_a_message_that_is_too_large_is_rejected_and_the_server_goes_on(wire: Ra
     assert wire.request("tools/list")["result"]["tools"][0]["name"] == "run"
 
 
-def test_after_the_end_of_input_nothing_is_written_and_what_runs_is_ended(tmp_path: Path) -> None:
+def test_after_end_of_input_runs_end_and_nothing_is_written(tmp_path: Path) -> None:
     with RawClient(tmp_path) as wire:
         wire.request("tools/list")
         wire.ask("tools/call", {"name": "run", "arguments": {"command": ENDLESS}})
@@ -418,7 +418,7 @@ def test_after_the_end_of_input_nothing_is_written_and_what_runs_is_ended(tmp_pa
     assert eventually(lambda: not is_alive(process))
 
 
-def test_what_was_asked_before_the_end_of_input_is_answered(tmp_path: Path) -> None:
+def test_requests_before_end_of_input_are_answered(tmp_path: Path) -> None:
     """`printf '…' | onetool` is how people try a server out. A run is ended, because nobody would see its effects."""
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
     asked: list[dict[str, Any]] = [

@@ -45,7 +45,7 @@ def bearer(token: str = TOKEN) -> dict[str, str]:
 
 @contextlib.contextmanager
 def served(home: Path, settings: str = SETTINGS) -> Iterator[tuple[int, httpx2.Client]]:
-    """A server process with these settings: its process ID, and a client of it."""
+    """Start a server process with these settings and yield its process ID and a client."""
     configure(home, settings)
     with serve_process(home) as (server, said), make_client(said["url"]) as client:
         yield server.pid, client
@@ -70,7 +70,7 @@ def has_reloaded(home: Path, times: int) -> bool:
 
 
 class Listener(threading.Thread):
-    """Reads a stream to its end."""
+    """Read a stream to its end."""
 
     def __init__(self, client: httpx2.Client, method: str, path: str, **options: Any) -> None:
         super().__init__(daemon=True)
@@ -94,7 +94,7 @@ class Listener(threading.Thread):
 
 
 def session(client: httpx2.Client) -> dict[str, str]:
-    """The headers of a new MCP session of the token."""
+    """Return the headers of a new MCP session of the token."""
     opened = client.post("/mcp", json=HELLO, headers={**bearer(), **ACCEPT})
     assert opened.status_code == 200, opened.text
     headers = {**bearer(), **ACCEPT, "mcp-session-id": opened.headers["mcp-session-id"]}
@@ -133,7 +133,7 @@ def test_a_deleted_token_is_rejected_and_its_streams_end(tmp_path: Path) -> None
         assert mine.is_alive()
 
 
-def test_a_created_token_is_accepted_and_those_that_lost_their_ground_are_not(tmp_path: Path) -> None:
+def test_new_tokens_are_accepted_and_tokens_of_removed_agents_are_not(tmp_path: Path) -> None:
     agent = tmp_path / ".onetool" / "agents" / "ada.yml"
     agent.parent.mkdir(parents=True)
     agent.write_text("permissions: [read]\n", encoding="utf-8")
@@ -150,7 +150,7 @@ def test_a_created_token_is_accepted_and_those_that_lost_their_ground_are_not(tm
         assert eventually(lambda: "no_such_key" in str(log_of(tmp_path, "settings.reload")))
 
 
-def test_while_the_tokens_cannot_be_read_none_is_accepted(tmp_path: Path) -> None:
+def test_no_token_is_accepted_while_settings_are_unreadable(tmp_path: Path) -> None:
     file, kept = tmp_path / ".onetool" / "onetool.yaml", tmp_path / "kept"
     with served(tmp_path) as (_, client):
         for damage in (lambda: file.write_text("auth: {tokens: [", encoding="utf-8"), file.mkdir, lambda: None):
@@ -186,7 +186,7 @@ def test_a_narrowed_agent_and_a_disabled_pack_reach_a_running_server(tmp_path: P
         assert eventually(lambda: "machine" in value("machine.now()"), PROMISED_SECONDS + SLACK_SECONDS)
 
 
-def test_settings_of_a_project_that_lost_its_trust_are_not_taken_up(tmp_path: Path) -> None:
+def test_settings_of_an_untrusted_project_are_not_reloaded(tmp_path: Path) -> None:
     project = tmp_path / "work"
     configure(project, SETTINGS)
     trust(project / ".onetool", tmp_path / ".onetool")
@@ -204,7 +204,7 @@ def test_settings_of_a_project_that_lost_its_trust_are_not_taken_up(tmp_path: Pa
 # --- SIGHUP and `onetool reload` -------------------------------------------------------------------------------------
 
 
-def test_a_hangup_reloads_and_reload_prints_what_each_server_answered(tmp_path: Path) -> None:
+def test_sighup_reloads_and_reload_prints_each_servers_answer(tmp_path: Path) -> None:
     with served(tmp_path) as (pid, client), RawClient(tmp_path) as wire:
         for count, number in enumerate((pid, wire.process.pid)):
             os.kill(number, signal.SIGHUP)
@@ -235,13 +235,13 @@ def test_a_hangup_reloads_and_reload_prints_what_each_server_answered(tmp_path: 
         os.kill(wire.process.pid, signal.SIGCONT)
         assert partly.returncode == 1
         assert f"{pid} ({url}): OK" in partly.stdout
-        assert f"{wire.process.pid} (stdio in {tmp_path}): failed: no answer in time" in partly.stdout
+        assert f"{wire.process.pid} (stdio in {tmp_path}): failed: no response in time" in partly.stdout
         os.kill(pid, signal.SIGKILL)
         assert eventually(lambda: str(pid) not in run_cli(tmp_path, "reload").stdout)
         assert len(list((tmp_path / ".onetool" / "run").glob("*.server.json"))) == 1
 
 
-def test_a_home_that_cannot_be_written_is_no_reason_not_to_serve(tmp_path: Path) -> None:
+def test_a_read_only_home_does_not_prevent_serving(tmp_path: Path) -> None:
     (tmp_path / ".onetool").mkdir()
     (tmp_path / ".onetool" / "run").touch()  # where a directory should be
     with served(tmp_path) as (_, client):

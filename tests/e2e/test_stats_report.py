@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.page_support import SWITCHES
+from tests.ui_support import SWITCHES
 
 from onetool.stats.record import CallRecord, Recorder, RunRecord, SessionRecord
 from onetool.stats.report import render_html

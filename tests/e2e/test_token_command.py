@@ -1,4 +1,4 @@
-"""`onetool token` as a person types it, on the configuration of a home folder and of a project."""
+"""`onetool token` with the settings of a home directory and of a project."""
 
 import json
 import stat
@@ -36,7 +36,7 @@ def config(home: Path) -> Path:
     return home / ".onetool" / "onetool.yaml"
 
 
-def test_a_token_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> None:
+def test_a_token_is_printed_once_and_only_its_hash_is_stored(tmp_path: Path) -> None:
     configure(tmp_path, COMMENTED)
     config(tmp_path).chmod(0o600)
     done = run_cli(tmp_path, "token", "create", "laptop", "--agent", "robot")

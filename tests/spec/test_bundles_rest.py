@@ -377,7 +377,7 @@ def test_the_first_reason_counts(rest: Rest) -> None:
     broken: dict[str, Any] = {"content": b"{", "headers": {"content-type": "application/json"}}
     unknown = f"/tools/bundles/{UNKNOWN}"
     assert get_error_code(rest.send("PUT", "/tools/bundles/x", **broken)) == (400, "invalid")
-    assert "no id" in rest.send("PUT", "/tools/bundles/x", **broken).text
+    assert "invalid bundle ID" in rest.send("PUT", "/tools/bundles/x", **broken).text
     for path in (unknown, f"{unknown}/tools/a/version/1"):
         assert get_error_code(rest.send("PATCH", path, **broken)) == (404, "not_found")
     assert get_error_code(rest.send("PUT", f"{unknown}/tools/a/version/1", content=b"x")) == (404, "not_found")

@@ -1,4 +1,4 @@
-"""Server-sent events as ASGI sees them: what is sent, when it ends, and that nothing goes on when nobody listens."""
+"""Server-sent events at the ASGI level: messages, end of the stream and cancellation."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ Work = Callable[[Feed], Awaitable[None]]
 
 
 class Client:
-    """Takes what is sent; `leave` is its going away."""
+    """A client that records messages; `leave` disconnects it."""
 
     def __init__(self, stream: EventStream, **state: Any) -> None:
         self._stream, self._state = stream, state
@@ -55,7 +55,7 @@ def listened(work: Work) -> Client:
     return asyncio.run(listen())
 
 
-def test_printed_text_is_joined_and_of_progress_the_last_word_counts() -> None:
+def test_output_is_joined_and_the_latest_progress_is_sent() -> None:
     async def work(feed: Feed) -> None:
         for piece in ("a", "b", "\n"):
             feed.put("output", piece)
@@ -73,7 +73,7 @@ def test_printed_text_is_joined_and_of_progress_the_last_word_counts() -> None:
     ]
 
 
-def test_printed_text_is_sent_in_few_messages_and_the_result_at_once() -> None:
+def test_output_is_batched_and_the_result_is_sent_at_once() -> None:
     async def work(feed: Feed) -> None:
         for _ in range(50):
             feed.put("output", "#")
@@ -85,7 +85,7 @@ def test_printed_text_is_sent_in_few_messages_and_the_result_at_once() -> None:
     assert client.body.count("event: output") < 10
 
 
-def test_a_client_that_does_not_read_makes_printed_text_be_left_out() -> None:
+def test_output_is_omitted_for_slow_clients() -> None:
     async def work(feed: Feed) -> None:
         for _ in range(100):
             feed.put("output", "#" * (MAX_WAITING_CHARS // 10))
@@ -97,7 +97,7 @@ def test_a_client_that_does_not_read_makes_printed_text_be_left_out() -> None:
     assert 'event: result\ndata: {"text":"whole"}' in body
 
 
-def test_what_other_threads_put_is_sent() -> None:
+def test_events_from_other_threads_are_sent() -> None:
     async def work(feed: Feed) -> None:
         await asyncio.gather(*(asyncio.to_thread(feed.put, "call", {"n": n}) for n in range(100)))
 
@@ -105,7 +105,7 @@ def test_what_other_threads_put_is_sent() -> None:
     assert sorted(told) == list(range(100))
 
 
-def test_a_refusal_is_an_answer_before_anything_was_sent_and_an_event_after_that() -> None:
+def test_an_error_is_a_response_before_the_stream_and_an_event_in_it() -> None:
     async def at_once(_feed: Feed) -> None:
         raise ApiError("not_found", "there is nothing")
 
@@ -123,7 +123,7 @@ def test_a_refusal_is_an_answer_before_anything_was_sent_and_an_event_after_that
     assert "event: refused\ndata: " in client.body
 
 
-def test_an_error_that_nobody_expected_leaves_the_stream_without_its_end() -> None:
+def test_an_unexpected_error_leaves_the_stream_unfinished() -> None:
     async def work(feed: Feed) -> None:
         feed.put("call", {})
         await feed.wait_until_sent()
@@ -138,7 +138,7 @@ def test_an_error_that_nobody_expected_leaves_the_stream_without_its_end() -> No
     assert not asyncio.run(listen()).is_complete
 
 
-def test_who_waits_long_hears_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_streams_send_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0.001)
 
     async def listen() -> str:
@@ -159,7 +159,7 @@ async def _forever(_feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("way", ["leave", "stop", "cancel"])
-def test_the_work_ends_with_its_client_its_server_or_its_task(way: str) -> None:
+def test_the_work_ends_with_the_client_the_server_or_the_task(way: str) -> None:
     async def listen() -> bool:
         stopping, began, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -189,7 +189,7 @@ def test_the_work_ends_with_its_client_its_server_or_its_task(way: str) -> None:
     assert asyncio.run(listen())
 
 
-def test_a_client_that_does_not_read_is_not_run_ahead_of() -> None:
+def test_the_stream_waits_for_slow_clients() -> None:
     async def listen() -> int:
         put = 0
 
@@ -216,7 +216,7 @@ class Asleep(Client):
         await asyncio.Event().wait()
 
 
-def test_a_client_that_leaves_at_the_moment_of_news_is_gone() -> None:
+def test_a_client_that_disconnects_during_an_event_is_gone() -> None:
     async def listen() -> None:
         for turns in range(20):
             begun: asyncio.Future[Feed] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""What `/metrics` says is what happened, in a text that Prometheus can read, and never without a bound."""
+"""`/metrics`: counts, the Prometheus format and the limit of series."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\[\\"n])*)"')
 
 
 def read(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """The samples of the text, which is refused where it is not the format: a family's lines stand together."""
+    """Return the samples of the text. Raise if the text does not follow the format."""
     assert text.endswith("\n")
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     family = ""
@@ -49,7 +49,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
     return read(metrics.text())[name, frozenset(labels.items())]
 
 
-def test_calls_and_runs_are_counted_by_how_they_ended(app: App) -> None:
+def test_calls_and_runs_are_counted_by_outcome(app: App) -> None:
     app.call("sample.give")
     metrics = Metrics(app.onetool)
     app.call("sample.give")
@@ -73,7 +73,7 @@ def test_calls_and_runs_are_counted_by_how_they_ended(app: App) -> None:
     assert value(metrics, calls, tool="sample.give", outcome="ok", **by) == 2
 
 
-def test_buckets_only_grow(app: App) -> None:
+def test_histogram_buckets_are_cumulative(app: App) -> None:
     metrics = Metrics(app.onetool)
     context = app.onetool.context()
     for seconds in (0.0, 0.005, 0.0051, 3, 1e9):
@@ -84,7 +84,7 @@ def test_buckets_only_grow(app: App) -> None:
     assert (counts[0], counts[1], counts[-1]) == (2, 3, 5)
 
 
-def test_labels_cannot_break_out_and_agents_are_kept_apart(app: App) -> None:
+def test_labels_are_escaped_and_agents_are_separate(app: App) -> None:
     metrics = Metrics(app.onetool)
     app.call("sample.give", agent='odd"\\\n')
     app.call("sample.give")
@@ -94,7 +94,7 @@ def test_labels_cannot_break_out_and_agents_are_kept_apart(app: App) -> None:
 
 
 @pytest.mark.slow
-def test_whatever_code_asks_for_the_number_of_series_is_bounded(app: App) -> None:
+def test_the_number_of_series_is_bounded(app: App) -> None:
     metrics = Metrics(app.onetool)
     for number in range(MAX_TOOLS + 50):
         app.onetool.bus.register_tool(tool(f"many.tool{number}")(lambda: None))
@@ -108,14 +108,14 @@ def test_whatever_code_asks_for_the_number_of_series_is_bounded(app: App) -> Non
     assert outcomes <= {None, "ok", "not_found", OTHER}
 
 
-def test_an_alias_and_another_spelling_are_the_tool_itself() -> None:
+def test_aliases_and_python_names_count_for_the_tool() -> None:
     with open_app({"aliases": {"g": "sample.give"}}, [give]) as app:
         metrics = Metrics(app.onetool)
         app.call("g")
         assert value(metrics, "onetool_tool_calls_total", agent="default", tool="sample.give", outcome="ok") == 1
 
 
-def test_the_end_of_a_run_that_began_before_is_not_counted(app: App) -> None:
+def test_runs_that_started_earlier_are_not_counted(app: App) -> None:
     metrics = Metrics(app.onetool)
     app.onetool.bus.events.emit(RunFinished(77, app.onetool.context(), 1.0, None))
     assert value(metrics, "onetool_runs_in_flight", agent="default") == 0

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from onetool.config.model import RunLimits
 from onetool.errors import ToolError
+from onetool.util.text import pluralize
 
 MAX_CALLS, MAX_CALLS_PER_AGENT = 512, 128  # most calls wait for I/O
 QUEUES: Final = "queues"  # key in the state of an HTTP request
@@ -20,8 +21,8 @@ QUEUES: Final = "queues"  # key in the state of an HTTP request
 class Bounds(NamedTuple):
     """Limits: running in total, running per agent, and waiting per agent."""
 
-    in_all: int
-    each: int
+    total: int
+    per_agent: int
     waiting: int
 
 
@@ -38,7 +39,7 @@ class FairQueue:
     async def turn(self, agent: str) -> AsyncIterator[None]:
         """Hold a turn for the agent while the block runs. Raise QueueFull if too many of its requests wait."""
         if self._may_run(agent) and agent not in self._waiting:
-            self._begin(agent)
+            self._start(agent)
         else:
             await self._wait(agent)
         try:
@@ -55,24 +56,24 @@ class FairQueue:
             raise QueueFull(bounds)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(agent, deque()).append(turn)
-        self._hand_out()  # the limits may have been raised since the last turn ended
+        self._grant_turns()  # the limits may have been raised since the last turn ended
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # the turn was granted while the request was being cancelled
                 self._end(agent)
-            elif (line := self._waiting.get(agent)) is not None:
+            elif (queue := self._waiting.get(agent)) is not None:
                 with contextlib.suppress(ValueError):
-                    line.remove(turn)
-                if not line:
+                    queue.remove(turn)
+                if not queue:
                     del self._waiting[agent]
             raise
 
     def _may_run(self, agent: str) -> bool:
         bounds = self._bounds()
-        return self._total < bounds.in_all and self._running[agent] < bounds.each
+        return self._total < bounds.total and self._running[agent] < bounds.per_agent
 
-    def _begin(self, agent: str) -> None:
+    def _start(self, agent: str) -> None:
         self._running[agent] += 1
         self._total += 1
 
@@ -81,17 +82,17 @@ class FairQueue:
         self._total -= 1
         if not self._running[agent]:
             del self._running[agent]
-        self._hand_out()
+        self._grant_turns()
 
-    def _hand_out(self) -> None:
+    def _grant_turns(self) -> None:
         """Grant free turns. An agent that got a turn moves to the end."""
         while (agent := next(filter(self._may_run, self._waiting), None)) is not None:
-            line = self._waiting.pop(agent)
-            turn = line.popleft()
-            if line:
-                self._waiting[agent] = line
+            queue = self._waiting.pop(agent)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[agent] = queue
             if not turn.cancelled():
-                self._begin(agent)
+                self._start(agent)
                 turn.set_result(None)
 
 
@@ -100,12 +101,12 @@ class QueueFull(ToolError):
 
     def __init__(self, bounds: Bounds) -> None:
         super().__init__(
-            f"too many requests for this agent: {bounds.waiting} are already waiting\n"
+            f"too many requests for this agent: {pluralize(bounds.waiting, 'request')} already waiting\n"
             "Hint: retry later, or raise limits: {running, waiting} in onetool.yaml",
             code="rate_limited",
             retry_after=1,
             waiting=bounds.waiting,
-            at_once=bounds.each,
+            at_once=bounds.per_agent,
         )
 
 

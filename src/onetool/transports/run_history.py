@@ -17,11 +17,11 @@ from onetool.stats.record import CallRecord, RunRecord
 
 MAX_WAITING_EVENTS = 1000
 JSON = dict[str, Any]
-WithCalls = tuple[RunRecord, list[CallRecord]]
+RunWithCalls = tuple[RunRecord, list[CallRecord]]
 
 
 @dataclass(slots=True)
-class _Live:
+class _ActiveRun:
     """An active run. It ends with the call or run numbered `root_id`; calls beyond MAX_CALLS are not kept."""
 
     run: RunRecord
@@ -32,14 +32,14 @@ class _Live:
 @dataclass(slots=True)
 class _Watcher:
     agent: str | None  # None: all agents
-    waiting: asyncio.Queue[JSON] = field(default_factory=lambda: asyncio.Queue(MAX_WAITING_EVENTS))
+    queue: asyncio.Queue[JSON] = field(default_factory=lambda: asyncio.Queue(MAX_WAITING_EVENTS))
     missed: int = 0
 
 
 class LiveRuns:
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, _ActiveRun] = {}
         self._watchers: list[_Watcher] = []
         self.close = events.subscribe(self._on_event)
 
@@ -47,7 +47,7 @@ class LiveRuns:
         """Return the active runs of one agent or of all, newest first."""
         return [live.run for live in reversed(self._live.values()) if agent in {None, live.run.agent}]
 
-    def find(self, run_id: str, agent: str | None = None) -> WithCalls | None:
+    def find(self, run_id: str, agent: str | None = None) -> RunWithCalls | None:
         live = self._live.get(run_id)
         return (live.run, [*live.calls.values()]) if live is not None and agent in {None, live.run.agent} else None
 
@@ -57,7 +57,7 @@ class LiveRuns:
         watcher = _Watcher(agent)
         self._watchers.append(watcher)
         try:
-            yield _events(watcher)
+            yield _iter_batches(watcher)
         finally:
             self._watchers.remove(watcher)
 
@@ -69,13 +69,13 @@ class LiveRuns:
                 return
             kind, command = ("run", event.command) if isinstance(event, RunStarted) else ("call", "")
             context, session = event.context, self._events.session
-            facts = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, context.client)
-            live = self._live[run_id] = _Live(RunRecord(*facts, command), event.call_id)
+            fields = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, context.client)
+            live = self._live[run_id] = _ActiveRun(RunRecord(*fields, command), event.call_id)
         if isinstance(event, CallStarted):
             live.run = live.run._replace(calls=live.run.calls + 1)
             if len(live.calls) < MAX_CALLS:
-                of_run = live.run.agent, live.run.session, run_id
-                live.calls[event.call_id] = CallRecord(event.name, *of_run, None, None, 0, now)
+                run_fields = live.run.agent, live.run.session, run_id
+                live.calls[event.call_id] = CallRecord(event.name, *run_fields, None, None, 0, now)
         elif isinstance(event, CallFinished):
             live.run = live.run._replace(failed=live.run.failed + (event.error is not None))
             if (call := live.calls.get(event.call_id)) is not None:
@@ -94,29 +94,29 @@ class LiveRuns:
             "name": event.name,
             "agent": run.agent,
             "callID": event.call_id,
-            "atMs": ms(now - run.at),
-            "durationMs": ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
+            "atMs": to_ms(now - run.at),
+            "durationMs": to_ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
             "error": event.error,
             **({"command": run.command} if isinstance(event, RunStarted) else {}),
         }
         for watcher in self._watchers:
             if watcher.agent in {None, run.agent}:
                 try:
-                    watcher.waiting.put_nowait(message)
+                    watcher.queue.put_nowait(message)
                 except asyncio.QueueFull:
                     watcher.missed += 1
 
 
-async def _events(watcher: _Watcher) -> AsyncIterator[list[JSON]]:
+async def _iter_batches(watcher: _Watcher) -> AsyncIterator[list[JSON]]:
     while True:
-        events = [await watcher.waiting.get()]
-        while not watcher.waiting.empty():
-            events.append(watcher.waiting.get_nowait())
+        events = [await watcher.queue.get()]
+        while not watcher.queue.empty():
+            events.append(watcher.queue.get_nowait())
         if watcher.missed:
             missed, watcher.missed = watcher.missed, 0
             events.append({"event": "missed", "count": missed})
         yield events
 
 
-def ms(seconds: float | None) -> float | None:
+def to_ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 1)

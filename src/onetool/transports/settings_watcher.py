@@ -26,7 +26,7 @@ from onetool.paths import Folders
 from onetool.util.running_servers import Registration, ServerEntry, read_generation
 
 POLL_SECONDS: Final = 0.5
-HANGUP: Final = getattr(signal, "SIGHUP", None)
+SIGHUP: Final = getattr(signal, "SIGHUP", None)
 T = TypeVar("T")
 Stamp = tuple[tuple[int, int, int] | None, ...]
 
@@ -49,9 +49,9 @@ async def watching(
     registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
     watcher = SettingsWatcher(app, registration, hooks or Hooks(), seconds)
     tasks = [asyncio.ensure_future(work) for work in (watcher.poll(), watcher.reload_on_request())]
-    if HANGUP is not None:  # signal handlers work only in the main thread
+    if SIGHUP is not None:  # signal handlers work only in the main thread
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            asyncio.get_running_loop().add_signal_handler(HANGUP, watcher.request_reload)
+            asyncio.get_running_loop().add_signal_handler(SIGHUP, watcher.request_reload)
     try:
         yield
     finally:
@@ -92,7 +92,7 @@ class SettingsWatcher:
             await asyncio.sleep(self.seconds)
 
     async def _poll_once(self) -> None:
-        stamp, generation = await self._in_thread(self._look)
+        stamp, generation = await self._run_in_thread(self._read_state)
         if generation > self._generation:
             self._generation = generation
             self.request_reload()
@@ -101,13 +101,15 @@ class SettingsWatcher:
         elif stamp != self._applied and stamp == self._seen:  # otherwise the file is still being written
             self._applied = stamp
             if self.app.config_files:  # notify the transport even if the files are invalid and the reload will fail
-                self.hooks.on_change(await self._in_thread(lambda: examine(self.app.folders, os.environ, trust=True)))
+                self.hooks.on_change(
+                    await self._run_in_thread(lambda: examine(self.app.folders, os.environ, trust=True))
+                )
             self._requests.put_nowait(None)
         self._seen = stamp
         self.hooks.on_tick()
 
-    def _look(self) -> tuple[Stamp, int]:
-        return tuple(map(_stamp, _settings_files(self.app.folders))), read_generation(self._user)
+    def _read_state(self) -> tuple[Stamp, int]:
+        return tuple(map(_get_stamp, _settings_files(self.app.folders))), read_generation(self._user)
 
     # --- reloading ------------------------------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ class SettingsWatcher:
             answer, is_ok = await self._reload(unasked=generation is None)
             if generation is not None:
                 entry = replace(self.registration.entry, generation=generation, is_ok=is_ok, answer=answer)
-                await self._in_thread(partial(self.registration.update, entry))
+                await self._run_in_thread(partial(self.registration.update, entry))
             if is_ok:
                 with contextlib.suppress(Exception):  # failing servers are reported elsewhere
                     await self.app.discover()
@@ -134,7 +136,7 @@ class SettingsWatcher:
         self._log("settings.reload", "INFO", answer)
         return "\n".join([answer, *(f"Note: {problem}" for problem in self.app.problems)]), True
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         """Run the function in a separate thread: the threads for tools may all be busy."""
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
@@ -144,14 +146,14 @@ class SettingsWatcher:
 
 def _settings_files(folders: Folders) -> Iterator[Path]:
     yield folders.user / STORE
-    for folder in folders.layers:
-        yield from (folders.config_path(folder), folder / paths.PROMPTS, folder / paths.SECRETS)
-        yield from paths.agent_files(folder)
+    for directory in folders.layers:
+        yield from (folders.config_path(directory), directory / paths.PROMPTS, directory / paths.SECRETS)
+        yield from paths.agent_files(directory)
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _get_stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        facts = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return facts.st_mtime_ns, facts.st_size, facts.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

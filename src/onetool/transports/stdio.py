@@ -27,31 +27,31 @@ PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 class _Writer:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer, self._is_over = writer, False
-        self._owed: set[str | int] = set()  # requests to answer even after end of input
+        self._writer, self._has_ended = writer, False
+        self._expected: set[str | int] = set()  # requests to answer even after end of input
 
-    def owe(self, message: dict[str, Any]) -> None:
+    def expect_response(self, message: dict[str, Any]) -> None:
         """Record a request that must be answered. Tool calls are excluded: they may be slow and have side effects."""
         method, ident, params = message.get("method"), message.get("id"), message.get("params")
         if isinstance(ident, str | int) and method not in {None, "tools/call"}:
-            self._owed.add(ident)
+            self._expected.add(ident)
         elif method == "notifications/cancelled" and isinstance(params, dict):
-            self._owed = {each for each in self._owed if each != params.get("requestId")}
+            self._expected = {request_id for request_id in self._expected if request_id != params.get("requestId")}
 
     async def write(self, text: str) -> None:
-        is_owed = False
-        if self._owed and (ident := orjson.loads(text).get("id")) in self._owed:
-            self._owed.discard(ident)
-            is_owed = True
-        if is_owed or not self._is_over:
+        is_expected = False
+        if self._expected and (ident := orjson.loads(text).get("id")) in self._expected:
+            self._expected.discard(ident)
+            is_expected = True
+        if is_expected or not self._has_ended:
             self._writer.write(text.encode("utf-8", "backslashreplace"))
 
     async def end(self) -> None:
-        """Write the responses that are still owed, then discard all others."""
-        self._is_over = True
+        """Write the responses that are still expected, then discard all others."""
+        self._has_ended = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):
-                while self._owed:  # noqa: ASYNC110 - an event would slow down every response
+                while self._expected:  # noqa: ASYNC110 - an event would slow down every response
                     await asyncio.sleep(0.01)
         await self.flush()
 
@@ -66,18 +66,18 @@ class _Lines:
     def __init__(self, reader: asyncio.StreamReader, writer: _Writer, on_end: Callable[[], None]) -> None:
         self._reader, self._writer, self._on_end = reader, writer, on_end
         self._collector = Collector(MAX_LINE_BYTES)
-        self._complete: deque[tuple[bytes, str | None]] = deque()
+        self._lines: deque[tuple[bytes, str | None]] = deque()
 
     def __aiter__(self) -> "_Lines":
         return self
 
     async def __anext__(self) -> str:
         while line := await self._next():
-            message, refusal = _read(*line)
-            if refusal is None:
-                self._writer.owe(message)
+            message, error = _read(*line)
+            if error is None:
+                self._writer.expect_response(message)
                 return line[0].decode()
-            await self._writer.write(json.dumps(refusal) + "\n")
+            await self._writer.write(json.dumps(error) + "\n")
             await self._writer.flush()
         await self._writer.end()
         self._on_end()
@@ -85,7 +85,7 @@ class _Lines:
 
     async def _next(self) -> tuple[bytes, str | None] | None:
         """Return the next non-empty line and its size problem, if any, or None at end of input."""
-        while not self._complete:
+        while not self._lines:
             chunk = await self._reader.read(READ_SIZE)
             if not chunk:
                 return None
@@ -94,9 +94,9 @@ class _Lines:
                 self._collector.add(end)
                 line, problem = self._collector.take()
                 if line.strip():
-                    self._complete.append((line, problem))
+                    self._lines.append((line, problem))
             self._collector.add(start)
-        return self._complete.popleft()
+        return self._lines.popleft()
 
 
 def _read(line: bytes, problem: str | None) -> tuple[Any, dict[str, Any] | None]:
@@ -109,8 +109,8 @@ def _read(line: bytes, problem: str | None) -> tuple[Any, dict[str, Any] | None]
         return None, _error(_parse_leniently(line), PARSE_ERROR, f"message is not valid UTF-8 JSON: {error}")
     if isinstance(message, dict) and message.get("jsonrpc") == "2.0" and message.keys() & {"method", "result", "error"}:
         return message, None
-    wrong = 'not a JSON-RPC 2.0 message: expected {"jsonrpc": "2.0", "method": …}'
-    return None, _error(message, INVALID_REQUEST, wrong)
+    problem = 'not a JSON-RPC 2.0 message: expected {"jsonrpc": "2.0", "method": …}'
+    return None, _error(message, INVALID_REQUEST, problem)
 
 
 def _parse_leniently(line: bytes) -> Any:

@@ -29,13 +29,13 @@ from onetool.transports.http.auth import AuthMiddleware, Bind
 from onetool.transports.http.errors import ErrorBoundary
 from onetool.transports.http.metrics import Metrics
 from onetool.transports.http.responses import json_response
-from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, document
+from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, build_document
 from onetool.transports.http.tokens import LiveTokens
 from onetool.transports.run_history import LiveRuns
 
 PARTS: Final = ("admin UI at /", "MCP at /mcp", "bundle API at /tools", "REST API at /api")
 SEGMENT: Final[JSON] = {**TEXT, "minLength": 1, "pattern": r"^[^\u0000-\u001f/]+$"}
-PLAIN: Final = {"text/plain": TEXT}
+PLAIN_TEXT: Final = {"text/plain": TEXT}
 
 
 def build(app: OneTool, bind: Bind, tokens: TokenStorage | None = None) -> AuthMiddleware:
@@ -44,21 +44,21 @@ def build(app: OneTool, bind: Bind, tokens: TokenStorage | None = None) -> AuthM
     operations = tuple(_operations(app, metrics))
 
     @functools.cache
-    def described() -> Response:
-        return json_response(document(operations, _path_schemas()))
+    def build_response() -> Response:
+        return json_response(build_document(operations, _path_schemas()))
 
-    async def describe(_request: Request) -> Response:
-        return await anyio.to_thread.run_sync(described)
+    async def get_document(_request: Request) -> Response:
+        return await anyio.to_thread.run_sync(build_response)
 
     all_routes = [*ui_files.routes(), mcp_endpoint.route(app), *(operation.route for operation in operations)]
-    router = Router([*all_routes, Route("/openapi.json", describe)], redirect_slashes=False)
-    keys = (tokens or live_tokens(app)).keys
-    names, limits = (lambda: app.settings.auth.allowed_hosts), (lambda: app.settings.limits)
-    inner = ErrorBoundary(router, app.log, metrics.count_answer)
-    return AuthMiddleware(inner, bind, keys, log=app.log, names=names, limits=limits)
+    router = Router([*all_routes, Route("/openapi.json", get_document)], redirect_slashes=False)
+    accepted_tokens = (tokens or create_live_tokens(app)).keys
+    allowed_hosts, limits = (lambda: app.settings.auth.allowed_hosts), (lambda: app.settings.limits)
+    inner = ErrorBoundary(router, app.log, metrics.count_response)
+    return AuthMiddleware(inner, bind, accepted_tokens, log=app.log, allowed_hosts=allowed_hosts, limits=limits)
 
 
-def live_tokens(app: OneTool) -> LiveTokens:
+def create_live_tokens(app: OneTool) -> LiveTokens:
     return LiveTokens(lambda: app.settings, os.environ, lambda: app.config_files)
 
 
@@ -83,11 +83,14 @@ def _operations(app: OneTool, metrics: Metrics) -> Iterator[Operation]:
     yield from ResultHandlers(api).operations()
     yield from StatsHandlers(api).operations()
     yield from ImportHandlers(api).operations()
-    words, answers = "Get metrics in the Prometheus format", {200: ResponseSpec("Metrics", media=PLAIN)}
-    yield Operation("GET", "/metrics", metrics.answer, words, answers)
+    summary, responses = "Get metrics in the Prometheus format", {200: ResponseSpec("Metrics", media=PLAIN_TEXT)}
+    yield Operation("GET", "/metrics", metrics.respond, summary, responses)
 
-    async def healthy(_request: Request) -> Response:
+    async def healthz(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    words, answers = "Check that the server is running", {200: ResponseSpec("The server is running", media=PLAIN)}
-    yield Operation("GET", "/healthz", healthy, words, answers)
+    summary, responses = (
+        "Check that the server is running",
+        {200: ResponseSpec("The server is running", media=PLAIN_TEXT)},
+    )
+    yield Operation("GET", "/healthz", healthz, summary, responses)

@@ -34,13 +34,13 @@ from onetool.transports.http.tokens import TokenSet, hash_token
 
 MAX_HEAD_BYTES: Final = 16 << 10
 LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})  # contain no private data
-PAGE: Final = "/page/"
+UI_PREFIX: Final = "/page/"
 TOKEN_HASH: Final = "token_hash"  # noqa: S105 - key in the state of a request
-TOKEN_ID_CHARACTERS: Final = 32
+TOKEN_ID_CHARS: Final = 32
 STOPPING: Final = "stopping"  # key in the state of a request: an event, set on shutdown
-STRANGER: Final = ""  # not the name of any agent, so it owns nothing
+ANONYMOUS: Final = ""  # not the name of any agent, so it owns nothing
 # Headers that clients do not send themselves: they show that a proxy, or a tool of OneTool, forwarded the request.
 PROXY_HEADERS: Final = frozenset(
     {
@@ -49,7 +49,7 @@ PROXY_HEADERS: Final = frozenset(
         *(OUTGOING_HEADER.lower(),),
     }
 )
-PROXY_PREFIXES: Final = (
+PROXY_HEADER_PREFIXES: Final = (
     *("akamai-", "cf-", "cloudfront-", "fastly-", "fly-", "forwarded-", "incap-", "ngrok-", "proxy-", "remote-"),
     *("ssl-", "tailscale-", "x-akamai", "x-amz-cf-", "x-amzn-", "x-appengine", "x-arr-", "x-azure", "x-bluecoat"),
     *("x-cache", "x-cdn", "x-client-cert", "x-client-ip", "x-clientip", "x-cloud", "x-cluster", "x-edge", "x-envoy"),
@@ -59,23 +59,23 @@ PROXY_PREFIXES: Final = (
 )
 # Headers of clients, which may contain version numbers and addresses.
 CLIENT_HEADERS: Final = frozenset(
-    {"host", "user-agent", "origin", "referer", "cookie", "authorization", "last-event-id"}
+    {"authorization", "cookie", "host", "last-event-id", "origin", "referer", "user-agent"}
 )
-CLIENT_PREFIXES: Final = ("accept", "if-", "mcp-", "sec-")
-ADDRESS = re.compile(
+CLIENT_HEADER_PREFIXES: Final = ("accept", "if-", "mcp-", "sec-")
+ADDRESS_PATTERN = re.compile(
     r"(?<![A-Za-z0-9./])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\.?[A-Za-z0-9])|[0-9A-Fa-f:]{3,39}(?![A-Za-z0-9:]))",
     re.ASCII,
 )
-ADDRESS_LIST = re.compile(r"[0-9a-f:.,;=\[\]\"'\sfor]{2,}", re.ASCII | re.IGNORECASE)
-POLICY: Final = (
+ADDRESS_LIST_PATTERN = re.compile(r"[0-9a-f:.,;=\[\]\"'\sfor]{2,}", re.ASCII | re.IGNORECASE)
+CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-TRACE = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+TRACEPARENT_PATTERN = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 MAX_METHOD_CHARS: Final = 16
-ALWAYS: Final = {
-    "content-security-policy": POLICY,
+SECURITY_HEADERS: Final = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -83,7 +83,7 @@ ALWAYS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-FIXED: Final = {name.encode(): value.encode() for name, value in ALWAYS.items()}
+RAW_SECURITY_HEADERS: Final = {name.encode(): value.encode() for name, value in SECURITY_HEADERS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,15 @@ class AuthMiddleware:
         self,
         inner: ASGIApp,
         bind: Bind,
-        keys: Callable[[], TokenSet],
+        tokens: Callable[[], TokenSet],
         *,
         log: Log | None = None,
-        names: Callable[[], Collection[str]] = tuple,
-        failures: AuthThrottle | None = None,
+        allowed_hosts: Callable[[], Collection[str]] = tuple,
+        throttle: AuthThrottle | None = None,
         limits: Callable[[], RunLimits] = RunLimits,
     ) -> None:
-        self._inner, self._bind, self._keys, self._names = inner, bind, keys, names
-        self._failures, self._intake, self._log = failures or AuthThrottle(), BodyLimiter(), log or Log()
+        self._inner, self._bind, self._tokens, self._allowed_hosts = inner, bind, tokens, allowed_hosts
+        self._throttle, self._body_limiter, self._log = throttle or AuthThrottle(), BodyLimiter(), log or Log()
         self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}  # open requests, token hash and agent
         self._revoked: set[asyncio.Task[Any]] = set()
         self._queues = Queues(limits)
@@ -130,29 +130,29 @@ class AuthMiddleware:
             return
         headers, started = Headers(scope=scope), time.perf_counter()
         state = scope.setdefault("state", {})
-        state["request_id"] = _request_id(headers)
-        answer, body = _ResponseSender(send, state["request_id"]), self._intake.body(scope["path"], receive)
+        state["request_id"] = _get_request_id(headers)
+        response, body = _ResponseSender(send, state["request_id"]), self._body_limiter.body(scope["path"], receive)
         try:
             state.update({"agent": self._authenticate(scope), QUEUES: self._queues})
             body.check_content_length(headers)
-            with self._ending_when_revoked(state):
-                await self._inner(scope, body, answer)
+            with self._cancel_when_revoked(state):
+                await self._inner(scope, body, response)
         except ApiError as error:
-            if answer.status is None:  # otherwise the response has begun and can only be cut off
-                await error.response(scope, receive, answer)
+            if response.status is None:  # otherwise the response has begun and can only be cut off
+                await error.response(scope, receive, response)
             elif error is REVOKED:
-                await answer.end()
+                await response.end()
         except asyncio.CancelledError:
-            if answer.status is not None or not (STOPPING in state and state[STOPPING].is_set()):
+            if response.status is not None or not (STOPPING in state and state[STOPPING].is_set()):
                 raise
             await ApiError("busy", "the server is shutting down; the request did not finish in time").response(
-                scope, receive, answer
+                scope, receive, response
             )
         finally:
             body.end()
-            self._write(scope, answer.status, started)
+            self._log_request(scope, response.status, started)
 
-    def _write(self, scope: Scope, status: int | None, started: float) -> None:
+    def _log_request(self, scope: Scope, status: int | None, started: float) -> None:
         self._log.event(
             "http.request",
             level="WARNING" if status is None or status >= STATUS["internal"] else "INFO",
@@ -168,13 +168,13 @@ class AuthMiddleware:
     # --- revoked tokens -------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _ending_when_revoked(self, state: Mapping[str, Any]) -> Iterator[None]:
+    def _cancel_when_revoked(self, state: Mapping[str, Any]) -> Iterator[None]:
         """Raise REVOKED inside the block when the token of the request is revoked."""
-        shown, agent, task = state.get(TOKEN_HASH), state["agent"], asyncio.current_task()
-        if shown is None or task is None:
+        token_hash, agent, task = state.get(TOKEN_HASH), state["agent"], asyncio.current_task()
+        if token_hash is None or task is None:
             yield
             return
-        self._open[task] = shown, agent
+        self._open[task] = token_hash, agent
         try:
             yield
         except asyncio.CancelledError:
@@ -191,12 +191,12 @@ class AuthMiddleware:
         if not self._open:
             return
         try:
-            keys = self._keys()
+            tokens = self._tokens()
         except ApiError:
-            keys = TokenSet((), {})
-        valid = {shown: keys.find_agent(shown) for shown, _ in set(self._open.values())}
-        for task, (shown, agent) in self._open.items():
-            if valid[shown] != agent and task not in self._revoked:
+            tokens = TokenSet((), {})
+        valid = {token_hash: tokens.find_agent(token_hash) for token_hash, _ in set(self._open.values())}
+        for task, (token_hash, agent) in self._open.items():
+            if valid[token_hash] != agent and task not in self._revoked:
                 self._revoked.add(task)
                 task.cancel()
 
@@ -210,34 +210,34 @@ class AuthMiddleware:
         _check_origin(headers, scope)
         _check_path(scope)
         address = scope["client"][0] if scope.get("client") else ""
-        token = _token(headers)
+        token = _parse_token(headers)
         if token is not None:
-            shown = hash_token(token)
-            scope["state"].update({TOKEN_HASH: shown, "token_id": shown[:TOKEN_ID_CHARACTERS]})
-            return self._find_agent(shown, address)
-        is_here = self._is_local_name(name) and (not address or is_loopback(address))
-        sign = _find_proxy_header(headers)
-        if self._bind.is_loopback and is_here and sign is None:
+            token_hash = hash_token(token)
+            scope["state"].update({TOKEN_HASH: token_hash, "token_id": token_hash[:TOKEN_ID_CHARS]})
+            return self._find_agent(token_hash, address)
+        is_local = self._is_local_name(name) and (not address or is_loopback(address))
+        proxy_header = _find_proxy_header(headers)
+        if self._bind.is_loopback and is_local and proxy_header is None:
             return None
-        if scope["method"] in {"GET", "HEAD"} and (scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE)):
-            return STRANGER
-        header = f" (header {sign})" if sign else ""
-        what = f"forwarded requests{header}" if self._bind.is_loopback else "requests to this address"
-        raise _unauthorized(f"{what} need a token", hint="send the header Authorization: Bearer ot_...")
+        if scope["method"] in {"GET", "HEAD"} and (scope["path"] in OPEN_PATHS or scope["path"].startswith(UI_PREFIX)):
+            return ANONYMOUS
+        suffix = f" (header {proxy_header})" if proxy_header else ""
+        source = f"forwarded requests{suffix}" if self._bind.is_loopback else "requests to this address"
+        raise _unauthorized_error(f"{source} need a token", hint="send the header Authorization: Bearer ot_...")
 
     def _check_host(self, headers: Headers) -> str:
         hosts = headers.getlist("host")
-        found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        found = HOST_PATTERN.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if found is None:
             raise ApiError("invalid", "invalid Host header: expected exactly one host name or IP address")
         name = found[1].lower()
-        if self._bind.is_loopback and not self._is_local_name(name) and name not in self._names():
-            line = f"auth: {{allowed_hosts: [{', '.join([*self._names(), name])}]}}"
-            known = ", ".join([*self._names(), "localhost"])
+        if self._bind.is_loopback and not self._is_local_name(name) and name not in self._allowed_hosts():
+            setting = f"auth: {{allowed_hosts: [{', '.join([*self._allowed_hosts(), name])}]}}"
+            expected = ", ".join([*self._allowed_hosts(), "localhost"])
             raise ApiError(
                 "forbidden",
-                f"unknown Host {name!r}: expected {known} or 127.0.0.1",
-                hint=f"if a proxy forwards requests with this Host, add this to onetool.yaml: {line}",
+                f"unknown Host {name!r}: expected {expected} or 127.0.0.1",
+                hint=f"if a proxy forwards requests with this Host, add this to onetool.yaml: {setting}",
             )
         return name
 
@@ -245,13 +245,13 @@ class AuthMiddleware:
         """Tell whether this is a name of the local machine. Other names come from a proxy."""
         return name in LOCAL_NAMES or name == self._bind.host.lower()
 
-    def _find_agent(self, shown: str, address: str) -> str:
-        self._failures.check(address, shown)
-        agent = self._keys().find_agent(shown)
+    def _find_agent(self, token_hash: str, address: str) -> str:
+        self._throttle.check(address, token_hash)
+        agent = self._tokens().find_agent(token_hash)
         if agent is None:
-            self._failures.record_failure(address, shown)
-            raise _unauthorized("unknown token", hint="create a token with onetool token create NAME")
-        self._failures.record_success(address, shown)
+            self._throttle.record_failure(address, token_hash)
+            raise _unauthorized_error("unknown token", hint="create a token with onetool token create NAME")
+        self._throttle.record_success(address, token_hash)
         return agent
 
 
@@ -285,7 +285,7 @@ def _check_path(scope: Scope) -> None:
     path = scope["path"]
     if b"%2f" in scope.get("raw_path", b"").lower():
         raise ApiError("invalid", "invalid path: encoded slashes (%2F) are not allowed")
-    if any(letter < " " for letter in path):
+    if any(character < " " for character in path):
         raise ApiError("invalid", "invalid path: control characters are not allowed")
     if not path.startswith("/"):
         raise ApiError("invalid", "invalid path: it must begin with '/' (this server is not a proxy)")
@@ -299,21 +299,21 @@ def _find_proxy_header(headers: Headers) -> str | None:
     Any other header with an IP address in its value counts too: unknown proxies report the sender that way.
     """
     for name, value in headers.items():
-        is_of_client = name in CLIENT_HEADERS or name.startswith(CLIENT_PREFIXES)
-        if _is_proxy_header(name) or (not is_of_client and _contains_address(value)):
+        is_client_header = name in CLIENT_HEADERS or name.startswith(CLIENT_HEADER_PREFIXES)
+        if _is_proxy_header(name) or (not is_client_header and _contains_address(value)):
             return name
     return None
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_proxy_header(name: str) -> bool:
-    return name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES)
+    return name in PROXY_HEADERS or name.startswith(PROXY_HEADER_PREFIXES)
 
 
 def _contains_address(value: str) -> bool:
-    if any(_is_address(found[0]) for found in ADDRESS.finditer(value)):
+    if any(_is_address(found[0]) for found in ADDRESS_PATTERN.finditer(value)):
         return True
-    if not ADDRESS_LIST.fullmatch(value):
+    if not ADDRESS_LIST_PATTERN.fullmatch(value):
         return False
     return any(_is_address(part.lower().strip().removeprefix("for=").strip("\"'")) for part in re.split("[,;]", value))
 
@@ -328,30 +328,30 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _token(headers: Headers) -> str | None:
+def _parse_token(headers: Headers) -> str | None:
     """Return the bearer token, or None without an Authorization header."""
-    given = headers.getlist("authorization")
-    if not given:
+    values = headers.getlist("authorization")
+    if not values:
         return None
-    scheme, _, token = given[0].partition(" ")
-    if len(given) > 1 or scheme.lower() != "bearer" or not token.strip():
-        raise _unauthorized("invalid Authorization header", hint="send the header Authorization: Bearer ot_...")
+    scheme, _, token = values[0].partition(" ")
+    if len(values) > 1 or scheme.lower() != "bearer" or not token.strip():
+        raise _unauthorized_error("invalid Authorization header", hint="send the header Authorization: Bearer ot_...")
     return token.strip()
 
 
-def _request_id(headers: Headers) -> str:
-    own = headers.getlist("x-request-id")
-    if len(own) == 1 and REQUEST_ID.fullmatch(own[0]):
-        return own[0]
-    traced = TRACE.fullmatch(headers.get("traceparent", ""))
-    return traced[1] if traced else os.urandom(8).hex()
+def _get_request_id(headers: Headers) -> str:
+    ids = headers.getlist("x-request-id")
+    if len(ids) == 1 and REQUEST_ID_PATTERN.fullmatch(ids[0]):
+        return ids[0]
+    trace = TRACEPARENT_PATTERN.fullmatch(headers.get("traceparent", ""))
+    return trace[1] if trace else os.urandom(8).hex()
 
 
-def _unauthorized(message: str, hint: str = "") -> ApiError:
+def _unauthorized_error(message: str, hint: str = "") -> ApiError:
     return ApiError("unauthorized", message, headers={"www-authenticate": "Bearer"}, hint=hint)
 
 
-REVOKED: Final = _unauthorized("the token was revoked")
+REVOKED: Final = _unauthorized_error("the token was revoked")
 
 
 def is_loopback(host: str) -> bool:
@@ -370,17 +370,21 @@ class _ResponseSender:
     """The `send` function of one request, which adds the fixed headers. `status` is None until the response begins."""
 
     def __init__(self, send: Send, request_id: str) -> None:
-        self._send, self._own = send, {**FIXED, b"x-request-id": request_id.encode()}
+        self._send, self._headers = send, {**RAW_SECURITY_HEADERS, b"x-request-id": request_id.encode()}
         self.status: int | None = None
         self._is_complete = False
 
     async def __call__(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            kept = [(name.lower(), value) for name, value in message.get("headers", ()) if name.lower() not in FIXED]
-            if all(name != b"cache-control" for name, _ in kept):
-                kept.append((b"cache-control", b"no-store"))
-            message["headers"] = [*kept, *self._own.items()]
+            headers = [
+                (name.lower(), value)
+                for name, value in message.get("headers", ())
+                if name.lower() not in RAW_SECURITY_HEADERS
+            ]
+            if all(name != b"cache-control" for name, _ in headers):
+                headers.append((b"cache-control", b"no-store"))
+            message["headers"] = [*headers, *self._headers.items()]
         self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
         await self._send(message)
 

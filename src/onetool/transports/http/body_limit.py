@@ -20,8 +20,8 @@ MAX_DIGITS: Final = 18
 class BodyLimiter:
     """The total size of the bodies of open requests."""
 
-    def __init__(self, most: int = MAX_TOTAL_BYTES) -> None:
-        self.most, self.held = most, 0
+    def __init__(self, max_bytes: int = MAX_TOTAL_BYTES) -> None:
+        self.max_bytes, self.held_bytes = max_bytes, 0
 
     def body(self, path: str, receive: Receive) -> "LimitedBody":
         return LimitedBody(self, receive, MAX_IMPORT_BYTES if path in IMPORTS else MAX_BODY_BYTES)
@@ -30,29 +30,29 @@ class BodyLimiter:
 class LimitedBody:
     """The `receive` function of one request with a size limit. Call `end` when the request is over."""
 
-    def __init__(self, intake: BodyLimiter, receive: Receive, most: int) -> None:
-        self._intake, self._receive, self._most, self._got = intake, receive, most, 0
+    def __init__(self, limiter: BodyLimiter, receive: Receive, max_bytes: int) -> None:
+        self._limiter, self._receive, self._max_bytes, self._received = limiter, receive, max_bytes, 0
 
     def check_content_length(self, headers: Headers) -> None:
         length = headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > MAX_DIGITS or int(length) > self._most):
-            raise self._too_large()
+        if length.isdecimal() and (len(length) > MAX_DIGITS or int(length) > self._max_bytes):
+            raise self._too_large_error()
 
     async def __call__(self) -> Message:
         message = await self._receive()
         size = len(message.get("body", b""))
-        self._got += size
-        self._intake.held += size
-        if self._got > self._most:
-            raise self._too_large()
-        if self._intake.held > self._intake.most:
+        self._received += size
+        self._limiter.held_bytes += size
+        if self._received > self._max_bytes:
+            raise self._too_large_error()
+        if self._limiter.held_bytes > self._limiter.max_bytes:
             problem = "too much data is being sent to this server at once: retry later"
             raise ApiError("busy", problem)
         return message
 
     def end(self) -> None:
-        self._intake.held -= self._got
-        self._got = 0
+        self._limiter.held_bytes -= self._received
+        self._received = 0
 
-    def _too_large(self) -> ApiError:
-        return ApiError("too_large", f"the request body exceeds {self._most} bytes", {"limit": self._most})
+    def _too_large_error(self) -> ApiError:
+        return ApiError("too_large", f"the request body exceeds {self._max_bytes} bytes", {"limit": self._max_bytes})

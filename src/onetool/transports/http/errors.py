@@ -56,8 +56,8 @@ RETRY_SECONDS: Final = {"busy": "1", "rate_limited": "60"}  # unless the error s
 
 def camel_case(name: str) -> str:
     """Return the name as JSON spells it: `bundleID` for `bundle_id`."""
-    first, *others = name.split("_")
-    return first + "".join({"id": "ID", "ids": "IDs"}.get(word, word.capitalize()) for word in others)
+    first, *rest = name.split("_")
+    return first + "".join({"id": "ID", "ids": "IDs"}.get(word, word.capitalize()) for word in rest)
 
 
 class ApiError(Exception):
@@ -119,7 +119,7 @@ class ErrorBoundary:
         has_started = False
         scope["app"] = self._inner  # so that the router raises what it has no route for
 
-        async def noting(message: Message) -> None:
+        async def send_and_count(message: Message) -> None:
             nonlocal has_started
             if not has_started:
                 has_started = True
@@ -127,34 +127,34 @@ class ErrorBoundary:
             await send(message)
 
         try:
-            await self._inner(scope, receive, noting)
+            await self._inner(scope, receive, send_and_count)
         except Exception as error:  # noqa: BLE001 - every exception becomes a response
             response = self._response(scope, error)
             if not has_started:
-                await response(scope, receive, noting)
+                await response(scope, receive, send_and_count)
 
     def _response(self, scope: Scope, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):
             return Response(status_code=400)  # the client is gone
         if isinstance(error, HTTPException):
-            error = _no_route(scope, error)
+            error = _routing_error(scope, error)
         if isinstance(error, ToolError):
             error = ApiError.from_error(error)
         if isinstance(error, ApiError):
             return error.response
-        number = scope.get("state", {}).get("request_id") or os.urandom(8).hex()
-        shown = "".join(traceback.format_exception(error))
-        where = {"method": scope["method"], "path": scope["path"]}
-        self._log.event("http.error", level="ERROR", correlation_id=number, **where, text=shown)
-        message = f"internal error; see log entry {number}"
-        return ApiError("internal", message, {"correlationID": number}).response
+        correlation_id = scope.get("state", {}).get("request_id") or os.urandom(8).hex()
+        trace = "".join(traceback.format_exception(error))
+        request = {"method": scope["method"], "path": scope["path"]}
+        self._log.event("http.error", level="ERROR", correlation_id=correlation_id, **request, text=trace)
+        message = f"internal error; see log entry {correlation_id}"
+        return ApiError("internal", message, {"correlationID": correlation_id}).response
 
 
-def _no_route(scope: Scope, error: HTTPException) -> ApiError:
+def _routing_error(scope: Scope, error: HTTPException) -> ApiError:
     """Return the error for an unknown path or method. Several routes may share a path."""
     if error.status_code == STATUS["not_found"]:
         return ApiError("not_found", f"no such path: {scope['path']}")
-    fitting = [route for route in scope["router"].routes if route.matches(scope)[0] is not Match.NONE]
-    allowed = ", ".join(sorted({method for route in fitting for method in route.methods or ()}))
+    matching = [route for route in scope["router"].routes if route.matches(scope)[0] is not Match.NONE]
+    allowed = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
     message = f"method {scope['method']} is not allowed for {scope['path']} (allowed: {allowed})"
     return ApiError("method_not_allowed", message, {"allowed": allowed.split(", ")}, {"allow": allowed})

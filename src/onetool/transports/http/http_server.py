@@ -21,7 +21,7 @@ import uvicorn
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.runner.cells import FULL_SANDBOX
-from onetool.transports.http.asgi_app import build, live_tokens
+from onetool.transports.http.asgi_app import build, create_live_tokens
 from onetool.transports.http.auth import MAX_HEAD_BYTES, STOPPING, AuthMiddleware, Bind, is_loopback
 from onetool.transports.http.timeouts import MAX_CONNECTIONS, ConnectionLimiter, TimeoutProtocol
 from onetool.transports.http.tokens import TokenSet
@@ -34,10 +34,10 @@ if sys.platform != "win32":
 
 GRACE_SECONDS: Final = 10
 IDLE_SECONDS: Final = 75
-LAST_SECONDS: Final = 1.0
+CANCEL_SECONDS: Final = 1.0
 BACKLOG: Final = 1024
-ENOUGH_FILES: Final = 8192
-TICKS_A_SECOND: Final = 10  # of uvicorn's main loop
+WANTED_OPEN_FILES: Final = 8192
+TICKS_PER_SECOND: Final = 10  # of uvicorn's main loop
 Ready = Callable[[Bind], None]
 
 
@@ -53,25 +53,25 @@ class HttpServer:
     async def run(self, ready: Ready) -> None:
         """Serve until `stop`, then until open requests end or GRACE_SECONDS pass."""
         with contextlib.closing(self._socket):
-            crowd = ConnectionLimiter(min(MAX_CONNECTIONS, _raise_file_limit() // 2))
-            tokens = live_tokens(self._app)
-            gate = build(self._app, self.bind, tokens)
-            self._server = _Server(self._config(gate, crowd), crowd, lambda: ready(self.bind))
-            hooks = Hooks(on_change=tokens.narrow, on_tick=gate.end_revoked)
-            port, own_ports = self.bind.port, self._app.listening_ports
-            own_ports.add(port)  # tools must not send requests to the server that they run in
+            limiter = ConnectionLimiter(min(MAX_CONNECTIONS, _raise_file_limit() // 2))
+            tokens = create_live_tokens(self._app)
+            asgi_app = build(self._app, self.bind, tokens)
+            self._server = _Server(self._config(asgi_app, limiter), limiter, lambda: ready(self.bind))
+            hooks = Hooks(on_change=tokens.narrow, on_tick=asgi_app.end_revoked)
+            port, listening_ports = self.bind.port, self._app.listening_ports
+            listening_ports.add(port)  # tools must not send requests to the server that they run in
             try:
                 with forward_logging(self._app.log, "http.server", "uvicorn.error"):
                     async with watching(self._app, url=self.bind.url, port=port, hooks=hooks):
                         await self._server.serve([self._socket])
                         await self._server.cancel_pending()
             finally:
-                own_ports.discard(port)
+                listening_ports.discard(port)
 
-    def _config(self, gate: AuthMiddleware, crowd: ConnectionLimiter) -> uvicorn.Config:
+    def _config(self, asgi_app: AuthMiddleware, limiter: ConnectionLimiter) -> uvicorn.Config:
         return uvicorn.Config(
-            gate,
-            http=partial(TimeoutProtocol, crowd=crowd),  # type: ignore[arg-type]
+            asgi_app,
+            http=partial(TimeoutProtocol, limiter=limiter),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -116,11 +116,11 @@ async def check_exposure(app: OneTool, bind: Bind) -> None:
     names = app.settings.auth.allowed_hosts
     if bind.is_loopback and not names:
         return
-    where, alone = (names[0], "auth.allowed_hosts") if bind.is_loopback else (bind.host, "--host")
+    host, option = (names[0], "auth.allowed_hosts") if bind.is_loopback else (bind.host, "--host")
     if not TokenSet(app.settings.auth.tokens, os.environ):
         raise ToolError(
-            f"cannot serve {where} without authentication: no tokens exist",
-            hint=f"create a token with `onetool token create NAME`, or remove {alone} to serve this machine only",
+            f"cannot serve {host} without authentication: no tokens exist",
+            hint=f"create a token with `onetool token create NAME`, or remove {option} to serve this machine only",
         )
     if app.settings.execution.isolation == "off":
         return
@@ -128,8 +128,8 @@ async def check_exposure(app: OneTool, bind: Bind) -> None:
     missing = [layer for layer in FULL_SANDBOX if layer not in active]
     if missing:
         raise ToolError(
-            f"cannot serve {where}: the sandbox is incomplete on this machine (missing: {', '.join(missing)})",
-            hint=f"remove {alone} to serve this machine only, or, if you trust everyone who has a token, set "
+            f"cannot serve {host}: the sandbox is incomplete on this machine (missing: {', '.join(missing)})",
+            hint=f"remove {option} to serve this machine only, or, if you trust everyone who has a token, set "
             "execution: {isolation: off} in onetool.yaml",
         )
 
@@ -138,9 +138,9 @@ async def check_exposure(app: OneTool, bind: Bind) -> None:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, crowd: ConnectionLimiter, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, limiter: ConnectionLimiter, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._crowd, self._connect_servers, self._stopping = crowd, ready, asyncio.Event()
+        self._limiter, self._on_ready, self._stopping = limiter, on_ready, asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -149,11 +149,11 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.lifespan.state[STOPPING] = self._stopping
         await super().startup(sockets)
-        self._connect_servers()
+        self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % TICKS_A_SECOND == 0:
-            self._crowd.close_expired()
+        if counter % TICKS_PER_SECOND == 0:
+            self._limiter.close_expired()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -165,31 +165,31 @@ class _Server(uvicorn.Server):
         for task in self.server_state.tasks:
             task.cancel()
         if self.server_state.tasks:
-            await asyncio.wait(self.server_state.tasks, timeout=LAST_SECONDS)
+            await asyncio.wait(self.server_state.tasks, timeout=CANCEL_SECONDS)
 
 
 def _open_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        taken = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         raise _bind_error(host, port, error) from None
-    address = taken.getsockname()[0]
+    address = listener.getsockname()[0]
     if Bind(host, port).is_loopback and not is_loopback(address):  # the hosts file may map localhost to any address
-        taken.close()
+        listener.close()
         raise ToolError(f"{host} resolves to {address}, which is not a loopback address", hint="use --host 127.0.0.1")
-    taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does this only for sockets it opened itself
-    return taken
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does this only for its own sockets
+    return listener
 
 
 def _raise_file_limit() -> int:
     """Raise the limit of open files if possible and return it. Each connection is a file; 1024 is a common limit."""
     if sys.platform == "win32":
-        return ENOUGH_FILES
+        return WANTED_OPEN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(ENOUGH_FILES, hard)
+    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(WANTED_OPEN_FILES, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return ENOUGH_FILES
+        return WANTED_OPEN_FILES
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted

@@ -39,9 +39,9 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
     `check` raises if the tool is unknown or disabled. It runs only when a call is rejected, because its errors take
     precedence over those of the body and the arguments.
     """
-    sent = await RequestBody.from_request(request)
+    body = await RequestBody.from_request(request)
     try:
-        args = (await api.read(sent, Call.parse)).args
+        args = (await api.read(body, Call.parse)).args
     except (ApiError, ToolError):
         await check()
         raise
@@ -57,12 +57,12 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
     async def work(feed: Feed) -> None:
         journal = Journal(listener=lambda event, text: feed.put(event, {"message": api.app.redact(text)}))
         result = await call(journal)
-        feed.put("result", await api.in_thread(lambda: build_outcome(result, api.app.redact)))
+        feed.put("result", await api.run_in_thread(lambda: build_outcome(result, api.app.redact)))
 
     if events.wants_events(request):
         return EventStream(work)
     result = await events.while_connected(request, call(Journal()))
-    return await api.in_thread(lambda: json_response(build_outcome(result, api.app.redact)))
+    return await api.run_in_thread(lambda: json_response(build_outcome(result, api.app.redact)))
 
 
 def build_outcome(result: Result, redact: Redactor) -> JSON:

@@ -41,27 +41,29 @@ class RequestBody:
                 return data
             raise _invalid("the request body must be a JSON object")
         except ApiError as error:
-            return _Wrong(error)
+            return _InvalidBody(error)
 
 
-class _Wrong(Mapping[str, Any]):
+class _InvalidBody(Mapping[str, Any]):
+    """A body that raises its error on every access."""
+
     def __init__(self, error: ApiError) -> None:
         self._error = error
 
-    def _raise(self, *_: object) -> NoReturn:
+    def _raise_error(self, *_: object) -> NoReturn:
         raise self._error
 
-    __getitem__ = __iter__ = __len__ = _raise
+    __getitem__ = __iter__ = __len__ = _raise_error
 
 
-def _check_media_type(sent: RequestBody) -> None:
-    kind, _, parameters = sent.media_type.partition(";")
+def _check_media_type(body: RequestBody) -> None:
+    kind, _, parameters = body.media_type.partition(";")
     charset = parameters.replace(" ", "").replace('"', "").lower()
     if kind.strip().lower() != MEDIA_TYPE or charset not in {"", "charset=utf-8"}:
-        problem = f"unsupported Content-Type {sent.media_type!a}" if sent.media_type else "missing Content-Type"
+        problem = f"unsupported Content-Type {body.media_type!a}" if body.media_type else "missing Content-Type"
         raise ApiError("unsupported_media_type", problem, hint=f"send the header Content-Type: {MEDIA_TYPE}")
-    if sent.encoding.strip().lower() not in {"", "identity"}:
-        message = f"unsupported Content-Encoding {sent.encoding!a}"
+    if body.encoding.strip().lower() not in {"", "identity"}:
+        message = f"unsupported Content-Encoding {body.encoding!a}"
         raise ApiError("unsupported_media_type", message, hint="remove the Content-Encoding header")
 
 
@@ -78,8 +80,8 @@ def _parse(content: bytes) -> Any:
     except UnicodeDecodeError:
         raise _invalid("the request body is not valid UTF-8") from None
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise _invalid(f"the request body is not valid JSON: {error.msg} at {place}") from None
+        position = f"line {error.lineno}, column {error.colno}"
+        raise _invalid(f"the request body is not valid JSON: {error.msg} at {position}") from None
     except RecursionError:
         raise _invalid(f"the request body is nested more than {MAX_NESTING} levels deep") from None
 

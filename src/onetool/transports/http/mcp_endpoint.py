@@ -30,11 +30,11 @@ PATH: Final = "/mcp"
 MAX_SESSIONS: Final = 1000
 MAX_EVENTS: Final = 20_000
 MAX_BYTES: Final = 32 << 20
-NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+EVENT_ID_PATTERN = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def route(app: OneTool) -> Route:
-    return Route(PATH, endpoint=Mcp(app))
+    return Route(PATH, endpoint=McpEndpoint(app))
 
 
 class _Sent(NamedTuple):
@@ -75,7 +75,7 @@ class _SessionStore(EventStore):
         return str(self._replays.add(_Sent(self._session, stream_id, message, size)))
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        number = int(last_event_id) if NUMBER.fullmatch(last_event_id) else 0
+        number = int(last_event_id) if EVENT_ID_PATTERN.fullmatch(last_event_id) else 0
         last = self._replays.sent.get(number)
         if last is None or last.session != self._session:
             return None
@@ -99,7 +99,7 @@ class ResumableSessions(StreamableHTTPSessionManager):
         self._replays = ReplayBuffer()
 
 
-class Mcp:
+class McpEndpoint:
     """The ASGI endpoint for MCP. It starts with the first request and ends with the event loop."""
 
     def __init__(self, app: OneTool) -> None:
@@ -112,7 +112,7 @@ class Mcp:
         )
         self._is_ready = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._ending: asyncio.Future[Any] | None = None
+        self._stop_task: asyncio.Future[Any] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_ready.is_set():
@@ -124,11 +124,11 @@ class Mcp:
             scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=owner, scopes=[]))
         stopping = state.get(STOPPING)
         if stopping is not None:
-            if self._ending is None:
-                self._ending = asyncio.ensure_future(stopping.wait())
-                self._ending.add_done_callback(lambda _: self._server.end_streams())
+            if self._stop_task is None:
+                self._stop_task = asyncio.ensure_future(stopping.wait())
+                self._stop_task.add_done_callback(lambda _: self._server.end_streams())
             if scope["method"] == "GET":
-                await _until(stopping, self._manager.handle_request, scope, receive, send)
+                await _serve_until(stopping, self._manager.handle_request, scope, receive, send)
                 return
         await self._manager.handle_request(scope, receive, send)
 
@@ -139,25 +139,25 @@ class Mcp:
                 await asyncio.Event().wait()
 
 
-async def _until(stopping: asyncio.Event, handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+async def _serve_until(stopping: asyncio.Event, handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Handle a request, but end its stream cleanly when the server shuts down."""
     has_started = False
 
-    async def noted(message: Message) -> None:
+    async def send_and_note(message: Message) -> None:
         nonlocal has_started
         has_started = has_started or message["type"] == "http.response.start"
         await send(message)
 
-    async def received() -> Message:
-        gone: asyncio.Future[Any] = asyncio.ensure_future(receive())
-        stopped: asyncio.Future[Any] = asyncio.ensure_future(stopping.wait())
+    async def receive_or_stop() -> Message:
+        receiving: asyncio.Future[Any] = asyncio.ensure_future(receive())
+        waiting: asyncio.Future[Any] = asyncio.ensure_future(stopping.wait())
         try:
-            await asyncio.wait((gone, stopped), return_when=asyncio.FIRST_COMPLETED)
-            return gone.result() if gone.done() else {"type": "http.disconnect"}
+            await asyncio.wait((receiving, waiting), return_when=asyncio.FIRST_COMPLETED)
+            return receiving.result() if receiving.done() else {"type": "http.disconnect"}
         finally:
-            gone.cancel()
-            stopped.cancel()
+            receiving.cancel()
+            waiting.cancel()
 
-    await handle(scope, received, noted)
+    await handle(scope, receive_or_stop, send_and_note)
     if has_started and stopping.is_set():
         await send({"type": "http.response.body", "body": b"", "more_body": False})

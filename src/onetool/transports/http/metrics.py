@@ -52,15 +52,15 @@ class Metrics(Collector):
         self._tool_count = 0  # updated on each request: stored tools are counted on disk
         self.close = app.bus.events.subscribe(self._on_event, CallFinished, RunStarted, RunFinished)
 
-    async def answer(self, request: Request) -> Response:
+    async def respond(self, request: Request) -> Response:
         self._tool_count = await anyio.to_thread.run_sync(len, self._app.registry)
         return Response(self.text(identity.visible_agent(request)), media_type=MEDIA_TYPE)
 
     def text(self, agent: str | None = None) -> str:
         """Return the metrics of one agent or of all."""
-        return generate_latest(_View(self._registry, agent)).decode()
+        return generate_latest(_AgentView(self._registry, agent)).decode()
 
-    def count_answer(self, scope: Scope, status: int) -> None:
+    def count_response(self, scope: Scope, status: int) -> None:
         """Count a response by route. Paths would make an unlimited number of series."""
         method, route = scope["method"], getattr(scope.get("route"), "path", OTHER)
         self._requests.labels(method if method in METHODS else OTHER, route, status).inc()
@@ -84,7 +84,7 @@ class Metrics(Collector):
         agent = event.context.agent_id
         outcome = "ok" if event.error is None else event.error if event.error in OUTCOMES else OTHER
         if isinstance(event, CallFinished):
-            self._calls.labels(agent, self._tool(event.name), outcome).inc()
+            self._calls.labels(agent, self._get_tool_label(event.name), outcome).inc()
             self._call_seconds.labels(agent).observe(event.seconds)
             return
         in_flight = self._in_flight.labels(agent)
@@ -97,18 +97,18 @@ class Metrics(Collector):
             self._runs.labels(agent, outcome).inc()
             self._run_seconds.labels(agent).observe(event.seconds)
 
-    def _tool(self, name: str) -> str:
+    def _get_tool_label(self, name: str) -> str:
         """Return the label for a tool. Unknown names come from code and share one label."""
         plain = name.partition("@")[0]
         tool = self._app.registry.peek(plain)
-        real = tool.name if tool is not None else None
-        if real is None or (real not in self._tools and len(self._tools) >= MAX_TOOLS):
+        registered_name = tool.name if tool is not None else None
+        if registered_name is None or (registered_name not in self._tools and len(self._tools) >= MAX_TOOLS):
             return OTHER
-        self._tools.add(real)
-        return real.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
+        self._tools.add(registered_name)
+        return registered_name.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
 
 
-class _View(Collector):
+class _AgentView(Collector):
     """The metrics that one agent may see. HTTP responses are not counted per agent, so only the owner sees them."""
 
     def __init__(self, registry: CollectorRegistry, agent: str | None) -> None:

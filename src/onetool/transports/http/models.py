@@ -44,8 +44,8 @@ from onetool.transports.http.api.catalog import Kind
 from onetool.transports.http.errors import STATUS, ApiError, camel_case
 from onetool_child.data import FORMATS
 
-DEFAULT_SIZE: Final = 25
-MAX_ITEMS: Final = 256
+DEFAULT_PAGE_SIZE: Final = 25
+MAX_PAGE_SIZE: Final = 256
 DEFAULT_LINES: Final = 100
 MAX_NUMBER: Final = 10**15
 ALL_TIME: Final = "all"
@@ -112,45 +112,45 @@ class ErrorResponse(ApiModel):
 # --- queries -------------------------------------------------------------------------------------------------------
 
 
-def _once(given: list[str]) -> str:
-    if len(given) > 1:
-        raise ValueError(f"given {len(given)} times, expected once")
-    return given[0]
+def _single(values: list[str]) -> str:
+    if len(values) > 1:
+        raise ValueError(f"given {len(values)} times, expected once")
+    return values[0]
 
 
-def _parse_number(given: list[str]) -> int:
-    text = _once(given)
+def _parse_number(values: list[str]) -> int:
+    text = _single(values)
     if not (text.isascii() and text.isdecimal()) or not text.strip("0"):
         raise ValueError(f"{text!a} is not a positive integer")
     return int(text) if len(text) <= len(str(MAX_NUMBER)) else MAX_NUMBER
 
 
-def _flag(given: list[str]) -> bool:
-    text = _once(given)
+def _parse_flag(values: list[str]) -> bool:
+    text = _single(values)
     if text not in {"true", "false"}:
         raise ValueError(f"invalid boolean {text!a} (expected true or false)")
     return text == "true"
 
 
-def _tag(text: str) -> str:
+def _check_tag(text: str) -> str:
     if problem := rules.tags_problem([text]):
         raise ValueError(problem)
     return text
 
 
-def _split(given: list[str]) -> list[str]:
-    return [item for text in given for item in text.split(",")]
+def _split(values: list[str]) -> list[str]:
+    return [item for text in values for item in text.split(",")]
 
 
-Text = Annotated[str, BeforeValidator(_once)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
+Text = Annotated[str, BeforeValidator(_single)]
+Flag = Annotated[bool, BeforeValidator(_parse_flag)]
 Number = Annotated[int, BeforeValidator(_parse_number), WithJsonSchema({"type": "integer", "minimum": 1})]
-Size = Annotated[Number, AfterValidator(lambda size: min(size, MAX_ITEMS))]
+Size = Annotated[Number, AfterValidator(lambda size: min(size, MAX_PAGE_SIZE))]
 Ids = Annotated[list[Id], BeforeValidator(_split)]
-Tags = Annotated[list[Annotated[Tag, AfterValidator(_tag)]], BeforeValidator(_split)]
-SIZE: Final = f"Maximum number of items, at most {MAX_ITEMS}"
-LIST: Final = "repeated or comma-separated"
-SOME_BUNDLES: Final = Field(default=None, description=f"Only these bundles; {LIST}")
+Tags = Annotated[list[Annotated[Tag, AfterValidator(_check_tag)]], BeforeValidator(_split)]
+SIZE_DESCRIPTION: Final = f"Maximum number of items (up to {MAX_PAGE_SIZE})"
+LIST_DESCRIPTION: Final = "repeated or comma-separated"
+BUNDLE_IDS: Final = Field(default=None, description=f"Only these bundles; {LIST_DESCRIPTION}")
 
 
 class Query(ApiModel):
@@ -174,7 +174,7 @@ class Query(ApiModel):
 
 
 class PageQuery(Query):
-    page_size: Size = Field(default=DEFAULT_SIZE, description=SIZE)
+    page_size: Size = Field(default=DEFAULT_PAGE_SIZE, description=SIZE_DESCRIPTION)
     page_token: Text = Field(default="", description="nextPageToken of the previous page, with the same filters")
 
 
@@ -183,16 +183,16 @@ class StoredQuery(PageQuery):
 
 
 class BundlesQuery(StoredQuery):
-    bundle_ids: Ids | None = SOME_BUNDLES
+    bundle_ids: Ids | None = BUNDLE_IDS
 
 
 class StoredToolsQuery(StoredQuery):
-    tags: Tags | None = Field(default=None, description=f"Only tools with any of these tags; {LIST}")
-    bundle_ids: Ids | None = SOME_BUNDLES
+    tags: Tags | None = Field(default=None, description=f"Only tools with any of these tags; {LIST_DESCRIPTION}")
+    bundle_ids: Ids | None = BUNDLE_IDS
     page_size: Size = Field(
-        default=DEFAULT_SIZE,
+        default=DEFAULT_PAGE_SIZE,
         validation_alias=AliasChoices("recommendedPageSize", "pageSize"),
-        description=f"{SIZE}. pageSize is an alias; send only one",
+        description=f"{SIZE_DESCRIPTION}. pageSize is an alias; send only one",
     )
 
     @classmethod
@@ -212,29 +212,29 @@ class StoredSearchQuery(StoredQuery):
 class ToolsQuery(PageQuery):
     q: Text = Field(default="", description="Search text")
     pack: Text = Field(default="", description="Only tools of this pack")
-    kind: Annotated[Kind, BeforeValidator(_once)] | None = Field(default=None, description="Only tools of this kind")
-    is_enabled: Flag | None = Field(default=None, description="Only enabled tools, or only disabled tools")
+    kind: Annotated[Kind, BeforeValidator(_single)] | None = Field(default=None, description="Only tools of this kind")
+    is_enabled: Flag | None = Field(default=None, description="true: only enabled tools; false: only disabled tools")
 
 
 class WindowQuery(Query):
     offset: Number = Field(default=1, description="First line, character or match, counted from 1")
-    limit: Number = Field(default=DEFAULT_LINES, description="Maximum number to return")
-    search: Text = Field(default="", description="Regular expression, or words with fuzzy")
+    limit: Number = Field(default=DEFAULT_LINES, description="Maximum number of lines, characters or matches")
+    search: Text = Field(default="", description="Regular expression; with fuzzy=true, words")
     fuzzy: Flag = Field(default=False, description="Rank lines by similarity")
     ignore_case: Flag = Field(default=False, description="Ignore case")
-    unit: Annotated[Unit, BeforeValidator(_once)] = Field(default="auto", description="Unit of offset and limit")
+    unit: Annotated[Unit, BeforeValidator(_single)] = Field(default="auto", description="Unit of offset and limit")
 
 
 class StatisticsQuery(Query):
-    period: Annotated[Literal[(*PERIODS, ALL_TIME)], BeforeValidator(_once)] = Field(  # type: ignore[valid-type]
-        default=ALL_TIME, description="Time period"
+    period: Annotated[Literal[(*PERIODS, ALL_TIME)], BeforeValidator(_single)] = Field(  # type: ignore[valid-type]
+        default=ALL_TIME, description="Period to summarize"
     )
     tool: Text = Field(default="", description="Only this tool")
 
 
 class ImportQuery(Query):
     name: Text = Field(default="", description="Slug for the bundle")
-    server: Text = Field(default="", description="Base URL of the API, overrides the one in the document")
+    server: Text = Field(default="", description="Base URL of the API; overrides the one in the document")
     update: Flag = Field(default=False, description="Add new versions to an existing bundle with this slug")
 
 
@@ -275,15 +275,15 @@ class PageResponse(ApiModel):
 
 
 class BundlePage(PageResponse):
-    bundles: Annotated[list[Bundle], Field(max_length=MAX_ITEMS)]
+    bundles: Annotated[list[Bundle], Field(max_length=MAX_PAGE_SIZE)]
 
 
 class StoredToolPage(PageResponse):
-    tools: Annotated[list[StoredToolView], Field(max_length=MAX_ITEMS)]
+    tools: Annotated[list[StoredToolView], Field(max_length=MAX_PAGE_SIZE)]
 
 
 class FoundToolPage(PageResponse):
-    tools: Annotated[list[FoundTool], Field(max_length=MAX_ITEMS)]
+    tools: Annotated[list[FoundTool], Field(max_length=MAX_PAGE_SIZE)]
 
 
 class ImportedBundle(ApiModel):
@@ -331,7 +331,7 @@ class CallOutcome(RootModel[Success | FailedCall]):
 
 class RunRequest(ApiModel):
     command: Annotated[str, Field(strict=True, description="Python code, as for the tool `run` over MCP")]
-    format: Literal[FORMATS] | None = Field(default=None, description="Value of __format__")  # type: ignore[valid-type]
+    format: Literal[FORMATS] | None = Field(default=None, description="Output format, as set by __format__ in code")  # type: ignore[valid-type]
 
 
 class Medium(ApiModel):
@@ -452,7 +452,7 @@ class UnlistedServer(ApiModel):
 
 
 class ToolPage(PageResponse):
-    tools: Annotated[list[ToolLine], Field(max_length=MAX_ITEMS)]
+    tools: Annotated[list[ToolLine], Field(max_length=MAX_PAGE_SIZE)]
     total: Count
     unlisted: list[UnlistedServer] = absent([], "Servers whose tools are not loaded yet")
 
@@ -491,19 +491,19 @@ class PackList(ApiModel):
 # --- statistics and health -----------------------------------------------------------------------------------------
 
 
-def _model_of(shape: Any, **more: Any) -> type[ApiModel]:
+def _create_model(shape: Any, **extra_fields: Any) -> type[ApiModel]:
     """Return a model for a TypedDict."""
 
-    def translated(kind: Any) -> Any:
+    def convert(kind: Any) -> Any:
         if get_origin(kind) is list:
-            return list.__class_getitem__(translated(get_args(kind)[0]))
-        return _model_of(kind) if is_typeddict(kind) else kind
+            return list.__class_getitem__(convert(get_args(kind)[0]))
+        return _create_model(kind) if is_typeddict(kind) else kind
 
-    fields: Any = {name: (translated(kind), ...) for name, kind in get_type_hints(shape).items()}
-    return create_model(f"{shape.__name__}Statistics", __base__=ApiModel, **fields, **more)
+    fields: Any = {name: (convert(kind), ...) for name, kind in get_type_hints(shape).items()}
+    return create_model(f"{shape.__name__}Statistics", __base__=ApiModel, **fields, **extra_fields)
 
 
-Statistics = _model_of(StatsSummary, is_enabled=(bool, ...), problem=(str, absent()))
+Statistics = _create_model(StatsSummary, is_enabled=(bool, ...), problem=(str, absent()))
 
 
 class RegistryHealth(ApiModel):

@@ -17,9 +17,9 @@ from onetool.transports.http.errors import ApiError
 from onetool_child.data import text
 
 MEDIA_TYPE: Final = "application/json"
-REVALIDATED: Final = "no-cache"
+NO_CACHE: Final = "no-cache"
 # Fields of tools and packs that change without an edit.
-MOVING: Final = frozenset(
+VOLATILE_FIELDS: Final = frozenset(
     {
         "callCount",
         "lastCalledAt",
@@ -44,49 +44,52 @@ def stored_response(item: Bundle | StoredTool, status: int = 200) -> Response:
     return json_response(data, status, {"etag": compute_etag(data)})
 
 
-def conditional_response(data: Any, asked: Headers) -> Response:
+def conditional_response(data: Any, request_headers: Headers) -> Response:
     """Return the data with its ETag, or 304 if the client already has it."""
-    headers = {"etag": compute_etag(data), "cache-control": REVALIDATED}
-    if _matches_any(headers["etag"], _tags(asked, "if-none-match", is_weak_allowed=True)):
+    headers = {"etag": compute_etag(data), "cache-control": NO_CACHE}
+    if _matches_any(headers["etag"], _parse_etags(request_headers, "if-none-match", is_weak_allowed=True)):
         return Response(None, 304, headers)
     return Response(_encode(data), 200, headers, MEDIA_TYPE)
 
 
-def build_precondition(asked: Headers) -> Callable[[Bundle | StoredTool | JSON | None], None]:
+def build_precondition(request_headers: Headers) -> Callable[[Bundle | StoredTool | JSON | None], None]:
     """Return a function that checks `If-Match` and `If-None-Match` of a write."""
-    wanted, unwanted = _tags(asked, "if-match"), _tags(asked, "if-none-match", is_weak_allowed=True)
+    expected, unexpected = (
+        _parse_etags(request_headers, "if-match"),
+        _parse_etags(request_headers, "if-none-match", is_weak_allowed=True),
+    )
 
     def check(current: Bundle | StoredTool | JSON | None) -> None:
         tag = None if current is None else compute_etag(current if isinstance(current, dict) else current.as_json())
-        if wanted and (tag is None or not _matches_any(_stable_part(tag), map(_stable_part, wanted))):
+        if expected and (tag is None or not _matches_any(_stable_part(tag), map(_stable_part, expected))):
             raise _precondition_error("If-Match", tag)
-        if unwanted and tag is not None and _matches_any(_stable_part(tag), map(_stable_part, unwanted)):
+        if unexpected and tag is not None and _matches_any(_stable_part(tag), map(_stable_part, unexpected)):
             raise _precondition_error("If-None-Match", tag)
 
     return check
 
 
 def _precondition_error(header: str, tag: str | None) -> ApiError:
-    now = "it does not exist" if tag is None else f"its ETag is {tag} now"
-    message, hint = f"precondition {header} failed: {now}", "read it again, then retry the change"
+    state = "it does not exist" if tag is None else f"its ETag is {tag} now"
+    message, hint = f"precondition {header} failed: {state}", "read it again, then retry the change"
     return ApiError("precondition_failed", message, {"etag": tag}, hint=hint)
 
 
 def compute_etag(data: Any) -> str:
-    if not isinstance(data, dict) or MOVING.isdisjoint(data):
+    if not isinstance(data, dict) or VOLATILE_FIELDS.isdisjoint(data):
         return f'"{_digest(data)}"'
-    lasting = {key: value for key, value in data.items() if key not in MOVING}
-    return f'"{_digest(lasting)}-{_digest([data.get(key) for key in sorted(MOVING)])}"'
+    stable = {key: value for key, value in data.items() if key not in VOLATILE_FIELDS}
+    return f'"{_digest(stable)}-{_digest([data.get(key) for key in sorted(VOLATILE_FIELDS)])}"'
 
 
 def _stable_part(tag: str) -> str:
     return tag.strip('"').partition("-")[0]
 
 
-def _tags(asked: Headers, name: str, *, is_weak_allowed: bool = False) -> list[str]:
+def _parse_etags(request_headers: Headers, name: str, *, is_weak_allowed: bool = False) -> list[str]:
     """Return the ETags of a header. Weak ETags match only on reads."""
-    given = [one.strip() for line in asked.getlist(name) for one in line.split(",") if one.strip()]
-    return [tag.removeprefix("W/") if is_weak_allowed else tag for tag in given]
+    tags = [tag.strip() for line in request_headers.getlist(name) for tag in line.split(",") if tag.strip()]
+    return [tag.removeprefix("W/") if is_weak_allowed else tag for tag in tags]
 
 
 def _matches_any(tag: str, tags: Any) -> bool:

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
     from onetool.transports.http.models import Query
 
-IN_JSON: Final = "application/json"
+JSON_MEDIA_TYPE: Final = "application/json"
 TEXT: Final[JSON] = {"type": "string"}
 BYTES: Final[JSON] = {"type": "string", "format": "binary"}
 DESCRIPTION: Final = "All connected tools over REST. Errors have the body {error: {code, message, details}}."
-TOKEN: Final = "Identifies the agent. Not required on the local machine."  # noqa: S105 - no token
-ERRORS_OF_ALL: Final = (
+TOKEN: Final = "Identifies the agent. Not required on the local machine."  # noqa: S105 - not a token
+COMMON_ERRORS: Final = (
     *("invalid", "unauthorized", "forbidden", "too_large", "rate_limited", "internal", "busy", "storage_unavailable"),
 )
 ETAG: Final[JSON] = {"ETag": {"schema": TEXT, "description": "Changes with the content"}}
-IF_CHANGED: Final = {"If-None-Match": "ETag of the cached version; returns 304 without a body if it is unchanged"}
-PRECONDITIONS: Final = {
+READ_CONDITIONS: Final = {"If-None-Match": "ETag of the cached version; returns 304 without a body if it is unchanged"}
+WRITE_CONDITIONS: Final = {
     "If-Match": "Apply the change only if the current ETag matches; otherwise returns 412",
-    "If-None-Match": "Apply the change only if the current ETag does not match; `*` creates only if it does not exist",
+    "If-None-Match": "Apply the change only if the current ETag does not match; `*` applies it only if nothing exists",
 }
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -56,11 +56,11 @@ class Operation:
     path: str
     handler: Handler
     summary: str
-    answers: Mapping[int, ResponseSpec]
+    responses: Mapping[int, ResponseSpec]
     query: "type[Query] | None" = None
     body: "type[BaseModel] | Mapping[str, JSON] | None" = None  # a model, or schemas by their media types
     errors: Sequence[str] = ()
-    is_tagged: bool = False
+    has_etag: bool = False
     is_conditional: bool = False  # a write with If-Match and If-None-Match
 
     @property
@@ -71,22 +71,24 @@ class Operation:
 # --- the document --------------------------------------------------------------------------------------------------
 
 
-def document(operations: Iterable[Operation], path_schemas: Mapping[str, JSON]) -> JSON:
+def build_document(operations: Iterable[Operation], path_schemas: Mapping[str, JSON]) -> JSON:
     """Return the OpenAPI document. `path_schemas` has the schemas of path parameters by name."""
     from pydantic.json_schema import models_json_schema
 
     from onetool.transports.http.models import ApiSchemas, ErrorResponse
 
-    listed = tuple(operations)
-    models = dict.fromkeys((pair for one in listed for pair in _models(one)), None) | {
+    all_operations = tuple(operations)
+    models = dict.fromkeys((pair for operation in all_operations for pair in _models(operation)), None) | {
         (ErrorResponse, "serialization"): None
     }
     refs, found = models_json_schema(
         list(models), by_alias=True, ref_template="#/components/schemas/{model}", schema_generator=ApiSchemas
     )
     paths: dict[str, JSON] = {}
-    for each in listed:
-        paths.setdefault(each.path, {})[each.method.lower()] = _describe_operation(each, refs, path_schemas)
+    for operation in all_operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe_operation(
+            operation, refs, path_schemas
+        )
     token = {"type": "http", "scheme": "bearer", "description": TOKEN}
     return {
         "openapi": "3.1.0",
@@ -98,29 +100,29 @@ def document(operations: Iterable[Operation], path_schemas: Mapping[str, JSON]) 
 
 
 def _models(operation: Operation) -> "Iterator[tuple[type[BaseModel], JsonSchemaMode]]":
-    for answer in operation.answers.values():
-        if answer.model is not None:
-            yield answer.model, "serialization"
+    for response in operation.responses.values():
+        if response.model is not None:
+            yield response.model, "serialization"
     if isinstance(operation.body, type):
         yield operation.body, "validation"
 
 
 def _describe_operation(operation: Operation, refs: Mapping[Any, JSON], path_schemas: Mapping[str, JSON]) -> JSON:
     # `getToolsBundlesByBundleID`: unlike handler names, it is unique
-    words = re.sub(r"\{(\w+)\}", r"by/\1", operation.path).split("/")
-    described: JSON = {
+    parts = re.sub(r"\{(\w+)\}", r"by/\1", operation.path).split("/")
+    description: JSON = {
         "tags": [operation.path.split("/")[1]],
         "summary": operation.summary,
-        "operationId": operation.method.lower() + "".join(word[:1].upper() + word[1:] for word in words),
+        "operationId": operation.method.lower() + "".join(part[:1].upper() + part[1:] for part in parts),
         "parameters": [*_parameters(operation, path_schemas)],
         "responses": dict(_responses(operation, refs)),
     }
     if operation.body is not None:
         content = operation.body
         if isinstance(content, type):
-            content = {IN_JSON: refs[content, "validation"]}
-        described["requestBody"] = {"required": True, "content": _content(content)}
-    return described
+            content = {JSON_MEDIA_TYPE: refs[content, "validation"]}
+        description["requestBody"] = {"required": True, "content": _content(content)}
+    return description
 
 
 def _content(schemas: Mapping[str, JSON]) -> JSON:
@@ -132,29 +134,29 @@ def _parameters(operation: Operation, path_schemas: Mapping[str, JSON]) -> Itera
         yield {"name": name, "in": "path", "required": True, "schema": path_schemas[name]}
     query = operation.query.parameters() if operation.query else {"properties": {}}
     for name, schema in query["properties"].items():
-        shown = {key: value for key, value in schema.items() if key != "description" and value is not None}
+        value_schema = {key: value for key, value in schema.items() if key != "description" and value is not None}
         required = name in query.get("required", ())
-        about = {"name": name, "in": "query", "required": required, "description": schema["description"]}
-        yield {**about, "schema": shown}
-    headers = PRECONDITIONS if operation.is_conditional else IF_CHANGED if operation.is_tagged else {}
-    for name, words in headers.items():
-        yield {"name": name, "in": "header", "required": False, "description": words, "schema": TEXT}
+        parameter = {"name": name, "in": "query", "required": required, "description": schema["description"]}
+        yield {**parameter, "schema": value_schema}
+    headers = WRITE_CONDITIONS if operation.is_conditional else READ_CONDITIONS if operation.has_etag else {}
+    for name, description in headers.items():
+        yield {"name": name, "in": "header", "required": False, "description": description, "schema": TEXT}
 
 
 def _responses(operation: Operation, refs: Mapping[Any, JSON]) -> Iterator[tuple[str, JSON]]:
     from onetool.transports.http.models import ErrorResponse
 
-    tag = {"headers": ETAG} if operation.is_tagged else {}
-    for status, answer in operation.answers.items():
-        schemas = {IN_JSON: refs[answer.model, "serialization"]} if answer.model else {}
-        content = _content({**schemas, **answer.media})
-        yield str(status), {"description": answer.description, **({"content": content} if content else {}), **tag}
-    if operation.is_tagged:
+    tag = {"headers": ETAG} if operation.has_etag else {}
+    for status, response in operation.responses.items():
+        schemas = {JSON_MEDIA_TYPE: refs[response.model, "serialization"]} if response.model else {}
+        content = _content({**schemas, **response.media})
+        yield str(status), {"description": response.description, **({"content": content} if content else {}), **tag}
+    if operation.has_etag:
         yield "304", {"description": "Not modified", **tag}
-    codes = {*operation.errors, *ERRORS_OF_ALL}
+    codes = {*operation.errors, *COMMON_ERRORS}
     codes |= {"unsupported_media_type"} if isinstance(operation.body, type) else set()
     codes |= {"precondition_failed"} if operation.is_conditional else set()
     for status in sorted({STATUS[code] for code in codes}):
-        words = " or ".join(sorted(code for code in codes if STATUS[code] == status))
-        content = _content({IN_JSON: refs[ErrorResponse, "serialization"]})
-        yield str(status), {"description": f"Error: {words}", "content": content}
+        names = " or ".join(sorted(code for code in codes if STATUS[code] == status))
+        content = _content({JSON_MEDIA_TYPE: refs[ErrorResponse, "serialization"]})
+        yield str(status), {"description": f"Error: {names}", "content": content}

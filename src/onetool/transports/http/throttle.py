@@ -16,7 +16,7 @@ MAX_FAILURES: Final = 20
 WINDOW_SECONDS: Final = 60.0
 MAX_ADDRESSES: Final = 10_000
 MAX_KNOWN_TOKENS: Final = 10_000
-ONE_HOUSEHOLD: Final = 64  # bits: one host usually controls a whole /64 network
+IPV6_PREFIX_BITS: Final = 64  # one host usually controls a whole /64 network
 
 
 class AuthThrottle:
@@ -25,46 +25,46 @@ class AuthThrottle:
         self._failed: dict[str, deque[float]] = {}
         self._known: dict[tuple[str, str], None] = {}
 
-    def check(self, address: str, shown: str) -> None:
-        """Raise an ApiError if the address has too many failures. `shown` is the hash of the token."""
-        place = _place(address)
-        failed = self._failed.get(place)
+    def check(self, address: str, token_hash: str) -> None:
+        """Raise an ApiError if the address has too many failures."""
+        network = _get_network(address)
+        failed = self._failed.get(network)
         if failed is None:
             return
         if self._clock() - failed[-1] > WINDOW_SECONDS:
-            del self._failed[place]
+            del self._failed[network]
         elif (
             len(failed) == MAX_FAILURES
             and self._clock() - failed[0] < WINDOW_SECONDS
-            and (place, shown) not in self._known
+            and (network, token_hash) not in self._known
         ):
             raise ApiError("rate_limited", "too many failed attempts from this address: retry in one minute")
 
-    def record_failure(self, address: str, shown: str) -> None:
+    def record_failure(self, address: str, token_hash: str) -> None:
         """Record a failed attempt. With too many addresses, the least recent one is dropped."""
-        place = _place(address)
-        self._known.pop((place, shown), None)
-        times = self._failed.pop(place, None) or deque(maxlen=MAX_FAILURES)
+        network = _get_network(address)
+        self._known.pop((network, token_hash), None)
+        times = self._failed.pop(network, None) or deque(maxlen=MAX_FAILURES)
         times.append(self._clock())
-        self._failed[place] = times
-        _shorten(self._failed, MAX_ADDRESSES)
+        self._failed[network] = times
+        _trim(self._failed, MAX_ADDRESSES)
 
-    def record_success(self, address: str, shown: str) -> None:
-        self._known[_place(address), shown] = None
-        _shorten(self._known, MAX_KNOWN_TOKENS)
-
-
-def _shorten(kept: dict[Any, Any], most: int) -> None:
-    while len(kept) > most:
-        del kept[next(iter(kept))]
+    def record_success(self, address: str, token_hash: str) -> None:
+        self._known[_get_network(address), token_hash] = None
+        _trim(self._known, MAX_KNOWN_TOKENS)
 
 
-def _place(address: str) -> str:
+def _trim(entries: dict[Any, Any], max_entries: int) -> None:
+    while len(entries) > max_entries:
+        del entries[next(iter(entries))]
+
+
+def _get_network(address: str) -> str:
     try:
         found = ip_address(address)
     except ValueError:
         return address
     if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
         bare = str(found).partition("%")[0]
-        return str(ip_network((bare, ONE_HOUSEHOLD), strict=False))
+        return str(ip_network((bare, IPV6_PREFIX_BITS), strict=False))
     return address

@@ -17,7 +17,7 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from onetool.transports.http.auth import FIXED
+from onetool.transports.http.auth import RAW_SECURITY_HEADERS
 from onetool.transports.http.errors import ApiError
 
 HEAD_SECONDS: Final = 10.0
@@ -36,44 +36,50 @@ ANSWERABLE: Final = (h11.IDLE, h11.SEND_RESPONSE)
 class ConnectionLimiter:
     """All connections of a server. Limits their number in total and per address."""
 
-    def __init__(self, most: int = MAX_CONNECTIONS, max_per_address: int = MAX_CONNECTIONS_PER_ADDRESS) -> None:
-        self._most, self._max_per_address = most, max_per_address
+    def __init__(
+        self, max_connections: int = MAX_CONNECTIONS, max_per_address: int = MAX_CONNECTIONS_PER_ADDRESS
+    ) -> None:
+        self._max_connections, self._max_per_address = max_connections, max_per_address
         self._addresses: Counter[str] = Counter()
         self._all: dict[TimeoutProtocol, None] = {}  # in order of arrival
         self.rejected: set[TimeoutProtocol] = set()
 
-    def add(self, newcomer: "TimeoutProtocol") -> bool:
+    def add(self, connection: "TimeoutProtocol") -> bool:
         """Add a connection if there is room or an idle connection can be closed. Return whether it was added."""
-        address = newcomer.address
+        address = connection.address
         if self._addresses[address] >= self._max_per_address:
-            is_free = self._make_room(one for one in self._all if one.address == address)
+            is_free = self._make_room(other for other in self._all if other.address == address)
         else:
-            is_free = len(self._all) < self._most or self._make_room(self._all)
+            is_free = len(self._all) < self._max_connections or self._make_room(self._all)
         if is_free:
-            self._all[newcomer] = None
+            self._all[connection] = None
             self._addresses[address] += 1
         return is_free
 
-    def remove(self, one: "TimeoutProtocol") -> None:
-        self.rejected.discard(one)
-        if one in self._all:
-            del self._all[one]
-            self._addresses[one.address] -= 1
-            if not self._addresses[one.address]:
-                del self._addresses[one.address]
+    def remove(self, connection: "TimeoutProtocol") -> None:
+        self.rejected.discard(connection)
+        if connection in self._all:
+            del self._all[connection]
+            self._addresses[connection.address] -= 1
+            if not self._addresses[connection.address]:
+                del self._addresses[connection.address]
 
     def close_expired(self) -> None:
         """Close connections that timed out."""
         now = time.monotonic()
-        for one in tuple(self._all):
-            if one.is_overdue(now):
-                one.cut()
+        for connection in tuple(self._all):
+            if connection.is_overdue(now):
+                connection.abort()
 
-    def _make_room(self, among: Iterable["TimeoutProtocol"]) -> bool:
+    def _make_room(self, connections: Iterable["TimeoutProtocol"]) -> bool:
         """Close the connection that has been idle longest. Return whether there was one."""
-        idle = min((one for one in among if one.is_idle), key=lambda one: one.silent_since, default=None)
+        idle = min(
+            (connection for connection in connections if connection.is_idle),
+            key=lambda connection: connection.silent_since,
+            default=None,
+        )
         if idle is not None:
-            idle.cut()
+            idle.abort()
             self.remove(idle)
         return idle is not None
 
@@ -83,24 +89,24 @@ class TransferRate:
     """A minimum transfer rate, checked in windows of WINDOW_SECONDS."""
 
     since: float
-    at: int = 0
+    start: int = 0
 
-    def is_too_slow(self, now: float, passed: int) -> bool:
+    def is_too_slow(self, now: float, transferred: int) -> bool:
         if now - self.since < WINDOW_SECONDS:
             return False
-        is_slow = passed - self.at < MIN_BYTES
-        self.since, self.at = now, passed
+        is_slow = transferred - self.start < MIN_BYTES
+        self.since, self.start = now, transferred
         return is_slow
 
 
 class TimeoutProtocol(H11Protocol):
     """uvicorn's connection with timeouts."""
 
-    def __init__(self, *given: Any, crowd: ConnectionLimiter, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._crowd, self._received, self._is_rejected = crowd, 0, False
-        self._body: TransferRate | None = None
-        self._answer: TransferRate | None = None
+    def __init__(self, *args: Any, limiter: ConnectionLimiter, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limiter, self._received, self._is_rejected = limiter, 0, False
+        self._body_rate: TransferRate | None = None
+        self._response_rate: TransferRate | None = None
         self.silent_since = time.monotonic()  # or the start of an incomplete head
 
     @property
@@ -113,11 +119,11 @@ class TimeoutProtocol(H11Protocol):
         super().connection_made(transport)
         # asyncio does this only for listening sockets it opened itself; without it many responses take 40 ms longer
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self._crowd.add(self):
+        if not self._limiter.add(self):
             self._reject(ApiError("busy", TOO_MANY_CONNECTIONS))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._crowd.remove(self)
+        self._limiter.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -134,7 +140,7 @@ class TimeoutProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - MALFORMED is more specific
         """Reject a malformed request, or close the connection if a response has begun."""
-        if self._has_asked:
+        if self._has_request:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in ANSWERABLE:
@@ -142,37 +148,37 @@ class TimeoutProtocol(H11Protocol):
         else:
             self.transport.close()
 
-    def _reject(self, rejected: ApiError) -> None:
+    def _reject(self, error: ApiError) -> None:
         """Send the error and close later: a client never sees a response if the connection closes while it sends."""
         self._is_rejected = True
-        if len(self._crowd.rejected) >= MAX_REJECTED:
-            self.cut()
+        if len(self._limiter.rejected) >= MAX_REJECTED:
+            self.abort()
             return
-        self._crowd.rejected.add(self)
-        self.transport.write(render_raw(rejected))
+        self._limiter.rejected.add(self)
+        self.transport.write(render_raw(error))
         self.transport.write_eof()
-        self.loop.call_later(REJECTED_SECONDS, self.cut)
+        self.loop.call_later(REJECTED_SECONDS, self.abort)
 
     def shutdown(self) -> None:
         if self._is_rejected:
-            self.cut()
+            self.abort()
         else:
             super().shutdown()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         self.transport.abort()
 
     # --- timeouts --------------------------------------------------------------------------------------------------
 
     @property
-    def _has_asked(self) -> bool:
+    def _has_request(self) -> bool:
         """Whether a request has begun. uvicorn's type hints claim that there always is one."""
-        found: object = self.cycle
-        return found is not None
+        cycle: object = self.cycle
+        return cycle is not None
 
     @property
     def _is_between_requests(self) -> bool:
-        return not self._has_asked or self.cycle.response_complete
+        return not self._has_request or self.cycle.response_complete
 
     @property
     def is_idle(self) -> bool:
@@ -180,34 +186,34 @@ class TimeoutProtocol(H11Protocol):
 
     def is_overdue(self, now: float) -> bool:
         left = self.transport.get_write_buffer_size()
-        self._answer = (self._answer or TransferRate(now, -left)) if left else None
-        reads_too_slowly = self._answer is not None and self._answer.is_too_slow(now, -left)
+        self._response_rate = (self._response_rate or TransferRate(now, -left)) if left else None
+        reads_too_slowly = self._response_rate is not None and self._response_rate.is_too_slow(now, -left)
         return reads_too_slowly or self._sends_too_slowly(now)
 
     def _sends_too_slowly(self, now: float) -> bool:
         """Tell whether the client sends too slowly. Time in which the server does not read does not count."""
         is_sending = self.conn.their_state is h11.SEND_BODY
         if self._is_between_requests:
-            self._body = None
+            self._body_rate = None
             if is_sending:
                 return now - self.silent_since > LINGER_SECONDS
-            is_waited_for = not self._has_asked or bool(self.conn.trailing_data[0])
-            return is_waited_for and now - self.silent_since > HEAD_SECONDS
-        self._body = (
-            (self._body or TransferRate(now, self._received)) if is_sending and not self.flow.read_paused else None
+            is_expected = not self._has_request or bool(self.conn.trailing_data[0])
+            return is_expected and now - self.silent_since > HEAD_SECONDS
+        self._body_rate = (
+            (self._body_rate or TransferRate(now, self._received)) if is_sending and not self.flow.read_paused else None
         )
-        return self._body is not None and self._body.is_too_slow(now, self._received)
+        return self._body_rate is not None and self._body_rate.is_too_slow(now, self._received)
 
 
-def render_raw(rejected: ApiError) -> bytes:
+def render_raw(error: ApiError) -> bytes:
     """Return the error as a raw HTTP response, for connections without a request."""
-    status, body = rejected.status, bytes(rejected.response.body)
+    status, body = error.status, bytes(error.response.body)
     fields = {
         b"content-type": b"application/json",
         b"content-length": str(len(body)).encode(),
         b"connection": b"close",
-        **{name.encode(): value.encode() for name, value in rejected.headers.items()},
-        **FIXED,
+        **{name.encode(): value.encode() for name, value in error.headers.items()},
+        **RAW_SECURITY_HEADERS,
     }
     head = b"".join(b"%s: %s\r\n" % field for field in fields.items())
     return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, STATUS_PHRASES[status], head, body)

@@ -37,11 +37,11 @@ class TokenSet:
     def __bool__(self) -> bool:
         return any(known for known, _ in self._agents)
 
-    def find_agent(self, shown: str) -> str | None:
+    def find_agent(self, token_hash: str) -> str | None:
         """Return the agent of the token with this hash. Compares all hashes, in constant time."""
         found = None
         for known, agent in self._agents:
-            if known and hmac.compare_digest(known.lower().encode(), shown.encode()):
+            if known and hmac.compare_digest(known.lower().encode(), token_hash.encode()):
                 found = agent
         return found
 
@@ -59,16 +59,16 @@ class LiveTokens:
         files: Callable[[], tuple[Path, ...]] = tuple,
     ) -> None:
         self._settings, self._env, self._files = settings, env, files
-        self._narrowed: Settings | None = None  # the loaded settings that `_left` and `_unreadable` refer to
-        self._left: frozenset[Token] = frozenset()
+        self._narrowed: Settings | None = None  # the loaded settings that `_remaining` and `_unreadable` refer to
+        self._remaining: frozenset[Token] = frozenset()
         self._unreadable = ""
 
     def narrow(self, examined: Examined) -> None:
         """Revoke the tokens that the settings files no longer contain."""
         unreadable = [path for path in self._files() if path not in examined.loaded.files]
-        now = examined.loaded.settings
+        settings = examined.loaded.settings
         self._narrowed, self._unreadable = self._settings(), unreadable[0].name if unreadable else ""
-        self._left = frozenset(token for token in now.auth.tokens if token.agent in now.agents)
+        self._remaining = frozenset(token for token in settings.auth.tokens if token.agent in settings.agents)
 
     def keys(self) -> TokenSet:
         """Return the tokens that are accepted now. Raise an ApiError if a settings file cannot be read."""
@@ -79,4 +79,4 @@ class LiveTokens:
         if self._unreadable:
             message = f"cannot check tokens: cannot read {self._unreadable}"
             raise ApiError("busy", message, {"reason": "tokens_unreadable"})
-        return TokenSet((token for token in tokens if token in self._left), self._env)
+        return TokenSet((token for token in tokens if token in self._remaining), self._env)

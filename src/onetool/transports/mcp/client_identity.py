@@ -16,13 +16,13 @@ from onetool.context import ToolContext
 from onetool.errors import ToolError
 
 MAX_NAME_CHARS = 64
-OURS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
+PROGRESS_KEYS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
 
 
 def client_name(context: Any) -> str:
     """Return the name that the client reports."""
-    said = context.session.client_params
-    return said.client_info.name if said is not None else ""
+    client_params = context.session.client_params
+    return client_params.client_info.name if client_params is not None else ""
 
 
 def get_agent(app: OneTool, context: Any) -> str:
@@ -57,8 +57,8 @@ def session_key(app: OneTool, context: Any) -> str:
     """Return a key for counting sessions. Clients without session ids (2026 protocol) count once per agent."""
     if context.request is None:
         return ""
-    own = context.request.headers.get("mcp-session-id")
-    return own or f"{get_agent(app, context)}/{client_name(context)[:MAX_NAME_CHARS]}"
+    session_id = context.request.headers.get("mcp-session-id")
+    return session_id or f"{get_agent(app, context)}/{client_name(context)[:MAX_NAME_CHARS]}"
 
 
 def get_request_id(context: Any) -> str:
@@ -73,8 +73,8 @@ def _state(context: Any) -> Mapping[str, Any]:
 
 def request_meta(context: Any) -> dict[str, Any]:
     """Return the request's metadata without the fields of the protocol itself."""
-    said: Mapping[str, Any] = context.meta or {}
-    return {key: value for key, value in said.items() if key not in OURS and not key.startswith(PROTOCOL)}
+    meta: Mapping[str, Any] = context.meta or {}
+    return {key: value for key, value in meta.items() if key not in PROGRESS_KEYS and not key.startswith(PROTOCOL)}
 
 
 def is_modern(context: Any) -> bool:
@@ -88,8 +88,8 @@ def wants_progress(context: Any) -> bool:
 
 def get_session(context: Any) -> Connection:
     """Return the connection, which lives as long as the session."""
-    found: Connection = context.session._connection  # noqa: SLF001 - the SDK has no other way to it
-    return found
+    connection: Connection = context.session._connection  # noqa: SLF001 - the SDK has no other way to it
+    return connection
 
 
 def on_session_end(session: Connection, work: Callable[[], Any]) -> None:

@@ -36,13 +36,14 @@ from onetool.transports.mcp.publish import (
 )
 from onetool.transports.mcp.relay import ClientRelay
 from onetool.util.invisible import find_in_name
+from onetool.util.text import did_you_mean
 from onetool_child.errors import get_message
 
 CONNECT_SECONDS = 10.0
 RESOURCES, PROMPTS = "ot.resources", "ot.prompt"
-OWN_ERRORS = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT}  # raised by the SDK itself
+SDK_ERRORS = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT}  # raised by the SDK itself
 ServerResult = types.InputRequiredResult | dict[str, Any]
-Given = TypeVar("Given")
+T = TypeVar("T")
 
 
 class ExposedTools:
@@ -51,26 +52,26 @@ class ExposedTools:
     def __init__(self, app: OneTool, on_change: Callable[[str, str], None]) -> None:
         self._app, self._on_change = app, on_change
         self._wanted = {form for name in app.exposed for form in (name, python_name(name))}
-        self._stored: list[Tool] = []
-        self._named: tuple[object, dict[str, Tool]] = (None, {})
-        self._relaying = ClientRelay()
-        self._mark_servers()
+        self._stored_tools: list[Tool] = []
+        self._published: tuple[object, dict[str, Tool]] = (None, {})
+        self._client_relay = ClientRelay()
+        self._publish_servers()
 
     def __bool__(self) -> bool:
         return bool(self._wanted)
 
     def close(self) -> None:
-        self._relaying.close()
+        self._client_relay.close()
 
     # --- tools ------------------------------------------------------------------------------------------------------
 
     def tools(self) -> Mapping[str, Tool]:
         """Return the exposed tools by their published names."""
-        version = (self._app.registry.version, self._stored)
-        if self._named[0] != version:
-            found = (*self._app.registry, *self._stored)
-            self._named = (version, assign_names(tool for tool in found if self._is_wanted(tool)))
-        return self._named[1]
+        version = (self._app.registry.version, self._stored_tools)
+        if self._published[0] != version:
+            found = (*self._app.registry, *self._stored_tools)
+            self._published = (version, assign_names(tool for tool in found if self._is_wanted(tool)))
+        return self._published[1]
 
     def schema(self, name: str) -> Mapping[str, Any] | None:
         """Return the input schema, which the SDK compares with request headers."""
@@ -98,8 +99,8 @@ class ExposedTools:
         answer = await self._answer(context, params, tool.pack, tool.name, dict(params.arguments or {}))
         if not isinstance(answer, Result):
             return answer
-        made = render_error(answer.error) if answer.error is not None else render_value(answer.value)
-        return to_wire(made, self._app.redact)
+        result = render_error(answer.error) if answer.error is not None else render_value(answer.value)
+        return to_wire(result, self._app.redact)
 
     async def _call_bus(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
         caller = build_caller(self._app, context)
@@ -116,13 +117,13 @@ class ExposedTools:
         return [name for name, server in self._app.settings.servers.items() if name in self._wanted and server.enabled]
 
     async def resources(self, context: Any) -> tuple[list[types.Resource], list[types.ResourceTemplate]]:
-        found = await self._list_all(context, RESOURCES)
-        resources = [clean_texts(each) for _, (some, _) in found for each in some]
-        return resources, [clean_texts(each) for _, (_, some) in found for each in some]
+        found = await self._list_servers(context, RESOURCES)
+        resources = [clean_texts(each) for _, (items, _) in found for each in items]
+        return resources, [clean_texts(each) for _, (_, items) in found for each in items]
 
     async def prompts(self, context: Any) -> dict[str, tuple[str, types.Prompt]]:
         """Return prompts with their servers by published name. Duplicate names get the server as a prefix."""
-        found = [(server, each) for server, some in await self._list_all(context, PROMPTS) for each in some]
+        found = [(server, each) for server, items in await self._list_servers(context, PROMPTS) for each in items]
         counted = Counter([*(each.name for _, each in found), *self._app.settings.snippets])
         return {
             each.name if counted[each.name] == 1 else f"{server}_{each.name}": (server, clean_texts(each))
@@ -132,16 +133,16 @@ class ExposedTools:
 
     async def read(self, context: Any, params: types.ReadResourceRequestParams) -> ServerResult | None:
         """Read a resource; return None if no server is exposed. The result may be cached for this agent only."""
-        refusal: MCPError | None = None
-        for server in await self._find_holders(context, params.uri):
+        failure: MCPError | None = None
+        for server in await self._find_servers(context, params.uri):
             try:
                 answer = await self._require_answer(context, params, RESOURCES, {"server": server, "uri": params.uri})
             except MCPError as error:
-                refusal = error
+                failure = error
                 continue
             return {**answer, "cacheScope": "private"} if isinstance(answer, dict) else answer
-        if refusal is not None:
-            raise refusal
+        if failure is not None:
+            raise failure
         return None
 
     async def prompt(self, context: Any, params: types.GetPromptRequestParams) -> ServerResult | None:
@@ -159,11 +160,11 @@ class ExposedTools:
             server, name = await self._find_prompt(context, ref.name)
             ref = ref.model_copy(update={"name": name})
         else:
-            found = await self._list_all(context, RESOURCES)
-            server = next((name for name, (_, some) in found if any(t.uri_template == ref.uri for t in some)), None)
+            found = await self._list_servers(context, RESOURCES)
+            server = next((name for name, (_, items) in found if any(t.uri_template == ref.uri for t in items)), None)
         if server is None:
             return None
-        self._allow(context, PROMPTS)
+        self._authorize(context, PROMPTS)
         known = dict(params.context.arguments or {}) if params.context is not None else None
         feature = ref.name if isinstance(ref, types.PromptReference) else ref.uri
         upstream, caller = self._app.servers.upstream(server), build_caller(self._app, context)
@@ -176,10 +177,10 @@ class ExposedTools:
     async def watch(self, context: Any, uri: str) -> Callable[[], Awaitable[None]] | None:
         """Subscribe to a resource. Return the function that unsubscribes, or None if it is not available."""
         try:
-            self._allow(context, RESOURCES)
+            self._authorize(context, RESOURCES)
         except MCPError:
             return None
-        for server in await self._find_holders(context, uri):
+        for server in await self._find_servers(context, uri):
             upstream = self._app.servers.upstream(server)
             with suppress(ToolError):
                 await upstream.watch_for(uri, build_caller(self._app, context))
@@ -196,28 +197,28 @@ class ExposedTools:
         found = (await self.prompts(context)).get(prompt)
         return (found[0], found[1].name) if found is not None else (None, prompt)
 
-    async def _find_holders(self, context: Any, uri: str) -> list[str]:
+    async def _find_servers(self, context: Any, uri: str) -> list[str]:
         """Return the servers that list the resource, or all servers if none lists it."""
         if len(self._servers) <= 1:
             return self._servers
-        found = await self._list_all(context, RESOURCES)
-        listing = [server for server, (some, _) in found if any(str(each.uri) == uri for each in some)]
+        found = await self._list_servers(context, RESOURCES)
+        listing = [server for server, (items, _) in found if any(str(each.uri) == uri for each in items)]
         return listing or self._servers
 
-    async def _list_all(self, context: Any, name: str) -> list[tuple[str, Any]]:
+    async def _list_servers(self, context: Any, name: str) -> list[tuple[str, Any]]:
         """Return what each server lists, without servers that fail or are not permitted."""
 
-        async def asked(server: str) -> Any:
-            relay = Relay(client=None, ask=_no_client, log=_no_client)
+        async def list_server(server: str) -> Any:
+            relay = Relay(client=None, ask=_reject_request, log=_reject_request)
             await self._call_bus(context, name, {"server": server}, relay)
             return relay.result
 
         servers = self._servers
-        self._mark_servers()
-        found = await asyncio.gather(*map(asked, servers))
-        return [(server, some) for server, some in zip(servers, found, strict=True) if some]
+        self._publish_servers()
+        found = await asyncio.gather(*map(list_server, servers))
+        return [(server, items) for server, items in zip(servers, found, strict=True) if items]
 
-    def _allow(self, context: Any, name: str) -> None:
+    def _authorize(self, context: Any, name: str) -> None:
         try:
             authorize(self._app.registry.find(name), {}, build_caller(self._app, context))
         except ToolError as error:
@@ -227,13 +228,13 @@ class ExposedTools:
         self, context: Any, params: Any, server: str, name: str, arguments: Mapping[str, Any]
     ) -> ServerResult | Result:
         """Return the server's result with secrets redacted, or the result of the call if the server returned none."""
-        outcome = await self._relaying.outcome(context, params, partial(self._call_bus, context, name, arguments))
+        outcome = await self._client_relay.run(context, params, partial(self._call_bus, context, name, arguments))
         if isinstance(outcome, types.InputRequiredResult):
             return outcome
         relay, result = outcome
         redact, error, settings = self._app.redact, relay.error, self._app.settings
         if relay.result is None:
-            if result.error is not None and isinstance(error, MCPError) and error.code not in OWN_ERRORS:
+            if result.error is not None and isinstance(error, MCPError) and error.code not in SDK_ERRORS:
                 raise MCPError(error.code, redact(error.message), redact.redact_data(error.data))
             return result
         answer = to_wire(relay.result, redact)
@@ -251,27 +252,27 @@ class ExposedTools:
 
     # --- servers ----------------------------------------------------------------------------------------------------
 
-    def _mark_servers(self) -> None:
+    def _publish_servers(self) -> None:
         """Mark the upstream servers as exposed, including those that a reload added."""
         for upstream in _upstreams(self._app, self._wanted):
             upstream.publish(self._on_change)
 
     async def _connect_servers(self) -> None:
         """Connect the exposed servers: cached definitions are incomplete."""
-        self._mark_servers()
+        self._publish_servers()
         await self._app.discover({name.partition(".")[0] for name in self._wanted})
-        self._stored = await anyio.to_thread.run_sync(find_stored_tools, self._app.registry, self._wanted)
+        self._stored_tools = await anyio.to_thread.run_sync(find_stored_tools, self._app.registry, self._wanted)
         upstreams = _upstreams(self._app, self._wanted)
-        unheard = [each for each in upstreams if each.server.enabled and not each.raw_tools]
-        if unheard:
-            connecting = [asyncio.ensure_future(_catch_tool_error(each.connection())) for each in unheard]
+        unlisted = [each for each in upstreams if each.server.enabled and not each.raw_tools]
+        if unlisted:
+            connecting = [asyncio.ensure_future(_catch_tool_error(each.connection())) for each in unlisted]
             await asyncio.wait(connecting, timeout=CONNECT_SECONDS)
 
 
 async def check(app: OneTool) -> None:
     """Raise if a name in `--expose` is unknown. Connects servers whose tools were never listed."""
     for upstream in _upstreams(app, app.exposed):
-        upstream.publish(lambda _what, _uri: None)  # before it connects
+        upstream.publish(lambda _request, _uri: None)  # before it connects
     for name in app.exposed:
         await app.discover({python_name(name).partition(".")[0]})
         registry = app.registry
@@ -280,7 +281,7 @@ async def check(app: OneTool) -> None:
             continue
         if await anyio.to_thread.run_sync(registry.get, name) is None:
             near = nearest(name, [*known, *(await anyio.to_thread.run_sync(registry.nearest, name))])
-            hint = f"Did you mean {' or '.join(near)}?" if near else "list all tools with `onetool tools`"
+            hint = did_you_mean(near).strip() or "list all tools with `onetool tools`"
             raise ToolError(f"invalid value for --expose: no tool, pack or server named {name!r}", hint=hint)
 
 
@@ -301,11 +302,11 @@ def _is_publishable(tool: Tool) -> bool:
     return tool.enabled and not (isinstance(tool.backend, Upstream) and tool.name in tool.backend.rejected)
 
 
-async def _no_client(_what: Any) -> Any:
+async def _reject_request(_request: Any) -> Any:
     return types.ErrorData(code=types.INVALID_REQUEST, message="no client to ask")
 
 
-async def _catch_tool_error(work: Awaitable[Given]) -> Given | ToolError:
+async def _catch_tool_error(work: Awaitable[T]) -> T | ToolError:
     """Return a ToolError instead of raising it."""
     try:
         return await work

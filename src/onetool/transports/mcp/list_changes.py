@@ -23,18 +23,18 @@ from onetool.transports.mcp.client_identity import get_session, on_session_end
 from onetool.util.background_tasks import BackgroundTasks
 
 EVENTS = {"tools": ToolsListChanged, "prompts": PromptsListChanged, "resources": ResourcesListChanged}
-WATCHED = "onetool/watched"  # key in the state of a session
+SUBSCRIPTIONS = "onetool/watched"  # key in the state of a session
 MAX_SUBSCRIPTIONS = 1000  # per client
 MAX_URI_CHARS = 200
-End = Callable[[], Awaitable[None]]
-Watch = Callable[[Any, str], Awaitable[End | None]]  # (request, URI) -> unsubscribe function, or None
+Unsubscribe = Callable[[], Awaitable[None]]
+Watch = Callable[[Any, str], Awaitable[Unsubscribe | None]]  # (request, URI) -> unsubscribe function, or None
 
 
 class ChangeNotifier:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._bus = InMemorySubscriptionBus()
-        self._listening = ListenHandler(self._bus)
+        self._listen_handler = ListenHandler(self._bus)
         self._sessions: set[Connection] = set()
         self._tasks = BackgroundTasks(lambda _: None)  # errors of disconnected clients are ignored
 
@@ -42,43 +42,43 @@ class ChangeNotifier:
         """Notify listening clients. `what` is the changed list (tools, prompts, resources) or "resource"."""
         self._tasks.start(self._bus.publish(_event(what, uri)))
 
-    def tell(self, what: str, uri: str = "") -> None:
+    def notify_all(self, what: str, uri: str = "") -> None:
         """Notify listening clients and the sessions of older protocols."""
         self.publish(what, uri)
         method, params = event_to_notification(_event(what, uri), {}).method, {"uri": uri} if uri else None
         for session in self._sessions:
-            if what != "resource" or uri in session.state[WATCHED]:
+            if what != "resource" or uri in session.state[SUBSCRIPTIONS]:
                 self._tasks.start(session.notify(method, params))
 
     # --- protocols before 2026 --------------------------------------------------------------------------------------
 
-    def meet(self, session: Connection) -> None:
+    def register_session(self, session: Connection) -> None:
         """Register a new session."""
         if session not in self._sessions:
             self._sessions.add(session)
-            session.state[WATCHED] = {}
-            on_session_end(session, lambda: self._left(session))
+            session.state[SUBSCRIPTIONS] = {}
+            on_session_end(session, lambda: self._remove_session(session))
 
-    def _left(self, session: Connection) -> None:
+    def _remove_session(self, session: Connection) -> None:
         self._sessions.discard(session)
-        for end in session.state.pop(WATCHED).values():
-            self._tasks.start(end())
+        for unsubscribe in session.state.pop(SUBSCRIPTIONS).values():
+            self._tasks.start(unsubscribe())
 
     async def subscribe(self, context: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
         session = get_session(context)
-        self.meet(session)
-        watch: dict[str, Any] = session.state[WATCHED]
-        if params.uri not in watch and len(watch) < MAX_SUBSCRIPTIONS:
-            end = await self._watch(context, params.uri)
-            if end is None:
+        self.register_session(session)
+        subscriptions: dict[str, Any] = session.state[SUBSCRIPTIONS]
+        if params.uri not in subscriptions and len(subscriptions) < MAX_SUBSCRIPTIONS:
+            unsubscribe = await self._watch(context, params.uri)
+            if unsubscribe is None:
                 raise MCPError(types.INVALID_PARAMS, f"no resource {params.uri[:MAX_URI_CHARS]!r}")
-            watch[params.uri] = end
+            subscriptions[params.uri] = unsubscribe
         return types.EmptyResult()
 
     async def unsubscribe(self, context: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        end = get_session(context).state.get(WATCHED, {}).pop(params.uri, None)
-        if end is not None:
-            await end()
+        unsubscribe = get_session(context).state.get(SUBSCRIPTIONS, {}).pop(params.uri, None)
+        if unsubscribe is not None:
+            await unsubscribe()
         return types.EmptyResult()
 
     # --- protocol of 2026 -------------------------------------------------------------------------------------------
@@ -87,19 +87,19 @@ class ChangeNotifier:
         self, context: Any, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Subscribe to changes. The acknowledgment lists only the resources that the client may read."""
-        wanted = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:MAX_SUBSCRIPTIONS]
-        found = {uri: await self._watch(context, uri) for uri in wanted}
-        ends = {uri: end for uri, end in found.items() if end is not None}
-        notifications = params.notifications.model_copy(update={"resource_subscriptions": list(ends)})
+        uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:MAX_SUBSCRIPTIONS]
+        subscribed = {uri: await self._watch(context, uri) for uri in uris}
+        unsubscribers = {uri: unsubscribe for uri, unsubscribe in subscribed.items() if unsubscribe is not None}
+        notifications = params.notifications.model_copy(update={"resource_subscriptions": list(unsubscribers)})
         try:
-            return await self._listening(context, params.model_copy(update={"notifications": notifications}))
+            return await self._listen_handler(context, params.model_copy(update={"notifications": notifications}))
         finally:
-            for end in ends.values():
-                self._tasks.start(end())
+            for unsubscribe in unsubscribers.values():
+                self._tasks.start(unsubscribe())
 
     def close(self) -> None:
         """End the streams of listening clients."""
-        self._listening.close()
+        self._listen_handler.close()
 
 
 def _event(what: str, uri: str) -> Any:

@@ -45,7 +45,7 @@ from onetool.util.text import pluralize
 from onetool.version import __version__
 
 MAX_SESSIONS = 10_000
-BEGIN_SECONDS = 0.5  # delay after the tool list, so that bookkeeping does not slow down the client
+SESSION_DELAY_SECONDS = 0.5  # delay after the tool list, so that bookkeeping does not slow down the client
 IDLE_SECONDS = 1.0  # without output, before a progress message
 OUTPUT_SECONDS = 0.05  # between two progress messages
 MAX_MESSAGE_CHARS = 4000
@@ -98,12 +98,12 @@ class OneToolServer(Server[Any]):
 
     def __init__(self, app: OneTool) -> None:
         self._app = app
-        self._counted: set[str] = set()  # sessions that were counted
-        self._beginning: set[asyncio.Task[None]] = set()
+        self._counted_sessions: set[str] = set()  # sessions that were counted
+        self._session_tasks: set[asyncio.Task[None]] = set()
         self._exposed = ExposedTools(app, self._on_server_change)
         self._resources, self._prompts = ToolResources(app, self._exposed), SnippetPrompts(app, self._exposed)
         self._changes = ChangeNotifier(self._resources.watch)
-        self._known = self._state()
+        self._known = self._get_state()
         self._open = contextlib.ExitStack()
         self._open.enter_context(
             forward_logging(app.log, "mcp.server", "mcp.server", "mcp.shared", level=logging.WARNING)
@@ -133,8 +133,8 @@ class OneToolServer(Server[Any]):
     def _publish(self) -> None:
         """Register the handlers that only servers with exposed tools need."""
 
-        async def meet(context: Any, _params: Any) -> None:
-            self._changes.meet(get_session(context))
+        async def register_session(context: Any, _params: Any) -> None:
+            self._changes.register_session(get_session(context))
 
         async def set_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
             get_session(context).state[LEVEL] = params.level
@@ -143,17 +143,17 @@ class OneToolServer(Server[Any]):
         self.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._changes.subscribe)
         self.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._changes.unsubscribe)
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
-        self.add_notification_handler("notifications/initialized", types.NotificationParams, meet)
-        sealing = RequestStateSecurity.ephemeral()
-        sealing.bind_principal = lambda context: f"{get_agent(self._app, context)}:{get_token_id(context)}"
-        self.middleware.append(RequestStateBoundary(sealing, default_audience=self.name))
+        self.add_notification_handler("notifications/initialized", types.NotificationParams, register_session)
+        security = RequestStateSecurity.ephemeral()
+        security.bind_principal = lambda context: f"{get_agent(self._app, context)}:{get_token_id(context)}"
+        self.middleware.append(RequestStateBoundary(security, default_audience=self.name))
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *rest: Any, **named: Any
     ) -> InitializationOptions:
         """Enable change notifications if tools are exposed."""
-        every = bool(self._exposed)
-        options = notification_options or NotificationOptions(every, every, every)
+        is_exposed = bool(self._exposed)
+        options = notification_options or NotificationOptions(is_exposed, is_exposed, is_exposed)
         return super().create_initialization_options(options, *rest, **named)
 
     def end_streams(self) -> None:
@@ -175,20 +175,20 @@ class OneToolServer(Server[Any]):
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         loop = asyncio.get_running_loop()
         loop.call_soon(self._app.warm_up)
-        who = session_key(self._app, context), get_agent(self._app, context)
-        loop.call_later(BEGIN_SECONDS, self._begin_session, *who)
+        identity = session_key(self._app, context), get_agent(self._app, context)
+        loop.call_later(SESSION_DELAY_SECONDS, self._begin_session, *identity)
         tools, more = paginate([RUN, *await self._exposed.list_tools(context)], params)
         return types.ListToolsResult(tools=tools, next_cursor=more)
 
     def _begin_session(self, session: str, agent: str) -> None:
-        if session in self._counted:
+        if session in self._counted_sessions:
             return
-        if len(self._counted) >= MAX_SESSIONS:
-            self._counted.clear()  # a session may be counted twice after this
-        self._counted.add(session)
+        if len(self._counted_sessions) >= MAX_SESSIONS:
+            self._counted_sessions.clear()  # a session may be counted twice after this
+        self._counted_sessions.add(session)
         task = asyncio.ensure_future(self._app.begin_session(self.own_tokens, agent=agent, client=session))
-        self._beginning.add(task)
-        task.add_done_callback(self._beginning.discard)
+        self._session_tasks.add(task)
+        task.add_done_callback(self._session_tasks.discard)
 
     async def _call_tool(self, context: Any, params: types.CallToolRequestParams) -> Any:
         scope = context.request.scope if context.request is not None else None
@@ -204,21 +204,21 @@ class OneToolServer(Server[Any]):
         arguments = params.arguments or {}
         unknown = [name for name in arguments if name != "command"]
         if unknown or "command" not in arguments:
-            wrong = f"unknown argument {unknown[0]!r}" if unknown else "missing argument 'command'"
+            problem = f"unknown argument {unknown[0]!r}" if unknown else "missing argument 'command'"
             hint = "send Python code, for example run(command='ot.tools()')"
-            return _text(f"invalid call of run: {wrong}\nHint: {hint}", is_error=True)
+            return _text(f"invalid call of run: {problem}\nHint: {hint}", is_error=True)
         return await self._run(context, arguments["command"])
 
     async def _run(self, context: Any, command: Any) -> types.CallToolResult:
         app, facts = self._app, caller_fields(self._app, context)
         journal = Journal(request_id=get_request_id(context))
-        async with _reporting(context, journal):
+        async with _report_progress(context, journal):
             answer = await app.run(command, journal=journal, **facts)
-        shown = _text(*answer.blocks, is_error=answer.is_error)
+        result = _text(*answer.blocks, is_error=answer.is_error)
         for handle in answer.media:
-            shown.content += await _media(app, handle, facts["agent"], facts["token_id"])
-        shown.meta = journal.meta or None
-        return shown
+            result.content += await _media(app, handle, facts["agent"], facts["token_id"])
+        result.meta = journal.meta or None
+        return result
 
     async def _call_exposed(self, context: Any, params: types.CallToolRequestParams) -> Any:
         tool = await self._exposed.find(context, params.name)
@@ -227,38 +227,38 @@ class OneToolServer(Server[Any]):
         return await self._exposed.call(context, tool, params)
 
     async def _complete(self, context: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
-        theirs = await self._exposed.complete(context, params)
-        if theirs is not None:
-            return theirs
+        completion = await self._exposed.complete(context, params)
+        if completion is not None:
+            return completion
         values = await self._resources.complete(context, params)
-        shown = values[:MAX_COMPLETIONS]
-        completion = types.Completion(values=shown, total=len(values), has_more=len(shown) < len(values))
-        return types.CompleteResult(completion=completion)
+        page = values[:MAX_COMPLETIONS]
+        result = types.Completion(values=page, total=len(values), has_more=len(page) < len(values))
+        return types.CompleteResult(completion=result)
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def _on_server_change(self, what: str, uri: str) -> None:
         """Notify clients of a change of an exposed server."""
         if what == "tools":
-            self._known = self._state()
+            self._known = self._get_state()
             self._changes.publish("resources")
-        self._changes.tell(what, uri)
+        self._changes.notify_all(what, uri)
 
     def _check_changes(self) -> None:
         """Notify clients if a call changed the tools or snippets."""
-        before, self._known = self._known, self._state()
+        before, self._known = self._known, self._get_state()
         if before[0] != self._known[0]:
             self._changes.publish("resources")
             self._changes.publish("resource", TOOLS)
         if before[1] is not self._known[1]:
             self._changes.publish("prompts")
 
-    def _state(self) -> tuple[int, object]:
+    def _get_state(self) -> tuple[int, object]:
         return self._app.registry.version, self._app.settings.snippets
 
 
 @contextlib.asynccontextmanager
-async def _reporting(context: Any, journal: Journal) -> AsyncIterator[None]:
+async def _report_progress(context: Any, journal: Journal) -> AsyncIterator[None]:
     """Send output as progress messages within 100 ms, if the client asked for progress, while the block runs.
 
     Messages are limited in number and length; the result has the complete output.
@@ -266,21 +266,21 @@ async def _reporting(context: Any, journal: Journal) -> AsyncIterator[None]:
     if not wants_progress(context):
         yield
         return
-    started, news, printed = time.perf_counter(), asyncio.Event(), ""
+    started, has_output, printed = time.perf_counter(), asyncio.Event(), ""
 
-    def on_event(event: str, what: Any) -> None:
+    def on_event(event: str, data: Any) -> None:
         nonlocal printed
         if event == "output":
-            printed = (printed + what)[-MAX_MESSAGE_CHARS:]
-            news.set()
+            printed = (printed + data)[-MAX_MESSAGE_CHARS:]
+            has_output.set()
 
     async def report() -> None:
         nonlocal printed
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_SECONDS):
-                    await news.wait()
-            news.clear()
+                    await has_output.wait()
+            has_output.clear()
             seconds, message = time.perf_counter() - started, printed
             printed = ""
             await context.session.report_progress(round(seconds, 3), None, message or _describe(journal, seconds))
@@ -296,8 +296,8 @@ async def _reporting(context: Any, journal: Journal) -> AsyncIterator[None]:
 
 def _describe(journal: Journal, seconds: float) -> str:
     last = f", last {journal.calls[-1][0]}" if journal.calls else ""
-    doing = f"; {journal.doing}" if journal.doing else ""
-    return f"running for {seconds:.0f} s, {pluralize(len(journal.calls), 'tool call')}{last}{doing}"
+    activity = f"; {journal.doing}" if journal.doing else ""
+    return f"running for {seconds:.0f} s, {pluralize(len(journal.calls), 'tool call')}{last}{activity}"
 
 
 async def serve_stdio(app: OneTool) -> None:

@@ -24,7 +24,7 @@ from onetool_child.data import NotData, as_data
 from onetool_child.errors import get_message
 
 RUN = "run"  # reserved
-UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
+INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]")
 MAX_NAME_CHARS = 128
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -32,12 +32,14 @@ Model = TypeVar("Model", bound=BaseModel)
 def assign_names(tools: Iterable[Tool]) -> dict[str, Tool]:
     """Return the tools by their published names, which are the same for all clients."""
     found = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
-    own = {name: _original_name(tool) for name, tool in found.items()}
-    counted = Counter([*own.values(), RUN])
+    originals = {name: _original_name(tool) for name, tool in found.items()}
+    counted = Counter([*originals.values(), RUN])
     published: dict[str, Tool] = {}
     for name, tool in found.items():
-        wanted = own[name] if counted[own[name]] == 1 else _sanitize_name(f"{tool.pack}_{own[name]}")
-        published[_make_unique(wanted, published)] = tool
+        candidate = (
+            originals[name] if counted[originals[name]] == 1 else _sanitize_name(f"{tool.pack}_{originals[name]}")
+        )
+        published[_make_unique(candidate, published)] = tool
     return published
 
 
@@ -48,7 +50,7 @@ def _original_name(tool: Tool) -> str:
 
 
 def _sanitize_name(name: str) -> str:
-    return UNFIT.sub("_", name)[:MAX_NAME_CHARS] or "_"
+    return INVALID_CHARACTERS.sub("_", name)[:MAX_NAME_CHARS] or "_"
 
 
 def _make_unique(name: str, taken: Iterable[str]) -> str:
@@ -61,36 +63,36 @@ def _make_unique(name: str, taken: Iterable[str]) -> str:
 
 def build_definition(name: str, tool: Tool) -> types.Tool:
     if isinstance(tool.backend, Upstream) and (offered := tool.backend.offered.get(tool.name)) is not None:
-        told = tool.backend.raw_tools.get(offered.name)
-        if told is not None:
+        definition = tool.backend.raw_tools.get(offered.name)
+        if definition is not None:
             output = clean_schema(offered.output_schema) if offered.output_schema is not None else None
-            changes = {"name": name, "input_schema": _object(tool), "output_schema": output, "execution": None}
-            published: types.Tool = told.model_copy(update=changes)
+            changes = {"name": name, "input_schema": _object_schema(tool), "output_schema": output, "execution": None}
+            published: types.Tool = definition.model_copy(update=changes)
             return clean_texts(published)
     output = tool.output.json if tool.output is not None else {}
     return types.Tool(
         name=name,
         description=tool.description or None,
-        input_schema=_object(tool),
+        input_schema=_object_schema(tool),
         output_schema=output if output.get("type") == "object" else None,
     )
 
 
-def _object(tool: Tool) -> dict[str, Any]:
+def _object_schema(tool: Tool) -> dict[str, Any]:
     schema = tool.input.json
     return schema if schema.get("type") == "object" else {**schema, **ANY_OBJECT}
 
 
 def clean_texts(model: Model) -> Model:
     """Return a copy with sanitized title and description."""
-    words: dict[str, Any] = {
+    changes: dict[str, Any] = {
         key: clean(text) for key in ("title", "description") if (text := getattr(model, key, None))
     }
     if isinstance(hints := getattr(model, "annotations", None), types.ToolAnnotations):
-        words["annotations"] = clean_texts(hints)
+        changes["annotations"] = clean_texts(hints)
     if isinstance(model, types.Resource | types.ResourceTemplate):  # only a label: clients send the URI back
-        words["name"] = replace_in_name(model.name)
-    return model.model_copy(update=words)
+        changes["name"] = replace_in_name(model.name)
+    return model.model_copy(update=changes)
 
 
 # --- results -------------------------------------------------------------------------------------------------------
@@ -104,13 +106,13 @@ def to_wire(model: BaseModel, redact: Redactor) -> dict[str, Any]:
 def map_texts(answer: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     """Return the result with `change` applied to the texts that a model reads."""
 
-    def changed(block: dict[str, Any]) -> dict[str, Any]:
-        inner = {key: changed(block[key]) for key in ("resource", "content") if isinstance(block.get(key), dict)}
+    def apply(block: dict[str, Any]) -> dict[str, Any]:
+        inner = {key: apply(block[key]) for key in ("resource", "content") if isinstance(block.get(key), dict)}
         text = {"text": change(block["text"])} if isinstance(block.get("text"), str) else {}
         return {**block, **inner, **text}
 
     lists = {key: answer[key] for key in ("content", "contents", "messages") if isinstance(answer.get(key), list)}
-    return {**answer, **{key: [changed(block) for block in blocks] for key, blocks in lists.items()}}
+    return {**answer, **{key: [apply(block) for block in blocks] for key, blocks in lists.items()}}
 
 
 def render_value(value: Any) -> types.CallToolResult:

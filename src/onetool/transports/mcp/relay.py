@@ -19,9 +19,9 @@ from onetool.proxy.relay import LEVELS, Relay
 from onetool.transports.mcp.client_identity import get_session, is_modern, wants_progress
 
 LEVEL = "onetool/log_level"  # key in the state of a session
-USUAL_LEVEL = "info"
-PASSED_ON = ("sampling", "elicitation", "roots")
-KEPT = "onetool-kept:"  # prefix of the id of a pending call
+DEFAULT_LEVEL = "info"
+RELAYED_CAPABILITIES = ("sampling", "elicitation", "roots")
+PENDING_PREFIX = "onetool-kept:"  # prefix of the id of a pending call
 PENDING_SECONDS, MAX_PENDING = 600.0, 1000
 STANDARD_INPUT = "standard input"  # stdio has one client
 Call = Callable[[Relay], Awaitable[Result]]
@@ -32,42 +32,42 @@ class ClientRelay:
     """The pending calls of all clients."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, _Conversation] = {}
+        self._pending: dict[str, _Conversation] = {}
 
-    async def outcome(self, context: Any, params: Any, call: Call) -> Outcome | types.InputRequiredResult:
+    async def run(self, context: Any, params: Any, call: Call) -> Outcome | types.InputRequiredResult:
         if not is_modern(context):
-            relay = _relay(context, lambda request: _ask_directly(context, request))
+            relay = _create_relay(context, lambda request: _ask_directly(context, request))
             return relay, await call(relay)
         conversation = self._resume(context, params) or _Conversation(context, params, call, self._has_room)
         result = await conversation.next()
-        return (conversation.relay, result) if result is not None else self._keep(conversation)
+        return (conversation.relay, result) if result is not None else self._suspend(conversation)
 
     def _resume(self, context: Any, params: Any) -> "_Conversation | None":
         state = params.request_state or ""
-        if not state.startswith(KEPT):
+        if not state.startswith(PENDING_PREFIX):
             return None
-        conversation = self._kept.pop(state.removeprefix(KEPT), None)
+        conversation = self._pending.pop(state.removeprefix(PENDING_PREFIX), None)
         if conversation is None:
             raise MCPError(types.INVALID_PARAMS, "the call has expired: repeat it")
         conversation.resume(context, params.input_responses or {})
         return conversation
 
     def _has_room(self) -> bool:
-        return len(self._kept) < MAX_PENDING
+        return len(self._pending) < MAX_PENDING
 
-    def _keep(self, conversation: "_Conversation") -> types.InputRequiredResult:
-        number = secrets.token_hex(16)
-        self._kept[number] = conversation
-        asyncio.get_running_loop().call_later(PENDING_SECONDS, self._give_up, number)
-        return types.InputRequiredResult(input_requests=conversation.questions, request_state=f"{KEPT}{number}")
+    def _suspend(self, conversation: "_Conversation") -> types.InputRequiredResult:
+        call_id = secrets.token_hex(16)
+        self._pending[call_id] = conversation
+        asyncio.get_running_loop().call_later(PENDING_SECONDS, self._expire, call_id)
+        return types.InputRequiredResult(input_requests=conversation.questions, request_state=PENDING_PREFIX + call_id)
 
-    def _give_up(self, number: str) -> None:
-        if (conversation := self._kept.pop(number, None)) is not None:
+    def _expire(self, call_id: str) -> None:
+        if (conversation := self._pending.pop(call_id, None)) is not None:
             conversation.cancel()
 
     def close(self) -> None:
-        for number in list(self._kept):
-            self._give_up(number)
+        for call_id in list(self._pending):
+            self._expire(call_id)
 
 
 class _Conversation:
@@ -75,7 +75,7 @@ class _Conversation:
 
     def __init__(self, context: Any, params: Any, call: Call, has_room: Callable[[], bool]) -> None:
         self._context, self._has_room = context, has_room
-        self.relay = _relay(context, self._ask)
+        self.relay = _create_relay(context, self._ask)
         self.relay.log = self._send_log
         if self.relay.progress is not None:
             self.relay.progress = self._report_progress
@@ -136,23 +136,25 @@ class _Conversation:
 def get_log_level(context: Any) -> str | None:
     if is_modern(context):
         return (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
-    return str(get_session(context).state.get(LEVEL, USUAL_LEVEL))
+    return str(get_session(context).state.get(LEVEL, DEFAULT_LEVEL))
 
 
-def _relay(context: Any, ask: Callable[[Any], Awaitable[Any]]) -> Relay:
-    have = context.session.client_capabilities
-    declared = have.model_dump(by_alias=True, mode="json", exclude_none=True) if have is not None else {}
+def _create_relay(context: Any, ask: Callable[[Any], Awaitable[Any]]) -> Relay:
+    capabilities = context.session.client_capabilities
+    declared = (
+        capabilities.model_dump(by_alias=True, mode="json", exclude_none=True) if capabilities is not None else {}
+    )
     return Relay(
-        client=_identity(context),
+        client=_get_client_key(context),
         ask=ask,
         log=lambda params: _send_log(context, params),
         progress=context.session.report_progress if wants_progress(context) else None,
-        capabilities={name: declared[name] for name in PASSED_ON if name in declared},
+        capabilities={name: declared[name] for name in RELAYED_CAPABILITIES if name in declared},
         log_level=get_log_level(context),
     )
 
 
-def _identity(context: Any) -> object:
+def _get_client_key(context: Any) -> object:
     """Return an identity for the client. Requests of the 2026 protocol over HTTP share none."""
     if context.request is None:
         return STANDARD_INPUT
@@ -165,9 +167,9 @@ def _identity(context: Any) -> object:
 async def _ask_directly(context: Any, request: Any) -> Any:
     if (problem := _find_unsupported(context, request)) is not None:
         return problem
-    beside = ServerMessageMetadata(related_request_id=context.request_id)
+    metadata = ServerMessageMetadata(related_request_id=context.request_id)
     try:
-        return await context.session.send_request(_to_legacy(request), _result_type(request), metadata=beside)
+        return await context.session.send_request(_to_legacy(request), _result_type(request), metadata=metadata)
     except MCPError as error:
         return error.error
     except ValidationError:
@@ -194,18 +196,22 @@ def _result_type(request: Any) -> type[Any]:
 
 def _find_unsupported(context: Any, request: Any) -> types.ErrorData | None:
     """Return an error if the client does not support the request."""
-    have = context.session.client_capabilities or types.ClientCapabilities()
+    capabilities = context.session.client_capabilities or types.ClientCapabilities()
     match request:
         case types.ElicitRequest(params=types.ElicitRequestURLParams()):
-            able = have.elicitation is not None and have.elicitation.url is not None
+            is_supported = capabilities.elicitation is not None and capabilities.elicitation.url is not None
         case types.ElicitRequest():
-            able = have.elicitation is not None and (have.elicitation.form is not None or have.elicitation.url is None)
+            is_supported = capabilities.elicitation is not None and (
+                capabilities.elicitation.form is not None or capabilities.elicitation.url is None
+            )
         case types.ListRootsRequest():
-            able = have.roots is not None
+            is_supported = capabilities.roots is not None
         case _:
             wants_tools = request.params.tools or request.params.tool_choice
-            able = have.sampling is not None and not (wants_tools and have.sampling.tools is None)
-    return None if able else _error_data(f"the client does not support {request.method}")
+            is_supported = capabilities.sampling is not None and not (
+                wants_tools and capabilities.sampling.tools is None
+            )
+    return None if is_supported else _error_data(f"the client does not support {request.method}")
 
 
 def _error_data(message: str) -> types.ErrorData:
@@ -213,7 +219,7 @@ def _error_data(message: str) -> types.ErrorData:
 
 
 async def _send_log(context: Any, params: Any) -> None:
-    wanted = get_log_level(context)
-    if wanted in LEVELS and LEVELS.index(params.level) >= LEVELS.index(wanted):
+    min_level = get_log_level(context)
+    if min_level in LEVELS and LEVELS.index(params.level) >= LEVELS.index(min_level):
         notification = types.LoggingMessageNotification(params=params)
         await context.session.send_notification(notification, related_request_id=context.request_id)

@@ -20,10 +20,11 @@ from onetool.render import render
 from onetool.snippets import expand_call
 from onetool.transports.mcp.client_identity import build_caller
 from onetool.transports.mcp.exposed_tools import ExposedTools
+from onetool.util.text import did_you_mean
 
-OURS, TOOLS, TOOL = "ot://", "ot://tools", "ot://tool/"
+SCHEME, TOOLS, TOOL = "ot://", "ot://tools", "ot://tool/"
 MARKDOWN, YAML = "text/markdown", "application/yaml"
-PAGE = 500
+PAGE_SIZE = 500
 MAX_URI_CHARS = 200
 PROMPT = """\
 Call the tool `run` with this command and show me the result:
@@ -43,24 +44,24 @@ class ToolResources:
     async def list_all(self, context: Any, params: Any) -> types.ListResourcesResult:
         """List the tool list, then each tool, page by page. The last page has the resources of exposed servers."""
         names, more = paginate(await anyio.to_thread.run_sync(self._names, build_caller(self._app, context)), params)
-        page = [types.Resource(name=name, uri=_address(name), mime_type=MARKDOWN) for name in names]
-        if _start(params) == 0:
-            about = "All tools, one line each"
-            page.insert(0, types.Resource(name="tools", uri=TOOLS, description=about, mime_type=YAML))
+        page = [types.Resource(name=name, uri=_tool_uri(name), mime_type=MARKDOWN) for name in names]
+        if _parse_cursor(params) == 0:
+            description = "All tools, one line each"
+            page.insert(0, types.Resource(name="tools", uri=TOOLS, description=description, mime_type=YAML))
         if more is None:
             page += (await self._exposed.resources(context))[0]
         return types.ListResourcesResult(resources=page, next_cursor=more)
 
     async def list_templates(self, context: Any, _params: Any) -> types.ListResourceTemplatesResult:
-        about = "One tool: signature, arguments and result"
+        description = "One tool: signature, arguments and result"
         template = types.ResourceTemplate(
-            name="tool", uri_template=f"{TOOL}{{name}}", description=about, mime_type=MARKDOWN
+            name="tool", uri_template=f"{TOOL}{{name}}", description=description, mime_type=MARKDOWN
         )
-        _, theirs = await self._exposed.resources(context)
-        return types.ListResourceTemplatesResult(resource_templates=[template, *theirs])
+        _, exposed = await self._exposed.resources(context)
+        return types.ListResourceTemplatesResult(resource_templates=[template, *exposed])
 
     async def read(self, context: Any, params: types.ReadResourceRequestParams) -> Any:
-        if not params.uri.startswith(OURS) and (answer := await self._exposed.read(context, params)) is not None:
+        if not params.uri.startswith(SCHEME) and (answer := await self._exposed.read(context, params)) is not None:
             return answer
         text, kind = await self._content(params.uri, build_caller(self._app, context))
         content = types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)
@@ -68,10 +69,10 @@ class ToolResources:
 
     async def watch(self, context: Any, uri: str) -> Callable[[], Awaitable[None]] | None:
         """Subscribe to a resource. Return the function that unsubscribes, or None if it is not available."""
-        if not uri.startswith(OURS):
+        if not uri.startswith(SCHEME):
             return await self._exposed.watch(context, uri)
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
-        return _nothing if uri == TOOLS or await self._is_known(name, build_caller(self._app, context)) else None
+        return _do_nothing if uri == TOOLS or await self._is_known(name, build_caller(self._app, context)) else None
 
     async def complete(self, context: Any, params: types.CompleteRequestParams) -> list[str]:
         """Return the names of tools that start with the argument's value."""
@@ -87,7 +88,7 @@ class ToolResources:
             return f"{tools}\n# Note: {note}" if note else tools, YAML
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
         if not await self._is_known(name, caller):
-            text = await anyio.to_thread.run_sync(self._no_resource, uri, name, caller)
+            text = await anyio.to_thread.run_sync(self._unknown_resource_message, uri, name, caller)
             raise MCPError(types.INVALID_PARAMS, text, {"uri": uri})
         return str(await caller.call("ot.help", query=name, info="full")), MARKDOWN
 
@@ -98,9 +99,9 @@ class ToolResources:
     def _names(self, caller: ToolContext) -> list[str]:
         return [entry.name for entry in self._app.registry.entries() if caller.admits(entry)]
 
-    def _no_resource(self, uri: str, name: str, caller: ToolContext) -> str:
-        near = [_address(tool) for tool in self._app.registry.only(caller.admits).nearest(name)] if name else []
-        guess = f". Did you mean {' or '.join(near)}?" if near else ""
+    def _unknown_resource_message(self, uri: str, name: str, caller: ToolContext) -> str:
+        near = [_tool_uri(tool) for tool in self._app.registry.only(caller.admits).nearest(name)] if name else []
+        guess = f".{did_you_mean(near)}" if near else ""
         return f"no resource {uri[:MAX_URI_CHARS]!r}{guess}\nHint: read {TOOLS} for all tools"
 
 
@@ -110,11 +111,11 @@ class SnippetPrompts:
 
     async def list_all(self, context: Any, params: Any) -> types.ListPromptsResult:
         snippets = self._app.settings.snippets
-        theirs = [
+        exposed = [
             prompt.model_copy(update={"name": name})
             for name, (_, prompt) in (await self._exposed.prompts(context)).items()
         ]
-        prompts, more = paginate([*(_prompt(name, snippets[name]) for name in sorted(snippets)), *theirs], params)
+        prompts, more = paginate([*(_prompt(name, snippets[name]) for name in sorted(snippets)), *exposed], params)
         return types.ListPromptsResult(prompts=prompts, next_cursor=more)
 
     async def get(self, context: Any, params: types.GetPromptRequestParams) -> Any:
@@ -134,15 +135,15 @@ class SnippetPrompts:
 
 def paginate(items: Sequence[Item], params: Any) -> tuple[list[Item], str | None]:
     """Return a page of a list and the cursor of the next page."""
-    start = _start(params)
-    return list(items[start : start + PAGE]), str(start + PAGE) if start + PAGE < len(items) else None
+    start = _parse_cursor(params)
+    return list(items[start : start + PAGE_SIZE]), str(start + PAGE_SIZE) if start + PAGE_SIZE < len(items) else None
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     """Do nothing: OneTool's own resources need no unsubscribing."""
 
 
-def _start(params: Any) -> int:
+def _parse_cursor(params: Any) -> int:
     cursor = params.cursor if params is not None else None
     if cursor is None:
         return 0
@@ -151,7 +152,7 @@ def _start(params: Any) -> int:
     return int(cursor)
 
 
-def _address(name: str) -> str:
+def _tool_uri(name: str) -> str:
     return f"{TOOL}{quote(name, safe='')}"
 
 

@@ -1,2 +1,2 @@
-/** Where the page begins: the frame, and in it whatever screen the address names. */
+/** Entry point: loads the frame, which shows the screen that the URL names. */
 import "./core/frame.js";

@@ -23,15 +23,15 @@ from onetool.transports.http.routing import Operation, ResponseSpec
 
 T = TypeVar("T")
 ROOT: Final = "/tools"
-WRITES: Final = frozenset({"PUT", "PATCH", "DELETE"})
+WRITE_METHODS: Final = frozenset({"PUT", "PATCH", "DELETE"})
 BUNDLES: Final = f"{ROOT}/bundles"
 BUNDLE: Final = f"{BUNDLES}/{{bundleID}}"
 TOOL: Final = f"{BUNDLE}/tools/{{toolSlug}}/version/{{version}}"
-INSIDE: Final = ("not_found", "bundle_deleted")
-OWN: Final = ("not_found", "permission_denied", "builtin_read_only")
-KEPT: Final = (*INSIDE, "permission_denied", "builtin_read_only")
-CALL: Final = (*INSIDE, "bundle_disabled", "tool_disabled", "permission_denied", "audit_unavailable")
-GONE: Final = {204: ResponseSpec("Deleted")}
+READ_TOOL_ERRORS: Final = ("not_found", "bundle_deleted")
+BUNDLE_ERRORS: Final = ("not_found", "permission_denied", "builtin_read_only")
+TOOL_ERRORS: Final = (*READ_TOOL_ERRORS, "permission_denied", "builtin_read_only")
+CALL_ERRORS: Final = (*READ_TOOL_ERRORS, "bundle_disabled", "tool_disabled", "permission_denied", "audit_unavailable")
+DELETED: Final = {204: ResponseSpec("Deleted")}
 
 
 class BundleHandlers:
@@ -40,7 +40,7 @@ class BundleHandlers:
 
     def operations(self) -> Iterator[Operation]:
         for operation in (*self._bundle_operations(), *self._tool_operations(), *self._search_operations()):
-            yield replace(operation, is_conditional=operation.method in WRITES)
+            yield replace(operation, is_conditional=operation.method in WRITE_METHODS)
 
     def _bundle_operations(self) -> Iterator[Operation]:
         one = {200: ResponseSpec("The bundle", Bundle)}
@@ -48,40 +48,47 @@ class BundleHandlers:
             200: ResponseSpec("The bundle was replaced", Bundle),
             201: ResponseSpec("The bundle was created", Bundle),
         }
-        listed = {200: ResponseSpec("A page of bundles", models.BundlePage)}
-        yield Operation("GET", BUNDLES, self.list_bundles, "List bundles", listed, BundlesQuery)
-        yield Operation("GET", BUNDLE, self.get_bundle, "Get a bundle", one, errors=("not_found",), is_tagged=True)
+        page = {200: ResponseSpec("A page of bundles", models.BundlePage)}
+        yield Operation("GET", BUNDLES, self.list_bundles, "List bundles", page, BundlesQuery)
+        yield Operation("GET", BUNDLE, self.get_bundle, "Get a bundle", one, errors=("not_found",), has_etag=True)
         errors = ("permission_denied", "builtin_read_only", "slug_taken", "duplicate")
-        words = "Create or replace a bundle"
-        yield Operation("PUT", BUNDLE, self.put_bundle, words, put, body=BundleDraft, errors=errors)
-        words = "Enable or disable a bundle"
-        yield Operation("PATCH", BUNDLE, self.patch_bundle, words, one, body=Switch, errors=OWN)
-        words = "Delete an empty bundle; a PUT within two days restores it"
-        yield Operation("DELETE", BUNDLE, self.delete_bundle, words, GONE, errors=(*OWN, "bundle_not_empty"))
+        summary = "Create or replace a bundle"
+        yield Operation("PUT", BUNDLE, self.put_bundle, summary, put, body=BundleDraft, errors=errors)
+        summary = "Enable or disable a bundle"
+        yield Operation("PATCH", BUNDLE, self.patch_bundle, summary, one, body=Switch, errors=BUNDLE_ERRORS)
+        summary = "Delete an empty bundle; a PUT within two days restores it"
+        yield Operation(
+            "DELETE", BUNDLE, self.delete_bundle, summary, DELETED, errors=(*BUNDLE_ERRORS, "bundle_not_empty")
+        )
 
     def _tool_operations(self) -> Iterator[Operation]:
         one, put = (
             {200: ResponseSpec("The tool", models.StoredToolView)},
             {201: ResponseSpec("The tool was created", models.StoredToolView)},
         )
-        yield Operation("GET", TOOL, self.get_tool, "Get a tool", one, errors=INSIDE, is_tagged=True)
-        words, errors = "Create a tool version; versions are never replaced", (*KEPT, "bundle_disabled", "duplicate")
-        yield Operation("PUT", TOOL, self.put_tool, words, put, body=models.ToolBody, errors=errors)
-        words = "Enable or disable a tool"
-        yield Operation("PATCH", TOOL, self.patch_tool, words, one, body=Switch, errors=(*KEPT, "bundle_disabled"))
-        yield Operation("DELETE", TOOL, self.delete_tool, "Permanently delete a tool", GONE, errors=KEPT)
+        yield Operation("GET", TOOL, self.get_tool, "Get a tool", one, errors=READ_TOOL_ERRORS, has_etag=True)
+        summary, errors = (
+            "Create a tool version; versions are never replaced",
+            (*TOOL_ERRORS, "bundle_disabled", "duplicate"),
+        )
+        yield Operation("PUT", TOOL, self.put_tool, summary, put, body=models.ToolBody, errors=errors)
+        summary = "Enable or disable a tool"
+        yield Operation(
+            "PATCH", TOOL, self.patch_tool, summary, one, body=Switch, errors=(*TOOL_ERRORS, "bundle_disabled")
+        )
+        yield Operation("DELETE", TOOL, self.delete_tool, "Permanently delete a tool", DELETED, errors=TOOL_ERRORS)
         path, outcome = f"{TOOL}/invoke", {200: OUTCOME}
-        yield Operation("POST", path, self.invoke, "Call a tool", outcome, body=models.Call, errors=CALL)
+        yield Operation("POST", path, self.invoke, "Call a tool", outcome, body=models.Call, errors=CALL_ERRORS)
 
     def _search_operations(self) -> Iterator[Operation]:
-        listed = {200: ResponseSpec("A page of tools", models.StoredToolPage)}
+        page = {200: ResponseSpec("A page of tools", models.StoredToolPage)}
         found = {200: ResponseSpec("Matching tools, best first", models.FoundToolPage)}
         for path in (f"{ROOT}/tools", ROOT):
-            words = "List the tools of all bundles"
-            yield Operation("GET", path, self.list_tools, words, listed, StoredToolsQuery, is_tagged=True)
+            summary = "List the tools of all bundles"
+            yield Operation("GET", path, self.list_tools, summary, page, StoredToolsQuery, has_etag=True)
         for path in (f"{ROOT}/tools/search", f"{ROOT}/search"):
-            words = "Search the tools of all bundles"
-            yield Operation("GET", path, self.search, words, found, StoredSearchQuery, is_tagged=True)
+            summary = "Search the tools of all bundles"
+            yield Operation("GET", path, self.search, summary, found, StoredSearchQuery, has_etag=True)
 
     # --- bundles -----------------------------------------------------------------------------------------------
 
@@ -105,10 +112,10 @@ class BundleHandlers:
         )
 
     async def put_bundle(self, request: Request) -> Response:
-        sent = await RequestBody.from_request(request)
+        body = await RequestBody.from_request(request)
 
         def put(facts: Facts) -> Response:
-            draft, check = sent.data(), build_precondition(request.headers)
+            draft, check = body.data(), build_precondition(request.headers)
             bundle, is_new = self._store.put_bundle(_bundle_id(request), draft, check)
             facts.update(action="bundle.created" if is_new else "bundle.updated", names=[bundle.slug])
             return stored_response(bundle, 201 if is_new else 200)
@@ -116,10 +123,10 @@ class BundleHandlers:
         return await self._api.write(request, "bundle.put", put)
 
     async def patch_bundle(self, request: Request) -> Response:
-        sent = await RequestBody.from_request(request)
+        body = await RequestBody.from_request(request)
 
         def patch(facts: Facts) -> Response:
-            switch, check = sent.data(), build_precondition(request.headers)
+            switch, check = body.data(), build_precondition(request.headers)
             bundle = self._store.set_bundle_enabled(_bundle_id(request), switch, check)
             facts.update(action=f"bundle.{'enabled' if bundle.is_enabled else 'disabled'}", names=[bundle.slug])
             return stored_response(bundle)
@@ -139,23 +146,23 @@ class BundleHandlers:
 
     async def get_tool(self, request: Request) -> Response:
         tool = await self._find_tool(request)
-        return await self._api.in_thread(lambda: conditional_response(tool.as_json(), request.headers))
+        return await self._api.run_in_thread(lambda: conditional_response(tool.as_json(), request.headers))
 
     async def put_tool(self, request: Request) -> Response:
-        sent = await RequestBody.from_request(request)
+        body = await RequestBody.from_request(request)
 
         def put(facts: Facts) -> StoredTool:
-            tool = self._store.put_tool(*_tool_path(request), sent.data(), build_precondition(request.headers))
+            tool = self._store.put_tool(*_tool_path(request), body.data(), build_precondition(request.headers))
             facts["names"] = [self._app.bundles.tool_name(tool)]
             return tool
 
         return stored_response(await self._refresh(await self._api.write(request, "tool.created", put)), 201)
 
     async def patch_tool(self, request: Request) -> Response:
-        sent = await RequestBody.from_request(request)
+        body = await RequestBody.from_request(request)
 
         def patch(facts: Facts) -> StoredTool:
-            tool = self._store.set_tool_enabled(*_tool_path(request), sent.data(), build_precondition(request.headers))
+            tool = self._store.set_tool_enabled(*_tool_path(request), body.data(), build_precondition(request.headers))
             action, name = f"tool.{'enabled' if tool.is_enabled else 'disabled'}", self._app.bundles.tool_name(tool)
             facts.update(action=action, names=[name])
             return tool
@@ -181,14 +188,14 @@ class BundleHandlers:
 
         return await invoke(self._api, request, self._app.bundles.tool_name(tool), check)
 
-    # --- over all bundles --------------------------------------------------------------------------------------
+    # --- all bundles ------------------------------------------------------------------------------------------
 
     async def list_tools(self, request: Request) -> Response:
         query = StoredToolsQuery.of(request)
         await self._app.discover(set())  # loads functions without waiting for upstream servers
 
         def read(store: BundleStorage) -> Response:
-            def some(size: int, token: str | None) -> Page[StoredTool]:
+            def fetch(size: int, token: str | None) -> Page[StoredTool]:
                 page = store.list_tools(
                     tags=query.tags,
                     bundle_ids=query.bundle_ids,
@@ -198,7 +205,7 @@ class BundleHandlers:
                 )
                 return Page([*map(self._app.bundles.apply_state, page.items)], page.next_token)
 
-            page = _fill_page(some, lambda tool: query.include_disabled or tool.in_use, query)
+            page = _fill_page(fetch, lambda tool: query.include_disabled or tool.in_use, query)
             return conditional_response(_render_page("tools", page), request.headers)
 
         return await self._read(read)
@@ -208,12 +215,12 @@ class BundleHandlers:
         await self._app.discover(set())
 
         def read(store: BundleStorage) -> Response:
-            def some(size: int, token: str | None) -> Page[ToolHit]:
+            def fetch(size: int, token: str | None) -> Page[ToolHit]:
                 page = store.search(query.q, include_disabled=query.include_disabled, size=size, token=token)
                 hits = [ToolHit(self._app.bundles.apply_state(hit.tool), hit.score, hit.match) for hit in page.items]
                 return Page(hits, page.next_token)
 
-            page = _fill_page(some, lambda hit: query.include_disabled or hit.tool.in_use, query)
+            page = _fill_page(fetch, lambda hit: query.include_disabled or hit.tool.in_use, query)
             return conditional_response(_render_page("tools", page), request.headers)
 
         return await self._read(read)
@@ -231,11 +238,11 @@ class BundleHandlers:
         """Return the tool with its current state: its function may have changed."""
         if tool.python_impl:
             await self._app.discover({python_name(tool.python_impl.function).partition(".")[0]})
-        return await self._api.in_thread(lambda: self._app.bundles.apply_state(tool))
+        return await self._api.run_in_thread(lambda: self._app.bundles.apply_state(tool))
 
     async def _read(self, work: Callable[[BundleStorage], T]) -> T:
         self._api.check_settings()
-        return await self._api.in_thread(lambda: work(self._store))
+        return await self._api.run_in_thread(lambda: work(self._store))
 
 
 def _check_in_use(tool: StoredTool) -> None:

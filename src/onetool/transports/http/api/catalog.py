@@ -22,7 +22,7 @@ from onetool.transports.http.errors import ApiError
 Kind = Literal["built-in", "extension", "proxy", "bundle"]
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 MAX_SEARCHED: Final = 1000
-PATIENCE_SECONDS: Final = 2.0  # for servers whose tools were never listed
+REFRESH_SECONDS: Final = 2.0  # for servers whose tools were never listed
 
 
 def get_kind(tool: Tool) -> Kind:
@@ -37,13 +37,13 @@ class ToolCatalog:
     def __init__(self, app: OneTool) -> None:
         self._app = app
         app.bundles.keeps_running = True
-        self._looking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def refresh(self) -> None:
         """Refresh the tools. Slow servers finish in the background."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(self._app.discover())
-        done, _ = await asyncio.wait((self._looking,), timeout=PATIENCE_SECONDS)
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.ensure_future(self._app.discover())
+        done, _ = await asyncio.wait((self._refreshing,), timeout=REFRESH_SECONDS)
         for task in done:
             task.result()
         if not done:
@@ -51,11 +51,11 @@ class ToolCatalog:
 
     # --- lists; these functions read the disk -------------------------------------------------------------------
 
-    def registered(self, context: ToolContext) -> list[Tool]:
+    def list_registered(self, context: ToolContext) -> list[Tool]:
         """Return the tools in memory that the agent may call, sorted by name."""
         return sorted(filter(context.admits, self._app.registry), key=attrgetter("name"))
 
-    def stored(self, context: ToolContext, pack: str | None = None, after: str = "") -> Iterator[RegistryEntry]:
+    def iter_stored(self, context: ToolContext, pack: str | None = None, after: str = "") -> Iterator[RegistryEntry]:
         """Yield the stored tools after this name that the agent may call, including disabled ones."""
         registry = self._app.registry
         try:
@@ -66,40 +66,52 @@ class ToolCatalog:
         except BundleError:  # the store cannot be read; the health check reports that
             return
 
-    def names(self, context: ToolContext, fits: "CatalogFilter", after: str) -> Iterator[str]:
+    def iter_names(self, context: ToolContext, criteria: "CatalogFilter", after: str) -> Iterator[str]:
         """Return an iterator over the names of matching tools after this name, sorted."""
-        held = (tool.name for tool in self.registered(context) if fits.tool(tool) and tool.name > after)
-        stored = filter(fits.entry, self.stored(context, fits.pack, after)) if fits.stored else ()
-        return merge(held, (entry.name for entry in stored))
+        registered = (
+            tool.name for tool in self.list_registered(context) if criteria.matches_tool(tool) and tool.name > after
+        )
+        stored = (
+            filter(criteria.matches_entry, self.iter_stored(context, criteria.pack, after))
+            if criteria.includes_stored
+            else ()
+        )
+        return merge(registered, (entry.name for entry in stored))
 
-    def tool(self, name: str) -> Tool | None:
+    def get_tool(self, name: str) -> Tool | None:
         """Return the tool with this name, also from a disabled bundle."""
         registry = self._app.registry
         tool = registry.get(name) or self._app.bundles.find(name, include_disabled=True)
         return None if tool is None else registry.mark_disabled(tool)
 
-    def count(self, context: ToolContext, fits: "CatalogFilter") -> int:
+    def count(self, context: ToolContext, criteria: "CatalogFilter") -> int:
         """Return the number of matching tools."""
-        return sum(map(fits.tool, self.registered(context))) + (self.count_stored(context, fits) if fits.stored else 0)
+        return sum(map(criteria.matches_tool, self.list_registered(context))) + (
+            self.count_stored(context, criteria) if criteria.includes_stored else 0
+        )
 
-    def count_stored(self, context: ToolContext, fits: "CatalogFilter") -> int:
+    def count_stored(self, context: ToolContext, criteria: "CatalogFilter") -> int:
         """Return the number of matching stored tools. Checks each one if a filter may exclude part of a pack."""
         bundles = self._app.bundles
-        packs = bundles.packs if fits.pack is None else [fits.pack]
+        packs = bundles.packs if criteria.pack is None else [criteria.pack]
         sources = [source for pack in packs for source in self._app.registry.find_sources(pack)]
-        if context.tools is None and fits.is_enabled is None and all(source is bundles for source in sources):
+        if context.tools is None and criteria.is_enabled is None and all(source is bundles for source in sources):
             return sum(map(bundles.count, packs))
-        return sum(map(fits.entry, self.stored(context, fits.pack)))
+        return sum(map(criteria.matches_entry, self.iter_stored(context, criteria.pack)))
 
-    def found(self, query: str, hits: Iterable[SearchHit], context: ToolContext) -> list[Tool]:
+    def merge_hits(self, query: str, hits: Iterable[SearchHit], context: ToolContext) -> list[Tool]:
         """Return the hits, best first, then the disabled tools that contain all words."""
         names = [hit.name for hit in hits if hit.kind == "tool"]
         words = query.casefold().split()
-        off = [tool.name for tool in self.registered(context) if not tool.enabled]
-        off += [entry.name for entry in self.stored(context) if not entry.enabled]
-        tools = {name: tool for name in (*names, *off) if (tool := self.tool(name)) is not None}
+        disabled = [tool.name for tool in self.list_registered(context) if not tool.enabled]
+        disabled += [entry.name for entry in self.iter_stored(context) if not entry.enabled]
+        tools = {name: tool for name in (*names, *disabled) if (tool := self.get_tool(name)) is not None}
         known = set(names)
-        return [tool for name, tool in tools.items() if context.admits(tool) and (name in known or _has(words, tool))]
+        return [
+            tool
+            for name, tool in tools.items()
+            if context.admits(tool) and (name in known or _contains_all(words, tool))
+        ]
 
     # --- one ---------------------------------------------------------------------------------------------------
 
@@ -108,17 +120,17 @@ class ToolCatalog:
         try:
             tool = await self._app.bus.resolve(name)
         except ToolNotFound as error:
-            off = await anyio.to_thread.run_sync(self.tool, name)
-            if off is None:
-                raise _unknown(name, error.message if context.tools is None else "") from None
-            tool = off
+            disabled = await anyio.to_thread.run_sync(self.get_tool, name)
+            if disabled is None:
+                raise _unknown_tool_error(name, error.message if context.tools is None else "") from None
+            tool = disabled
         if not context.admits(tool):
-            raise _unknown(name)
+            raise _unknown_tool_error(name)
         return tool
 
     async def search(self, query: str, context: ToolContext) -> list[Tool]:
         hits = await self._app.search(query, MAX_SEARCHED)
-        return await anyio.to_thread.run_sync(self.found, query, hits, context)
+        return await anyio.to_thread.run_sync(self.merge_hits, query, hits, context)
 
 
 class CatalogFilter:
@@ -126,20 +138,20 @@ class CatalogFilter:
 
     def __init__(self, pack: str | None, kind: str | None, is_enabled: bool | None) -> None:
         self.pack, self.kind, self.is_enabled = python_name(pack) if pack else None, kind, is_enabled
-        self.stored = kind in {None, "bundle"}
+        self.includes_stored = kind in {None, "bundle"}
 
-    def entry(self, tool: Tool | RegistryEntry) -> bool:
+    def matches_entry(self, tool: Tool | RegistryEntry) -> bool:
         return self.pack in {None, python_name(tool.pack)} and self.is_enabled in {None, tool.enabled}
 
-    def tool(self, tool: Tool) -> bool:
-        return self.entry(tool) and self.kind in {None, get_kind(tool)}
+    def matches_tool(self, tool: Tool) -> bool:
+        return self.matches_entry(tool) and self.kind in {None, get_kind(tool)}
 
 
-def _has(words: list[str], tool: Tool) -> bool:
+def _contains_all(words: list[str], tool: Tool) -> bool:
     text = f"{tool.name} {tool.description}".casefold()
     return all(word in text for word in words)
 
 
-def _unknown(name: str, message: str = "") -> ApiError:
+def _unknown_tool_error(name: str, message: str = "") -> ApiError:
     """Return the error for an unknown tool. It reveals no other names to agents limited to some tools."""
     return ApiError("not_found", message or f"no tool {name!r}", {"name": name})

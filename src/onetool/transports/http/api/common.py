@@ -31,13 +31,13 @@ SMALL_BYTES: Final = 16 << 10  # parsing a smaller body is faster than starting 
 @dataclass(frozen=True, slots=True)
 class Api:
     app: OneTool
-    activity: LiveRuns
+    live_runs: LiveRuns
     _readers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, READERS))
     _writers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, WRITERS))
 
-    switching: anyio.Lock = field(default_factory=anyio.Lock)  # serializes precondition and change
+    switch_lock: anyio.Lock = field(default_factory=anyio.Lock)  # serializes precondition and change
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._readers)
 
     @asynccontextmanager
@@ -48,8 +48,8 @@ class Api:
         """
         self.check_change(request)
         actor, names = identity.visible_agent(request), map(str, request.path_params.values())
-        who = {"actor": "owner" if actor is None else f"agent {actor}", "transport": "http"}
-        async with self.app.audit.changing(action, names, **who, frees_space=request.method == "DELETE") as facts:
+        source = {"actor": "owner" if actor is None else f"agent {actor}", "transport": "http"}
+        async with self.app.audit.changing(action, names, **source, frees_space=request.method == "DELETE") as facts:
             yield facts
 
     async def write(self, request: Request, action: str, work: Callable[[Facts], T]) -> T:
@@ -57,19 +57,19 @@ class Api:
         async with self.changing(request, action) as facts:
             return await anyio.to_thread.run_sync(work, facts, limiter=self._writers)
 
-    async def read(self, sent: RequestBody, parse: Callable[[Mapping[str, Any]], T]) -> T:
+    async def read(self, body: RequestBody, parse: Callable[[Mapping[str, Any]], T]) -> T:
         """Parse the body, in a thread if it is large."""
-        if len(sent.content) <= SMALL_BYTES:
-            return parse(sent.data())
-        return await self.in_thread(lambda: parse(sent.data()))
+        if len(body.content) <= SMALL_BYTES:
+            return parse(body.data())
+        return await self.run_in_thread(lambda: parse(body.data()))
 
-    def show(self, model: "ApiModel") -> JSON:
+    def to_json(self, model: "ApiModel") -> JSON:
         """Return the model as JSON with secrets redacted."""
-        shown: JSON = self.app.redact.redact_data(model.as_json())
-        return shown
+        data: JSON = self.app.redact.redact_data(model.as_json())
+        return data
 
-    def answer(self, model: "ApiModel") -> Response:
-        return json_response(self.show(model))
+    def respond(self, model: "ApiModel") -> Response:
+        return json_response(self.to_json(model))
 
     def check_settings(self) -> None:
         """Raise if the settings are invalid: data would be stored in the wrong place."""

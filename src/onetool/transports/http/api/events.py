@@ -25,33 +25,33 @@ MEDIA_TYPE: Final = "text/event-stream"
 HEARTBEAT_SECONDS: Final = 15.0
 OUTPUT_SECONDS: Final = 0.05  # between two output events
 MAX_WAITING_CHARS: Final = 1 << 20  # of output, for clients that read slowly
-LEFT_OUT: Final = "\n[{} characters omitted; see the result]\n"
+OMITTED: Final = "\n[{} characters omitted; see the result]\n"
 HEARTBEAT: Final = b": still here\n\n"
 HEADERS: Final = [(b"content-type", MEDIA_TYPE.encode()), (b"x-accel-buffering", b"no")]
-LINE_BREAKS_TO_SOME: Final = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # line breaks for some clients
+ESCAPED_LINE_BREAKS: Final = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # some clients split there
 Event = tuple[str, Any]
 
 
-def describe_stream(words: str) -> dict[str, JSON]:
+def describe_stream(description: str) -> dict[str, JSON]:
     """Return the OpenAPI schema of an event stream."""
-    return {MEDIA_TYPE: {"type": "string", "description": f"Events: {words}"}}
+    return {MEDIA_TYPE: {"type": "string", "description": f"Events: {description}"}}
 
 
 def wants_events(request: Request) -> bool:
     accepted = ",".join(request.headers.getlist("accept")).split(",")
-    return MEDIA_TYPE in {one.partition(";")[0].strip().lower() for one in accepted}
+    return MEDIA_TYPE in {item.partition(";")[0].strip().lower() for item in accepted}
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of the work. Cancel it if the client disconnects."""
-    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request.receive))
+    working, disconnecting = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request.receive))
     try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, disconnecting), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientDisconnect
         return working.result()
     finally:
-        await _cancel_all(working, gone)
+        await _cancel_all(working, disconnecting)
 
 
 class Feed:
@@ -61,7 +61,7 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._progress: Any = None
-        self._printed = self._left_out = 0  # waiting and omitted characters
+        self._printed = self._omitted = 0  # waiting and omitted characters
         self._changed, self._is_empty = asyncio.Event(), asyncio.Event()
         self._end = asyncio.Event()
 
@@ -79,7 +79,7 @@ class Feed:
 
     def _has_room(self, printed: str) -> bool:
         if self._printed >= MAX_WAITING_CHARS:
-            self._left_out += len(printed)
+            self._omitted += len(printed)
             return False
         self._printed += len(printed)
         return True
@@ -118,16 +118,16 @@ class Feed:
         while self._events:
             event, data = self._events.popleft()
             yield (event, self._join_output(data)) if event == "output" else (event, data)
-        if self._left_out:
-            left_out, self._left_out = self._left_out, 0
-            yield "output", {"text": LEFT_OUT.format(left_out)}
+        if self._omitted:
+            omitted, self._omitted = self._omitted, 0
+            yield "output", {"text": OMITTED.format(omitted)}
 
     def _join_output(self, printed: str) -> dict[str, str]:
-        pieces = [printed]
+        parts = [printed]
         while self._events and self._events[0][0] == "output":
-            pieces.append(self._events.popleft()[1])
-        self._printed -= sum(map(len, pieces))
-        return {"text": "".join(pieces)}
+            parts.append(self._events.popleft()[1])
+        self._printed -= sum(map(len, parts))
+        return {"text": "".join(parts)}
 
 
 class EventStream(Response):
@@ -159,16 +159,16 @@ class EventStream(Response):
     async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
         feed = Feed()
         working = asyncio.ensure_future(self._run_work(feed))
-        has_begun = is_over = False
+        has_started = is_over = False
         try:
             while not is_over:
                 is_over = feed.is_over
                 events = await feed.take()
-                if not has_begun and len(events) == 1 and isinstance(events[0][1], ApiError):
+                if not has_started and len(events) == 1 and isinstance(events[0][1], ApiError):
                     await events[0][1].response(scope, receive, send)
                     return
                 idle = b"" if feed.is_over else HEARTBEAT
-                has_begun = await _send(events, send, idle, has_begun=has_begun)
+                has_started = await _send(events, send, idle, has_started=has_started)
                 if any(event == "output" for event, _ in events):
                     await feed.pause(OUTPUT_SECONDS)
             await working
@@ -187,11 +187,11 @@ class EventStream(Response):
             feed.end()
 
 
-async def _send(events: list[Event], send: Send, idle: bytes, *, has_begun: bool) -> bool:
-    if not has_begun:
+async def _send(events: list[Event], send: Send, idle: bytes, *, has_started: bool) -> bool:
+    if not has_started:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-    written = ((event, text(data.body if isinstance(data, ApiError) else data)) for event, data in events)
-    sent = "".join(f"event: {event}\ndata: {json.translate(LINE_BREAKS_TO_SOME)}\n\n" for event, json in written)
+    serialized = ((event, text(data.body if isinstance(data, ApiError) else data)) for event, data in events)
+    sent = "".join(f"event: {event}\ndata: {json.translate(ESCAPED_LINE_BREAKS)}\n\n" for event, json in serialized)
     await send({"type": "http.response.body", "body": sent.encode("utf-8", "replace") or idle, "more_body": True})
     return True
 

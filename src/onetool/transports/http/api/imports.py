@@ -22,11 +22,11 @@ from onetool.transports.http.api.common import Api
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.models import ImportedBundle, ImportQuery
 from onetool.transports.http.responses import json_response
-from onetool.transports.http.routing import BYTES, IN_JSON, TEXT, Operation, ResponseSpec
+from onetool.transports.http.routing import BYTES, JSON_MEDIA_TYPE, TEXT, Operation, ResponseSpec
 
 ZIP: Final = "application/zip"
-DOCUMENT: Final = {IN_JSON: {"type": "object"}, "application/yaml": TEXT, ZIP: BYTES}
-REPLACED: Final = "onetool-replaced-credentials"  # header with the names of secrets
+DOCUMENT: Final = {JSON_MEDIA_TYPE: {"type": "object"}, "application/yaml": TEXT, ZIP: BYTES}
+REPLACED_HEADER: Final = "onetool-replaced-credentials"  # header with the names of secrets
 
 
 class ImportHandlers:
@@ -34,55 +34,60 @@ class ImportHandlers:
         self._api = api
 
     def operations(self) -> Iterator[Operation]:
-        taken = {
+        result = {
             200: ResponseSpec("The updated bundle and the remaining steps", ImportedBundle),
             201: ResponseSpec("The new bundle and the remaining steps", ImportedBundle),
         }
-        words, errors = (
-            "Import an OpenAPI document of version 2 or 3, or an archive",
+        summary, errors = (
+            "Import an OpenAPI 2 or 3 document, or an exported bundle (ZIP)",
             ("permission_denied", "slug_taken"),
         )
         path = "/api/import"
-        yield Operation("POST", path, self.import_bundle, words, taken, ImportQuery, body=DOCUMENT, errors=errors)
-        path, packed = "/api/bundles/{bundleID}/export", {200: ResponseSpec("The archive", media={ZIP: BYTES})}
-        yield Operation("GET", path, self.export_bundle, "Export a bundle", packed, errors=("not_found",))
+        yield Operation("POST", path, self.import_bundle, summary, result, ImportQuery, body=DOCUMENT, errors=errors)
+        path, exported = (
+            "/api/bundles/{bundleID}/export",
+            {200: ResponseSpec("ZIP archive", media={ZIP: BYTES})},
+        )
+        yield Operation(
+            "GET", path, self.export_bundle, "Export a bundle as a ZIP archive", exported, errors=("not_found",)
+        )
 
     async def import_bundle(self, request: Request) -> Response:
         self._api.check_change(request)
         content, query = await request.body(), ImportQuery.of(request)
 
-        def take(facts: Facts) -> tuple[ImportResult, JSON]:
-            taken, shown = self._import(content, query)
-            slug = taken.bundle.slug
-            facts["names"] = [slug, *(f"{slug}.{tool}@{version}" for tool, version, _ in taken.added)]
-            return taken, shown
+        def import_and_audit(facts: Facts) -> tuple[ImportResult, JSON]:
+            result, body = self._import(content, query)
+            slug = result.bundle.slug
+            facts["names"] = [slug, *(f"{slug}.{tool}@{version}" for tool, version, _ in result.added)]
+            return result, body
 
-        taken, shown = await self._api.write(request, "bundle.imported", take)
+        result, body = await self._api.write(request, "bundle.imported", import_and_audit)
         await self._api.app.bundles.refresh()
-        return json_response(shown, 201 if taken.is_new else 200)
+        return json_response(body, 201 if result.is_new else 200)
 
     def _import(self, content: bytes, query: ImportQuery) -> tuple[ImportResult, JSON]:
         store, found = self._api.app.bundles.store, importer.read(content, name=query.name, server=query.server or None)
         if not query.update:
             _check_slug_is_free(store, found.bundle["slug"])
-        taken = importer.import_bundle(store, found)
-        shown = ImportedBundle(
-            bundle=taken.bundle,
-            tool_count=len(taken.added),
+        result = importer.import_bundle(store, found)
+        response = ImportedBundle(
+            bundle=result.bundle,
+            tool_count=len(result.added),
             hosts=found.hosts,
             secrets=found.secrets,
             problems=found.problems,
             warnings=found.warnings,
         )
-        return taken, self._api.app.redact.redact_data(shown.as_json())
+        return result, self._api.app.redact.redact_data(response.as_json())
 
     async def export_bundle(self, request: Request) -> Response:
         self._api.check_settings()
         bundle_id, context = str(request.path_params["bundleID"]), identity.build_context(request, self._api.app)
         await self._api.app.bundles.refresh()
-        slug, packed, secrets = await self._api.in_thread(lambda: self._export(bundle_id, context))
+        slug, packed, secrets = await self._api.run_in_thread(lambda: self._export(bundle_id, context))
         name = f"attachment; filename=\"bundle.zip\"; filename*=UTF-8''{quote(slug, safe='')}.zip"
-        replaced = {REPLACED: ", ".join(secrets)} if secrets else {}
+        replaced = {REPLACED_HEADER: ", ".join(secrets)} if secrets else {}
         return Response(packed, media_type=ZIP, headers={"content-disposition": name, **replaced})
 
     def _export(self, bundle_id: str, context: ToolContext) -> tuple[str, bytes, list[str]]:

@@ -23,7 +23,7 @@ from onetool.transports.http.responses import build_precondition, compute_etag, 
 from onetool.transports.http.routing import Operation, ResponseSpec
 
 ROOT: Final = "/api/packs"
-CHANGE: Final = ("not_found", "permission_denied", "bundle_disabled")
+ERRORS: Final = ("not_found", "permission_denied", "bundle_disabled")
 OWN_PACK: Final = "ot"
 
 
@@ -35,36 +35,36 @@ class PackHandlers:
         packs, pack = {200: ResponseSpec("All packs", PackList)}, {200: ResponseSpec("The pack", PackInfo)}
         yield Operation("GET", ROOT, self.list_packs, "List all packs", packs, errors=("permission_denied",))
         path, errors = f"{ROOT}/{{name}}", ("not_found", "permission_denied")
-        yield Operation("GET", path, self.get_pack, "Get a pack", pack, errors=errors, is_tagged=True)
-        words = "Enable or disable a pack"
-        yield Operation("PATCH", path, self.patch_pack, words, pack, body=Switch, errors=CHANGE, is_conditional=True)
+        yield Operation("GET", path, self.get_pack, "Get a pack", pack, errors=errors, has_etag=True)
+        summary = "Enable or disable a pack"
+        yield Operation("PATCH", path, self.patch_pack, summary, pack, body=Switch, errors=ERRORS, is_conditional=True)
 
     async def list_packs(self, request: Request) -> Response:
         packs = await self._visible_packs(identity.build_context(request, self._api.app))
-        return self._api.answer(PackList(packs=[packs[name] for name in sorted(packs)]))
+        return self._api.respond(PackList(packs=[packs[name] for name in sorted(packs)]))
 
     async def get_pack(self, request: Request) -> Response:
-        return conditional_response(self._api.show(await self._find_pack(request)), request.headers)
+        return conditional_response(self._api.to_json(await self._find_pack(request)), request.headers)
 
     async def patch_pack(self, request: Request) -> Response:
-        sent, app = await RequestBody.from_request(request), self._api.app
-        async with self._api.changing(request, "pack.patch") as facts, self._api.switching:
+        body, app = await RequestBody.from_request(request), self._api.app
+        async with self._api.changing(request, "pack.patch") as facts, self._api.switch_lock:
             pack = await self._find_pack(request)
-            on = (await self._api.read(sent, Switch.of)).is_enabled
+            on = (await self._api.read(body, Switch.of)).is_enabled
             server = app.settings.servers.get(pack.name)
             if on and pack.kind == "proxy" and server is not None and not server.enabled:
                 message = f"server '{pack.name}' is disabled in onetool.yaml"
                 hint = f"set servers.{pack.name}.enabled to true"
                 raise ApiError("bundle_disabled", message, {"pack": pack.name}, hint=hint)
-            build_precondition(request.headers)(self._api.show(pack))
+            build_precondition(request.headers)(self._api.to_json(pack))
             facts.update(action=f"pack.{'enabled' if on else 'disabled'}", names=[pack.name])
             if pack.bundle_id:
                 store = app.bundles.store
-                await self._api.in_thread(partial(store.set_bundle_enabled, pack.bundle_id, on))
+                await self._api.run_in_thread(partial(store.set_bundle_enabled, pack.bundle_id, on))
             if not pack.bundle_id or on:
                 await app.switch(pack.name, on=on)
-        now = self._api.show(await self._find_pack(request))
-        return json_response(now, headers={"etag": compute_etag(now)})
+        updated = self._api.to_json(await self._find_pack(request))
+        return json_response(updated, headers={"etag": compute_etag(updated)})
 
     # --- reading packs --------------------------------------------------------------------------------------------
 
@@ -82,16 +82,16 @@ class PackHandlers:
     async def _visible_packs(self, context: ToolContext) -> dict[str, PackInfo]:
         """Return the visible packs by name. An agent limited to some tools sees only their packs."""
         await self._catalog.refresh()
-        packs = await self._api.in_thread(lambda: self._packs_with_tools(context))
-        for bundle in await self._api.in_thread(self._bundles):
-            self._add_bundle(packs, bundle, is_all_seen=context.tools is None)
+        packs = await self._api.run_in_thread(lambda: self._packs_with_tools(context))
+        for bundle in await self._api.run_in_thread(self._list_bundles):
+            self._add_bundle(packs, bundle, sees_all=context.tools is None)
         if context.tools is None:
             self._add_without_tools(packs)
         off = self._api.app.disabled_names
-        await self._api.in_thread(lambda: self._complete(packs.values()))
+        await self._api.run_in_thread(lambda: self._add_details(packs.values()))
         for pack in packs.values():
-            is_off = pack.name in off or (EVERYTHING in off and pack.name != OWN_PACK)
-            pack.is_enabled = pack.is_enabled and not is_off
+            is_disabled = pack.name in off or (EVERYTHING in off and pack.name != OWN_PACK)
+            pack.is_enabled = pack.is_enabled and not is_disabled
         return packs
 
     def _add_without_tools(self, packs: dict[str, PackInfo]) -> None:
@@ -104,15 +104,15 @@ class PackHandlers:
                     name=name, kind="extension", source="local", state="broken", problem=_to_finding(problem)
                 )
 
-    def _bundles(self) -> list[Bundle]:
+    def _list_bundles(self) -> list[Bundle]:
         try:
             return self._api.app.bundles.list_bundles()
         except BundleError:  # the store cannot be read; the health check reports that
             return []
 
-    def _add_bundle(self, packs: dict[str, PackInfo], bundle: Bundle, *, is_all_seen: bool) -> None:
+    def _add_bundle(self, packs: dict[str, PackInfo], bundle: Bundle, *, sees_all: bool) -> None:
         """Add a bundle, unless a pack of another kind has its name. /tools/bundles can still change such a bundle."""
-        if bundle.slug not in packs and is_all_seen:
+        if bundle.slug not in packs and sees_all:
             packs[bundle.slug] = PackInfo(name=bundle.slug, kind="bundle", source=f"bundle:{bundle.slug}")
         pack = packs.get(bundle.slug)
         if pack is not None and pack.kind == "bundle":
@@ -121,21 +121,21 @@ class PackHandlers:
     def _packs_with_tools(self, context: ToolContext) -> dict[str, PackInfo]:
         """Return the packs of the tools that the agent may call, with their tool counts."""
         packs: dict[str, PackInfo] = {}
-        for tool in self._catalog.registered(context):
-            made = PackInfo(name=tool.pack, kind=get_kind(tool), source=tool.file or tool.source)
-            packs.setdefault(tool.pack, made).tool_count += 1
+        for tool in self._catalog.list_registered(context):
+            pack = PackInfo(name=tool.pack, kind=get_kind(tool), source=tool.file or tool.source)
+            packs.setdefault(tool.pack, pack).tool_count += 1
         for name, stored in self._api.app.bundles.packs.items():
             if count := self._catalog.count_stored(context, CatalogFilter(name, "bundle", None)):
-                made = PackInfo(name=stored.slug, kind="bundle", source=f"bundle:{stored.slug}")
-                packs.setdefault(stored.slug, made).tool_count += count
+                pack = PackInfo(name=stored.slug, kind="bundle", source=f"bundle:{stored.slug}")
+                packs.setdefault(stored.slug, pack).tool_count += count
         packs.pop("", None)  # tools without a pack are enabled one by one
         return packs
 
-    def _complete(self, packs: Iterable[PackInfo]) -> None:
+    def _add_details(self, packs: Iterable[PackInfo]) -> None:
         app = self._api.app
         for pack in packs:
-            said = app.settings.prompts.packs.get(pack.name, "")
-            pack.description = pack.description or app.registry.describe(python_name(pack.name)) or said
+            description = app.settings.prompts.packs.get(pack.name, "")
+            pack.description = pack.description or app.registry.describe(python_name(pack.name)) or description
             if pack.kind == "proxy" and pack.name in app.settings.servers:
                 server = app.servers.upstream(pack.name)
                 pack.state, pack.is_enabled = server.state, server.server.enabled

@@ -19,11 +19,11 @@ from onetool.transports.http.routing import BYTES, Operation, ResponseSpec
 
 MAX_LINES: Final = 10_000
 MAX_CHARACTERS: Final = 1_000_000
-GONE: Final = ("not_found", "expired")
+MISSING_REASONS: Final = ("not_found", "expired")
 # Types that browsers display without running scripts; SVG can contain scripts.
 IMAGES: Final = ("png", "jpeg", "gif", "webp", "avif", "bmp")
-SOUNDS: Final = ("mpeg", "wav", "x-wav", "ogg", "aac", "flac", "mp4", "webm")
-SHOWN: Final = frozenset({*(f"image/{kind}" for kind in IMAGES), *(f"audio/{kind}" for kind in SOUNDS)})
+AUDIO: Final = ("mpeg", "wav", "x-wav", "ogg", "aac", "flac", "mp4", "webm")
+INLINE_TYPES: Final = frozenset({*(f"image/{kind}" for kind in IMAGES), *(f"audio/{kind}" for kind in AUDIO)})
 OTHER: Final = "application/octet-stream"
 
 
@@ -33,10 +33,10 @@ class ResultHandlers:
 
     def operations(self) -> Iterator[Operation]:
         path, window = "/api/results/{handle}", {200: ResponseSpec("Part of the result", ResultWindow)}
-        words, errors = "Read part of a stored result", ("not_found",)
-        yield Operation("GET", path, self.window, words, window, WindowQuery, errors=errors)
-        raw = {200: ResponseSpec("The bytes", media=dict.fromkeys(("image/*", "audio/*", OTHER), BYTES))}
-        yield Operation("GET", "/api/media/{handle}", self.media, "Get an image or audio file", raw, errors=errors)
+        summary, errors = "Read part of a stored result", ("not_found",)
+        yield Operation("GET", path, self.window, summary, window, WindowQuery, errors=errors)
+        content = {200: ResponseSpec("File content", media=dict.fromkeys(("image/*", "audio/*", OTHER), BYTES))}
+        yield Operation("GET", "/api/media/{handle}", self.media, "Get an image or audio file", content, errors=errors)
 
     async def window(self, request: Request) -> Response:
         query, handle = WindowQuery.of(request), str(request.path_params["handle"])
@@ -57,19 +57,19 @@ class ResultHandlers:
             return json_response(ResultWindow.model_validate(found).as_json())
 
         try:
-            return await self._api.in_thread(read)
+            return await self._api.run_in_thread(read)
         except ToolError as error:
             raise (
-                _handle_error() if error.fields.get("reason") in GONE else ApiError("invalid", error.message)
+                _handle_error() if error.fields.get("reason") in MISSING_REASONS else ApiError("invalid", error.message)
             ) from None
 
     async def media(self, request: Request) -> Response:
-        asked = str(request.path_params["handle"]), get_agent(request.scope), get_token_id(request.scope)
+        arguments = str(request.path_params["handle"]), get_agent(request.scope), get_token_id(request.scope)
         try:
-            data, mime_type = await self._api.in_thread(lambda: self._api.app.media.get(*asked))
+            data, mime_type = await self._api.run_in_thread(lambda: self._api.app.media.get(*arguments))
         except ToolError:
             raise _handle_error() from None
-        if mime_type in SHOWN:
+        if mime_type in INLINE_TYPES:
             return Response(data, media_type=mime_type)
         return Response(data, media_type=OTHER, headers={"content-disposition": "attachment"})
 

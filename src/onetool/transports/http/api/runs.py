@@ -25,7 +25,7 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import Medium, Run, RunAnswer, RunCall, RunList, RunRequest, Timeline
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
-from onetool.transports.run_history import ms
+from onetool.transports.run_history import to_ms
 from onetool.util.time_format import in_utc
 
 T = TypeVar("T")
@@ -38,107 +38,109 @@ class RunHandlers:
         self._api = api
 
     def operations(self) -> Iterator[Operation]:
-        ran = ResponseSpec(
+        response = ResponseSpec(
             "The run completed", RunAnswer, events.describe_stream("start, output, call, progress, then result")
         )
         errors = ("permission_denied",)
-        yield Operation("POST", f"{ROOT}/run", self.run, "Run code", {200: ran}, body=RunRequest, errors=errors)
+        yield Operation(
+            "POST", f"{ROOT}/run", self.run, "Run Python code", {200: response}, body=RunRequest, errors=errors
+        )
         yield Operation(
             "GET", f"{ROOT}/runs", self.list_runs, "List recent runs", {200: ResponseSpec("Recent runs", RunList)}
         )
         path, timeline = f"{ROOT}/runs/{{runID}}", {200: ResponseSpec("The run with its calls", Timeline)}
-        yield Operation("GET", path, self.timeline, "Get a run", timeline, errors=("not_found",))
-        words = "start with the recent runs, then called, completed and failed events of runs and calls; endless"
-        activity = {200: ResponseSpec(words, media={events.MEDIA_TYPE: TEXT})}
+        yield Operation("GET", path, self.timeline, "Get a run with its calls", timeline, errors=("not_found",))
+        description = "Events: start with the recent runs, then called, completed and failed; endless"
+        activity = {200: ResponseSpec(description, media={events.MEDIA_TYPE: TEXT})}
         yield Operation("GET", f"{ROOT}/activity", self.activity, "Stream run and call events", activity)
 
     async def run(self, request: Request) -> Response:
-        sent = await RequestBody.from_request(request)
+        body = await RequestBody.from_request(request)
         identity.build_context(request, self._api.app)  # raises if the agent is unknown
-        asked, watch = await self._api.read(sent, RunRequest.parse), _Watch(self._api)
-        work = self._run(asked, request, watch)
+        run_request, listener = await self._api.read(body, RunRequest.parse), _RunListener(self._api)
+        work = self._run(run_request, request, listener)
         if not events.wants_events(request):
-            body = await events.while_connected(request, work)
-            return await self._api.in_thread(lambda: json_response(body))
+            answer = await events.while_connected(request, work)
+            return await self._api.run_in_thread(lambda: json_response(answer))
 
         async def send_result(feed: Feed) -> None:
-            watch.feed = feed
+            listener.feed = feed
             feed.put("result", await work)
 
         return EventStream(send_result)
 
-    async def _run(self, asked: RunRequest, request: Request, watch: "_Watch") -> JSON:
+    async def _run(self, run_request: RunRequest, request: Request, listener: "_RunListener") -> JSON:
         facts, app = identity.caller_fields(request), self._api.app
-        journal = Journal(listener=watch.on_event, request_id=request.scope["state"]["request_id"])
+        journal = Journal(listener=listener.on_event, request_id=request.scope["state"]["request_id"])
         async with turn(request.scope, facts["agent"], is_run=True):
-            found = await app.run(asked.command, journal=journal, preset_format=asked.format, **facts)
+            answer = await app.run(run_request.command, journal=journal, preset_format=run_request.format, **facts)
 
         def media() -> Iterator[Medium]:
-            for handle in found.media:
+            for handle in answer.media:
                 with suppress(ToolError):  # the code may invent a handle
                     data, mime_type = app.media.get(handle, facts["agent"], facts["token_id"])
                     encoded = base64.b64encode(data).decode("ascii")
                     yield Medium(handle=handle, mime_type=mime_type, data=encoded)
 
-        shown = RunAnswer(
-            run_id=watch.run_id,
-            blocks=list(found.blocks),
-            is_error=found.is_error,
-            error=found.error or "",
-            media=await self._api.in_thread(lambda: list(media())) if found.media else [],
+        response = RunAnswer(
+            run_id=listener.run_id,
+            blocks=list(answer.blocks),
+            is_error=answer.is_error,
+            error=answer.error or "",
+            media=await self._api.run_in_thread(lambda: list(media())) if answer.media else [],
         )
-        return shown.as_json()
+        return response.as_json()
 
     # --- recent runs -----------------------------------------------------------------------------------------------
 
     async def list_runs(self, request: Request) -> Response:
-        found = await self._recent(identity.visible_agent(request))
-        return await self._api.in_thread(lambda: self._api.answer(RunList(runs=found)))
+        found = await self._list_recent(identity.visible_agent(request))
+        return await self._api.run_in_thread(lambda: self._api.respond(RunList(runs=found)))
 
     async def timeline(self, request: Request) -> Response:
         run_id, agent = str(request.path_params["runID"]), identity.visible_agent(request)
-        found = self._api.activity.find(run_id, agent) or await self._ended(history.find_run, run_id, agent)
+        found = self._api.live_runs.find(run_id, agent) or await self._read_history(history.find_run, run_id, agent)
         if found is None:
             hint = "list recent runs with GET /api/runs"
             raise ApiError("not_found", f"no run {run_id!r}, or it has expired", {"runID": run_id}, hint=hint)
-        return await self._api.in_thread(lambda: self._api.answer(build_timeline(*found)))
+        return await self._api.run_in_thread(lambda: self._api.respond(build_timeline(*found)))
 
     async def activity(self, request: Request) -> Response:
         """Stream the recent runs, then all events from now on."""
-        agent, activity = identity.visible_agent(request), self._api.activity
+        agent, live_runs = identity.visible_agent(request), self._api.live_runs
 
         async def work(feed: Feed) -> None:
-            with activity.watch(agent) as happening:
-                feed.put("start", self._api.show(RunList(runs=await self._recent(agent))))
-                async for some in happening:
-                    for event in some:
+            with live_runs.watch(agent) as batches:
+                feed.put("start", self._api.to_json(RunList(runs=await self._list_recent(agent))))
+                async for batch in batches:
+                    for event in batch:
                         feed.put(event["event"], event)
                     await feed.wait_until_sent()
                     await asyncio.sleep(GATHER_SECONDS)
 
         return EventStream(work, ends_with_server=True)
 
-    async def _recent(self, agent: str | None) -> list[Run]:
+    async def _list_recent(self, agent: str | None) -> list[Run]:
         """Return the recent runs, without those that start meanwhile: the stream reports them."""
-        now, live = time.time(), {run.run_id: run for run in self._api.activity.runs(agent)}
-        ended = (run for run in await self._ended(history.recent_runs, agent) or () if run.at <= now)
-        runs = {**{run.run_id: run for run in ended}, **live}.values()
+        now, live = time.time(), {run.run_id: run for run in self._api.live_runs.runs(agent)}
+        completed = (run for run in await self._read_history(history.recent_runs, agent) or () if run.at <= now)
+        runs = {**{run.run_id: run for run in completed}, **live}.values()
         return [build_run(run) for run in sorted(runs, key=lambda run: -run.at)[: history.MAX_RUNS]]
 
-    async def _ended(self, read: Callable[..., T | None], *asked: Any) -> T | None:
+    async def _read_history(self, read: Callable[..., T | None], *arguments: Any) -> T | None:
         """Read the history, or return None if it cannot be read; the health check reports that."""
         stores = self._api.app.stores
 
-        def flushed() -> T | None:
+        def flush_and_read() -> T | None:
             stores.recorder.flush()  # include runs that just ended
             with suppress(ToolError, OSError):
-                return read(stores.stats_file, *asked)
+                return read(stores.stats_file, *arguments)
             return None
 
-        return await self._api.in_thread(flushed)
+        return await self._api.run_in_thread(flush_and_read)
 
 
-class _Watch:
+class _RunListener:
     """A listener for one run: stores its id and forwards its events to the feed, if there is one."""
 
     def __init__(self, api: Api) -> None:
@@ -146,19 +148,19 @@ class _Watch:
         self.run_id: str | None = None
         self.feed: Feed | None = None
 
-    def on_event(self, event: str, what: Any) -> None:
+    def on_event(self, event: str, data: Any) -> None:
         if event == "start":
-            self.run_id = what
+            self.run_id = data
         if self.feed is None:
             return
         match event:
             case "start":
-                what = {"runID": what}
+                data = {"runID": data}
             case "call":
-                what = {**what, "name": self._api.app.redact(what["name"])}
+                data = {**data, "name": self._api.app.redact(data["name"])}
             case "progress":
-                what = {"message": self._api.app.redact(what)}
-        self.feed.put(event, what)
+                data = {"message": self._api.app.redact(data)}
+        self.feed.put(event, data)
 
 
 def build_run(run: RunRecord) -> Run:
@@ -169,7 +171,7 @@ def build_run(run: RunRecord) -> Run:
         agent=run.agent,
         client=run.client,
         started_at=in_utc(run.at, "microseconds"),
-        duration_ms=ms(run.seconds),
+        duration_ms=to_ms(run.seconds),
         state="running" if run.seconds is None else "failed" if run.error_type else "completed",
         error=run.error_type,
         command=run.command,
@@ -180,12 +182,14 @@ def build_run(run: RunRecord) -> Run:
 
 def build_timeline(run: RunRecord, calls: list[CallRecord]) -> Timeline:
     """Return the run with its calls. Each call gets the first lane that is free when it starts."""
-    free_from: list[float] = []
-    shown = []
+    lane_ends: list[float] = []
+    timeline_calls = []
     for call in calls:
-        lane = next((row for row, end in enumerate(free_from) if end <= call.at), len(free_from))
-        free_from[lane : lane + 1] = [float("inf") if call.seconds is None else call.at + call.seconds]
-        start, duration = max(0.0, round((call.at - run.at) * 1000, 1)), ms(call.seconds)
-        shown.append(RunCall(name=call.name, start_ms=start, duration_ms=duration, error=call.error_type, lane=lane))
-    left_out, line = max(0, run.calls - len(calls)), build_run(run).model_dump()
-    return Timeline(**line, calls=shown, calls_left_out=left_out, most_at_once=len(free_from))
+        lane = next((row for row, end in enumerate(lane_ends) if end <= call.at), len(lane_ends))
+        lane_ends[lane : lane + 1] = [float("inf") if call.seconds is None else call.at + call.seconds]
+        start, duration = max(0.0, round((call.at - run.at) * 1000, 1)), to_ms(call.seconds)
+        timeline_calls.append(
+            RunCall(name=call.name, start_ms=start, duration_ms=duration, error=call.error_type, lane=lane)
+        )
+    omitted, run_fields = max(0, run.calls - len(calls)), build_run(run).model_dump()
+    return Timeline(**run_fields, calls=timeline_calls, calls_left_out=omitted, most_at_once=len(lane_ends))

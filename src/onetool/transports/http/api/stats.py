@@ -33,7 +33,7 @@ class StatsHandlers:
     async def stats(self, request: Request) -> Response:
         query, agent = StatisticsQuery.of(request), identity.visible_agent(request)
         try:
-            return await self._api.in_thread(lambda: self._api.answer(self._summary(query, agent)))
+            return await self._api.run_in_thread(lambda: self._api.respond(self._summary(query, agent)))
         except ToolError as error:
             raise ApiError("busy", error.message) from None
 
@@ -42,13 +42,13 @@ class StatsHandlers:
         app.stores.recorder.flush()  # include calls that just ended
         name = app.registry.aliases.get(query.tool, query.tool) or None
         round_trip_ms = app.settings.stats.round_trip_ms
-        found = summarize(app.stores.stats_file, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
+        values = summarize(app.stores.stats_file, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
         enabled, problem = app.settings.stats.enabled, app.stores.recorder.problem or ""
-        return Statistics.model_validate({**found, "is_enabled": enabled, "problem": problem})
+        return Statistics.model_validate({**values, "is_enabled": enabled, "problem": problem})
 
     async def health(self, _request: Request) -> Response:
-        found = await self._api.app.health()
-        return self._api.answer(Health.model_validate({camel_case(name): value for name, value in found.items()}))
+        values = await self._api.app.health()
+        return self._api.respond(Health.model_validate({camel_case(name): value for name, value in values.items()}))
 
     async def ready(self, _request: Request) -> Response:
         """Report readiness. This route is public: the reasons contain no private data."""

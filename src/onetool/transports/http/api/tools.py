@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = "/api/tools"
 TOOL: Final = f"{ROOT}/{{name}}"
-CHANGE: Final = ("not_found", "permission_denied", "bundle_disabled")
-CALL: Final = (*CHANGE, "tool_disabled", "audit_unavailable")
+PATCH_ERRORS: Final = ("not_found", "permission_denied", "bundle_disabled")
+CALL_ERRORS: Final = (*PATCH_ERRORS, "tool_disabled", "audit_unavailable")
 MAX_PREFIX_CHARS: Final = 40  # characters of a name in a page token, which must stay short
 
 
@@ -58,15 +58,17 @@ class ToolHandlers:
 
     def operations(self) -> Iterator[Operation]:
         page = {200: ResponseSpec("A page of tools; with q, best matches first", ToolPage)}
-        words, errors = "List or search tools of every kind", ("permission_denied",)
-        yield Operation("GET", ROOT, self.list_tools, words, page, ToolsQuery, errors=errors)
+        summary, errors = "List or search tools of every kind", ("permission_denied",)
+        yield Operation("GET", ROOT, self.list_tools, summary, page, ToolsQuery, errors=errors)
         details = {200: ResponseSpec("The tool with all details", ToolDetails)}
-        words, codes = "Get a tool with all details", ("not_found", *errors)
-        yield Operation("GET", TOOL, self.get_tool, words, details, errors=codes, is_tagged=True)
-        line, words = {200: ResponseSpec("The tool", ToolLine)}, "Enable or disable a tool of any kind"
-        yield Operation("PATCH", TOOL, self.patch_tool, words, line, body=Switch, errors=CHANGE, is_conditional=True)
-        path, words = f"{TOOL}/call", "Call a tool of any kind"
-        yield Operation("POST", path, self.call, words, {200: OUTCOME}, body=Call, errors=CALL)
+        summary, codes = "Get a tool with all details", ("not_found", *errors)
+        yield Operation("GET", TOOL, self.get_tool, summary, details, errors=codes, has_etag=True)
+        line, summary = {200: ResponseSpec("The tool", ToolLine)}, "Enable or disable a tool of any kind"
+        yield Operation(
+            "PATCH", TOOL, self.patch_tool, summary, line, body=Switch, errors=PATCH_ERRORS, is_conditional=True
+        )
+        path, summary = f"{TOOL}/call", "Call a tool of any kind"
+        yield Operation("POST", path, self.call, summary, {200: OUTCOME}, body=Call, errors=CALL_ERRORS)
 
     # --- a list ------------------------------------------------------------------------------------------------
 
@@ -75,40 +77,40 @@ class ToolHandlers:
         context = identity.build_context(request, self._api.app)
         await self._catalog.refresh()
         found = await self._catalog.search(query.q, context) if query.q.strip() else None
-        return await self._api.in_thread(lambda: self._api.answer(self._page(query, context, found)))
+        return await self._api.run_in_thread(lambda: self._api.respond(self._page(query, context, found)))
 
     def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None) -> ToolPage:
         key_file = self._api.app.folders.data / "cache" / "pages.key"
         tokens = self._tokens.setdefault(key_file, PageTokens(key_file))
         pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
         place, size = tokens.read(query.page_token or None, pinned), query.page_size
-        fits = CatalogFilter(query.pack, query.kind, query.is_enabled)
+        criteria = CatalogFilter(query.pack, query.kind, query.is_enabled)
         if found is not None:
-            tools = list(filter(fits.tool, found))
+            tools = list(filter(criteria.matches_tool, found))
             start = 0
             if place is not None:  # if the tool is gone, continue at the same position
-                beginning, digest, number = place
-                ranks = (rank for rank, tool in enumerate(tools, 1) if tool.name.startswith(beginning))
+                prefix, digest, number = place
+                ranks = (rank for rank, tool in enumerate(tools, 1) if tool.name.startswith(prefix))
                 start = next((rank for rank in ranks if _digest(tools[rank - 1].name) == digest), number)
-            chosen, total = tools[start : start + size + 1], len(tools)
+            selected, total = tools[start : start + size + 1], len(tools)
         else:
-            chosen, start, total = self._page_by_name(context, fits, place, size)
-        shown = ToolPage(tools=[*map(_summarize, chosen[:size])], total=total, unlisted=self._unlisted(context))
-        if len(chosen) > size:
-            last = chosen[size - 1].name
-            shown.next_page_token = tokens.make(pinned, [last[:MAX_PREFIX_CHARS], _digest(last), start + size])
-        return shown
+            selected, start, total = self._page_by_name(context, criteria, place, size)
+        page = ToolPage(tools=[*map(_summarize, selected[:size])], total=total, unlisted=self._list_unlisted(context))
+        if len(selected) > size:
+            last = selected[size - 1].name
+            page.next_page_token = tokens.make(pinned, [last[:MAX_PREFIX_CHARS], _digest(last), start + size])
+        return page
 
     def _page_by_name(
-        self, context: ToolContext, fits: CatalogFilter, place: list[Any] | None, size: int
+        self, context: ToolContext, criteria: CatalogFilter, place: list[Any] | None, size: int
     ) -> tuple[list[Tool], int, int]:
         """Return a page sorted by name plus one tool, the index of its first tool, and the total."""
-        beginning, digest, start = place or ("", "", 0)
-        names = _after_name(self._catalog.names(context, fits, beginning), beginning, digest)
-        tools = filter(None, map(self._catalog.tool, names))
-        return list(islice(tools, size + 1)), start, self._catalog.count(context, fits)
+        prefix, digest, start = place or ("", "", 0)
+        names = _skip_previous(self._catalog.iter_names(context, criteria, prefix), prefix, digest)
+        tools = filter(None, map(self._catalog.get_tool, names))
+        return list(islice(tools, size + 1)), start, self._catalog.count(context, criteria)
 
-    def _unlisted(self, context: ToolContext) -> list[UnlistedServer]:
+    def _list_unlisted(self, context: ToolContext) -> list[UnlistedServer]:
         """Return the servers, and the bundle store, whose tools are not loaded yet."""
         app = self._api.app
         missing = [UnlistedServer(**each._asdict()) for each in app.servers.list_unlisted(context)]
@@ -120,8 +122,10 @@ class ToolHandlers:
     # --- one -----------------------------------------------------------------------------------------------------
 
     async def get_tool(self, request: Request) -> Response:
-        tool = await self._catalog.find(_name(request), identity.build_context(request, self._api.app))
-        return await self._api.in_thread(lambda: conditional_response(self._details(request, tool), request.headers))
+        tool = await self._catalog.find(_get_name(request), identity.build_context(request, self._api.app))
+        return await self._api.run_in_thread(
+            lambda: conditional_response(self._details(request, tool), request.headers)
+        )
 
     def _details(self, request: Request, tool: Tool) -> JSON:
         stores, agent = self._api.app.stores, identity.visible_agent(request)
@@ -136,12 +140,12 @@ class ToolHandlers:
             observed_shape=stores.shapes.text(tool.name),
             file=tool.file,
             timeout_seconds=tool.timeout,
-            usage=_usage(stores.stats_file, tool.name, agent),
-            versions=[*map(ToolVersion.model_validate, self._stored(tool))],
+            usage=_get_usage(stores.stats_file, tool.name, agent),
+            versions=[*map(ToolVersion.model_validate, self._list_versions(tool))],
         )
-        return self._api.show(details)
+        return self._api.to_json(details)
 
-    def _stored(self, tool: Tool) -> list[StoredTool]:
+    def _list_versions(self, tool: Tool) -> list[StoredTool]:
         """Return all versions of a stored tool, oldest first."""
         if get_kind(tool) != "bundle":
             return []
@@ -154,60 +158,60 @@ class ToolHandlers:
         self._api.check_settings()
 
         async def check() -> None:
-            tool = await self._catalog.find(_name(request), identity.build_context(request, self._api.app))
+            tool = await self._catalog.find(_get_name(request), identity.build_context(request, self._api.app))
             if not tool.enabled:
                 message = f"cannot call {tool.name}: {tool.disabled_reason or 'it is disabled'}"
                 raise ApiError(tool.disabled_code or "tool_disabled", message, {"name": tool.name})
 
-        return await invoke(self._api, request, _name(request), check)
+        return await invoke(self._api, request, _get_name(request), check)
 
     # --- enabling and disabling ------------------------------------------------------------------------------------
 
     async def patch_tool(self, request: Request) -> Response:
-        sent, app = await RequestBody.from_request(request), self._api.app
-        async with self._api.changing(request, "tool.patch") as facts, self._api.switching:
-            context, name = identity.build_context(request, app), _name(request)
+        body, app = await RequestBody.from_request(request), self._api.app
+        async with self._api.changing(request, "tool.patch") as facts, self._api.switch_lock:
+            context, name = identity.build_context(request, app), _get_name(request)
             tool = await self._catalog.find(name, context)
-            on = (await self._api.read(sent, Switch.of)).is_enabled
+            on = (await self._api.read(body, Switch.of)).is_enabled
             if tool.pack in app.disabled_names:
                 message = f"pack '{tool.pack}' is disabled: enable it first"
                 raise ApiError("bundle_disabled", message, {"pack": tool.pack})
-            build_precondition(request.headers)(await self._api.in_thread(lambda: self._details(request, tool)))
+            build_precondition(request.headers)(await self._api.run_in_thread(lambda: self._details(request, tool)))
             facts["action"] = f"tool.{'enabled' if on else 'disabled'}"
             if get_kind(tool) == "bundle":
-                await self._api.in_thread(partial(self._switch_stored, tool, name, on=on))
+                await self._api.run_in_thread(partial(self._switch_stored, tool, name, on=on))
                 await app.bundles.refresh()
             if get_kind(tool) != "bundle" or on:
                 await app.switch(tool.name, on=on)
-        now = await self._catalog.find(name, context)
-        tag = compute_etag(await self._api.in_thread(lambda: self._details(request, now)))
-        return json_response(self._api.show(_summarize(now)), headers={"etag": tag})
+        updated = await self._catalog.find(name, context)
+        tag = compute_etag(await self._api.run_in_thread(lambda: self._details(request, updated)))
+        return json_response(self._api.to_json(_summarize(updated)), headers={"etag": tag})
 
     def _switch_stored(self, tool: Tool, name: str, *, on: bool) -> None:
         """Enable or disable the version in the name, or all versions, so that no other version takes over."""
         version = name.partition("@")[2]
-        for stored in self._stored(tool):
+        for stored in self._list_versions(tool):
             if version in {"", stored.version}:
                 self._api.app.bundles.store.set_tool_enabled(stored.bundle_id, stored.slug, stored.version, on)
 
 
-def _name(request: Request) -> str:
+def _get_name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
-def _usage(file: "Path", name: str, agent: str | None) -> ToolUsage:
+def _get_usage(file: "Path", name: str, agent: str | None) -> ToolUsage:
     """Return the usage by one agent or by all. Unreadable statistics count as zero; the health check reports them."""
     try:
-        used = summary.get_usage(file, name, agent)
+        counts = summary.get_usage(file, name, agent)
     except (ToolError, OSError):
-        used = summary.ToolCounts(0, 0)
-    shown = ToolUsage(calls=used.calls, errors=used.errors, p50_ms=used.p50_ms)
-    if used.last_at is not None:
-        shown.last_called_at = in_utc(used.last_at, "milliseconds")
-    if used.last_error is not None:
-        kind, at = used.last_error
-        shown.last_error = LastError(type=kind, at=in_utc(at, "milliseconds"))
-    return shown
+        counts = summary.ToolCounts(0, 0)
+    usage = ToolUsage(calls=counts.calls, errors=counts.errors, p50_ms=counts.p50_ms)
+    if counts.last_at is not None:
+        usage.last_called_at = in_utc(counts.last_at, "milliseconds")
+    if counts.last_error is not None:
+        kind, at = counts.last_error
+        usage.last_error = LastError(type=kind, at=in_utc(at, "milliseconds"))
+    return usage
 
 
 def _summarize(tool: Tool) -> ToolLine:
@@ -236,15 +240,15 @@ def _digest(name: str) -> str:
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _after_name(names: Iterator[str], beginning: str, digest: str) -> Iterator[str]:
+def _skip_previous(names: Iterator[str], prefix: str, digest: str) -> Iterator[str]:
     """Return the names after the last one of the previous page, even if that tool is gone."""
-    if len(beginning) < MAX_PREFIX_CHARS:  # the prefix is the whole name
+    if len(prefix) < MAX_PREFIX_CHARS:  # the prefix is the whole name
         return names
     before = []
     for name in names:
         if _digest(name) == digest:
             return names
         before.append(name)
-        if not name.startswith(beginning):
+        if not name.startswith(prefix):
             break
     return chain(before, names)

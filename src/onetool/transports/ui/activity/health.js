@@ -1,19 +1,19 @@
-/** How servers, workers and isolation are doing at this moment. */
+/** Current health of the server, upstream servers, workers and isolation. */
 import { get } from "../core/api.js";
 import { h } from "../core/h.js";
 import { load } from "../core/loading.js";
-import { button, facts } from "../core/parts.js";
-import { say } from "../core/say.js";
-import { number } from "../core/text.js";
+import { button, definitionList } from "../core/components.js";
+import { t } from "../core/i18n.js";
+import { formatNumber } from "../core/text.js";
 
-class Health extends HTMLElement {
+class HealthView extends HTMLElement {
   connectedCallback() {
     this.body = h("div.figures");
     this.append(
       h(
         "div.bar",
         {},
-        button(say("health.refresh"), () => this.#load()),
+        button(t("health.refresh"), () => this.#load()),
       ),
       this.body,
     );
@@ -21,57 +21,57 @@ class Health extends HTMLElement {
   }
 
   #load() {
-    return load(this.body, async () => shown(await get("/api/health")));
+    return load(this.body, async () => render(await get("/api/health")));
   }
 }
 
-function shown(health) {
+function render(health) {
   return [
     health.problems.length
       ? h(
           "section.card.problems",
           {},
-          h("h2", {}, say("health.problems", { n: health.problems.length })),
+          h("h2", {}, t("health.problems", { n: health.problems.length })),
           h(
             "ul",
             {},
             health.problems.map((line) => h("li.pre", {}, line)),
           ),
         )
-      : h("p.card.fine", { data: { mood: "good" } }, say("health.fine")),
+      : h("p.card.ok", { data: { tone: "good" } }, t("health.ok")),
     h(
       "section.card",
       {},
-      h("h2", {}, say("health.product")),
-      facts([
-        [say("health.version"), health.version],
-        [say("health.python"), health.python],
-        [say("health.folder"), h("code", {}, health.cwd)],
-        [say("screen.tools"), number(health.registry.toolCount)],
+      h("h2", {}, t("health.product")),
+      definitionList([
+        [t("health.version"), health.version],
+        [t("health.python"), health.python],
+        [t("health.directory"), h("code", {}, health.cwd)],
+        [t("screen.tools"), formatNumber(health.registry.toolCount)],
       ]),
     ),
-    h("section.card", {}, h("h2", {}, say("health.isolation")), states(health.isolation, say("health.isolation.none"))),
-    h("section.card", {}, h("h2", {}, say("health.servers")), states(health.proxy.servers, say("health.servers.none"))),
-    h("section.card", {}, h("h2", {}, say("health.workers")), states(health.workers, say("health.workers.none"))),
+    h("section.card", {}, h("h2", {}, t("health.isolation")), stateList(health.isolation, t("health.isolation.none"))),
+    h("section.card", {}, h("h2", {}, t("health.servers")), stateList(health.proxy.servers, t("health.servers.none"))),
+    h("section.card", {}, h("h2", {}, t("health.workers")), stateList(health.workers, t("health.workers.none"))),
   ];
 }
 
-function states(named, none) {
-  const entries = Object.entries(named ?? {});
-  if (!entries.length) return h("p.hint", {}, none);
-  return facts(
+function stateList(states, placeholder) {
+  const entries = Object.entries(states ?? {});
+  if (!entries.length) return h("p.hint", {}, placeholder);
+  return definitionList(
     entries.map(([name, state]) => [
       name,
-      h("span", { data: moodOf(state) }, typeof state === "string" ? state : JSON.stringify(state)),
+      h("span", { data: getTone(state) }, typeof state === "string" ? state : JSON.stringify(state)),
     ]),
   );
 }
 
-const MOODS = { connected: "good", idle: "good", running: "good", disconnected: "bad", failed: "bad" };
+const TONES = { connected: "good", idle: "good", running: "good", disconnected: "bad", failed: "bad" };
 
-function moodOf(state) {
-  return Object.hasOwn(MOODS, state) ? { mood: MOODS[state] } : {};
+function getTone(state) {
+  return Object.hasOwn(TONES, state) ? { tone: TONES[state] } : {};
 }
 
-customElements.define("ot-health", Health);
+customElements.define("ot-health", HealthView);
 export const health = () => document.createElement("ot-health");

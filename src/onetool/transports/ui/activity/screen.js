@@ -1,43 +1,43 @@
-/** Activity: what is happening, what it adds up to, and how the parts are doing. */
+/** Screen "Activity": live runs, statistics and health. */
 import { fill, h } from "../core/h.js";
 import { link } from "../core/router.js";
-import { say } from "../core/say.js";
-import { style } from "../core/styles.js";
+import { t } from "../core/i18n.js";
+import { loadStyles } from "../core/styles.js";
 import { health } from "./health.js";
 import { live } from "./live.js";
 import { statistics } from "./statistics.js";
 
-await style("activity");
-const PARTS = { live, stats: statistics, health };
+await loadStyles("activity");
+const VIEWS = { live, stats: statistics, health };
 
 class ActivityScreen extends HTMLElement {
   #name = "";
 
   connectedCallback() {
     this.className = "page";
-    this.links = Object.keys(PARTS).map((name) =>
-      h("a", { href: link("activity", name), data: { name } }, say(`activity.${name}`)),
+    this.links = Object.keys(VIEWS).map((name) =>
+      h("a", { href: link("activity", name), data: { name } }, t(`activity.${name}`)),
     );
     this.body = h("div.part");
     this.append(
       h(
         "div.inner",
         {},
-        h("h1.unseen", {}, say("screen.activity")),
-        h("nav.parts", { "aria-label": say("screen.activity") }, this.links),
+        h("h1.visually-hidden", {}, t("screen.activity")),
+        h("nav.parts", { "aria-label": t("screen.activity") }, this.links),
         this.body,
       ),
     );
   }
 
   show(name = "live", ...rest) {
-    const wanted = Object.hasOwn(PARTS, name) ? name : "live";
-    for (const one of this.links) {
-      if (one.dataset.name === wanted) one.setAttribute("aria-current", "page");
-      else one.removeAttribute("aria-current");
+    const viewName = Object.hasOwn(VIEWS, name) ? name : "live";
+    for (const item of this.links) {
+      if (item.dataset.name === viewName) item.setAttribute("aria-current", "page");
+      else item.removeAttribute("aria-current");
     }
-    if (wanted !== this.#name) fill(this.body, PARTS[wanted]());
-    this.#name = wanted;
+    if (viewName !== this.#name) fill(this.body, VIEWS[viewName]());
+    this.#name = viewName;
     this.body.firstElementChild.show?.(...rest);
   }
 }

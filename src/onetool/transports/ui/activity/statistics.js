@@ -1,58 +1,58 @@
-/** Statistics: what was called, how it went, and what was saved by the measured formula. */
+/** Statistics of calls, and the savings calculated from them. */
 import { get } from "../core/api.js";
 import { fill, h } from "../core/h.js";
 import { load } from "../core/loading.js";
-import { nothing } from "../core/parts.js";
+import { emptyState } from "../core/components.js";
 import { link } from "../core/router.js";
-import { say } from "../core/say.js";
-import { ofThisBrowser } from "../core/store.js";
-import { duration, few, number } from "../core/text.js";
-import { bars, share } from "./plots.js";
+import { t } from "../core/i18n.js";
+import { browserStorage } from "../core/state.js";
+import { formatCompact, formatDuration, formatNumber, formatPercent } from "../core/text.js";
+import { bars, share } from "./charts.js";
 
 const PERIODS = ["day", "week", "month", "all"];
-const PRICE = 3; // dollars a million tokens, until somebody says what theirs is
+const DEFAULT_PRICE = 3; // US dollars per million tokens
 const MAX_TOOLS = 50;
 
-class Statistics extends HTMLElement {
+class StatisticsView extends HTMLElement {
   connectedCallback() {
     this.period = h(
       "select",
-      { "aria-label": say("stats.period"), onchange: () => this.#load() },
-      PERIODS.map((one) => h("option", { value: one }, say(`period.${one}`))),
+      { "aria-label": t("stats.period"), onchange: () => this.#load() },
+      PERIODS.map((one) => h("option", { value: one }, t(`period.${one}`))),
     );
     this.period.value = "all";
     this.price = h("input", {
       type: "number",
       min: "0",
       step: "0.1",
-      value: ofThisBrowser.read("price", PRICE),
-      "aria-label": say("stats.price"),
-      oninput: () => this.#priced(),
+      value: browserStorage.read("price", DEFAULT_PRICE),
+      "aria-label": t("stats.price"),
+      oninput: () => this.#onPriceInput(),
     });
     this.body = h("div.figures");
-    this.append(h("div.bar", {}, this.period, h("label.price", {}, say("stats.price"), this.price)), this.body);
+    this.append(h("div.bar", {}, this.period, h("label.price", {}, t("stats.price"), this.price)), this.body);
     this.#load();
   }
 
   #load() {
     return load(this.body, async () => {
       this.found = await get("/api/stats", { period: this.period.value });
-      return this.#shown();
+      return this.#render();
     });
   }
 
-  #priced() {
-    ofThisBrowser.write("price", this.#price);
-    if (this.found) fill(this.body, this.#shown());
+  #onPriceInput() {
+    browserStorage.write("price", this.#price);
+    if (this.found) fill(this.body, this.#render());
   }
 
   get #price() {
     return Math.max(0, Number(this.price.value) || 0);
   }
 
-  #shown() {
+  #render() {
     const found = this.found;
-    if (!found.isEnabled) return nothing(say("stats.off"), say("stats.off.advice"));
+    if (!found.isEnabled) return emptyState(t("stats.off"), t("stats.off.advice"));
     const money = (found.contextSaved / 1e6) * this.#price;
     return [
       found.problem ? h("p.reason", {}, found.problem) : null,
@@ -60,40 +60,43 @@ class Statistics extends HTMLElement {
         "div.cards",
         {},
         card(
-          say("stats.calls"),
-          few(found.totalCalls),
-          found.successRate == null ? "" : say("stats.success", { rate: found.successRate }),
+          t("stats.calls"),
+          formatCompact(found.totalCalls),
+          found.successRate == null ? "" : t("stats.success", { rate: formatPercent(found.successRate) }),
         ),
         card(
-          say("stats.runs"),
-          few(found.runs.total),
+          t("stats.runs"),
+          formatCompact(found.runs.total),
           found.runs.p50Ms == null
             ? ""
-            : say("stats.middle", { time: duration(found.runs.p50Ms), slow: duration(found.runs.p95Ms) }),
+            : t("stats.percentiles", { p50: formatDuration(found.runs.p50Ms), p95: formatDuration(found.runs.p95Ms) }),
         ),
-        card(say("stats.tokens"), few(found.contextSaved), say("stats.tokens.how")),
+        card(t("stats.tokens"), formatCompact(found.contextSaved), t("stats.tokens.how")),
         card(
-          say("stats.money"),
+          t("stats.money"),
           money.toLocaleString(undefined, {
             style: "currency",
             currency: "USD",
             maximumFractionDigits: money < 1 ? 4 : money < 100 ? 2 : 0,
           }),
-          say("stats.money.how"),
+          t("stats.money.how"),
         ),
         card(
-          say("stats.time"),
-          duration(found.timeSavedMs),
-          say("stats.time.how", { n: Math.round(found.savings.roundTrips), time: duration(found.savings.roundTripMs) }),
+          t("stats.time"),
+          formatDuration(found.timeSavedMs),
+          t("stats.time.how", {
+            n: Math.round(found.savings.roundTrips),
+            time: formatDuration(found.savings.roundTripMs),
+          }),
         ),
       ),
-      h("section.card", {}, h("h2", {}, say("stats.overTime")), bars(found.series)),
-      h("section.card", {}, h("h2", {}, say("stats.formula")), formula(found)),
+      h("section.card", {}, h("h2", {}, t("stats.overTime")), bars(found.series)),
+      h("section.card", {}, h("h2", {}, t("stats.formula")), formulaTable(found)),
       found.tools.length
-        ? h("section.card", {}, h("h2", {}, say("stats.byTool")), byTool(found.tools))
-        : nothing(say("stats.none"), say("stats.none.advice")),
+        ? h("section.card", {}, h("h2", {}, t("stats.byTool")), toolTable(found.tools))
+        : emptyState(t("stats.none"), t("stats.none.advice")),
       Object.keys(found.errors).length
-        ? h("section.card", {}, h("h2", {}, say("stats.errors")), counts(found.errors))
+        ? h("section.card", {}, h("h2", {}, t("stats.errors")), errorTable(found.errors))
         : null,
     ];
   }
@@ -102,31 +105,36 @@ class Statistics extends HTMLElement {
 const card = (name, value, note) =>
   h("div.card.figure-card", {}, h("p.name", {}, name), h("p.value", {}, value), h("p.hint", {}, note));
 
-function formula({ savings, contextSaved }) {
-  const part = (word, value, sign = "") =>
-    h("tr", {}, h("th", { scope: "row" }, say(word, { n: savings.sessions })), h("td.figure", {}, sign, number(value)));
+function formulaTable({ savings, contextSaved }) {
+  const row = (key, value, sign = "") =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, t(key, { n: savings.sessions })),
+      h("td.figure", {}, sign, formatNumber(value)),
+    );
   return h(
     "table.sum",
     {},
     h(
       "tbody",
       {},
-      part("formula.definitions", savings.definitionTokens),
-      part("formula.own", savings.ownTokens, "− "),
-      part("formula.results", savings.resultTokens, "+ "),
-      h("tr.total", {}, h("th", { scope: "row" }, say("formula.saved")), h("td.figure", {}, number(contextSaved))),
+      row("formula.definitions", savings.definitionTokens),
+      row("formula.own", savings.ownTokens, "− "),
+      row("formula.results", savings.resultTokens, "+ "),
+      h("tr.total", {}, h("th", { scope: "row" }, t("formula.saved")), h("td.figure", {}, formatNumber(contextSaved))),
     ),
   );
 }
 
-function byTool(tools) {
-  const most = Math.max(...tools.map(({ calls }) => calls));
-  const head = ["tool", "calls", "success", "p50", "p95", "tokens"].map((name, place) =>
-    h("th", { scope: "col", class: place ? "figure" : "" }, say(`column.${name}`)),
+function toolTable(tools) {
+  const maximum = Math.max(...tools.map(({ calls }) => calls));
+  const head = ["tool", "calls", "success", "p50", "p95", "tokens"].map((name, index) =>
+    h("th", { scope: "col", class: index ? "figure" : "" }, t(`column.${name}`)),
   );
   return h(
     "div.table",
-    { tabindex: "0", role: "group", "aria-label": say("stats.byTool") },
+    { tabindex: "0", role: "group", "aria-label": t("stats.byTool") },
     h(
       "table",
       {},
@@ -140,16 +148,16 @@ function byTool(tools) {
             h(
               "tr",
               {},
-              h("td", {}, h("a", { href: link("tools", tool.name) }, tool.name), share(tool.calls, most)),
-              h("td.figure", {}, number(tool.calls)),
+              h("td", {}, h("a", { href: link("tools", tool.name) }, tool.name), share(tool.calls, maximum)),
+              h("td.figure", {}, formatNumber(tool.calls)),
               h(
                 "td.figure",
-                { data: tool.successRate < 95 ? { mood: "bad" } : {} },
-                tool.successRate == null ? "–" : `${tool.successRate}%`,
+                { data: tool.successRate < 95 ? { tone: "bad" } : {} },
+                tool.successRate == null ? "–" : `${formatPercent(tool.successRate)}%`,
               ),
-              h("td.figure", {}, duration(tool.p50Ms)),
-              h("td.figure", {}, duration(tool.p95Ms)),
-              h("td.figure", {}, few(tool.resultTokens)),
+              h("td.figure", {}, formatDuration(tool.p50Ms)),
+              h("td.figure", {}, formatDuration(tool.p95Ms)),
+              h("td.figure", {}, formatCompact(tool.resultTokens)),
             ),
           ),
       ),
@@ -157,8 +165,8 @@ function byTool(tools) {
   );
 }
 
-function counts(errors) {
-  const most = Math.max(...Object.values(errors));
+function errorTable(errors) {
+  const maximum = Math.max(...Object.values(errors));
   return h(
     "table.sum",
     {},
@@ -166,11 +174,11 @@ function counts(errors) {
       "tbody",
       {},
       Object.entries(errors).map(([type, count]) =>
-        h("tr", {}, h("th", { scope: "row" }, type, share(count, most)), h("td.figure", {}, number(count))),
+        h("tr", {}, h("th", { scope: "row" }, type, share(count, maximum)), h("td.figure", {}, formatNumber(count))),
       ),
     ),
   );
 }
 
-customElements.define("ot-statistics", Statistics);
+customElements.define("ot-statistics", StatisticsView);
 export const statistics = () => document.createElement("ot-statistics");

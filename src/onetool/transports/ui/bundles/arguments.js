@@ -1,39 +1,39 @@
-/** The arguments of a stored tool, line by line; a schema that says more than lines can is edited as JSON. */
+/** Editor for the arguments of a stored tool: one row per argument, or JSON for schemas that rows cannot represent. */
 import { fill, h } from "../core/h.js";
-import { labelled, quiet } from "../core/parts.js";
-import { say } from "../core/say.js";
+import { labeled, quietButton } from "../core/components.js";
+import { t } from "../core/i18n.js";
 
 const TYPES = ["string", "integer", "number", "boolean", "array", "object"];
-const PLAIN = new Set(["type", "description"]);
+const SIMPLE_KEYS = new Set(["type", "description"]);
 
-/** Whether lines can say all of it. */
-function isPlain(schema) {
-  const { type = "object", properties = {}, required: _, additionalProperties: others = true, ...rest } = schema;
+/** Whether rows can represent the schema. */
+function isSimple(schema) {
+  const { type = "object", properties = {}, required: _, additionalProperties: additional = true, ...rest } = schema;
   const lines = Object.values(properties);
   return (
     type === "object" &&
-    typeof others === "boolean" &&
+    typeof additional === "boolean" &&
     !Object.keys(rest).length &&
-    lines.every((one) => one && TYPES.includes(one.type) && Object.keys(one).every((key) => PLAIN.has(key)))
+    lines.every((one) => one && TYPES.includes(one.type) && Object.keys(one).every((key) => SIMPLE_KEYS.has(key)))
   );
 }
 
-class Arguments extends HTMLElement {
-  use(schema = {}) {
-    this.raw = labelled(say("arguments.raw"), h("textarea.code", { rows: 6, spellcheck: "false" }));
+class ArgumentsEditor extends HTMLElement {
+  configure(schema = {}) {
+    this.raw = labeled(t("arguments.raw"), h("textarea.code", { rows: 6, spellcheck: "false" }));
     this.rows = h("div.arguments");
-    this.isRaw = !isPlain(schema);
-    this.others = schema.additionalProperties;
-    this.switch = quiet(say("arguments.asJson"), () => this.#asJson());
-    this.lines = h(
+    this.isRaw = !isSimple(schema);
+    this.additionalProperties = schema.additionalProperties;
+    this.switch = quietButton(t("arguments.asJson"), () => this.#switchToJson());
+    this.table = h(
       "fieldset",
       {},
-      h("legend", {}, say("arguments.title")),
+      h("legend", {}, t("arguments.title")),
       this.rows,
       h(
         "div.actions",
         {},
-        quiet(say("arguments.add"), () => this.add().querySelector("input").focus(), { class: "quiet add" }),
+        quietButton(t("arguments.add"), () => this.add().querySelector("input").focus(), { class: "quiet add" }),
         this.switch,
       ),
     );
@@ -44,7 +44,7 @@ class Arguments extends HTMLElement {
     return this;
   }
 
-  /** Raises what is wrong with JSON that a person wrote. */
+  /** Throws a SyntaxError if the user entered invalid JSON. */
   get value() {
     if (this.isRaw) return JSON.parse(this.raw.control.value);
     const rows = [...this.rows.children].map((row) => row.read()).filter(({ name }) => name);
@@ -56,7 +56,7 @@ class Arguments extends HTMLElement {
       type: "object",
       properties,
       ...(required.length ? { required } : {}),
-      additionalProperties: this.others ?? false,
+      additionalProperties: this.additionalProperties ?? false,
     };
   }
 
@@ -65,12 +65,12 @@ class Arguments extends HTMLElement {
   }
 
   add(name = "", { type = "string", description = "" } = {}, isRequired = true) {
-    const input = (word, value) =>
-      h("input", { "aria-label": say(word), placeholder: say(word), value, spellcheck: "false", autocomplete: "off" });
+    const input = (key, value) =>
+      h("input", { "aria-label": t(key), placeholder: t(key), value, spellcheck: "false", autocomplete: "off" });
     const fields = { name: input("arguments.name", name), description: input("arguments.about", description) };
     const kind = h(
       "select",
-      { "aria-label": say("arguments.type") },
+      { "aria-label": t("arguments.type") },
       TYPES.map((one) => h("option", { value: one }, one)),
     );
     kind.value = type;
@@ -80,9 +80,9 @@ class Arguments extends HTMLElement {
       {},
       fields.name,
       kind,
-      h("label.check", {}, box, say("form.required")),
+      h("label.check", {}, box, t("form.required")),
       fields.description,
-      quiet("×", () => row.remove(), { "aria-label": say("pairs.remove") }),
+      quietButton("×", () => row.remove(), { "aria-label": t("pairs.remove") }),
     );
     row.read = () => ({
       name: fields.name.value.trim(),
@@ -94,16 +94,16 @@ class Arguments extends HTMLElement {
     return row;
   }
 
-  #asJson() {
+  #switchToJson() {
     this.raw.control.value = JSON.stringify(this.value, null, 2);
     this.isRaw = true;
     this.#show();
   }
 
   #show() {
-    fill(this, this.isRaw ? this.raw : this.lines);
+    fill(this, this.isRaw ? this.raw : this.table);
   }
 }
 
-customElements.define("ot-arguments", Arguments);
-export const argumentsOf = (schema) => document.createElement("ot-arguments").use(schema);
+customElements.define("ot-arguments", ArgumentsEditor);
+export const argumentsEditor = (schema) => document.createElement("ot-arguments").configure(schema);

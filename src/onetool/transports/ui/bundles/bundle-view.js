@@ -1,100 +1,128 @@
-/** One bundle: its tools, version by version, and what can be done with all of it. */
+/** A bundle with its tools, one row for each version, and its actions. */
 import { h } from "../core/h.js";
 import { load } from "../core/loading.js";
-import { badge, button, confirmed, facts, notify, nothing, primary, save, toggle } from "../core/parts.js";
-import { go, link } from "../core/router.js";
-import { say } from "../core/say.js";
-import { clipped, dateOf, number, since } from "../core/text.js";
-import { list } from "../core/virtual-list.js";
-import { changes } from "../tools/catalogue.js";
+import {
+  badge,
+  button,
+  confirmAction,
+  definitionList,
+  notify,
+  emptyState,
+  primaryButton,
+  downloadFile,
+  toggle,
+} from "../core/components.js";
+import { navigate, link } from "../core/router.js";
+import { t } from "../core/i18n.js";
+import { truncate, formatDate, formatNumber, formatRelativeTime } from "../core/text.js";
+import { virtualList } from "../core/virtual-list.js";
+import { changes } from "../tools/catalog.js";
 import { editBundle } from "./bundle-dialog.js";
-import { bundle, deleteBundle, deleteTool, exported, switchStored, toolPages, toolsOf } from "./store.js";
+import {
+  deleteBundle,
+  deleteTool,
+  exportBundle,
+  getBundle,
+  listTools,
+  setToolEnabled,
+  toolPages,
+} from "./bundle-api.js";
 
-const ROW = 58;
-const LONGEST = 300;
+const ROW_HEIGHT = 58;
+const MAX_CHARS = 300;
 
 class BundleView extends HTMLElement {
   connectedCallback() {
-    this.end = changes.listen(() => this.#load());
+    this.stopListening = changes.listen(() => this.#load());
     this.#load();
   }
 
   disconnectedCallback() {
-    this.end();
+    this.stopListening();
   }
 
   #load() {
     const top = this.list?.scrollTop ?? 0;
     return load(this, async () => {
       const [found, pages] = await Promise.all([
-        bundle(this.bundleId),
-        toolPages(this.bundleId).begin(this.pages?.items.length),
+        getBundle(this.bundleId),
+        toolPages(this.bundleId).loadFirst(this.pages?.items.length),
       ]);
       this.pages = pages;
-      return this.#shown(found);
-    }).then(() => this.#measure(top));
+      return this.#render(found);
+    }).then(() => this.#resizeList(top));
   }
 
-  #shown(found) {
-    this.list = list({
-      label: say("bundle.tools"),
-      height: ROW,
+  #render(found) {
+    this.list = virtualList({
+      label: t("bundle.tools"),
+      height: ROW_HEIGHT,
       row: (index) => this.#row(found, this.pages.items[index]),
       open: (index) => this.#open(found, this.pages.items[index]),
-      need: (last) => this.#need(last),
+      load: (last) => this.#loadUntil(last),
     });
     this.list.classList.add("card");
-    const isOurs = found.isBuiltIn;
+    const { isBuiltIn } = found;
     return [
-      h("a.back", { href: link("bundles") }, say("bundles.back")),
-      h("div.title", {}, h("h2", {}, h("bdi", {}, found.displayName)), isOurs ? badge("built-in") : null),
+      h("a.back", { href: link("bundles") }, t("bundles.back")),
+      h("div.title", {}, h("h2", {}, h("bdi", {}, found.displayName)), isBuiltIn ? badge("built-in") : null),
       found.description ? h("p.description", { dir: "auto" }, found.description) : null,
-      found.isEnabled ? null : h("p.reason", {}, say("bundle.isOff")),
+      found.isEnabled ? null : h("p.reason", {}, t("bundle.disabled")),
       h(
         "div.actions",
         {},
-        isOurs ? null : primary(say("tool.new"), () => go("bundles", found.id, "new"), { disabled: !found.isEnabled }),
-        button(say("bundle.export"), () => this.#export(found)),
-        isOurs ? null : button(say("bundle.edit"), () => editBundle(found)),
-        isOurs ? null : button(say("bundle.delete"), () => this.#delete(found)),
+        isBuiltIn
+          ? null
+          : primaryButton(t("tool.new"), () => navigate("bundles", found.id, "new"), { disabled: !found.isEnabled }),
+        button(t("bundle.export"), () => this.#export(found)),
+        isBuiltIn ? null : button(t("bundle.edit"), () => editBundle(found)),
+        isBuiltIn ? null : button(t("bundle.delete"), () => this.#delete(found)),
       ),
-      facts([
-        [say("bundle.slug"), h("code", {}, found.slug)],
-        [say("bundle.created"), dateOf(found.createdAt)],
-        [say("bundle.modified"), dateOf(found.modifiedAt)],
+      definitionList([
+        [t("bundle.slug"), h("code", {}, found.slug)],
+        [t("bundle.created"), formatDate(found.createdAt)],
+        [t("bundle.modified"), formatDate(found.modifiedAt)],
       ]),
-      this.pages.items.length ? this.list : nothing(say("bundle.empty"), say("bundle.empty.advice")),
+      this.pages.items.length ? this.list : emptyState(t("bundle.empty"), t("bundle.empty.advice")),
     ];
   }
 
-  /** As high as what is in it, up to a part of the screen. */
-  #measure(top = this.list?.scrollTop) {
+  /** Fit the list to its content, up to 60% of the window. */
+  #resizeList(top = this.list?.scrollTop) {
     if (!this.list?.isConnected) return;
-    this.list.style.height = `min(${this.pages.total * ROW + 2}px, 60vh)`;
+    this.list.style.height = `min(${this.pages.total * ROW_HEIGHT + 2}px, 60vh)`;
     this.list.show(this.pages.total);
     this.list.scrollTop = top;
   }
 
-  #need(last) {
-    this.pages.need(
+  #loadUntil(last) {
+    this.pages.loadUntil(
       last,
-      () => this.#measure(),
+      () => this.#resizeList(),
       (error) => notify(error.message, "bad"),
     );
   }
 
   #open(found, tool) {
-    if (tool) go("bundles", found.id, tool.slug, tool.version);
+    if (tool) navigate("bundles", found.id, tool.slug, tool.version);
   }
 
   #row(found, tool) {
     if (!tool)
-      return h("div.tool-row.waiting", {}, h("span", { role: "gridcell" }, h("span.unseen", {}, say("loading"))));
+      return h(
+        "div.tool-row.waiting",
+        {},
+        h("span", { role: "gridcell" }, h("span.visually-hidden", {}, t("loading"))),
+      );
     const name = `${tool.slug} ${tool.version}`;
     const calls = tool.callCount
-      ? [" · ", say("live.calls", { n: tool.callCount }), tool.lastCalledAt ? ` · ${since(tool.lastCalledAt)}` : null]
+      ? [
+          " · ",
+          t("live.calls", { n: tool.callCount }),
+          tool.lastCalledAt ? ` · ${formatRelativeTime(tool.lastCalledAt)}` : null,
+        ]
       : null;
-    const what =
+    const summary =
       tool.disabledReason ??
       [tool.type, tool.httpImpl?.method, tool.httpImpl?.urlTemplate, tool.pythonImpl?.function]
         .filter(Boolean)
@@ -111,7 +139,7 @@ class BundleView extends HTMLElement {
           h("bdi", {}, tool.displayName),
           h("span.version", {}, tool.version),
         ),
-        h("span.about", {}, clipped(what, LONGEST), calls),
+        h("span.about", {}, truncate(summary, MAX_CHARS), calls),
       ),
       h(
         "span.end",
@@ -121,14 +149,14 @@ class BundleView extends HTMLElement {
           : button("×", () => this.#deleteTool(tool), {
               class: "quiet",
               tabindex: "-1",
-              "aria-label": say("tool.delete", { name }),
+              "aria-label": t("tool.delete", { name }),
             }),
         toggle(
-          say("tools.switch", { name }),
+          t("tools.switch", { name }),
           tool.isEnabled,
           async (on) => {
-            await switchStored(found.id, tool.slug, tool.version, on);
-            notify(say(on ? "switched.on" : "switched.off", { name }));
+            await setToolEnabled(found.id, tool.slug, tool.version, on);
+            notify(t(on ? "notice.enabled" : "notice.disabled", { name }));
           },
           { tabindex: "-1" },
         ),
@@ -138,27 +166,27 @@ class BundleView extends HTMLElement {
 
   async #export(found) {
     try {
-      save(`${found.slug}.zip`, await exported(found.id));
+      downloadFile(`${found.slug}.zip`, await exportBundle(found.id));
     } catch (error) {
       notify(error.message, "bad");
     }
   }
 
   async #delete(found) {
-    const tools = await toolsOf(found.id);
+    const tools = await listTools(found.id);
     if (
-      !(await confirmed(
-        say("bundle.delete.sure", { name: found.displayName, n: number(tools.length) }),
-        say("bundle.delete"),
+      !(await confirmAction(
+        t("bundle.delete.sure", { name: found.displayName, n: formatNumber(tools.length) }),
+        t("bundle.delete"),
       ))
     )
       return;
     try {
       for (const tool of tools) await deleteTool(found.id, tool.slug, tool.version);
-      this.end();
+      this.stopListening();
       await deleteBundle(found.id);
-      notify(say("deleted", { name: found.displayName }));
-      go("bundles");
+      notify(t("deleted", { name: found.displayName }));
+      navigate("bundles");
     } catch (error) {
       notify(error.message, "bad");
     }
@@ -166,9 +194,9 @@ class BundleView extends HTMLElement {
 
   async #deleteTool(tool) {
     const name = `${tool.slug} ${tool.version}`;
-    if (!(await confirmed(say("tool.delete.sure", { name }), say("delete")))) return;
+    if (!(await confirmAction(t("tool.delete.sure", { name }), t("delete")))) return;
     await deleteTool(tool.bundleID, tool.slug, tool.version).then(
-      () => notify(say("deleted", { name })),
+      () => notify(t("deleted", { name })),
       (error) => notify(error.message, "bad"),
     );
   }

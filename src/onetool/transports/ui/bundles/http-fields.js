@@ -1,103 +1,109 @@
-/** The request that an HTTP tool makes, as a form. Secrets are named (`${secret:NAME}`) and stored in secrets.yaml; a
- * literal credential is not shown. */
+/** Form for the request of an HTTP tool. Secrets are references (`${secret:NAME}`) to secrets.yaml; literal credentials
+ * are hidden. */
 import { h } from "../core/h.js";
-import { labelled } from "../core/parts.js";
-import { say } from "../core/say.js";
+import { labeled } from "../core/components.js";
+import { t } from "../core/i18n.js";
 import { pairs } from "./pairs.js";
-import { isNamed } from "./secrets.js";
+import { isReference } from "./secrets.js";
 
 const METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 const AUTHS = ["", "bearer", "basic", "apiKey"];
-const PLACES = ["header", "query"];
-const OWN = new Set(["method", "urlTemplate", "query", "headers", "body", "auth", "timeoutMs", "retries", "response"]);
+const LOCATIONS = ["header", "query"];
+const FORM_FIELDS = new Set([
+  "method",
+  "urlTemplate",
+  "query",
+  "headers",
+  "body",
+  "auth",
+  "timeoutMs",
+  "retries",
+  "response",
+]);
 
-const select = (values, chosen, words) => {
+const select = (values, selected, label) => {
   const control = h(
     "select",
     {},
-    values.map((value) => h("option", { value }, words(value))),
+    values.map((value) => h("option", { value }, label(value))),
   );
-  control.value = chosen;
+  control.value = selected;
   return control;
 };
-const same = (value) => value;
+const identity = (value) => value;
 
 class HttpFields extends HTMLElement {
-  use(impl = {}) {
-    this.rest = Object.fromEntries(Object.entries(impl).filter(([key]) => !OWN.has(key)));
+  configure(impl = {}) {
+    this.rest = Object.fromEntries(Object.entries(impl).filter(([key]) => !FORM_FIELDS.has(key)));
     this.response = impl.response;
     this.secret = impl.auth?.value ?? "";
-    const given = impl.auth ?? {};
+    const credentials = impl.auth ?? {};
     this.fields = {
-      method: labelled(say("http.method"), select(METHODS, impl.method ?? "GET", same)),
-      urlTemplate: labelled(
-        say("http.url"),
+      method: labeled(t("http.method"), select(METHODS, impl.method ?? "GET", identity)),
+      urlTemplate: labeled(
+        t("http.url"),
         h("textarea.code", {
           rows: 1,
           value: impl.urlTemplate ?? "",
           placeholder: "https://api.example.com/items/${id}",
           spellcheck: "false",
         }),
-        { required: true, hint: say("http.url.hint") },
+        { required: true, hint: t("http.url.hint") },
       ),
-      body: labelled(
-        say("http.body"),
-        h("textarea.code", { rows: 3, value: written(impl.body), spellcheck: "false" }),
-        { hint: say("http.body.hint") },
+      body: labeled(t("http.body"), h("textarea.code", { rows: 3, value: toText(impl.body), spellcheck: "false" }), {
+        hint: t("http.body.hint"),
+      }),
+      auth: labeled(
+        t("http.auth"),
+        select(AUTHS, credentials.type ?? "", (value) => (value ? value : t("http.auth.none"))),
       ),
-      auth: labelled(
-        say("http.auth"),
-        select(AUTHS, given.type ?? "", (value) => (value ? value : say("http.auth.none"))),
-      ),
-      place: labelled(say("http.auth.in"), select(PLACES, given.in ?? "header", same)),
-      name: labelled(say("http.auth.name"), h("input", { value: given.name ?? "", spellcheck: "false" })),
-      value: labelled(
-        say("http.auth.value"),
+      authLocation: labeled(t("http.auth.in"), select(LOCATIONS, credentials.in ?? "header", identity)),
+      name: labeled(t("http.auth.name"), h("input", { value: credentials.name ?? "", spellcheck: "false" })),
+      value: labeled(
+        t("http.auth.value"),
         h("input", {
           autocomplete: "off",
           spellcheck: "false",
-          value: isNamed(this.secret) ? this.secret : "",
-          placeholder: this.secret && !isNamed(this.secret) ? say("secret.kept") : "${secret:API_KEY}",
+          value: isReference(this.secret) ? this.secret : "",
+          placeholder: this.secret && !isReference(this.secret) ? t("secret.hidden") : "${secret:API_KEY}",
         }),
-        { hint: say("http.auth.hint") },
+        { hint: t("http.auth.hint") },
       ),
-      timeoutMs: labelled(
-        say("http.timeout"),
+      timeoutMs: labeled(
+        t("http.timeout"),
         h("input", { inputmode: "numeric", value: impl.timeoutMs ?? "", placeholder: "10000" }),
       ),
-      retries: labelled(
-        say("http.retries"),
+      retries: labeled(
+        t("http.retries"),
         h("input", { inputmode: "numeric", value: impl.retries ?? "", placeholder: "2" }),
       ),
-      selector: labelled(
-        say("http.selector"),
-        h("input", { value: impl.response?.selector ?? "", spellcheck: "false" }),
-        { hint: say("http.selector.hint") },
-      ),
+      selector: labeled(t("http.selector"), h("input", { value: impl.response?.selector ?? "", spellcheck: "false" }), {
+        hint: t("http.selector.hint"),
+      }),
     };
-    this.more = labelled(
-      say("http.more"),
-      h("textarea.code", { rows: 2, spellcheck: "false", value: written(isEmpty(this.rest) ? null : this.rest) }),
-      { hint: say("http.more.hint") },
+    this.more = labeled(
+      t("http.more"),
+      h("textarea.code", { rows: 2, spellcheck: "false", value: toText(isEmpty(this.rest) ? null : this.rest) }),
+      { hint: t("http.more.hint") },
     );
-    this.query = pairs(say("http.query"), impl.query);
-    this.headers = pairs(say("http.headers"), impl.headers);
-    const { method, urlTemplate, body, auth, place, name, value, timeoutMs, retries, selector } = this.fields;
+    this.query = pairs(t("http.query"), impl.query);
+    this.headers = pairs(t("http.headers"), impl.headers);
+    const { method, urlTemplate, body, auth, authLocation, name, value, timeoutMs, retries, selector } = this.fields;
     this.append(
       h("div.line", {}, method, urlTemplate),
       this.query,
       this.headers,
       body,
-      h("div.line.auth", {}, auth, place, name, value),
+      h("div.line.auth", {}, auth, authLocation, name, value),
       h("div.line", {}, timeoutMs, retries, selector),
-      h("details", { open: !isEmpty(this.rest) }, h("summary.hint", {}, say("http.more")), this.more),
+      h("details", { open: !isEmpty(this.rest) }, h("summary.hint", {}, t("http.more")), this.more),
     );
     auth.control.addEventListener("change", () => this.#showAuth());
     this.#showAuth();
     return this;
   }
 
-  /** Raises what is wrong with JSON that a person wrote. */
+  /** Throws a SyntaxError if the user entered invalid JSON. */
   get value() {
     const text = (name) => this.fields[name].control.value.trim();
     return {
@@ -106,7 +112,7 @@ class HttpFields extends HTMLElement {
       urlTemplate: text("urlTemplate"),
       query: this.query.value,
       headers: this.headers.value,
-      ...(text("body") ? { body: read(text("body")) } : {}),
+      ...(text("body") ? { body: parseBody(text("body")) } : {}),
       ...(text("auth") ? { auth: this.#auth(text) } : {}),
       ...(text("timeoutMs") ? { timeoutMs: Number(text("timeoutMs")) } : {}),
       ...(text("retries") ? { retries: Number(text("retries")) } : {}),
@@ -114,7 +120,7 @@ class HttpFields extends HTMLElement {
     };
   }
 
-  /** The names in `${…}` of everything but what proves who we are. */
+  /** The names in `${…}`, except those in credentials. */
   get placeholders() {
     const { auth: _, ...impl } = this.value;
     return new Set([...JSON.stringify(impl).matchAll(/(?<!\$)\$\{([A-Za-z_][\w-]*)\}/g)].map(([, name]) => name));
@@ -123,7 +129,7 @@ class HttpFields extends HTMLElement {
   #auth(text) {
     const value = text("value") || this.secret;
     return text("auth") === "apiKey"
-      ? { type: "apiKey", in: text("place"), name: text("name"), value }
+      ? { type: "apiKey", in: text("authLocation"), name: text("name"), value }
       : { type: text("auth"), value };
   }
 
@@ -136,15 +142,15 @@ class HttpFields extends HTMLElement {
   #showAuth() {
     const type = this.fields.auth.control.value;
     this.fields.value.hidden = !type;
-    this.fields.place.hidden = this.fields.name.hidden = type !== "apiKey";
+    this.fields.authLocation.hidden = this.fields.name.hidden = type !== "apiKey";
   }
 }
 
 const isEmpty = (object) => !Object.keys(object).length;
-const written = (body) =>
+const toText = (body) =>
   body === undefined || body === null ? "" : typeof body === "string" ? body : JSON.stringify(body, null, 2);
 
-function read(text) {
+function parseBody(text) {
   if (!/^[[{]/.test(text)) return text;
   try {
     return JSON.parse(text);
@@ -154,4 +160,4 @@ function read(text) {
 }
 
 customElements.define("ot-http", HttpFields);
-export const httpFields = (impl) => document.createElement("ot-http").use(impl);
+export const httpFields = (impl) => document.createElement("ot-http").configure(impl);

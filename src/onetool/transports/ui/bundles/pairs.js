@@ -1,11 +1,11 @@
-/** Names with values, line by line: headers, query parameters. */
+/** Editor for names and values, such as headers and query parameters. */
 import { h } from "../core/h.js";
-import { quiet } from "../core/parts.js";
-import { say } from "../core/say.js";
+import { quietButton } from "../core/components.js";
+import { t } from "../core/i18n.js";
 import { isSecret } from "./secrets.js";
 
 class Pairs extends HTMLElement {
-  use(label, given = {}) {
+  configure(label, entries = {}) {
     this.rows = h("div.pairs");
     this.append(
       h(
@@ -13,10 +13,10 @@ class Pairs extends HTMLElement {
         {},
         h("legend", {}, label),
         this.rows,
-        quiet(say("pairs.add"), () => this.#add().querySelector("input").focus(), { class: "quiet add" }),
+        quietButton(t("pairs.add"), () => this.#add().querySelector("input").focus(), { class: "quiet add" }),
       ),
     );
-    for (const [name, value] of Object.entries(given)) this.#add(name, value);
+    for (const [name, value] of Object.entries(entries)) this.#add(name, value);
     return this;
   }
 
@@ -26,18 +26,18 @@ class Pairs extends HTMLElement {
   }
 
   #add(name = "", value = "") {
-    const kept = isSecret(name, String(value)) ? String(value) : "";
-    const key = input(say("pairs.name"), name);
-    const text = input(say("pairs.value"), kept ? "" : String(value));
-    if (kept) text.placeholder = say("secret.kept");
+    const hidden = isSecret(name, String(value)) ? String(value) : "";
+    const key = input(t("pairs.name"), name);
+    const text = input(t("pairs.value"), hidden ? "" : String(value));
+    if (hidden) text.placeholder = t("secret.hidden");
     const row = h(
       "div.pair",
       {},
       key,
       text,
-      quiet("×", () => row.remove(), { "aria-label": say("pairs.remove") }),
+      quietButton("×", () => row.remove(), { "aria-label": t("pairs.remove") }),
     );
-    row.read = () => [key.value, text.value || kept];
+    row.read = () => [key.value, text.value || hidden];
     this.rows.append(row);
     return row;
   }
@@ -47,4 +47,4 @@ const input = (label, value) =>
   h("input", { "aria-label": label, placeholder: label, value, spellcheck: "false", autocomplete: "off" });
 
 customElements.define("ot-pairs", Pairs);
-export const pairs = (label, given) => document.createElement("ot-pairs").use(label, given);
+export const pairs = (label, entries) => document.createElement("ot-pairs").configure(label, entries);

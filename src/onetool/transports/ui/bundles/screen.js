@@ -1,21 +1,21 @@
-/** Bundles: tools that are kept as data, made, changed as new versions, taken in and given away. */
+/** Screen "Bundles": create, edit, import and export stored tools. */
 import { fill, h } from "../core/h.js";
 import { load } from "../core/loading.js";
-import { button, nothing, notify, primary, toggle } from "../core/parts.js";
-import { go, link } from "../core/router.js";
-import { say } from "../core/say.js";
-import { style } from "../core/styles.js";
-import { changes } from "../tools/catalogue.js";
+import { button, emptyState, notify, primaryButton, toggle } from "../core/components.js";
+import { navigate, link } from "../core/router.js";
+import { t } from "../core/i18n.js";
+import { loadStyles } from "../core/styles.js";
+import { changes } from "../tools/catalog.js";
 import { editBundle } from "./bundle-dialog.js";
 import { bundleView } from "./bundle-view.js";
-import { importFiles } from "./importing.js";
-import { bundles, switchBundle } from "./store.js";
+import { importFiles } from "./importer.js";
+import { listBundles, setBundleEnabled } from "./bundle-api.js";
 import { toolEditor } from "./tool-editor.js";
 
-await style("bundles");
+await loadStyles("bundles");
 
 class BundlesScreen extends HTMLElement {
-  #parts = [];
+  #route = [];
 
   connectedCallback() {
     this.list = h("div.fill");
@@ -24,62 +24,62 @@ class BundlesScreen extends HTMLElement {
       accept: ".json,.yaml,.yml,.zip",
       multiple: true,
       hidden: true,
-      "aria-label": say("bundles.import"),
+      "aria-label": t("bundles.import"),
       onchange: () => (importFiles([...this.file.files]), (this.file.value = "")),
     });
-    this.detail = h("section.detail", { "aria-label": say("bundles.detail") });
+    this.detail = h("section.detail", { "aria-label": t("bundles.detail") });
     this.append(
       h(
         "section.bundle-list",
-        { "aria-label": say("screen.bundles") },
+        { "aria-label": t("screen.bundles") },
         h(
           "header",
           {},
-          h("h1", {}, say("screen.bundles")),
+          h("h1", {}, t("screen.bundles")),
           h(
             "div.actions",
             {},
-            button(say("bundles.import"), () => this.file.click()),
-            primary(say("bundles.new"), async () => this.#created(await editBundle())),
+            button(t("bundles.import"), () => this.file.click()),
+            primaryButton(t("bundles.new"), async () => this.#openCreated(await editBundle())),
           ),
           this.file,
         ),
-        h("p.hint", {}, say("bundles.drop")),
+        h("p.hint", {}, t("bundles.drop")),
         this.list,
       ),
       this.detail,
     );
-    this.end = changes.listen(() => this.#load());
+    this.stopListening = changes.listen(() => this.#load());
     this.#load();
   }
 
   disconnectedCallback() {
-    this.end();
+    this.stopListening();
   }
 
   show(...parts) {
-    const [id, slug, version] = (this.#parts = parts);
+    const [id, slug, version] = (this.#route = parts);
     this.classList.toggle("has-detail", Boolean(id));
-    this.#mark();
-    if (!id) fill(this.detail, nothing(say("bundles.choose"), say("bundles.choose.advice")));
+    this.#markSelected();
+    if (!id) fill(this.detail, emptyState(t("bundles.choose"), t("bundles.choose.advice")));
     else if (slug) fill(this.detail, toolEditor(id, slug, version));
     else fill(this.detail, bundleView(id));
   }
 
-  #created(bundle) {
-    if (bundle) go("bundles", bundle.id);
+  #openCreated(bundle) {
+    if (bundle) navigate("bundles", bundle.id);
   }
 
   #load() {
     return load(this.list, async () => {
-      const found = await bundles();
-      if (!found.length) return nothing(say("bundles.none"), say("bundles.none.advice"));
+      const found = await listBundles();
+      if (!found.length) return emptyState(t("bundles.none"), t("bundles.none.advice"));
       return h(
         "ul.rows",
         {},
         found.map((bundle) => this.#row(bundle)),
       );
-    }).then(() => this.#mark());
+    }).then(() => this.#markSelected());
   }
 
   #row(bundle) {
@@ -90,18 +90,18 @@ class BundlesScreen extends HTMLElement {
         "a.main",
         { href: link("bundles", bundle.id) },
         h("span.name", {}, bundle.displayName),
-        h("span.about", {}, bundle.slug, bundle.isBuiltIn ? ` · ${say("kind.built-in")}` : null),
+        h("span.about", {}, bundle.slug, bundle.isBuiltIn ? ` · ${t("kind.built-in")}` : null),
       ),
-      toggle(say("bundles.switch", { name: bundle.displayName }), bundle.isEnabled, async (on) => {
-        await switchBundle(bundle.id, on);
-        notify(say(on ? "switched.on" : "switched.off", { name: bundle.slug }));
+      toggle(t("bundles.switch", { name: bundle.displayName }), bundle.isEnabled, async (on) => {
+        await setBundleEnabled(bundle.id, on);
+        notify(t(on ? "notice.enabled" : "notice.disabled", { name: bundle.slug }));
       }),
     );
   }
 
-  #mark() {
+  #markSelected() {
     for (const row of this.list.querySelectorAll("li"))
-      row.toggleAttribute("data-here", row.dataset.id === this.#parts[0]);
+      row.toggleAttribute("data-selected", row.dataset.id === this.#route[0]);
   }
 }
 

@@ -1,18 +1,18 @@
-/** A stored tool: made anew, or changed as a new version, since a version that is stored never changes. Tried before it
- * is saved. */
+/** Editor for a stored HTTP tool. Saving creates a tool or a new version, because stored versions never change. A tool
+ * can be tried before it is saved. */
 import { fill, h } from "../core/h.js";
 import { load } from "../core/loading.js";
-import { badge, button, labelled, modal, notify, primary } from "../core/parts.js";
-import { go, link } from "../core/router.js";
-import { say } from "../core/say.js";
-import { duration } from "../core/text.js";
+import { badge, button, labeled, openModal, notify, primaryButton } from "../core/components.js";
+import { navigate, link } from "../core/router.js";
+import { t } from "../core/i18n.js";
+import { formatDuration } from "../core/text.js";
 import { form } from "../form/form.js";
 import { resultView } from "../result/view.js";
-import { wrong } from "../result/wrong.js";
-import { argumentsOf } from "./arguments.js";
-import { complain, slugOf } from "./bundle-dialog.js";
+import { errorView } from "../result/error-view.js";
+import { argumentsEditor } from "./arguments.js";
+import { showProblems, toSlug } from "./bundle-dialog.js";
 import { httpFields } from "./http-fields.js";
-import { bundle, deleteTool, invoke, putTool, storedTool } from "./store.js";
+import { deleteTool, getBundle, getStoredTool, invoke, putTool } from "./bundle-api.js";
 
 const NEW = "new";
 
@@ -20,48 +20,48 @@ class ToolEditor extends HTMLElement {
   connectedCallback() {
     const isNew = this.slug === NEW && !this.version;
     load(this, async () => {
-      const [home, old] = await Promise.all([
-        bundle(this.bundleId),
-        isNew ? null : storedTool(this.bundleId, this.slug, this.version),
+      const [parent, old] = await Promise.all([
+        getBundle(this.bundleId),
+        isNew ? null : getStoredTool(this.bundleId, this.slug, this.version),
       ]);
-      return this.#shown(home, old);
+      return this.#render(parent, old);
     });
   }
 
-  #shown(home, old) {
+  #render(parent, old) {
     this.old = old;
-    const isFixed = home.isBuiltIn || old?.type === "python" || old?.type === "go";
-    const text = (word, value, given = {}, about = {}) =>
-      labelled(say(word), h("input", { value, spellcheck: "false", ...given }), about);
+    const isFixed = parent.isBuiltIn || old?.type === "python" || old?.type === "go";
+    const text = (key, value, attributes = {}, options = {}) =>
+      labeled(t(key), h("input", { value, spellcheck: "false", ...attributes }), options);
     this.fields = {
       displayName: text("tool.displayName", old?.displayName ?? "", {}, { required: true }),
       slug: text(
         "tool.slug",
         old?.slug ?? "",
         { readonly: Boolean(old) },
-        { required: true, hint: old ? null : say("bundle.slug.hint") },
+        { required: true, hint: old ? null : t("bundle.slug.hint") },
       ),
       version: text(
         "tool.version",
         old ? nextVersion(old.version) : "1",
         {},
-        { required: true, hint: old ? say("tool.version.hint", { version: old.version }) : null },
+        { required: true, hint: old ? t("tool.version.hint", { version: old.version }) : null },
       ),
-      description: labelled(say("bundle.description"), h("textarea", { rows: 2, value: old?.description ?? "" }), {
-        hint: say("tool.description.hint"),
+      description: labeled(t("bundle.description"), h("textarea", { rows: 2, value: old?.description ?? "" }), {
+        hint: t("tool.description.hint"),
       }),
-      tags: text("tool.tags", (old?.tags ?? []).join(", "), {}, { hint: say("tool.tags.hint") }),
+      tags: text("tool.tags", (old?.tags ?? []).join(", "), {}, { hint: t("tool.tags.hint") }),
     };
     this.http = httpFields(old?.httpImpl);
-    this.args = argumentsOf(old?.argSchema);
+    this.args = argumentsEditor(old?.argSchema);
     this.problem = h("p.problem.pre", { role: "alert" });
     this.#suggestSlug();
     return [
-      h("a.back", { href: link("bundles", home.id) }, `← ${home.displayName}`),
+      h("a.back", { href: link("bundles", parent.id) }, `← ${parent.displayName}`),
       h(
         "div.title",
         {},
-        h("h2", {}, h("bdi", {}, old ? `${old.displayName} ${old.version}` : say("tool.new"))),
+        h("h2", {}, h("bdi", {}, old ? `${old.displayName} ${old.version}` : t("tool.new"))),
         old ? badge(old.type) : null,
       ),
       old?.disabledReason ? h("p.reason", {}, old.disabledReason) : null,
@@ -69,7 +69,7 @@ class ToolEditor extends HTMLElement {
         ? h(
             "p.hint",
             {},
-            say(home.isBuiltIn ? "tool.builtIn" : "tool.python", { function: old?.pythonImpl?.function ?? "" }),
+            t(parent.isBuiltIn ? "tool.builtIn" : "tool.python", { function: old?.pythonImpl?.function ?? "" }),
           )
         : null,
       isFixed
@@ -86,8 +86,8 @@ class ToolEditor extends HTMLElement {
             h(
               "div.bar",
               {},
-              primary(say(old ? "tool.saveVersion" : "save"), () => this.#save()),
-              button(say("tool.try"), () => this.#try()),
+              primaryButton(t(old ? "tool.saveVersion" : "save"), () => this.#save()),
+              button(t("tool.try"), () => this.#try()),
             ),
           ),
     ];
@@ -96,7 +96,7 @@ class ToolEditor extends HTMLElement {
   #suggestSlug() {
     const { displayName, slug } = this.fields;
     displayName.control.addEventListener("input", () => {
-      if (!this.old && !slug.isTouched) slug.control.value = slugOf(displayName.control.value);
+      if (!this.old && !slug.isTouched) slug.control.value = toSlug(displayName.control.value);
     });
     slug.control.addEventListener("input", () => (slug.isTouched = true));
   }
@@ -118,95 +118,97 @@ class ToolEditor extends HTMLElement {
     };
   }
 
-  /** Add the arguments that the request uses and nobody has described, as texts. */
+  /** Return the schema. Arguments that the request uses without declaring them are added as strings. */
   #schema() {
     const known = this.args.names;
-    if (known)
-      for (const name of this.http.placeholders)
-        if (!known.has(name)) this.args.add(name);
+    if (known) for (const name of this.http.placeholders) if (!known.has(name)) this.args.add(name);
     return this.args.value;
   }
 
   async #save() {
     const { slug, version } = this.fields;
     try {
-      const stored = await this.#stored(slug.control.value, version.control.value);
-      notify(say("saved", { name: `${stored.slug} ${stored.version}` }));
-      go("bundles", this.bundleId);
+      const stored = await this.#store(slug.control.value, version.control.value);
+      notify(t("saved", { name: `${stored.slug} ${stored.version}` }));
+      navigate("bundles", this.bundleId);
     } catch (error) {
-      this.#complain(error);
+      this.#showError(error);
     }
   }
 
-  async #stored(slug, version) {
+  async #store(slug, version) {
     this.#clear();
     const missing = ["displayName", "slug", "version"].find((name) => !this.fields[name].control.value.trim());
     if (missing) {
       this.fields[missing].control.focus();
-      throw Object.assign(new Error(say("check.required")), {
-        details: { problems: [{ field: missing, problem: say("check.required") }] },
+      throw Object.assign(new Error(t("check.required")), {
+        details: { problems: [{ field: missing, problem: t("check.required") }] },
       });
     }
     return putTool(this.bundleId, slug, version, this.#draft());
   }
 
   #clear() {
-    Object.values({ ...this.fields, ...this.http.fields }).forEach((field) => field.complain());
+    Object.values({ ...this.fields, ...this.http.fields }).forEach((field) => field.showProblem());
     fill(this.problem);
   }
 
-  #complain(error) {
+  #showError(error) {
     const problems = error.details?.problems ?? [];
-    const named = { ...this.fields, ...this.http.fields };
-    const placed = problems
+    const fields = { ...this.fields, ...this.http.fields };
+    const assigned = problems
       .map(({ field, problem }) => ({ field: field.replace(/^httpImpl\./, "").replace(/^auth\..*/, "value"), problem }))
-      .filter(({ field }) => named[field]);
-    if (placed.length) complain(named, { details: { problems: placed } });
-    if (error.code === "duplicate") this.fields.version.complain(error.message);
-    else if (placed.length < Math.max(1, problems.length)) fill(this.problem, error.message);
+      .filter(({ field }) => fields[field]);
+    if (assigned.length) showProblems(fields, { details: { problems: assigned } });
+    if (error.code === "duplicate") this.fields.version.showProblem(error.message);
+    else if (assigned.length < Math.max(1, problems.length)) fill(this.problem, error.message);
     this.querySelector("[aria-invalid=true]")?.focus();
   }
 
-  /** Under a name of its own for as long as the dialog is open: nobody else calls a tool that is being tried. */
+  /** Store the tool under a temporary slug while the dialog is open. */
   async #try() {
     const slug = `try-${Date.now().toString(36)}`;
     let stored;
     try {
-      stored = await this.#stored(slug, "1");
+      stored = await this.#store(slug, "1");
     } catch (error) {
-      return this.#complain(error);
+      return this.#showError(error);
     }
-    const forget = () => deleteTool(this.bundleId, slug, "1").catch((error) => notify(error.message, "bad"));
-    const dialog = modal(say("tool.try"), this.#tester(stored), []);
-    addEventListener("pagehide", forget, { once: true });
-    dialog.addEventListener("close", () => (removeEventListener("pagehide", forget), forget()));
+    const remove = () => deleteTool(this.bundleId, slug, "1").catch((error) => notify(error.message, "bad"));
+    const dialog = openModal(t("tool.try"), this.#tester(stored), []);
+    addEventListener("pagehide", remove, { once: true });
+    dialog.addEventListener("close", () => (removeEventListener("pagehide", remove), remove()));
   }
 
   #tester(stored) {
     const output = h("div.output");
     const fields = form(stored.argSchema);
-    const run = primary(say("tester.run"), () => fields.check() && this.#invoke(stored, fields.value, run, output), {
-      class: "primary run",
-    });
+    const run = primaryButton(
+      t("tester.run"),
+      () => fields.check() && this.#invoke(stored, fields.value, run, output),
+      {
+        class: "primary run",
+      },
+    );
     return h("div.stack", {}, fields, h("div.bar", {}, run), output);
   }
 
   async #invoke({ slug, version }, args, run, output) {
-    const began = performance.now();
+    const startedAt = performance.now();
     run.disabled = true;
     try {
       const { ok, value, error } = await invoke(this.bundleId, slug, version, args);
-      const ms = performance.now() - began;
-      fill(output, ok ? resultView(value, duration(ms)) : wrong(error, ms));
+      const ms = performance.now() - startedAt;
+      fill(output, ok ? resultView(value, formatDuration(ms)) : errorView(error, ms));
     } catch (error) {
-      fill(output, wrong({ type: error.code ?? "error", message: error.message }, performance.now() - began));
+      fill(output, errorView({ type: error.code ?? "error", message: error.message }, performance.now() - startedAt));
     } finally {
       run.disabled = false;
     }
   }
 }
 
-/** `1.9` becomes `1.10`; a version is an opaque word, so that this is a suggestion only. */
+/** Suggest the next version: `1.10` after `1.9`. */
 function nextVersion(version) {
   const match = /^(.*?)(\d+)$/.exec(version);
   return match ? `${match[1]}${Number(match[2]) + 1}` : `${version}-2`;

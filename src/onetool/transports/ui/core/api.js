@@ -1,136 +1,135 @@
-/** The public REST interface as the page uses it: requests, refusals, streams, the token, and whether anybody
- * answers. */
-import { events } from "./events.js";
-import { say } from "./say.js";
-import { ofThisTab, signal } from "./store.js";
+/** Client of the REST API: requests, errors, event streams, the token and the connection state. */
+import { parseEvents } from "./events.js";
+import { t } from "./i18n.js";
+import { tabStorage, signal } from "./state.js";
 
-const FIRST_WAIT = 500;
-const MAX_WAIT = 5000;
+const MIN_RETRY_MS = 500;
+const MAX_RETRY_MS = 5000;
 
-/** Whether the server answers. */
+/** Whether the server is reachable. */
 export const online = signal(true);
-/** Whether it wants a token, and what it said. */
-export const wanted = signal(null);
+/** The error message if the server requires a token, otherwise null. */
+export const tokenRequired = signal(null);
 
-/** A problem as one text: what is wrong, and below it what to do. */
-export const withHint = (message, hint) => (hint ? `${message}\nHint: ${hint}` : message);
+/** Return the message, with the hint on a second line. */
+export const joinHint = (message, hint) => (hint ? `${message}\nHint: ${hint}` : message);
 
-/** What the server refused; `code` is one of its own. */
-export class Refused extends Error {
+/** An error response. `code` is the error code of the server. */
+export class ApiError extends Error {
   constructor(status, { code, message, details } = {}) {
-    super(message ? withHint(message, details?.hint) : say("error.status", { status }));
+    super(message ? joinHint(message, details?.hint) : t("error.status", { status }));
     Object.assign(this, { status, code: code ?? "unknown", details: details ?? {} });
   }
 }
 
-/** There was nobody. */
-export class Unreachable extends Error {}
+/** The server cannot be reached. */
+export class NetworkError extends Error {}
 
-export const get = async (path, query, signal) => data(await ask("GET", path, { query, signal }));
-export const send = async (method, path, body, signal) => data(await ask(method, path, { body, signal }));
+export const get = async (path, query, signal) => readJson(await request("GET", path, { query, signal }));
+export const send = async (method, path, body, signal) => readJson(await request(method, path, { body, signal }));
 
-/** Events, one after the other: `for await (const { name, data } of stream(...))`. Ending the loop cancels. */
+/** Yield server-sent events: `for await (const { name, data } of stream(...))`. Leaving the loop cancels. */
 export async function* stream(method, path, { body, query, signal } = {}) {
-  const response = await ask(method, path, { body, query, signal, accept: "text/event-stream" });
+  const response = await request(method, path, { body, query, signal, accept: "text/event-stream" });
   if (response.headers.get("content-type")?.startsWith("text/event-stream")) {
-    yield* reachable(events(response), signal);
+    yield* reportDisconnect(parseEvents(response), signal);
   } else {
-    yield { name: "result", data: await data(response) };
+    yield { name: "result", data: await readJson(response) };
   }
 }
 
-/** A request with any body; the answer as it is, if it is none of refusal. */
-export async function ask(method, path, { body, query, signal, accept = "application/json", type } = {}) {
-  const response = await reached(address(path, query), {
+/** Send a request and return the response. Throw an ApiError if its status is not 2xx. */
+export async function request(method, path, { body, query, signal, accept = "application/json", type } = {}) {
+  const response = await fetchOrFail(buildUrl(path, query), {
     method,
     signal,
-    headers: headers(accept, body, type),
+    headers: buildHeaders(accept, body, type),
     body: body === undefined || type ? body : JSON.stringify(body),
     cache: "no-cache",
-    keepalive: method === "DELETE", // what is to go goes, even where the page goes first
+    keepalive: method === "DELETE", // send it even if the page is being closed
   });
   if (response.ok) return response;
-  const refused = new Refused(response.status, (await response.json().catch(() => ({}))).error);
-  if (response.status !== 401) throw refused;
-  await tokenFor(refused);
-  return ask(method, path, { body, query, signal, accept, type });
+  const error = new ApiError(response.status, (await response.json().catch(() => ({}))).error);
+  if (response.status !== 401) throw error;
+  await waitForToken(error);
+  return request(method, path, { body, query, signal, accept, type });
 }
 
-/** A path of parts that may hold anything. */
-export const path = (...parts) => parts.map((part) => `/${encodeURIComponent(part)}`).join("");
+/** Encode path segments: `/a/b`. */
+export const encodePath = (...parts) => parts.map((part) => `/${encodeURIComponent(part)}`).join("");
 
-export const token = () => ofThisTab.read("token", "");
+export const getToken = () => tabStorage.read("token", "");
 
-export function useToken(text) {
-  ofThisTab.write("token", text);
-  wanted.value = null;
+export function setToken(text) {
+  tabStorage.write("token", text);
+  tokenRequired.value = null;
 }
 
-function address(target, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value != null && value !== "");
-  return given.length ? `${target}?${new URLSearchParams(given)}` : target;
+function buildUrl(target, query = {}) {
+  const entries = Object.entries(query).filter(([, value]) => value != null && value !== "");
+  return entries.length ? `${target}?${new URLSearchParams(entries)}` : target;
 }
 
-function headers(accept, body, type) {
-  const sent = { accept };
-  if (body !== undefined) sent["content-type"] = type ?? "application/json";
-  if (token()) sent.authorization = `Bearer ${token()}`;
-  return sent;
+function buildHeaders(accept, body, type) {
+  const result = { accept };
+  if (body !== undefined) result["content-type"] = type ?? "application/json";
+  if (getToken()) result.authorization = `Bearer ${getToken()}`;
+  return result;
 }
 
-async function reached(target, options) {
+async function fetchOrFail(target, options) {
   try {
     const response = await fetch(target, options);
     online.value = true;
     return response;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw lost();
+    throw markOffline();
   }
 }
 
-async function* reachable(source, signal) {
+async function* reportDisconnect(source, signal) {
   try {
     yield* source;
   } catch (error) {
     if (signal?.aborted || error.name === "AbortError") throw new DOMException("", "AbortError");
-    throw error instanceof SyntaxError ? error : lost();
+    throw error instanceof SyntaxError ? error : markOffline();
   }
 }
 
-async function data(response) {
+async function readJson(response) {
   if (response.status === 204) return null;
   try {
     return await response.json();
   } catch (error) {
     if (error.name === "AbortError" || error instanceof SyntaxError) throw error;
-    throw lost();
+    throw markOffline();
   }
 }
 
-function tokenFor(refused) {
-  wanted.value = refused.message;
+function waitForToken(error) {
+  tokenRequired.value = error.message;
   return new Promise((resolve) => {
-    const end = wanted.listen((still) => {
-      if (still === null) resolve(end());
+    const stop = tokenRequired.listen((message) => {
+      if (message === null) resolve(stop());
     });
   });
 }
 
-function lost() {
-  if (online.value) waitForIt();
+function markOffline() {
+  if (online.value) pollUntilOnline();
   online.value = false;
-  return new Unreachable(say("error.unreachable"));
+  return new NetworkError(t("error.unreachable"));
 }
 
-async function waitForIt() {
-  for (let wait = FIRST_WAIT; ; wait = Math.min(wait * 1.5, MAX_WAIT)) {
+async function pollUntilOnline() {
+  for (let wait = MIN_RETRY_MS; ; wait = Math.min(wait * 1.5, MAX_RETRY_MS)) {
     await new Promise((resolve) => setTimeout(resolve, wait));
-    const answered = await fetch("/healthz", { cache: "no-store" }).then(
+    const isUp = await fetch("/healthz", { cache: "no-store" }).then(
       (response) => response.ok,
       () => false,
     );
-    if (answered || online.value) {
+    if (isUp || online.value) {
       online.value = true;
       return;
     }

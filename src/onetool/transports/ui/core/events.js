@@ -1,28 +1,28 @@
-/** An event stream as it is read with fetch, which can send a token and be cancelled. */
+/** Parses a stream of server-sent events read with fetch, which, unlike EventSource, can send a token. */
 
-export async function* events(response) {
+export async function* parseEvents(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
-  let seen = 0;
+  let scanned = 0;
   try {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
       text += value.replaceAll("\r", "");
-      for (let end = text.indexOf("\n\n", seen); end >= 0; end = text.indexOf("\n\n", seen)) {
-        const event = parsed(text.slice(0, end));
+      for (let end = text.indexOf("\n\n", scanned); end >= 0; end = text.indexOf("\n\n", scanned)) {
+        const event = parseEvent(text.slice(0, end));
         text = text.slice(end + 2);
-        seen = 0;
+        scanned = 0;
         if (event) yield event;
       }
-      seen = Math.max(0, text.length - 1);
+      scanned = Math.max(0, text.length - 1);
     }
   } finally {
     reader.cancel().catch(() => {});
   }
 }
 
-function parsed(block) {
+function parseEvent(block) {
   let name = "message";
   const data = [];
   for (const line of block.split("\n")) {

@@ -1,175 +1,172 @@
-/** What stands around every screen: the head with the way to all of them, notices, the palette, and the question for a
- * token. */
-import { online, useToken, wanted } from "./api.js";
+/** The frame around every screen: navigation, notices, the command palette and the token dialog. */
+import { online, setToken, tokenRequired } from "./api.js";
 import { fill, h } from "./h.js";
-import { listen } from "./keys.js";
-import { lazily } from "./lazy.js";
-import { button, labelled, modal, nothing, notify, primary, quiet } from "./parts.js";
-import { go, here, link } from "./router.js";
-import { say } from "./say.js";
+import { bindKeys } from "./keys.js";
+import { loadModule } from "./lazy.js";
+import { button, labeled, openModal, emptyState, notify, primaryButton, quietButton } from "./components.js";
+import { navigate, route, link } from "./router.js";
+import { t } from "./i18n.js";
 import "../tools/screen.js";
 
 const SCREENS = {
-  tools: () => new Promise((drawn) => setTimeout(drawn)), // it is there; the frame is drawn before it
+  tools: () => new Promise((resolve) => setTimeout(resolve)), // already loaded; lets the frame render first
   run: () => import("../run/screen.js"),
   bundles: () => import("../bundles/screen.js"),
   activity: () => import("../activity/screen.js"),
 };
-const FIRST = "tools";
-const IDLE = 1000; // then what will be wanted at once is fetched ahead
+const DEFAULT_SCREEN = "tools";
+const PRELOAD_DELAY_MS = 1000;
 const loadPalette = () => import("../tools/palette.js");
 
 class Frame extends HTMLElement {
   #name = "";
 
   connectedCallback() {
-    this.links = Object.keys(SCREENS).map((name) =>
-      h("a", { href: link(name), data: { name } }, say(`screen.${name}`)),
-    );
+    this.links = Object.keys(SCREENS).map((name) => h("a", { href: link(name), data: { name } }, t(`screen.${name}`)));
     this.main = h("main", { id: "main", tabindex: "-1" });
-    this.lost = h("p.lost", { role: "alert", hidden: true });
+    this.offline = h("p.offline", { role: "alert", hidden: true });
     this.append(
-      h("a.skip", { href: "#main", onclick: (event) => this.#skip(event) }, say("skip")),
-      this.#head(),
-      this.lost,
+      h("a.skip", { href: "#main", onclick: (event) => this.#skipToContent(event) }, t("skip")),
+      this.#header(),
+      this.offline,
       this.main,
       h("div", { id: "notices", role: "status", "aria-live": "polite" }),
     );
-    here.listen(() => this.#show());
-    online.listen((is) => this.#tell(is));
-    wanted.listen((message) => message && this.#askForToken(message));
-    if (wanted.value) this.#askForToken(wanted.value);
-    this.#listen();
+    route.listen(() => this.#show());
+    online.listen((isOnline) => this.#showOnline(isOnline));
+    tokenRequired.listen((message) => message && this.#askForToken(message));
+    if (tokenRequired.value) this.#askForToken(tokenRequired.value);
+    this.#bindEvents();
     this.#show();
-    setTimeout(() => loadPalette().catch(() => {}), IDLE);
+    setTimeout(() => loadPalette().catch(() => {}), PRELOAD_DELAY_MS);
   }
 
-  #head() {
+  #header() {
     return h(
       "header.head",
       {},
       h(
         "a.brand",
-        { href: link(FIRST) },
+        { href: link(DEFAULT_SCREEN) },
         h("img", { src: "/page/icon.svg", alt: "", width: 22, height: 22 }),
         "OneTool",
       ),
-      h("nav", { "aria-label": say("screens") }, this.links),
+      h("nav", { "aria-label": t("screens") }, this.links),
       h(
         "div.right",
         {},
         button(
           [
             h("span.plus", { "aria-hidden": "true" }, "+"),
-            h("span.words", {}, say("palette.open")),
-            h("kbd", { "aria-hidden": "true" }, say("palette.key")),
+            h("span.words", {}, t("palette.open")),
+            h("kbd", { "aria-hidden": "true" }, t("palette.key")),
           ],
           () => this.#palette(),
           { class: "find" },
         ),
-        quiet("?", () => this.#help(), { "aria-label": say("help.title"), class: "quiet round" }),
+        quietButton("?", () => this.#help(), { "aria-label": t("help.title"), class: "quiet round" }),
       ),
     );
   }
 
-  #listen() {
+  #bindEvents() {
     const screens = Object.keys(SCREENS);
-    listen({
+    bindKeys({
       "+": () => this.#palette(),
       "mod+k": () => this.#palette(),
       "?": () => this.#help(),
       "/": () => this.main.querySelector("input[type=search]")?.focus(),
-      ...Object.fromEntries(screens.map((name, place) => [String(place + 1), () => go(name)])),
+      ...Object.fromEntries(screens.map((name, index) => [String(index + 1), () => navigate(name)])),
     });
-    for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => this.#dropped(event));
+    for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => this.#onDrag(event));
   }
 
   async #show() {
-    const [name = FIRST, ...parts] = here.value;
+    const [name = DEFAULT_SCREEN, ...parts] = route.value;
     if (!Object.hasOwn(SCREENS, name)) {
-      this.#forget();
+      this.#reset();
       fill(
         this.main,
-        nothing(say("nowhere"), say("nowhere.advice"), h("a", { href: link(FIRST) }, say("screen.tools"))),
+        emptyState(t("notFound"), t("notFound.advice"), h("a", { href: link(DEFAULT_SCREEN) }, t("screen.tools"))),
       );
       return;
     }
-    for (const one of this.links) {
-      if (one.dataset.name === name) one.setAttribute("aria-current", "page");
-      else one.removeAttribute("aria-current");
+    for (const item of this.links) {
+      if (item.dataset.name === name) item.setAttribute("aria-current", "page");
+      else item.removeAttribute("aria-current");
     }
-    document.title = `${say(`screen.${name}`)} · OneTool`;
+    document.title = `${t(`screen.${name}`)} · OneTool`;
     const isNew = this.#name !== name;
     this.#name = name;
-    if (isNew && (await lazily(this.main, SCREENS[name])) === null) return this.#forget();
+    if (isNew && (await loadModule(this.main, SCREENS[name])) === null) return this.#reset();
     if (this.#name !== name) return;
     if (isNew) fill(this.main, document.createElement(`ot-${name}`));
     this.main.firstElementChild.show(...parts);
   }
 
-  #forget() {
+  #reset() {
     this.#name = "";
   }
 
-  #skip(event) {
+  #skipToContent(event) {
     event.preventDefault();
     this.main.focus();
   }
 
-  #tell(isOnline) {
-    fill(this.lost, isOnline ? "" : say("lost")).hidden = isOnline;
+  #showOnline(isOnline) {
+    fill(this.offline, isOnline ? "" : t("offline")).hidden = isOnline;
   }
 
   async #palette() {
     if (document.querySelector("dialog[open]")) return;
-    const palette = await loadPalette().catch(() => notify(say("error.unreachable"), "bad"));
+    const palette = await loadPalette().catch(() => notify(t("error.unreachable"), "bad"));
     palette?.openPalette();
   }
 
   #help() {
     if (document.querySelector("dialog[open]")) return;
-    const rows = say("help.keys")
+    const rows = t("help.keys")
       .split("\n")
       .map((line) => line.split("\t"));
-    modal(
-      say("help.title"),
+    openModal(
+      t("help.title"),
       h(
         "dl.keys",
         {},
-        rows.map(([keys, what]) => [
+        rows.map(([keys, description]) => [
           h(
             "dt",
             {},
             keys.split(" ").map((key) => h("kbd", {}, key)),
           ),
-          h("dd", {}, what),
+          h("dd", {}, description),
         ]),
       ),
       [],
     );
   }
 
-  async #dropped(event) {
+  async #onDrag(event) {
     if (![...(event.dataTransfer?.types ?? [])].includes("Files")) return;
     event.preventDefault();
     if (event.type === "drop" && event.dataTransfer.files.length) {
-      (await import("../bundles/importing.js")).importFiles([...event.dataTransfer.files]);
+      (await import("../bundles/importer.js")).importFiles([...event.dataTransfer.files]);
     }
   }
 
   #askForToken(message) {
     if (document.querySelector("dialog.token")) return;
     const input = h("input", { type: "password", autocomplete: "off", required: true, spellcheck: "false" });
-    const use = () => input.value.trim() && (dialog.close(), useToken(input.value.trim()));
-    const dialog = modal(
-      say("token.title"),
+    const signIn = () => input.value.trim() && (dialog.close(), setToken(input.value.trim()));
+    const dialog = openModal(
+      t("token.title"),
       h(
         "form.stack",
-        { onsubmit: (event) => (event.preventDefault(), use()) },
-        h("p", {}, message),
-        labelled(say("token.label"), input, { hint: say("token.hint") }),
+        { onsubmit: (event) => (event.preventDefault(), signIn()) },
+        h("p.pre", {}, message),
+        labeled(t("token.label"), input, { hint: t("token.hint") }),
       ),
-      [primary(say("token.use"), use)],
+      [primaryButton(t("token.use"), signIn)],
       { class: "token" },
     );
     dialog.addEventListener("cancel", (event) => event.preventDefault());

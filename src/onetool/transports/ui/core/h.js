@@ -1,58 +1,58 @@
-/** Elements without markup. Whatever is passed as text becomes text, with nothing in it that cannot be seen. */
-import { visible } from "./text.js";
+/** Creates DOM elements without parsing markup. Strings become text nodes, with invisible characters escaped. */
+import { escapeInvisible } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = new Set(["value", "checked", "indeterminate", "selected"]);
-const SHOWN = new Set(["title", "placeholder", "aria-label", "aria-description", "alt"]);
+const TEXT_ATTRIBUTES = new Set(["title", "placeholder", "aria-label", "aria-description", "alt"]);
 
-/** `h("a.quiet", { href, onclick }, "text", element, null)`. */
-export function h(tag, given = {}, ...children) {
+/** Create an element: `h("a.quiet", { href, onclick }, "text", element, null)`. */
+export function h(tag, attributes = {}, ...children) {
   const [name, ...classes] = tag.split(".");
   const element = document.createElement(name);
   if (classes.length) element.classList.add(...classes);
-  assign(element, given);
-  element.append(...nodes(children));
+  assign(element, attributes);
+  element.append(...toNodes(children));
   return element;
 }
 
-/** The same for drawings. */
-export function draw(name, given = {}, ...children) {
+/** Create an SVG element. */
+export function draw(name, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(given)) if (value != null) element.setAttribute(key, value);
-  element.append(...nodes(children));
+  for (const [key, value] of Object.entries(attributes)) if (value != null) element.setAttribute(key, value);
+  element.append(...toNodes(children));
   return element;
 }
 
-/** Replaces what is in an element. */
+/** Replace the content of an element. */
 export function fill(element, ...children) {
-  element.replaceChildren(...nodes(children));
+  element.replaceChildren(...toNodes(children));
   return element;
 }
 
-export function nodes(children) {
+function toNodes(children) {
   return children
     .flat(Infinity)
     .filter((child) => child != null && child !== false)
-    .map(node);
+    .map(toNode);
 }
 
-function node(child) {
-  return child instanceof Node ? child : document.createTextNode(visible(String(child)));
+function toNode(child) {
+  return child instanceof Node ? child : document.createTextNode(escapeInvisible(String(child)));
 }
 
-function assign(element, given) {
-  for (const [key, value] of Object.entries(given)) {
+function assign(element, attributes) {
+  for (const [key, value] of Object.entries(attributes)) {
     if (value == null) continue;
     if (typeof value === "function") element.addEventListener(key.slice(2), value);
     else if (key === "class") element.classList.add(...value.split(" ").filter(Boolean));
     else if (key === "data") Object.assign(element.dataset, value);
     else if (PROPERTIES.has(key)) element[key] = value;
     else if (typeof value === "boolean" && !key.startsWith("aria-")) element.toggleAttribute(key, value);
-    else element.setAttribute(key, SHOWN.has(key) ? visible(String(value)) : value);
+    else element.setAttribute(key, TEXT_ATTRIBUTES.has(key) ? escapeInvisible(String(value)) : value);
   }
 }
 
-let last = 0;
+let lastId = 0;
 
-/** A name for an element that others refer to. */
-export const newId = (stem) => `${stem}-${(last += 1)}`;
+/** Return a unique id for an element. */
+export const newId = (stem) => `${stem}-${(lastId += 1)}`;

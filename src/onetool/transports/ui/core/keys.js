@@ -1,14 +1,14 @@
-/** Keys that work everywhere on the page. */
+/** Global keyboard shortcuts. */
 
-const TYPING = "input, textarea, select, [contenteditable]";
+const INPUTS = "input, textarea, select, [contenteditable]";
 
-/** `{ "?": act, "mod+k": act }`; a single character does nothing while somebody is typing. */
-export function listen(bindings) {
+/** Bind shortcuts: `{ "?": act, "mod+k": act }`. Single keys are ignored while an input has the focus. */
+export function bindKeys(bindings) {
   addEventListener("keydown", (event) => {
     const isModified = event.ctrlKey || event.metaKey;
     const act = bindings[isModified ? `mod+${event.key.toLowerCase()}` : event.key];
     if (!act || event.altKey || event.defaultPrevented) return;
-    if (!isModified && event.target instanceof Element && event.target.closest(TYPING)) return;
+    if (!isModified && event.target instanceof Element && event.target.closest(INPUTS)) return;
     event.preventDefault();
     act();
   });

@@ -1,20 +1,19 @@
-/** Modules that are fetched when they are wanted. A browser remembers a module that it could not get, until the page is
- * loaded anew. */
-import { get, Unreachable } from "./api.js";
+/** Loads modules on demand. The browser caches failed imports until the page is reloaded. */
+import { get, NetworkError } from "./api.js";
 import { fill } from "./h.js";
-import { failure, whenBack } from "./loading.js";
-import { say } from "./say.js";
+import { errorState, whenOnline } from "./loading.js";
+import { t } from "./i18n.js";
 
-/** What `load` gives; where the server is away, `element` says so until it is back, and nothing is given. */
-export async function lazily(element, load) {
+/** Return the result of `load`, or null if the server is unreachable; `element` shows that until the server is back. */
+export async function loadModule(element, load) {
   try {
     return await load();
   } catch {
     fill(
       element,
-      failure(new Unreachable(say("error.unreachable")), () => location.reload()),
+      errorState(new NetworkError(t("error.unreachable")), () => location.reload()),
     );
-    whenBack(element, () => location.reload());
+    whenOnline(element, () => location.reload());
     get("/healthz").catch(() => {});
     return null;
   }

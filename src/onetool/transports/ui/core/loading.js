@@ -1,46 +1,44 @@
-/** A part of the page that is made of an answer: what it shows while it waits, when it fails, and when there is an
- * answer. */
-import { online, Unreachable } from "./api.js";
+/** Shows the result of a request in an element: a spinner while it runs, then the content or the error. */
+import { online, NetworkError } from "./api.js";
 import { fill } from "./h.js";
-import { button, nothing, spinner } from "./parts.js";
-import { say } from "./say.js";
+import { button, emptyState, spinner } from "./components.js";
+import { t } from "./i18n.js";
 
-const PATIENCE = 150; // a quick answer needs no sign of waiting
+const SPINNER_DELAY_MS = 150; // fast responses need no spinner
 
-/** Fills the element with what `make` resolves to. It is tried again when the server is back, as long as it is
- * shown. */
+/** Fill the element with the result of `make`. If the server is unreachable, try again when it is back. */
 export async function load(element, make) {
-  const turn = (element.turn = (element.turn ?? 0) + 1);
-  const isStale = () => element.turn !== turn;
+  const attempt = (element.attempt = (element.attempt ?? 0) + 1);
+  const isStale = () => element.attempt !== attempt;
   element.setAttribute("aria-busy", "true");
-  const waiting = setTimeout(() => isStale() || element.hasChildNodes() || fill(element, spinner()), PATIENCE);
+  const timer = setTimeout(() => isStale() || element.hasChildNodes() || fill(element, spinner()), SPINNER_DELAY_MS);
   try {
-    const made = await make();
-    if (!isStale()) fill(element, made);
+    const content = await make();
+    if (!isStale()) fill(element, content);
   } catch (error) {
     if (!isStale() && error.name !== "AbortError")
       fill(
         element,
-        failure(error, () => load(element, make)),
+        errorState(error, () => load(element, make)),
       );
-    if (error instanceof Unreachable) whenBack(element, () => isStale() || load(element, make));
+    if (error instanceof NetworkError) whenOnline(element, () => isStale() || load(element, make));
   } finally {
-    clearTimeout(waiting);
+    clearTimeout(timer);
     if (!isStale()) element.removeAttribute("aria-busy");
   }
 }
 
-export function failure(error, again) {
-  const title = error instanceof Unreachable ? say("error.unreachable") : say("error.title");
-  const advice = error instanceof Unreachable ? say("error.unreachable.advice") : error.message;
-  return nothing(title, advice, again ? button(say("again"), again) : null);
+export function errorState(error, retry) {
+  const title = error instanceof NetworkError ? t("error.unreachable") : t("error.title");
+  const advice = error instanceof NetworkError ? t("error.unreachable.advice") : error.message;
+  return emptyState(title, advice, retry ? button(t("retry"), retry) : null);
 }
 
-/** Once, when the server answers again and the element is still there. */
-export function whenBack(element, act) {
-  const end = online.listen((isOnline) => {
+/** Call `act` once, when the server is back, if the element is still in the document. */
+export function whenOnline(element, act) {
+  const stop = online.listen((isOnline) => {
     if (!isOnline) return;
-    end();
+    stop();
     if (element.isConnected) act();
   });
 }

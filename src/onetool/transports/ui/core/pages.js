@@ -1,31 +1,31 @@
-/** Items that come page by page, as far as somebody wants to see them. */
+/** A list that is loaded page by page, as far as it is needed. */
 
 export class Pages {
   items = [];
   total = 0;
   #next = null;
   #loading = null;
-  #wanted = -1;
+  #lastWanted = -1;
   #aborter = new AbortController();
 
-  /** `page(token, signal)` gives `{ items, total, next }`. */
-  constructor(page) {
-    this.page = page;
+  /** `fetchPage(token, signal)` returns `{ items, total, next }`. */
+  constructor(fetchPage) {
+    this.fetchPage = fetchPage;
   }
 
-  /** The first page, and as many as it takes to that item. */
-  async begin(last = 0) {
-    do await this.#more();
+  /** Load pages up to the item with this index, at least one. */
+  async loadFirst(last = 0) {
+    do await this.#loadPage();
     while (this.#next && this.items.length <= last);
     return this;
   }
 
-  /** Loads until that item is there; `arrived(first, last)` tells what has come, `failed` why it did not. */
-  need(last, arrived, failed) {
-    this.#wanted = last;
+  /** Load up to the item with this index. Calls `onLoad(first, last)` for each page, or `onError(error)`. */
+  loadUntil(last, onLoad, onError) {
+    this.#lastWanted = last;
     if (this.#loading || !this.#next || last < this.items.length) return;
-    this.#loading = this.#until(arrived)
-      .catch((error) => error.name === "AbortError" || failed(error))
+    this.#loading = this.#loadWanted(onLoad)
+      .catch((error) => error.name === "AbortError" || onError(error))
       .finally(() => (this.#loading = null));
   }
 
@@ -33,16 +33,16 @@ export class Pages {
     this.#aborter.abort();
   }
 
-  async #until(arrived) {
-    while (this.#next && this.#wanted >= this.items.length) {
+  async #loadWanted(onLoad) {
+    while (this.#next && this.#lastWanted >= this.items.length) {
       const first = this.items.length;
-      await this.#more();
-      arrived(first, this.items.length - 1);
+      await this.#loadPage();
+      onLoad(first, this.items.length - 1);
     }
   }
 
-  async #more() {
-    const { items, total, next } = await this.page(this.#next, this.#aborter.signal);
+  async #loadPage() {
+    const { items, total, next } = await this.fetchPage(this.#next, this.#aborter.signal);
     this.items.push(...items);
     this.#next = next ?? null;
     this.total = this.#next ? total : this.items.length;

@@ -1,26 +1,21 @@
-/** Where we are: the part of the address behind `#`, which is all there is to going back and forth. */
-import { signal } from "./store.js";
+/** The current route, stored in the fragment of the URL. */
+import { signal } from "./state.js";
 
-export const here = signal(read());
-addEventListener("hashchange", () => (here.value = read()));
+export const route = signal(parseHash());
+addEventListener("hashchange", () => (route.value = parseHash()));
 
-/** `link("tools", name)`: an address for a link. */
+/** Return the URL of a route: `link("tools", name)`. */
 export const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 
-export function go(...parts) {
+export function navigate(...parts) {
   location.hash = link(...parts);
 }
 
-/** Another address for what is shown already, without a step back in between. */
-export function rename(...parts) {
-  history.replaceState(null, "", link(...parts));
+function parseHash() {
+  return location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decode);
 }
 
-function read() {
-  return location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decoded);
-}
-
-function decoded(part) {
+function decode(part) {
   try {
     return decodeURIComponent(part);
   } catch {

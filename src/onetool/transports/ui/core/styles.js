@@ -1,6 +1,6 @@
-/** Styles that only one screen needs, loaded with it. */
+/** Loads a style sheet that only one screen needs. */
 
-export function style(name) {
+export function loadStyles(name) {
   const href = `/page/styles/${name}.css`;
   if (document.querySelector(`link[href="${href}"]`)) return Promise.resolve();
   const link = document.createElement("link");

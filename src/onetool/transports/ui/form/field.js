@@ -1,12 +1,12 @@
-/** From a schema to the field that asks for it. A field has `element`, `get()` (undefined: nothing given),
- * `set(value)`, `broken()` (what was typed and is no value) and `complain(problems)`. */
+/** Creates the field for a schema. A field has `element`, `get()` (undefined if empty), `set(value)`, `parseErrors()`
+ * (problems of text that is not a value) and `showProblems(problems)`. */
 import { h } from "../core/h.js";
-import { say } from "../core/say.js";
-import { kindOf, resolved, withoutNull } from "./schema.js";
-import { ChoiceField, ConstantField, JsonField, NumberField, SwitchField, TextField } from "./simple.js";
-import { ListField } from "./list.js";
-import { ObjectField } from "./object.js";
-import { VariantField } from "./variants.js";
+import { t } from "../core/i18n.js";
+import { getKind, resolve, withoutNull } from "./schema.js";
+import { ChoiceField, ConstantField, JsonField, NumberField, BooleanField, TextField } from "./basic-fields.js";
+import { ListField } from "./list-field.js";
+import { ObjectField } from "./object-field.js";
+import { VariantField } from "./variant-field.js";
 
 const MAX_LEVELS = 12;
 const MAX_OPTIONS = 1000;
@@ -16,7 +16,7 @@ const FIELDS = {
   string: TextField,
   number: NumberField,
   integer: NumberField,
-  boolean: SwitchField,
+  boolean: BooleanField,
   array: ListField,
   object: ObjectField,
   variants: VariantField,
@@ -24,23 +24,23 @@ const FIELDS = {
   any: JsonField,
 };
 
-/** `about` is `{ schema, root, label, required, changed, level }`. */
-export function fieldFor(about) {
-  const { isNullable, rest } = withoutNull(resolved(about.schema, about.root), about.root);
-  const isTooMuch = about.level > MAX_LEVELS || rest.enum?.length > MAX_OPTIONS;
-  const kind = isTooMuch ? "any" : kindOf(rest);
+/** `spec` is `{ schema, root, label, required, onChange, level }`. */
+export function createField(spec) {
+  const { isNullable, rest } = withoutNull(resolve(spec.schema, spec.root), spec.root);
+  const isTooComplex = spec.level > MAX_LEVELS || rest.enum?.length > MAX_OPTIONS;
+  const kind = isTooComplex ? "any" : getKind(rest);
   const schema = kind === "null" ? { const: null, ...rest } : rest;
-  const own = { ...about, schema, isNullable, level: about.level ?? 0 };
-  const field = new (FIELDS[kind] ?? JsonField)(own);
-  return isNullable && about.required ? new NullableField(field, own) : field;
+  const options = { ...spec, schema, isNullable, level: spec.level ?? 0 };
+  const field = new (FIELDS[kind] ?? JsonField)(options);
+  return isNullable && spec.required ? new NullableField(field, options) : field;
 }
 
-/** A field that may also be null: a box to tick. Where it may be left out, leaving it out says as much. */
+/** A required field that may be null, with a checkbox. Optional fields are omitted instead. */
 class NullableField {
-  constructor(field, { changed }) {
+  constructor(field, { onChange }) {
     this.field = field;
-    this.box = h("input", { type: "checkbox", onchange: () => (this.#show(), changed()) });
-    this.element = h("div.nullable", {}, field.element, h("label.check", {}, this.box, say("form.null")));
+    this.box = h("input", { type: "checkbox", onchange: () => (this.#show(), onChange()) });
+    this.element = h("div.nullable", {}, field.element, h("label.check", {}, this.box, t("form.null")));
   }
 
   get() {
@@ -53,12 +53,12 @@ class NullableField {
     this.field.set(value === null ? undefined : value);
   }
 
-  broken() {
-    return this.box.checked ? [] : this.field.broken();
+  parseErrors() {
+    return this.box.checked ? [] : this.field.parseErrors();
   }
 
-  complain(problems) {
-    this.field.complain(problems);
+  showProblems(problems) {
+    this.field.showProblems(problems);
   }
 
   #show() {

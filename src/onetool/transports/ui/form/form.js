@@ -1,44 +1,43 @@
-/** A form made of a tool's schema, with the same arguments as JSON beside it. Each shows what is written in the
- * other. */
+/** A form generated from a JSON Schema, synchronized with an editor for the same arguments as JSON. */
 import { fill, h } from "../core/h.js";
-import { labelled } from "../core/parts.js";
-import { say } from "../core/say.js";
-import { isObject, problems } from "./check.js";
-import { fieldFor } from "./field.js";
+import { labeled } from "../core/components.js";
+import { t } from "../core/i18n.js";
+import { findProblems, isObject } from "./validate.js";
+import { createField } from "./field.js";
 
-const isWide = matchMedia("(min-width: 1500px)"); // enough for both side by side
+const isWide = matchMedia("(min-width: 1500px)"); // room for both side by side
 
 class Form extends HTMLElement {
-  /** `changed()` is told of every letter. */
-  use(schema, { changed = () => {} } = {}) {
+  /** `onChange()` is called for every input. */
+  configure(schema, { onChange = () => {} } = {}) {
     this.schema = isObject(schema) ? schema : {};
-    this.changed = changed;
-    this.field = fieldFor({
+    this.onChange = onChange;
+    this.field = createField({
       schema: { type: "object", ...this.schema },
       root: this.schema,
       label: "",
       required: true,
       level: 0,
-      changed: () => this.#typed(),
+      onChange: () => this.#onInput(),
     });
-    this.raw = h("textarea.code", { rows: 6, spellcheck: "false", oninput: () => this.#rawTyped() });
-    this.rawField = labelled(say("form.raw"), this.raw);
-    const { properties, additionalProperties: others } = this.schema;
+    this.raw = h("textarea.code", { rows: 6, spellcheck: "false", oninput: () => this.#onRawInput() });
+    this.rawField = labeled(t("form.raw"), this.raw);
+    const { properties, additionalProperties: additional } = this.schema;
     const isEmpty = !Object.keys(properties ?? {}).length;
-    const isSilent = properties === undefined && others === undefined && Object.keys(this.schema).length > 0;
-    const takesNothing = isEmpty && !others && !isSilent;
+    const isUndeclared = properties === undefined && additional === undefined && Object.keys(this.schema).length > 0;
+    const hasNoArguments = isEmpty && !additional && !isUndeclared;
     fill(
       this,
       h(
         "div.fields",
         {},
-        isEmpty ? h("p.hint", {}, say(takesNothing ? "form.nothing" : "form.free")) : null,
+        isEmpty ? h("p.hint", {}, t(hasNoArguments ? "form.noArguments" : "form.undeclared")) : null,
         this.field.element,
       ),
       h(
         "details.raw",
-        { open: isWide.matches || (isEmpty && !takesNothing) },
-        h("summary", {}, say("form.raw")),
+        { open: isWide.matches || (isEmpty && !hasNoArguments) },
+        h("summary", {}, t("form.raw")),
         this.rawField,
       ),
     );
@@ -54,34 +53,34 @@ class Form extends HTMLElement {
     this.field.set(value);
     this.#showRaw();
     this.#clear();
-    this.changed();
+    this.onChange();
   }
 
-  /** Whether it can be sent; what is wrong stands beside its field, and the first of it has the focus. */
+  /** Return whether the arguments are valid. Problems are shown beside their fields, and the first gets the focus. */
   check() {
-    const broken = this.field.broken();
+    const invalid = this.field.parseErrors();
     const found = [
-      ...broken,
-      ...problems({ type: "object", ...this.schema }, this.value, this.schema).filter(
-        ({ path }) => !broken.some((one) => isSame(one.path, path)),
+      ...invalid,
+      ...findProblems({ type: "object", ...this.schema }, this.value, this.schema).filter(
+        ({ path }) => !invalid.some((one) => isEqual(one.path, path)),
       ),
     ];
-    this.field.complain(found);
+    this.field.showProblems(found);
     const isRawBroken = this.raw.getAttribute("aria-invalid") === "true";
     if (found.length || isRawBroken) this.querySelector("[aria-invalid=true]")?.focus();
     return !found.length && !isRawBroken;
   }
 
-  /** What the server has to say, beside the argument that it is about. */
-  complain(name, text) {
-    this.field.complain([{ path: name, text }]);
+  /** Show a problem that the server reports beside its argument. */
+  showProblem(path, text) {
+    this.field.showProblems([{ path, text }]);
     this.querySelector("[aria-invalid=true]")?.focus();
   }
 
-  #typed() {
+  #onInput() {
     this.#showRaw();
     if (this.querySelector(".problem:not([hidden])")) this.#recheck();
-    this.changed();
+    this.onChange();
   }
 
   #recheck() {
@@ -90,30 +89,30 @@ class Form extends HTMLElement {
     focused?.focus();
   }
 
-  #rawTyped() {
+  #onRawInput() {
     try {
       const value = JSON.parse(this.raw.value.trim() || "{}");
-      if (!isObject(value)) throw new Error(say("check.object"));
+      if (!isObject(value)) throw new Error(t("check.object"));
       this.field.set(value);
-      this.rawField.complain();
+      this.rawField.showProblem();
       this.#clear();
     } catch (error) {
-      this.rawField.complain(say("check.json", { reason: error.message }));
+      this.rawField.showProblem(t("check.json", { reason: error.message }));
     }
-    this.changed();
+    this.onChange();
   }
 
   #showRaw() {
     this.raw.value = JSON.stringify(this.value, null, 2);
-    this.rawField.complain();
+    this.rawField.showProblem();
   }
 
   #clear() {
-    this.field.complain([]);
+    this.field.showProblems([]);
   }
 }
 
-const isSame = (one, other) => one.length === other.length && one.every((step, place) => step === other[place]);
+const isEqual = (one, other) => one.length === other.length && one.every((step, index) => step === other[index]);
 
 customElements.define("ot-form", Form);
-export const form = (schema, given) => document.createElement("ot-form").use(schema, given);
+export const form = (schema, options) => document.createElement("ot-form").configure(schema, options);

@@ -1,43 +1,46 @@
-/** A JSON Schema made simple: references followed, parts put together, and one word for what it describes. */
+/** Simplifies JSON Schemas: resolves references, merges `allOf` and determines the kind of value. */
 
-const MAX_STEPS = 500; // a schema may refer to itself, twice in every step
-const OF_PROPERTIES = ["properties", "required", "additionalProperties", "minProperties", "maxProperties"];
-const OF_ITEMS = ["items", "prefixItems", "minItems", "maxItems", "uniqueItems"];
+const MAX_STEPS = 500; // a schema can refer to itself
+const OBJECT_KEYWORDS = ["properties", "required", "additionalProperties", "minProperties", "maxProperties"];
+const ARRAY_KEYWORDS = ["items", "prefixItems", "minItems", "maxItems", "uniqueItems"];
 
-/** The schema with its `$ref` and `allOf` worked in. */
-export function resolved(schema, root, budget = { left: MAX_STEPS }) {
+/** Return the schema with `$ref` and `allOf` resolved. */
+export function resolve(schema, root, budget = { left: MAX_STEPS }) {
   if (schema === false) return { not: {} };
   if (schema === null || typeof schema !== "object" || (budget.left -= 1) < 0) return {};
-  let whole = schema;
+  let merged = schema;
   if (typeof schema.$ref === "string") {
     const { $ref, ...own } = schema;
-    whole = { ...resolved(pointed(root, $ref), root, budget), ...own };
+    merged = { ...resolve(dereference(root, $ref), root, budget), ...own };
   }
-  if (!Array.isArray(whole.allOf)) return whole;
-  const { allOf, ...own } = whole;
-  return allOf.map((part) => resolved(part, root, budget)).reduce(joined, own);
+  if (!Array.isArray(merged.allOf)) return merged;
+  const { allOf, ...own } = merged;
+  return allOf.map((part) => resolve(part, root, budget)).reduce(merge, own);
 }
 
-function pointed(root, reference) {
+function dereference(root, reference) {
   if (!reference.startsWith("#")) return {};
   const steps = reference.slice(1).split("/").filter(Boolean);
   return (
-    steps.reduce((at, step) => at?.[decodeURIComponent(step).replaceAll("~1", "/").replaceAll("~0", "~")], root) ?? {}
+    steps.reduce(
+      (target, step) => target?.[decodeURIComponent(step).replaceAll("~1", "/").replaceAll("~0", "~")],
+      root,
+    ) ?? {}
   );
 }
 
-function joined(whole, part) {
+function merge(base, part) {
   return {
     ...part,
-    ...whole,
-    ...(whole.properties || part.properties ? { properties: { ...part.properties, ...whole.properties } } : {}),
-    ...(whole.required || part.required
-      ? { required: [...new Set([...(whole.required ?? []), ...(part.required ?? [])])] }
+    ...base,
+    ...(base.properties || part.properties ? { properties: { ...part.properties, ...base.properties } } : {}),
+    ...(base.required || part.required
+      ? { required: [...new Set([...(base.required ?? []), ...(part.required ?? [])])] }
       : {}),
   };
 }
 
-/** Whether it may be null, and what else it may be. */
+/** Return whether the value may be null, and the schema for other values. */
 export function withoutNull(schema, root) {
   if (Array.isArray(schema.type) && schema.type.includes("null") && schema.type.length > 1) {
     const rest = schema.type.filter((type) => type !== "null");
@@ -46,31 +49,31 @@ export function withoutNull(schema, root) {
   for (const key of ["anyOf", "oneOf"]) {
     const options = schema[key];
     if (!Array.isArray(options)) continue;
-    const others = options.filter((option) => resolved(option, root).type !== "null");
+    const others = options.filter((option) => resolve(option, root).type !== "null");
     if (others.length === options.length || !others.length) continue;
     const { [key]: _, ...own } = schema;
     return {
       isNullable: true,
-      rest: others.length === 1 ? { ...resolved(others[0], root), ...own } : { ...own, [key]: others },
+      rest: others.length === 1 ? { ...resolve(others[0], root), ...own } : { ...own, [key]: others },
     };
   }
   return { isNullable: false, rest: schema };
 }
 
-export function kindOf(schema) {
+export function getKind(schema) {
   if ("const" in schema) return "constant";
   if (Array.isArray(schema.enum)) return "choice";
   if (Array.isArray(schema.anyOf) || Array.isArray(schema.oneOf)) return "variants";
   if (Array.isArray(schema.type)) return schema.type.length === 1 ? schema.type[0] : "variants";
   if (typeof schema.type === "string") return schema.type;
-  if (OF_PROPERTIES.some((key) => key in schema)) return "object";
-  if (OF_ITEMS.some((key) => key in schema)) return "array";
+  if (OBJECT_KEYWORDS.some((key) => key in schema)) return "object";
+  if (ARRAY_KEYWORDS.some((key) => key in schema)) return "array";
   return "any";
 }
 
-/** The schemas that a value may have one of. */
+/** Return the alternative schemas. */
 export function variants(schema, root) {
   const { anyOf, oneOf, type, ...own } = schema;
   const options = anyOf ?? oneOf ?? type.map((one) => ({ type: one }));
-  return options.map((option) => ({ ...own, ...resolved(option, root) }));
+  return options.map((option) => ({ ...own, ...resolve(option, root) }));
 }

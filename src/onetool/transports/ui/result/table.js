@@ -1,23 +1,23 @@
 /** A list of objects as a table. */
 import { h } from "../core/h.js";
-import { button } from "../core/parts.js";
-import { say } from "../core/say.js";
-import { clipped } from "../core/text.js";
+import { button } from "../core/components.js";
+import { t } from "../core/i18n.js";
+import { truncate } from "../core/text.js";
 
-const PART = 100;
+const PART_ROWS = 100;
 const MAX_COLUMNS = 30;
-const LONGEST = 200;
+const MAX_CHARS = 200;
 
 const isRow = (item) => item !== null && typeof item === "object" && !Array.isArray(item);
 
-/** Whether the rows have enough in common to stand below each other. */
+/** Whether the value is a list of objects with few enough columns for a table. */
 export function isTable(value) {
   if (!Array.isArray(value) || !value.length || !value.every(isRow)) return false;
-  const columns = columnsOf(value);
+  const columns = getColumns(value);
   return columns.length > 0 && columns.length <= MAX_COLUMNS;
 }
 
-function columnsOf(rows) {
+function getColumns(rows) {
   const names = new Set();
   for (const row of rows.slice(0, 1000)) {
     for (const name of Object.keys(row)) names.add(name);
@@ -27,12 +27,12 @@ function columnsOf(rows) {
 }
 
 export function table(rows) {
-  const columns = columnsOf(rows);
+  const columns = getColumns(rows);
   const body = h("tbody");
-  const more = button("", () => grow(), { class: "quiet" });
-  let shown = 0;
-  function grow() {
-    const part = rows.slice(shown, shown + PART);
+  const more = button("", () => showMore(), { class: "quiet" });
+  let shownCount = 0;
+  function showMore() {
+    const part = rows.slice(shownCount, shownCount + PART_ROWS);
     body.append(
       ...part.map((row) =>
         h(
@@ -42,11 +42,11 @@ export function table(rows) {
         ),
       ),
     );
-    shown += part.length;
-    more.hidden = shown >= rows.length;
-    more.textContent = say("result.moreItems", { n: rows.length - shown });
+    shownCount += part.length;
+    more.hidden = shownCount >= rows.length;
+    more.textContent = t("result.moreItems", { n: rows.length - shownCount });
   }
-  grow();
+  showMore();
   const head = h(
     "thead",
     {},
@@ -54,13 +54,13 @@ export function table(rows) {
       "tr",
       {},
       columns.map((name) =>
-        h("th", { scope: "col", class: typeof rows[0][name] === "number" ? "figure" : "" }, clipped(name, LONGEST)),
+        h("th", { scope: "col", class: typeof rows[0][name] === "number" ? "figure" : "" }, truncate(name, MAX_CHARS)),
       ),
     ),
   );
   return h(
     "div.table",
-    { tabindex: "0", role: "group", "aria-label": say("result.table") },
+    { tabindex: "0", role: "group", "aria-label": t("result.table") },
     h("table", {}, head, body),
     more,
   );
@@ -71,7 +71,7 @@ function cell(value) {
   const text = value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
   return h(
     "td",
-    { class: isNumber ? "figure" : "", title: text.length > LONGEST ? clipped(text, 1000) : null },
-    clipped(text, LONGEST),
+    { class: isNumber ? "figure" : "", title: text.length > MAX_CHARS ? truncate(text, 1000) : null },
+    truncate(text, MAX_CHARS),
   );
 }

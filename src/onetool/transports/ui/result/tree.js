@@ -1,20 +1,20 @@
-/** Data as a tree that opens where one looks; what is closed does not exist yet. */
+/** Data as a collapsible tree. Closed branches are rendered when they are opened. */
 import { h } from "../core/h.js";
-import { button } from "../core/parts.js";
-import { say } from "../core/say.js";
-import { clipped } from "../core/text.js";
+import { button } from "../core/components.js";
+import { t } from "../core/i18n.js";
+import { truncate } from "../core/text.js";
 
-const PART = 100;
-const LONGEST = 500;
+const PART_ITEMS = 100;
+const MAX_CHARS = 500;
 const OPEN_LEVELS = 2;
-const MAX_OPEN = 20; // children of what is open by itself
+const MAX_OPEN = 20; // children of branches that are open initially
 
 export function tree(value) {
-  return h("div.tree", { tabindex: "0", role: "group", "aria-label": say("result.tree") }, branch(null, value, 0));
+  return h("div.tree", { tabindex: "0", role: "group", "aria-label": t("result.tree") }, branch(null, value, 0));
 }
 
 function branch(key, value, level) {
-  const label = key === null ? null : [h("span.key", {}, clipped(String(key), LONGEST)), ": "];
+  const label = key === null ? null : [h("span.key", {}, truncate(String(key), MAX_CHARS)), ": "];
   if (value === null || typeof value !== "object") return h("div.leaf", {}, label, leaf(value));
   const entries = Array.isArray(value) ? value : Object.entries(value);
   if (!entries.length) return h("div.leaf", {}, label, h("span.type", {}, Array.isArray(value) ? "[]" : "{}"));
@@ -22,41 +22,41 @@ function branch(key, value, level) {
   const body = h("div.children");
   const element = h(
     "details",
-    { open: isOpen, ontoggle: () => element.open && grow() },
+    { open: isOpen, ontoggle: () => element.open && showMore() },
     h("summary", {}, label, h("span.type", {}, summary(value, entries.length))),
     body,
   );
-  const more = button("", () => grow(true), { class: "quiet" });
-  let shown = 0;
-  function grow(further = false) {
-    if (shown && !further) return;
-    const part = entries.slice(shown, shown + PART);
+  const more = button("", () => showMore(true), { class: "quiet" });
+  let shownCount = 0;
+  function showMore(isContinued = false) {
+    if (shownCount && !isContinued) return;
+    const part = entries.slice(shownCount, shownCount + PART_ITEMS);
     more.remove();
     body.append(
-      ...part.map((item, place) =>
-        Array.isArray(value) ? branch(shown + place, item, level + 1) : branch(item[0], item[1], level + 1),
+      ...part.map((item, index) =>
+        Array.isArray(value) ? branch(shownCount + index, item, level + 1) : branch(item[0], item[1], level + 1),
       ),
     );
-    shown += part.length;
-    more.textContent = say("result.moreItems", { n: entries.length - shown });
-    if (shown < entries.length) body.append(more);
+    shownCount += part.length;
+    more.textContent = t("result.moreItems", { n: entries.length - shownCount });
+    if (shownCount < entries.length) body.append(more);
   }
-  if (isOpen) grow();
+  if (isOpen) showMore();
   return element;
 }
 
 function leaf(value) {
   const kind = value === null ? "null" : typeof value;
-  if (kind !== "string" || value.length <= LONGEST) return h("span.value", { data: { kind } }, JSON.stringify(value));
+  if (kind !== "string" || value.length <= MAX_CHARS) return h("span.value", { data: { kind } }, JSON.stringify(value));
   return h(
     "span.value",
     { data: { kind } },
-    JSON.stringify(value.slice(0, LONGEST)),
+    JSON.stringify(value.slice(0, MAX_CHARS)),
     " ",
-    h("span.type", {}, say("result.more", { n: value.length - LONGEST })),
+    h("span.type", {}, t("result.more", { n: value.length - MAX_CHARS })),
   );
 }
 
 function summary(value, count) {
-  return Array.isArray(value) ? say("result.items", { n: count }) : say("result.keys", { n: count });
+  return Array.isArray(value) ? t("result.items", { n: count }) : t("result.keys", { n: count });
 }

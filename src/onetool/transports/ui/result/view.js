@@ -1,49 +1,49 @@
-/** What a tool gave: a picture where it is one, a table where it is one, else a tree, and always the text. */
+/** The result of a tool as media, table or tree, if possible, and as text. */
 import { h } from "../core/h.js";
-import { copyButton, quiet, save, tabs } from "../core/parts.js";
-import { say } from "../core/say.js";
-import { bytes } from "../core/text.js";
+import { copyButton, quietButton, downloadFile, tabs } from "../core/components.js";
+import { t } from "../core/i18n.js";
+import { formatBytes } from "../core/text.js";
 import { longText } from "./long-text.js";
-import { picture, picturesOf } from "./picture.js";
+import { findMedia, mediaView } from "./media.js";
 import { isTable, table } from "./table.js";
 import { tree } from "./tree.js";
 
 export function resultView(value, note = "") {
   const isText = typeof value === "string";
-  const text = once(() => (isText ? value : (JSON.stringify(value, null, 2) ?? "null")));
-  const shown = views(value, text);
+  const text = lazy(() => (isText ? value : (JSON.stringify(value, null, 2) ?? "null")));
+  const tabList = views(value, text);
   return h(
     "div.result",
     {},
     h(
       "div.bar",
       {},
-      h("span.size", {}, [note, extent(value)].filter(Boolean).join(" · ")),
+      h("span.size", {}, [note, describeSize(value)].filter(Boolean).join(" · ")),
       copyButton(text),
-      quiet(say("download"), () => save(isText ? "result.txt" : "result.json", text())),
+      quietButton(t("download"), () => downloadFile(isText ? "result.txt" : "result.json", text())),
     ),
-    shown.length === 1 ? shown[0].panel() : tabs(say("result"), shown),
+    tabList.length === 1 ? tabList[0].panel() : tabs(t("result"), tabList),
   );
 }
 
 function views(value, text) {
-  const found = [{ id: "text", label: say("result.text"), panel: () => longText(text()) }];
+  const found = [{ id: "text", label: t("result.text"), panel: () => longText(text()) }];
   if (value !== null && typeof value === "object")
-    found.unshift({ id: "tree", label: say("result.tree"), panel: () => tree(value) });
-  if (isTable(value)) found.unshift({ id: "table", label: say("result.table"), panel: () => table(value) });
-  const images = picturesOf(value);
-  if (images.length) found.unshift({ id: "picture", label: say("result.picture"), panel: () => images.map(picture) });
+    found.unshift({ id: "tree", label: t("result.tree"), panel: () => tree(value) });
+  if (isTable(value)) found.unshift({ id: "table", label: t("result.table"), panel: () => table(value) });
+  const images = findMedia(value);
+  if (images.length) found.unshift({ id: "picture", label: t("result.picture"), panel: () => images.map(mediaView) });
   return found;
 }
 
-function extent(value) {
-  if (typeof value === "string") return bytes(value.length);
-  if (Array.isArray(value)) return say("result.items", { n: value.length });
-  return value !== null && typeof value === "object" ? say("result.keys", { n: Object.keys(value).length }) : "";
+function describeSize(value) {
+  if (typeof value === "string") return formatBytes(value.length);
+  if (Array.isArray(value)) return t("result.items", { n: value.length });
+  return value !== null && typeof value === "object" ? t("result.keys", { n: Object.keys(value).length }) : "";
 }
 
-/** Large data takes a while to be written, and most people never look at it as text. */
-function once(make) {
-  let made;
-  return () => (made ??= make());
+/** Call `make` on first use: serializing large data is slow. */
+function lazy(make) {
+  let value;
+  return () => (value ??= make());
 }

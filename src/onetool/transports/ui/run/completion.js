@@ -1,25 +1,25 @@
-/** What could stand where the caret is: packs, and the tools of a pack with their signatures. */
+/** Completions at the caret: packs, and the tools of a pack with their signatures. */
 import { get } from "../core/api.js";
-import { changes, packs } from "../tools/catalogue.js";
+import { changes, listPacks } from "../tools/catalog.js";
 
-const MOST = 60;
-const FAR = 4000; // characters before the caret that are looked at
+const MAX_OPTIONS = 60;
+const MAX_CONTEXT_CHARS = 4000; // before the caret
 const cache = { packs: null, tools: new Map() };
-changes.listen(forget);
+changes.listen(clearCache);
 
-export function forget() {
+function clearCache() {
   cache.packs = null;
   cache.tools.clear();
 }
 
-/** `{ from, options: [{ text, about }] }` for the code before the caret; nothing where there is nothing to say. */
-export async function completions(before) {
-  const line = before.slice(-FAR);
+/** Return `{ prefix, options: [{ text, about }] }` for the code before the caret, or null. */
+export async function findCompletions(before) {
+  const line = before.slice(-MAX_CONTEXT_CHARS);
   const member = /([\p{L}_][\p{L}\p{N}_]*)\.([\p{L}\p{N}_]*)$/u.exec(line);
   if (member)
-    return offered(
+    return selectOptions(
       member[2],
-      (await toolsOf(member[1])).map(({ short, signature, description }) => ({
+      (await cachedTools(member[1])).map(({ short, signature, description }) => ({
         text: short,
         about: signature,
         note: description,
@@ -27,9 +27,9 @@ export async function completions(before) {
     );
   const word = /(?<![.\p{L}\p{N}_"'])([\p{L}_][\p{L}\p{N}_]*)$/u.exec(line);
   if (!word) return null;
-  return offered(
+  return selectOptions(
     word[1],
-    (await allPacks()).map(({ name, description, toolCount }) => ({
+    (await cachedPacks()).map(({ name, description, toolCount }) => ({
       text: name,
       about: description || String(toolCount),
       note: "",
@@ -37,46 +37,46 @@ export async function completions(before) {
   );
 }
 
-/** The signature of the call that the caret is in. */
-export async function signatureAt(before) {
-  const name = openCall(before.slice(-FAR));
+/** Return the signature of the call around the caret. */
+export async function findSignature(before) {
+  const name = findOpenCall(before.slice(-MAX_CONTEXT_CHARS));
   if (!name) return "";
-  return (await toolsOf(name[0])).find(({ short }) => short === name[1])?.signature ?? "";
+  return (await cachedTools(name[0])).find(({ short }) => short === name[1])?.signature ?? "";
 }
 
-function openCall(text) {
+function findOpenCall(text) {
   let depth = 0;
-  for (let place = text.length - 1; place >= 0; place -= 1) {
-    if (text[place] === ")") depth += 1;
-    else if (text[place] === "(" && depth) depth -= 1;
-    else if (text[place] === "(") {
-      const match = /([\p{L}_][\p{L}\p{N}_]*)\.([\p{L}_][\p{L}\p{N}_]*)\s*$/u.exec(text.slice(0, place));
+  for (let index = text.length - 1; index >= 0; index -= 1) {
+    if (text[index] === ")") depth += 1;
+    else if (text[index] === "(" && depth) depth -= 1;
+    else if (text[index] === "(") {
+      const match = /([\p{L}_][\p{L}\p{N}_]*)\.([\p{L}_][\p{L}\p{N}_]*)\s*$/u.exec(text.slice(0, index));
       return match ? [match[1], match[2]] : null;
     }
   }
   return null;
 }
 
-function offered(begun, options) {
-  const wanted = begun.toLowerCase();
-  const fitting = options.filter(({ text }) => text.toLowerCase().startsWith(wanted) && text !== begun);
-  const others =
-    wanted.length > 1
-      ? options.filter(({ text }) => !text.toLowerCase().startsWith(wanted) && text.toLowerCase().includes(wanted))
+function selectOptions(prefix, options) {
+  const lower = prefix.toLowerCase();
+  const startingWith = options.filter(({ text }) => text.toLowerCase().startsWith(lower) && text !== prefix);
+  const containing =
+    lower.length > 1
+      ? options.filter(({ text }) => !text.toLowerCase().startsWith(lower) && text.toLowerCase().includes(lower))
       : [];
-  const chosen = [...fitting, ...others].slice(0, MOST);
-  return chosen.length ? { begun, options: chosen } : null;
+  const selected = [...startingWith, ...containing].slice(0, MAX_OPTIONS);
+  return selected.length ? { prefix, options: selected } : null;
 }
 
-async function allPacks() {
-  cache.packs ??= packs().then((all) =>
-    all.filter((pack) => pack.isEnabled).map((pack) => ({ ...pack, name: asCode(pack.name) })),
+async function cachedPacks() {
+  cache.packs ??= listPacks().then((all) =>
+    all.filter((pack) => pack.isEnabled).map((pack) => ({ ...pack, name: toIdentifier(pack.name) })),
   );
   return cache.packs.catch(() => ((cache.packs = null), []));
 }
 
-async function toolsOf(pack) {
-  if (!(await allPacks()).some(({ name }) => name === pack)) return [];
+async function cachedTools(pack) {
+  if (!(await cachedPacks()).some(({ name }) => name === pack)) return [];
   if (!cache.tools.has(pack)) {
     cache.tools.set(
       pack,
@@ -88,4 +88,4 @@ async function toolsOf(pack) {
   return cache.tools.get(pack).catch(() => (cache.tools.delete(pack), []));
 }
 
-const asCode = (name) => name.replace(/[^\p{L}\p{N}_]/gu, "_");
+const toIdentifier = (name) => name.replace(/[^\p{L}\p{N}_]/gu, "_");

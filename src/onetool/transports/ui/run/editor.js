@@ -1,25 +1,25 @@
-/** A text area with colours behind it, completion at the caret, and the signature of the call one is in. */
+/** A code editor: a textarea over highlighted text, with completions and the signature of the current call. */
 import { fill, h, newId } from "../core/h.js";
-import { say } from "../core/say.js";
-import { clipped } from "../core/text.js";
-import { completions, signatureAt } from "./completion.js";
-import { pieces } from "./python-colours.js";
+import { t } from "../core/i18n.js";
+import { truncate } from "../core/text.js";
+import { findCompletions, findSignature } from "./completion.js";
+import { tokenize } from "./highlight.js";
 
-const MAX_COLOURED = 50_000;
+const MAX_HIGHLIGHT_CHARS = 50_000;
 const INDENT = "    ";
 
 class Editor extends HTMLElement {
   #options = [];
   #active = 0;
-  #turn = 0;
-  #leaves = false;
+  #lastRequest = 0;
+  #isLeaving = false;
 
-  /** `run()` is Ctrl Enter; `changed(code)` hears every letter. */
-  use({ label, value, run, changed }) {
-    Object.assign(this, { run, changed });
+  /** `run()` handles Ctrl Enter; `onChange(code)` is called for every input. */
+  configure({ label, value, run, onChange }) {
+    Object.assign(this, { run, onChange });
     const id = newId("completions");
-    this.behind = h("pre.behind", { "aria-hidden": "true" });
-    this.list = h("ul.completions", { role: "listbox", id, "aria-label": say("editor.completions"), hidden: true });
+    this.backdrop = h("pre.backdrop", { "aria-hidden": "true" });
+    this.list = h("ul.completions", { role: "listbox", id, "aria-label": t("editor.completions"), hidden: true });
     this.area = h("textarea.code", {
       "aria-label": label,
       "aria-autocomplete": "list",
@@ -31,17 +31,17 @@ class Editor extends HTMLElement {
       autocomplete: "off",
       rows: 8,
       value,
-      oninput: () => this.#typed(),
-      onkeydown: (event) => this.#pressed(event),
-      onscroll: () => this.#scrolled(),
-      onclick: () => this.#moved(),
+      oninput: () => this.#onInput(),
+      onkeydown: (event) => this.#onKeydown(event),
+      onscroll: () => this.#syncScroll(),
+      onclick: () => this.#onClick(),
       onblur: () => this.#hide(),
-      onfocus: () => (this.#leaves = false),
+      onfocus: () => (this.#isLeaving = false),
     });
-    this.area.placeholder = say("editor.placeholder");
+    this.area.placeholder = t("editor.placeholder");
     this.signature = h("p.signature-line", { role: "status" });
-    this.append(h("div.pane", {}, this.behind, this.area, this.list), this.signature);
-    this.#paint();
+    this.append(h("div.pane", {}, this.backdrop, this.area, this.list), this.signature);
+    this.#highlight();
     return this;
   }
 
@@ -51,77 +51,81 @@ class Editor extends HTMLElement {
 
   set value(code) {
     this.area.value = code;
-    this.#paint();
-    this.changed(code);
+    this.#highlight();
+    this.onChange(code);
   }
 
-  #typed() {
-    this.#paint();
-    this.changed(this.area.value);
+  #onInput() {
+    this.#highlight();
+    this.onChange(this.area.value);
     this.#complete();
   }
 
-  #moved() {
+  #onClick() {
     this.#hide();
-    this.#sign();
+    this.#showSignature();
   }
 
-  #paint() {
+  #highlight() {
     const code = this.area.value;
-    const found = code.length > MAX_COLOURED ? [["", code]] : pieces(code);
-    this.behind.replaceChildren(
-      ...found.map(([kind, text]) => (kind ? coloured(kind, text) : document.createTextNode(text))),
+    const tokens = code.length > MAX_HIGHLIGHT_CHARS ? [["", code]] : tokenize(code);
+    this.backdrop.replaceChildren(
+      ...tokens.map(([kind, text]) => (kind ? highlightedSpan(kind, text) : document.createTextNode(text))),
       document.createTextNode("\n"),
     );
-    this.#scrolled();
+    this.#syncScroll();
   }
 
-  #scrolled() {
-    this.behind.scrollTop = this.area.scrollTop;
-    this.behind.scrollLeft = this.area.scrollLeft;
+  #syncScroll() {
+    this.backdrop.scrollTop = this.area.scrollTop;
+    this.backdrop.scrollLeft = this.area.scrollLeft;
   }
 
-  get #before() {
+  get #textBeforeCaret() {
     return this.area.value.slice(0, this.area.selectionStart);
   }
 
   async #complete() {
-    const turn = (this.#turn += 1);
-    const before = this.#before;
-    const found = this.area.selectionStart === this.area.selectionEnd ? await completions(before) : null;
-    if (turn !== this.#turn || before !== this.#before) return;
-    this.#sign();
+    const request = (this.#lastRequest += 1);
+    const text = this.#textBeforeCaret;
+    const found = this.area.selectionStart === this.area.selectionEnd ? await findCompletions(text) : null;
+    if (request !== this.#lastRequest || text !== this.#textBeforeCaret) return;
+    this.#showSignature();
     if (!found) return this.#hide();
-    this.#options = found.options.map((option) => ({ ...option, begun: found.begun }));
+    this.#options = found.options.map((option) => ({ ...option, prefix: found.prefix }));
     this.#active = 0;
     fill(
       this.list,
-      this.#options.map((option, place) => this.#option(option, place)),
+      this.#options.map((option, index) => this.#option(option, index)),
     );
     this.list.hidden = false;
     this.area.setAttribute("aria-expanded", "true");
-    this.#place(found.begun.length);
-    this.#mark();
+    this.#positionList(found.prefix.length);
+    this.#markActive();
   }
 
-  #option({ text, about }, place) {
+  #option({ text, about }, index) {
     return h(
       "li",
-      { role: "option", id: newId("completion"), onmousedown: (event) => (event.preventDefault(), this.#take(place)) },
+      {
+        role: "option",
+        id: newId("completion"),
+        onmousedown: (event) => (event.preventDefault(), this.#accept(index)),
+      },
       h("span.name", {}, text),
-      h("span.about", {}, clipped(about, 160)),
+      h("span.about", {}, truncate(about, 160)),
     );
   }
 
-  /** Below the caret, which stands where the same text stands behind. */
-  #place(back) {
-    const at = this.area.selectionStart - back;
+  /** Place the list below the caret, whose position is measured in the highlighted text. */
+  #positionList(back) {
+    const offset = this.area.selectionStart - back;
     const range = document.createRange();
     let seen = 0;
-    const walker = document.createTreeWalker(this.behind, NodeFilter.SHOW_TEXT);
+    const walker = document.createTreeWalker(this.backdrop, NodeFilter.SHOW_TEXT);
     for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-      if (seen + node.length >= at) {
-        range.setStart(node, at - seen);
+      if (seen + node.length >= offset) {
+        range.setStart(node, offset - seen);
         range.collapse(true);
         break;
       }
@@ -133,82 +137,82 @@ class Editor extends HTMLElement {
     this.list.style.top = `${(caret.bottom || pane.top + 24) - pane.top + 4}px`;
   }
 
-  #mark() {
-    [...this.list.children].forEach((option, place) =>
-      option.setAttribute("aria-selected", String(place === this.#active)),
+  #markActive() {
+    [...this.list.children].forEach((option, index) =>
+      option.setAttribute("aria-selected", String(index === this.#active)),
     );
     this.area.setAttribute("aria-activedescendant", this.list.children[this.#active].id);
     this.list.children[this.#active].scrollIntoView({ block: "nearest" });
   }
 
   #hide() {
-    this.#turn += 1;
+    this.#lastRequest += 1;
     this.list.hidden = true;
     this.area.setAttribute("aria-expanded", "false");
     this.area.removeAttribute("aria-activedescendant");
   }
 
-  #take(place) {
-    const { text, begun } = this.#options[place];
+  #accept(index) {
+    const { text, prefix } = this.#options[index];
     const end = this.area.selectionStart;
-    this.area.setRangeText(text, end - begun.length, end, "end");
+    this.area.setRangeText(text, end - prefix.length, end, "end");
     this.#hide();
-    this.#paint();
-    this.changed(this.area.value);
-    this.#sign();
+    this.#highlight();
+    this.onChange(this.area.value);
+    this.#showSignature();
   }
 
-  async #sign() {
-    const before = this.#before;
-    const signature = await signatureAt(before);
-    if (before === this.#before) fill(this.signature, clipped(signature, 400));
+  async #showSignature() {
+    const text = this.#textBeforeCaret;
+    const signature = await findSignature(text);
+    if (text === this.#textBeforeCaret) fill(this.signature, truncate(signature, 400));
   }
 
-  #pressed(event) {
+  #onKeydown(event) {
     if ((event.ctrlKey || event.metaKey) && event.key === "Enter") {
       event.preventDefault();
       return this.run();
     }
     const isOpen = !this.list.hidden;
-    const act = isOpen ? this.#keysOfList(event.key) : this.#keysOfText(event);
-    this.#leaves = event.key === "Escape" && !isOpen;
+    const act = isOpen ? this.#listAction(event.key) : this.#textAction(event);
+    this.#isLeaving = event.key === "Escape" && !isOpen;
     if (!act) return;
     event.preventDefault();
     event.stopPropagation();
     act();
   }
 
-  #keysOfList(key) {
+  #listAction(key) {
     const count = this.#options.length;
     const move = (step) => () => {
       this.#active = (this.#active + step + count) % count;
-      this.#mark();
+      this.#markActive();
     };
     return {
       ArrowDown: move(1),
       ArrowUp: move(-1),
-      Tab: () => this.#take(this.#active),
-      Enter: () => this.#take(this.#active),
+      Tab: () => this.#accept(this.#active),
+      Enter: () => this.#accept(this.#active),
       Escape: () => this.#hide(),
     }[key];
   }
 
-  #keysOfText({ key, shiftKey }) {
-    if (key === "Tab" && !shiftKey && !this.#leaves) return () => this.#insert(INDENT);
+  #textAction({ key, shiftKey }) {
+    if (key === "Tab" && !shiftKey && !this.#isLeaving) return () => this.#insert(INDENT);
     if (key !== "Enter") return null;
-    const line = this.#before.slice(this.#before.lastIndexOf("\n") + 1);
+    const line = this.#textBeforeCaret.slice(this.#textBeforeCaret.lastIndexOf("\n") + 1);
     const indent = /^\s*/.exec(line)[0] + (/:\s*$/.test(line) ? INDENT : "");
     return () => this.#insert(`\n${indent}`);
   }
 
   #insert(text) {
     this.area.setRangeText(text, this.area.selectionStart, this.area.selectionEnd, "end");
-    this.#paint();
-    this.changed(this.area.value);
+    this.#highlight();
+    this.onChange(this.area.value);
   }
 }
 
-function coloured(kind, text) {
+function highlightedSpan(kind, text) {
   const span = document.createElement("span");
   span.className = `py-${kind}`;
   span.textContent = text;
@@ -216,4 +220,4 @@ function coloured(kind, text) {
 }
 
 customElements.define("ot-editor", Editor);
-export const editor = (given) => document.createElement("ot-editor").use(given);
+export const editor = (options) => document.createElement("ot-editor").configure(options);

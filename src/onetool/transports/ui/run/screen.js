@@ -1,22 +1,22 @@
-/** Run: code as a model would write it, its output as it comes, and what it gave. */
-import { Refused, stream } from "../core/api.js";
+/** Screen "Run": run Python code, with live output and the result. */
+import { ApiError, stream } from "../core/api.js";
 import { fill, h } from "../core/h.js";
-import { button, primary } from "../core/parts.js";
+import { button, primaryButton } from "../core/components.js";
 import { link } from "../core/router.js";
-import { say } from "../core/say.js";
-import { ofThisTab } from "../core/store.js";
-import { style } from "../core/styles.js";
-import { clipped, duration, timeOf, visible } from "../core/text.js";
+import { t } from "../core/i18n.js";
+import { tabStorage } from "../core/state.js";
+import { loadStyles } from "../core/styles.js";
+import { truncate, formatDuration, formatTime, escapeInvisible } from "../core/text.js";
 import { longText } from "../result/long-text.js";
-import { picture, picturesOf } from "../result/picture.js";
+import { findMedia, mediaView } from "../result/media.js";
 import { resultView } from "../result/view.js";
 import { editor } from "./editor.js";
-import { stored, storedIn } from "./stored.js";
+import { isStoredResult, storedResult } from "./stored-result.js";
 
-await style("run");
+await loadStyles("run");
 const EXAMPLE = 'ot.tools(info="min")';
-const MAX_LIVE = 200_000; // characters of output while it runs; the answer has all of it
-const MAX_KEPT = 20;
+const MAX_LIVE_CHARS = 200_000; // of output during the run; the result has all of it
+const MAX_HISTORY = 20;
 
 class RunScreen extends HTMLElement {
   #aborter = null;
@@ -24,35 +24,35 @@ class RunScreen extends HTMLElement {
   connectedCallback() {
     this.className = "page";
     this.editor = editor({
-      label: say("run.code"),
-      value: ofThisTab.read("code", EXAMPLE),
+      label: t("run.code"),
+      value: tabStorage.read("code", EXAMPLE),
       run: () => this.#run(),
-      changed: (code) => ofThisTab.write("code", code.slice(0, 200_000)),
+      onChange: (code) => tabStorage.write("code", code.slice(0, 200_000)),
     });
-    this.runButton = primary(say("tester.run"), () => this.#run(), { class: "primary run" });
-    this.cancelButton = button(say("tester.cancel"), () => this.#aborter?.abort(), { hidden: true });
+    this.runButton = primaryButton(t("tester.run"), () => this.#run(), { class: "primary run" });
+    this.cancelButton = button(t("tester.cancel"), () => this.#aborter?.abort(), { hidden: true });
     this.progress = h("p.progress", { role: "status" });
-    this.output = h("section.run-output", { "aria-label": say("run.output") });
-    this.past = h("details.past");
+    this.output = h("section.run-output", { "aria-label": t("run.output") });
+    this.history = h("details.history");
     this.append(
       h(
         "div.inner",
         {},
-        h("h1.unseen", {}, say("screen.run")),
+        h("h1.visually-hidden", {}, t("screen.run")),
         this.editor,
         h(
           "div.bar",
           {},
           this.runButton,
           this.cancelButton,
-          h("kbd", { title: say("tester.key") }, "Ctrl ⏎"),
+          h("kbd", { title: t("tester.key") }, "Ctrl ⏎"),
           this.progress,
         ),
         this.output,
-        this.past,
+        this.history,
       ),
     );
-    this.#showPast();
+    this.#showHistory();
   }
 
   disconnectedCallback() {
@@ -67,82 +67,82 @@ class RunScreen extends HTMLElement {
     const command = this.editor.value;
     if (this.#aborter || !command.trim()) return;
     this.#aborter = new AbortController();
-    this.#running(true);
+    this.#setRunning(true);
     const live = h("pre.live", { tabindex: "0" });
     const calls = h("ol.live-calls");
     fill(this.output, live, calls);
-    const began = performance.now();
+    const startedAt = performance.now();
     try {
-      const result = await this.#result(command, live, calls);
-      fill(this.output, answer(result, performance.now() - began));
+      const result = await this.#stream(command, live, calls);
+      fill(this.output, renderAnswer(result, performance.now() - startedAt));
     } catch (error) {
       const text =
         error.name === "AbortError"
-          ? say("tester.cancelled", { time: duration(performance.now() - began) })
+          ? t("tester.cancelled", { time: formatDuration(performance.now() - startedAt) })
           : error.message;
-      this.output.append(h("p.outcome", { data: { mood: error.name === "AbortError" ? "quiet" : "bad" } }, text));
+      this.output.append(h("p.outcome", { data: { tone: error.name === "AbortError" ? "quiet" : "bad" } }, text));
     } finally {
       this.#aborter = null;
-      this.#running(false, performance.now() - began);
-      this.#remember(command);
+      this.#setRunning(false, performance.now() - startedAt);
+      this.#addToHistory(command);
     }
   }
 
-  async #result(command, live, calls) {
-    let shown = 0;
+  async #stream(command, live, calls) {
+    let received = 0;
     for await (const { name, data } of stream("POST", "/api/run", {
       body: { command },
       signal: this.#aborter.signal,
     })) {
-      if (name === "output" && shown < MAX_LIVE) {
-        shown += data.text.length;
-        live.append(document.createTextNode(visible(data.text.slice(0, MAX_LIVE))));
+      if (name === "output" && received < MAX_LIVE_CHARS) {
+        received += data.text.length;
+        live.append(document.createTextNode(escapeInvisible(data.text.slice(0, MAX_LIVE_CHARS))));
         live.scrollTop = live.scrollHeight;
-      } else if (name === "call") this.#call(calls, data);
+      } else if (name === "call") this.#showCall(calls, data);
       else if (name === "progress") fill(this.progress, data.message ?? "");
-      else if (name === "refused") throw new Refused(0, data.error);
+      else if (name === "refused") throw new ApiError(0, data.error);
       else if (name === "result") return data;
     }
-    throw new Error(say("error.unfinished"));
+    throw new Error(t("error.unfinished"));
   }
 
-  #call(calls, { state, number, name, error }) {
+  #showCall(calls, { state, number, name, error }) {
     if (state !== "began")
-      return calls.querySelector(`[data-number="${number}"]`)?.setAttribute("data-mood", error ? "bad" : "good");
-    if (calls.childElementCount < 50) calls.append(h("li", { data: { number } }, clipped(name, 200)));
-    fill(this.progress, clipped(name, 200));
+      return calls.querySelector(`[data-number="${number}"]`)?.setAttribute("data-tone", error ? "bad" : "good");
+    if (calls.childElementCount < 50) calls.append(h("li", { data: { number } }, truncate(name, 200)));
+    fill(this.progress, truncate(name, 200));
   }
 
-  #running(is, ms) {
-    this.runButton.disabled = is;
-    this.runButton.classList.toggle("busy", is);
-    this.cancelButton.hidden = !is;
-    fill(this.progress, is ? say("tester.running") : say("tester.ended", { time: duration(ms) }));
+  #setRunning(isRunning, ms) {
+    this.runButton.disabled = isRunning;
+    this.runButton.classList.toggle("busy", isRunning);
+    this.cancelButton.hidden = !isRunning;
+    fill(this.progress, isRunning ? t("tester.running") : t("tester.completed", { time: formatDuration(ms) }));
   }
 
-  #remember(command) {
+  #addToHistory(command) {
     if (command.length > 20_000) return;
-    const past = ofThisTab.read("runs", []).filter((one) => one.command !== command);
-    ofThisTab.write("runs", [{ command, at: Date.now() }, ...past].slice(0, MAX_KEPT));
-    this.#showPast();
+    const entries = tabStorage.read("runs", []).filter((entry) => entry.command !== command);
+    tabStorage.write("runs", [{ command, at: Date.now() }, ...entries].slice(0, MAX_HISTORY));
+    this.#showHistory();
   }
 
-  #showPast() {
-    const past = ofThisTab.read("runs", []);
-    this.past.hidden = !past.length;
+  #showHistory() {
+    const entries = tabStorage.read("runs", []);
+    this.history.hidden = !entries.length;
     fill(
-      this.past,
-      h("summary", {}, say("run.past")),
+      this.history,
+      h("summary", {}, t("run.history")),
       h(
         "ul.calls",
         {},
-        past.map(({ command, at }) =>
+        entries.map(({ command, at }) =>
           h(
             "li",
             {},
-            h("time", { datetime: new Date(at).toISOString() }, timeOf(at)),
-            h("code", {}, clipped(command, 200)),
-            button(say("history.again"), () => (this.editor.value = command), { class: "quiet" }),
+            h("time", { datetime: new Date(at).toISOString() }, formatTime(at)),
+            h("code", {}, truncate(command, 200)),
+            button(t("history.reuse"), () => (this.editor.value = command), { class: "quiet" }),
           ),
         ),
       ),
@@ -150,32 +150,32 @@ class RunScreen extends HTMLElement {
   }
 }
 
-function answer({ blocks, isError, error, media, runID }, ms) {
+function renderAnswer({ blocks, isError, error, media, runID }, ms) {
   const last = blocks.length - 1;
   return [
     h(
-      "div.bar.answered",
+      "div.bar.outcome-bar",
       {},
-      h("span", { data: { mood: isError ? "bad" : "good" } }, isError ? (error ?? say("run.failed")) : say("run.done")),
-      h("span.time", {}, duration(ms)),
-      runID ? h("a", { href: link("activity", "live", runID) }, say("run.timeline")) : null,
+      h("span", { data: { tone: isError ? "bad" : "good" } }, isError ? (error ?? t("run.failed")) : t("run.done")),
+      h("span.time", {}, formatDuration(ms)),
+      runID ? h("a", { href: link("activity", "live", runID) }, t("run.timeline")) : null,
     ),
-    ...picturesOf(media.map(({ mimeType, data }) => ({ mimeType, data }))).map(picture),
-    ...blocks.map((text, place) =>
-      isError && place === last
-        ? h("pre.outcome", { data: { mood: "bad" }, tabindex: "0" }, clipped(text, 20_000))
-        : block(text),
+    ...findMedia(media.map(({ mimeType, data }) => ({ mimeType, data }))).map(mediaView),
+    ...blocks.map((text, index) =>
+      isError && index === last
+        ? h("pre.outcome", { data: { tone: "bad" }, tabindex: "0" }, truncate(text, 20_000))
+        : renderBlock(text),
     ),
   ];
 }
 
-function block(text) {
-  const value = data(text);
-  if (storedIn(value)) return stored(value);
+function renderBlock(text) {
+  const value = parseJson(text);
+  if (isStoredResult(value)) return storedResult(value);
   return value !== null && typeof value === "object" ? resultView(value) : h("div.result", {}, longText(text));
 }
 
-function data(text) {
+function parseJson(text) {
   if (!/^\s*[[{]/.test(text)) return null;
   try {
     return JSON.parse(text);

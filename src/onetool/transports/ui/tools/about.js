@@ -1,56 +1,56 @@
-/** What is known about a tool: where it comes from, what it needs, how it has been used, what it gives. */
+/** Details of a tool: source, permissions, usage, schemas. */
 import { h } from "../core/h.js";
-import { copyButton, facts } from "../core/parts.js";
-import { say } from "../core/say.js";
-import { clipped, dateOf, duration, number, since } from "../core/text.js";
+import { copyButton, definitionList } from "../core/components.js";
+import { t } from "../core/i18n.js";
+import { truncate, formatDate, formatDuration, formatNumber, formatRelativeTime } from "../core/text.js";
 
-const LONGEST = 50_000;
+const MAX_CHARS = 50_000;
 
-export function about(tool) {
+export function aboutView(tool) {
   const { usage = {} } = tool;
   return h(
     "div.about",
     {},
-    h("pre.signature", { tabindex: "0" }, h("code", {}, clipped(tool.signature, LONGEST))),
-    tool.description.includes("\n") ? h("p.pre", { dir: "auto" }, clipped(tool.description, LONGEST)) : null,
-    facts([
-      [say("about.source"), h("code", {}, tool.source)],
-      [say("about.file"), tool.file ? h("code", {}, tool.file) : null],
+    h("pre.signature", { tabindex: "0" }, h("code", {}, truncate(tool.signature, MAX_CHARS))),
+    tool.description.includes("\n") ? h("p.pre", { dir: "auto" }, truncate(tool.description, MAX_CHARS)) : null,
+    definitionList([
+      [t("about.source"), h("code", {}, tool.source)],
+      [t("about.file"), tool.file ? h("code", {}, tool.file) : null],
       [
-        say("about.permissions"),
-        tool.permissions.length ? tool.permissions.map((one) => h("span.tag", {}, one)) : say("about.permissions.none"),
+        t("about.permissions"),
+        tool.permissions.length ? tool.permissions.map((one) => h("span.tag", {}, one)) : t("about.permissions.none"),
       ],
-      [say("about.timeout"), tool.timeoutSeconds ? duration(tool.timeoutSeconds * 1000) : null],
+      [t("about.timeout"), tool.timeoutSeconds ? formatDuration(tool.timeoutSeconds * 1000) : null],
       [
-        say("about.calls"),
+        t("about.calls"),
         usage.calls
           ? [
-              number(usage.calls),
-              usage.errors ? h("span.bad", {}, " ", say("about.errors", { n: usage.errors })) : null,
+              formatNumber(usage.calls),
+              usage.errors ? h("span.bad", {}, " ", t("about.errors", { n: usage.errors })) : null,
             ]
-          : say("about.calls.none"),
+          : t("about.calls.none"),
       ],
-      [say("about.lastCalled"), usage.lastCalledAt ? moment(usage.lastCalledAt) : null],
-      [say("about.middle"), usage.p50Ms != null ? duration(usage.p50Ms) : null],
+      [t("about.lastCalled"), usage.lastCalledAt ? relativeTime(usage.lastCalledAt) : null],
+      [t("about.median"), usage.p50Ms != null ? formatDuration(usage.p50Ms) : null],
       [
-        say("about.lastError"),
-        usage.lastError ? h("span.bad", {}, usage.lastError.type, " · ", moment(usage.lastError.at)) : null,
+        t("about.lastError"),
+        usage.lastError ? h("span.bad", {}, usage.lastError.type, " · ", relativeTime(usage.lastError.at)) : null,
       ],
-      [say("about.returns"), tool.returns ? h("span.pre", {}, tool.returns) : null],
-      [say("about.observed"), tool.observedShape ? h("code.pre", {}, tool.observedShape) : null],
-      [say("about.example"), tool.example ? h("code.pre", {}, tool.example) : null],
-      [say("about.versions"), versions(tool)],
+      [t("about.returns"), tool.returns ? h("span.pre", {}, tool.returns) : null],
+      [t("about.observedShape"), tool.observedShape ? h("code.pre", {}, tool.observedShape) : null],
+      [t("about.example"), tool.example ? h("code.pre", {}, tool.example) : null],
+      [t("about.versions"), versions(tool)],
     ]),
-    schema(say("about.input"), tool.inputSchema),
-    tool.outputSchema ? schema(say("about.output"), tool.outputSchema) : null,
+    schema(t("about.input"), tool.inputSchema),
+    tool.outputSchema ? schema(t("about.output"), tool.outputSchema) : null,
   );
 }
 
-const moment = (text) => h("time", { datetime: text, title: dateOf(text) }, since(text));
+const relativeTime = (text) => h("time", { datetime: text, title: formatDate(text) }, formatRelativeTime(text));
 
 function versions({ versions: all = [] }) {
   return all.map((one) =>
-    h("span.tag", { title: one.disabledReason }, one.version, one.isEnabled ? null : ` (${say("filter.off")})`),
+    h("span.tag", { title: one.disabledReason }, one.version, one.isEnabled ? null : ` (${t("state.disabled")})`),
   );
 }
 
@@ -61,6 +61,6 @@ function schema(title, content) {
     {},
     h("summary", {}, title),
     copyButton(text),
-    h("pre", { tabindex: "0" }, h("code", {}, clipped(text, LONGEST))),
+    h("pre", { tabindex: "0" }, h("code", {}, truncate(text, MAX_CHARS))),
   );
 }

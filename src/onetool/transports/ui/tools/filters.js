@@ -1,97 +1,97 @@
-/** What narrows the list of tools: words, a kind, a pack, on or off. */
+/** Filters of the tool list: search text, kind, pack and state. */
 import { fill, h } from "../core/h.js";
-import { say } from "../core/say.js";
-import { ofThisTab } from "../core/store.js";
+import { t } from "../core/i18n.js";
+import { tabStorage } from "../core/state.js";
 
 const KINDS = ["built-in", "extension", "proxy", "bundle"];
-const PAUSE = 90; // between letters; long enough for a quick hand
+const INPUT_DELAY_MS = 90;
 
 class Filters extends HTMLElement {
-  use(changed) {
-    this.changed = changed;
-    this.words = h("input", {
+  configure(onChange) {
+    this.onChange = onChange;
+    this.search = h("input", {
       type: "search",
-      "aria-label": say("tools.search"),
-      placeholder: say("tools.search"),
+      "aria-label": t("tools.search"),
+      placeholder: t("tools.search"),
       autocomplete: "off",
       spellcheck: "false",
-      oninput: () => this.#soon(),
+      oninput: () => this.#scheduleChange(),
     });
     this.kind = this.#select(
       "filter.kind",
-      KINDS.map((kind) => [kind, say(`kind.${kind}`)]),
+      KINDS.map((kind) => [kind, t(`kind.${kind}`)]),
     );
     this.state = this.#select("filter.state", [
-      ["true", say("filter.on")],
-      ["false", say("filter.off")],
+      ["true", t("state.enabled")],
+      ["false", t("state.disabled")],
     ]);
     this.pack = this.#select("filter.pack", []);
     this.pack.classList.add("of-packs");
-    this.#restore(ofThisTab.read("filters", {}));
+    this.#restore(tabStorage.read("filters", {}));
     this.setAttribute("role", "search");
-    this.append(this.words, h("div.selects", {}, this.kind, this.state, this.pack));
+    this.append(this.search, h("div.selects", {}, this.kind, this.state, this.pack));
     return this;
   }
 
   get value() {
-    return { q: this.words.value.trim(), kind: this.kind.value, isEnabled: this.state.value, pack: this.pack.value };
+    return { q: this.search.value.trim(), kind: this.kind.value, isEnabled: this.state.value, pack: this.pack.value };
   }
 
   get isSet() {
     return Object.values(this.value).some(Boolean);
   }
 
-  choosePack(name) {
+  selectPack(name) {
     this.pack.value = name;
-    this.#changed();
+    this.#applyChange();
   }
 
   clear() {
-    for (const one of [this.words, this.kind, this.state, this.pack]) one.value = "";
-    this.#changed();
+    for (const control of [this.search, this.kind, this.state, this.pack]) control.value = "";
+    this.#applyChange();
   }
 
-  /** The packs that there are to choose from, as the list of them knows. */
+  /** Fill the selection of packs from the list of packs. */
   syncPacks(list) {
     list.listen((names) => {
-      const chosen = this.pack.value;
+      const selected = this.pack.value;
       fill(
         this.pack,
-        h("option", { value: "" }, say("filter.pack")),
+        h("option", { value: "" }, t("filter.pack")),
         names.map((name) => h("option", { value: name }, name)),
       );
-      this.pack.value = names.includes(chosen) ? chosen : "";
+      this.pack.value = names.includes(selected) ? selected : "";
     });
   }
 
-  /** Who comes back from another screen finds what they were looking at. */
+  /** Restore the filters after the user visited another screen. */
   #restore({ q = "", kind = "", isEnabled = "", pack = "" }) {
-    Object.assign(this.words, { value: q });
+    Object.assign(this.search, { value: q });
     this.kind.value = kind;
     this.state.value = isEnabled;
     if (pack) this.pack.append(h("option", { value: pack }, pack));
     this.pack.value = pack;
   }
 
-  #changed() {
-    ofThisTab.write("filters", this.value);
-    this.changed();
+  #applyChange() {
+    tabStorage.write("filters", this.value);
+    this.onChange();
   }
 
-  #select(word, options) {
+  #select(key, options) {
     return h(
       "select",
-      { "aria-label": say(word), onchange: () => this.#changed() },
-      h("option", { value: "" }, say(word)),
+      { "aria-label": t(key), onchange: () => this.#applyChange() },
+      h("option", { value: "" }, t(key)),
       options.map(([value, text]) => h("option", { value }, text)),
     );
   }
 
-  #soon() {
+  #scheduleChange() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.#changed(), PAUSE);
+    this.timer = setTimeout(() => this.#applyChange(), INPUT_DELAY_MS);
   }
 }
 
 customElements.define("ot-filters", Filters);
-export const filters = (changed) => document.createElement("ot-filters").use(changed);
+export const filters = (onChange) => document.createElement("ot-filters").configure(onChange);

@@ -1,51 +1,51 @@
-/** What was called in this tab, newest first, to be called again. */
+/** Calls made in this tab, newest first. */
 import { fill, h } from "../core/h.js";
-import { button } from "../core/parts.js";
-import { say, sayOr } from "../core/say.js";
-import { ofThisTab } from "../core/store.js";
-import { clipped, duration, timeOf } from "../core/text.js";
+import { button } from "../core/components.js";
+import { t, tOr } from "../core/i18n.js";
+import { tabStorage } from "../core/state.js";
+import { truncate, formatDuration, formatTime } from "../core/text.js";
 
-const MOST = 100;
-const LONGEST = 20_000; // what is longer is not kept: there is little room
+const MAX_CALLS = 100;
+const MAX_CHARS = 20_000; // longer arguments are not stored: session storage is small
 
-export function remember(name, call) {
-  if (JSON.stringify(call.args).length > LONGEST) return;
-  ofThisTab.write("history", [{ name, ...call }, ...ofThisTab.read("history", [])].slice(0, MOST));
+export function addToHistory(name, call) {
+  if (JSON.stringify(call.args).length > MAX_CHARS) return;
+  tabStorage.write("history", [{ name, ...call }, ...tabStorage.read("history", [])].slice(0, MAX_CALLS));
 }
 
-class History extends HTMLElement {
-  use(name, again) {
-    Object.assign(this, { name, again });
+class CallHistory extends HTMLElement {
+  configure(name, onReuse) {
+    Object.assign(this, { name, onReuse });
     this.refresh();
     return this;
   }
 
   refresh() {
-    const calls = ofThisTab.read("history", []).filter((call) => call.name === this.name);
+    const calls = tabStorage.read("history", []).filter((call) => call.name === this.name);
     fill(
       this,
       calls.length
         ? h(
             "ul.calls",
             {},
-            calls.map((call) => this.#line(call)),
+            calls.map((call) => this.#row(call)),
           )
-        : h("p.hint", {}, say("history.none")),
+        : h("p.hint", {}, t("history.none")),
     );
   }
 
-  #line({ args, outcome, ms, at }) {
+  #row({ args, outcome, ms, at }) {
     return h(
       "li",
       {},
-      h("time", { datetime: new Date(at).toISOString() }, timeOf(at)),
-      h("code", {}, clipped(JSON.stringify(args), 160)),
-      h("span", { data: { mood: outcome === "ok" ? "good" : "bad" } }, sayOr(`outcome.${outcome}`, outcome)),
-      h("span.time", {}, duration(ms)),
-      button(say("history.again"), () => this.again(args), { class: "quiet" }),
+      h("time", { datetime: new Date(at).toISOString() }, formatTime(at)),
+      h("code", {}, truncate(JSON.stringify(args), 160)),
+      h("span", { data: { tone: outcome === "ok" ? "good" : "bad" } }, tOr(`outcome.${outcome}`, outcome)),
+      h("span.time", {}, formatDuration(ms)),
+      button(t("history.reuse"), () => this.onReuse(args), { class: "quiet" }),
     );
   }
 }
 
-customElements.define("ot-history", History);
-export const historyOf = (name, again) => document.createElement("ot-history").use(name, again);
+customElements.define("ot-history", CallHistory);
+export const callHistory = (name, onReuse) => document.createElement("ot-history").configure(name, onReuse);

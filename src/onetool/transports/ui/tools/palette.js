@@ -1,15 +1,15 @@
-/** The palette: find a tool by a few letters, Enter opens its form, `Run` runs it. */
+/** The command palette: search for a tool, open its form and run it. */
 import { get } from "../core/api.js";
 import { fill, h, newId } from "../core/h.js";
-import { badge, modal, quiet } from "../core/parts.js";
+import { badge, openModal, quietButton } from "../core/components.js";
 import { link } from "../core/router.js";
-import { say } from "../core/say.js";
-import { clipped } from "../core/text.js";
-import { tool } from "./catalogue.js";
+import { t } from "../core/i18n.js";
+import { truncate } from "../core/text.js";
+import { getTool } from "./catalog.js";
 
-const MOST = 30;
-const LONGEST = 300;
-const PAUSE = 70;
+const MAX_TOOLS = 30;
+const MAX_CHARS = 300;
+const INPUT_DELAY_MS = 70;
 
 class Palette extends HTMLElement {
   #found = [];
@@ -18,8 +18,8 @@ class Palette extends HTMLElement {
 
   connectedCallback() {
     const id = newId("found");
-    this.options = h("ul.found", { role: "listbox", id, "aria-label": say("palette.found") });
-    this.words = h("input", {
+    this.options = h("ul.found", { role: "listbox", id, "aria-label": t("palette.found") });
+    this.search = h("input", {
       type: "text",
       role: "combobox",
       "aria-expanded": "true",
@@ -27,20 +27,20 @@ class Palette extends HTMLElement {
       "aria-autocomplete": "list",
       autocomplete: "off",
       spellcheck: "false",
-      "aria-label": say("palette.words"),
-      placeholder: say("palette.words"),
-      oninput: () => this.#soon(),
-      onkeydown: (event) => this.#pressed(event),
+      "aria-label": t("palette.search"),
+      placeholder: t("palette.search"),
+      oninput: () => this.#scheduleSearch(),
+      onkeydown: (event) => this.#onKeydown(event),
     });
     this.note = h("p.hint", { role: "status" });
-    fill(this, this.words, this.note, this.options);
-    this.words.focus();
+    fill(this, this.search, this.note, this.options);
+    this.search.focus();
     this.#search();
   }
 
-  #soon() {
+  #scheduleSearch() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.#search(), PAUSE);
+    this.timer = setTimeout(() => this.#search(), INPUT_DELAY_MS);
   }
 
   async #search() {
@@ -49,56 +49,56 @@ class Palette extends HTMLElement {
     try {
       const { tools, total } = await get(
         "/api/tools",
-        { q: this.words.value.trim(), isEnabled: "true", pageSize: MOST },
+        { q: this.search.value.trim(), isEnabled: "true", pageSize: MAX_TOOLS },
         this.#aborter.signal,
       );
       this.#found = tools;
       this.#active = 0;
       fill(
         this.options,
-        tools.map((one, place) => this.#option(one, place)),
+        tools.map((tool, index) => this.#option(tool, index)),
       );
-      fill(this.note, total ? say("palette.count", { n: total }) : say("tools.unfound"));
-      this.#mark();
+      fill(this.note, total ? t("palette.count", { n: total }) : t("tools.noMatch"));
+      this.#markActive();
     } catch (error) {
       if (error.name !== "AbortError") fill(this.note, error.message);
     }
   }
 
-  #option(one, place) {
+  #option(tool, index) {
     return h(
       "li",
-      { role: "option", id: newId("option"), onclick: () => this.#open(place) },
-      h("span.name", {}, h("bdi", {}, clipped(one.name, LONGEST))),
-      h("span.about", { dir: "auto" }, clipped(one.description, LONGEST)),
-      badge(one.kind),
+      { role: "option", id: newId("option"), onclick: () => this.#open(index) },
+      h("span.name", {}, h("bdi", {}, truncate(tool.name, MAX_CHARS))),
+      h("span.about", { dir: "auto" }, truncate(tool.description, MAX_CHARS)),
+      badge(tool.kind),
     );
   }
 
-  #mark() {
-    [...this.options.children].forEach((option, place) =>
-      option.setAttribute("aria-selected", String(place === this.#active)),
+  #markActive() {
+    [...this.options.children].forEach((option, index) =>
+      option.setAttribute("aria-selected", String(index === this.#active)),
     );
     const active = this.options.children[this.#active];
-    if (!active) return this.words.removeAttribute("aria-activedescendant");
-    this.words.setAttribute("aria-activedescendant", active.id);
+    if (!active) return this.search.removeAttribute("aria-activedescendant");
+    this.search.setAttribute("aria-activedescendant", active.id);
     active.scrollIntoView({ block: "nearest" });
   }
 
-  #pressed(event) {
+  #onKeydown(event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step && this.#found.length) this.#active = (this.#active + step + this.#found.length) % this.#found.length;
     else if (event.key === "Enter") this.#open(this.#active);
     else return;
     event.preventDefault();
-    this.#mark();
+    this.#markActive();
   }
 
-  async #open(place) {
-    const chosen = this.#found[place];
-    if (!chosen) return;
+  async #open(index) {
+    const selected = this.#found[index];
+    if (!selected) return;
     try {
-      const [found, { tester }] = await Promise.all([tool(chosen.name), import("./tester.js")]);
+      const [found, { tester }] = await Promise.all([getTool(selected.name), import("./tester.js")]);
       this.#show(found, tester(found));
     } catch (error) {
       fill(this.note, error.message);
@@ -109,18 +109,18 @@ class Palette extends HTMLElement {
     fill(
       this,
       h(
-        "div.chosen",
+        "div.selected-tool",
         {},
-        quiet("←", () => this.connectedCallback(), { "aria-label": say("palette.back") }),
+        quietButton("←", () => this.connectedCallback(), { "aria-label": t("palette.back") }),
         h("h3", {}, h("bdi", {}, found.name)),
         badge(found.kind),
         h(
           "a",
           { href: link("tools", found.name), onclick: () => this.closest("dialog").close() },
-          say("palette.details"),
+          t("palette.details"),
         ),
       ),
-      h("p.description", { dir: "auto" }, clipped(found.description.split("\n")[0], 2000)),
+      h("p.description", { dir: "auto" }, truncate(found.description.split("\n")[0], 2000)),
       body,
     );
     (body.querySelector("ot-form :is(input, textarea, select)") ?? body.querySelector(".run")).focus();
@@ -130,5 +130,5 @@ class Palette extends HTMLElement {
 customElements.define("ot-palette", Palette);
 
 export function openPalette() {
-  modal(say("palette.title"), document.createElement("ot-palette"), [], { class: "palette" });
+  openModal(t("palette.title"), document.createElement("ot-palette"), [], { class: "palette" });
 }

@@ -1,47 +1,47 @@
-/** Tools: every tool of every kind, found, looked at, switched and tried. */
-import { lazily } from "../core/lazy.js";
-import { failure, whenBack } from "../core/loading.js";
-import { Unreachable } from "../core/api.js";
+/** Screen "Tools": search, inspect, enable, disable and try tools of every kind. */
+import { loadModule } from "../core/lazy.js";
+import { errorState, whenOnline } from "../core/loading.js";
+import { NetworkError } from "../core/api.js";
 import { fill, h } from "../core/h.js";
-import { badge, notify, nothing, toggle } from "../core/parts.js";
-import { go, link } from "../core/router.js";
-import { say } from "../core/say.js";
-import { clipped } from "../core/text.js";
-import { list } from "../core/virtual-list.js";
-import { changes, switchTool, toolPages } from "./catalogue.js";
+import { badge, notify, emptyState, toggle } from "../core/components.js";
+import { navigate, link } from "../core/router.js";
+import { t } from "../core/i18n.js";
+import { truncate } from "../core/text.js";
+import { virtualList } from "../core/virtual-list.js";
+import { changes, setToolEnabled, toolPages } from "./catalog.js";
 import { filters } from "./filters.js";
 import { packList } from "./pack-list.js";
 
-const ROW = 58;
-const LONGEST = 300; // characters of what a row can show
+const ROW_HEIGHT = 58;
+const MAX_CHARS = 300; // more does not fit in a row
 
 class ToolsScreen extends HTMLElement {
   #pages = toolPages({});
-  #coming = null;
-  #shown = "";
-  #end = null;
+  #loadingPages = null;
+  #selected = "";
+  #stopListening = null;
 
   connectedCallback() {
     this.filters = filters(() => this.#search());
-    this.packs = packList((name) => this.filters.choosePack(name));
-    this.list = list({
-      label: say("tools.list"),
-      height: ROW,
+    this.packs = packList((name) => this.filters.selectPack(name));
+    this.list = virtualList({
+      label: t("tools.list"),
+      height: ROW_HEIGHT,
       row: (index) => this.#row(index),
-      renew: (row, index) => this.#renew(row, index),
+      update: (row, index) => this.#updateRow(row, index),
       open: (index) => this.#open(index),
-      need: (last) => this.#need(last),
+      load: (last) => this.#loadUntil(last),
       key: (key, index, row) => key === " " && (row?.querySelector(".switch")?.click(), true),
     });
     this.count = h("p.count", { role: "status" });
     this.none = h("div.none", { hidden: true });
-    this.detail = h("section.detail", { "aria-label": say("tools.detail") });
+    this.detail = h("section.detail", { "aria-label": t("tools.detail") });
     this.append(
-      h("aside.packs", { "aria-label": say("packs") }, this.packs),
+      h("aside.packs", { "aria-label": t("packs") }, this.packs),
       h(
         "section.browse",
-        { "aria-label": say("screen.tools") },
-        h("h1.unseen", {}, say("screen.tools")),
+        { "aria-label": t("screen.tools") },
+        h("h1.visually-hidden", {}, t("screen.tools")),
         this.filters,
         this.count,
         this.none,
@@ -49,13 +49,13 @@ class ToolsScreen extends HTMLElement {
       ),
       this.detail,
     );
-    this.#end = changes.listen(({ tool }) => (tool ? this.#update(tool) : this.#search({ keep: true })));
+    this.#stopListening = changes.listen(({ tool }) => (tool ? this.#update(tool) : this.#search({ keep: true })));
     this.#search();
   }
 
   disconnectedCallback() {
-    this.#end();
-    this.#coming?.cancel();
+    this.#stopListening();
+    this.#loadingPages?.cancel();
     this.#pages.cancel();
   }
 
@@ -63,79 +63,83 @@ class ToolsScreen extends HTMLElement {
     this.classList.toggle("has-detail", Boolean(name));
     this.filters.syncPacks(this.packs);
     if (!name) {
-      this.#shown = "";
-      fill(this.detail, nothing(say("tools.choose"), say("tools.choose.advice")));
+      this.#selected = "";
+      fill(this.detail, emptyState(t("tools.choose"), t("tools.choose.advice")));
       return;
     }
-    if (name === this.#shown) return;
-    this.#shown = name;
-    this.#mark();
-    const loaded = await lazily(this.detail, () => import("./detail.js"));
-    if (loaded && name === this.#shown)
+    if (name === this.#selected) return;
+    this.#selected = name;
+    this.#markSelected();
+    const loaded = await loadModule(this.detail, () => import("./detail.js"));
+    if (loaded && name === this.#selected)
       fill(this.detail, loaded.toolDetail(name, document.activeElement === this.list));
   }
 
   async #search({ keep = false } = {}) {
-    this.#coming?.cancel(); // the answer to an older question must not come last
-    const pages = (this.#coming = toolPages(this.filters.value));
-    this.packs.choose(this.filters.value.pack ?? "");
-    const scrollTop = keep ? this.list.scrollTop : 0; // to ask makes the browser lay out the page
+    this.#loadingPages?.cancel(); // an older response must not replace a newer one
+    const pages = (this.#loadingPages = toolPages(this.filters.value));
+    this.packs.select(this.filters.value.pack ?? "");
+    const scrollTop = keep ? this.list.scrollTop : 0; // reading it forces a layout
     this.setAttribute("aria-busy", "true");
     try {
-      await pages.begin();
+      await pages.loadFirst();
     } catch (error) {
-      if (error.name !== "AbortError") this.#failed(error);
+      if (error.name !== "AbortError") this.#showError(error);
       return;
     } finally {
-      if (pages === this.#coming) this.removeAttribute("aria-busy");
+      if (pages === this.#loadingPages) this.removeAttribute("aria-busy");
     }
     this.#pages.cancel();
     this.#pages = pages;
     this.none.hidden = pages.total > 0;
     this.list.hidden = !pages.total;
-    if (!pages.total) fill(this.none, this.#nothingFound());
-    fill(this.count, say("tools.count", { n: pages.total }));
+    if (!pages.total) fill(this.none, this.#emptyState());
+    fill(this.count, t("tools.count", { n: pages.total }));
     this.list.show(pages.total, { top: !keep });
     if (keep) this.list.scrollTop = scrollTop;
   }
 
-  #failed(error) {
+  #showError(error) {
     fill(
       this.none,
-      failure(error, () => this.#search()),
+      errorState(error, () => this.#search()),
     ).hidden = false;
     this.list.hidden = true;
-    if (error instanceof Unreachable) whenBack(this, () => this.#search());
+    if (error instanceof NetworkError) whenOnline(this, () => this.#search());
   }
 
-  #nothingFound() {
-    if (!this.filters.isSet) return nothing(say("tools.none"), say("tools.none.advice"));
-    return nothing(
-      say("tools.unfound"),
-      say("tools.unfound.advice"),
-      h("button", { type: "button", onclick: () => this.filters.clear() }, say("tools.clear")),
+  #emptyState() {
+    if (!this.filters.isSet) return emptyState(t("tools.none"), t("tools.none.advice"));
+    return emptyState(
+      t("tools.noMatch"),
+      t("tools.noMatch.advice"),
+      h("button", { type: "button", onclick: () => this.filters.clear() }, t("tools.clear")),
     );
   }
 
-  #need(last) {
+  #loadUntil(last) {
     const pages = this.#pages;
-    const arrived = (first, until) => {
+    const onLoad = (first, lastLoaded) => {
       if (pages !== this.#pages) return;
-      this.list.refresh(first, until);
+      this.list.refresh(first, lastLoaded);
       if (pages.total !== this.list.count) this.list.show(pages.total);
     };
-    pages.need(
+    pages.loadUntil(
       last,
-      arrived,
-      (error) => (notify(error.message, "bad"), whenBack(this, () => this.#search({ keep: true }))),
+      onLoad,
+      (error) => (notify(error.message, "bad"), whenOnline(this, () => this.#search({ keep: true }))),
     );
   }
 
   #row(index) {
     const tool = this.#pages.items[index];
     if (!tool)
-      return h("div.tool-row.waiting", {}, h("span", { role: "gridcell" }, h("span.unseen", {}, say("loading"))));
-    const [pack, short] = split(tool);
+      return h(
+        "div.tool-row.waiting",
+        {},
+        h("span", { role: "gridcell" }, h("span.visually-hidden", {}, t("loading"))),
+      );
+    const [pack, short] = splitName(tool);
     const row = h(
       "div.tool-row",
       {},
@@ -146,7 +150,7 @@ class ToolsScreen extends HTMLElement {
           "a.name",
           { href: link("tools", tool.name), tabindex: "-1" },
           pack ? h("span.pack", {}, `${pack}.`) : null,
-          h("bdi", {}, clipped(short, LONGEST)),
+          h("bdi", {}, truncate(short, MAX_CHARS)),
         ),
         h("span.about", { dir: "auto" }),
       ),
@@ -154,30 +158,30 @@ class ToolsScreen extends HTMLElement {
         "span.end",
         { role: "gridcell" },
         badge(tool.kind),
-        toggle(say("tools.switch", { name: tool.name }), tool.isEnabled, (on) => this.#switch(tool, on), {
+        toggle(t("tools.switch", { name: tool.name }), tool.isEnabled, (on) => this.#switch(tool, on), {
           tabindex: "-1",
         }),
       ),
     );
     row.name = tool.name;
-    this.#renew(row, index);
+    this.#updateRow(row, index);
     return row;
   }
 
-  #renew(row, index) {
+  #updateRow(row, index) {
     const tool = this.#pages.items[index];
     if (!tool || tool.name !== row.name) return false;
     row.classList.toggle("off", !tool.isEnabled);
-    row.toggleAttribute("data-here", tool.name === this.#shown);
+    row.toggleAttribute("data-selected", tool.name === this.#selected);
     row.querySelector(".switch").setAttribute("aria-checked", String(tool.isEnabled));
     fill(
       row.querySelector(".about"),
-      clipped((!tool.isEnabled && tool.disabledReason) || tool.description || tool.signature, LONGEST),
+      truncate((!tool.isEnabled && tool.disabledReason) || tool.description || tool.signature, MAX_CHARS),
     );
     return true;
   }
 
-  /** A row of its own: who has scrolled far is not sent back. */
+  /** Update one row, so that the scroll position is kept. */
   #update(tool) {
     const index = this.#pages.items.findIndex(({ name }) => name === tool.name);
     if (index < 0) return;
@@ -186,21 +190,21 @@ class ToolsScreen extends HTMLElement {
   }
 
   async #switch(tool, on) {
-    await switchTool(tool.name, on);
-    notify(say(on ? "switched.on" : "switched.off", { name: tool.name }));
+    await setToolEnabled(tool.name, on);
+    notify(t(on ? "notice.enabled" : "notice.disabled", { name: tool.name }));
   }
 
   #open(index) {
     const tool = this.#pages.items[index];
-    if (tool) go("tools", tool.name);
+    if (tool) navigate("tools", tool.name);
   }
 
-  #mark() {
+  #markSelected() {
     this.list.refresh();
   }
 }
 
-function split({ name, pack }) {
+function splitName({ name, pack }) {
   return pack ? [pack, name.slice(pack.length + 1)] : ["", name];
 }
 

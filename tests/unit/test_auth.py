@@ -1,4 +1,4 @@
-"""The gate, asked by hand: who gets in as whom, by which names, from where, and what every answer carries."""
+"""The authentication middleware: hosts, origins, tokens, rate limits and headers of responses."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from onetool.config.model import Token
-from onetool.transports.http.auth import ALWAYS, MAX_HEAD_BYTES, STRANGER, AuthMiddleware, Bind, get_agent
+from onetool.transports.http.auth import ANONYMOUS, MAX_HEAD_BYTES, SECURITY_HEADERS, AuthMiddleware, Bind, get_agent
 from onetool.transports.http.body_limit import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.throttle import MAX_ADDRESSES, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
@@ -26,7 +26,7 @@ Fields = Iterable[tuple[str, str]]
 
 @dataclass
 class Door:
-    """A gate, and who came through it. Its clock stands still until it is moved."""
+    """The middleware and the agents of accepted requests. The clock moves only when a test moves it."""
 
     bind: Bind = LOOPBACK
     names: tuple[str, ...] = ()
@@ -37,7 +37,11 @@ class Door:
         token = Token(name="t", hash=hashlib.sha256(RIGHT.encode()).hexdigest(), agent="ada")
         keys = TokenSet([token], {})
         self.gate = AuthMiddleware(
-            self._inside, self.bind, lambda: keys, names=lambda: self.names, failures=AuthThrottle(lambda: self.now)
+            self._inside,
+            self.bind,
+            lambda: keys,
+            allowed_hosts=lambda: self.names,
+            throttle=AuthThrottle(lambda: self.now),
         )
 
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +88,7 @@ async def _asked(app: Any, scope: Scope, body: list[bytes]) -> dict[str, Any]:
     "host",
     ["localhost", "localhost:8765", "LOCALHOST:8765", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8765", "localhost:0"],
 )
-def test_the_machine_itself_is_let_in_by_its_own_names(host: str) -> None:
+def test_local_requests_need_no_token(host: str) -> None:
     door = Door()
     assert door.ask(("host", host)) == 200
     assert door.agents == [None]
@@ -124,7 +128,7 @@ def test_the_machine_itself_is_let_in_by_its_own_names(host: str) -> None:
         "localhost" * 1000,
     ],
 )
-def test_no_other_name_will_do(host: str) -> None:
+def test_unknown_hosts_are_rejected(host: str) -> None:
     door = Door()
     for path in ("/", "/healthz", "/api/tools", "/mcp", "/page/index.js"):
         assert door.ask(("host", host), path=path) in {400, 403}, path
@@ -132,7 +136,7 @@ def test_no_other_name_will_do(host: str) -> None:
     assert door.agents == []
 
 
-def test_a_name_of_the_settings_will_do_with_a_token() -> None:
+def test_allowed_hosts_are_accepted_with_a_token() -> None:
     door = Door(names=("tools.example.com",))
     assert door.ask(("host", "Tools.Example.com:8443"), BEARER) == 200
     assert door.agents == ["ada"]
@@ -142,7 +146,7 @@ def test_a_name_of_the_settings_will_do_with_a_token() -> None:
     assert door.ask(LOCAL) == 200
 
 
-def test_a_request_has_one_host() -> None:
+def test_exactly_one_host_header_is_required() -> None:
     door = Door()
     assert door.ask() == 400
     assert door.ask(LOCAL, LOCAL) == 400
@@ -150,7 +154,7 @@ def test_a_request_has_one_host() -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:8765", "https://localhost:8765", "HTTP://LocalHost:8765"])
-def test_our_own_page_may_ask(origin: str) -> None:
+def test_same_origin_requests_are_accepted(origin: str) -> None:
     assert Door().ask(LOCAL, ("origin", origin), ("sec-fetch-site", "same-origin"), method="POST") == 200
 
 
@@ -176,7 +180,7 @@ def test_our_own_page_may_ask(origin: str) -> None:
     ],
 )
 @pytest.mark.parametrize("bind", [LOOPBACK, OPEN])
-def test_a_page_of_another_site_may_not_even_with_a_token(origin: str, bind: Bind) -> None:
+def test_cross_origin_requests_are_rejected_even_with_a_token(origin: str, bind: Bind) -> None:
     door = Door(bind)
     for path in ("/", "/api/run", "/mcp", "/healthz"):
         assert door.ask(LOCAL, BEARER, ("origin", origin), path=path) == 403
@@ -185,7 +189,7 @@ def test_a_page_of_another_site_may_not_even_with_a_token(origin: str, bind: Bin
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "odd", "CROSS-SITE"])
-def test_what_a_foreign_page_loads_is_refused_and_a_link_may_be_followed(site: str) -> None:
+def test_cross_site_loads_are_rejected_and_links_are_accepted(site: str) -> None:
     door, fetched = Door(), ("sec-fetch-site", site)
     assert door.ask(LOCAL, fetched, ("sec-fetch-mode", "no-cors")) == 403
     assert door.ask(LOCAL, fetched) == 403
@@ -196,7 +200,7 @@ def test_what_a_foreign_page_loads_is_refused_and_a_link_may_be_followed(site: s
     assert door.ask(*link, ("sec-fetch-dest", "document"), path="/api/run", method="POST") == 403
 
 
-def test_a_head_has_its_limit_and_a_version() -> None:
+def test_the_size_and_version_of_the_head_are_checked() -> None:
     door = Door()
     assert door.ask(LOCAL, ("x", "x" * 10_000)) == 200
     assert door.ask(LOCAL, ("x", "x" * MAX_HEAD_BYTES)) == 413
@@ -228,25 +232,25 @@ def test_a_head_has_its_limit_and_a_version() -> None:
         "healthz",
     ],
 )
-def test_a_path_that_only_looks_open_is_not(path: str) -> None:
+def test_ambiguous_paths_are_rejected(path: str) -> None:
     door = Door(OPEN)
     assert door.ask(LOCAL, path=path, client="192.0.2.1") in {400, 401}
     assert door.agents == []
 
 
-def test_what_is_open_is_open_for_reading_and_to_nobody_in_particular() -> None:
+def test_public_paths_are_read_only_and_anonymous() -> None:
     door = Door(OPEN)
     for path in ("/", "/healthz", "/readyz", "/favicon.ico", "/page/index.js"):
         assert door.ask(LOCAL, path=path, client="192.0.2.1") == 200
         assert door.ask(LOCAL, path=path, client="192.0.2.1", method="POST") == 401
-    assert set(door.agents) == {STRANGER}
-    assert get_agent({"state": {"agent": STRANGER}}) == STRANGER != get_agent({"state": {"agent": None}})
+    assert set(door.agents) == {ANONYMOUS}
+    assert get_agent({"state": {"agent": ANONYMOUS}}) == ANONYMOUS != get_agent({"state": {"agent": None}})
 
 
 # --- tokens --------------------------------------------------------------------------------------------------------
 
 
-def test_on_another_address_a_token_is_needed_even_from_the_machine_itself() -> None:
+def test_other_addresses_need_a_token_even_from_the_local_machine() -> None:
     door = Door(OPEN)
     for client in ("192.0.2.1", "127.0.0.1", "::1"):
         refused = door.answer(LOCAL, client=client)
@@ -281,14 +285,14 @@ def test_on_another_address_a_token_is_needed_even_from_the_machine_itself() -> 
         *(("x-visitor", "for=192.0.2.1"), ("x-visitor", " 127.0.0.1 "), ("x-visitor", "::ffff:192.0.2.1")),
     ],
 )
-def test_who_came_through_a_proxy_is_not_the_machine_itself(name: str, value: str) -> None:
+def test_forwarded_requests_need_a_token(name: str, value: str) -> None:
     door = Door()
     assert door.ask(LOCAL, (name, value)) == 401
     assert door.ask(LOCAL, (name, value), path="/healthz") == 200
     assert door.ask(LOCAL, BEARER, (name, value)) == 200
 
 
-def test_what_clients_send_by_themselves_is_no_sign_of_a_proxy() -> None:
+def test_headers_of_clients_do_not_count_as_forwarded() -> None:
     usual = {
         "user-agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) 1.2.3.4 Chrome/120.0.0.0",
         "accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8",
@@ -317,7 +321,7 @@ def test_what_clients_send_by_themselves_is_no_sign_of_a_proxy() -> None:
     assert Door().ask(LOCAL, *usual.items()) == 200
 
 
-def test_a_body_with_two_lengths_is_rejected_before_anything_else() -> None:
+def test_a_body_with_two_lengths_is_rejected_first() -> None:
     door = Door()
     both = (("content-length", "4"), ("transfer-encoding", "chunked"))
     assert door.ask(("host", "evil.example"), *both) == 400
@@ -325,7 +329,7 @@ def test_a_body_with_two_lengths_is_rejected_before_anything_else() -> None:
 
 
 @pytest.mark.parametrize("given", [f"bearer {RIGHT}", f"BEARER   {RIGHT}  ", f"Bearer {RIGHT}"])
-def test_the_scheme_is_written_in_any_way(given: str) -> None:
+def test_the_authorization_scheme_is_case_insensitive(given: str) -> None:
     door = Door()
     assert door.ask(LOCAL, ("authorization", given)) == 200
     assert door.agents == ["ada"]
@@ -348,14 +352,14 @@ def test_the_scheme_is_written_in_any_way(given: str) -> None:
         "Bearer " + "x" * 10_000,
     ],
 )
-def test_a_wrong_token_is_refused_though_none_would_be_needed(given: str) -> None:
+def test_a_wrong_token_is_rejected_even_if_none_is_needed(given: str) -> None:
     door = Door()
     assert door.ask(LOCAL, ("authorization", given)) == 401
     assert door.ask(LOCAL, BEARER, BEARER) == 401
     assert door.agents == []
 
 
-def test_a_token_whose_variable_is_empty_lets_nobody_in() -> None:
+def test_a_token_with_an_empty_variable_matches_nothing() -> None:
     keys = TokenSet([Token(name="t", token_env="NONE"), Token(name="u", token_env="EMPTY")], {"EMPTY": ""})
     assert not keys
     assert [keys.find_agent(hash_token(shown)) for shown in ("", "None", "x")] == [None] * 3
@@ -370,7 +374,7 @@ def _guess(door: Door, count: int, client: str = "192.0.2.1") -> list[int]:
     return [door.ask(LOCAL, one, client=client) for one in wrong]
 
 
-def test_who_guesses_has_to_wait_even_where_the_next_guess_is_right() -> None:
+def test_failed_attempts_are_rate_limited_even_if_the_next_is_correct() -> None:
     door = Door(OPEN)
     assert _guess(door, MAX_FAILURES + 2) == [401] * MAX_FAILURES + [429] * 2
     refused = door.answer(LOCAL, BEARER, client="192.0.2.1")
@@ -381,7 +385,7 @@ def test_who_guesses_has_to_wait_even_where_the_next_guess_is_right() -> None:
     assert door.ask(LOCAL, BEARER, client="192.0.2.1") == 200
 
 
-def test_one_who_guesses_does_not_shut_out_those_who_are_known_there() -> None:
+def test_failed_attempts_do_not_lock_out_known_tokens() -> None:
     door = Door()
     assert door.ask(LOCAL, BEARER) == 200
     _guess(door, MAX_FAILURES + 1, "127.0.0.1")
@@ -390,7 +394,7 @@ def test_one_who_guesses_does_not_shut_out_those_who_are_known_there() -> None:
     assert _guess(door, 1, "127.0.0.1") == [429]
 
 
-def test_all_addresses_of_one_household_are_one() -> None:
+def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
     door = Door(OPEN)
     for number in range(MAX_FAILURES):
         _guess(door, 1, f"2001:db8::{number:x}")
@@ -399,7 +403,7 @@ def test_all_addresses_of_one_household_are_one() -> None:
     assert _guess(door, 1, "fe80::1%eth0") == [401]
 
 
-def test_what_is_remembered_of_failures_is_bounded() -> None:
+def test_recorded_failures_are_bounded() -> None:
     failures = AuthThrottle(lambda: 0.0)
     for number in range(MAX_ADDRESSES + 100):
         failures.record_failure(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "x")
@@ -410,7 +414,7 @@ def test_what_is_remembered_of_failures_is_bounded() -> None:
 # --- bodies and answers --------------------------------------------------------------------------------------------
 
 
-def test_a_body_is_refused_by_what_it_says_and_by_what_it_is() -> None:
+def test_a_body_is_limited_by_content_length_and_actual_size() -> None:
     door, piece = Door(), b"x" * (1 << 20)
     sent: dict[str, Any] = {"method": "POST"}
     assert door.ask(LOCAL, ("content-length", str(MAX_BODY_BYTES + 1)), **sent) == 413
@@ -420,12 +424,12 @@ def test_a_body_is_refused_by_what_it_says_and_by_what_it_is() -> None:
     assert door.ask(LOCAL, body=[piece] * 64, path="/api/import", **sent) == 200
     assert door.ask(LOCAL, ("content-length", str(MAX_IMPORT_BYTES + 1)), path="/api/import", **sent) == 413
     assert door.ask(LOCAL, ("content-length", "1"), ("transfer-encoding", "chunked"), **sent) == 400
-    assert door.gate._intake.held == 0
+    assert door.gate._body_limiter.held_bytes == 0
 
 
-def test_bodies_that_are_under_way_together_are_bounded() -> None:
+def test_the_total_size_of_open_bodies_is_limited() -> None:
     async def whole() -> None:
-        intake = BodyLimiter(most=100)
+        intake = BodyLimiter(max_bytes=100)
 
         async def piece() -> dict[str, Any]:
             return {"type": "http.request", "body": b"x" * 60, "more_body": False}
@@ -438,21 +442,21 @@ def test_bodies_that_are_under_way_together_are_bounded() -> None:
         first.end()
         second.end()
         await intake.body("/", piece)()
-        assert intake.held == 60
+        assert intake.held_bytes == 60
 
     asyncio.run(whole())
 
 
 @pytest.mark.parametrize("fields", [(LOCAL,), (), (LOCAL, ("authorization", "Bearer wrong"))])
-def test_every_answer_carries_what_protects_a_browser(fields: Fields) -> None:
+def test_every_response_has_security_headers(fields: Fields) -> None:
     headers = Door().answer(*fields)["headers"]
-    for name, value in ALWAYS.items():
+    for name, value in SECURITY_HEADERS.items():
         assert [each for each in headers if each[0] == name.encode()] == [(name.encode(), value.encode())]
     assert (b"cache-control", b"no-store") in headers
     assert not any(name.startswith(b"access-control-") for name, _ in headers)
 
 
-def test_a_refusal_in_the_middle_of_an_answer_is_no_second_answer() -> None:
+def test_an_error_after_the_response_began_sends_no_second_response() -> None:
     async def late(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise ApiError("too_large", "late")
@@ -480,7 +484,7 @@ def test_a_refusal_in_the_middle_of_an_answer_is_no_second_answer() -> None:
         ([], None),
     ],
 )
-def test_a_sane_id_of_the_client_is_taken_and_everybody_else_is_given_one(fields: Fields, kept: str | None) -> None:
+def test_a_valid_request_id_is_kept_and_others_are_replaced(fields: Fields, kept: str | None) -> None:
     headers = [(name.encode(), value.encode("latin-1")) for name, value in (LOCAL, *fields)]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": None}
     answer = asyncio.run(_asked(Door().gate, scope, [b""]))

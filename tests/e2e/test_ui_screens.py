@@ -1,4 +1,4 @@
-"""Run, Activity and Bundles in a real browser, from end to end."""
+"""The screens Run, Activity and Bundles in a real browser."""
 
 import io
 import json
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.http_support import Site, page as web_page, serve_site as web_served
-from tests.page_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
 from tests.rest_support import ServedApp, http_draft
 from tests.support import eventually
+from tests.ui_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
 
 pytestmark = pytest.mark.slow
 SECRET = "k-7d1f0c55aa"  # a value that no page may show
@@ -28,8 +28,8 @@ def site() -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def shop(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     local = {"allowedHosts": [f"127.0.0.1:{site.port}"], "allowPrivateAddresses": True}
-    with serve_shop(tmp_path_factory.mktemp("shop"), http=local, output={"max_inline_size": 5000}) as served:
-        yield served
+    with serve_shop(tmp_path_factory.mktemp("shop"), http=local, output={"max_inline_size": 5000}) as serve_site:
+        yield serve_site
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def run(visit: Visit, code: str) -> Page:
 # --- run -------------------------------------------------------------------------------------------------------------
 
 
-def test_output_is_shown_as_it_comes_and_a_run_can_be_cancelled(visit: Visit, shop: ServedApp) -> None:
+def test_output_is_shown_live_and_a_run_can_be_cancelled(visit: Visit, shop: ServedApp) -> None:
     page = run(visit, 'import time\nprint("begun")\ntime.sleep(1)\nprint("half way")\nshop.wait(seconds=60)')
     expect(page.locator(".live")).to_have_text("begun\n")
     expect(page.locator(".live")).to_contain_text("half way")
@@ -64,17 +64,17 @@ def test_output_is_shown_as_it_comes_and_a_run_can_be_cancelled(visit: Visit, sh
     assert eventually(lambda: shop.rest.get("/api/runs")["runs"][0]["error"] == "cancelled")
 
 
-def test_what_a_run_gives_and_how_it_fails_is_shown(visit: Visit) -> None:
+def test_the_result_or_error_of_a_run_is_shown(visit: Visit) -> None:
     page = run(visit, 'print("three plums:")\nshop.find(words="plum", limit=3)')
-    expect(page.locator(".answered")).to_contain_text("Done")
+    expect(page.locator(".outcome-bar")).to_contain_text("Done")
     expect(page.locator(".run-output")).to_contain_text("three plums:")
     expect(page.locator(".run-output table tbody tr")).to_have_count(3)
     visit.shoot("run")
     run(visit, "shop.find(wrong=1)")
-    expect(page.locator(".answered")).to_contain_text("validation_error")
+    expect(page.locator(".outcome-bar")).to_contain_text("validation_error")
     expect(page.locator("pre.outcome")).to_contain_text("words")
-    page.locator(".past summary").click()
-    page.locator(".past").get_by_role("button", name="Reuse").last.click()
+    page.locator(".history summary").click()
+    page.locator(".history").get_by_role("button", name="Reuse").last.click()
     expect(page.locator("ot-editor textarea")).to_have_value('print("three plums:")\nshop.find(words="plum", limit=3)')
 
 
@@ -91,8 +91,8 @@ def test_packs_and_tools_are_completed_with_their_signatures(visit: Visit) -> No
     expect(page.locator("ot-editor textarea")).to_have_value("shop.find(")
     expect(page.locator(".signature-line")).to_contain_text("shop.find(words: str, limit: int = 5)")
     page.keyboard.type('"a string", # and a comment')
-    expect(page.locator(".behind .py-string")).to_have_text('"a string"')
-    expect(page.locator(".behind .py-comment")).to_have_text("# and a comment")
+    expect(page.locator(".backdrop .py-string")).to_have_text('"a string"')
+    expect(page.locator(".backdrop .py-comment")).to_have_text("# and a comment")
 
 
 def test_a_large_result_is_read_page_by_page(visit: Visit) -> None:
@@ -113,7 +113,7 @@ def test_a_large_result_is_read_page_by_page(visit: Visit) -> None:
 # --- activity --------------------------------------------------------------------------------------------------------
 
 
-def test_runs_appear_by_themselves_with_a_timeline_that_shows_what_was_parallel(visit: Visit, shop: ServedApp) -> None:
+def test_runs_appear_live_with_a_timeline_of_concurrent_calls(visit: Visit, shop: ServedApp) -> None:
     page = visit.go("activity")
     page.locator("ot-live").wait_for()
     code = "marker = 1\not.parallel([lambda: shop.wait(seconds=0.5) for _ in range(3)])\nshop.tree()"
@@ -136,7 +136,7 @@ def test_a_run_links_to_its_timeline(visit: Visit) -> None:
     expect(page.locator(".timeline-card pre")).to_have_text("shop.tree()")
 
 
-def test_statistics_are_plotted_and_worth_what_the_reader_pays(visit: Visit, shop: ServedApp) -> None:
+def test_statistics_show_a_chart_and_savings_at_a_price(visit: Visit, shop: ServedApp) -> None:
     code = 'len([shop.find(words="plum", limit=200) for _ in range(5)])'
     shop.rest.send("POST", "/api/run", {"command": code})
     stats = shop.rest.get("/api/stats")
@@ -152,10 +152,10 @@ def test_statistics_are_plotted_and_worth_what_the_reader_pays(visit: Visit, sho
     expect(page.locator(".figures .table")).to_contain_text("shop.find")
 
 
-def test_health_tells_how_all_parts_are(visit: Visit) -> None:
+def test_health_shows_all_components(visit: Visit) -> None:
     page = visit.go("activity/health")
-    for words in ("Version", "Isolation", "Servers", "Workers"):
-        expect(page.locator("ot-health")).to_contain_text(words)
+    for label in ("Version", "Isolation", "Upstream servers", "Workers"):
+        expect(page.locator("ot-health")).to_contain_text(label)
     visit.shoot("health")
 
 
@@ -163,10 +163,10 @@ def test_health_tells_how_all_parts_are(visit: Visit) -> None:
 
 
 @pytest.mark.spec("bundles.screen.admin", "bundles.screen.recipe-form")
-def test_a_bundle_is_made_tried_changed_given_away_and_deleted(visit: Visit, shop: ServedApp, site: Site) -> None:
+def test_a_bundle_is_created_tried_changed_exported_and_deleted(visit: Visit, shop: ServedApp, site: Site) -> None:
     page = visit.go("bundles")
-    _make_bundle(page)
-    _make_tool(page, site)
+    _create_bundle(page)
+    _create_tool(page, site)
     _try(page)
     page.get_by_role("button", name="Save", exact=True).click()
     page.locator("ot-bundle .name", has_text="List items").click()
@@ -190,27 +190,27 @@ def test_a_bundle_is_made_tried_changed_given_away_and_deleted(visit: Visit, sho
     ] == []
 
 
-def _make_bundle(page: Page) -> None:
+def _create_bundle(page: Page) -> None:
     page.get_by_role("button", name="New bundle").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name *", exact=True).fill("My furniture")
-    dialog.get_by_label("Short name *").fill("not a slug")
+    dialog.get_by_label("Slug *").fill("not a slug")
     dialog.get_by_role("button", name="Save").click()
     expect(dialog.locator(".problem:visible")).to_be_visible()
-    dialog.get_by_label("Short name *").fill("my-furniture")
+    dialog.get_by_label("Slug *").fill("my-furniture")
     dialog.get_by_role("button", name="Save").click()
     expect(page.locator("ot-bundle h2")).to_have_text("My furniture")
 
 
-def _make_tool(page: Page, site: Site) -> None:
+def _create_tool(page: Page, site: Site) -> None:
     page.get_by_role("button", name="New HTTP tool").click()
     editor = page.locator("ot-tool-editor")
     editor.get_by_label("Name *", exact=True).fill("List items")
-    expect(editor.get_by_label("Short name *")).to_have_value("list-items")
-    editor.get_by_label("Address *").fill("ftp://example.com")
+    expect(editor.get_by_label("Slug *")).to_have_value("list-items")
+    editor.get_by_label("URL *").fill("ftp://example.com")
     editor.get_by_role("button", name="Save", exact=True).click()
-    expect(editor.get_by_label("Address *")).to_have_attribute("aria-invalid", "true")
-    editor.get_by_label("Address *").fill(f"{site.url('/items')}")
+    expect(editor.get_by_label("URL *")).to_have_attribute("aria-invalid", "true")
+    editor.get_by_label("URL *").fill(f"{site.url('/items')}")
     query = editor.locator("ot-pairs", has_text="Query")
     query.get_by_role("button", name="Add row").click()
     query.get_by_label("Name").fill("color")
@@ -235,7 +235,7 @@ def _save_a_version(page: Page, site: Site) -> None:
     assert site.last.query["color"] == ["red"]
 
 
-def test_a_version_that_exists_is_refused_beside_its_field(visit: Visit, shop: ServedApp) -> None:
+def test_an_existing_version_is_rejected_beside_its_field(visit: Visit, shop: ServedApp) -> None:
     bundle = shop.rest.bundle()
     shop.rest.tool(bundle, "now", "1", **http_draft("https://example.com/now"))
     page = visit.go(f"bundles/{bundle.rpartition('/')[2]}/now/1")
@@ -244,15 +244,15 @@ def test_a_version_that_exists_is_refused_beside_its_field(visit: Visit, shop: S
     expect(page.get_by_label("Version *")).to_have_attribute("aria-invalid", "true")
 
 
-def test_a_secret_that_somebody_wrote_down_is_kept_and_not_shown(visit: Visit, shop: ServedApp) -> None:
+def test_a_literal_secret_is_kept_and_not_shown(visit: Visit, shop: ServedApp) -> None:
     bundle = shop.rest.bundle()
     auth = {"type": "bearer", "value": SECRET}
     impl = {"auth": auth, "headers": {"X-Api-Key": SECRET, "X-Plain": "seen"}, "errorMode": "empty"}
     shop.rest.tool(bundle, "now", "1", **http_draft("https://example.com/now", **impl))
     page = visit.go(f"bundles/{bundle.rpartition('/')[2]}/now/1")
-    shown = page.locator(".auth").get_by_label("Value", exact=True)
-    expect(shown).to_have_value("")
-    expect(shown).to_have_attribute("placeholder", "stored, hidden")
+    value = page.locator(".auth").get_by_label("Value", exact=True)
+    expect(value).to_have_value("")
+    expect(value).to_have_attribute("placeholder", "stored, hidden")
     fields = page.locator("ot-tool-editor input, ot-tool-editor textarea")
     values = fields.evaluate_all("all => all.map((one) => one.value)")
     assert "seen" in values
@@ -265,7 +265,7 @@ def test_a_secret_that_somebody_wrote_down_is_kept_and_not_shown(visit: Visit, s
     assert {name: stored[name] for name in impl} == impl
 
 
-def test_documents_and_archives_are_dropped_onto_the_page(visit: Visit, shop: ServedApp) -> None:
+def test_documents_and_archives_can_be_dropped(visit: Visit, shop: ServedApp) -> None:
     page = visit.page
     page.locator(".tool-row").first.wait_for()
     _drop(page, "petstore.json", json.dumps(PETSTORE).encode())

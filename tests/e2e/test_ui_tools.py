@@ -1,4 +1,4 @@
-"""The page's first screen in a real browser: tools found, looked at, switched, filled in, run; and the palette."""
+"""The screen Tools and the command palette in a real browser."""
 
 import json
 import subprocess
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.conftest import find_program
-from tests.page_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
 from tests.proxy_support import MODERN
 from tests.rest_support import ServedApp, http_draft
 from tests.support import environment, eventually
+from tests.ui_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
 
 pytestmark = pytest.mark.slow
 CAPTURED: Any = {"capture_output": True, "timeout": TIMEOUT_SECONDS}
@@ -73,7 +73,7 @@ def test_every_kind_of_tool_is_listed_and_can_be_filtered(visit: Visit) -> None:
     expect(page.locator(".count")).to_have_text("8 tools")
 
 
-def test_the_list_follows_every_letter_and_says_when_nothing_fits(visit: Visit) -> None:
+def test_the_list_is_filtered_while_typing(visit: Visit) -> None:
     page = visit.page
     page.get_by_label("Search tools").press_sequentially("red square")
     expect(page.locator(".tool-row").first).to_contain_text("shop.picture")
@@ -88,7 +88,7 @@ def test_the_list_follows_every_letter_and_says_when_nothing_fits(visit: Visit) 
 
 
 @pytest.mark.spec("bundles.screen.admin")
-def test_tools_and_packs_are_switched_off_and_on_for_everybody(visit: Visit, shop: ServedApp) -> None:
+def test_tools_and_packs_are_disabled_and_enabled_for_all_clients(visit: Visit, shop: ServedApp) -> None:
     page = visit.page
     visit.tool("shop.tree")
     page.get_by_label("Search tools").fill("shop.tree")
@@ -110,15 +110,15 @@ def test_tools_and_packs_are_switched_off_and_on_for_everybody(visit: Visit, sho
         expect(page.locator("#notices")).to_contain_text(f"{name} enabled")
 
 
-def test_what_is_known_about_a_tool_is_told(visit: Visit, shop: ServedApp) -> None:
+def test_the_details_of_a_tool_are_shown(visit: Visit, shop: ServedApp) -> None:
     assert shop.rest.send("POST", "/api/tools/shop.find/call", {"args": {"words": "plum"}}).json()["ok"]
     assert not shop.rest.send("POST", "/api/tools/shop.fail/call", {"args": {}}).json()["ok"]
     page = visit.tool("shop.find")
     page.get_by_role("tab", name="About").click()
-    told = page.locator(".about .facts")
-    expect(told).to_contain_text("local")
-    expect(told).to_contain_text("Permissions")
-    expect(told).to_contain_text("list[{name: str, price: float, inStock: bool}]")
+    details = page.locator(".about .facts")
+    expect(details).to_contain_text("local")
+    expect(details).to_contain_text("Permissions")
+    expect(details).to_contain_text("list[{name: str, price: float, inStock: bool}]")
     visit.tool("shop.fail").get_by_role("tab", name="About").click()
     expect(page.locator(".about .facts")).to_contain_text("(1 failed)")
     expect(page.locator(".about .facts")).to_contain_text("execution_error")
@@ -131,7 +131,7 @@ def test_what_is_known_about_a_tool_is_told(visit: Visit, shop: ServedApp) -> No
 
 
 @pytest.mark.spec("bundles.screen.live-tester")
-def test_a_form_has_a_field_for_everything_and_sends_what_is_in_it(visit: Visit) -> None:
+def test_a_form_has_a_field_for_every_type_and_sends_its_values(visit: Visit) -> None:
     page = visit.tool("shop.everything")
     _fill_in_everything(page)
     run(page)
@@ -192,7 +192,7 @@ def _fill_in_everything(page: Page) -> None:
     node.locator("details").first.get_by_label("name", exact=True).first.fill("second")
 
 
-def test_what_is_wrong_stands_beside_its_field(visit: Visit) -> None:
+def test_problems_are_shown_beside_their_fields(visit: Visit) -> None:
     page = visit.tool("shop.everything")
     run(page)
     for label in ("title *", "kind *", "maybe *", "city *"):
@@ -203,7 +203,7 @@ def test_what_is_wrong_stands_beside_its_field(visit: Visit) -> None:
         ("count", "11", "Must be 10 or less"),
         ("count", "1.5", "Must be an integer"),
         ("count", "many", "Must be a number"),
-        ("count", "12345678901234567890", "Too many digits"),
+        ("count", "12345678901234567890", "Too large for the browser"),
         ("ratio", "0", "Must be greater than 0"),
         ("ratio", "0.7", "Must be a multiple of 0.5"),
         ("mail", "nobody", "Not a valid email"),
@@ -214,7 +214,7 @@ def test_what_is_wrong_stands_beside_its_field(visit: Visit) -> None:
     assert page.locator(".result, .outcome").count() == 0
 
 
-def test_what_only_the_server_can_tell_stands_beside_its_field_too(visit: Visit) -> None:
+def test_problems_found_by_the_server_are_shown_beside_their_fields(visit: Visit) -> None:
     page = visit.tool("shop.everything")
     page.locator("details.raw summary").click()
     given = {"title": "A chair", "kind": "small", "maybe": "x", "place": {"city": "Bern"}, "code": "abc"}
@@ -224,7 +224,7 @@ def test_what_only_the_server_can_tell_stands_beside_its_field_too(visit: Visit)
     expect(field(page, "code")).to_have_attribute("aria-invalid", "true")
 
 
-def test_the_form_and_the_json_beside_it_are_one(visit: Visit) -> None:
+def test_the_form_and_its_json_are_synchronized(visit: Visit) -> None:
     page = visit.tool("shop.everything")
     page.locator("details.raw summary").click()
     raw = page.locator("details.raw textarea")
@@ -241,7 +241,7 @@ def test_the_form_and_the_json_beside_it_are_one(visit: Visit) -> None:
     expect(page.locator("ot-form")).to_contain_text("Unknown property unknown")
 
 
-def test_results_are_shown_as_what_they_are(visit: Visit) -> None:
+def test_results_are_shown_as_table_tree_text_or_media(visit: Visit) -> None:
     page = visit.tool("shop.find")
     field(page, "words *").fill("pear")
     run(page)
@@ -268,7 +268,7 @@ def test_results_are_shown_as_what_they_are(visit: Visit) -> None:
     visit.shoot("failed-call")
 
 
-def test_a_call_tells_its_progress_and_can_be_cancelled(visit: Visit, shop: ServedApp) -> None:
+def test_a_call_shows_its_progress_and_can_be_cancelled(visit: Visit, shop: ServedApp) -> None:
     page = visit.tool("shop.wait")
     field(page, "seconds *").fill("60")
     run(page)
@@ -283,7 +283,7 @@ def _last_run(shop: ServedApp) -> tuple[str, str, str | None]:
     return last["name"], last["state"], last["error"]
 
 
-def test_the_call_is_shown_in_three_languages_that_work(visit: Visit, shop: ServedApp, tmp_path: Path) -> None:
+def test_the_call_is_shown_as_three_snippets_that_work(visit: Visit, shop: ServedApp, tmp_path: Path) -> None:
     page = visit.tool("shop.find")
     field(page, "words *").fill('it\'s "quoted" \\ and ünïcode \u202e')
     field(page, "limit").fill("1")
@@ -301,13 +301,13 @@ def test_the_call_is_shown_in_three_languages_that_work(visit: Visit, shop: Serv
 
 
 def _snippet(page: Page, name: str) -> str:
-    """As the button would copy it: marks of direction are spelt out on the screen, in code too."""
+    """Return the snippet that the copy button copies; the UI shows it with invisible characters escaped."""
     page.get_by_role("tab", name=name).click()
     code: str = page.locator(".snippet:visible code").evaluate("code => code.textContent")
     return code.replace("\\u{202e}", "\u202e")
 
 
-def test_what_was_called_before_can_be_called_again(visit: Visit) -> None:
+def test_earlier_calls_can_be_reused(visit: Visit) -> None:
     page = visit.tool("shop.find")
     field(page, "words *").fill("cherry")
     run(page)
@@ -325,7 +325,7 @@ def test_what_was_called_before_can_be_called_again(visit: Visit) -> None:
 
 
 @pytest.mark.spec("bundles.screen.palette")
-def test_the_palette_finds_opens_and_runs_a_tool_by_keyboard_alone(visit: Visit) -> None:
+def test_the_palette_finds_opens_and_runs_a_tool_by_keyboard(visit: Visit) -> None:
     page = visit.go("activity")
     page.locator("ot-live").wait_for()
     page.keyboard.press("Control+k")
@@ -343,7 +343,7 @@ def test_the_palette_finds_opens_and_runs_a_tool_by_keyboard_alone(visit: Visit)
 
 
 @pytest.mark.spec("bundles.screen.palette")
-def test_plus_opens_the_palette_unless_somebody_is_typing(visit: Visit) -> None:
+def test_plus_opens_the_palette_except_in_inputs(visit: Visit) -> None:
     page = visit.page
     page.get_by_label("Search tools").press_sequentially("a+b")
     expect(page.get_by_label("Search tools")).to_have_value("a+b")

@@ -1,4 +1,4 @@
-"""What is told of runs and calls: all of it, in order, bounded, and without secrets."""
+"""Active runs and their events: complete, in order, bounded and without secrets."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SECRET = "correct-horse-battery"
 
 @dataclass
 class Told:
-    """A bus on which things happen as a test says."""
+    """A bus whose events a test controls."""
 
     bus: ToolBus
     activity: LiveRuns
@@ -62,7 +62,7 @@ def told() -> Iterator[Told]:
     activity.close()
 
 
-def test_a_run_is_told_with_its_calls(told: Told) -> None:
+def test_a_run_is_reported_with_its_calls(told: Told) -> None:
     run = told.began(RUN, "r", detail=f"x = '{SECRET}'")
     first, second = told.began("a.b", "r"), told.began("a.c", "r")
     told.ended(second, "a.c", "r", error="timeout")
@@ -78,7 +78,7 @@ def test_a_run_is_told_with_its_calls(told: Told) -> None:
     assert told.runs() == []
 
 
-def test_calls_one_after_the_other_share_a_lane(told: Told) -> None:
+def test_sequential_calls_share_a_lane(told: Told) -> None:
     told.began(RUN, "r")
     for _ in range(3):
         call = told.began("a", "r")
@@ -87,7 +87,7 @@ def test_calls_one_after_the_other_share_a_lane(told: Told) -> None:
     assert [call["lane"] for call in shown["calls"]] == [0, 0, 0]
 
 
-def test_a_call_without_a_run_ends_with_itself(told: Told) -> None:
+def test_a_call_without_a_run_is_a_run_of_one_call(told: Told) -> None:
     outer = told.began("a.outer", "c")
     inner = told.began("a.inner", "c")
     told.ended(inner, "a.inner", "c")
@@ -97,13 +97,13 @@ def test_a_call_without_a_run_ends_with_itself(told: Told) -> None:
     assert told.runs() == []
 
 
-def test_the_end_of_what_began_before_is_not_a_run(told: Told) -> None:
+def test_the_end_of_an_earlier_run_is_ignored(told: Told) -> None:
     told.ended(99, RUN, "old")
     told.ended(98, "a.b", "")
     assert told.runs() == []
 
 
-def test_calls_beyond_the_most_are_only_counted(told: Told) -> None:
+def test_calls_beyond_the_limit_are_only_counted(told: Told) -> None:
     told.began(RUN, "r")
     for _ in range(MAX_CALLS + 5):
         told.ended(told.began("a", "r"), "a", "r")
@@ -111,7 +111,7 @@ def test_calls_beyond_the_most_are_only_counted(told: Told) -> None:
     assert (len(shown["calls"]), shown["callsLeftOut"], shown["callCount"]) == (MAX_CALLS, 5, MAX_CALLS + 5)
 
 
-def test_an_agent_sees_its_own(told: Told) -> None:
+def test_an_agent_sees_its_own_runs(told: Told) -> None:
     told.began(RUN, "mine", "me")
     told.began(RUN, "theirs", "them")
     assert [run["id"] for run in told.runs("me")] == ["mine"]
@@ -120,18 +120,18 @@ def test_an_agent_sees_its_own(told: Told) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 8, len(SECRET) - 1])
-def test_a_secret_that_was_cut_off_at_the_end_of_a_command_is_not_shown(told: Told, cut: int) -> None:
+def test_a_secret_truncated_at_the_end_of_a_command_is_not_shown(told: Told, cut: int) -> None:
     told.began(RUN, "r", detail="#" * (MAX_COMMAND_CHARS - cut) + SECRET)
     assert told.runs()[0]["command"] == "#" * (MAX_COMMAND_CHARS - cut) + REDACTED
 
 
-def test_names_are_code_s_own_and_may_be_anything(told: Told) -> None:
+def test_names_of_calls_may_be_any_text(told: Told) -> None:
     told.began(SECRET, "a")
     told.began("x" * 10_000, "b")
     assert [len(run["name"]) for run in told.runs()] == [200, len("[REDACTED]")]
 
 
-def test_who_watches_hears_what_is_for_them(told: Told) -> None:
+def test_watchers_receive_the_events_of_their_agent(told: Told) -> None:
     async def watch() -> list[tuple[str, str]]:
         with told.activity.watch("me") as events:
             told.whole_run("theirs", "them")
@@ -141,7 +141,7 @@ def test_who_watches_hears_what_is_for_them(told: Told) -> None:
     assert asyncio.run(watch()) == [("called", "mine"), ("completed", "mine")]
 
 
-def test_who_does_not_keep_up_is_told_how_much_was_missed(told: Told) -> None:
+def test_slow_watchers_receive_the_number_of_missed_events(told: Told) -> None:
     async def watch() -> tuple[list[JSON], list[JSON]]:
         with told.activity.watch() as events:
             for number in range(MAX_WAITING_EVENTS):
@@ -156,7 +156,7 @@ def test_who_does_not_keep_up_is_told_how_much_was_missed(told: Told) -> None:
     assert [event["runID"] for event in then] == ["again", "again"]
 
 
-def test_who_has_gone_is_told_nothing_more(told: Told) -> None:
+def test_removed_watchers_receive_nothing(told: Told) -> None:
     async def watch() -> None:
         with told.activity.watch():
             pass

@@ -1,4 +1,4 @@
-"""The page against those who mean no good and machines that fail: markup, marks, floods, restarts, strangers."""
+"""The admin UI with hostile content and failing servers: markup, control characters, large data, restarts, tokens."""
 
 import signal
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.page_support import SCRIPT, TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
 from tests.rest_support import ServedApp, http_draft, serve_process
 from tests.support import configure
+from tests.ui_support import SCRIPT, TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
 
 from onetool.transports.http.tokens import hash_token, new_token
 
@@ -33,7 +33,7 @@ def is_hacked(page: Page) -> bool:
     return bool(page.evaluate("'hacked' in window"))
 
 
-def test_what_tools_say_is_text_and_never_markup(visit: Visit, shop: ServedApp) -> None:
+def test_text_of_tools_is_never_parsed_as_markup(visit: Visit, shop: ServedApp) -> None:
     bundle = shop.rest.bundle("evil")
     shop.rest.tool(bundle, "now", **{**http_draft("https://example.com"), "displayName": SCRIPT, "description": SCRIPT})
     page = visit.tool("hostile.words")
@@ -59,7 +59,7 @@ def test_what_tools_say_is_text_and_never_markup(visit: Visit, shop: ServedApp) 
     assert not is_hacked(page)
 
 
-def test_marks_of_direction_and_controls_are_spelt_out(visit: Visit) -> None:
+def test_bidirectional_and_control_characters_are_escaped(visit: Visit) -> None:
     page = visit.tool("hostile.result")
     page.locator("ot-tester .run").click()
     expect(page.locator(".result table")).to_contain_text("\\u{202e}gnp.exe\\u{2066} hidden\\u{2069}")
@@ -68,18 +68,18 @@ def test_marks_of_direction_and_controls_are_spelt_out(visit: Visit) -> None:
     assert not set(shown) & {"\u202e", "\u2066", "\u2069", "\0", "\x1b"}
 
 
-def test_a_schema_that_never_ends_is_a_form_all_the_same(visit: Visit) -> None:
+def test_a_recursive_schema_becomes_a_finite_form(visit: Visit) -> None:
     page = visit.tool("hostile.schema")
     page.get_by_label("property1", exact=True).fill("x")
     page.get_by_label("constructor", exact=True).fill("a" * 40 + "!")
     page.locator("ot-tester .run").click()
     expect(page.locator("ot-form .problem:visible").first).to_be_visible()
-    expect(page.locator("ot-form")).to_contain_text("more arguments can be given as JSON")
+    expect(page.locator("ot-form")).to_contain_text("more arguments are available as JSON")
     assert page.locator("ot-form *").count() < 5000
     expect(page.locator("ot-snippets:visible code").first).to_contain_text("property1")
 
 
-def test_an_address_of_nonsense_leads_nowhere_and_hurts_nobody(visit: Visit) -> None:
+def test_invalid_routes_show_an_error(visit: Visit) -> None:
     page = visit.go("nowhere")
     expect(page.locator("main")).to_contain_text("Page not found")
     for place in ("constructor", "__proto__", "%E0%A4%A", "tools/%3Cscript%3E", "tools/no.such", "activity/live/none"):
@@ -112,7 +112,7 @@ WATCH_LONG_TASKS = """() => {
 }"""
 
 
-def test_the_page_has_a_strict_policy_and_asks_nobody_else(visit: Visit, shop: ServedApp) -> None:
+def test_the_content_security_policy_is_strict(visit: Visit, shop: ServedApp) -> None:
     headers = shop.rest.client.get("/").headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -134,33 +134,33 @@ INLINE = """() => new Promise((resolve) => {
 })"""
 
 
-def test_an_open_page_outlives_a_restart_of_the_server(browser: Browser, tmp_path: Path) -> None:
+def test_an_open_ui_survives_a_restart_of_the_server(browser: Browser, tmp_path: Path) -> None:
     with serve_process(tmp_path) as (server, said):
         url = said["url"]
         with open_page(browser, url, screenshot_directory(tmp_path)) as visit:
             page = visit.go("run")
             page.locator("ot-editor textarea").fill("ot.version()")
             visit.go("activity")
-            expect(page.locator("ot-live")).to_contain_text("Nothing has run")
+            expect(page.locator("ot-live")).to_contain_text("No runs since the server started")
             server.send_signal(signal.SIGTERM)
             server.wait(TIMEOUT_SECONDS)
-            expect(page.get_by_role("alert")).to_contain_text("Cannot reach the server")
+            expect(page.get_by_role("alert")).to_contain_text("Connection lost")
             visit.shoot("server-gone")
             visit.go("activity/health")
             expect(page.locator("ot-health")).to_contain_text("onetool serve --http")
             with serve_process(tmp_path, "--port", str(said["port"])):
                 expect(page.locator("ot-health")).to_contain_text("Isolation", timeout=TIMEOUT_SECONDS * 1000)
-                expect(page.locator("p.lost")).to_be_hidden()
+                expect(page.locator("p.offline")).to_be_hidden()
                 visit.go("run")
                 expect(page.locator("ot-editor textarea")).to_have_value("ot.version()")
                 page.locator("ot-run .run").click()
-                expect(page.locator(".answered")).to_contain_text("Done", timeout=TIMEOUT_SECONDS * 1000)
+                expect(page.locator(".outcome-bar")).to_contain_text("Done", timeout=TIMEOUT_SECONDS * 1000)
                 visit.go("activity")
                 expect(page.locator(".runs")).to_contain_text("ot.version()")
             visit.errors[:] = [text for text in visit.errors if "ERR_CONNECTION_REFUSED" not in text]
 
 
-def test_an_open_address_asks_for_a_token_and_keeps_it_for_the_tab(browser: Browser, tmp_path: Path) -> None:
+def test_the_ui_asks_for_a_token_and_keeps_it_for_the_tab(browser: Browser, tmp_path: Path) -> None:
     token = new_token()
     configure(tmp_path, f"auth: {{tokens: [{{name: me, hash: {hash_token(token)}, agent: default}}]}}")
     with serve_process(tmp_path, "--host", "0.0.0.0") as (_, said):
@@ -170,7 +170,7 @@ def test_an_open_address_asks_for_a_token_and_keeps_it_for_the_tab(browser: Brow
             dialog = page.get_by_role("dialog", name="This server needs a token")
             dialog.get_by_label("Token").fill("ot_wrong")
             dialog.get_by_role("button", name="Sign in").click()
-            expect(dialog).to_contain_text("not known")
+            expect(dialog).to_contain_text("unknown token")
             visit.shoot("token")
             dialog.get_by_label("Token").fill(token)
             dialog.get_by_label("Token").press("Enter")
@@ -178,13 +178,13 @@ def test_an_open_address_asks_for_a_token_and_keeps_it_for_the_tab(browser: Brow
             page.reload()
             expect(page.locator(".tool-row").first).to_be_visible()
             visit.go("activity")
-            expect(page.locator("ot-live")).to_contain_text("Nothing has run")
+            expect(page.locator("ot-live")).to_contain_text("No runs since the server started")
             visit.tool("machine.now").get_by_role("tab", name="curl").click()
             expect(page.locator(".snippet:visible")).to_contain_text("Bearer $ONETOOL_TOKEN")
             assert token not in page.content()
 
 
-def test_a_screen_that_was_never_seen_comes_when_the_network_is_back(visit: Visit) -> None:
+def test_a_screen_loads_when_the_network_is_back(visit: Visit) -> None:
     page = visit.page
     page.locator(".tool-row").first.wait_for()
     page.context.set_offline(True)

@@ -1,6 +1,6 @@
-"""The admin UI in a real browser: Chromium, a server with tools of every kind, and screenshots for review.
+"""The admin UI in a real browser: Chromium, a server with tools of every kind, and screenshots.
 
-`ONETOOL_SCREENSHOTS` is the directory for screenshots; by default, a temporary directory of pytest.
+`ONETOOL_SCREENSHOTS` is the directory for screenshots; the default is the temporary directory of the test.
 """
 
 import base64
@@ -35,7 +35,7 @@ SWITCHES: Final = (
 )
 AXE: Final = "axe-core@4.14.0"
 WIDE: Final = {"width": 1360, "height": 820}
-TIMEOUT_SECONDS: Final = 15  # seconds: two cores, a browser and a server
+TIMEOUT_SECONDS: Final = 15  # seconds
 GRANTED: Final = {"agents": {"default": {"permissions": ["read", "write", "network", "exec"]}}}
 SCRIPT: Final = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 REVERSED: Final = "\u202egnp.exe\u2066 hidden\u2069"
@@ -44,7 +44,7 @@ EVERYTHING: Final[JSON] = {
     "required": ["title", "kind", "place", "maybe"],
     "additionalProperties": False,
     "properties": {
-        "title": {"type": "string", "minLength": 3, "maxLength": 40, "description": "What it is called"},
+        "title": {"type": "string", "minLength": 3, "maxLength": 40, "description": "Name of the item"},
         "kind": {"enum": ["small", "large", 3, None], "description": "One of a few values"},
         "count": {"type": "integer", "minimum": 1, "maximum": 10, "default": 2},
         "ratio": {"type": "number", "exclusiveMinimum": 0, "multipleOf": 0.5},
@@ -71,7 +71,7 @@ EVERYTHING: Final[JSON] = {
                 },
             ]
         },
-        "free": {"description": "Whatever you like"},
+        "free": {"description": "Any value"},
         "extra": {"type": "object", "additionalProperties": {"type": "integer"}},
         "node": {"$ref": "#/$defs/Node"},
     },
@@ -96,49 +96,49 @@ class _Echo:
 
 @tool("shop.find")
 def _find(words: str, limit: int = 5) -> list[dict[str, Any]]:
-    """Find what is on the shelves.
+    """Find items on the shelves.
 
     Args:
-        words: What to look for
-        limit: How many at most
+        words: Search text
+        limit: Maximum number of items
     """
     return [{"name": f"{words} {n}", "price": n * 1.5, "inStock": n % 2 == 0} for n in range(1, limit + 1)]
 
 
 @tool("shop.tree")
 def _tree() -> dict[str, Any]:
-    """Data inside data."""
+    """Return nested data."""
     return {"shop": {"shelves": [{"name": "left", "boxes": [1, 2, 3]}, {"name": "right", "boxes": []}]}, "open": True}
 
 
 @tool("shop.picture")
 def _picture() -> dict[str, str]:
-    """A small red square."""
+    """Return a small red square."""
     return {"mimeType": "image/png", "data": base64.b64encode(red_square()).decode()}
 
 
 @tool("shop.pictures")
 def _pictures(context: ToolContext) -> list[Any]:
-    """Words, a picture that the server keeps, and one that is written down."""
+    """Return text, an image by handle and an image as base64 data."""
     kept = get_system(context).media.put(red_square(), "image/png", context.agent_id)
     return ["Two squares:", {"type": "image", "media": kept}, _picture()]
 
 
 @tool("shop.text")
 def _text(size: int = 20) -> str:
-    """As many letters as you like."""
+    """Return a string of this length."""
     return "x" * size
 
 
 @tool("shop.fail")
 def _fail() -> None:
-    """Always goes wrong."""
+    """Always fail."""
     raise ValueError("the shop is closed")
 
 
 @tool("shop.wait")
 def _wait(seconds: float, context: ToolContext) -> str:
-    """Takes its time and says what it is doing."""
+    """Wait and report progress."""
     for step in range(int(seconds * 10)):
         if context.progress:
             context.progress(f"step {step + 1}")
@@ -148,7 +148,7 @@ def _wait(seconds: float, context: ToolContext) -> str:
 
 @tool("hostile.result")
 def _hostile() -> list[dict[str, str]]:
-    """Markup and marks of direction in what it gives."""
+    """Return markup, bidirectional characters and control characters."""
     return [
         {"<b>key</b>": SCRIPT, REVERSED: "javascript:window.hacked=1"},
         {"<b>key</b>": REVERSED, REVERSED: "\0\x1b[31m"},
@@ -156,7 +156,7 @@ def _hostile() -> list[dict[str, str]]:
 
 
 def make_hostile_schema() -> JSON:
-    """Return a small schema that expands without end, and is partly invalid."""
+    """Return a small schema with endless references and invalid parts."""
     levels = {
         f"Level{n}": {
             "allOf": [{"$ref": f"#/$defs/Level{n + 1}"}] * 2,
@@ -195,9 +195,9 @@ def make_hostile_schema() -> JSON:
 
 
 def shop_tools() -> Iterable[object]:
-    """Yield the tools of a small shop, and hostile ones."""
+    """Yield the tools of a shop, and hostile tools."""
     yield from (_find, _tree, _picture, _pictures, _text, _fail, _wait, _hostile)
-    yield Tool("shop.everything", _Echo(), Schema.from_json(EVERYTHING), description="A field of every sort.")
+    yield Tool("shop.everything", _Echo(), Schema.from_json(EVERYTHING), description="A field of every type.")
     yield Tool("hostile.schema", _Echo(), Schema.from_json(make_hostile_schema()), description="Endless.")
     yield Tool(
         "hostile.words",
@@ -212,7 +212,7 @@ def shop_tools() -> Iterable[object]:
 
 
 def make_tools(count: int) -> Iterable[Tool]:
-    """Yield many tools, in packs of a hundred."""
+    """Yield tools in packs of 100."""
     schema = Schema.from_json({"type": "object", "properties": {"id": {"type": "integer"}, "text": {"type": "string"}}})
     for number in range(count):
         name = f"bulk{number // 100:03}.action_{number % 100:02}"
@@ -220,7 +220,7 @@ def make_tools(count: int) -> Iterable[Tool]:
             name,
             _Echo(),
             schema,
-            description=f"Does number {number} of many things, and answers with what it was given.",
+            description=f"Performs action {number} and returns its arguments.",
         )
 
 
@@ -238,7 +238,7 @@ def red_square() -> bytes:
 
 @dataclass
 class Visit:
-    """An open tab, with its errors and requests."""
+    """An open tab and its errors."""
 
     page: Page
     url: str
@@ -247,12 +247,12 @@ class Visit:
     requests: list[str] = field(default_factory=list)
 
     def go(self, place: str) -> Page:
-        """Go to another screen, like a link."""
+        """Open a screen by its route."""
         self.page.evaluate("place => { location.hash = place }", f"#/{place}")
         return self.page
 
     def tool(self, name: str) -> Page:
-        """Open the screen of a tool."""
+        """Open a tool and wait for its tester."""
         self.go(f"tools/{name}")
         self.page.locator("ot-tool h2", has_text=name).wait_for()
         self.page.locator("ot-tester").wait_for()
@@ -281,13 +281,15 @@ def launch_chromium() -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def open_page(browser: Browser, url: str, folder: Path, place: str = "", **options: Any) -> Iterator[Visit]:
-    """Open the admin UI in a new tab, without errors and without requests to other hosts."""
+    """Open the UI in a new tab. Errors in it, and requests to other hosts, fail the test."""
     context: BrowserContext = browser.new_context(viewport=options.pop("viewport", WIDE), **options)
     context.set_default_timeout(TIMEOUT_SECONDS * 1000)
     page = context.new_page()
     visit = Visit(page, url, folder)
     page.on("pageerror", lambda error: visit.errors.append(str(error)))
-    page.on("console", lambda said: visit.errors.append(said.text) if _is_wrong(said.type, said.text) else None)
+    page.on(
+        "console", lambda message: visit.errors.append(message.text) if _is_error(message.type, message.text) else None
+    )
     page.on("request", lambda request: visit.requests.append(request.url))
     try:
         page.goto(f"{url}/#/{place}")
@@ -298,19 +300,19 @@ def open_page(browser: Browser, url: str, folder: Path, place: str = "", **optio
     assert visit.foreign == []
 
 
-def _is_wrong(kind: str, text: str) -> bool:
-    """Return whether a console message is an error. Chromium logs one for every error response."""
+def _is_error(kind: str, text: str) -> bool:
+    """Tell whether a console message is an error. Rejected requests are logged as "Failed to load resource"."""
     return kind in {"error", "warning"} and "Failed to load resource" not in text
 
 
-def screenshot_directory(otherwise: Path) -> Path:
-    folder = Path(os.environ.get("ONETOOL_SCREENSHOTS") or otherwise)
+def screenshot_directory(default: Path) -> Path:
+    folder = Path(os.environ.get("ONETOOL_SCREENSHOTS") or default)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def install_axe() -> Path:
-    """Install axe-core and return its script, which checks accessibility."""
+    """Return the path of axe, which checks accessibility. Installs it on first use."""
     folder = CACHE / "axe"
     install_once(
         folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), AXE], [AXE]

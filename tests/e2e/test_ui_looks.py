@@ -1,4 +1,4 @@
-"""The page for every eye and every hand: axe, keyboard, light, dark, narrow; and a look at ten thousand tools."""
+"""Accessibility, layout and performance of the admin UI: axe, keyboard, color schemes, narrow screens, 10,000 tools."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
-from tests.page_support import (
+from tests.rest_support import ServedApp, http_draft
+from tests.ui_support import (
     TIMEOUT_SECONDS,
     Visit,
     install_axe,
@@ -16,7 +17,6 @@ from tests.page_support import (
     screenshot_directory,
     serve_shop,
 )
-from tests.rest_support import ServedApp, http_draft
 
 pytestmark = pytest.mark.slow
 NARROW = {"width": 320, "height": 640}
@@ -49,7 +49,7 @@ def visit(browser: Browser, address: str, tmp_path: Path) -> Iterator[Visit]:
 
 
 def screens(visit: Visit, shop: ServedApp) -> Iterator[str]:
-    """One screen after the other, each with something in it."""
+    """Open each screen, with content, and yield its name."""
     page = visit.page
     page.locator(".tool-row").first.wait_for()
     yield "tools"
@@ -88,14 +88,14 @@ def _run(visit: Visit) -> None:
         'for n in range(3):\n    print(n)  # as it comes\nshop.find(words="plum", limit=2)'
     )
     page.locator("ot-run .run").click()
-    page.locator(".answered").wait_for()
+    page.locator(".outcome-bar").wait_for()
 
 
-# --- for every eye ---------------------------------------------------------------------------------------------------
+# --- accessibility and layout ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(
+def test_axe_finds_no_serious_problems(
     browser: Browser, address: str, shop: ServedApp, tmp_path: Path, scheme: str
 ) -> None:
     script = install_axe()
@@ -104,11 +104,11 @@ def test_axe_finds_nothing_serious(
         for name in screens(visit, shop):
             visit.shoot(f"{scheme}-{name}")
             visit.page.add_script_tag(path=script)
-            found += [f"{name}: {problem}" for problem in _serious(visit.page, RULES[scheme])]
+            found += [f"{name}: {problem}" for problem in _find_violations(visit.page, RULES[scheme])]
     assert found == [], "\n".join(found)
 
 
-def _serious(page: Page, rules: list[str]) -> list[str]:
+def _find_violations(page: Page, rules: list[str]) -> list[str]:
     chosen = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
     result: dict[str, Any] = page.evaluate("chosen => axe.run(document, chosen)", chosen)
     return [
@@ -118,7 +118,7 @@ def _serious(page: Page, rules: list[str]) -> list[str]:
     ]
 
 
-def test_it_fits_the_narrowest_screen(browser: Browser, address: str, shop: ServedApp, tmp_path: Path) -> None:
+def test_the_ui_fits_a_narrow_screen(browser: Browser, address: str, shop: ServedApp, tmp_path: Path) -> None:
     with open_page(browser, address, screenshot_directory(tmp_path), viewport=NARROW, has_touch=True) as visit:
         for name in screens(visit, shop):
             visit.shoot(f"narrow-{name}")
@@ -134,18 +134,19 @@ def test_it_fits_the_narrowest_screen(browser: Browser, address: str, shop: Serv
 
 
 @pytest.mark.spec("bundles.screen.languages")
-def test_a_second_language_is_one_file_and_one_line(browser: Browser, address: str, tmp_path: Path) -> None:
-    def say(route: Route) -> None:
+def test_a_language_is_one_file_and_one_line(browser: Browser, address: str, tmp_path: Path) -> None:
+    def add_language(route: Route) -> None:
         text = route.fetch().text()
-        line = 'const OTHERS = { de: () => import("../words.de.js") };'
-        route.fulfill(body=text.replace("const OTHERS = {};", line), content_type="text/javascript")
+        line = 'const TRANSLATIONS = { de: () => import("../messages.de.js") };'
+        route.fulfill(body=text.replace("const TRANSLATIONS = {};", line), content_type="text/javascript")
 
     german = (
-        'export const words = { "screen.tools": "Werkzeuge", "tools.count": { one: "{n} Werkzeug", other: "{n} da" } };'
+        'export const messages = { "screen.tools": "Werkzeuge", '
+        '"tools.count": { one: "{n} Werkzeug", other: "{n} da" } };'
     )
     with open_page(browser, address, screenshot_directory(tmp_path), place="run", locale="de-DE") as visit:
-        visit.page.route("**/core/say.js", say)
-        visit.page.route("**/words.de.js", lambda route: route.fulfill(body=german, content_type="text/javascript"))
+        visit.page.route("**/core/i18n.js", add_language)
+        visit.page.route("**/messages.de.js", lambda route: route.fulfill(body=german, content_type="text/javascript"))
         visit.page.goto(f"{address}/?german")
         expect(visit.page.locator("nav a").first).to_have_text("Werkzeuge")
         expect(visit.page.locator(".count")).to_have_text(re.compile(r"^10\.\d{3} da$"))
@@ -153,10 +154,10 @@ def test_a_second_language_is_one_file_and_one_line(browser: Browser, address: s
         expect(visit.page.locator("nav a").nth(1)).to_have_text("Run")
 
 
-# --- for every hand --------------------------------------------------------------------------------------------------
+# --- keyboard --------------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_reached_by_keyboard(visit: Visit) -> None:
+def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
     page = visit.page
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
@@ -192,7 +193,7 @@ def test_everything_is_reached_by_keyboard(visit: Visit) -> None:
 # --- ten thousand tools ----------------------------------------------------------------------------------------------
 
 
-def test_a_first_look_at_ten_thousand_tools_is_small(browser: Browser, address: str, tmp_path: Path) -> None:
+def test_the_first_view_of_ten_thousand_tools_is_small(browser: Browser, address: str, tmp_path: Path) -> None:
     with open_page(browser, address, screenshot_directory(tmp_path), place="tools/none") as visit:
         page = visit.page
         received: list[int] = []
