@@ -287,11 +287,11 @@ def as_ordinary_user(command: Sequence[str]) -> list[str]:
 
 def _list_needed_directories() -> list[str]:
     """Return the directories of the interpreter and the source, with links resolved."""
-    executable, folders = Path(sys.executable), {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
+    executable, directories = Path(sys.executable), {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
     while executable.is_symlink():
         executable = executable.parent / executable.readlink()
-        folders.add(executable.parent)
-    return sorted({str(folder.resolve()) for folder in folders} | {str(Path(sys.base_prefix))})
+        directories.add(executable.parent)
+    return sorted({str(folder.resolve()) for folder in directories} | {str(Path(sys.base_prefix))})
 
 
 def require_ordinary_user() -> None:

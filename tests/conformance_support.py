@@ -27,7 +27,7 @@ from onetool.app import OneTool
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
 from onetool.logging import Log
-from onetool.paths import Folders
+from onetool.paths import Directories
 from onetool.transports.http.auth import Bind
 from onetool.transports.http.http_server import HttpServer
 from onetool.transports.mcp.exposed_tools import check
@@ -76,7 +76,11 @@ def publish(
 ) -> Iterator[Published]:
     """Start a server in a thread of this process that publishes these names."""
     loaded = Loaded(
-        Settings.model_validate(settings), secrets or {}, (), (), Folders(working_dir=folder, user=folder / ".onetool")
+        Settings.model_validate(settings),
+        secrets or {},
+        (),
+        (),
+        Directories(working_dir=folder, user=folder / ".onetool"),
     )
     with start_blocking_portal("asyncio") as portal:
         onetool = OneTool(read=lambda: loaded, log=Log())

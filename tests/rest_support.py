@@ -21,7 +21,7 @@ from onetool.app import OneTool
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
 from onetool.logging import Log
-from onetool.paths import Folders
+from onetool.paths import Directories
 from onetool.schema import JSON
 from onetool.transports.http.auth import Bind
 from onetool.transports.http.http_server import HttpServer
@@ -129,7 +129,7 @@ def serve_app(
 ) -> Iterator[ServedApp]:
     """Start a server in a thread, with its data in the directory."""
     loaded = Loaded(
-        Settings.model_validate(settings or {}), secrets or {}, (), (), Folders(working_dir=folder, user=folder)
+        Settings.model_validate(settings or {}), secrets or {}, (), (), Directories(working_dir=folder, user=folder)
     )
     with start_blocking_portal("asyncio") as portal:
         onetool = OneTool(read=lambda: loaded, log=log or Log())

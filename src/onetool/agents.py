@@ -14,7 +14,7 @@ from onetool.config.load import Loaded
 from onetool.config.model import Agent, Budgets, Sandbox
 from onetool.config.protection import Protection, compute_protection
 from onetool.errors import ToolError
-from onetool.paths import Folders, resolve_path
+from onetool.paths import Directories, resolve_path
 from onetool.problem import UNTRUSTED
 from onetool.stats.tokens import count_tokens
 
@@ -34,7 +34,7 @@ class Agents:
         protection = compute_protection(loaded)
         self._ignored = next((problem for problem in loaded.problems if problem.code == UNTRUSTED), None)
         self._sandboxes = {
-            name: _sandbox(agent.sandbox, loaded.folders, projects, protection)
+            name: _sandbox(agent.sandbox, loaded.directories, projects, protection)
             for name, agent in loaded.settings.agents.items()
         }
         for name, guard in self._guards.items():
@@ -85,13 +85,14 @@ def _limits(budgets: Budgets) -> Limits:
 
 
 def _sandbox(
-    sandbox: Sandbox, folders: Folders, projects: Mapping[str, str], protection: Protection
+    sandbox: Sandbox, directories: Directories, projects: Mapping[str, str], protection: Protection
 ) -> Mapping[str, Any]:
     """Return the file access rules of a context. Files that OneTool loads or stores are always protected."""
     return {
         "enabled": sandbox.enabled,
         "allowed_paths": [
-            str(resolve_path(path, folders.working_dir, folders.home)) for path in sandbox.allowed_paths or (".",)
+            str(resolve_path(path, directories.working_dir, directories.home))
+            for path in sandbox.allowed_paths or (".",)
         ],
         "denied_patterns": sandbox.denied_patterns,
         "readable_paths": list(projects.values()),

@@ -28,7 +28,7 @@ from onetool.extensions.environments import make_worker_environment
 from onetool.extensions.packs import Extensions
 from onetool.logging import Log
 from onetool.net import Net
-from onetool.paths import FOLDER, Folders
+from onetool.paths import FOLDER, Directories
 from onetool.problem import Problem
 from onetool.proxy.servers import Servers
 from onetool.redact import Redactor
@@ -119,7 +119,7 @@ class OneTool:
     def _configure(self, loaded: Loaded, error: ConfigError | None = None) -> None:
         """Apply a configuration. Current runs finish in their cells."""
         if self._log is None:
-            self._log = Log(loaded.folders.data / "logs" / "onetool.log")
+            self._log = Log(loaded.directories.data / "logs" / "onetool.log")
         old, log = self._state, self._log
         state = self._state = make_state(
             loaded, error, old, bus=self.bus, log=log, make_cells=self._make_cells, own_ports=self._own_ports
@@ -136,7 +136,7 @@ class OneTool:
 
     def _own_ports(self) -> set[int]:
         """Return the ports that servers of this user listen on, from files."""
-        others = (entry.port for entry in list_servers(self.folders.user))
+        others = (entry.port for entry in list_servers(self.directories.user))
         return self.listening_ports | {port for port in others if port is not None}
 
     def _require_state(self) -> State:
@@ -198,7 +198,7 @@ class OneTool:
         system: System = self
         return ToolContext(
             **self.agents.context_fields(agent),
-            working_dir=self._require_state().loaded.folders.working_dir,
+            working_dir=self._require_state().loaded.directories.working_dir,
             correlation_id=os.urandom(8).hex(),
             bus=self.bus,
             system=system,
@@ -241,8 +241,8 @@ class OneTool:
         return self._require_state().loaded.settings
 
     @property
-    def folders(self) -> Folders:
-        return self._require_state().loaded.folders
+    def directories(self) -> Directories:
+        return self._require_state().loaded.directories
 
     @property
     def config_files(self) -> tuple[Path, ...]:

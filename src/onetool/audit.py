@@ -42,7 +42,7 @@ Facts = dict[str, Any]
 def open_audit_log(loaded: Loaded) -> "AuditLog":
     """Return the configured audit log. The caller closes it."""
     settings, redact = loaded.settings.audit, Redactor(loaded.secrets.values())
-    audit = AuditLog(resolve_path(settings.file, loaded.folders.data, loaded.folders.home), redact)
+    audit = AuditLog(resolve_path(settings.file, loaded.directories.data, loaded.directories.home), redact)
     audit.configure(redact, settings.max_bytes, settings.keep)
     return audit
 

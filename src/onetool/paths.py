@@ -16,7 +16,7 @@ SECRETS = "secrets.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
+class Directories:
     """The directories in use. `project` is None if there is none or if it would be the user's directory."""
 
     working_dir: Path
@@ -57,15 +57,15 @@ class Folders:
         return next((path for path in candidates if path.exists()), None)
 
 
-def find_folders(env: Mapping[str, str], cwd: Path, config_file: Path | None, home: Path) -> Folders:
+def find_directories(env: Mapping[str, str], cwd: Path, config_file: Path | None, home: Path) -> Directories:
     working_dir = resolve_path(env.get("OT_CWD", ""), cwd, home)
     user = home / FOLDER
     named = str(config_file) if config_file is not None else env.get("ONETOOL_CONFIG", "")
     file = resolve_path(named, cwd, home) if named else None
     project = file.parent if file is not None else working_dir / FOLDER
-    if _same(project, user) or not (file or is_folder(project)):
-        return Folders(working_dir, user, None, file)
-    return Folders(working_dir, user, project, file, trusted=file is not None)
+    if _same(project, user) or not (file or is_directory(project)):
+        return Directories(working_dir, user, None, file)
+    return Directories(working_dir, user, project, file, trusted=file is not None)
 
 
 def resolve_path(text: str, base: Path, home: Path) -> Path:
@@ -85,7 +85,7 @@ def extension_files(tools: Path) -> tuple[Path, ...]:
     return tuple(sorted(file for file in tools.glob("*/*_tools.py") if not file.name.startswith(".")))
 
 
-def is_folder(path: Path) -> bool:
+def is_directory(path: Path) -> bool:
     try:
         return path.is_dir()
     except OSError:  # a directory without access permission

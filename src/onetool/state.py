@@ -63,11 +63,11 @@ def make_state(
 
     Tools must not send requests to `own_ports`.
     """
-    settings, folders = loaded.settings, loaded.folders
+    settings, directories = loaded.settings, loaded.directories
     redact, stores = Redactor(loaded.secret_values), _open_stores(loaded, old)
     results = stores.results(settings.output)
     paths = settings.projects.items()
-    projects = {name: str(resolve_path(path, folders.working_dir, folders.home)) for name, path in paths}
+    projects = {name: str(resolve_path(path, directories.working_dir, directories.home)) for name, path in paths}
     if old is not None and old.loaded.settings.execution == settings.execution:
         cells = old.cells
     else:
@@ -88,13 +88,13 @@ def make_state(
         media=stores.media(settings.output),
         audit=_open_audit(loaded, redact, old),
         net=net,
-        switches=Switches(folders.data),
+        switches=Switches(directories.data),
         projects=projects,
     )
 
 
 def _open_stores(loaded: Loaded, old: State | None) -> Stores:
-    directory, settings = loaded.folders.data, loaded.settings.stats
+    directory, settings = loaded.directories.data, loaded.settings.stats
     if old is None or old.stores.directory != directory:
         return Stores.open(directory, settings, bundles_directory(loaded) / ".usage" / "usage.db")
     old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
@@ -103,7 +103,7 @@ def _open_stores(loaded: Loaded, old: State | None) -> Stores:
 
 def _open_audit(loaded: Loaded, redact: Redactor, old: State | None) -> AuditLog:
     settings = loaded.settings.audit
-    file = resolve_path(settings.file, loaded.folders.data, loaded.folders.home)
+    file = resolve_path(settings.file, loaded.directories.data, loaded.directories.home)
     audit = old.audit if old is not None and old.audit.file == file else AuditLog(file, redact)
     audit.configure(redact, settings.max_bytes, settings.keep)
     return audit

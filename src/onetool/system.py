@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from onetool.config.model import Settings
     from onetool.context import ToolContext
     from onetool.net import Net
-    from onetool.paths import Folders
+    from onetool.paths import Directories
     from onetool.registry import Registry
     from onetool.search import SearchHit
     from onetool.storage import MediaStorage, ResultStorage
@@ -38,7 +38,7 @@ class System(Protocol):
     @property
     def settings(self) -> Settings: ...
     @property
-    def folders(self) -> Folders: ...
+    def directories(self) -> Directories: ...
     @property
     def stores(self) -> Stores: ...
     @property

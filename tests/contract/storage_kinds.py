@@ -26,7 +26,7 @@ from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import InterpreterFiles
 from onetool.logging import Log
 from onetool.notify import NoticeFiles
-from onetool.paths import find_folders
+from onetool.paths import find_directories
 from onetool.proxy.definitions import Definition, ToolListCache
 from onetool.proxy.pins import Pins
 from onetool.results import ResultStore
@@ -262,7 +262,7 @@ class TokenKind(Stored):
         return key
 
     def read(self, name: str) -> bool:
-        tokens = load(find_folders({}, self.store, None, self.store), {}).settings.auth.tokens
+        tokens = load(find_directories({}, self.store, None, self.store), {}).settings.auth.tokens
         found = {each.name: each.hash for each in tokens}
         return name in found and len(found[name] or "") == 64
 

@@ -254,7 +254,7 @@ def app(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     settings = {**SETTINGS, "servers": {UPSTREAM: write_server(tmp_path_factory.mktemp("server"))}}
     tools = [make(f"{kind}.{function.__name__}", function) for kind, make in KINDS.items() for function in FUNCTIONS]
     with open_app(settings, tools) as app:
-        write_extension(app.onetool.folders.user)
+        write_extension(app.onetool.directories.user)
         store_bundles(app, site)
         app.value("ot.tools(info='list')")
         yield app

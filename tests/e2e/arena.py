@@ -25,7 +25,7 @@ from onetool.app import OneTool
 from onetool.bus.adapt import function_tool
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
-from onetool.paths import Folders
+from onetool.paths import Directories
 from onetool.runner.cells import Cells
 from onetool.runner.launch import SpawnLauncher
 
@@ -82,8 +82,8 @@ class Arena:
     def _app(self, seconds: float) -> OneTool:
         execution = {"timeout": seconds, "isolation": self._setup["isolation"], **self._setup["execution"]}
         settings = Settings.model_validate({"aliases": {"echo": "demo.echo"}, "execution": execution})
-        folders = Folders(working_dir=self._folder, user=Path.home() / ".onetool")
-        loaded = Loaded(settings, {"OTHER": OTHER_SECRET}, (), (), folders)
+        directories = Directories(working_dir=self._folder, user=Path.home() / ".onetool")
+        loaded = Loaded(settings, {"OTHER": OTHER_SECRET}, (), (), directories)
         spawned = self._setup["launcher"] == "spawned"
         make = functools.partial(Cells, make_launcher=SpawnLauncher) if spawned else Cells
         app = OneTool(read=lambda: loaded, make_cells=make)

@@ -1,7 +1,7 @@
 """Runs a program as an ordinary user: `python as_user.py UID NEEDED... -- PROGRAM ARGUMENT...`, as root.
 
 The Python of a root user often lives in a home folder that nobody else may enter. In a mount namespace of its own,
-such a folder is covered by an empty one, open to all, in which the needed folders stand where they always stood. So
+such a folder is covered by an empty one, open to all, in which the needed directories stand where they always stood. So
 every path is what it was, and the user has no right that a user would not have.
 """
 

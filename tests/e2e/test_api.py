@@ -561,7 +561,7 @@ def test_unknown_foreign_and_expired_handles_give_the_same_error(server: ServedA
     foreign = handle_of(rest, headers=bearer(READER))
     assert rest.client.get(f"/api/results/{foreign}", headers=bearer(READER)).status_code == 200
     expired = handle_of(rest)
-    for file in (server.onetool.folders.data / "tmp").glob(f"result-{expired}*"):
+    for file in (server.onetool.directories.data / "tmp").glob(f"result-{expired}*"):
         text = file.read_bytes()
         if file.name.endswith(".meta.json"):
             file.write_text(json.dumps({**json.loads(text), "created_at": "2020-01-01T00:00:00+00:00"}))

@@ -1,4 +1,4 @@
-"""Hostile and broken input from outside: configuration, patterns, handles, snippets, files in the place of folders.
+"""Hostile and broken input from outside: configuration, patterns, handles, snippets, files in the place of directories.
 
 Each is a clear error. The server goes on, in time, and nothing that was there before is lost.
 """
@@ -245,7 +245,7 @@ TOPICS = [
 @pytest.fixture(scope="module")
 def notified() -> Iterator[App]:
     with open_app({"notify": {"topics": TOPICS}}) as app:
-        data = app.onetool.folders.data
+        data = app.onetool.directories.data
         (data / "folder").mkdir()
         (data / "file").write_text("kept", encoding="utf-8")
         os.mkfifo(data / "pipe")
@@ -257,7 +257,7 @@ def test_a_message_that_cannot_be_written_is_an_error(notified: App, topic: str)
     message = notified.failure(f"ot.notify(topic={topic!r}, message='hello')")
     assert message.startswith("StorageError: cannot write the message to ")
     assert notified.value("ot.notify(topic='good', message='hello')") == "OK: good -> good.yaml"
-    assert (notified.onetool.folders.data / "file").read_text("utf-8") == "kept"
+    assert (notified.onetool.directories.data / "file").read_text("utf-8") == "kept"
 
 
 def test_a_hostile_topic_takes_no_time(notified: App) -> None:
@@ -268,7 +268,7 @@ def test_a_hostile_topic_takes_no_time(notified: App) -> None:
 
 def test_a_results_folder_that_is_a_file_costs_large_results_only() -> None:
     with open_app({"output": {"max_inline_size": 100}}) as app:
-        taken = app.onetool.folders.data / "tmp"
+        taken = app.onetool.directories.data / "tmp"
         taken.write_text("kept", encoding="utf-8")
         message = app.failure("'x' * 1000")
         assert f"could not be stored in {taken}" in message
@@ -283,7 +283,7 @@ def test_a_results_folder_that_is_a_file_costs_large_results_only() -> None:
 
 def test_a_statistics_folder_that_is_a_file_fails_no_call() -> None:
     with open_app() as app:
-        taken = app.onetool.folders.data / "stats"
+        taken = app.onetool.directories.data / "stats"
         taken.write_text("kept", encoding="utf-8")
         assert app.value("machine.now()")
         assert "statistics cannot be written" in app.value("ot.stats()")
@@ -321,7 +321,7 @@ def test_a_file_in_the_place_of_a_folder_does_not_keep_the_server_from_working(t
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"machine.disk": 5}'])
 def test_shapes_that_are_garbage_are_begun_anew(content: bytes) -> None:
     with open_app() as app:
-        file = app.onetool.folders.data / "stats" / "shapes.json"
+        file = app.onetool.directories.data / "stats" / "shapes.json"
         file.parent.mkdir()
         file.write_bytes(content)
         assert "machine.disk" in app.value("ot.help('machine.disk')")

@@ -463,7 +463,7 @@ def test_the_zygote_may_die_again_and_again() -> None:
         assert "Traceback" not in place.stderr()
 
 
-# The folders that cannot be looked into come last: a run that has such is ended at the next look at its disk.
+# The directories that cannot be looked into come last: a run that has such is ended at the next look at its disk.
 LITTER = """
 import os
 os.makedirs('a/b/c')

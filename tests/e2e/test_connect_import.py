@@ -13,7 +13,7 @@ from tests.support import PROGRAM, connect, environment, run_cli
 from onetool.clients.catalog import CLIENTS, Machine
 from onetool.config.load import load
 from onetool.config.trust import is_trusted
-from onetool.paths import find_folders
+from onetool.paths import find_directories
 from onetool.util import yaml_loader
 
 SETTINGS = """{
@@ -209,7 +209,7 @@ def test_servers_are_taken_over_with_their_secrets_moved(tmp_path: Path) -> None
     assert "secrets.yaml" in (folder / ".onetool" / ".gitignore").read_text().split()
     assert file.read_text() == SETTINGS
     assert is_trusted(folder / ".onetool", tmp_path / ".onetool", {})
-    settings = load(find_folders({}, folder, None, tmp_path), {}).settings
+    settings = load(find_directories({}, folder, None, tmp_path), {}).settings
     assert settings.servers["github"].env == {"GITHUB_TOKEN": "ghp_0123456789abcdefghij0123456789abcdef"}
     assert settings.servers["dash_board"].headers == {"Authorization": "Bearer a-long-token"}
 
@@ -343,4 +343,4 @@ def test_what_is_missing_is_asked_for_and_breaks_nothing(tmp_path: Path) -> None
     write(folder / ".vscode" / "mcp.json", json.dumps(config))
     done = imported(tmp_path, folder, "vscode")
     assert "add KEY (of Perplexity) to" in done.stdout
-    assert load(find_folders({}, folder, None, tmp_path), {}).settings.servers["p"].env == {"K": ""}
+    assert load(find_directories({}, folder, None, tmp_path), {}).settings.servers["p"].env == {"K": ""}

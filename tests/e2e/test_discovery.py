@@ -350,7 +350,7 @@ def test_a_server_is_a_pack_or_a_problem_at_every_moment(monkeypatch: pytest.Mon
     monkeypatch.setattr(Pins, "get", slow_get)
     with open_app({"servers": {"s": SLEEPS}}) as app:
         registry, upstream = app.onetool.registry, app.onetool.servers.upstream("s")
-        ToolListCache(app.onetool.folders.data / "cache").put(upstream.key, [ECHO])
+        ToolListCache(app.onetool.directories.data / "cache").put(upstream.key, [ECHO])
         runs = [app.start("s.__name__")]
         assert entered.wait(60)
         runs.append(app.start("s.__name__"))

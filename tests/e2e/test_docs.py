@@ -32,7 +32,7 @@ from onetool.clients import client_servers, text_files
 from onetool.config.load import load
 from onetool.extensions import static_analysis
 from onetool.logging import Log
-from onetool.paths import find_folders
+from onetool.paths import find_directories
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "llms.txt")
@@ -156,7 +156,7 @@ class Story:
             assert self._load_files(Path(elsewhere))
 
     def _load_files(self, folder: Path) -> tuple[Path, ...]:
-        return load(find_folders({}, folder, None, self.home), {}, trust=True).files
+        return load(find_directories({}, folder, None, self.home), {}, trust=True).files
 
     def json(self, block: Block) -> None:
         """Parse JSON. The configuration of a client is written to `servers.json` for the next command."""

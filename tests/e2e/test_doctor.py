@@ -674,12 +674,12 @@ def test_what_is_broken_is_found_once_and_gone_when_it_is_mended(tmp_path: Path,
         assert wrong(examined(tmp_path, case.folder, case.env)) == []
 
 
-# --- folders that cannot be written ----------------------------------------------------------------------------------
+# --- directories that cannot be written ----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def open_home() -> Iterator[Path]:
-    """A home that an ordinary user reaches: the folders of the tests are root's alone."""
+    """A home that an ordinary user reaches: the directories of the tests are root's alone."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         home = Path(folder) / "home"

@@ -213,11 +213,11 @@ def _link_to_nowhere(place: Path) -> None:
 @pytest.mark.parametrize("spoil", [_file, _link, _link_to_nowhere])
 def test_what_cannot_be_stored_is_an_error_and_the_rest_is_shown(spoil: Callable[[Path], None]) -> None:
     with open_app({}, [give]) as app:
-        spoil(app.onetool.folders.data / "tmp")
+        spoil(app.onetool.directories.data / "tmp")
         value = app.run("print('printed')\nsample.give('x' * 60_000)")
         printed = app.run("print('x' * 60_000)\n__sanitize__ = False\n'the value'")
         error = app.run("print('x' * 60_000)\n1 / 0")
-        assert not list((app.onetool.folders.data).glob("elsewhere/*"))
+        assert not list((app.onetool.directories.data).glob("elsewhere/*"))
     assert [answer.is_error for answer in (value, printed, error)] == [True] * 3
     assert value.blocks[0] == "printed\n"
     assert "The result of sample.give is too large to be shown and could not be stored in " in value.blocks[1]
@@ -229,7 +229,7 @@ def test_what_cannot_be_stored_is_an_error_and_the_rest_is_shown(spoil: Callable
 
 def test_what_cannot_be_stored_is_wrapped_where_the_code_asked_for_it() -> None:
     with open_app() as app:
-        _file(app.onetool.folders.data / "tmp")
+        _file(app.onetool.directories.data / "tmp")
         blocks = app.run("__sanitize__ = True\nprint('x')\n'x' * 60_000").blocks
     assert [block.startswith("<external-content-") for block in blocks] == [True, True]
 

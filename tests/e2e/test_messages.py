@@ -140,7 +140,7 @@ def answered(title: str, sent: str, answer: Answer, folder: Path | None = None) 
 
 
 def through(app: App, cases: Cases, agent: str = "default") -> Iterator[Entry]:
-    folder = app.onetool.folders.data
+    folder = app.onetool.directories.data
     for title, command in cases:
         yield answered(title, command, app.run(command, agent=agent), folder)
 
@@ -313,7 +313,7 @@ def large_results(_home: Path) -> Iterator[Entry]:
         for title, command in EXPIRED:
             yield answered(title, command, app.run(command.replace("HANDLE", handle)))
     with open_app({"output": {"max_inline_size": 400}}) as app:
-        (app.onetool.folders.data / "tmp").write_text("", encoding="utf-8")
+        (app.onetool.directories.data / "tmp").write_text("", encoding="utf-8")
         yield from through(app, NOWHERE)
 
 
@@ -423,7 +423,7 @@ def notes_and_numbers(_home: Path) -> Iterator[Entry]:
     topics = [{"pattern": "notes", "file": "notes.yaml"}, {"pattern": "taken:*", "file": "taken.yaml"}]
     writer = {"permissions": ["read", "write"]}
     with open_app({"notify": {"topics": topics}, "agents": {"writer": writer}}) as app:
-        (app.onetool.folders.data / "taken.yaml").mkdir()
+        (app.onetool.directories.data / "taken.yaml").mkdir()
         yield from through(app, NOTES)
         yield from through(app, REPORTS, "writer")
     with open_app({"stats": {"enabled": False}}) as app:

@@ -58,7 +58,7 @@ def test_errors(served: ServedApp) -> None:
 def test_stored_results_and_their_windows(served: ServedApp) -> None:
     value = f"'\\n'.join('x' * 2000 + demo.give(number) for number in range({len(TEXTS)}))"
     handle = json.loads(json.loads(run(served, value))["blocks"][-1])["handle"]
-    file = served.onetool.folders.data / "tmp" / f"result-{handle}.txt"
+    file = served.onetool.directories.data / "tmp" / f"result-{handle}.txt"
     records = file.read_text(encoding="utf-8").split("x" * 2000)[1:]
     assert [ALL[number] for number, text in enumerate(records) if REDACTED not in text] == []
 
@@ -73,7 +73,7 @@ def test_calls_over_rest(served: ServedApp) -> None:
 def test_log_and_audit_log(served: ServedApp) -> None:
     for text in TEXTS:
         served.rest.send("POST", "/api/tools/demo.act/call", {"args": {"text": text}})
-    folder = served.onetool.folders.data
+    folder = served.onetool.directories.data
     served.onetool.log.close()
     for file in (folder / "log", folder / "logs" / "audit.jsonl"):
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if '"demo.act"' in line]

@@ -12,7 +12,7 @@ from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.config.load import load
 from onetool.config.trust import is_trusted, trust
-from onetool.paths import find_folders
+from onetool.paths import find_directories
 from onetool.transports.http.tokens import hash_token
 from onetool.util import yaml_loader
 
@@ -130,7 +130,7 @@ def test_a_trusted_project_stays_trusted_and_has_its_own_list(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert "no longer accepted in this project: home" in done.stderr
     assert is_trusted(folder / ".onetool", user, {})
-    loaded = load(find_folders({}, folder, None, tmp_path), {})
+    loaded = load(find_directories({}, folder, None, tmp_path), {})
     assert [(token.name, token.agent) for token in loaded.settings.auth.tokens] == [("ci", "robot")]
 
 

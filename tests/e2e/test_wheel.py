@@ -90,8 +90,8 @@ def python_of(version: tuple[int, int]) -> Path | None:
 
 
 def without_uv(home: Path) -> dict[str, str]:
-    folders = [folder for folder in ("/usr/bin", "/bin") if not Path(folder, "uv").exists()]
-    return {**environment(home), "PATH": os.pathsep.join(folders)}
+    directories = [folder for folder in ("/usr/bin", "/bin") if not Path(folder, "uv").exists()]
+    return {**environment(home), "PATH": os.pathsep.join(directories)}
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: "{}.{}".format(*version))

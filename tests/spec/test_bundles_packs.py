@@ -21,7 +21,7 @@ from onetool import OneTool, ToolContext, tool
 from onetool.bundles import BundleStore
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
-from onetool.paths import Folders
+from onetool.paths import Directories
 
 SECRET = "canary-4f1d9c77ab"
 PASSWORD = "wicked & spaced/ünï canary"
@@ -56,7 +56,7 @@ TOOLS = (give, search, where, program)
 def kept(folder: Path, settings: Mapping[str, Any] | None = None, tools: tuple[object, ...] = TOOLS) -> Iterator[App]:
     """A OneTool that keeps its things in the folder, log and all."""
     checked = Settings.model_validate(SETTINGS if settings is None else settings)
-    loaded = Loaded(checked, SECRETS, (), (), Folders(working_dir=folder, user=folder))
+    loaded = Loaded(checked, SECRETS, (), (), Directories(working_dir=folder, user=folder))
     with start_blocking_portal("asyncio") as portal:
         onetool = OneTool(read=lambda: loaded)
         with portal.wrap_async_context_manager(onetool) as opened:

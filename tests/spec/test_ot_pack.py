@@ -792,7 +792,7 @@ def test_instructions_of_prompts_yaml_stand_in_the_full_form(tmp_path: Path) -> 
 
 
 def messages(app: App, file: str) -> list[Any]:
-    path = app.onetool.folders.data / file
+    path = app.onetool.directories.data / file
     return list(yaml.safe_load_all(path.read_text(encoding="utf-8"))) if path.exists() else []
 
 
@@ -811,7 +811,7 @@ def test_a_message_is_appended_to_the_file_of_its_topic(fresh: App) -> None:
 )
 def test_a_topic_without_a_pattern_is_skipped(rich: App, topic: str) -> None:
     assert rich.value(f"ot.notify(topic={topic!r}, message='test')") == "SKIP: no matching topic"
-    assert not list(rich.onetool.folders.data.glob("*.yaml"))
+    assert not list(rich.onetool.directories.data.glob("*.yaml"))
 
 
 @pytest.mark.spec("ot-pack.notify.send-notification")
@@ -1064,11 +1064,11 @@ def test_stats_that_are_switched_off_say_so_and_keep_nothing() -> None:
             "ToolError: Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml"
         )
         assert "disabled" in app.failure("ot.stats(period='nonsense')")
-        assert not (app.onetool.folders.data / "stats" / "stats.db").exists()
+        assert not (app.onetool.directories.data / "stats" / "stats.db").exists()
 
 
 def test_stats_that_cannot_be_written_say_so(fresh: App) -> None:
-    (fresh.onetool.folders.data / "stats").write_text("in the way", encoding="utf-8")
+    (fresh.onetool.directories.data / "stats").write_text("in the way", encoding="utf-8")
     fresh.value("machine.now()")
     stats = fresh.data("ot.stats()")
     assert stats["total_calls"] == 0

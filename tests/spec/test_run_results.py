@@ -21,7 +21,7 @@ from onetool.app import OneTool
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
 from onetool.logging import Log
-from onetool.paths import Folders
+from onetool.paths import Directories
 from onetool.redact import REDACTED
 from onetool.runner.answer import Journal
 
@@ -82,8 +82,8 @@ def app() -> Iterator[App]:
 def guarded(secrets: dict[str, str], **output: Any) -> Iterator[App]:
     """A OneTool that has secrets to keep."""
     with TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
-        folders = Folders(working_dir=Path.cwd(), user=Path(folder))
-        loaded = Loaded(Settings.model_validate({"output": output}), secrets, (), (), folders)
+        directories = Directories(working_dir=Path.cwd(), user=Path(folder))
+        loaded = Loaded(Settings.model_validate({"output": output}), secrets, (), (), directories)
         with portal.wrap_async_context_manager(OneTool(read=lambda: loaded, log=Log())) as onetool:
             for each in TOOLS:
                 onetool.bus.register_tool(each)
@@ -91,7 +91,7 @@ def guarded(secrets: dict[str, str], **output: Any) -> Iterator[App]:
 
 
 def folder_of(app: App) -> Path:
-    return app.onetool.folders.data / "tmp"
+    return app.onetool.directories.data / "tmp"
 
 
 def stored(app: App, code: str) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def test_an_error_that_was_caught_leaves_no_trace_of_a_snippet(app: App) -> None
 
 @pytest.mark.spec("run-tool.proj.dynamic-attribute-resolution")
 def test_a_project_is_an_attribute_and_a_path(app: App) -> None:
-    home = app.onetool.folders.home
+    home = app.onetool.directories.home
     assert app.data("[proj.onetool, type(proj.onetool).__name__, isinstance(proj.onetool, str)]") == [
         str(home / "projects" / "onetool"),
         "ProjectPath",

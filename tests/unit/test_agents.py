@@ -15,30 +15,33 @@ from onetool.config.model import Settings
 from onetool.context import Permission, ToolContext
 from onetool.errors import BudgetExceeded, ToolError
 from onetool.files.rules import Denial, Rules
-from onetool.paths import Folders
+from onetool.paths import Directories
 from onetool.problem import UNTRUSTED, Problem
 
 HOME = Path("/home/ada")
 WORK = Path("/srv/shop")
-FOLDERS = Folders(WORK, HOME / ".onetool", WORK / ".onetool", trusted=True)
+FOLDERS = Directories(WORK, HOME / ".onetool", WORK / ".onetool", trusted=True)
 
 
 def agents(
-    settings: Mapping[str, Any], folders: Folders = FOLDERS, projects: Mapping[str, str] | None = None
+    settings: Mapping[str, Any], directories: Directories = FOLDERS, projects: Mapping[str, str] | None = None
 ) -> Agents:
     made = Agents(lambda _agent, _text: None)
-    use(made, settings, folders, projects)
+    use(made, settings, directories, projects)
     return made
 
 
 def use(
-    made: Agents, settings: Mapping[str, Any], folders: Folders = FOLDERS, projects: Mapping[str, str] | None = None
+    made: Agents,
+    settings: Mapping[str, Any],
+    directories: Directories = FOLDERS,
+    projects: Mapping[str, str] | None = None,
 ) -> None:
-    made.configure(Loaded(Settings.model_validate(settings), {}, (), (), folders), projects or {})
+    made.configure(Loaded(Settings.model_validate(settings), {}, (), (), directories), projects or {})
 
 
-def sandbox(said: Mapping[str, Any], folders: Folders = FOLDERS, **more: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = agents({"agents": {"ci": {"sandbox": said}}, **more}, folders).context_fields("ci")[
+def sandbox(said: Mapping[str, Any], directories: Directories = FOLDERS, **more: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = agents({"agents": {"ci": {"sandbox": said}}, **more}, directories).context_fields("ci")[
         "sandbox"
     ]
     return found
@@ -105,8 +108,8 @@ def test_projects_may_be_read() -> None:
 
 
 def test_what_the_product_keeps_is_hidden_and_its_rules_are_protected() -> None:
-    for folders in (FOLDERS, Folders(WORK, HOME / ".onetool")):  # trusted, and not trusted or not there
-        found = sandbox({}, folders)
+    for directories in (FOLDERS, Directories(WORK, HOME / ".onetool")):  # trusted, and not trusted or not there
+        found = sandbox({}, directories)
         rules = Rules.from_context(ToolContext(sandbox={**found, "allowed_paths": ["/"]}, working_dir=WORK))
         for path in ("/home/ada/.onetool", "/srv/shop/.onetool/onetool.yaml", "/srv/shop/sub/.OneTool/secrets.yaml"):
             assert rules.find_denial(path, writing=False) is Denial.HIDDEN
@@ -119,8 +122,8 @@ def test_the_audit_log_is_hidden_wherever_it_is() -> None:
 
 
 def test_a_configuration_file_beside_the_work_does_not_protect_the_work() -> None:
-    folders = Folders(WORK, HOME / ".onetool", WORK, WORK / "tools.yaml", trusted=True)
-    found = sandbox({}, folders)
+    directories = Directories(WORK, HOME / ".onetool", WORK, WORK / "tools.yaml", trusted=True)
+    found = sandbox({}, directories)
     assert "/srv/shop" not in found["protected_paths"]
     own = ("prompts.yaml", "agents", "tools", "bundles", "environments")
     assert {f"/srv/shop/{name}" for name in own} <= set(found["protected_paths"])

@@ -73,7 +73,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 def written(app: App, count: int) -> list[dict[str, Any]]:
     """The lines of the log, when there are so many."""
-    file = app.onetool.folders.data / "logs" / "audit.jsonl"
+    file = app.onetool.directories.data / "logs" / "audit.jsonl"
     assert eventually(lambda: len(lines(file)) >= count), lines(file)
     return lines(file)
 

@@ -17,7 +17,7 @@ from onetool.clients.catalog import CLIENTS, Machine
 from onetool.clients.client_servers import ClientServers
 from onetool.clients.edits import Edit, apply_edits
 from onetool.clients.server_import import ImportTarget, ServerImport, import_servers
-from onetool.clients.start_command import StartCommand, find_start_command
+from onetool.clients.start_command import OneToolCommand, find_start_command
 from onetool.clients.translate import is_ours
 from onetool.errors import ConfigError, ToolError
 from onetool.util import yaml_loader
@@ -507,13 +507,13 @@ def installed(folder: Path) -> Path:
 
 def test_onetool_is_started_by_the_path_beside_its_python(tmp_path: Path) -> None:
     python = installed(tmp_path / "bin")
-    assert find_start_command(python, None, lambda _: None) == StartCommand(str(tmp_path / "bin" / "onetool"))
+    assert find_start_command(python, None, lambda _: None) == OneToolCommand(str(tmp_path / "bin" / "onetool"))
 
 
 def test_out_of_uvs_cache_it_is_uvx_again(tmp_path: Path) -> None:
     python = installed(tmp_path / "archive-v0" / "x" / "bin")
     programs = {"uvx": "/usr/bin/uvx"}
-    assert find_start_command(python, None, programs.get) == StartCommand("/usr/bin/uvx", ("onetool-run",))
+    assert find_start_command(python, None, programs.get) == OneToolCommand("/usr/bin/uvx", ("onetool-run",))
     git = json.dumps({"url": "https://x/y.git", "vcs_info": {"vcs": "git"}})
     assert find_start_command(python, git, programs.get).args == (
         "--from",

@@ -17,7 +17,7 @@ from onetool.config.load import Loaded, load
 from onetool.config.model import Agent, Settings
 from onetool.context import Permission
 from onetool.errors import ConfigError
-from onetool.paths import find_folders
+from onetool.paths import find_directories
 from onetool.util import yaml_loader
 
 DEFAULTS = """
@@ -74,8 +74,8 @@ class Place:
     def load(
         self, env: Mapping[str, str] | None = None, *, config: Path | None = None, trust: bool | None = True
     ) -> Loaded:
-        folders = find_folders(env or {}, self.root / "work", config, self.root / "home")
-        return load(folders, env or {}, trust=trust)
+        directories = find_directories(env or {}, self.root / "work", config, self.root / "home")
+        return load(directories, env or {}, trust=trust)
 
     def settings(self, text: str = "", **env: str) -> Settings:
         if text:
@@ -119,8 +119,8 @@ def test_the_default_agent_reads_inside_the_working_folder(place: Place) -> None
 def test_importing_and_loading_stay_light() -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from onetool.config import load; from onetool.paths import find_folders\n"
-        "load.load(find_folders({}, Path('/'), None, Path('/none')), {})\n"
+        "from onetool.config import load; from onetool.paths import find_directories\n"
+        "load.load(find_directories({}, Path('/'), None, Path('/none')), {})\n"
         "print(sorted({'yaml', 'rapidfuzz'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -323,7 +323,7 @@ def test_a_named_file_brings_its_whole_folder(place: Place) -> None:
         place.load({"ONETOOL_CONFIG": str(conf / "my.yaml")}),
     ):
         assert (loaded.settings.log_level, loaded.settings.prompts.instructions) == ("ERROR", "conf")
-        assert (loaded.folders.data, loaded.problems) == (conf, ())
+        assert (loaded.directories.data, loaded.problems) == (conf, ())
 
 
 def test_a_named_file_must_be_there(place: Place) -> None:

@@ -341,7 +341,7 @@ def test_the_zygote_can_still_make_cells(machine: Machine) -> None:
 
 
 def test_the_zygote_can_mend_the_modes_of_what_it_removes(machine: Machine) -> None:
-    """It takes the scratch folders away when the server is gone, and hostile code may have closed them."""
+    """It takes the scratch directories away when the server is gone, and hostile code may have closed them."""
     numbers = [machine.number(syscalls.PRETENDED[name]) for name in ("chmod", "fchmod", "fchmodat")]
     assert {machine.zygote(number) for number in numbers if number is not None} == {ALLOW}
 

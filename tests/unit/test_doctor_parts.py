@@ -6,7 +6,7 @@ import pytest
 
 from onetool.checks import sort_problems
 from onetool.config.load import examine
-from onetool.paths import find_folders
+from onetool.paths import find_directories
 from onetool.problem import OK, WARNING, Location, Problem, storage_problem
 
 
@@ -31,7 +31,7 @@ agents: {pilot: {permissions: [fly], clients: [c]}}
 auth: {tokens: [{name: t, hash: h, agent: pilot}, {name: u, hash: h, agent: nobody}]}
 """,
     )
-    examined = examine(find_folders({}, tmp_path, None, tmp_path), {})
+    examined = examine(find_directories({}, tmp_path, None, tmp_path), {})
     settings = examined.loaded.settings
     assert list(settings.servers) == ["good"]
     assert settings.aliases == {"a": "b.c"}
@@ -50,7 +50,7 @@ auth: {tokens: [{name: t, hash: h, agent: pilot}, {name: u, hash: h, agent: nobo
 @pytest.mark.parametrize("text", ["servers: 5\n", "agents: [x]\n", "snippets: {a: {}}\n", "tools_dir: [1, {}]\n"])
 def test_whatever_is_wrong_something_is_left(tmp_path: Path, text: str) -> None:
     write(tmp_path, f"log_level: DEBUG\n{text}")
-    examined = examine(find_folders({}, tmp_path, None, tmp_path), {})
+    examined = examine(find_directories({}, tmp_path, None, tmp_path), {})
     assert examined.errors
     assert examined.loaded.settings.log_level == "DEBUG"
 
@@ -59,7 +59,9 @@ def test_a_file_of_a_newer_version_is_told_of_alone_and_the_others_count(tmp_pat
     write(tmp_path, "version: 2\nthings: {}\n")
     folder = tmp_path / ".onetool"
     (folder / "prompts.yaml").write_text("version: 1\ninstructions: brief\n", encoding="utf-8")
-    examined = examine(find_folders({"ONETOOL_VERSION": "0.9"}, tmp_path, None, tmp_path), {"ONETOOL_VERSION": "0.9"})
+    examined = examine(
+        find_directories({"ONETOOL_VERSION": "0.9"}, tmp_path, None, tmp_path), {"ONETOOL_VERSION": "0.9"}
+    )
     (error,) = examined.errors
     assert "onetool.yaml:1: was written by a newer OneTool" in error.message
     assert "upgrade" in error.hint
@@ -67,7 +69,7 @@ def test_a_file_of_a_newer_version_is_told_of_alone_and_the_others_count(tmp_pat
 
 
 def report(tmp_path: Path, *problems: Problem) -> list[Problem]:
-    return sort_problems(problems, examine(find_folders({}, tmp_path, None, tmp_path), {}).loaded)
+    return sort_problems(problems, examine(find_directories({}, tmp_path, None, tmp_path), {}).loaded)
 
 
 def test_what_is_endless_is_shortened(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Folders that hostile code has filled: they go, whatever is in them, and nothing beyond them is touched.
+"""Directories that hostile code has filled: they go, whatever is in them, and nothing beyond them is touched.
 
 The rights of a folder mean little to root, so what depends on them is tried once more as an ordinary user.
 """
@@ -83,7 +83,7 @@ def _pipes_and_sockets(top: Path) -> None:
 
 
 def _closed(top: Path) -> None:
-    """Folders that may not be entered, read or written, at the top and inside others."""
+    """Directories that may not be entered, read or written, at the top and inside others."""
     _files(top)
     for folder in (top, top / "a", top / "a" / "b"):
         for mode in (0o000, 0o100, 0o200, 0o300, 0o400, 0o500):

@@ -20,7 +20,7 @@ from onetool.app import OneTool
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
 from onetool.errors import ToolError
-from onetool.paths import Folders
+from onetool.paths import Directories
 from onetool.stats import rollup
 from onetool.stats.history import find_run, recent_runs
 from onetool.stats.record import MAX_PENDING, MAX_ROWS, CallRecord, Recorder, RunRecord, SessionRecord
@@ -743,8 +743,8 @@ def test_a_secret_used_as_a_tool_name_is_not_in_the_statistics(tmp_path: Path) -
     secret = "correct-horse-battery"
 
     async def names() -> list[str]:
-        folders = Folders(working_dir=tmp_path, user=tmp_path)
-        async with OneTool(read=lambda: Loaded(Settings(), {"KEY": secret}, (), (), folders)) as app:
+        directories = Directories(working_dir=tmp_path, user=tmp_path)
+        async with OneTool(read=lambda: Loaded(Settings(), {"KEY": secret}, (), (), directories)) as app:
             await app.bus.call_tool(f"pack.{secret}")
             app.stores.recorder.flush()
             return [tool["name"] for tool in summarize(app.stores.stats_file)["tools"]]

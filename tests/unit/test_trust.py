@@ -10,7 +10,7 @@ import pytest
 from onetool.config.load import Loaded, load
 from onetool.config.trust import changes_since_trusted, check_trust, is_trusted, still_trusted, trust, untrust
 from onetool.errors import ToolError
-from onetool.paths import find_folders
+from onetool.paths import find_directories
 from onetool.problem import UNTRUSTED, Location, Problem
 
 Env = Mapping[str, str]
@@ -39,7 +39,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def loaded(project: Path, user: Path, **env: str) -> Loaded:
-    return load(find_folders(env, project.parent, None, user.parent), env)
+    return load(find_directories(env, project.parent, None, user.parent), env)
 
 
 def test_a_new_folder_is_not_trusted(project: Path, user: Path) -> None:
@@ -185,7 +185,7 @@ def test_an_untrusted_folder_is_ignored_whole(project: Path, user: Path) -> None
     found = loaded(project, user)
     assert (found.settings.servers, found.settings.prompts.instructions, found.secrets) == ({}, "", {})
     assert found.settings.agents.keys() == {"default"}
-    assert (found.folders.project, found.folders.data, found.files) == (None, user, ())
+    assert (found.directories.project, found.directories.data, found.files) == (None, user, ())
 
 
 def test_what_to_type_is_said(project: Path, user: Path) -> None:
@@ -235,10 +235,10 @@ def test_items_of_a_list_are_one_change(project: Path, user: Path) -> None:
 
 def test_a_variable_covers_what_was_there_at_the_start(project: Path, user: Path) -> None:
     env = {"ONETOOL_TRUST": "1"}
-    found = load(find_folders(env, project.parent, None, user.parent), env)
-    assert still_trusted(found.folders, env, found.snapshot).trusted
+    found = load(find_directories(env, project.parent, None, user.parent), env)
+    assert still_trusted(found.directories, env, found.snapshot).trusted
     write("tools/new/new_tools.py", "")(project)
-    decision = still_trusted(found.folders, env, found.snapshot)
+    decision = still_trusted(found.directories, env, found.snapshot)
     assert not decision.trusted
     assert (
         "changed since OneTool started: extension file tools/new/new_tools.py was added" in decision.problems[0].message
@@ -248,13 +248,13 @@ def test_a_variable_covers_what_was_there_at_the_start(project: Path, user: Path
 def test_a_trusted_folder_is_used_whole(project: Path, user: Path) -> None:
     trust(project, user)
     found = loaded(project, user)
-    assert (list(found.settings.servers), found.folders.data, found.problems) == (["git"], project, ())
+    assert (list(found.settings.servers), found.directories.data, found.problems) == (["git"], project, ())
     assert loaded(project, user, ONETOOL_TRUST="1").settings == found.settings
 
 
 def test_a_file_that_a_person_named_is_trusted(project: Path, user: Path) -> None:
     found = loaded(project, user, ONETOOL_CONFIG=str(project / "onetool.yaml"))
-    assert (list(found.settings.servers), found.folders.data, found.problems) == (["git"], project, ())
+    assert (list(found.settings.servers), found.directories.data, found.problems) == (["git"], project, ())
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": 1}', b"\xff", b"[" * 100_000])

@@ -50,14 +50,14 @@ LIST_TIMEOUT_SECONDS = 1.0  # how long lists and searches of a server wait for a
 
 
 def bundles_directory(loaded: Loaded) -> Path:
-    return resolve_path(loaded.settings.bundles.dir, loaded.folders.data, loaded.folders.home)
+    return resolve_path(loaded.settings.bundles.dir, loaded.directories.data, loaded.directories.home)
 
 
 def open_store(loaded: Loaded) -> "BundleStore":
     """Return the configured store. The caller closes it."""
     from onetool.bundles.bundle_store import BundleStore
 
-    stats_file = loaded.folders.data / "stats" / "stats.db"
+    stats_file = loaded.directories.data / "stats" / "stats.db"
     limit = loaded.settings.bundles.max_tools
     return BundleStore(bundles_directory(loaded), max_tools=limit, builtin=BUILT_IN, stats_file=stats_file)
 

@@ -57,7 +57,7 @@ class Checks:
         return {
             "version": __version__,
             "python": platform.python_version(),
-            "cwd": str(state.loaded.folders.working_dir),
+            "cwd": str(state.loaded.directories.working_dir),
             "registry": {"status": "ok", "tool_count": await anyio.to_thread.run_sync(len, self.registry)},
             "proxy": {
                 "status": "degraded" if "disconnected" in servers.values() else "ok",
@@ -99,7 +99,7 @@ class Checks:
             *servers.problems(self.servers, read, self.registry, self.extensions),
             *settings.problems(self.registry, read),
             # MCP clients of the machine are irrelevant to a program that embeds OneTool.
-            *(assistants.problems(read.loaded.folders) if self.reader.has_files else ()),
+            *(assistants.problems(read.loaded.directories) if self.reader.has_files else ()),
             *unread,
             *map(Problem, self.registered.installed_problems),
             *self._collect_recorded(state, log, read),
@@ -117,7 +117,7 @@ class Checks:
             yield state.switches.problem
         yield from state.stores.problems
         if log.problem:
-            yield storage_problem(log.problem, state.loaded.folders.data / "logs" / "onetool.log")
+            yield storage_problem(log.problem, state.loaded.directories.data / "logs" / "onetool.log")
 
 
 def sort_problems(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:

@@ -11,12 +11,12 @@ from onetool.clients import json_edit, text_files, toml_edit
 from onetool.clients.catalog import CLIENTS, Client, Machine
 from onetool.clients.edits import value_at
 from onetool.errors import ToolError
-from onetool.paths import Folders
+from onetool.paths import Directories
 from onetool.problem import OK, WARNING, Location, Problem
 
 
-def problems(folders: Folders) -> list[Problem]:
-    machine = Machine(sys.platform, os.environ, folders.home, folders.working_dir)
+def problems(directories: Directories) -> list[Problem]:
+    machine = Machine(sys.platform, os.environ, directories.home, directories.working_dir)
     found = [
         each
         for client in CLIENTS.values()

@@ -23,11 +23,11 @@ def problems(read: Examined) -> Iterator[Problem]:
 
 
 def _check_written(loaded: Loaded) -> Iterator[Problem]:
-    folders = loaded.folders
-    audit = resolve_path(loaded.settings.audit.file, folders.data, folders.home).parent
-    inside = [*(folders.data / name for name in WRITTEN_DIRECTORIES), bundles_directory(loaded), audit]
+    directories = loaded.directories
+    audit = resolve_path(loaded.settings.audit.file, directories.data, directories.home).parent
+    inside = [*(directories.data / name for name in WRITTEN_DIRECTORIES), bundles_directory(loaded), audit]
     unusable: list[Path] = []  # problems inside of these are not reported again
-    for directory in dict.fromkeys([folders.user, folders.data, *inside]):
+    for directory in dict.fromkeys([directories.user, directories.data, *inside]):
         existing = next((each for each in (directory, *directory.parents) if os.path.lexists(each)), directory)
         if any(existing.is_relative_to(each) for each in unusable):
             continue
@@ -48,7 +48,7 @@ def _check_written(loaded: Loaded) -> Iterator[Problem]:
         else:
             continue
         unusable.append(existing)
-    data = folders.data if folders.data.is_dir() else folders.home
+    data = directories.data if directories.data.is_dir() else directories.home
     if not unusable and data.is_dir():
         yield from _check_space(data)
 
@@ -78,7 +78,7 @@ def _check_temporary() -> Iterator[Problem]:
 
 
 def _check_named(read: Examined) -> Iterator[Problem]:
-    settings, folders = read.loaded.settings, read.loaded.folders
+    settings, directories = read.loaded.settings, read.loaded.directories
     named: list[tuple[tuple[str | int, ...], str, str]] = [
         *((("projects", name), f"project {name}", text) for name, text in settings.projects.items()),
         *((("tools_dir", index), "tools_dir", text) for index, text in enumerate(settings.tools_dir)),
@@ -89,7 +89,7 @@ def _check_named(read: Examined) -> Iterator[Problem]:
         ),
     ]
     for loc, what, text in named:
-        path, place = resolve_path(text, folders.working_dir, folders.home), read.locate(loc)
+        path, place = resolve_path(text, directories.working_dir, directories.home), read.locate(loc)
         if not path.exists():
             hint = f"correct the path ({place}), or create the directory: mkdir -p {quote(str(path))}"
             yield Problem(f"{place}: {what} uses {path}, which does not exist", hint, place)

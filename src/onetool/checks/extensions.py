@@ -41,7 +41,8 @@ def _find_duplicates(extensions: Extensions, loaded: Loaded) -> Iterator[Problem
         if rest:
             others = ", ".join(map(str, rest))
             layers = {
-                next(filter(file.is_relative_to, loaded.folders.layers), file.parent.parent) for file in (first, *rest)
+                next(filter(file.is_relative_to, loaded.directories.layers), file.parent.parent)
+                for file in (first, *rest)
             }
             yield Problem(
                 f"duplicate extension pack {pack}: {first} is used, {others} is ignored",

@@ -36,7 +36,7 @@ class _StoredFile(NamedTuple):
 
 def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     """Check each file; limit the check of a database to `seconds`, because a large one takes long."""
-    data = loaded.folders.data
+    data = loaded.directories.data
     return [
         *_check_database(data / "stats" / "stats.db", record.VERSION, RECREATED, seconds),
         *(found for stored in _list_files(loaded) for found in _check_json(stored)),
@@ -57,7 +57,7 @@ def check_bundles(loaded: Loaded) -> list[Problem]:
 
 
 def _list_files(loaded: Loaded) -> Iterator[_StoredFile]:
-    data, user = loaded.folders.data, loaded.folders.user
+    data, user = loaded.directories.data, loaded.directories.user
     yield _StoredFile(data / "stats" / "shapes.json", shapes.VERSION, "shapes", "run `rm {file}` (it is created again)")
     yield _StoredFile(
         data / "pins.json", pins.VERSION, None, "run `rm {file}` (the current tool definitions are pinned again)"

@@ -162,16 +162,16 @@ class _Names:
     """Names from the settings files, even from invalid ones."""
 
     def __init__(self, config_file: Path | None) -> None:
-        found = paths.find_folders(os.environ, Path.cwd(), config_file, Path.home())
+        found = paths.find_directories(os.environ, Path.cwd(), config_file, Path.home())
         assumed = replace(found, trusted=True)
-        self._folders = assumed if still_trusted(assumed, os.environ).trusted else found
-        self._settings = [_read(self._folders.config_path(layer)) for layer in self._folders.layers]
+        self._directories = assumed if still_trusted(assumed, os.environ).trusted else found
+        self._settings = [_read(self._directories.config_path(layer)) for layer in self._directories.layers]
 
     def section(self, name: str) -> dict[str, Any]:
         return {key: value for layer in self._settings for key, value in _mapping(layer.get(name)).items()}
 
     def agents(self, *_: object) -> list[str]:
-        files = [file for layer in self._folders.layers for file in paths.agent_files(layer)]
+        files = [file for layer in self._directories.layers for file in paths.agent_files(layer)]
         return ["default", *self.section("agents"), *(str(_read(file).get("name") or file.stem) for file in files)]
 
     def tokens(self, *_: object) -> list[str]:
@@ -215,7 +215,7 @@ class _Names:
             if pack in self._files:
                 tools = outline(self._files[pack])
             elif pack in self.section("servers"):
-                pins = Pins(self._folders.data / "pins.json").get(pack) or {}
+                pins = Pins(self._directories.data / "pins.json").get(pack) or {}
                 tools = {tool: _properties(pin.get("input_schema")) for tool, pin in pins.items()}
             else:
                 tools = self._read_bundle_tools(
@@ -230,7 +230,7 @@ class _Names:
         named = [text for found in texts if isinstance(found, list) for text in found if isinstance(text, str)]
         shipped = sorted((SHIPPED / "onetool/tools").glob(f"*{SUFFIX}.py"))
         found: dict[str, Path] = {}
-        directories = self._folders.pack_directories(named)
+        directories = self._directories.pack_directories(named)
         for file in (*shipped, *(file for directory in directories for file in paths.extension_files(directory))):
             with suppress(OSError):
                 pack = PACK_ASSIGNMENT.search(file.read_text(encoding="utf-8", errors="replace"))
@@ -243,7 +243,7 @@ class _Names:
         from onetool.bundles.filenames import BUNDLE_FILE
 
         stored = paths.resolve_path(
-            str(self.section("bundles").get("dir") or "bundles"), self._folders.data, self._folders.home
+            str(self.section("bundles").get("dir") or "bundles"), self._directories.data, self._directories.home
         )
         files = (
             file

@@ -16,7 +16,7 @@ from onetool.cli.signals import blocked_signals
 from onetool.clients import json_edit, text_files, toml_edit
 from onetool.clients.catalog import CLIENTS, Client, Machine
 from onetool.clients.edits import apply_edits, line_number, value_at
-from onetool.clients.start_command import DISTRIBUTION, StartCommand, find_start_command
+from onetool.clients.start_command import DISTRIBUTION, OneToolCommand, find_start_command
 from onetool.errors import ConfigError, ToolError
 from onetool.redact import Redactor
 from onetool.util.secret_finder import find_secrets
@@ -106,7 +106,7 @@ def next_step(machine: Machine, question: str, client: str = "") -> str:
     return f'Connect your assistant: onetool connect {first} --write. Restart it, then ask it: "{question}"'
 
 
-def make_plan(client: Client, machine: Machine, start: StartCommand, options: argparse.Namespace) -> ConnectPlan:
+def make_plan(client: Client, machine: Machine, start: OneToolCommand, options: argparse.Namespace) -> ConnectPlan:
     before = text_files.read(client.locate_file(machine, project=options.project))
     directory, notes = _find_directory(client, machine, options.folder)
     entry = client.make_entry(start, directory)
@@ -124,12 +124,12 @@ def make_plan(client: Client, machine: Machine, start: StartCommand, options: ar
     return ConnectPlan(client, data, entry, before, text, tuple(notes))
 
 
-def _launch(command: str | None) -> StartCommand:
+def _launch(command: str | None) -> OneToolCommand:
     if command is not None:
         words = shlex.split(command, posix=os.name == "posix")
         if not words:
             raise ToolError("--command is empty: expected a command that starts OneTool, such as onetool")
-        return StartCommand(words[0], tuple(words[1:]))
+        return OneToolCommand(words[0], tuple(words[1:]))
     try:
         direct_url = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:

@@ -75,15 +75,15 @@ def main(options: argparse.Namespace) -> int:
 def _import_servers(options: argparse.Namespace) -> int:
     if options.name or options.server or options.write:
         options.usage_error("--name, --server and --write apply to OpenAPI documents and bundles, not to servers")
-    folders = paths.find_folders(os.environ, Path.cwd(), options.config, Path.home())
-    directory = folders.user if options.user else _target(folders)
-    machine = Machine(sys.platform, os.environ, folders.home, folders.working_dir)
-    plan = make_plan(_read_sources(options.source, machine), folders, directory, options.inline_secrets)
+    directories = paths.find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    directory = directories.user if options.user else _target(directories)
+    machine = Machine(sys.platform, os.environ, directories.home, directories.working_dir)
+    plan = make_plan(_read_sources(options.source, machine), directories, directory, options.inline_secrets)
     # Secrets are recognized by their keys, which a diff may not show.
     redact = Redactor({*plan.result.secrets.values(), *find_secrets(plan.result.servers)})
     diff = text_files.diff(plan.config, plan.config_text, redact)
     with blocked_signals():
-        done = [] if options.dry_run else _apply(plan, directory, folders)
+        done = [] if options.dry_run else _apply(plan, directory, directories)
     print(_render_json(plan, diff, done) if options.json else _render_text(plan, diff, done, options))
     if plan.result.servers and not options.dry_run and not options.json:
         client = options.source if options.source in CLIENTS else ""
@@ -91,29 +91,31 @@ def _import_servers(options: argparse.Namespace) -> int:
     return 0
 
 
-def make_plan(found: list[ClientServers], folders: paths.Folders, directory: Path, inline_secrets: bool) -> ImportPlan:
-    config, secrets = text_files.read(folders.config_path(directory)), text_files.read(directory / paths.SECRETS)
+def make_plan(
+    found: list[ClientServers], directories: paths.Directories, directory: Path, inline_secrets: bool
+) -> ImportPlan:
+    config, secrets = text_files.read(directories.config_path(directory)), text_files.read(directory / paths.SECRETS)
     servers = yaml_edit.parse_mapping(config.text, str(config.path)).get(SECTION) or {}
     if not isinstance(servers, dict):
         raise ToolError(f"{config.path}: {SECTION} must be a mapping (`name: ...`)")
-    is_user = os.path.realpath(directory) == os.path.realpath(folders.user)
+    is_user = os.path.realpath(directory) == os.path.realpath(directories.user)
     modules = (module.name for module in pkgutil.iter_modules(onetool.tools.__path__))
     packs = frozenset(name.removesuffix("_tools") for name in modules if name.endswith("_tools"))
     known = yaml_edit.parse_mapping(secrets.text, str(secrets.path), typed=False)
     known = {name: value for name, value in known.items() if isinstance(value, str)}
-    target = ImportTarget(servers, known, packs, os.environ, folders.working_dir, folders.home, is_user)
+    target = ImportTarget(servers, known, packs, os.environ, directories.working_dir, directories.home, is_user)
     result = import_servers(found, target, inline_secrets=inline_secrets)
     config_text = yaml_edit.add_keys(config.text, str(config.path), SECTION, result.servers)
     secrets_text = yaml_edit.add_keys(secrets.text, str(secrets.path), None, result.secrets)
     return ImportPlan(result, config, config_text, secrets, secrets_text)
 
 
-def _target(folders: paths.Folders) -> Path:
-    if folders.project is not None:
-        return folders.project
-    if folders.config_file is not None:
-        return folders.config_file.parent
-    return folders.working_dir / paths.FOLDER
+def _target(directories: paths.Directories) -> Path:
+    if directories.project is not None:
+        return directories.project
+    if directories.config_file is not None:
+        return directories.config_file.parent
+    return directories.working_dir / paths.FOLDER
 
 
 def _read_sources(source: str, machine: Machine) -> list[ClientServers]:
@@ -144,22 +146,22 @@ def _read_sources(source: str, machine: Machine) -> list[ClientServers]:
     return found
 
 
-def _apply(plan: ImportPlan, directory: Path, folders: paths.Folders) -> list[str]:
+def _apply(plan: ImportPlan, directory: Path, directories: paths.Directories) -> list[str]:
     if not plan.result.servers:
         return []
-    is_new, is_users = not directory.exists(), os.path.realpath(directory) == os.path.realpath(folders.user)
+    is_new, is_users = not directory.exists(), os.path.realpath(directory) == os.path.realpath(directories.user)
     try:
         directory.mkdir(mode=0o700 if is_users else 0o777, parents=True, exist_ok=True)
     except OSError as error:
         raise ToolError(f"cannot create {directory}: {error.strerror or error}; nothing was changed") from None
     done = [*_write_secrets(plan, directory), _write(plan.config, plan.config_text)]
-    if is_users or folders.config_file is not None:
+    if is_users or directories.config_file is not None:
         return done
-    was_trusted = is_new or is_trusted(directory, folders.user, {})
+    was_trusted = is_new or is_trusted(directory, directories.user, {})
     try:
-        trust(directory, folders.user)
+        trust(directory, directories.user)
     except OSError as error:
-        reason = f"cannot write to {folders.user}: {error.strerror or error}"
+        reason = f"cannot write to {directories.user}: {error.strerror or error}"
         raise ToolError(f"{directory} was written but not trusted: {reason}") from None
     also = "" if was_trusted else ", including its previous content; review it"
     return [*done, f"{directory} is now trusted{also}"]

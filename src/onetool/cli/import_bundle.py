@@ -27,7 +27,7 @@ from onetool.config.trust import is_trusted, trust
 from onetool.errors import BundleError, ConfigError, NetworkError, ToolError
 from onetool.net import HostRules
 from onetool.net.addresses import is_public, parse_address
-from onetool.paths import FOLDER, SECRETS, Folders, find_folders
+from onetool.paths import FOLDER, SECRETS, Directories, find_directories
 from onetool.problem import Problem
 from onetool.redact import Redactor
 from onetool.registry import python_name
@@ -56,12 +56,12 @@ class Report:
     is_written: bool = False
 
     @property
-    def folders(self) -> Folders:
-        return self.loaded.folders
+    def directories(self) -> Directories:
+        return self.loaded.directories
 
     @property
     def config(self) -> Path:
-        return self.folders.config_path(self.folders.data)
+        return self.directories.config_path(self.directories.data)
 
     @property
     def slug(self) -> str:
@@ -85,8 +85,8 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
     try:
         found = read(content, name=options.name, server=options.server)
         with blocked_signals():
-            folders, done = _target(options)
-        loaded = load(folders, os.environ, trust=True if folders.project else None)
+            directories, done = _target(options)
+        loaded = load(directories, os.environ, trust=True if directories.project else None)
         report = _import(path, loaded, found, is_dry=options.dry_run)
     except BundleError as error:
         raise _add_hint(error, path) from None
@@ -97,31 +97,31 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
     return 0
 
 
-def _target(options: argparse.Namespace) -> tuple[Folders, list[str]]:
+def _target(options: argparse.Namespace) -> tuple[Directories, list[str]]:
     """Return the directories to import into, by default `.onetool` of the working directory, and messages."""
-    folders = find_folders(os.environ, Path.cwd(), options.config, Path.home())
+    directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
     if options.user:
-        return replace(folders, project=None, config_file=None), []
-    if folders.config_file is not None:
-        return folders, []
-    is_home = os.path.realpath(folders.working_dir / FOLDER) == os.path.realpath(folders.user)
-    if options.project or (folders.project is None and not is_home):
-        return _project(folders, is_dry=options.dry_run)
-    if folders.project is None or is_trusted(folders.project, folders.user, os.environ):
-        return folders, []
+        return replace(directories, project=None, config_file=None), []
+    if directories.config_file is not None:
+        return directories, []
+    is_home = os.path.realpath(directories.working_dir / FOLDER) == os.path.realpath(directories.user)
+    if options.project or (directories.project is None and not is_home):
+        return _project(directories, is_dry=options.dry_run)
+    if directories.project is None or is_trusted(directories.project, directories.user, os.environ):
+        return directories, []
     left_alone = Problem(
-        f"{folders.project} is not trusted and was not changed", "use --project to import into it and trust it"
+        f"{directories.project} is not trusted and was not changed", "use --project to import into it and trust it"
     )
-    return replace(folders, project=None), [str(left_alone)]
+    return replace(directories, project=None), [str(left_alone)]
 
 
-def _project(folders: Folders, *, is_dry: bool) -> tuple[Folders, list[str]]:
-    project = folders.project or folders.working_dir / FOLDER
-    chosen, is_new = replace(folders, project=project), not project.exists()
-    if is_dry or (not is_new and is_trusted(project, folders.user, os.environ)):
+def _project(directories: Directories, *, is_dry: bool) -> tuple[Directories, list[str]]:
+    project = directories.project or directories.working_dir / FOLDER
+    chosen, is_new = replace(directories, project=project), not project.exists()
+    if is_dry or (not is_new and is_trusted(project, directories.user, os.environ)):
         return chosen, []
     project.mkdir(exist_ok=True)
-    trust(project, folders.user)
+    trust(project, directories.user)
     also = "" if is_new else ", including its previous content; review it"
     return chosen, [f"{project} is now trusted{also}"]
 
@@ -168,7 +168,7 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
 
 
 def _write_hosts(report: Report) -> None:
-    with settings_file.open_locked(report.folders) as before:
+    with settings_file.open_locked(report.directories) as before:
         source = str(before.path)
         existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
         # A project's list replaces the user's, whose hosts must stay allowed.
@@ -176,7 +176,7 @@ def _write_hosts(report: Report) -> None:
         text = yaml_edit.add_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
         redact = Redactor(find_secrets(yaml_edit.parse_mapping(before.text, source)))
         report.diff = text_files.diff(before, text, redact)
-        backup = settings_file.write(report.folders, before, text, keep=True)
+        backup = settings_file.write(report.directories, before, text, keep=True)
     kept = f" (backup: {backup.name})" if backup else ""
     report.done.append(f"Wrote {before.path}{kept}")
     report.is_written = True
@@ -211,7 +211,7 @@ def _text(report: Report) -> Iterator[str]:
             yield f"{INDENT}and {len(problems) - MAX_PROBLEMS:,} more; use --json to see all"
     yield from (f"Warning: {warning}" for warning in report.found.warnings[:MAX_PROBLEMS])
     if report.secrets:
-        yield f"Add these secrets to {report.folders.data / SECRETS} (it must be readable only by you):"
+        yield f"Add these secrets to {report.directories.data / SECRETS} (it must be readable only by you):"
         yield from (f"{INDENT}{name}: ..." for name in report.secrets)
     yield from _about_hosts(report)
     if report.diff:

@@ -28,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from onetool.paths import find_folders
+    from onetool.paths import find_directories
     from onetool.util.running_servers import list_servers, request_reload
 
-    user = find_folders(os.environ, Path.cwd(), options.config, Path.home()).user
+    user = find_directories(os.environ, Path.cwd(), options.config, Path.home()).user
     try:
         asked = [entry.pid for entry in list_servers(user)]
         generation = request_reload(user) if asked else 0

@@ -8,29 +8,29 @@ from onetool.cli.signals import blocked_signals
 from onetool.clients import text_files
 from onetool.config.trust import is_trusted, trust
 from onetool.errors import StorageError
-from onetool.paths import Folders
+from onetool.paths import Directories
 from onetool.util.locks import locked
 
 LOCK = "onetool.yaml.lock"
 
 
 @contextmanager
-def open_locked(folders: Folders) -> Iterator[text_files.TextFile]:
+def open_locked(directories: Directories) -> Iterator[text_files.TextFile]:
     """Lock and read the settings file of the data directory."""
     try:
-        folders.user.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(folders.user / LOCK), blocked_signals():
-            yield text_files.read(folders.config_path(folders.data))
+        directories.user.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(directories.user / LOCK), blocked_signals():
+            yield text_files.read(directories.config_path(directories.data))
     except OSError as error:
-        raise StorageError(f"cannot write to {folders.user}: {error.strerror or error}") from None
+        raise StorageError(f"cannot write to {directories.user}: {error.strerror or error}") from None
 
 
-def write(folders: Folders, before: text_files.TextFile, text: str, *, keep: bool) -> Path | None:
+def write(directories: Directories, before: text_files.TextFile, text: str, *, keep: bool) -> Path | None:
     """Write the settings file and return the backup, if one is kept. Only the owner can read a new file."""
-    project = folders.project if folders.config_file is None else None
+    project = directories.project if directories.config_file is None else None
     # Trust through an environment variable is for one process and must not be stored.
-    was_trusted = project is not None and is_trusted(project, folders.user, {})
+    was_trusted = project is not None and is_trusted(project, directories.user, {})
     backup = text_files.write(before, text, mode=text_files.OWNER_ONLY if before.raw is None else None, keep=keep)
     if was_trusted and project is not None:
-        trust(project, folders.user)
+        trust(project, directories.user)
     return backup

@@ -12,7 +12,7 @@ from onetool.cli import settings_file
 from onetool.cli.terminal import print_notices
 from onetool.clients import text_files, yaml_edit
 from onetool.errors import ToolError
-from onetool.paths import find_folders
+from onetool.paths import find_directories
 from onetool.util.text import quote
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     from onetool.config.load import load
 
-    loaded = load(find_folders(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
+    loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
     print_notices(loaded.problems)
     return {"create": _create, "list": _list, "delete": _delete}[options.action](loaded, options)
 
@@ -53,13 +53,13 @@ def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
 
     _check_name_and_agent(loaded, options.name, options.agent)
     token, entry = new_token(), {"name": options.name}
-    with settings_file.open_locked(loaded.folders) as before:
+    with settings_file.open_locked(loaded.directories) as before:
         source = str(before.path)
         existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
         _check_unused(options.name, [item.get("name") for item in existing if isinstance(item, dict)])
         entry |= {"hash": hash_token(token), "agent": options.agent}
         text = yaml_edit.add_items(before.text, source, SECTION, KEY, [entry])
-        settings_file.write(loaded.folders, before, text, keep=False)  # only this list was changed
+        settings_file.write(loaded.directories, before, text, keep=False)  # only this list was changed
     hidden = [] if existing else [known.name for known in loaded.settings.auth.tokens]
     notes = [_replacement_warning(hidden, before.path)] if hidden else []
     _print_token(token, options, before.path, notes)
@@ -124,10 +124,10 @@ def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
 
 
 def _delete(loaded: "Loaded", options: argparse.Namespace) -> int:
-    with settings_file.open_locked(loaded.folders) as before:
+    with settings_file.open_locked(loaded.directories) as before:
         index = _index(loaded, before, options.name)
         text = yaml_edit.remove_item(before.text, str(before.path), SECTION, KEY, index)
-        settings_file.write(loaded.folders, before, text, keep=False)
+        settings_file.write(loaded.directories, before, text, keep=False)
     if options.json:
         print(json.dumps({"deleted": options.name, "file": str(before.path)}, indent=2, ensure_ascii=False))
     else:

@@ -16,7 +16,7 @@ from typing import Any
 from onetool import paths
 from onetool.config.trust import EXTENSIONS, Change, changes_since_trusted, make_record, take_snapshot, trust
 from onetool.errors import ConfigError, ToolError
-from onetool.paths import FOLDER, Folders, find_folders, is_folder
+from onetool.paths import FOLDER, Directories, find_directories, is_directory
 from onetool.redact import Redactor
 from onetool.util import yaml_loader
 from onetool.util.secret_finder import find_secrets
@@ -32,31 +32,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    folders = project_folders(options)
-    assert folders.project is not None
-    record = make_record(folders.project, folders.user)
-    summary = _summarize(folders.project, folders)
-    print("\n".join(_lines(folders.project, summary)), file=sys.stderr if options.json else sys.stdout)
+    directories = project_folders(options)
+    assert directories.project is not None
+    record = make_record(directories.project, directories.user)
+    summary = _summarize(directories.project, directories)
+    print("\n".join(_lines(directories.project, summary)), file=sys.stderr if options.json else sys.stdout)
     is_trusted = _confirm(sys.stderr if options.json else sys.stdout)
     if is_trusted:
-        trust(folders.project, folders.user, record)
+        trust(directories.project, directories.user, record)
     if options.json:
-        print(json.dumps(_to_json(folders.project, summary, is_trusted), ensure_ascii=False))
+        print(json.dumps(_to_json(directories.project, summary, is_trusted), ensure_ascii=False))
     elif is_trusted:
-        print(f"{folders.project} is trusted. Run `onetool trust` again after changing its settings.")
+        print(f"{directories.project} is trusted. Run `onetool trust` again after changing its settings.")
     else:
-        print(f"trust in {folders.project} was not changed: not confirmed", file=sys.stderr)
+        print(f"trust in {directories.project} was not changed: not confirmed", file=sys.stderr)
     return int(not is_trusted)
 
 
-def project_folders(options: argparse.Namespace) -> Folders:
-    folders = find_folders(os.environ, Path.cwd(), options.config, Path.home())
-    if folders.project is not None:
-        return folders
-    if folders.working_dir / FOLDER == folders.user and is_folder(folders.user):
-        raise ToolError(f"{folders.user} is your user directory, which is always trusted")
+def project_folders(options: argparse.Namespace) -> Directories:
+    directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    if directories.project is not None:
+        return directories
+    if directories.working_dir / FOLDER == directories.user and is_directory(directories.user):
+        raise ToolError(f"{directories.user} is your user directory, which is always trusted")
     raise ToolError(
-        f"no .onetool directory in {folders.working_dir}", hint="change to the directory of a project that has one"
+        f"no .onetool directory in {directories.working_dir}", hint="change to the directory of a project that has one"
     )
 
 
@@ -84,9 +84,9 @@ class ProjectSummary:
     redact: Redactor
 
 
-def _summarize(project: Path, folders: Folders) -> ProjectSummary:
+def _summarize(project: Path, directories: Directories) -> ProjectSummary:
     unreadable: list[str] = []
-    config = _read(folders.config_path(project), unreadable)
+    config = _read(directories.config_path(project), unreadable)
     agents = {**_mapping(config.get("agents"))}
     for file in paths.agent_files(project):
         data = _read(file, unreadable)
@@ -95,10 +95,10 @@ def _summarize(project: Path, folders: Folders) -> ProjectSummary:
     return ProjectSummary(
         {name: _command(server) for name, server in servers.items()},
         {name: _describe_permissions(agent) for name, agent in agents.items()},
-        list(take_snapshot(project, folders.home)[EXTENSIONS]),
+        list(take_snapshot(project, directories.home)[EXTENSIONS]),
         [key for key in config if key not in SHOWN_ABOVE],
         unreadable,
-        changes_since_trusted(project, folders.user),
+        changes_since_trusted(project, directories.user),
         Redactor(find_secrets(config)),
     )
 

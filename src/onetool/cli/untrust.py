@@ -12,11 +12,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    folders = project_folders(options)
-    assert folders.project is not None
-    known = untrust(folders.project, folders.user)
+    directories = project_folders(options)
+    assert directories.project is not None
+    known = untrust(directories.project, directories.user)
     if options.json:
-        print(json.dumps({"folder": str(folders.project), "trusted": False, "was": known}, ensure_ascii=False))
+        print(json.dumps({"folder": str(directories.project), "trusted": False, "was": known}, ensure_ascii=False))
     else:
-        print(f"{folders.project} is no longer trusted." if known else f"{folders.project} was not trusted.")
+        print(f"{directories.project} is no longer trusted." if known else f"{directories.project} was not trusted.")
     return 0

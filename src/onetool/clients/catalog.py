@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onetool.clients.start_command import StartCommand
+from onetool.clients.start_command import OneToolCommand
 from onetool.errors import ToolError
 
 ENTRY = "onetool"
@@ -70,7 +70,7 @@ class Client:
         project = [self.locate_file(machine, project=True)] if self.project_file else []
         return [*project, self.locate_user_file(machine)]
 
-    def make_entry(self, start: StartCommand, directory: Path | None) -> dict[str, Any]:
+    def make_entry(self, start: OneToolCommand, directory: Path | None) -> dict[str, Any]:
         kind = {"type": "stdio"} if self.typed else {}
         env = {"env": {"OT_CWD": str(directory)}} if directory is not None else {}
         return {**kind, "command": start.command, "args": list(start.args), **env}

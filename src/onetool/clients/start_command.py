@@ -21,24 +21,24 @@ Which = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class StartCommand:
+class OneToolCommand:
     command: str
     args: tuple[str, ...] = ()
     note: str = ""
 
 
-def find_start_command(interpreter: Path, direct_url: str | None, which: Which = shutil.which) -> StartCommand:
+def find_start_command(interpreter: Path, direct_url: str | None, which: Which = shutil.which) -> OneToolCommand:
     """Return the command. `interpreter` is the path of Python, `direct_url` the content of direct_url.json."""
     names = (interpreter.parent / PROGRAM, interpreter.parent / f"{PROGRAM}.exe")
     beside = next(filter(Path.is_file, names), None)
     if beside is not None and not is_in_uv_cache(beside):
-        return StartCommand(str(beside))
+        return OneToolCommand(str(beside))
     found = which(PROGRAM)
     if found is not None and not is_in_uv_cache(Path(found)):
-        return StartCommand(os.path.abspath(found))  # noqa: PTH100 - keeps links, whose targets change with updates
+        return OneToolCommand(os.path.abspath(found))  # noqa: PTH100 - keeps links, whose targets change with updates
     if is_in_uv_cache(interpreter):
         return _build_uvx_command(direct_url, which)
-    return StartCommand(str(interpreter), ("-c", "from onetool.cli.main import main; raise SystemExit(main())"))
+    return OneToolCommand(str(interpreter), ("-c", "from onetool.cli.main import main; raise SystemExit(main())"))
 
 
 def is_in_uv_cache(path: Path) -> bool:
@@ -46,7 +46,7 @@ def is_in_uv_cache(path: Path) -> bool:
     return any(_UV_CACHE.fullmatch(part) for part in path.parts)
 
 
-def _build_uvx_command(direct_url: str | None, which: Which) -> StartCommand:
+def _build_uvx_command(direct_url: str | None, which: Which) -> OneToolCommand:
     uvx = which("uvx")
     stable = uvx if uvx is not None and not is_in_uv_cache(Path(uvx)) else None
     args: tuple[str, ...] = (DISTRIBUTION,)
@@ -55,4 +55,4 @@ def _build_uvx_command(direct_url: str | None, which: Which) -> StartCommand:
         vcs = f"{data['vcs_info']['vcs']}+" if "vcs_info" in data else ""
         args = ("--from", f"{vcs}{data['url']}", PROGRAM)
     note = "" if stable else "uvx must be on the PATH that your assistant sees"
-    return StartCommand(stable or "uvx", args, note)
+    return OneToolCommand(stable or "uvx", args, note)

@@ -31,7 +31,7 @@ from onetool.config.model import (
 )
 from onetool.config.trust import Snapshot, TrustDecision, check_trust
 from onetool.errors import ConfigError
-from onetool.paths import Folders
+from onetool.paths import Directories
 from onetool.problem import WARNING, Location, Problem
 from onetool.util import yaml_loader
 from onetool.util.text import suggestion_hint
@@ -80,7 +80,7 @@ class Loaded:
     secrets: Mapping[str, str] = field(repr=False)
     problems: tuple[Problem, ...]
     files: tuple[Path, ...]
-    folders: Folders
+    directories: Directories
     user_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     user_servers: frozenset[str] = frozenset()  # servers whose command is not set by a project
     user_packs: frozenset[str] = frozenset()  # packs whose list of secrets is not set by a project
@@ -114,61 +114,65 @@ class Examined:
     locate: Callable[[Loc], Location]
 
 
-def load(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None) -> Loaded:
+def load(directories: Directories, env: Mapping[str, str], *, trust: bool | None = None) -> Loaded:
     """Return the effective settings. `trust` overrides the stored trust in the project."""
-    examined = examine(folders, env, trust=trust)
+    examined = examine(directories, env, trust=trust)
     if examined.errors:
         raise ConfigError("\n".join(map(str, examined.errors)))
     return examined.loaded
 
 
-def examine(folders: Folders, env: Mapping[str, str], *, trust: bool | None = None) -> Examined:
+def examine(directories: Directories, env: Mapping[str, str], *, trust: bool | None = None) -> Examined:
     """Return the settings without invalid values, and the errors. For checks only: `load` raises instead."""
-    folders, decision = _apply_trust(folders, env, trust)
-    reader = _Reader(folders)
+    directories, decision = _apply_trust(directories, env, trust)
+    reader = _Reader(directories)
     by_layer = reader.read_secrets()
-    user_secrets, project_secrets = by_layer[folders.user], by_layer.get(folders.data, {})
+    user_secrets, project_secrets = by_layer[directories.user], by_layer.get(directories.data, {})
     merged = _Merged(reader.read_parts(), reader.errors)
-    notes = merged.override(env, folders.working_dir)
-    by_directory = {folders.data: {**user_secrets, **project_secrets}, folders.user: user_secrets}
+    notes = merged.override(env, directories.working_dir)
+    by_directory = {directories.data: {**user_secrets, **project_secrets}, directories.user: user_secrets}
     filled = merged.substitute(
         lambda directory: by_directory.get(directory, user_secrets), env, reader.secrets_are_valid
     )
-    settings = merged.validate(_resolve_tools_dir(filled, merged, folders))
+    settings = merged.validate(_resolve_tools_dir(filled, merged, directories))
     loaded = Loaded(
         settings,
         {**user_secrets, **project_secrets},
         (*decision.problems, *notes),
         tuple(reader.files),
-        folders,
+        directories,
         user_secrets=user_secrets,
-        user_servers=frozenset(settings.servers) - merged.find_project_servers(folders.project),
-        user_packs=frozenset(pack for pack in settings.tools if not merged.names_secrets(pack, folders.project)),
+        user_servers=frozenset(settings.servers) - merged.find_project_servers(directories.project),
+        user_packs=frozenset(pack for pack in settings.tools if not merged.names_secrets(pack, directories.project)),
         snapshot=decision.snapshot,
     )
     errors = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
     return Examined(loaded, tuple(errors), merged.locate)
 
 
-def _apply_trust(folders: Folders, env: Mapping[str, str], trust: bool | None) -> tuple[Folders, TrustDecision]:
-    if folders.project is None or folders.trusted:
-        return folders, TrustDecision(trusted=True)
-    decision = check_trust(folders.project, folders.user, env) if trust is None else TrustDecision(trust)
+def _apply_trust(
+    directories: Directories, env: Mapping[str, str], trust: bool | None
+) -> tuple[Directories, TrustDecision]:
+    if directories.project is None or directories.trusted:
+        return directories, TrustDecision(trusted=True)
+    decision = check_trust(directories.project, directories.user, env) if trust is None else TrustDecision(trust)
     if decision.trusted:
-        return replace(folders, trusted=True), decision
-    return replace(folders, project=None), decision
+        return replace(directories, trusted=True), decision
+    return replace(directories, project=None), decision
 
 
 class _Reader:
     """A reader of the files of all layers, which collects errors instead of stopping at the first."""
 
-    def __init__(self, folders: Folders) -> None:
-        self._folders = folders
+    def __init__(self, directories: Directories) -> None:
+        self._directories = directories
         self.errors: list[Problem] = []
         self.files: list[Path] = []
         self.secrets_are_valid = True
-        if not paths.is_folder(folders.working_dir):
-            self._report(Location(str(folders.working_dir)), "the working directory is not a directory", "check OT_CWD")
+        if not paths.is_directory(directories.working_dir):
+            self._report(
+                Location(str(directories.working_dir)), "the working directory is not a directory", "check OT_CWD"
+            )
 
     def _report(self, place: Location, reason: str, hint: str = "") -> None:
         self.errors.append(Problem(f"{place}: {reason}", hint, place))
@@ -176,18 +180,18 @@ class _Reader:
     def read_secrets(self) -> dict[Path, dict[str, str]]:
         """Return the secrets of each layer."""
         before = len(self.errors)
-        found = {directory: dict(self._read_secrets(directory)) for directory in self._folders.layers}
+        found = {directory: dict(self._read_secrets(directory)) for directory in self._directories.layers}
         self.secrets_are_valid = len(self.errors) == before
         return found
 
     def read_parts(self) -> list[_Part]:
-        return [part for directory in self._folders.layers for part in self._read_parts(directory)]
+        return [part for directory in self._directories.layers for part in self._read_parts(directory)]
 
     def _read_mapping(self, path: Path, *, typed: bool = True) -> yaml_loader.YamlDocument | None:
         try:
             document = yaml_loader.read_file(path, typed=typed)
         except FileNotFoundError:
-            if path == self._folders.config_file:
+            if path == self._directories.config_file:
                 self._report(Location(str(path)), "file not found", "check --config and ONETOOL_CONFIG")
             return None
         except ConfigError as error:
@@ -226,7 +230,7 @@ class _Reader:
                 yield name, text
 
     def _read_parts(self, directory: Path) -> Iterator[_Part]:
-        inline = self._read_mapping(self._folders.config_path(directory))
+        inline = self._read_mapping(self._directories.config_path(directory))
         if prompts := self._read_mapping(directory / paths.PROMPTS):
             yield _make_part(prompts, ("prompts",), directory, exclude=(_VERSION_KEY,))
         yield from self._read_agents(directory, _inline_agents(inline))
@@ -476,12 +480,12 @@ def _resolve_reference(reference: re.Match[str], secrets: Mapping[str, str], env
     return str(default)
 
 
-def _resolve_tools_dir(data: dict[str, Any], merged: _Merged, folders: Folders) -> dict[str, Any]:
+def _resolve_tools_dir(data: dict[str, Any], merged: _Merged, directories: Directories) -> dict[str, Any]:
     """Resolve `tools_dir` relative to the file that sets it."""
     part, entries = merged.find_part(("tools_dir",)), data.get("tools_dir")
     if part is None or not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         return data
-    placed = [str(paths.resolve_path(entry, part.directory, folders.home)) if entry else entry for entry in entries]
+    placed = [str(paths.resolve_path(entry, part.directory, directories.home)) if entry else entry for entry in entries]
     return {**data, "tools_dir": placed}
 
 

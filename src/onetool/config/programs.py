@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 
 from onetool.config.load import Loaded
 from onetool.config.model import Server
-from onetool.paths import Folders, is_folder, resolve_path
+from onetool.paths import Directories, is_directory, resolve_path
 
 PROJECT = "project"  # the value of `cwd` that means the working directory
 PRIVATE = "servers"  # the directory of private directories, in the user's settings directory
@@ -49,20 +49,20 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,63}", re.ASCII)
 _MODULE_OPTION = "-m"
 
 
-def private_directory(name: str, folders: Folders) -> Path:
+def private_directory(name: str, directories: Directories) -> Path:
     """Return the private directory of the server with this name."""
     plain = name if _PLAIN_NAME.fullmatch(name) else sha256(name.encode()).hexdigest()[:32]
-    return folders.user / PRIVATE / plain
+    return directories.user / PRIVATE / plain
 
 
 def start_directory(name: str, server: Server, loaded: Loaded) -> Path:
     """Return the directory in which a server starts."""
-    folders = loaded.folders
+    directories = loaded.directories
     if server.cwd is None:
-        return private_directory(name, folders) if name in loaded.user_servers else folders.working_dir
+        return private_directory(name, directories) if name in loaded.user_servers else directories.working_dir
     if server.cwd == PROJECT:
-        return folders.working_dir
-    return resolve_path(server.cwd, folders.working_dir, folders.home)
+        return directories.working_dir
+    return resolve_path(server.cwd, directories.working_dir, directories.home)
 
 
 def imports_from_directory(server: Server, directory: Path) -> bool:
@@ -119,7 +119,7 @@ def _find_named_files(words: list[str], directory: Path) -> Iterator[Path]:
     """Yield existing files, and paths of programs that could be created later."""
     for word in words[1:]:
         path = _to_path(word.partition("=")[2] if word.startswith("-") else word, directory)
-        if path is not None and (path.suffix.lower() in CODE_SUFFIXES or path.is_file()) and not is_folder(path):
+        if path is not None and (path.suffix.lower() in CODE_SUFFIXES or path.is_file()) and not is_directory(path):
             yield path
 
 
@@ -136,11 +136,11 @@ def _find_shell_files(server: Server, directory: Path) -> Iterator[Path]:
             words = ["", *lexer]
         except ValueError:  # an unclosed quote, which the shell rejects too
             words = ["", *text.split()]
-        places = [directory, *(place for word in words if (place := _to_path(word, directory)) and is_folder(place))]
+        places = [directory, *(place for word in words if (place := _to_path(word, directory)) and is_directory(place))]
         for place in dict.fromkeys(places):
             yield from (*_find_named_files(words, place), *_find_named_modules(words, place))
             yield from (
-                path for word in words if "/" in word and (path := _to_path(word, place)) and not is_folder(path)
+                path for word in words if "/" in word and (path := _to_path(word, place)) and not is_directory(path)
             )
 
 
@@ -164,7 +164,7 @@ def _find_scripts(server: Server, directory: Path) -> Iterator[Path]:
         if path is None or not ("/" in word or path.exists()):
             continue
         yield path
-        if is_folder(path):
+        if is_directory(path):
             yield from (path / name for name in ENTRY_FILES)
         elif command not in PACKAGE_RUNNERS:
             yield from (path.parent, *(path.with_name(f"{path.name}{suffix}") for suffix in NODE_SUFFIXES))
@@ -194,7 +194,7 @@ def _find_code_directories(server: Server, directory: Path) -> Iterator[Path]:
     """Yield directories with code. Directories in variables are included even if they do not exist yet."""
     words = [part for word in server.args for part in (word.split("=", 1) if word.startswith("--") else [word])]
     named = (_to_path(value, directory) for option, value in pairwise(words) if option in CODE_OPTIONS)
-    yield from (path for path in named if path is not None and is_folder(path))
+    yield from (path for path in named if path is not None and is_directory(path))
     texts = [part for name in CODE_VARIABLES for part in server.env.get(name, "").split(":")]
     yield from filter(None, (_to_path(text, directory) for text in texts))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from onetool.config.load import Loaded
 from onetool.config.programs import find_local_programs, start_directory
 from onetool.logging import list_rotated
-from onetool.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Folders, extension_files, resolve_path
+from onetool.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Directories, extension_files, resolve_path
 
 PROCESSES = "/proc"  # the environment of every process can be read there
 # Private files of OneTool in a settings directory that may contain other files too.
@@ -40,35 +40,42 @@ class Protection:
 
 def compute_protection(loaded: Loaded) -> Protection:
     """Return the paths that tools must not access under these settings."""
-    folders = loaded.folders
-    audit = resolve_path(loaded.settings.audit.file, folders.data, folders.home)
-    hidden = [Path(PROCESSES), audit, *list_rotated(audit, loaded.settings.audit.keep), *_find_hidden_settings(folders)]
-    protected = [path for path in _find_executed_paths(loaded) if not _contains(path, folders.working_dir)]
+    directories = loaded.directories
+    audit = resolve_path(loaded.settings.audit.file, directories.data, directories.home)
+    hidden = [
+        Path(PROCESSES),
+        audit,
+        *list_rotated(audit, loaded.settings.audit.keep),
+        *_find_hidden_settings(directories),
+    ]
+    protected = [path for path in _find_executed_paths(loaded) if not _contains(path, directories.working_dir)]
     around = [
-        path for path in folders.pack_directories(loaded.settings.tools_dir) if _contains(path, folders.working_dir)
+        path
+        for path in directories.pack_directories(loaded.settings.tools_dir)
+        if _contains(path, directories.working_dir)
     ]
     return Protection((FOLDER,), _to_strings(hidden), _to_strings(protected), _to_strings(around))
 
 
-def _find_hidden_settings(folders: Folders) -> Iterator[Path]:
+def _find_hidden_settings(directories: Directories) -> Iterator[Path]:
     """Yield settings files outside of directories named `.onetool`, which are hidden by name."""
-    yield folders.user
-    project = folders.working_dir / FOLDER
-    if not _contains(project, folders.working_dir):  # it may be a link to another place
+    yield directories.user
+    project = directories.working_dir / FOLDER
+    if not _contains(project, directories.working_dir):  # it may be a link to another place
         yield project
-    if folders.config_file is not None:
-        directory = folders.config_file.parent
-        yield from (folders.config_file, directory / CONFIG, *(directory / name for name in HIDDEN))
+    if directories.config_file is not None:
+        directory = directories.config_file.parent
+        yield from (directories.config_file, directory / CONFIG, *(directory / name for name in HIDDEN))
 
 
 def _find_executed_paths(loaded: Loaded) -> Iterator[Path]:
-    folders, settings = loaded.folders, loaded.settings
-    if folders.config_file is not None:
-        yield from (folders.config_file.parent / name for name in PROTECTED)
-    yield resolve_path(settings.bundles.dir, folders.data, folders.home)
-    for directory in folders.pack_directories(loaded.settings.tools_dir):
+    directories, settings = loaded.directories, loaded.settings
+    if directories.config_file is not None:
+        yield from (directories.config_file.parent / name for name in PROTECTED)
+    yield resolve_path(settings.bundles.dir, directories.data, directories.home)
+    for directory in directories.pack_directories(loaded.settings.tools_dir):
         yield from (directory, *_find_pack_paths(directory))
-    yield from (folders.working_dir / name for name in LAUNCHER_FILES)
+    yield from (directories.working_dir / name for name in LAUNCHER_FILES)
     yield from (Path(sys.prefix), *(Path(__file__).parents[2] / package for package in PACKAGES))
     for name, server in settings.servers.items():
         yield from find_local_programs(server, start_directory(name, server, loaded))

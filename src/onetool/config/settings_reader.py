@@ -7,7 +7,7 @@ from onetool.config.load import Examined, Loaded, examine, load
 from onetool.config.model import Settings
 from onetool.config.trust import Snapshot, TrustDecision, compare_snapshots, late_change_problem, still_trusted
 from onetool.errors import ConfigError, ToolError
-from onetool.paths import FOLDER, Folders, find_folders
+from onetool.paths import FOLDER, Directories, find_directories
 from onetool.problem import Location
 
 
@@ -15,19 +15,19 @@ def read_settings(
     env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
 ) -> Loaded:
     """Return the settings from the files and environment variables of this machine."""
-    return load(find_folders(env, cwd, config_file, home or Path.home()), env)
+    return load(find_directories(env, cwd, config_file, home or Path.home()), env)
 
 
 def examine_settings(
     env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
 ) -> Examined:
     """Return the settings for checks, with the errors instead of raising them."""
-    return examine(find_folders(env, cwd, config_file, home or Path.home()), env)
+    return examine(find_directories(env, cwd, config_file, home or Path.home()), env)
 
 
 def wrap_settings(settings: Settings, directory: Path) -> Loaded:
     """Return settings that a program passed in, without reading files."""
-    return Loaded(settings, {}, (), (), Folders(working_dir=Path.cwd(), user=directory))
+    return Loaded(settings, {}, (), (), Directories(working_dir=Path.cwd(), user=directory))
 
 
 class SettingsReader:
@@ -45,10 +45,12 @@ class SettingsReader:
         try:
             loaded = self._read()
         except ConfigError as error:
-            folders = self._examine().loaded.folders if self._examine is not None else None
-            if folders is None or folders.config_file is not None:  # a mistyped --config names no directory to write to
+            directories = self._examine().loaded.directories if self._examine is not None else None
+            if (
+                directories is None or directories.config_file is not None
+            ):  # a mistyped --config names no directory to write to
                 return wrap_settings(Settings(), Path.home() / FOLDER), error
-            return Loaded(Settings(), {}, (), (), folders), error
+            return Loaded(Settings(), {}, (), (), directories), error
         self._at_start = loaded.snapshot or {}
         return loaded, None
 
@@ -61,9 +63,9 @@ class SettingsReader:
         loaded = self._read()
         if loaded.snapshot is not None:
             self._reject_later_changes(loaded, loaded.snapshot)
-        if unasked and old.folders.project is not None and loaded.folders.project is None:
+        if unasked and old.directories.project is not None and loaded.directories.project is None:
             why = "\n".join(map(str, loaded.problems))
-            raise ToolError(why or f"{old.folders.project} is no longer trusted")
+            raise ToolError(why or f"{old.directories.project} is no longer trusted")
         for gone in set(config_files(old)).difference(loaded.files) if unasked else ():
             raise ToolError(f"{gone} was deleted", hint="restore it, or run `onetool reload` to continue without it")
         return loaded
@@ -72,13 +74,13 @@ class SettingsReader:
         """Raise if a project trusted by ONETOOL_TRUST=1 changed: a run must not write what a reload executes."""
         if self._at_start is None:  # the first settings that could be read
             self._at_start = snapshot
-        assert loaded.folders.project is not None
-        if changes := compare_snapshots(self._at_start, snapshot, loaded.folders.project):
-            problem = late_change_problem(loaded.folders.project, changes)
+        assert loaded.directories.project is not None
+        if changes := compare_snapshots(self._at_start, snapshot, loaded.directories.project):
+            problem = late_change_problem(loaded.directories.project, changes)
             raise ConfigError(problem.message, hint=problem.hint, location=problem.location, code=problem.code)
 
     def still_trusted(self, loaded: Loaded) -> TrustDecision:
-        return still_trusted(loaded.folders, self._environment, self._at_start)
+        return still_trusted(loaded.directories, self._environment, self._at_start)
 
     def examine(self, loaded: Loaded) -> Examined:
         """Return the current settings with their problems, or `loaded` if a program passed the settings in."""
@@ -89,5 +91,5 @@ class SettingsReader:
 
 def config_files(loaded: Loaded) -> tuple[Path, ...]:
     """Return the settings files that were read; none if a program passed the settings in."""
-    configured = (loaded.folders.config_path(layer) for layer in loaded.folders.layers)
+    configured = (loaded.directories.config_path(layer) for layer in loaded.directories.layers)
     return tuple(path for path in configured if path in loaded.files)

@@ -102,18 +102,20 @@ def _distrust(project: Path, reason: str, hint: str = "", *before: Problem) -> T
     return TrustDecision(False, (*before, Problem(f"{project} {reason}", hint, Location(str(project)), UNTRUSTED)))
 
 
-def still_trusted(folders: paths.Folders, env: Mapping[str, str], snapshot: Snapshot | None = None) -> TrustDecision:
+def still_trusted(
+    directories: paths.Directories, env: Mapping[str, str], snapshot: Snapshot | None = None
+) -> TrustDecision:
     """Check whether a project in use is still trusted; a project whose settings file the user named always is.
 
     `snapshot` is its content at the start, if known: an environment variable does not cover later changes.
     """
-    if folders.project is None or not folders.trusted or folders.config_file is not None:
+    if directories.project is None or not directories.trusted or directories.config_file is not None:
         return TrustDecision(trusted=True)
-    decision = check_trust(folders.project, folders.user, env)
+    decision = check_trust(directories.project, directories.user, env)
     if not decision.trusted or decision.snapshot is None or snapshot is None:
         return decision
-    changes = compare_snapshots(snapshot, decision.snapshot, folders.project)
-    return TrustDecision(False, (late_change_problem(folders.project, changes),)) if changes else decision
+    changes = compare_snapshots(snapshot, decision.snapshot, directories.project)
+    return TrustDecision(False, (late_change_problem(directories.project, changes),)) if changes else decision
 
 
 def late_change_problem(project: Path, changes: list[Change]) -> Problem:

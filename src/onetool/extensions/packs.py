@@ -73,7 +73,7 @@ class Extensions(HeldTools):
         """Apply new settings. They take effect with the next `refresh`."""
         self._loaded = loaded
         self._found = {}  # a reload reads everything, regardless of timestamps
-        directory = loaded.folders.data / "environments"
+        directory = loaded.directories.data / "environments"
         self._environments = self._environments_by_directory.setdefault(
             directory, Environments(directory, self._environment)
         )
@@ -147,7 +147,7 @@ class Extensions(HeldTools):
     # --- packs --------------------------------------------------------------------------------------------------------
 
     def _scan(self) -> list[Extension]:
-        directories = self._loaded.folders.pack_directories(self._loaded.settings.tools_dir)
+        directories = self._loaded.directories.pack_directories(self._loaded.settings.tools_dir)
         files = [file for directory in directories for file in extension_files(directory)]
         known = self._found
         return [
@@ -157,7 +157,7 @@ class Extensions(HeldTools):
 
     def _filter_trusted(self, files: list[Path]) -> list[Path]:
         """Return the files that may be used: a new file of a project requires the trust of a person."""
-        user_directory = self._loaded.folders.user / TOOLS_DIRECTORY
+        user_directory = self._loaded.directories.user / TOOLS_DIRECTORY
         new = {file for file in files if file not in self._accepted and not file.is_relative_to(user_directory)}
         verdict = self._check_trust(self._loaded) if new else TrustDecision(trusted=True)
         self.trust_problems = verdict.problems
@@ -233,12 +233,12 @@ class Extensions(HeldTools):
         return _Setup(pack, timeouts, secrets)
 
     async def _prepare(self, setup: _Setup, extension: Extension, report: Callable[[str], None]) -> WorkerLaunch:
-        folders = self._loaded.folders
-        sandbox = _make_sandbox(extension, setup.settings, folders.working_dir, folders.home)
+        directories = self._loaded.directories
+        sandbox = _make_sandbox(extension, setup.settings, directories.working_dir, directories.home)
         start = await self._environments.get_start_command(extension.header, extension.file, report)
         visible = {**make_worker_environment(self._environment), **setup.secrets}
         variables = {**(make_script_environment(self._environment) if start.by_uv else {}), **visible}
-        directory = self._environments.directory if start.by_uv else folders.working_dir
+        directory = self._environments.directory if start.by_uv else directories.working_dir
         return WorkerLaunch(
             pack=extension.pack,
             file=extension.file,
@@ -246,7 +246,7 @@ class Extensions(HeldTools):
             environment=variables,
             hidden=tuple(variables.keys() - visible.keys()),
             settings=setup.settings.options,
-            cwd=folders.working_dir,
+            cwd=directories.working_dir,
             start_directory=directory,
             sandbox=sandbox,
             max_bytes=self._loaded.settings.execution.max_output_bytes,

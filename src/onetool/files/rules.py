@@ -19,7 +19,7 @@ from onetool.context import ToolContext
 from onetool.errors import ConfigError
 from onetool.files.globs import Glob, expand_braces, to_ripgrep
 from onetool.files.requested_path import make_absolute, normalize_path, real_path
-from onetool.paths import is_folder
+from onetool.paths import is_directory
 
 Names = tuple[str, ...]
 
@@ -44,7 +44,7 @@ class Root:
     @classmethod
     def resolve(cls, path: str, *, writable: bool) -> "Root":
         real = real_path(path)
-        return cls(real, normalize_path(path), is_folder(Path(real)), writable)
+        return cls(real, normalize_path(path), is_directory(Path(real)), writable)
 
     @property
     def base(self) -> str:

@@ -53,7 +53,7 @@ class ServerLaunch:
 
 def plan_launch(name: str, server: Server, loaded: Loaded, environment: Mapping[str, str]) -> ServerLaunch:
     """Return the parameters of the process of a server under these settings."""
-    directory, private = start_directory(name, server, loaded), private_directory(name, loaded.folders)
+    directory, private = start_directory(name, server, loaded), private_directory(name, loaded.directories)
     is_user_server = name in loaded.user_servers and not (server.cwd and Path(server.cwd).expanduser().is_absolute())
     ignores_files = is_user_server or server.cwd == PROJECT
     variables = {**environment, **uv_settings(environment)}

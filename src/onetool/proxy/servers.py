@@ -73,9 +73,9 @@ class Servers(HeldTools):
 
     def configure(self, loaded: Loaded, /) -> None:
         """Apply new settings. A server whose settings are the same is kept."""
-        folders = loaded.folders
-        self._pins = Pins(folders.data / "pins.json")
-        lists = ToolListCache(folders.data / "cache", Redactor(loaded.secrets.values()))
+        directories = loaded.directories
+        self._pins = Pins(directories.data / "pins.json")
+        lists = ToolListCache(directories.data / "cache", Redactor(loaded.secrets.values()))
         wanted = loaded.settings.servers
         for name in [name for name, each in self._upstreams.items() if wanted.get(name) != each.server]:
             self._forget(name)

@@ -162,9 +162,9 @@ async def scaffold(context: ToolContext, pack: str) -> str:
     """
     from onetool.config.scaffold import write_extension
 
-    folders = get_system(context).folders
-    file = await anyio.to_thread.run_sync(write_extension, folders.data, pack)
-    needs_trust = folders.data != folders.user
+    directories = get_system(context).directories
+    file = await anyio.to_thread.run_sync(write_extension, directories.data, pack)
+    needs_trust = directories.data != directories.user
     more = " A person must run `onetool trust` in that directory first." if needs_trust else ""
     return f"OK: wrote {file}.{more} Then try: {pack}.greet(name='Ada')"
 

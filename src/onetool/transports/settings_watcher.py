@@ -22,7 +22,7 @@ from onetool.app import OneTool
 from onetool.config.load import Examined, examine
 from onetool.config.trust import STORE
 from onetool.errors import ToolError
-from onetool.paths import Folders
+from onetool.paths import Directories
 from onetool.util.running_servers import Registration, ServerEntry, read_generation
 
 POLL_SECONDS: Final = 0.5
@@ -44,7 +44,7 @@ async def watching(
     app: OneTool, *, url: str = "", port: int | None = None, hooks: Hooks | None = None, seconds: float = POLL_SECONDS
 ) -> AsyncIterator[None]:
     """Register this server and watch for changes until the block ends."""
-    directory, user = str(app.folders.working_dir), app.folders.user
+    directory, user = str(app.directories.working_dir), app.directories.user
     entry = ServerEntry(os.getpid(), url, port, directory, await anyio.to_thread.run_sync(read_generation, user))
     registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
     watcher = SettingsWatcher(app, registration, hooks or Hooks(), seconds)
@@ -77,7 +77,7 @@ class SettingsWatcher:
     _generation: int = 0
 
     def __post_init__(self) -> None:
-        self._user, self._generation = self.app.folders.user, self.registration.entry.generation
+        self._user, self._generation = self.app.directories.user, self.registration.entry.generation
 
     def request_reload(self) -> None:
         self._requests.put_nowait(self._generation)
@@ -102,14 +102,14 @@ class SettingsWatcher:
             self._applied = stamp
             if self.app.config_files:  # notify the transport even if the files are invalid and the reload will fail
                 self.hooks.on_change(
-                    await self._run_in_thread(lambda: examine(self.app.folders, os.environ, trust=True))
+                    await self._run_in_thread(lambda: examine(self.app.directories, os.environ, trust=True))
                 )
             self._requests.put_nowait(None)
         self._seen = stamp
         self.hooks.on_tick()
 
     def _read_state(self) -> tuple[Stamp, int]:
-        return tuple(map(_get_stamp, _settings_files(self.app.folders))), read_generation(self._user)
+        return tuple(map(_get_stamp, _settings_files(self.app.directories))), read_generation(self._user)
 
     # --- reloading ------------------------------------------------------------------------------------------------
 
@@ -144,10 +144,10 @@ class SettingsWatcher:
         self.app.log.event(event, level=level, text=text)
 
 
-def _settings_files(folders: Folders) -> Iterator[Path]:
-    yield folders.user / STORE
-    for directory in folders.layers:
-        yield from (folders.config_path(directory), directory / paths.PROMPTS, directory / paths.SECRETS)
+def _settings_files(directories: Directories) -> Iterator[Path]:
+    yield directories.user / STORE
+    for directory in directories.layers:
+        yield from (directories.config_path(directory), directory / paths.PROMPTS, directory / paths.SECRETS)
         yield from paths.agent_files(directory)
 
 

@@ -282,7 +282,7 @@ async def url_elicitation(ctx: Any, params: types.CallToolRequestParams) -> Resu
     return await _elicited(ctx, params, types.ElicitRequest(params=url))
 
 
-@tool("It asks for the folders of the client")
+@tool("It asks for the directories of the client")
 async def roots(ctx: Any, params: Any) -> Result:
     answers = await asked(ctx, params, {"roots": types.ListRootsRequest()})
     return (

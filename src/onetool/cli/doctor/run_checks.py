@@ -20,7 +20,7 @@ from onetool.cli.terminal import Progress
 from onetool.config.load import Examined, Loaded, examine
 from onetool.errors import ToolError
 from onetool.extensions.worker_backend import RUNNING, WorkerBackend
-from onetool.paths import Folders, find_folders
+from onetool.paths import Directories, find_directories
 from onetool.problem import OK, WARNING, Location, Problem
 from onetool.util.text import pluralize
 
@@ -29,11 +29,13 @@ WORKER_SECONDS = 60.0
 
 async def run_all_checks(config: Path | None) -> list[Problem]:
     """Return each problem once, without secrets, and the checks that passed."""
-    folders = find_folders(os.environ, Path.cwd(), config, Path.home())
-    read = await anyio.to_thread.run_sync(examine, folders, os.environ)
-    if folders.config_file is not None and not folders.config_file.parent.is_dir():
+    directories = find_directories(os.environ, Path.cwd(), config, Path.home())
+    read = await anyio.to_thread.run_sync(examine, directories, os.environ)
+    if directories.config_file is not None and not directories.config_file.parent.is_dir():
         # A mistyped --config must not create a directory.
-        read = replace(read, loaded=replace(read.loaded, folders=Folders(folders.working_dir, folders.user)))
+        read = replace(
+            read, loaded=replace(read.loaded, directories=Directories(directories.working_dir, directories.user))
+        )
     with Progress("running checks") as progress:
         async with OneTool(read=lambda: _shorten_timeouts(read.loaded), examine=lambda: read) as app:
             return await _examine(app, read, progress)

@@ -80,7 +80,7 @@ class ToolHandlers:
         return await self._api.run_in_thread(lambda: self._api.respond(self._page(query, context, found)))
 
     def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None) -> ToolPage:
-        key_file = self._api.app.folders.data / "cache" / "pages.key"
+        key_file = self._api.app.directories.data / "cache" / "pages.key"
         tokens = self._tokens.setdefault(key_file, PageTokens(key_file))
         pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
         place, size = tokens.read(query.page_token or None, pinned), query.page_size
