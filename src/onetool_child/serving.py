@@ -144,7 +144,7 @@ class ServingPeer(Peer):
 
     # --- responses of the other side ----------------------------------------------------------------------------------
 
-    def _answer_to(self, ident: int) -> dict[str, Any]:
+    def _wait_for_answer(self, ident: int) -> dict[str, Any]:
         me = threading.get_ident()
         with self._state, self._released_slot():
             while ident not in self._answers:

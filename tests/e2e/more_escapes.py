@@ -86,7 +86,7 @@ FILES = [
         os.chdir('/tmp/.')
         return read('sentinel.txt')
         """, proven=True),
-    _blocked("file", "up and out of the scratch folder", EACCES, """
+    _blocked("file", "up and out of the scratch directory", EACCES, """
         return read(os.path.relpath(SECRET))
         """, proven=True),
     _blocked("file", "through the root link of /proc", EACCES, "return read('/proc/self/root' + SECRET)", proven=True),
@@ -123,7 +123,7 @@ FILES = [
         return True
         """),
     _blocked("file", "the secret in an extended attribute", "[Errno", "return os.getxattr(SECRET, 'user.secret')"),
-    _blocked("file", "a hard link into the scratch folder", EPERM, """
+    _blocked("file", "a hard link into the scratch directory", EPERM, """
         os.link(SECRET, 'linked')
         return read('linked')
         """),
@@ -131,7 +131,7 @@ FILES = [
         call((266, 36), SECRET.encode(), -100, b'linked')
         return read('linked')
         """, proven=True),
-    _blocked("file", "the file itself, moved into the scratch folder", "[Errno", """
+    _blocked("file", "the file itself, moved into the scratch directory", "[Errno", """
         os.rename('/tmp/sentinel_mod.py', 'taken')
         return read('taken')
         """),
@@ -140,8 +140,8 @@ FILES = [
         call((316, 276), -100, b'/tmp/sentinel_mod.py', -100, b'own', 2)
         return read('own')
         """),
-    _blocked("file", "a named pipe in the scratch folder", EPERM, "os.mkfifo('pipe'); return True", proven=True),
-    _blocked("file", "a socket bound in the scratch folder", EPERM, """
+    _blocked("file", "a named pipe in the scratch directory", EPERM, "os.mkfifo('pipe'); return True", proven=True),
+    _blocked("file", "a socket bound in the scratch directory", EPERM, """
         socket.socket(socket.AF_UNIX).bind('bound')
         return True
         """, proven=True),
@@ -174,7 +174,7 @@ FILES = [
         import onetool.app
         return True
         """),
-    _blocked("file", "the server's source", EACCES, "return read('@SOURCE@/ot/app.py')", proven=True),
+    _blocked("file", "the server's source", EACCES, "return read('@SOURCE@/onetool/app.py')", proven=True),
     _blocked("file", "the user's secrets file", EACCES, "return read('@HOME@/.onetool/secrets.yaml')", proven=True),
     _blocked("file", "a database attached from outside", "unable to open", """
         import sqlite3
@@ -520,10 +520,10 @@ FORGERIES = [
         "send({'jsonrpc': '2.0', 'id': 1}); time.sleep(1); 'on'",
         INVALID_MESSAGE,
     ),
-    _forged("an answer that is a number", "send({'id': 1, 'result': 5}); time.sleep(1); 'on'", "no answer"),
-    _forged("an answer that is null", "send({'id': 1, 'result': None}); time.sleep(1); 'on'", "no answer"),
+    _forged("an answer that is a number", "send({'id': 1, 'result': 5}); time.sleep(1); 'on'", "invalid response"),
+    _forged("an answer that is null", "send({'id': 1, 'result': None}); time.sleep(1); 'on'", "invalid response"),
     _forged("an answer that lacks its parts", "send({'id': 1, 'result': {}}); time.sleep(1); 'on'"),
-    _forged("an answer that is a list", "send({'id': 1, 'result': [1]}); time.sleep(1); 'on'", "no answer"),
+    _forged("an answer that is a list", "send({'id': 1, 'result': [1]}); time.sleep(1); 'on'", "invalid response"),
     _forged(
         "a format that is no text",
         """
@@ -601,7 +601,7 @@ FORGERIES = [
         "a method that is no text", "send({'id': 1, 'method': {}, 'params': {}}); time.sleep(1); 'on'", INVALID_MESSAGE
     ),
     _forged(
-        "a method that does not exist", "send({'id': 1, 'method': 'shutdown', 'params': {}}); said()", "cannot ask"
+        "a method that does not exist", "send({'id': 1, 'method': 'shutdown', 'params': {}}); said()", "unknown request"
     ),
     _forged("a notice that does not exist", "send({'method': 'gone', 'params': {'id': 1}}); 'on'"),
     _forged("a question without params", "send({'id': 1, 'method': 'call'}); time.sleep(1); 'on'", INVALID_MESSAGE),
@@ -651,7 +651,7 @@ FORGERIES = [
             send({{'id': {ident}, 'method': 'call', 'params': {{'name': 'demo.echo', 'args': ['hi'], 'kwargs': {{}}}}}})
             said()
             """,
-            "hi",
+            INVALID_MESSAGE,
         )
         for what, ident in (("a text", "'x'"), ("a fraction", "0.5"), ("null", "None"), ("a mapping", "{'a': [1]}"))
     ),
@@ -688,7 +688,7 @@ FORGERIES = [
         INVALID_MESSAGE,
     ),
     _forged("output without text", "send({'method': 'output', 'params': {}}); time.sleep(1); 'on'", INVALID_MESSAGE),
-    _forged("half a line, and the end", 'os.write(own, b\'{"id": 1, "resu\'); os._exit(0)', "without an answer"),
+    _forged("half a line, and the end", 'os.write(own, b\'{"id": 1, "resu\'); os._exit(0)', "without a response"),
     _forged("half a line, and the true answer after it", "os.write(own, b'{\"id\": 1, \"resu'); 'on'", INVALID_MESSAGE),
     _forged(
         "its own line closed on one side",
@@ -696,7 +696,7 @@ FORGERIES = [
         socket.socket(fileno=os.dup(own)).shutdown(socket.SHUT_WR)
         time.sleep(1)
         """,
-        "without an answer",
+        "without a response",
     ),
     _forged(
         "descriptors sent along",
@@ -726,7 +726,7 @@ FORGERIES = [
         os.dup2(os.open('/dev/null', os.O_RDWR), own)
         'on'
         """,
-        "without an answer",
+        "without a response",
     ),
     _forged(
         "its own line to the server taken over by a pair",
@@ -735,7 +735,7 @@ FORGERIES = [
         os.dup2(ours.fileno(), own)
         'on'
         """,
-        "without an answer",
+        "without a response",
     ),
 ]
 
@@ -1143,7 +1143,7 @@ WRITE_FOR_EVER = """
 
 def _keeps_files(what: str, opening: str, write: str, keep: str) -> Attempt:
     code = KEEP_FILES.replace("OPEN", opening, 1).replace("WRITE", write).replace("KEEP", keep)
-    return _other("limit", "disk", what, code, "scratch folder", brief=False)
+    return _other("limit", "disk", what, code, "scratch directory", brief=False)
 
 
 def _hidden_files() -> list[Attempt]:
@@ -1185,7 +1185,7 @@ DISK: list[Attempt] = [
         for n in itertools.count():
             with open(f'large{n}', 'wb') as file: file.write(bytes(1 << 22))
         """,
-        "scratch folder",
+        "scratch directory",
         brief=False,
     ),
     _other(
@@ -1245,7 +1245,7 @@ DISK: list[Attempt] = [
         time.sleep(1.2)
         f'{total} MB kept'
         """,
-        "scratch folder",
+        "scratch directory",
         brief=False,
     ),
     _other(
@@ -1275,7 +1275,7 @@ DISK: list[Attempt] = [
         time.sleep(1.2)
         'hidden'
         """,
-        "scratch folder",
+        "scratch directory",
         brief=False,
     ),
     _other(
@@ -1290,7 +1290,7 @@ DISK: list[Attempt] = [
         time.sleep(1.2)
         'hidden'
         """,
-        "scratch folder",
+        "scratch directory",
         brief=False,
     ),
     _other(
@@ -1376,7 +1376,7 @@ CRASHES = [
     _other("contain", "crash", "an abort", "import os\nos.abort()", "SIGABRT"),
     _other("contain", "crash", "its own killing", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
     _other("contain", "crash", "an exit past Python", "import os\nos._exit(77)", "status 77"),
-    _other("contain", "crash", "an exit that looks fine", "import os\nos._exit(0)", "without an answer"),
+    _other("contain", "crash", "an exit that looks fine", "import os\nos._exit(0)", "without a response"),
     _other(
         "contain",
         "crash",
@@ -1514,7 +1514,7 @@ CRASHES = [
         "crash",
         "descriptors closed, all of them",
         "import os\nos.closerange(0, 65536)\n'on'",
-        "without an answer",
+        "without a response",
     ),
     _other("contain", "crash", "descriptors 0 to 2 closed", "import os\nos.closerange(0, 3)\nprint('on')\n1", "on"),
     _other("contain", "crash", "standard output closed", "import sys\nsys.stdout.close()\nprint('x')", "closed"),
@@ -1605,7 +1605,7 @@ ORDINARY = [
         "one,two",
     ),
     _works(
-        "files in the scratch folder",
+        "files in the scratch directory",
         """
         from pathlib import Path
         Path('a/b').mkdir(parents=True)

@@ -54,7 +54,7 @@ TASKS = (
         "list a folder",
         ("list the files in a folder", "what is in this directory", "show the entries of a folder"),
         r"monday\.txt.*wednesday\.txt",
-        {"folder": "notes"},
+        {"directory": "notes"},
     ),
     Task(
         "sum a column of a CSV file",

@@ -81,7 +81,7 @@ def prepared(home: Path) -> Iterator[None]:
         _write_files(home)
         _store_tools(home, site)
         failed = run_cli(home, "run", "storehouse.shelf()")  # for whoever asks what has failed
-        assert "needs 'article'" in failed.stdout + failed.stderr
+        assert "requires 'article'" in failed.stdout + failed.stderr
         listed = run_cli(home, "run", "len([every, clock, modern])")  # a search does not wait long
         assert listed.stdout == "3\n", listed.stderr
         yield

@@ -35,7 +35,7 @@ def test_a_writer_killed_at_any_step_leaves_the_old_or_the_new(tmp_path: Path) -
     assert [result["action"] for result in results] == list(ACTIONS)
     for result in results:
         before, after, action = result["before"], result["after"], result["action"]
-        assert before != after or action == "reap"
+        assert before != after or action == "remove_expired"
         killed = [state for state in result["states"] if state["died"] == -signal.SIGKILL]
         assert len(killed) > KILLS * 2 / 3
         for state in killed:

@@ -61,7 +61,7 @@ def test_all_calls_of_a_pack_go_to_one_process_and_no_other_pack_has_it(all_pack
 def test_a_run_calls_extension_tools_like_any_other(all_packs: Workers) -> None:
     all_packs.write("plain", 'def double(number: int) -> int:\n    """Twice."""\n    return 2 * number\n')
     assert all_packs.app.data("[plain.double(n) for n in range(4)]") == [0, 2, 4, 6]
-    assert "plain.double() needs 'number'" in all_packs.app.failure("plain.double()")
+    assert "plain.double() requires 'number'" in all_packs.app.failure("plain.double()")
 
 
 def test_calls_to_one_worker_run_concurrently(all_packs: Workers) -> None:
@@ -253,7 +253,7 @@ def test_a_file_that_goes_in_the_middle_of_a_start_fails_in_words(all_packs: Wor
 
 
 def test_an_idle_worker_stops_and_the_next_call_starts_one(tmp_path: Path) -> None:
-    with open_workers(tmp_path, "open_workers: {idle_timeout: 0.3}") as opened:
+    with open_workers(tmp_path, "workers: {idle_timeout: 0.3}") as opened:
         opened.write("idle", PID + "import time\ndef long():\n    time.sleep(1)\n    return os.getpid()\n")
         before = opened.value("idle.pid")
         assert eventually(lambda: not is_alive(before))
@@ -263,7 +263,7 @@ def test_an_idle_worker_stops_and_the_next_call_starts_one(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_every_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
-    with open_workers(tmp_path, "open_workers: {idle_timeout: 2}") as opened:
+    with open_workers(tmp_path, "workers: {idle_timeout: 2}") as opened:
         opened.write("busy", PID)
         opened.write("lazy", PID)
         lazy, pids = opened.value("lazy.pid"), {opened.value("busy.pid")}
@@ -413,7 +413,7 @@ def test_async_tools_call_others_too(caller: Workers) -> None:
 def test_a_nested_call_outside_of_a_call_is_rejected(caller: Workers) -> None:
     assert "only available during a call" in caller.value("caller.in_own_thread", name="machine.now")[0]
     caller.value("caller.keep")
-    assert "has ended" in caller.value("caller.use_kept", name="machine.now")[1]
+    assert "has already ended" in caller.value("caller.use_kept", name="machine.now")[1]
 
 
 def test_a_worker_may_call_itself_through_the_server(caller: Workers) -> None:

@@ -33,8 +33,8 @@ RUNS = {
     "ot.packs(pattern='bundle_1', info='list')": "bundle_1",
     "ot.packs(pattern='bundle_1')[0]['tool_count'] > 0": "True",
     "nothing_there.x()": "NameError",
-    "machine.nothing_there()": "there is no tool",
-    "ot.call('nothing.there')": "there is no tool",
+    "machine.nothing_there()": "unknown tool",
+    "ot.call('nothing.there')": "unknown tool",
     "ot.help(query='qwxz')": "Nothing matches",
     "ot.search(query='qwxz')": "[]",
 }
@@ -42,7 +42,7 @@ REQUESTS = {
     "/api/tools?pageSize=1": "bundle_0.",
     "/api/packs": "bundle_0",
     "/api/tools?q=tool_9&pageSize=1": "tool_9",
-    "/api/tools/nothing.there": "no tool",
+    "/api/tools/nothing.there": "unknown tool",
 }
 
 

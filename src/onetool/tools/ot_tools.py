@@ -152,7 +152,7 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
 
 @tool(permissions=["write"], max_text=MAX_TEXT_CHARS)
 async def scaffold(context: ToolContext, pack: str) -> str:
-    """Create an example extension pack to edit, to add your own tools.
+    """Write an example extension pack to edit, to add tools of your own.
 
     Args:
         pack: Name of the new pack.
