@@ -247,7 +247,7 @@ class Registry:
         check_name(name)
         target, cycle = self._target(name)
         if cycle:
-            raise ToolNotFound(f"circular aliases: {' -> '.join(cycle)}.")
+            raise ToolNotFound(f"circular aliases: {' -> '.join(cycle)}")
         if (tool := self.find_exact(target)) is not None:
             return tool
         error = self._not_found(target)

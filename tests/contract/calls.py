@@ -37,7 +37,7 @@ DOORS = (
     Call("ot.tools", {"p": "MACHINE.D", "i": "list"}, ["machine.disk"]),
     Call("ot.tools", {"pattern": HARD_TEXT}, []),
     Call("ot.packs", {"pattern": "mach"}, [{"name": "machine", "source": "local", "tool_count": 4}]),
-    Call("ot.packs", {"pattern": "1", "info": "full"}, "No pack matches '1'. Type ot.packs() to see all."),
+    Call("ot.packs", {"pattern": "1", "info": "full"}, "no pack matches '1'; call ot.packs() to list all"),
     Call("machine.dsk", error="not_found"),
     Call("nowhere.at_all", {"x": [1, {"y": None}]}, error="not_found"),
     Call("machine.memory", {"unit": "stone"}, error="validation_error"),

@@ -264,11 +264,11 @@ def test_code_is_read_from_a_file(home: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_the_command_line_refuses_a_wrong_configuration(broken_home: Path, command: list[str]) -> None:
+def test_the_command_line_rejects_invalid_settings(broken_home: Path, command: list[str]) -> None:
     process = run_cli(broken_home, *command)
     assert process.returncode == 1
     assert "sandbx" in process.stdout + process.stderr
-    assert "write sandbox" in process.stdout + process.stderr
+    assert "did you mean sandbox?" in process.stdout + process.stderr
 
 
 @pytest.mark.slow

@@ -237,7 +237,7 @@ def test_a_tool_is_disabled_for_as_long_as_its_function_is_missing(
     assert app.data("weather.where()") == ["default", ""]
     app.onetool.bus.unregister_tool("sample.where")
     words = app.failure("weather.where()")
-    assert "weather.where is disabled: there is no function sample.where any more" in words
+    assert "weather.where is disabled: its function sample.where does not exist" in words
     shown = app.onetool.bundles.apply_state(other.get_tool(bundle, "where", "1"))
     assert (shown.in_use, shown.is_enabled) == (False, True)
     assert "sample.where" in (shown.disabled_reason or "")
@@ -324,7 +324,7 @@ def test_a_stored_tool_does_not_widen_what_an_agent_may_call(app: App, other: Bu
     put(other, "weather", {"where@1": draft("sample.where")})
     refused = app.call("weather.where", {}, "narrow")
     assert (refused.ok, refused.ran) == (False, False)
-    assert "The agent narrow may not call sample.where" in str(refused.error)
+    assert "agent narrow may not call sample.where" in str(refused.error)
 
 
 @pytest.mark.slow

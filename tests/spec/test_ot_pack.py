@@ -339,9 +339,9 @@ def test_the_name_of_a_tool_gives_everything_about_it(app: App) -> None:
     text = app.value("ot.help(query='machine.memory')")
     assert text.startswith("# machine.memory\n")
     expected = [
-        "Memory of the machine: total and available.",
+        "Return the memory of the machine: total and available.",
         "machine.memory(unit: Literal['bytes', 'MiB', 'GiB'] = 'MiB') -> dict[str, Any]",
-        "- unit (Literal['bytes', 'MiB', 'GiB']) - In what to count.",
+        "- unit (Literal['bytes', 'MiB', 'GiB']) - Unit of the result.",
         "Returns: dict[str, Any]",
         'machine.memory(unit="GiB")',
         "https://onetool.beycom.online/reference/tools/machine/",
@@ -399,16 +399,16 @@ def test_a_snippet_called_like_a_tool_is_told_apart_by_its_dollar(rich: App) -> 
 
 
 @pytest.mark.spec("ot-pack.help.snippet-lookup", "ot-pack.help.no-matches")
-def test_an_unknown_snippet_lists_those_there_are(rich: App) -> None:
+def test_an_unknown_snippet_lists_the_known_snippets(rich: App) -> None:
     text = rich.value("ot.help(query='$qqqq')")
     assert "Nothing matches '$qqqq'" in text
-    assert "snippets are $brave.search, $brv_research, $pkg" in text
+    assert "Snippets: $brave.search, $brv_research, $pkg" in text
 
 
 @pytest.mark.spec("ot-pack.help.alias-lookup")
 def test_the_name_of_an_alias_gives_its_target_and_how_to_call_it(rich: App) -> None:
     text = rich.value("ot.help(query='ws')")
-    assert text.startswith("# ws\n\nAlias of brave.search: call ws(...) as you would brave.search(...).")
+    assert text.startswith("# ws\n\nAlias of brave.search: call it as ws(...).")
     assert "Signature: brave.search(query: str, count: int = 2)" in text
     assert "Signature: brave.search(" in rich.value("ot.help(query='chain')")
 
@@ -417,15 +417,15 @@ def test_the_name_of_an_alias_gives_its_target_and_how_to_call_it(rich: App) -> 
 @pytest.mark.parametrize(
     ("alias", "why"),
     [
-        ("gone", "the alias 'gone' stands for 'brave.serch', and unknown tool 'brave.serch'. Did you mean brave."),
-        ("round", "the aliases are circular: round -> about -> round."),
-        ("about", "the aliases are circular: about -> round -> about."),
+        ("gone", "the alias 'gone' refers to 'brave.serch': unknown tool 'brave.serch'. Did you mean brave."),
+        ("round", "circular aliases: round -> about -> round."),
+        ("about", "circular aliases: about -> round -> about."),
     ],
 )
-def test_an_alias_that_leads_nowhere_says_why_and_where_to_mend_it(rich: App, alias: str, why: str) -> None:
+def test_a_broken_alias_says_why_and_where_to_fix_it(rich: App, alias: str, why: str) -> None:
     text = rich.value(f"ot.help(query={alias!r})")
-    assert f"It does not work now: {why}" in text
-    assert text.endswith("Aliases stand under aliases: in onetool.yaml.")
+    assert f"Not available: {why}" in text
+    assert text.endswith("Aliases are defined under aliases: in onetool.yaml.")
     assert rich.run(f"{alias}()").is_error
 
 
@@ -591,7 +591,7 @@ def test_a_disabled_tool_is_not_offered_and_its_help_says_so() -> None:
         assert app.data("ot.tools(pattern='pack.', info='list')") == ["pack.on"]
         assert app.data("ot.packs(pattern='pack')") == [{"name": "pack", "source": "local", "tool_count": 1}]
         assert "pack.off" not in app.value("ot.help(query='lamp', info='list')").splitlines()
-        assert "It is disabled: calls are refused." in app.value("ot.help(query='pack.off')")
+        assert "Disabled: calls are rejected." in app.value("ot.help(query='pack.off')")
 
 
 @pytest.mark.slow
@@ -614,7 +614,7 @@ def test_search_finds_by_what_things_are_for(rich: App) -> None:
     hits = rich.data("ot.search(query='how much room is left on the disk')")
     assert hits[0]["name"] == "machine.disk"
     assert hits[0].keys() == {"kind", "name", "call", "description", "score"}
-    assert hits[0]["description"] == "Space on the disk that holds the working folder."
+    assert hits[0]["description"] == "Return the space on the disk that holds the working directory."
 
 
 @pytest.mark.parametrize(
@@ -622,12 +622,14 @@ def test_search_finds_by_what_things_are_for(rich: App) -> None:
     [
         ("ot.search(query='')", "the query is empty"),
         ("ot.search(query=' ')", "the query is empty"),
-        ("ot.search(query='web', limit=0)", "limit must be >= 1, got 0"),
-        ("ot.search('web', -3)", "limit must be >= 1, got -3"),
+        ("ot.search(query='web', limit=0)", "invalid limit 0 (expected 1 or more)"),
+        ("ot.search('web', -3)", "invalid limit -3 (expected 1 or more)"),
     ],
 )
 def test_a_search_for_nothing_says_what_to_type(rich: App, code: str, wrong: str) -> None:
-    assert rich.failure(code).startswith(f"ArgumentError: {wrong}. Say what you are looking for: ot.search(query=")
+    failure = rich.failure(code)
+    assert failure.startswith(f"ArgumentError: {wrong}\n")
+    assert "\nHint: describe what you need: ot.search(query=" in failure
 
 
 @pytest.mark.parametrize("query", ["\x00", "\ud800", '"', "NEAR(a b)", "*", "(", "name: x", "💥" * 2000, "' OR 1=1 --"])
@@ -1073,7 +1075,7 @@ def test_stats_that_cannot_be_written_say_so(fresh: App) -> None:
     stats = fresh.data("ot.stats()")
     assert stats["total_calls"] == 0
     assert "cannot write statistics to" in stats["problem"]
-    assert any("stats is no folder" in problem for problem in fresh.data("ot.health()")["problems"])
+    assert any("stats is not a directory" in problem for problem in fresh.data("ot.health()")["problems"])
 
 
 WRITER = "agents: {default: {permissions: [read, write]}}"
@@ -1096,8 +1098,8 @@ def test_a_report_is_written_to_the_path_that_the_answer_names(tmp_path: Path, o
     formula = (
         "machine.now",
         "calls of a run \N{MINUS SIGN} 1",
-        "answer (never below 0 for a run)",
-        "own definition",
+        "minus the answer of the run (at least 0 per run)",
+        "Definition of OneTool",
         "estimate",
     )
     assert not [part for part in formula if part not in page]
@@ -1125,13 +1127,13 @@ def test_a_report_needs_the_permission_to_write(tmp_path: Path) -> None:
     ("output", "reason"),
     [
         ("missing/report.html", "File not found"),
-        ("folder", "folder is not a regular file"),
-        (".", ". is not a regular file"),
+        ("folder", "not a regular file: folder"),
+        (".", "not a regular file: ."),
         ("file/report.html", "File not found"),
-        ("x" * 300, "The path"),
+        ("x" * 300, "path too long: "),
         ("circle/report.html", "File not found"),
-        ("pipe", "pipe is not a regular file"),
-        ("nul\\0.html", "The path"),
+        ("pipe", "not a regular file: pipe"),
+        ("nul\\0.html", "invalid path 'nul\\x00.html': it contains a NUL character"),
     ],
 )
 def test_a_report_that_cannot_be_written_says_where_and_why(tmp_path: Path, output: str, reason: str) -> None:
@@ -1317,10 +1319,11 @@ def test_an_unknown_handle_is_an_error(rich: App, handle: str) -> None:
 def test_an_expired_handle_says_so_also_after_cleaning_up() -> None:
     with open_app({"output": {"result_ttl": 1e-6}}, (sample_text,)) as app:
         handle = stored(app, "sample.text(500)")
-        expired = f"ToolError: The result {handle} has expired. Run the call again to get a new one."
-        assert app.failure(f"ot.result({handle!r})").splitlines()[0] == expired
-        stored(app, "sample.text(600)")
-        assert app.failure(f"ot.result({handle!r})").splitlines()[0] == expired
+        expired = f"ToolError: the result {handle} has expired"
+        for _ in range(2):
+            lines = app.failure(f"ot.result({handle!r})").splitlines()
+            assert (lines[0], lines[-1]) == (expired, "Hint: run the call again")
+            stored(app, "sample.text(600)")
 
 
 @pytest.mark.spec("ot-pack.result.offset-validation")
@@ -1371,7 +1374,7 @@ def test_what_a_tool_gives_is_learned_and_called_observed(fresh: App) -> None:
     fresh.value("brave.search('my query')")
     fresh.value("brave.search('my query', 0)")
     text = fresh.value("ot.help('brave.search')")
-    assert "Returns, as observed so far: list[{title: str, score: float, published: None}]" in text
+    assert "Observed return value: list[{title: str, score: float, published: None}]" in text
     assert "my query" not in text
     (entry,) = fresh.data("ot.tools(pattern='brave.search', info='full')")
     assert entry["observed"] == "list[{title: str, score: float, published: None}]"
@@ -1402,7 +1405,7 @@ def test_tools_may_come_and_go_while_questions_are_asked(fresh: App) -> None:
 def test_a_bus_alone_says_what_is_missing() -> None:
     with open_app() as app:
         result = app.portal.call(app.onetool.bus.call_tool, "ot.health")
-        assert "needs the running OneTool" in str(result.error)
+        assert "needs a running OneTool application" in str(result.error)
 
 
 # --- ot.version --------------------------------------------------------------------------------------------

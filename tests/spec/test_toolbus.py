@@ -206,16 +206,16 @@ class NeedsMore(Reader):
 @pytest.mark.parametrize(
     ("thing", "words"),
     [
-        (OnlyNamed(), "no permissions and no call"),
-        (object(), "no name and no permissions and no call"),
-        ("fs.read", "no name"),
-        (None, "no name"),
+        (OnlyNamed(), "missing permissions, call"),
+        (object(), "missing name, permissions, call"),
+        ("fs.read", "str is not a tool: missing name"),
+        (None, "NoneType is not a tool: missing name"),
         (NeedsMore, "register an instance"),
-        (len, "no permissions"),
+        (len, "is not a tool: missing .*permissions"),
         (lambda *numbers: sum(numbers), r"\*numbers"),
     ],
 )
-def test_what_is_no_tool_is_refused_with_reasons(thing: object, words: str) -> None:
+def test_what_is_not_a_tool_is_rejected_with_the_reason(thing: object, words: str) -> None:
     bus = ToolBus()
     with pytest.raises((ToolError, TypeError), match=words):
         bus.register_tool(thing)
@@ -223,9 +223,9 @@ def test_what_is_no_tool_is_refused_with_reasons(thing: object, words: str) -> N
 
 
 @pytest.mark.spec("toolbus.register.duplicate-name")
-def test_a_taken_name_is_refused_and_the_first_stays() -> None:
+def test_a_duplicate_name_is_rejected_and_the_first_tool_stays() -> None:
     bus = bus_with(tool("a.b")(lambda: "first"))
-    with pytest.raises(ToolError, match=r"'a\.b' is registered already"):
+    with pytest.raises(ToolError, match=r"'a\.b' is already registered"):
         bus.register_tool(tool("a.b")(lambda: "second"))
     assert call(bus, "a.b").unwrap() == "first"
 

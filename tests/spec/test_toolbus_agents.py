@@ -123,7 +123,7 @@ def test_permissions_in_both_places_must_agree(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", same)
     assert settings_at(tmp_path)["ci"].permissions == {Permission.READ, Permission.WRITE}
     configure(tmp_path / ".onetool", same.replace("[write, read]", "[read]"))
-    with pytest.raises(ConfigError, match=r"budgets\.permissions: that differ"):
+    with pytest.raises(ConfigError, match=r"agents\.ci has conflicting permissions and budgets\.permissions"):
         settings_at(tmp_path)
 
 
@@ -402,12 +402,12 @@ def test_each_of_the_four_kinds_is_a_limit(kind: str) -> None:
 
 
 @pytest.mark.spec("toolbus.budget.warns-once")
-def test_at_four_fifths_a_client_is_told_once_with_its_next_answer() -> None:
+def test_at_80_percent_the_next_answer_warns_the_client_once() -> None:
     with open_app(poor({"calls": 10}), [paid]) as app:
         first = app.run("for _ in range(7): paid.look()")
         assert "Note:" not in first.text
         second = app.run("paid.look()")
-        assert second.blocks[0] == "Note: the agent default has used 8 of 10 calls"
+        assert second.blocks[0] == "Note: agent default has used 8 of 10 calls"
         assert "Note:" not in app.run("paid.look()").text
 
 

@@ -549,23 +549,23 @@ def ending_with(status: int) -> str:
         ("import os\ndef test_one(): pass\ndef test_two(): os.kill(os.getpid(), 9)", "", "SIGKILL"),
         ("def test_one(): pass\ndef test_two(): raise KeyboardInterrupt", "", "interrupted"),
         ("x = 1", "", "no tests found"),
-        (PASSING, ending_with(1), "does not fit"),
-        ("def test_one(): assert 0", ending_with(0), "does not fit"),
+        (PASSING, ending_with(1), "contradicts the exit status"),
+        ("def test_one(): assert 0", ending_with(0), "contradicts the exit status"),
         (PASSING, "raise SystemExit(0)", "no report"),
-        (PASSING, "def pytest_collection(): 1 / 0", "pytest itself failed"),
+        (PASSING, "def pytest_collection(): 1 / 0", "internal error"),
         (
             PASSING,
             "def pytest_configure(config): raise config.args and __import__('pytest').UsageError('no')",
-            "understand",
+            "pytest rejected its arguments",
         ),
-        (forging(FORGED, 1), "", "does not fit"),
+        (forging(FORGED, 1), "", "contradicts the exit status"),
         (forging(FORGED[:60], 0), "", "damaged"),
         (forging(BOMB + FORGED, 0), "", "document type"),
         (forging(FORGED.replace('"2"', '"3"'), 0), "", "fewer tests"),
-        (forging("", 0).replace("Path(file).write_text('')", "os.mkfifo(file)"), "", "no file"),
+        (forging("", 0).replace("Path(file).write_text('')", "os.mkfifo(file)"), "", "not a regular file"),
     ],
 )
-def test_a_run_that_did_not_come_to_its_end_is_no_success(project: Path, test: str, conftest: str, words: str) -> None:
+def test_an_incomplete_run_is_not_a_success(project: Path, test: str, conftest: str, words: str) -> None:
     tree(project, {"test_a.py": test, "conftest.py": conftest})
     with pytest.raises(ToolError, match=words):
         outcome(project)
@@ -602,7 +602,7 @@ def test_a_project_of_uv_is_tested_in_its_own_environment(project: Path) -> None
 
 def test_without_any_pytest_it_says_what_to_do(tmp_path: Path) -> None:
     tree(tmp_path, {"test_a.py": PASSING})
-    with pytest.raises(ToolError, match="Type: uv venv"):
+    with pytest.raises(ToolError, match="Hint: run `uv venv"):
         outcome(tmp_path, env={"PATH": "/nowhere"})
 
 
@@ -682,8 +682,8 @@ def test_failures_of_mix_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "status", "words"),
     [
-        (MIX_PASSES, 1, "does not fit"),
-        (MIX_FAILS, 0, "does not fit"),
+        (MIX_PASSES, 1, "contradicts the exit status"),
+        (MIX_FAILS, 0, "contradicts the exit status"),
         ("** (CompileError) lib/hello.ex:3: syntax error\n", 1, "no summary"),
         ("There are no tests to run\n", 0, "no summary"),
         ("0 tests, 0 failures\n", 0, "no tests found"),
@@ -765,10 +765,10 @@ def test_json_gives_back_whatever_was_encoded(value: Any) -> None:
         ('{"a":' * 500 + "1" + "}" * 500, "nested more than 200 levels deep"),
         ('"' + "x" * (9 << 20) + '"', "bytes"),
         ("1" * 5000, "too many digits"),
-        ("1e999", "too large"),
-        ("[NaN]", "NaN is no number"),
+        ("1e999", "1e999 is out of range"),
+        ("[NaN]", "NaN is not allowed"),
         ("{'a': 1}", "in line 1, column 2"),
-        ("", "not JSON"),
+        ("", "not valid JSON"),
     ],
 )
 def test_hostile_json_ends_in_a_clear_error(tmp_path: Path, text: str, words: str) -> None:
@@ -791,7 +791,7 @@ ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
         ("!!python/object/apply:os.system [id]", "tag is not allowed"),
         ("a: 1\n---\nb: 2\n", "second document"),
         ("a: [", "not valid YAML"),
-        ("a: 1\na: 2", "already"),
+        ("a: 1\na: 2", "duplicate key 'a'"),
         ("a: \ud800", "surrogate"),
     ],
 )

@@ -103,5 +103,5 @@ def test_a_context_has_the_permissions_of_its_agent() -> None:
     with open_app(settings) as app:
         assert set(app.onetool.context("writer").permissions) == {"read", "write"}
         assert set(app.onetool.context().permissions) == {"read", "network"}
-        with pytest.raises(ToolError, match="no agent"):
+        with pytest.raises(ToolError, match="unknown agent 'other': expected default, writer"):
             app.onetool.context("other")

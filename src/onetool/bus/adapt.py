@@ -30,7 +30,7 @@ def as_tool(thing: object, threads: ToolThreads | None = None) -> Tool:
     missing = [part for part in ("name", "permissions", "call") if not hasattr(thing, part)]
     if missing:
         raise ToolError(
-            f"{type(thing).__name__} is not a tool: missing {' and '.join(missing)}",
+            f"{type(thing).__name__} is not a tool: missing {', '.join(missing)}",
             hint="register a function, or an object with name, permissions and call(params, context)",
         )
     return object_tool(thing, threads)

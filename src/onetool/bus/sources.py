@@ -180,7 +180,8 @@ def reload_from(origin: Origin, name: str, make: Callable[[object], Tool]) -> To
         if not isinstance(error, Exception | SystemExit):
             raise
         reason = error.message if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"
-        raise ToolError(f"cannot reload {name}: {reason}") from error
+        hint = error.hint if isinstance(error, ToolError) else ""
+        raise ToolError(f"cannot reload {name}: {reason}", hint=hint) from error
     package, _, module_name = origin.module.rpartition(".")
     if package in sys.modules:  # `from package import module` looks there
         setattr(sys.modules[package], module_name, module)

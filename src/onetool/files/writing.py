@@ -65,7 +65,7 @@ def stat_replaceable(anchored: AnchoredPath, path: str) -> os.stat_result | None
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(old.st_mode):
-        raise ToolError(f"cannot replace {path}: it is not a regular file", path=path)
+        raise ToolError(f"not a regular file: {path}", path=path)
     # Do not follow a link that has replaced it: the error must not reveal anything about its target.
     if not os.access(anchored.name, os.W_OK, dir_fd=anchored.directory_fd, effective_ids=True, follow_symlinks=False):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)

@@ -241,7 +241,9 @@ def _render_alias(alias: str, system: System, *, full: bool) -> str | None:
     try:
         return f"{heading}\n\n{render_tool(registry.find(alias), system, full=full)}"
     except ToolNotFound as error:
-        return f"{heading}\n\nNot available: {error.message} Aliases are defined under aliases: in onetool.yaml."
+        hint = f"\nHint: {error.hint}" if error.hint else ""
+        reason = error.message.rstrip(".")
+        return f"{heading}\n\nNot available: {reason}. Aliases are defined under aliases: in onetool.yaml.{hint}"
 
 
 def _call_note(name: str) -> str:

@@ -503,4 +503,4 @@ def _write_report(context: ToolContext, summary: "StatsSummary", output: str) ->
     except (OSError, ToolError) as error:
         reason = getattr(error, "message", "") or getattr(error, "strerror", "") or error
         kind = SandboxDenied if isinstance(error, SandboxDenied) else ToolError
-        raise kind(f"Error: Cannot write to '{output}': {reason}") from None
+        raise kind(f"Error: Cannot write to '{output}': {reason}", hint=getattr(error, "hint", "")) from None

@@ -202,9 +202,9 @@ def _read_report(suite: _Suite, status: int, output: str) -> SuiteReport:
 
 def _no_result_error(suite: _Suite, status: int, problem: str, tail: str) -> ToolError:
     meaning = PYTEST_STATUSES.get(status, "") if suite.name == "pytest" else ""
-    reason = ": ".join(dict.fromkeys(part for part in (meaning, problem) if part))
+    reason = "; ".join(dict.fromkeys(part for part in (meaning, problem) if part))
     return ToolError(
-        f"no test result: {suite.name} exited with {_format_status(status)}, {reason}{_format_output(tail)}",
+        f"no test result: {suite.name} exited with {_format_status(status)}: {reason}{_format_output(tail)}",
         status=status,
         output=tail,
     )
