@@ -162,7 +162,7 @@ class OneTool:
         state = self._require_state()
         if state.error is not None and not _works_without_settings(command):
             return Answer(
-                (escape_invisible(f"invalid configuration; nothing runs until it is fixed:\n{state.error}"),),
+                (escape_invisible(f"invalid settings; nothing runs until they are fixed:\n{state.error}"),),
                 is_error=True,
                 error="config_error",
             )

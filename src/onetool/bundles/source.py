@@ -421,7 +421,7 @@ def _disabled_reason(stored: "StoredTool") -> str:
     if not stored.bundle_enabled:
         return _bundle_disabled_reason(stored.bundle_slug)
     name = f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
-    return "" if stored.is_enabled else f"it is disabled; {_enable_hint(name)}"
+    return "" if stored.is_enabled else _enable_hint(name)
 
 
 def _enable_hint(name: str) -> str:
