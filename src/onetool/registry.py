@@ -213,7 +213,7 @@ class Registry:
         """Re-read which tools and packs are disabled."""
         if self.switches is not None:
             off, problem = self.switches.off(), self.switches.problem
-            reason = "a user disabled it" if problem is None else str(problem)
+            reason = "" if problem is None else str(problem)
             if (off, reason) != (self._off, self._off_reason):
                 self._off, self._off_reason = off, reason
                 self._off_version += 1

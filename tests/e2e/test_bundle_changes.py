@@ -228,8 +228,9 @@ def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(
             store.put_tool(bundle, slug, version, tool_body())
     unasked = run_cli(tmp_path, "bundles", "delete", "shop")
     assert unasked.returncode == 2
-    assert "the bundle shop with 3 tools needs --yes" in unasked.stderr
-    assert run_cli(tmp_path, "bundles", "delete", "shop.one@2", "--yes").stdout == "deleted shop.one@2\n"
+    assert "cannot confirm the deletion of the bundle shop with 3 tools" in unasked.stderr
+    assert "use --yes" in unasked.stderr
+    assert run_cli(tmp_path, "bundles", "delete", "shop.one@2", "--yes").stdout == "Deleted shop.one@2\n"
     assert "shop.two@1" in run_cli(tmp_path, "bundles", "delete", "shop.two", "--yes", "--json").stdout
     assert "did you mean" in run_cli(tmp_path, "bundles", "delete", "shopp", "--yes").stderr.lower()
     assert "part of OneTool" in run_cli(tmp_path, "bundles", "delete", "essentials", "--yes").stderr

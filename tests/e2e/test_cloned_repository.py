@@ -432,9 +432,10 @@ def test_a_link_to_trusted_settings_trusts_nothing(home: Path, clone: Path) -> N
     (clone / ".onetool").symlink_to(mine / ".onetool")
     done = onetool(home, clone, "run", "own.echo(text='x')")
     assert done.returncode == 1
-    assert "it is a symbolic link, which cannot be trusted" in done.stdout
-    refused = onetool(home, clone, "trust", answer="yes\n")
-    assert (refused.returncode, "cannot be trusted: it is a symbolic link" in refused.stderr) == (1, True)
+    assert "is not trusted and is ignored: it is a symbolic link" in done.stdout
+    rejected = onetool(home, clone, "trust", answer="yes\n")
+    assert rejected.returncode == 1
+    assert f"cannot trust {clone / '.onetool'}: it is a symbolic link\n" in rejected.stderr
 
 
 # --- the question -----------------------------------------------------------------------------------------------------
@@ -484,10 +485,10 @@ def test_trust_shows_what_has_changed(home: Path, clone: Path) -> None:
     assert onetool(home, clone, "trust", answer="yes\n").returncode == 0
     configure(clone, "# words\nservers:\n  git: {command: evil}\n  more: {command: x}\n")
     ignored = onetool(home, clone, "run", "1").stdout
-    assert "onetool.yaml:3 (servers.git.command) changed, onetool.yaml:4 (servers.more.command) is new" in ignored
+    assert "onetool.yaml:3 (servers.git.command) changed, onetool.yaml:4 (servers.more.command) was added" in ignored
     done = onetool(home, clone, "trust")
     assert '  onetool.yaml:3 (servers.git.command) changed: "uvx" -> "evil"' in done.stdout
-    assert '  onetool.yaml:4 (servers.more.command) is new: "x"' in done.stdout
+    assert '  onetool.yaml:4 (servers.more.command) was added: "x"' in done.stdout
 
 
 def test_a_server_of_the_person_that_the_project_changes_is_shown_as_such(home: Path, clone: Path) -> None:
@@ -519,7 +520,7 @@ def test_init_trusts_and_comments_keep_trust(home: Path, clone: Path) -> None:
     file.write_text(file.read_text(encoding="utf-8") + "\naliases: {mem: machine.memory}\n", encoding="utf-8")
     line = len(file.read_text(encoding="utf-8").splitlines())
     told = onetool(home, clone, "tools").stderr
-    assert f"onetool.yaml:{line} (aliases.mem) is new" in told
+    assert f"onetool.yaml:{line} (aliases.mem) was added" in told
     assert "onetool trust" in told
     assert onetool(home, clone, "trust", answer="yes\n").returncode == 0
     assert onetool(home, clone, "run", "mem()").returncode == 0

@@ -41,7 +41,7 @@ Work = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Case:
-    """`file` is what the finding names, from the home folder, and `line` where in it; `mend` does what is advised."""
+    """`file` is what the finding names, from the home folder, and `line` where in it; `fix` does what is advised."""
 
     name: str
     make: Work
@@ -49,7 +49,7 @@ class Case:
     says: str
     advises: str
     line: int | None = None
-    mend: "Callable[[Path, str], object] | None" = None
+    fix: "Callable[[Path, str], object] | None" = None
     level: str = "problem"
     folder: str = "."
     env: Mapping[str, str] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def follow(home: Path, advice: str, folder: str = ".") -> None:
     assert done.returncode == 0, (command, done.stderr)
 
 
-# --- how things are broken and mended ------------------------------------------------------------------------------
+# --- how things are broken and fixed --------------------------------------------------------------------------------
 
 
 def settings(text: str) -> Work:
@@ -277,7 +277,7 @@ CASES = [
         settings("docs_url: ${DOCS_ADDRESS}\n"),
         CONFIG,
         "docs_url refers to DOCS_ADDRESS, which is not set",
-        "put it into secrets.yaml",
+        "set it in secrets.yaml",
         1,
         lambda home, _: write_secrets(home / ".onetool", "DOCS_ADDRESS: https://example.org/\n"),
     ),
@@ -305,7 +305,7 @@ CASES = [
         "project/.onetool",
         "is not trusted and is ignored",
         "onetool trust",
-        mend=lambda home, advice: follow(home, advice, "project"),
+        fix=lambda home, advice: follow(home, advice, "project"),
         folder="project",
     ),
     Case(
@@ -314,7 +314,7 @@ CASES = [
         "project/.onetool",
         "changed since it was trusted",
         "onetool trust",
-        mend=lambda home, advice: follow(home, advice, "project"),
+        fix=lambda home, advice: follow(home, advice, "project"),
         folder="project",
     ),
     Case(
@@ -332,7 +332,7 @@ CASES = [
         MINE,
         "uv could not create the environment",
         "fix the dependencies in the header",
-        mend=lambda home, _: pack(f"{HEADER}{ECHO}")(home),
+        fix=lambda home, _: pack(f"{HEADER}{ECHO}")(home),
     ),
     Case(
         "an extension that fails at import",
@@ -358,7 +358,7 @@ CASES = [
         f"{TOOLS}/two/mine_tools.py",
         "duplicate extension pack mine",
         "delete or rename one of them",
-        mend=removed(f"{TOOLS}/two/mine_tools.py"),
+        fix=removed(f"{TOOLS}/two/mine_tools.py"),
     ),
     Case(
         "an extension with the name of a pack that ships",
@@ -366,7 +366,7 @@ CASES = [
         f"{TOOLS}/fs/fs_tools.py",
         "pack name 'fs' conflicts with a built-in pack",
         'add `pack = "another_name"`',
-        mend=lambda home, _: pack(f'pack = "another_name"\n{ECHO}', "fs")(home),
+        fix=lambda home, _: pack(f'pack = "another_name"\n{ECHO}', "fs")(home),
     ),
     Case(
         "an alias that leads nowhere",
@@ -401,7 +401,7 @@ CASES = [
         "",
         "pack map has a name reserved",
         'ot.pack("map")',
-        mend=lambda home, _: pack(f'pack = "another_name"\n{ECHO}', "map")(home),
+        fix=lambda home, _: pack(f'pack = "another_name"\n{ECHO}', "map")(home),
         level="warning",
     ),
     Case(
@@ -437,7 +437,7 @@ CASES = [
         servers(mute=hostile_server("hangs", timeout=2)),
         CONFIG,
         "mute did not respond within 2 s",
-        "enabled: false",
+        "set servers.mute.enabled to false",
         2,
         replaced(CONFIG, "timeout: 2", "enabled: false"),
     ),
@@ -447,7 +447,7 @@ CASES = [
         "",
         "changed definition of odd.echo",
         "onetool servers accept odd",
-        mend=lambda home, _: follow(home, "onetool servers accept odd"),
+        fix=lambda home, _: follow(home, "onetool servers accept odd"),
     ),
     Case(
         "a server with the name of a pack",
@@ -512,7 +512,7 @@ CASES = [
         3,
         level="warning",
     ),
-    Case("a damaged bundle", damaged_bundle, ".onetool/bundles/pets-", "is not valid JSON", "mv ", mend=as_advised),
+    Case("a damaged bundle", damaged_bundle, ".onetool/bundles/pets-", "is not valid JSON", "mv ", fix=as_advised),
     Case(
         "a bundle of a newer version", newer_bundle, ".onetool/bundles/pets-", "written by a newer OneTool", "upgrade"
     ),
@@ -522,7 +522,7 @@ CASES = [
         ".onetool/stats/stats.db",
         "is damaged",
         "onetool run 1",
-        mend=as_advised,
+        fix=as_advised,
     ),
     Case(
         "statistics of a newer version",
@@ -538,7 +538,7 @@ CASES = [
             f".onetool/{name}",
             "is damaged",
             "rm ",
-            mend=as_advised,
+            fix=as_advised,
         )
         for name in ("stats/shapes.json", "switches.json", "pins.json", "trust.json")
     ),
@@ -548,7 +548,7 @@ CASES = [
         ".onetool/tmp",
         "is not a directory",
         "mv ",
-        mend=as_advised,
+        fix=as_advised,
     ),
     *(
         Case(
@@ -557,7 +557,7 @@ CASES = [
             name,
             "is not a directory",
             f"mv {{home}}/{name} {{home}}/{name}.old",
-            mend=as_advised,
+            fix=as_advised,
         )
         for name in (".onetool", ".onetool/bundles", ".onetool/logs")
     ),
@@ -567,7 +567,7 @@ CASES = [
         "nowhere",
         "cannot write to TMPDIR",
         "mkdir -p",
-        mend=as_advised,
+        fix=as_advised,
         level="warning",
         env={"TMPDIR": "{home}/nowhere"},
     ),
@@ -595,7 +595,7 @@ CASES = [
         MINE,
         "uv is not installed",
         "-m pip install uv",
-        mend=removed("shadow/uv/__init__.py"),
+        fix=removed("shadow/uv/__init__.py"),
         env={"PYTHONPATH": "{home}/shadow"},
     ),
     Case(
@@ -613,7 +613,7 @@ CASES = [
         ".cursor/mcp.json",
         "Cursor starts /gone/onetool, which does not exist",
         "onetool connect cursor --write",
-        mend=as_advised,
+        fix=as_advised,
     ),
     Case(
         "an assistant that starts it in a folder that is not there",
@@ -621,7 +621,7 @@ CASES = [
         ".cursor/mcp.json",
         "in /gone, which is not a directory",
         "onetool connect cursor --write --folder",
-        mend=as_advised,
+        fix=as_advised,
     ),
     Case(
         "an assistant whose configuration cannot be read",
@@ -638,7 +638,7 @@ CASES = [
         "",
         "isolation is disabled",
         "set execution.isolation to auto",
-        mend=replaced(CONFIG, "off", "auto"),
+        fix=replaced(CONFIG, "off", "auto"),
         level="warning",
     ),
     Case(
@@ -654,7 +654,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_is_broken_is_found_once_and_gone_when_it_is_mended(tmp_path: Path, case: Case) -> None:
+def test_what_is_broken_is_found_once_and_gone_when_it_is_fixed(tmp_path: Path, case: Case) -> None:
     case.make(tmp_path)
     findings = wrong((doctor if NIGHTLY else examined)(tmp_path, case.folder, case.env))
     assert len(findings) == 1, findings
@@ -669,8 +669,8 @@ def test_what_is_broken_is_found_once_and_gone_when_it_is_mended(tmp_path: Path,
         (reported,) = health(tmp_path, case.folder)
         assert case.says.replace("{home}", str(tmp_path)) in reported["message"]
         assert {**reported, "message": found["message"]} == found  # uv has its own words for each of its commands
-    if case.mend is not None:
-        case.mend(tmp_path, found["hint"])
+    if case.fix is not None:
+        case.fix(tmp_path, found["hint"])
         assert wrong(examined(tmp_path, case.folder, case.env)) == []
 
 
@@ -777,9 +777,9 @@ def test_many_broken_things_are_all_found_each_once(tmp_path: Path) -> None:
         "these are my last words",
         "servers.unknown.comand is an unknown key",
         "refers to NOBODY_SET_THIS",
-        "must be one of the agents",
+        "must be an agent (pilot, default)",
         "is not valid JSON",
-        "must be a list of some of",
+        "must be a list of permissions (read, write, exec, network)",
         "stats.db is damaged",
         "switches.json: it is damaged",
         "invalid syntax",

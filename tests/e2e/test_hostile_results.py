@@ -105,10 +105,12 @@ def test_no_field_of_an_answer_is_believed(app: App, field: str, value: Any, pie
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_message_ends_the_run_with_a_word(app: App, line: bytes) -> None:
+def test_an_invalid_message_ends_the_run_with_an_error(app: App, line: bytes) -> None:
     answer = app.run(f"{FORGE}send({line!r})\ntime.sleep(5)")
     assert answer.is_error
-    assert answer.text.startswith("ToolError: the run ended with")
+    assert answer.text.startswith(
+        ("ToolError: the cell returned an invalid response", "ToolError: the run ended without a response: ")
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,10 +222,10 @@ def test_what_cannot_be_stored_is_an_error_and_the_rest_is_shown(spoil: Callable
         assert not list((app.onetool.directories.data).glob("elsewhere/*"))
     assert [answer.is_error for answer in (value, printed, error)] == [True] * 3
     assert value.blocks[0] == "printed\n"
-    assert "The result of sample.give is too large to be shown and could not be stored in " in value.blocks[1]
+    assert "the result of sample.give is too large to show and cannot be stored in " in value.blocks[1]
     assert "Calls already made: sample.give (ok)" in value.blocks[1]
-    assert ("could not be stored" in printed.blocks[0], printed.blocks[1]) == (True, "the value")
-    assert "could not be stored" in error.blocks[0]
+    assert ("cannot be stored" in printed.blocks[0], printed.blocks[1]) == (True, "the value")
+    assert "cannot be stored" in error.blocks[0]
     assert error.blocks[1].startswith("ZeroDivisionError: ")
 
 

@@ -7,11 +7,11 @@ from tests.support import Connection, configure, connect, run_attack
 
 # What a run does, and what the error says.
 HUGE = {
-    "tool": ("getattr(fs, 'z' * 7_900_000)()", "the name is too long"),
-    "tool that is called by name": ("ot.call('z.' * 3_000_000)", "the name is too long"),
-    "version": ("ot.call('ot.version', __version__='z' * 7_900_000)", "the name is too long"),
-    "pack": ("ot.pack('z' * 7_900_000)", "the name is too long"),
-    "snippet": ("ot.snippet('z' * 7_900_000)", "the name is too long"),
+    "tool": ("getattr(fs, 'z' * 7_900_000)()", "the tool name is too long"),
+    "tool that is called by name": ("ot.call('z.' * 3_000_000)", "the tool name is too long"),
+    "version": ("ot.call('ot.version', __version__='z' * 7_900_000)", "the tool name is too long"),
+    "pack": ("ot.pack('z' * 7_900_000)", "the pack name is too long"),
+    "snippet": ("ot.snippet('z' * 7_900_000)", "the snippet name is too long"),
     "query of help": ("ot.help('z ' * 3_900_000)", "query has 7800000 characters, the limit is 10000"),
     "query of search": ("ot.search('z ' * 3_900_000)", "query has 7800000 characters, the limit is 10000"),
     "pattern": ("ot.packs(pattern='z.' * 3_900_000)", "pattern has 7800000 characters, the limit is 10000"),
@@ -21,7 +21,7 @@ HUGE = {
     "choice": ("ot.tools(info='x' * 7_000_000)", "info has 7000000 characters, the limit is 10000"),
     "JSON of many values": ("json.parse(json='[' + '[],' * 2_000_000 + '[]]')", "the text has more than"),
     "JSON of many numbers": ("json.parse(json='[' + '1,' * 3_900_000 + '1]')", "the text has more than"),
-    "YAML of many values": ("yaml.parse(yaml='[' + '[],' * 1_000_000 + '[]]')", "values, aliases counted in full"),
+    "YAML of many values": ("yaml.parse(yaml='[' + '[],' * 1_000_000 + '[]]')", "too many values: the limit is 100"),
     "YAML of one line": ("yaml.parse(yaml='x: y: ' * 600_000)", "yaml:1"),
     "path": ("fs.read(path='../' * 2_000_000)", "Error"),
     "headers": (
@@ -29,8 +29,8 @@ HUGE = {
     "nested body": (
         "http.post(url='http://x', body=[[str(n)] * 300 for n in range(300)])", "Tool requires network permission"),
     "arguments": (
-        "ot.call('fs.read', **{f'k{n}': 0 for n in range(58_000)})", "takes at most 1000 arguments, 58000 were given"),
-    "arguments by position": ("ot.call('fs.read', *range(58_000))", "takes at most 1000 arguments, 58000 were given"),
+        "ot.call('fs.read', **{f'k{n}': 0 for n in range(58_000)})", "takes at most 1000 arguments, got 58000"),
+    "arguments by position": ("ot.call('fs.read', *range(58_000))", "takes at most 1000 arguments, got 58000"),
     "name of an argument": ("ot.call('fs.read', **{'z' * 900_000: 0})", "... (900000 characters)"),
 }  # fmt: skip
 

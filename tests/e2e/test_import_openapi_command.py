@@ -116,7 +116,7 @@ def test_an_imported_tool_uses_its_secret_and_never_shows_it(tmp_path: Path, sit
     echoed = run_cli(tmp_path, "call", "petstore.list-pets", "limit=3")
     assert json.loads(echoed.stdout)["query"] == {"limit": ["3"]}, echoed.stderr
     failed = run_cli(tmp_path, "run", "petstore.get_pet(id='a/b')")
-    assert "returned 404 Not Found: there is no such page" in failed.stdout
+    assert "returned 404 Not Found: page not found" in failed.stdout
     assert (site.last.path, site.last.header("x-key")) == ("/pets/a%2Fb", SECRET)
     assert "Add these secrets" not in import_successfully(tmp_path, "petstore.json")
     assert SECRET not in said + echoed.stdout + failed.stdout + failed.stderr

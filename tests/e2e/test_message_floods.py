@@ -212,7 +212,7 @@ def test_lines_that_are_not_messages_are_passed_over(client: Connection) -> None
 
 
 def test_a_message_that_answers_nobody_ends_the_connection_and_the_next_call_works(client: Connection) -> None:
-    assert "NetworkError: piped went away" in run_attack(client, "piped.flood(kind=':no id')")
+    assert "NetworkError: connection to piped lost" in run_attack(client, "piped.flood(kind=':no id')")
     assert get_texts(client.run("piped.flood(kind=':small')")) == ["small"]
 
 

@@ -77,7 +77,7 @@ def test_a_program_that_is_not_there_is_named() -> None:
     with open_app({"servers": {"s": {"command": "no-such-program"}}}) as app:
         text = app.failure(f"s.{ECHO}")
         assert "cannot start s: program 'no-such-program' not found" in text
-        assert "Hint: install no-such-program, or correct servers.s.command" in text
+        assert "Hint: install no-such-program, or fix servers.s.command" in text
 
 
 def test_a_server_that_never_responds_times_out(app: App) -> None:
@@ -115,7 +115,7 @@ def test_a_server_that_failed_is_tried_again_and_says_when(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_slow_start_is_waited_for_and_told(tmp_path: Path) -> None:
+def test_a_slow_start_is_waited_for_and_reported(tmp_path: Path) -> None:
     """Listing waits for it only briefly; code that names it waits until it responds."""
     told: list[tuple[str, Any]] = []
     journal = Journal(listener=lambda event, what: told.append((event, what)))
@@ -123,7 +123,7 @@ def test_a_slow_start_is_waited_for_and_told(tmp_path: Path) -> None:
         app.onetool.servers.list_seconds = 0.1
         app.value("ot.tools()")
         assert app.run(f"slow.{ECHO}", journal=journal).text == "a"
-    assert ("progress", "asking slow for tools") in told
+    assert ("progress", "listing the tools of slow") in told
 
 
 @pytest.mark.parametrize("pins", [b"{{{", b"[]", b'{"version": 99}'])
@@ -134,7 +134,7 @@ def test_pins_that_cannot_be_read_stop_calls_of_servers_and_nothing_else(tmp_pat
         file = app.onetool.stores.directory / "pins.json"
         file.write_bytes(pins)
         text = app.failure(f"s.{ECHO}")
-        assert "whether s.echo has changed is not known" in text
+        assert "cannot check whether s.echo has changed" in text
         assert "pins.json" in text
         assert app.value(f"free.{ECHO}") == "a"
         assert app.value("x = 1\nx.real") == "1"

@@ -135,7 +135,7 @@ def test_a_forged_window_is_only_rejected(small_and_large: dict[int, Connection]
     client = small_and_large[900]
     handle = json.loads(get_texts(client.run(RECORDS % 100))[-1])["handle"]
     answer = client.run(f"w = ot.result({handle!r}, limit=100); w.update({forged}); w['more'] = 'x' * 2000; w")
-    assert "output.max_inline_size is 900" in get_texts(answer)[-1]
+    assert "the limit is 900 (output.max_inline_size)" in get_texts(answer)[-1]
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can mount a directory")

@@ -243,7 +243,7 @@ TABLE = [
         without_version,
         with_version(2),
         saying("call", "machine.now"),
-        "switched off",
+        "machine.now is disabled",
         saying("doctor"),
     ),
     Kept(
@@ -252,7 +252,7 @@ TABLE = [
         only("servers"),
         with_version(2),
         saying("doctor"),
-        "odd.echo is not what it was",
+        "changed definition of odd.echo",
         saying("call", "odd.echo", "text=x"),
     ),
 ]
@@ -326,7 +326,7 @@ def test_media_without_a_version(tmp_path: Path) -> None:
 # --- bundles ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_bundle_of_a_newer_version_is_told_of_and_nothing_is_put_in_its_place(tmp_path: Path) -> None:
+def test_a_bundle_of_a_newer_version_is_reported_and_not_replaced(tmp_path: Path) -> None:
     file = bundle(tmp_path)
     assert "animals" in said(tmp_path, "bundles")
     with_version(2, "schemaVersion")(file)
@@ -401,13 +401,13 @@ def test_statistics_of_older_versions_keep_every_count_and_run(tmp_path: Path, v
 
 
 @pytest.mark.parametrize("version", [1, 99])
-def test_a_list_of_tools_of_another_version_is_asked_for_anew(tmp_path: Path, version: int) -> None:
+def test_a_list_of_tools_of_another_version_is_requested_again(tmp_path: Path, version: int) -> None:
     configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile_server("echo")}}))
-    assert "no changes" in said(tmp_path, "accept", "odd")
+    assert "no changes" in said(tmp_path, "servers", "accept", "odd")
     (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
     before = file.read_bytes()
     with_version(version)(file)
-    assert "no changes" in said(tmp_path, "accept", "odd")
+    assert "no changes" in said(tmp_path, "servers", "accept", "odd")
     assert file.read_bytes() == before
     assert "odd.echo" in said(tmp_path, "tools", "odd")
 

@@ -73,7 +73,7 @@ def test_a_link_to_a_trusted_directory_is_rejected(project: Path, user: Path, tm
     foreign.symlink_to(project)
     decision = check_trust(foreign, user, env)
     assert not decision.trusted
-    assert "it is a symbolic link, which cannot be trusted" in decision.problems[0].message
+    assert "is not trusted and is ignored: it is a symbolic link" in decision.problems[0].message
     with pytest.raises(ToolError, match=r"cannot trust .*: it is a symbolic link"):
         trust(foreign, user)
 

@@ -81,7 +81,7 @@ def check_version(data: object) -> None:
     if type(version) is not int or version < 1:
         raise Unreadable("has no schemaVersion")
     if version > SCHEMA_VERSION:
-        reason = f"was written by a newer OneTool (schemaVersion {version}, this version supports {SCHEMA_VERSION})"
+        reason = f"was written by a newer OneTool (schemaVersion {version}; this one supports {SCHEMA_VERSION})"
         raise Unreadable(reason, UPGRADE)
 
 

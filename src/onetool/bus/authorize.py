@@ -14,8 +14,7 @@ from onetool.errors import PermissionDenied, ToolError
 def authorize(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
     """Raise an error if the agent may not make this call."""
     if not tool.enabled:
-        reason = f": {tool.disabled_reason}" if tool.disabled_reason else ""
-        raise ToolError(f"{tool.name} is disabled{reason}", tool=tool.name)
+        raise ToolError(describe_disabled(tool.name, tool.disabled_reason), tool=tool.name)
     if not context.admits(tool):
         allowed = list(context.tools or ())
         wanted = ", ".join([*allowed, tool.name])
@@ -28,6 +27,11 @@ def authorize(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None
     _check_permissions(tool, args, context)
     if context.budget_guard is not None:
         context.budget_guard.check_remaining()
+
+
+def describe_disabled(name: str, reason: str | None) -> str:
+    """Return the message for a call of a disabled tool. Without a reason, a user disabled it."""
+    return f"{name} is disabled: {reason}" if reason else f"{name} is disabled"
 
 
 def required_permissions(tool: Tool, args: Mapping[str, Any]) -> frozenset[Permission]:

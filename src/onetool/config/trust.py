@@ -76,7 +76,7 @@ def check_trust(project: Path, user_directory: Path, env: Mapping[str, str]) -> 
     if _store_key(project) == _store_key(user_directory):
         return TrustDecision(trusted=True)
     if link := find_outside_link(project):
-        return _distrust(project, f"is ignored: {link[0]}", link[1])
+        return _distrust(project, f"is not trusted and is ignored: {link[0]}", link[1])
     if env.get(VARIABLE) == "1":
         return TrustDecision(trusted=True, snapshot=take_snapshot(project, user_directory.parent))
     return _check_record(project, user_directory, TrustFile(user_directory))
@@ -203,7 +203,7 @@ def _list_extension_names(project: Path, home: Path, config: Mapping[str, Any]) 
 def find_outside_link(project: Path) -> tuple[str, str] | None:
     """Return the reason and a hint if a link leads out of a project directory, since its target was not reviewed."""
     if project.is_symlink():
-        return "it is a symbolic link, which cannot be trusted", "replace the link with a directory"
+        return "it is a symbolic link", "replace the link with a directory"
     inside = os.path.realpath(project)
     entries: list[Path] = []
     with suppress(OSError):

@@ -64,6 +64,7 @@ def print_savings(summary: "StatsSummary", isolation: str) -> None:
 
 
 def report_skipped(steps: list[StepResult]) -> None:
-    which = ", ".join(f"{place}" for place, seen in enumerate(steps, 1) if seen.problem)
-    if which:
-        print(f"onetool: some steps could not be shown: {which}. Run `onetool doctor` for details", file=sys.stderr)
+    skipped = [str(number) for number, seen in enumerate(steps, 1) if seen.problem]
+    if skipped:
+        which = f"step{'s' if len(skipped) > 1 else ''} {', '.join(skipped)}"
+        print(f"onetool: cannot show {which}. Run `onetool doctor` for details", file=sys.stderr)

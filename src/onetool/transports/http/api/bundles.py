@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from onetool.audit import Facts
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolHit
+from onetool.bus.authorize import describe_disabled
 from onetool.registry import python_name
 from onetool.schema import JSON
 from onetool.storage import BundleStorage
@@ -251,7 +252,7 @@ def _check_in_use(tool: StoredTool) -> None:
         raise ApiError("bundle_disabled", message, {"bundleID": tool.bundle_id})
     if not tool.in_use:
         name = f"{tool.bundle_slug}.{tool.slug} {tool.version}"
-        message = f"cannot call {name}: {tool.disabled_reason or 'it is disabled'}"
+        message = describe_disabled(name, tool.disabled_reason)
         raise ApiError("tool_disabled", message, {"toolID": tool.id})
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from onetool._tool import Tool
 from onetool.bundles.model import StoredTool, Switch
 from onetool.bundles.paging import PageTokens
-from onetool.bus.authorize import sort_permissions
+from onetool.bus.authorize import describe_disabled, sort_permissions
 from onetool.context import ToolContext
 from onetool.errors import ToolError
 from onetool.registry import python_name
@@ -160,7 +160,7 @@ class ToolHandlers:
         async def check() -> None:
             tool = await self._catalog.find(_get_name(request), identity.build_context(request, self._api.app))
             if not tool.enabled:
-                message = f"cannot call {tool.name}: {tool.disabled_reason or 'it is disabled'}"
+                message = describe_disabled(tool.name, tool.disabled_reason)
                 raise ApiError(tool.disabled_code or "tool_disabled", message, {"name": tool.name})
 
         return await invoke(self._api, request, _get_name(request), check)
