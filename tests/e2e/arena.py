@@ -1,8 +1,8 @@
-"""A server under attack, as a program: OneTool with everything that hostile code could want to reach.
+"""Run OneTool as a program with the targets that hostile code may want to reach.
 
-It is driven by lines of JSON on standard input and answers with lines on standard output, so that whatever the
-code in a run does to this process can be seen from outside: `tests.cells_support.Arena` is the other end. It holds
-two apps that differ in their patience, because most attacks end at once and some never do.
+`tests.cells_support.Arena` controls it by lines of JSON on standard input and output, so that the tests can observe
+the effects of a run on this process from outside. It has two apps with different timeouts, because most attacks end
+immediately and some never do.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from onetool.runner.launch import SpawnLauncher
 OTHER_SECRET = "a-secret-of-the-configuration"
 PROBE = '[echo("alive"), len("abc"), __import__("json").dumps([1]), __import__("sys").stdout is not None]'
 PROBE_ANSWER = '["alive",3,"[1]",true]'
-HUNG_SECONDS = 20  # beyond its time, on a machine that has much else to do
+HUNG_SECONDS = 20  # beyond the timeout, for a busy machine
 MEMORY = ("VmRSS", "VmHWM")
-AT_ONCE = {"brief": 8, "patient": 4}
+MAX_CONCURRENT = {"brief": 8, "patient": 4}
 
 
 class Listeners:
-    """Whoever connects is told the sentinel, and is counted."""
+    """Listeners that send the sentinel to every client and count connections."""
 
     def __init__(self, name: str) -> None:
         self.hits = 0
@@ -66,7 +66,7 @@ class Arena:
         self._inherited = os.open(self._folder / "sentinel_inherited", os.O_RDONLY)
         os.set_inheritable(self._inherited, True)
         self._apps: dict[str, OneTool] = {}
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._complaints: list[str] = []
 
@@ -75,9 +75,9 @@ class Arena:
         async with contextlib.AsyncExitStack() as stack:
             for name, seconds in self._setup["timeouts"].items():
                 self._apps[name] = await stack.enter_async_context(self._app(seconds))
-                self._turns[name] = asyncio.Semaphore(AT_ONCE[name])
-            self._tell({"id": "hello", "port": self._listeners.port})
-            await self._obey()
+                self._turns[name] = asyncio.Semaphore(MAX_CONCURRENT[name])
+            self._send({"id": "hello", "port": self._listeners.port})
+            await self._read_orders()
 
     def _app(self, seconds: float) -> OneTool:
         execution = {"timeout": seconds, "isolation": self._setup["isolation"], **self._setup["execution"]}
@@ -91,7 +91,7 @@ class Arena:
             app.bus.register_tool(function_tool(function, f"demo.{name}"))
         return app
 
-    async def _obey(self) -> None:
+    async def _read_orders(self) -> None:
         reader = asyncio.StreamReader(limit=1 << 30)
         protocol = asyncio.StreamReaderProtocol(reader)
         await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin.buffer)
@@ -103,23 +103,23 @@ class Arena:
         }
         while line := await reader.readline():
             order = json.loads(line)
-            task = asyncio.create_task(self._carry_out(order, commands[order["do"]]))
-            self._under_way[order["id"]] = task
+            task = asyncio.create_task(self._execute(order, commands[order["do"]]))
+            self._tasks[order["id"]] = task
             task.add_done_callback(functools.partial(self._forget, order["id"]))
 
     def _forget(self, ident: str, _task: asyncio.Task[None]) -> None:
-        del self._under_way[ident]
+        del self._tasks[ident]
 
-    async def _carry_out(
+    async def _execute(
         self, order: dict[str, Any], command: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
     ) -> None:
         try:
             answer = await command(order)
         except asyncio.CancelledError:
             answer = {"raised": "cancelled"}
-        self._tell({"id": order["id"], **answer})
+        self._send({"id": order["id"], **answer})
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         left = memoryview(json.dumps(message).encode() + b"\n")
         while left:
             left = left[os.write(self._answers, left) :]
@@ -133,41 +133,41 @@ class Arena:
                 answer = await app.run(order["code"])
         except TimeoutError:
             return {"raised": "hung", "seconds": time.monotonic() - started}
-        except Exception as error:  # noqa: BLE001 - that it raises at all is what the tests look at
+        except Exception as error:  # noqa: BLE001 - the tests check whether it raises
             return {"raised": repr(error), "seconds": time.monotonic() - started}
         seconds = time.monotonic() - started
         shown = {"blocks": [block[: order["shown"]] for block in answer.blocks], "length": len(answer.text)}
         return {**shown, "is_error": answer.is_error, "error": answer.error, "seconds": seconds}
 
     async def _attempt(self, order: dict[str, Any]) -> dict[str, Any]:
-        """A run, and right after it another one, which must not notice."""
+        """Run the code, then another run that must not be affected."""
         async with self._turns[order["app"]]:
             answer = await self._run(order)
             probe = await self._run({**order, "app": "patient", "code": PROBE})
         return {**answer, "probe": "\n".join(probe.get("blocks", [])) or probe["raised"]}
 
     async def _facts(self, _order: dict[str, Any]) -> dict[str, Any]:
-        memory = _memory()
+        memory = _read_memory()
         return {
             "user": os.geteuid(),
             "hits": self._listeners.hits,
             "echoed": len(demo_pack.ECHOED),
-            "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - of this process alone
+            "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - of this process only
             "memory_kb": memory["VmRSS"],
             "peak_kb": memory["VmHWM"],
             "complaints": self._complaints,
         }
 
     async def _cancel(self, order: dict[str, Any]) -> dict[str, Any]:
-        if order["of"] in self._under_way:
-            self._under_way[order["of"]].cancel()
+        if order["of"] in self._tasks:
+            self._tasks[order["of"]].cancel()
         return {}
 
     def _complain(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
 
 
-def _memory() -> dict[str, int]:
+def _read_memory() -> dict[str, int]:
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     facts = dict(line.split(":", 1) for line in lines)
     return {name: int(facts[name].split()[0]) for name in MEMORY}

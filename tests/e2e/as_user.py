@@ -1,8 +1,8 @@
-"""Runs a program as an ordinary user: `python as_user.py UID NEEDED... -- PROGRAM ARGUMENT...`, as root.
+"""Run a program as an ordinary user: `python as_user.py UID NEEDED... -- PROGRAM ARGUMENT...`, as root.
 
-The Python of a root user often lives in a home folder that nobody else may enter. In a mount namespace of its own,
-such a folder is covered by an empty one, open to all, in which the needed directories stand where they always stood. So
-every path is what it was, and the user has no right that a user would not have.
+The Python of root is often in a home directory that other users cannot enter. In a new mount namespace, such a
+directory is covered by an empty one that is open to all, with the needed directories mounted at their old paths. So
+all paths stay the same, and the program has only the permissions of the user.
 """
 
 import ctypes
@@ -29,46 +29,46 @@ def main(arguments: list[str]) -> None:
 def _new_namespace() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) != 0:
-        raise OSError(ctypes.get_errno(), "no mount namespace can be had")
+        raise OSError(ctypes.get_errno(), "cannot create a mount namespace")
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
 
 
 def _make_reachable(needed: list[Path]) -> None:
     closed: dict[Path, list[Path]] = {}
     for path in needed:
-        barrier = next((folder for folder in reversed(path.parents) if not _may_enter(folder)), None)
+        barrier = next((directory for directory in reversed(path.parents) if not _is_accessible(directory)), None)
         if barrier is not None:
             closed.setdefault(barrier, []).append(path)
     for barrier, paths in closed.items():
         _cover(barrier, [path for path in paths if not any(other in path.parents for other in paths)])
 
 
-def _may_enter(folder: Path) -> bool:
-    return bool(folder.stat().st_mode & 0o001)
+def _is_accessible(directory: Path) -> bool:
+    return bool(directory.stat().st_mode & 0o001)
 
 
 def _cover(barrier: Path, kept: list[Path]) -> None:
     held = [Path(tempfile.mkdtemp(prefix="held-")) for _ in kept]
-    for path, place in zip(kept, held, strict=True):
-        _mount(str(path), str(place), None, MS_BIND | MS_REC)
+    for path, mount_point in zip(kept, held, strict=True):
+        _mount(str(path), str(mount_point), None, MS_BIND | MS_REC)
     _mount("none", str(barrier), "tmpfs", 0, "mode=755")
-    for path, place in zip(kept, held, strict=True):
+    for path, mount_point in zip(kept, held, strict=True):
         path.mkdir(parents=True)
-        _mount(str(place), str(path), None, MS_BIND | MS_REC)
-        _unmount(place)
+        _mount(str(mount_point), str(path), None, MS_BIND | MS_REC)
+        _unmount(mount_point)
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     encoded = [None if text is None else text.encode() for text in (source, target, kind, data)]
     if libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]) != 0:
-        raise OSError(ctypes.get_errno(), f"{source} cannot be mounted on {target}")
+        raise OSError(ctypes.get_errno(), f"cannot mount {source} on {target}")
 
 
-def _unmount(place: Path) -> None:
+def _unmount(mount_point: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.umount2(str(place).encode(), 2) == 0:  # lazily: the mount is in use where it belongs
-        place.rmdir()
+    if libc.umount2(str(mount_point).encode(), 2) == 0:  # detach lazily: the mount is still in use at its target
+        mount_point.rmdir()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Writers of bundles that are killed, for test_bundle_kills: run as a program, one line of JSON a result.
+"""Kill processes that write bundles, for test_bundle_kills. Run as a program; prints one line of JSON per result.
 
-Children are forked from a process that has loaded everything and opened nothing, so that hundreds die in a minute.
+Children are forked from a process that has imported all modules and opened no files, so that starting them is fast.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ def bundle(slug: str) -> dict[str, Any]:
     return {"slug": slug, "displayName": slug, "isEnabled": True}
 
 
-def prepared(root: Path) -> None:
-    """A bundle with tools, an empty one, and one that the reaper is to take."""
+def prepare(root: Path) -> None:
+    """Create a bundle with tools, an empty bundle, and a deleted one that has expired."""
     store = BundleStore(root, clock=lambda: LONG_AGO)
     for ident, slug in ((FULL, "full"), (EMPTY, "empty"), (OVER, "over")):
         store.put_bundle(ident, bundle(slug))
@@ -54,11 +54,11 @@ ACTIONS: dict[str, Callable[[BundleStore], object]] = {
     "delete_tool": lambda store: store.delete_tool(FULL, "tool-1", "1"),
     "remove_expired": lambda store: store.remove_expired(),
 }
-OF_ONE_TOOL = 3  # acknowledgements after which a writer is done with its first tool
-IN_PARTS = {"put_many"}  # each file is whole, but a kill may leave some of them
+ACKS_PER_TOOL = 3  # acknowledgements of a writer for its first tool
+IN_PARTS = {"put_many"}  # each file is complete, but a kill may leave only some of them
 
 
-def every_tool(store: BundleStore) -> list[StoredTool]:
+def list_all_tools(store: BundleStore) -> list[StoredTool]:
     tools, token = [], None
     while True:
         page = store.list_tools(include_disabled=True, size=256, token=token)
@@ -67,10 +67,10 @@ def every_tool(store: BundleStore) -> list[StoredTool]:
             return tools
 
 
-def state(store: BundleStore) -> dict[str, Any]:
-    """All that can be seen, but for what is different each time: ids and times of new things."""
+def read_state(store: BundleStore) -> dict[str, Any]:
+    """Return the visible state of a store, without new ids and times."""
     bundles = store.list_bundles(include_disabled=True, size=256).items
-    tools = every_tool(store)
+    tools = list_all_tools(store)
     found = (
         store.search("tool many", include_disabled=True, size=256).items
         + store.search("t", include_disabled=True, size=256).items
@@ -83,49 +83,49 @@ def state(store: BundleStore) -> dict[str, Any]:
     }
 
 
-def seen_in(root: Path) -> dict[str, Any]:
+def read_store(root: Path) -> dict[str, Any]:
     store = BundleStore(root)
     try:
-        return state(store)
+        return read_state(store)
     finally:
         store.close()
 
 
-def seen_without_index(root: Path) -> dict[str, Any]:
+def read_store_without_index(root: Path) -> dict[str, Any]:
     copy = root.with_name("copy")
     shutil.copytree(root, copy)
     shutil.rmtree(copy / ".index", ignore_errors=True)
     try:
-        return seen_in(copy)
+        return read_store(copy)
     finally:
         shutil.rmtree(copy)
 
 
-def in_a_child(work: Callable[[], object]) -> int:
-    """How the child ended."""
+def run_in_child(work: Callable[[], object]) -> int:
+    """Run work in a child process and return its exit status."""
     child = os.fork()
     if child == 0:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - nothing may go on in the child
+        except BaseException as error:  # noqa: BLE001 - the child must not continue
             sys.stderr.write(f"{error!r}\n")
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def load_what_children_load(folder: Path) -> None:
-    """What is imported late would be imported by each child again, which takes longer than all else it does."""
-    names = folder / "modules"
+def preload_modules(directory: Path) -> None:
+    """Import all modules that children import, because importing takes most of their time."""
+    names = directory / "modules"
 
-    def look() -> None:
-        prepared(folder / "loading")
-        seen_in(folder / "loading")
+    def read() -> None:
+        prepare(directory / "loading")
+        read_store(directory / "loading")
         names.write_text("\n".join(sys.modules))
 
-    assert in_a_child(look) == 0
+    assert run_in_child(read) == 0
     for name in names.read_text().splitlines():
-        with contextlib.suppress(ImportError):  # some are made by others and come with them
+        with contextlib.suppress(ImportError):  # created by other modules
             importlib.import_module(name)
 
 
@@ -133,7 +133,7 @@ def load_what_children_load(folder: Path) -> None:
 
 
 def die_at(step: int) -> None:
-    """Count calls and returns, of Python and of C, and die at one of them."""
+    """Count calls and returns, of Python and of C, and kill this process at one of them."""
     left = [step]
 
     def count(_frame: FrameType, _event: str, _argument: object) -> None:
@@ -144,38 +144,38 @@ def die_at(step: int) -> None:
     sys.setprofile(count)
 
 
-def kill_at_steps(folder: Path, name: str, chance: random.Random, kills: int) -> None:
-    origin, root = folder / "origin", folder / "bundles"
+def kill_at_steps(directory: Path, name: str, chance: random.Random, kills: int) -> None:
+    origin, root = directory / "origin", directory / "bundles"
     if not origin.exists():
-        in_a_child(lambda: prepared(origin))
+        run_in_child(lambda: prepare(origin))
     shutil.copytree(origin, root)
-    before, steps, after = seen_in_child(root), steps_of(root, name), seen_in_child(root)
+    before, steps, after = read_store_in_child(root), count_steps(root, name), read_store_in_child(root)
     shutil.rmtree(root)
     steps_to_die_at = sorted(chance.sample(range(1, steps), min(kills, steps - 1)))
-    states = [killed(origin, root, name, step) for step in steps_to_die_at]
+    states = [kill_at_step(origin, root, name, step) for step in steps_to_die_at]
     result = {"action": name, "steps": steps, "before": before, "after": after, "states": states}
     sys.stdout.write(json.dumps(result) + "\n")
 
 
-def killed(origin: Path, root: Path, name: str, step: int) -> dict[str, Any]:
-    """What is seen after a writer has died at this step, with the index it left and without any."""
+def kill_at_step(origin: Path, root: Path, name: str, step: int) -> dict[str, Any]:
+    """Kill a writer at this step and return the state of the store, with and without its index."""
     shutil.copytree(origin, root)
-    died = in_a_child(lambda: killed_child(root, name, step))
-    seen, rebuilt = seen_in_child(root), seen_in_child(root, index=False)
+    died = run_in_child(lambda: run_killed_child(root, name, step))
+    seen, rebuilt = read_store_in_child(root), read_store_in_child(root, index=False)
     shutil.rmtree(root)
     return {"step": step, "died": died, "seen": seen, "rebuilt": rebuilt}
 
 
-def killed_child(root: Path, name: str, step: int) -> None:
+def run_killed_child(root: Path, name: str, step: int) -> None:
     store = BundleStore(root)
-    store._directory._start_rescan = lambda: None  # type: ignore[method-assign] # it would do the work of the next one
+    store._directory._start_rescan = lambda: None  # type: ignore[method-assign] # it would do the work of the next process
     store.list_bundles()
     die_at(step)
     ACTIONS[name](store)
     sys.setprofile(None)
 
 
-def steps_of(root: Path, name: str) -> int:
+def count_steps(root: Path, name: str) -> int:
     counted = root.with_name("steps")
 
     def count_all() -> None:
@@ -192,15 +192,15 @@ def steps_of(root: Path, name: str) -> int:
         sys.setprofile(None)
         counted.write_text(str(number[0]))
 
-    assert in_a_child(count_all) == 0
+    assert run_in_child(count_all) == 0
     return int(counted.read_text())
 
 
-def seen_in_child(root: Path, *, index: bool = True) -> dict[str, Any]:
-    """Stores have threads, and whoever forks must have none."""
+def read_store_in_child(root: Path, *, index: bool = True) -> dict[str, Any]:
+    """Read the state in a child, because a store has threads and the forking process must not."""
     file = root.with_name("seen")
-    look = seen_in if index else seen_without_index
-    assert in_a_child(lambda: file.write_text(json.dumps(look(root)))) == 0
+    read = read_store if index else read_store_without_index
+    assert run_in_child(lambda: file.write_text(json.dumps(read(root)))) == 0
     seen: dict[str, Any] = json.loads(file.read_text())
     return seen
 
@@ -208,25 +208,25 @@ def seen_in_child(root: Path, *, index: bool = True) -> dict[str, Any]:
 # --- killed at any moment -------------------------------------------------------------------------------------------
 
 
-def kill_at_random(folder: Path, chance: random.Random, kills: int) -> None:
-    """Several writers at once, all killed, again and again, in one store. What they acknowledged must be there."""
-    root = folder / "bundles"
-    in_a_child(lambda: prepared(root))
+def kill_at_random(directory: Path, chance: random.Random, kills: int) -> None:
+    """Kill concurrent writers of one store repeatedly, and print the acknowledged and the actual state."""
+    root = directory / "bundles"
+    run_in_child(lambda: prepare(root))
     acknowledged: dict[str, str] = {}
     doubtful: set[str] = set()
     for number in range(kills):
-        logs = [folder / f"log-{writer}" for writer in range(3)]
-        children = [forked_writer(root, log, number, writer) for writer, log in enumerate(logs)]
-        wait_for_acknowledgements(logs, 1 if number % 2 else OF_ONE_TOOL)
+        logs = [directory / f"log-{writer}" for writer in range(3)]
+        children = [fork_writer(root, log, number, writer) for writer, log in enumerate(logs)]
+        wait_for_acknowledgements(logs, 1 if number % 2 else ACKS_PER_TOOL)
         time.sleep(chance.uniform(0.0, 0.1))
         for child in children:
             os.kill(child, signal.SIGKILL)
         for child in children:
             os.waitpid(child, 0)
         for log in logs:
-            take_log(log, acknowledged, doubtful)
-    seen = seen_in_child(root)
-    rebuilt = seen_in_child(root, index=False)
+            read_log(log, acknowledged, doubtful)
+    seen = read_store_in_child(root)
+    rebuilt = read_store_in_child(root, index=False)
     sys.stdout.write(
         json.dumps({"acknowledged": acknowledged, "doubtful": sorted(doubtful), "seen": seen, "rebuilt": rebuilt})
         + "\n"
@@ -234,7 +234,7 @@ def kill_at_random(folder: Path, chance: random.Random, kills: int) -> None:
 
 
 def wait_for_acknowledgements(logs: list[Path], number: int) -> None:
-    """A slow machine is given the time that one of its writers needs for so many."""
+    """Wait until one of the writers has acknowledged this number of changes."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and not any(
         log.exists() and log.read_text().count("!") >= number for log in logs
@@ -242,54 +242,54 @@ def wait_for_acknowledgements(logs: list[Path], number: int) -> None:
         time.sleep(0.002)
 
 
-def take_log(log: Path, acknowledged: dict[str, str], doubtful: set[str]) -> None:
+def read_log(log: Path, acknowledged: dict[str, str], doubtful: set[str]) -> None:
     lines = log.read_text().splitlines() if log.exists() else []
     for line in lines:
         sign, _, rest = line.partition(" ")
-        slug, _, what = rest.partition(" ")
+        slug, _, state = rest.partition(" ")
         if sign == "?":
             doubtful.add(slug)
         else:
             doubtful.discard(slug)
-            acknowledged[slug] = what
+            acknowledged[slug] = state
     log.unlink(missing_ok=True)
 
 
-def forked_writer(root: Path, log: Path, number: int, writer: int) -> int:
+def fork_writer(root: Path, log: Path, number: int, writer: int) -> int:
     child = os.fork()
     if child == 0:
         try:
-            write_on(root, log, f"{number}-{writer}")
+            write_until_killed(root, log, f"{number}-{writer}")
         finally:
             os._exit(0)
     return child
 
 
-def write_on(root: Path, log: Path, name: str) -> None:
+def write_until_killed(root: Path, log: Path, name: str) -> None:
     store = BundleStore(root)
     with log.open("w", buffering=1) as lines:
         for turn in range(1000):
             slug = f"w-{name}-{turn}"
-            for what, action in (
+            for state, action in (
                 ("on", lambda slug=slug: store.put_tool(FULL, slug, "1", body())),
                 ("off", lambda slug=slug: store.set_tool_enabled(FULL, slug, "1", False)),
                 ("gone", lambda slug=slug: store.delete_tool(FULL, slug, "1")),
             ):
-                if what == "gone" and turn % 3:
+                if state == "gone" and turn % 3:
                     continue
-                lines.write(f"? {slug} {what}\n")
+                lines.write(f"? {slug} {state}\n")
                 try:
                     action()
                 except BundleError as error:
                     sys.stderr.write(f"{error}\n")
-                lines.write(f"! {slug} {what}\n")
+                lines.write(f"! {slug} {state}\n")
 
 
 if __name__ == "__main__":
-    kind, place, seed, number, *names = sys.argv[1:]
-    load_what_children_load(Path(place))
+    kind, path, seed, number, *names = sys.argv[1:]
+    preload_modules(Path(path))
     if kind == "steps":
         for action in names:
-            kill_at_steps(Path(place), action, random.Random(seed), int(number))
+            kill_at_steps(Path(path), action, random.Random(seed), int(number))
     else:
-        kill_at_random(Path(place), random.Random(seed), int(number))
+        kill_at_random(Path(path), random.Random(seed), int(number))

@@ -1,4 +1,4 @@
-"""The pack that hostile code is given: harmless tools whose module knows what no run may ever see."""
+"""A pack of harmless tools for hostile code. Its module contains a secret that no run may see."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def wrapped(text: str = "") -> str:
     return echo(text)
 
 
-def _closed() -> Callable[..., str]:
+def _make_closure() -> Callable[..., str]:
     token = API_KEY
 
     def closed(text: str = "") -> str:
@@ -39,6 +39,6 @@ TOOLS: dict[str, Callable[..., Any]] = {
     "echo": echo,
     "fails": fails,
     "wrapped": wrapped,
-    "closed": _closed(),
+    "closed": _make_closure(),
     "partial": functools.partial(echo, text="partial"),
 }

@@ -1,12 +1,11 @@
-"""Attempts of our own on the cell as it is built: its filter, its directories, its pipe, its limits, and its neighbours.
+"""Escape attempts for the design of the cell: its filter, directories, pipe, limits and concurrent runs.
 
-Each is a piece of code as a model could send it. `must` means what it means in escapes.json: `block`, `limit`,
-`contain`, `allow`. A `block` attempt tells in its answer how it was refused, so that a test can know that it was made at
-all; where `proven` is set, it is made once more without isolation, and has to succeed there. Paths under /tmp and the
-words in @…@ are replaced by those of the arena.
+Each is code that a model could send. `must` has the meaning of escapes.json: `block`, `limit`, `contain`, `allow`. The
+result of a `block` attempt says how it was rejected, which shows that it was made. If `proven` is set, the attempt is
+repeated without isolation and has to succeed. The arena replaces paths under /tmp and names in @…@.
 """
 
-# ruff: noqa: E501 - an attempt that fits a line is read as one
+# ruff: noqa: E501 - attempts are easier to read on one line
 
 import textwrap
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ class Attempt:
     what: str
     code: str
     must: str
-    says: str = ""  # what the answer has to contain
+    says: str = ""  # required part of the result
     proven: bool = False
-    machine: str = ""  # where the code is for one kind of processor
-    brief: bool = False  # made under the short timeout
+    machine: str = ""  # set if the code is for one processor architecture
+    brief: bool = False  # uses the short timeout
 
 
 PRELUDE = """
@@ -67,7 +66,7 @@ def _other(must: str, kind: str, what: str, body: str, says: str = "", *, brief:
 
 
 def _may_wait(must: str, says: str) -> bool:
-    """Whether it may come to its end by the timeout alone: who has something to say is given the time for it."""
+    """Return whether the attempt may end by the timeout: attempts with an expected text get the long timeout."""
     return must == "limit" or not says
 
 
@@ -78,11 +77,11 @@ FILES = [
         handle = os.open(SECRET, os.O_PATH)
         return read(f'/proc/self/fd/{handle}')
         """, proven=True),
-    _blocked("file", "a folder descriptor and a relative name", EACCES, """
+    _blocked("file", "a directory descriptor and a relative name", EACCES, """
         folder = os.open('/tmp/.', os.O_PATH | os.O_DIRECTORY)
         return os.read(os.open('sentinel.txt', os.O_RDONLY, dir_fd=folder), 99)
         """, proven=True),
-    _blocked("file", "the folder as the current one and a relative name", EACCES, """
+    _blocked("file", "a changed working directory and a relative name", EACCES, """
         os.chdir('/tmp/.')
         return read('sentinel.txt')
         """, proven=True),
@@ -135,7 +134,7 @@ FILES = [
         os.rename('/tmp/sentinel_mod.py', 'taken')
         return read('taken')
         """),
-    _blocked("file", "a file exchanged with one of our own", "[Errno", """
+    _blocked("file", "a file exchanged with one in the scratch directory", "[Errno", """
         open('own', 'w').write('x')
         call((316, 276), -100, b'/tmp/sentinel_mod.py', -100, b'own', 2)
         return read('own')
@@ -145,13 +144,13 @@ FILES = [
         socket.socket(socket.AF_UNIX).bind('bound')
         return True
         """, proven=True),
-    _blocked("file", "a folder made outside", EACCES, "os.mkdir('/tmp/rsec_folder'); return True"),
+    _blocked("file", "a directory created outside", EACCES, "os.mkdir('/tmp/rsec_folder'); return True"),
     _blocked("file", "a file removed outside", EACCES, "os.unlink('/tmp/sentinel_mod.py'); return True"),
-    _blocked("file", "a folder removed outside", EACCES, "os.rmdir('@HOME@/.onetool'); return True"),
+    _blocked("file", "a directory removed outside", EACCES, "os.rmdir('@HOME@/.onetool'); return True"),
     _blocked("file", "an unnamed temporary file outside", EACCES, """
         return os.open('/tmp/.', os.O_TMPFILE | os.O_RDWR, 0o600)
         """),
-    _blocked("file", "the listing of a folder outside", EACCES, "return os.listdir('/tmp/.')", proven=True),
+    _blocked("file", "the listing of a directory outside", EACCES, "return os.listdir('/tmp/.')", proven=True),
     _blocked("file", "a compiled module of the standard library, changed", EACCES, """
         import json
         return open(json.__cached__ if os.path.exists(json.__cached__) else json.__file__, 'ab')
@@ -190,13 +189,13 @@ FILES = [
         return call((308, 268), os.open('/proc/self/ns/net', os.O_RDONLY), 0) == 0
         """),
     _blocked("file", "its own memory through /proc", EACCES, "return open('/proc/self/mem', 'r+b')", proven=True),
-    _blocked("file", "its own chance to survive when memory is short", EACCES, """
+    _blocked("file", "its own out-of-memory score", EACCES, """
         return open('/proc/self/oom_score_adj', 'w').write('-1000')
         """),
     _blocked("file", "watching files outside", EPERM, "return call((294, 26), 0)", proven=True),
 ]  # fmt: skip
 
-# --- other processes: the server, the zygote, the neighbours -------------------------------------------------------
+# --- other processes: the server, the zygote, other cells ----------------------------------------------------------
 
 PROCESSES = [
     _blocked("process", "the server's environment", "[Errno", "return read(f'/proc/{SERVER}/environ')", proven=True),
@@ -205,16 +204,16 @@ PROCESSES = [
     _blocked("process", "the server's memory", "[Errno", "return open(f'/proc/{SERVER}/mem', 'rb')"),
     _blocked("process", "the server's open files", "[Errno", "return os.listdir(f'/proc/{SERVER}/fd')", proven=True),
     _blocked("process", "one of the server's open files", "[Errno", "return os.readlink(f'/proc/{SERVER}/fd/0')", proven=True),
-    _blocked("process", "the root folder of the server", "[Errno", """
+    _blocked("process", "the root directory of the server", "[Errno", """
         return read(f'/proc/{SERVER}/root' + SECRET)
         """, proven=True),
-    _blocked("process", "the current folder of the server", "[Errno", "return os.readlink(f'/proc/{SERVER}/cwd')", proven=True),
+    _blocked("process", "the working directory of the server", "[Errno", "return os.readlink(f'/proc/{SERVER}/cwd')", proven=True),
     _blocked("process", "the program of the parent", "[Errno", "return os.readlink(f'/proc/{PARENT}/exe')", proven=True),
     _blocked("process", "a signal to the server", EPERM, "os.kill(SERVER, 0); return True", proven=True),
     _blocked("process", "a signal to the zygote", EPERM, "os.kill(PARENT, 0); return True", proven=True),
     _blocked("process", "a signal to everybody", EPERM, "os.kill(-1, 0); return True", proven=True),
     _blocked("process", "a signal to its own group", EPERM, "os.killpg(0, 0); return True", proven=True),
-    _blocked("process", "a signal to a neighbour's group", EPERM, """
+    _blocked("process", "a signal to the group of another cell", EPERM, """
         sent = []
         for process in range(PARENT - 3, PARENT + 60):
             if process not in (os.getpid(), 0):
@@ -240,7 +239,7 @@ PROCESSES = [
         libc.getsockopt(control.fileno(), socket.SOL_SOCKET, 77, ctypes.byref(handle), ctypes.byref(size))
         return call(424, handle.value, 0, None, 0) == 0
         """),
-    _blocked("process", "a descriptor taken out of the parent", EPERM, "return call(438, 0, 0, 0)"),
+    _blocked("process", "a descriptor of the parent", EPERM, "return call(438, 0, 0, 0)"),
     _blocked("process", "tracing the parent", EPERM, "return call((101, 117), 16, PARENT, 0, 0) == 0"),
     _blocked("process", "being traced by the parent", EPERM, "return call((101, 117), 0, 0, 0, 0) == 0"),
     _blocked("process", "reading the memory of the parent", EPERM, """
@@ -282,7 +281,7 @@ PROCESSES = [
         ours, theirs = socket.socketpair()
         return call((16, 29), ours.fileno(), 0x8901, struct.pack('i', SERVER)) == 0
         """, proven=True),
-    _blocked("process", "notices about a folder, as signals", EPERM, """
+    _blocked("process", "notifications about a directory, as signals", EPERM, """
         import fcntl
         return fcntl.fcntl(os.open('.', os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_CREATE) == 0
         """, proven=True),
@@ -306,18 +305,18 @@ PROCESSES = [
         arguments = ctypes.create_string_buffer(struct.pack('11Q', 0, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0))
         return call(435, arguments, ctypes.c_size_t(88))
         """),
-    _blocked("process", "another program in its own place", EPERM, "os.execv('/bin/true', ['true'])"),
+    _blocked("process", "another program in the same process", EPERM, "os.execv('/bin/true', ['true'])"),
     _blocked("process", "a program from memory", EPERM, "return os.memfd_create('program')", proven=True),
     _blocked("process", "execveat of a descriptor", EPERM, """
         program = os.open('/bin/true', os.O_PATH)
         return call((322, 281), program, b'', None, None, 0x1000)
         """),
-    _blocked("process", "a session of its own", EPERM, "os.setsid(); return True"),
-    _blocked("process", "a process group of its own", EPERM, "os.setpgid(0, 0); return True"),
+    _blocked("process", "a new session", EPERM, "os.setsid(); return True"),
+    _blocked("process", "a new process group", EPERM, "os.setpgid(0, 0); return True"),
     _blocked("process", "no death with the parent", EPERM, "return call((157, 167), 1, 0, 0, 0, 0) == 0", proven=True),
     _blocked("process", "not to be looked into", EPERM, "return call((157, 167), 4, 0, 0, 0, 0) == 0", proven=True),
     _blocked("process", "to be the parent of orphans", EPERM, "return call((157, 167), 36, 1, 0, 0, 0) == 0", proven=True),
-    _blocked("process", "a filter of its own", EPERM, "return call((317, 277), 1, 0, None) == 0"),
+    _blocked("process", "a new filter", EPERM, "return call((317, 277), 1, 0, None) == 0"),
     _blocked("process", "a higher limit of memory", "ValueError", """
         import resource
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -363,12 +362,12 @@ KERNEL = [
         ours, theirs = socket.socketpair()
         return ours.sendto(b'hello', chr(0) + 'rsec_sentinel')
         """),
-    _blocked("socket", "a pair connected anew", EPERM, """
+    _blocked("socket", "a reconnected pair", EPERM, """
         ours, theirs = socket.socketpair()
         ours.connect(chr(0) + 'rsec_sentinel')
         return ours.recv(99)
         """),
-    _blocked("socket", "its own line to the server, connected to another", EPERM, """
+    _blocked("socket", "its socket to the server, connected to another", EPERM, """
         own = next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}'))
         socket.socket(fileno=os.dup(own)).connect(chr(0) + 'rsec_sentinel')
         return True
@@ -430,7 +429,7 @@ KERNEL = [
         flags = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000000 | 0x20000
         return call((56, 220), ctypes.c_ulong(flags), ctypes.c_void_p(0), None, None, None)
         """),
-    _blocked("kernel", "every call that the list does not have", "refused: OSError", """
+    _blocked("kernel", "every system call that is not in the list", "refused: OSError", """
         # none of these does harm when all its arguments are wrong
         harmless = [n for n in range(175, 470) if n not in SKIPPED]
         let_through = []
@@ -441,12 +440,12 @@ KERNEL = [
             raise OSError('none was let through')
         return let_through
         """.replace("SKIPPED", str(sorted({
-            # what the filter of x86_64 lets a cell ask; anything new here must be thought about
+            # system calls that the x86_64 filter allows; review every addition
             *(186, 187, 194, 195, 196, 201, 202, 204, 213, 217, 218, 219, 221, 228, 229, 230, 231, 232, 233, 234, 235, 247, 257),
             *(258, 261, 262, 263, 264, 267, 268, 269, 270, 271, 273, 274, 280, 281, 283, 284, 285, 286, 287, 290, 291),
             *(292, 293, 295, 296, 302, 309, 316, 318, 324, 326, 327, 328, 332, 334, 436, 439, 441, 444, 445, 446),
             *(449, 452),
-            *(335, 336),  # the kernel lets these through to say SIGILL itself: they are no calls of ours to make
+            *(335, 336),  # the kernel allows these and raises SIGILL itself
         }))), machine="x86_64"),
 ]  # fmt: skip
 
@@ -1100,7 +1099,7 @@ time.sleep(3)
     _other("limit", "memory", "a value of many small things", "[[] for _ in range(20_000_000)]"),
 ]
 
-# How a file can be written, and how it can be kept without a name. `source` has a megabyte, `target` is empty.
+# Ways to write a file, and to keep it without a name. `source` has a megabyte, `target` is empty.
 WAYS_TO_WRITE = {
     "write": "os.write(target, MEGABYTE)",
     "pwritev": "os.pwritev(target, [MEGABYTE], 0)",

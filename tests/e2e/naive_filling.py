@@ -1,30 +1,30 @@
-"""How a reader without knowledge fills the parameters of a signature with facts: by words that are alike, and type."""
+"""Fill the parameters of a signature with facts, by similar words and matching types."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from tests.e2e.naive_reading import Parameter, Signature, words_of
+from tests.e2e.naive_reading import Parameter, Signature, split_words
 
 BY_NAME, BY_DESCRIPTION = 2, 1
-Given = dict[str, tuple[str, Any]]  # by parameter: the name of the fact, and its value
+Arguments = dict[str, tuple[str, Any]]  # by parameter: the name of the fact and its value
 
 
-def fitting(signature: Signature, facts: Mapping[str, Any]) -> Given | None:
-    """What to give, as far as it is known; None where something that is needed is not."""
-    pairs = sorted(_pairs(signature, facts), key=lambda pair: (-pair[0], not pair[1].required))
-    given: Given = {}
+def fit_arguments(signature: Signature, facts: Mapping[str, Any]) -> Arguments | None:
+    """Return the known arguments, or None if a required argument is unknown."""
+    pairs = sorted(_match_pairs(signature, facts), key=lambda pair: (-pair[0], not pair[1].required))
+    arguments: Arguments = {}
     for _, parameter, fact in pairs:
-        if parameter.name not in given and fact not in {used for used, _ in given.values()}:
-            given[parameter.name] = fact, _typed(facts[fact], parameter.kind)
-    return given if all(one.name in given for one in signature.parameters if one.required) else None
+        if parameter.name not in arguments and fact not in {used for used, _ in arguments.values()}:
+            arguments[parameter.name] = fact, _convert(facts[fact], parameter.kind)
+    return arguments if all(one.name in arguments for one in signature.parameters if one.required) else None
 
 
-def fact_for(parameter: Parameter, facts: Mapping[str, Any]) -> Any:
-    """The value of the fact that is meant by the name; None where there is none."""
+def find_fact(parameter: Parameter, facts: Mapping[str, Any]) -> Any:
+    """Return the value of the fact with a similar name, or None."""
     return next((value for name, value in facts.items() if _score(parameter, name) >= BY_NAME), None)
 
 
-def _pairs(signature: Signature, facts: Mapping[str, Any]) -> list[tuple[int, Parameter, str]]:
+def _match_pairs(signature: Signature, facts: Mapping[str, Any]) -> list[tuple[int, Parameter, str]]:
     found = [
         (_score(parameter, fact), parameter, fact)
         for parameter in signature.parameters
@@ -35,10 +35,10 @@ def _pairs(signature: Signature, facts: Mapping[str, Any]) -> list[tuple[int, Pa
 
 
 def _score(parameter: Parameter, fact: str) -> int:
-    named, wanted = words_of(parameter.name), words_of(fact)
-    if set(named) & set(wanted) or "".join(named) == "".join(wanted):
+    named, expected = split_words(parameter.name), split_words(fact)
+    if set(named) & set(expected) or "".join(named) == "".join(expected):
         return BY_NAME
-    return BY_DESCRIPTION if set(words_of(parameter.text)) & set(wanted) else 0
+    return BY_DESCRIPTION if set(split_words(parameter.text)) & set(expected) else 0
 
 
 def is_possible(value: Any, kind: str) -> bool:
@@ -47,7 +47,7 @@ def is_possible(value: Any, kind: str) -> bool:
     return not _is_number(kind) or isinstance(value, int | float) or str(value).lstrip("-").isdecimal()
 
 
-def _typed(value: Any, kind: str) -> Any:
+def _convert(value: Any, kind: str) -> Any:
     if _is_number(kind) and isinstance(value, str):
         return int(value)
     return str(value) if kind == "str" else value

@@ -1,6 +1,6 @@
-"""What a reader without any knowledge can take from a text: calls, signatures, names, suggestions, values.
+"""Extract calls, signatures, names, suggestions and values from a text, without knowledge of OneTool.
 
-No name of a tool or a pack stands here. All that is assumed is that the reader knows Python and YAML.
+This module contains no name of a tool or a pack. It only assumes the syntax of Python and YAML.
 """
 
 import ast
@@ -14,27 +14,27 @@ import yaml
 
 CALL = re.compile(r"(?<![\w.$\-\[])[A-Za-z_][\w.]*\(")
 SNIPPET = re.compile(r"(?<!\S)\$[A-Za-z_]\w*(?: [A-Za-z_]\w*=\S+)+")
-INSTEAD = re.compile(r"Did you mean ([^?\n]+)\?")
+SUGGESTION = re.compile(r"Did you mean ([^?\n]+)\?")
 DESCRIBED = re.compile(r"^- (\w+) \([^\n]*?\)(?: - ([^\n]*))?$", re.MULTILINE)
 NAME = re.compile(r"\$?[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 LISTED = re.compile(rf"^- ({NAME.pattern}):", re.MULTILINE)
-NOTE = re.compile(r"^Note: [^\n]*\n", re.MULTILINE)  # a content block of its own, before the value
+NOTE = re.compile(r"^Note: [^\n]*\n", re.MULTILINE)  # a separate content block before the value
 CLOSING = {"(": ")", "[": "]", "{": "}"}
-EMPTY_WORDS = re.compile(r"a|an|and|are|as|at|be|by|for|from|how|if|in|is|it|me|of|on|or|the|there|to|what|which|with")
+STOP_WORDS = re.compile(r"a|an|and|are|as|at|be|by|for|from|how|if|in|is|it|me|of|on|or|the|there|to|what|which|with")
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A call, with whatever stands around it."""
+class ShownCall:
+    """A call with the surrounding expression."""
 
     code: str
     call: ast.Call
     name: str
 
     @property
-    def given(self) -> dict[str, Any]:
-        """The texts that it gives by name, and those that only stand there to be replaced."""
-        return {part.arg: _constant(part.value) for part in self.call.keywords if part.arg}
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments, including placeholders."""
+        return {part.arg: _get_constant(part.value) for part in self.call.keywords if part.arg}
 
 
 @dataclass(frozen=True)
@@ -54,58 +54,60 @@ class Signature:
 @dataclass(frozen=True)
 class Reading:
     text: str = ""
-    calls: list[Shown] = field(default_factory=list)
+    calls: list[ShownCall] = field(default_factory=list)
     snippets: list[str] = field(default_factory=list)
     signatures: list[Signature] = field(default_factory=list)
-    short: dict[str, Signature] = field(default_factory=dict)  # of what is listed with a call beside its name
-    instead: list[str] = field(default_factory=list)
+    short_signatures: dict[str, Signature] = field(default_factory=dict)  # signatures of list entries that have a call
+    suggestions: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     entries: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 def read(text: str) -> Reading:
-    found = list(_calls(text))
-    data = _data(NOTE.sub("", text))
-    entries = list(_entries(data))
-    short = (
-        (entry["name"], _signature(str(entry["call"]), {})) for entry in entries if {"name", "call"} <= entry.keys()
+    found = list(_find_calls(text))
+    data = _parse_yaml(NOTE.sub("", text))
+    entries = list(_iterate_records(data))
+    short_signatures = (
+        (entry["name"], _parse_signature(str(entry["call"]), {}))
+        for entry in entries
+        if {"name", "call"} <= entry.keys()
     )
-    described = {name: words or "" for name, words in DESCRIBED.findall(text)}
+    described = {name: description or "" for name, description in DESCRIBED.findall(text)}
     return Reading(
         text=text,
-        calls=[shown for shown in map(_shown, found) if shown is not None],
+        calls=[shown for shown in map(_parse_call, found) if shown is not None],
         snippets=SNIPPET.findall(text),
-        signatures=[one for code in found if _is_announced(code, text) and (one := _signature(code, described))],
-        short={str(name): one for name, one in short if one},
-        instead=[name.strip() for names in INSTEAD.findall(text) for name in names.split(" or ")],
-        names=_names(text, data, entries),
+        signatures=[one for code in found if _is_announced(code, text) and (one := _parse_signature(code, described))],
+        short_signatures={str(name): one for name, one in short_signatures if one},
+        suggestions=[name.strip() for names in SUGGESTION.findall(text) for name in names.split(" or ")],
+        names=_find_names(text, data, entries),
         entries=entries,
     )
 
 
-def without_advice(text: str) -> str:
-    """The same text for a reader who is told nothing: no call, no signature, no suggestion."""
-    for told in [*_calls(text), *SNIPPET.findall(text)]:
-        text = text.replace(told, "")
-    return INSTEAD.sub("", text)
+def remove_advice(text: str) -> str:
+    """Return the text without calls, signatures and suggestions."""
+    for advice in [*_find_calls(text), *SNIPPET.findall(text)]:
+        text = text.replace(advice, "")
+    return SUGGESTION.sub("", text)
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-def _calls(text: str) -> Iterator[str]:
-    """Everything that looks like `name(…)`, with the brackets behind it."""
+def _find_calls(text: str) -> Iterator[str]:
+    """Yield everything that looks like `name(…)`, with subscripts that follow it."""
     end = 0
     for match in CALL.finditer(text):
-        if match.start() >= end and (closed := _closed(text, match.end() - 1)):
+        if match.start() >= end and (closed := _find_end(text, match.end() - 1)):
             end = closed
-            while end < len(text) and text[end] == "[" and (closed := _closed(text, end)):
+            while end < len(text) and text[end] == "[" and (closed := _find_end(text, end)):
                 end = closed
             yield text[match.start() : end]
 
 
-def _closed(text: str, start: int) -> int:
-    """Behind the bracket that closes the one at the start; 0 where there is none."""
+def _find_end(text: str, start: int) -> int:
+    """Return the position after the matching bracket, or 0."""
     open_, quote, at = [], "", start
     while at < len(text):
         sign = text[at]
@@ -124,26 +126,26 @@ def _closed(text: str, start: int) -> int:
     return 0
 
 
-def _shown(code: str) -> Shown | None:
+def _parse_call(code: str) -> ShownCall | None:
     try:
         tree = ast.parse(code, mode="eval").body
     except SyntaxError:
         return None
     call = next((node for node in ast.walk(tree) if isinstance(node, ast.Call)), None)
-    return None if call is None else Shown(code, call, ast.unparse(call.func))
+    return None if call is None else ShownCall(code, call, ast.unparse(call.func))
 
 
-def _constant(node: ast.expr) -> Any:
+def _get_constant(node: ast.expr) -> Any:
     return node.value if isinstance(node, ast.Constant) else node
 
 
 def _is_announced(code: str, text: str) -> bool:
-    """Whether the text says that this is how something is called, and not only what to type."""
+    """Return whether the text presents this code as a signature."""
     return any(f"{before}{code}" in text for before in ("Signature: ", "called as ", "- "))
 
 
-def _signature(code: str, described: Mapping[str, str]) -> Signature | None:
-    """`name(a: int, b: str = '')`, or without the types; three dots at the end are what may be left out."""
+def _parse_signature(code: str, described: Mapping[str, str]) -> Signature | None:
+    """Parse `name(a: int, b: str = '')`, also without types; trailing dots stand for optional parameters."""
     name, _, rest = re.sub(r"(?:, )?\.\.\.\)$", ")", code).partition("(")
     try:
         tree = ast.parse(f"def _({rest}: ...").body[0]
@@ -153,11 +155,11 @@ def _signature(code: str, described: Mapping[str, str]) -> Signature | None:
     if tree.args.vararg or tree.args.kwarg:
         return None
     needed = len(tree.args.args) - len(tree.args.defaults)
-    parameters = (_parameter(one, described, required=at < needed) for at, one in enumerate(tree.args.args))
+    parameters = (_make_parameter(one, described, required=at < needed) for at, one in enumerate(tree.args.args))
     return Signature(name, tuple(parameters))
 
 
-def _parameter(one: ast.arg, described: Mapping[str, str], *, required: bool) -> Parameter:
+def _make_parameter(one: ast.arg, described: Mapping[str, str], *, required: bool) -> Parameter:
     kind = "Any" if one.annotation is None else ast.unparse(one.annotation)
     return Parameter(one.arg, kind, required, described.get(one.arg, ""))
 
@@ -165,23 +167,23 @@ def _parameter(one: ast.arg, described: Mapping[str, str], *, required: bool) ->
 # --- names and values ------------------------------------------------------------------------------------------------
 
 
-def _data(text: str) -> Any:
+def _parse_yaml(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return None
 
 
-def _entries(data: Any) -> Iterator[Mapping[str, Any]]:
-    """Records, from the outside in."""
+def _iterate_records(data: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield all mappings, outer ones first."""
     if isinstance(data, dict):
         yield data
     for part in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
-        yield from _entries(part)
+        yield from _iterate_records(part)
 
 
-def _names(text: str, data: Any, entries: list[Mapping[str, Any]]) -> list[str]:
-    """Names under `name`, in a list of names, or before a colon in a list."""
+def _find_names(text: str, data: Any, entries: list[Mapping[str, Any]]) -> list[str]:
+    """Return names under `name`, in a list of names, or before a colon in a list."""
     listed = [entry["name"] for entry in entries if isinstance(entry.get("name"), str)]
     plain = [part for part in data if isinstance(part, str)] if isinstance(data, list) else []
     found = [*listed, *plain, *LISTED.findall(text)]
@@ -191,11 +193,11 @@ def _names(text: str, data: Any, entries: list[Mapping[str, Any]]) -> list[str]:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def words_of(text: str) -> list[str]:
-    """Lower case, apart at underscores and capitals, without plurals and words that say nothing."""
+def split_words(text: str) -> list[str]:
+    """Split at underscores and capitals, and remove case, plurals and stop words."""
     apart = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).replace("_", " ").lower())
-    return [word.removesuffix("s") or word for word in apart if not EMPTY_WORDS.fullmatch(word)]
+    return [word.removesuffix("s") or word for word in apart if not STOP_WORDS.fullmatch(word)]
 
 
-def likeness(one: str, other: str) -> float:
+def measure_similarity(one: str, other: str) -> float:
     return SequenceMatcher(None, one.casefold(), other.casefold()).ratio()

@@ -1,7 +1,7 @@
-"""What the naive model is asked: plain words in three ways, facts, and what only the right answer has in it.
+"""Tasks of the naive model: three wordings, facts, and a pattern that only the correct result matches.
 
-`first` is a call that somebody else has typed, and that does not work. `compute` is what the task wants to be done with
-a VALUE, which is Python and needs no knowledge of tools.
+`first` is a call that does not work, which the model starts with. `compute` is Python code that the task applies to a
+VALUE, without knowledge of tools.
 """
 
 import re
@@ -23,8 +23,8 @@ class Task:
     def is_done(self, answer: str) -> bool:
         return re.search(self.expected, answer, re.DOTALL) is not None
 
-    def numbered(self, number: int) -> "Task":
-        """For what can be done once: `#` in a fact is the number of the play."""
+    def with_number(self, number: int) -> "Task":
+        """Replace `#` in facts by this number, for tasks that can be done only once."""
         facts = {
             key: value.replace("#", str(number)) if isinstance(value, str) else value
             for key, value in self.facts.items()

@@ -1,7 +1,7 @@
-"""The folder that the naive model is put into: files, an extension pack, other servers, stored HTTP tools.
+"""The environment of the naive model: files, an extension pack, upstream servers, stored HTTP tools.
 
-What is to be found there is in no description: numbers, names of files, words. So an answer that has them is an answer
-of the tool that was to be found. What the model is asked is in `naive_tasks`.
+No description contains the expected numbers, file names and words, so only a result of the right tool contains them.
+The tasks are in `naive_tasks`.
 """
 
 import asyncio
@@ -67,8 +67,8 @@ SETTINGS: dict[str, Any] = {
 
 
 @contextmanager
-def prepared(home: Path) -> Iterator[None]:
-    """The folder as it is to be found; while this is open, the web server answers."""
+def prepare(home: Path) -> Iterator[None]:
+    """Write all files to the home directory, and serve the HTTP API."""
     with serve_site() as site:
         site.pages |= {"/persons/": _person, "/orders": _order}
         servers = {
@@ -80,9 +80,9 @@ def prepared(home: Path) -> Iterator[None]:
         configure(home, json.dumps({**SETTINGS, "servers": servers, "http": http}))
         _write_files(home)
         _store_tools(home, site)
-        failed = run_cli(home, "run", "storehouse.shelf()")  # for whoever asks what has failed
+        failed = run_cli(home, "run", "storehouse.shelf()")  # a failed call for the statistics
         assert "requires 'article'" in failed.stdout + failed.stderr
-        listed = run_cli(home, "run", "len([every, clock, modern])")  # a search does not wait long
+        listed = run_cli(home, "run", "len([every, clock, modern])")  # a search does not wait for slow servers
         assert listed.stdout == "3\n", listed.stderr
         yield
 
@@ -121,6 +121,6 @@ async def _person(received: ReceivedRequest, writer: asyncio.StreamWriter) -> No
 
 
 async def _order(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-    wanted = json.loads(received.body)
-    receipt = {"receipt": f"R-{int(wanted['count']) * 37}-{wanted['item']}"}
+    order_body = json.loads(received.body)
+    receipt = {"receipt": f"R-{int(order_body['count']) * 37}-{order_body['item']}"}
     send_response(writer, json.dumps(receipt).encode(), ("Content-Type", "application/json"), status=201)

@@ -1,4 +1,4 @@
-"""Runs a program to which a directory is read-only: `python read_only.py DIRECTORY PROGRAM ARGUMENT...`, as root."""
+"""Run a program with a read-only directory: `python read_only.py DIRECTORY PROGRAM ARGUMENT...`, as root."""
 
 import os
 import sys

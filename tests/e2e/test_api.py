@@ -1,4 +1,4 @@
-"""`/api` of a real server: tools of every kind, calls, runs, event streams and separation of agents."""
+"""Test `/api` of a real server: tools of every kind, calls, runs, event streams and separation of agents."""
 
 import base64
 import json
@@ -63,7 +63,7 @@ def double(number: int) -> int:
 
 
 class Waiting:
-    """A tool that never returns, and how it ended."""
+    """A tool that never returns, and its outcome."""
 
     def __init__(self) -> None:
         self.began, self.was_cancelled = threading.Event(), threading.Event()
@@ -80,8 +80,8 @@ class Waiting:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
-    folder = tmp_path_factory.mktemp("api")
-    with serve_app(folder, SETTINGS, [give, search], {"KEY": SECRET}) as server:
+    directory = tmp_path_factory.mktemp("api")
+    with serve_app(directory, SETTINGS, [give, search], {"KEY": SECRET}) as server:
         yield server
 
 
@@ -104,7 +104,7 @@ def waiting(server: ServedApp) -> Iterator[Waiting]:
     server.onetool.bus.unregister_tool("sample.wait")
 
 
-def bearer(token: str, **more: str) -> dict[str, str]:
+def build_auth_header(token: str, **more: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}", **more}
 
 
@@ -119,7 +119,7 @@ def call(rest: Rest, name: str, args: object = None, **options: Any) -> httpx2.R
     return rest.send("POST", f"/api/tools/{quote(name)}/call", {"args": args or {}}, **options)
 
 
-def events_in(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+def parse_events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
     """Parse server-sent events, without comments."""
     name, data = "message", list[str]()
     for line in lines:
@@ -135,14 +135,14 @@ def events_in(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def streamed(
+def open_stream(
     rest: Rest, method: str, path: str, body: object = None, token: str = ""
 ) -> Iterator[Iterator[tuple[str, Any]]]:
-    headers = {**EVENTS, **(bearer(token) if token else {})}
+    headers = {**EVENTS, **(build_auth_header(token) if token else {})}
     with rest.client.stream(method, path, headers=headers, json=body) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"] == "text/event-stream"
-        yield events_in(answer.iter_lines())
+        yield parse_events(answer.iter_lines())
 
 
 # --- tools ----------------------------------------------------------------------------------------------------------
@@ -348,18 +348,18 @@ def test_a_call_accepts_only_args(rest: Rest, body: object) -> None:
 
 
 def test_an_event_stream_starts_with_progress(rest: Rest, waiting: Waiting) -> None:
-    with streamed(rest, "POST", "/api/tools/sample.wait/call", {"args": {}}) as events:
+    with open_stream(rest, "POST", "/api/tools/sample.wait/call", {"args": {}}) as events:
         assert next(events) == ("progress", {"message": "waiting with [REDACTED]"})
     assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
 
 
 def test_an_event_stream_ends_with_the_outcome(rest: Rest) -> None:
-    with streamed(rest, "POST", "/api/tools/sample.give/call", {"args": {"value": "a\nb\u2028c"}}) as events:
+    with open_stream(rest, "POST", "/api/tools/sample.give/call", {"args": {"value": "a\nb\u2028c"}}) as events:
         assert list(events) == [("result", {"ok": True, "value": "a\nb\u2028c"})]
-    refused = call(rest, "sample.search", {"wrong": 1}, headers=EVENTS)
-    assert get_error_code(refused) == (400, "invalid")
+    rejected = call(rest, "sample.search", {"wrong": 1}, headers=EVENTS)
+    assert get_error_code(rejected) == (400, "invalid")
     stored = rest.tool(rest.bundle())
-    with streamed(rest, "POST", f"{stored}/invoke", {"args": {"value": 1}}) as events:
+    with open_stream(rest, "POST", f"{stored}/invoke", {"args": {"value": 1}}) as events:
         assert list(events) == [("result", {"ok": True, "value": 1})]
 
 
@@ -378,13 +378,13 @@ def test_a_disabled_tool_is_reported_before_invalid_arguments(rest: Rest) -> Non
 
 
 def test_a_disconnect_cancels_the_call(rest: Rest, waiting: Waiting) -> None:
-    with hung_up(rest, "/api/tools/sample.wait/call", {"args": {}}):
+    with send_and_disconnect(rest, "/api/tools/sample.wait/call", {"args": {}}):
         assert waiting.began.wait(TIMEOUT_SECONDS)
     assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
 
 
 @contextmanager
-def hung_up(rest: Rest, path: str, body: object) -> Iterator[None]:
+def send_and_disconnect(rest: Rest, path: str, body: object) -> Iterator[None]:
     """Send a request and disconnect."""
     content = json.dumps(body).encode()
     kind = f"Content-Type: application/json\r\nContent-Length: {len(content)}"
@@ -418,8 +418,8 @@ def test_a_run_requires_a_command(rest: Rest, body: object) -> None:
 
 def test_output_is_streamed_during_the_run(rest: Rest, waiting: Waiting) -> None:
     code = "import os\nprint('pid', os.getpid(), flush=True)\nsample.wait()"
-    with streamed(rest, "POST", "/api/run", {"command": code}) as told:
-        events = ((name, data) for name, data in told if name != "progress")  # which comes as soon as it can
+    with open_stream(rest, "POST", "/api/run", {"command": code}) as received:
+        events = ((name, data) for name, data in received if name != "progress")  # progress arrives at any time
         (first, started), (second, printed) = next(events), next(events)
         assert (first, second) == ("start", "output")
         assert next(events) == ("call", {"state": "began", "number": 0, "name": "sample.wait"})
@@ -433,17 +433,17 @@ def test_output_is_streamed_during_the_run(rest: Rest, waiting: Waiting) -> None
 
 
 def test_output_is_streamed_as_printed(rest: Rest) -> None:
-    told: list[tuple[float, str]] = []
-    with streamed(rest, "POST", "/api/run", {"command": THREE_LINES}) as events:
+    received: list[tuple[float, str]] = []
+    with open_stream(rest, "POST", "/api/run", {"command": THREE_LINES}) as events:
         for name, data in events:
             if name == "output":
-                told.append((time.time(), data["text"]))
-    times = [float(text) for _, text in told]
-    assert [at < following for (at, _), following in zip(told, times[1:], strict=False)] == [True, True]
+                received.append((time.time(), data["text"]))
+    times = [float(text) for _, text in received]
+    assert [at < following for (at, _), following in zip(received, times[1:], strict=False)] == [True, True]
 
 
 def test_a_disconnect_ends_a_run_without_a_stream(rest: Rest, waiting: Waiting) -> None:
-    with hung_up(rest, "/api/run", {"command": "sample.wait()"}):
+    with send_and_disconnect(rest, "/api/run", {"command": "sample.wait()"}):
         assert waiting.began.wait(TIMEOUT_SECONDS)
     assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
     assert eventually(lambda: all(one["state"] != "running" for one in rest.get("/api/runs")["runs"]))
@@ -455,7 +455,7 @@ for letter in {SECRET!r}:
     print(letter, end='', flush=True)
 print('-and-', {SECRET[:10]!r}, flush=True)
 """
-    with streamed(rest, "POST", "/api/run", {"command": code}) as events:
+    with open_stream(rest, "POST", "/api/run", {"command": code}) as events:
         found = list(events)
     printed = "".join(data["text"] for name, data in found if name == "output")
     assert printed == f"[REDACTED]-and- {SECRET[:10]}\n"
@@ -464,19 +464,19 @@ print('-and-', {SECRET[:10]!r}, flush=True)
 
 
 def test_a_stream_ends_with_the_result_of_a_plain_run(rest: Rest) -> None:
-    with streamed(rest, "POST", "/api/run", {"command": "print('a')\nsample.give(value='\\ud800')"}) as events:
+    with open_stream(rest, "POST", "/api/run", {"command": "print('a')\nsample.give(value='\\ud800')"}) as events:
         found = dict(events)
     assert found["result"]["runID"] == found["start"]["runID"]
     assert found["result"]["blocks"][0] == "a\n"
     assert found["call"]["state"] == "ended"
-    with streamed(rest, "POST", "/api/run", {"command": "print('partly')\n1/0"}) as events:
+    with open_stream(rest, "POST", "/api/run", {"command": "print('partly')\n1/0"}) as events:
         found = dict(events)
     assert found["output"] == {"text": "partly\n"}
     assert found["result"]["isError"]
 
 
 def test_large_output_is_complete(rest: Rest) -> None:
-    with streamed(rest, "POST", "/api/run", {"command": "for n in range(20000): print(n)"}) as events:
+    with open_stream(rest, "POST", "/api/run", {"command": "for n in range(20000): print(n)"}) as events:
         printed = "".join(data["text"] for name, data in events if name == "output")
     assert printed.split() == [str(number) for number in range(20000)]
 
@@ -507,7 +507,7 @@ def test_recent_runs_persist_and_are_visible_to_other_servers(tmp_path: Path) ->
 def test_a_patch_respects_if_match(rest: Rest, path: str) -> None:
     before = rest.client.get(path).headers["etag"]
     assert rest.client.get(path, headers={"if-none-match": before}).status_code == 304
-    call(rest, "machine.now")  # which changes how often it was used, and nothing that a person decides
+    call(rest, "machine.now")  # changes usage counts, but not the settings of the tool
     off = rest.send("PATCH", path, {"isEnabled": False}, headers={"if-match": before})
     assert (off.status_code, off.json()["isEnabled"]) == (200, False), off.text
     late = rest.send("PATCH", path, {"isEnabled": False}, headers={"if-match": before})
@@ -521,32 +521,32 @@ def test_a_patch_respects_if_match(rest: Rest, path: str) -> None:
 
 def test_activity_is_streamed_live(rest: Rest) -> None:
     before = run(rest, "1")["runID"]
-    with streamed(rest, "GET", "/api/activity") as events:
+    with open_stream(rest, "GET", "/api/activity") as events:
         name, start = next(events)
         assert name == "start"
         assert before in {entry["id"] for entry in start["runs"]}
         run_id = run(rest, "sample.give(value=2)")["runID"]
-        told = [next(events) for _ in range(4)]
-    assert [(name, data["kind"], data["name"]) for name, data in told] == [
+        received = [next(events) for _ in range(4)]
+    assert [(name, data["kind"], data["name"]) for name, data in received] == [
         ("called", "run", "run"),
         ("called", "call", "sample.give"),
         ("completed", "call", "sample.give"),
         ("completed", "run", "run"),
     ]
-    assert {data["runID"] for _, data in told} == {run_id}
+    assert {data["runID"] for _, data in received} == {run_id}
     assert rest.client.head("/api/activity").headers["content-type"] == "text/event-stream"
 
 
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-def handle_of(rest: Rest, **options: Any) -> str:
+def store_result(rest: Rest, **options: Any) -> str:
     block = run(rest, "'\\n'.join(f'line {n}' for n in range(1000))", **options)["blocks"][-1]
     return str(json.loads(block)["handle"])
 
 
 def test_a_large_result_is_read_by_its_handle(rest: Rest) -> None:
-    path = f"/api/results/{handle_of(rest)}"
+    path = f"/api/results/{store_result(rest)}"
     assert rest.get(path, offset=11, limit=2)["lines"] == ["line 10", "line 11"]
     found = rest.get(path, search="LINE 99$", ignoreCase="true")
     assert (found["lines"], found["matchedLines"], found["totalLines"]) == (["line 99"], 1, 1000)
@@ -558,9 +558,9 @@ def test_a_large_result_is_read_by_its_handle(rest: Rest) -> None:
 
 
 def test_unknown_foreign_and_expired_handles_give_the_same_error(server: ServedApp, rest: Rest) -> None:
-    foreign = handle_of(rest, headers=bearer(READER))
-    assert rest.client.get(f"/api/results/{foreign}", headers=bearer(READER)).status_code == 200
-    expired = handle_of(rest)
+    foreign = store_result(rest, headers=build_auth_header(READER))
+    assert rest.client.get(f"/api/results/{foreign}", headers=build_auth_header(READER)).status_code == 200
+    expired = store_result(rest)
     for file in (server.onetool.directories.data / "tmp").glob(f"result-{expired}*"):
         text = file.read_bytes()
         if file.name.endswith(".meta.json"):
@@ -569,7 +569,7 @@ def test_unknown_foreign_and_expired_handles_give_the_same_error(server: ServedA
     answers = [rest.client.get(f"/api/results/{handle}") for handle in handles[:3]]
     assert {(answer.status_code, answer.text) for answer in answers} == {(404, answers[0].text)}
     assert all(rest.client.get(f"/api/results/{quote(handle)}").status_code in {400, 404} for handle in handles[3:])
-    assert rest.client.get(f"/api/results/{foreign}", headers=bearer(WRITER)).text == answers[0].text
+    assert rest.client.get(f"/api/results/{foreign}", headers=build_auth_header(WRITER)).text == answers[0].text
 
 
 def test_media_that_could_contain_scripts_are_downloaded(server: ServedApp, rest: Rest) -> None:
@@ -594,17 +594,18 @@ def test_media_that_could_contain_scripts_are_downloaded(server: ServedApp, rest
 
 def test_agents_do_not_see_each_others_runs(rest: Rest) -> None:
     theirs = {
-        token: run(rest, f"sample.give(value={token!r})", headers=bearer(token))["runID"] for token in (READER, WRITER)
+        token: run(rest, f"sample.give(value={token!r})", headers=build_auth_header(token))["runID"]
+        for token in (READER, WRITER)
     }
     for token, other in ((READER, WRITER), (WRITER, READER)):
-        seen = rest.client.get("/api/runs", headers=bearer(token)).json()["runs"]
+        seen = rest.client.get("/api/runs", headers=build_auth_header(token)).json()["runs"]
         assert {entry["id"] for entry in seen} >= {theirs[token]}
         assert theirs[other] not in {entry["id"] for entry in seen}
-        foreign = rest.client.get(f"/api/runs/{theirs[other]}", headers=bearer(token))
+        foreign = rest.client.get(f"/api/runs/{theirs[other]}", headers=build_auth_header(token))
         assert get_error_code(foreign) == (404, "not_found")
-        stats = rest.client.get("/api/stats", headers=bearer(token)).json()
+        stats = rest.client.get("/api/stats", headers=build_auth_header(token)).json()
         assert stats["agent"] == {READER: "reader", WRITER: "writer"}[token]
-        metrics = rest.client.get("/metrics", headers=bearer(token)).text
+        metrics = rest.client.get("/metrics", headers=build_auth_header(token)).text
         assert f'agent="{stats["agent"]}"' in metrics
         assert f'agent="{ {READER: "writer", WRITER: "reader"}[token] }"' not in metrics
     owner = {entry["id"] for entry in rest.get("/api/runs")["runs"]}
@@ -612,16 +613,16 @@ def test_agents_do_not_see_each_others_runs(rest: Rest) -> None:
 
 
 def test_an_agent_streams_only_its_own_activity(rest: Rest) -> None:
-    with streamed(rest, "GET", "/api/activity", token=READER) as events:
+    with open_stream(rest, "GET", "/api/activity", token=READER) as events:
         next(events)
         run(rest, "1")
-        run(rest, "2", headers=bearer(WRITER))
-        own = run(rest, "3", headers=bearer(READER))["runID"]
+        run(rest, "2", headers=build_auth_header(WRITER))
+        own = run(rest, "3", headers=build_auth_header(READER))["runID"]
         assert next(events)[1]["runID"] == own
 
 
 def test_an_agent_sees_only_tools_that_it_may_call(rest: Rest) -> None:
-    as_reader = bearer(READER)
+    as_reader = build_auth_header(READER)
     listed = rest.client.get("/api/tools", params={"pageSize": 256}, headers=as_reader).json()
     assert {entry["pack"] for entry in listed["tools"]} == {"sample", "machine", "ot"}
     packs = rest.client.get("/api/packs", headers=as_reader).json()["packs"]
@@ -645,16 +646,28 @@ def test_changes_need_the_write_permission(rest: Rest) -> None:
         ("POST", f"/api/import?name={new_slug()}", PETS),
     ]
     for method, path, body in changes:
-        assert get_error_code(rest.send(method, path, body, headers=bearer(READER))) == (403, "permission_denied")
-        assert rest.send(method, path, body, headers=bearer(WRITER)).status_code in {200, 201}
-        assert get_error_code(rest.send(method, path, body, headers=bearer("ot_lost"))) == (403, "permission_denied")
-        assert get_error_code(rest.send(method, path, body, headers=bearer("ot_wrong"))) == (401, "unauthorized")
-    assert get_error_code(rest.client.get("/api/tools", headers=bearer("ot_lost"))) == (403, "permission_denied")
-    lost = rest.send("POST", "/api/run", {"command": "1"}, headers=bearer("ot_lost"))
+        assert get_error_code(rest.send(method, path, body, headers=build_auth_header(READER))) == (
+            403,
+            "permission_denied",
+        )
+        assert rest.send(method, path, body, headers=build_auth_header(WRITER)).status_code in {200, 201}
+        assert get_error_code(rest.send(method, path, body, headers=build_auth_header("ot_lost"))) == (
+            403,
+            "permission_denied",
+        )
+        assert get_error_code(rest.send(method, path, body, headers=build_auth_header("ot_wrong"))) == (
+            401,
+            "unauthorized",
+        )
+    assert get_error_code(rest.client.get("/api/tools", headers=build_auth_header("ot_lost"))) == (
+        403,
+        "permission_denied",
+    )
+    lost = rest.send("POST", "/api/run", {"command": "1"}, headers=build_auth_header("ot_lost"))
     assert get_error_code(lost) == (403, "permission_denied")
 
 
-# --- figures --------------------------------------------------------------------------------------------------------
+# --- statistics -----------------------------------------------------------------------------------------------------
 
 
 def test_statistics_can_be_filtered(rest: Rest) -> None:
@@ -688,8 +701,8 @@ def test_readyz_reports_an_invalid_configuration(tmp_path: Path) -> None:
                 assert get_error_code(answer) == (503, "busy")
                 assert str(tmp_path) not in answer.text
                 assert get_error_code(client.patch("/api/tools/ot.help", json={"isEnabled": True})) == (503, "busy")
-                told = client.post("/api/run", json={"command": "1"}).json()
-                assert (told["runID"], told["error"]) == (None, "config_error")
+                received = client.post("/api/run", json={"command": "1"}).json()
+                assert (received["runID"], received["error"]) == (None, "config_error")
             portal.call(server.stop)
             running.result(TIMEOUT_SECONDS)
 
@@ -749,8 +762,8 @@ def test_a_bundle_can_be_exported_and_imported(rest: Rest) -> None:
 
 def test_a_failed_import_changes_nothing(tmp_path: Path) -> None:
     with serve_app(tmp_path, {"bundles": {"maxTools": 1}}) as server:
-        refused = server.rest.send("POST", "/api/import?name=pets", PETS)
-        assert get_error_code(refused) == (413, "too_large")
+        rejected = server.rest.send("POST", "/api/import?name=pets", PETS)
+        assert get_error_code(rejected) == (413, "too_large")
         assert "pets" not in {entry["slug"] for entry in server.rest.all("/tools/bundles", "bundles")}
         assert "pets" not in {pack["name"] for pack in server.rest.get("/api/packs")["packs"]}
 

@@ -1,4 +1,4 @@
-"""A call that cannot be audited is rejected on every transport, and nothing is done."""
+"""Test that every transport rejects a call that cannot be audited."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ WRITE = "fs.write(path='a.txt', content='x')"
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 
 
-def test_over_stdio(tmp_path: Path) -> None:
+def test_a_call_over_stdio_that_cannot_be_audited_is_rejected(tmp_path: Path) -> None:
     configure(tmp_path, SETTINGS)
     (tmp_path / "b.txt").write_text("here", encoding="utf-8")
     with connect(tmp_path) as client:
@@ -25,7 +25,7 @@ def test_over_stdio(tmp_path: Path) -> None:
     assert not (tmp_path / "a.txt").exists()
 
 
-def test_on_the_command_line(tmp_path: Path) -> None:
+def test_a_cli_call_that_cannot_be_audited_is_rejected(tmp_path: Path) -> None:
     configure(tmp_path, SETTINGS)
     done = run_cli(tmp_path, "call", "fs.write", "path=a.txt", "content=x")
     assert done.returncode == 1
@@ -34,7 +34,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert not (tmp_path / "a.txt").exists()
 
 
-def test_over_rest(tmp_path: Path) -> None:
+def test_a_call_over_rest_that_cannot_be_audited_is_rejected(tmp_path: Path) -> None:
     settings = {"audit": {"file": "/dev/full"}, "agents": {"default": {"permissions": ["read", "write"]}}}
     with serve_app(tmp_path, settings) as served:
         answer = served.rest.send("POST", "/api/tools/fs.write/call", {"args": {"path": "a", "content": "x"}})

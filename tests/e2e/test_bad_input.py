@@ -1,6 +1,6 @@
-"""Hostile and broken input from outside: configuration, patterns, handles, snippets, files in the place of directories.
+"""Test hostile and malformed input: configuration, patterns, handles, snippets, files instead of directories.
 
-Each is a clear error. The server goes on, in time, and nothing that was there before is lost.
+Each causes a clear error, promptly. The server keeps working and no existing data is lost.
 """
 
 import json
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.support import App, Connection, configure, connect, eventually, get_texts, open_app
 
-# What takes exponential time in a matcher that goes back.
+# These take exponential time in a backtracking matcher.
 HOSTILE_PATTERNS = [r"(a+)+$", r"(a|a)*$", r"(a|aa)+$", r"(.*)*x", r"(x+x+)+y", r"a?" * 30 + "a" * 30]
-# What no search can be made of.
+# These are not valid search patterns.
 WRONG_PATTERNS = ["(", "[", "*", "a{1000}{1000}", r"\1", "(?=a)", "(?<!a)b", r"\C", "\ud800", "(" * 1000, "(?P<"]
 HANDLES: list[Any] = [
     "../../etc/passwd",
@@ -43,60 +43,60 @@ HANDLES: list[Any] = [
 LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 12))
 BAD_FILES: dict[str, tuple[str, str]] = {
     "an alias bomb": (LAUGHS, "too many values"),
-    "a bomb of texts": (f"a: &a {'x' * 100_000}\nb: [{'*a, ' * 1000}]\n", "too many values"),
+    "a bomb of strings": (f"a: &a {'x' * 100_000}\nb: [{'*a, ' * 1000}]\n", "too many values"),
     "deep lists": ("a: " + "[" * 50_000, "nested more than 100 deep"),
     "deep mappings": ("{a: " * 50_000, "nested more than 100 deep"),
     "deep blocks": ("".join(" " * n + "a:\n" for n in range(2_000)), "nested more than 100 deep"),
     "an alias of itself": ("a: &a [*a]", "refers to a value that contains it"),
-    "an object of Python's": ("a: !!python/object/apply:os.system [id]", "tag is not allowed"),
+    "a Python object": ("a: !!python/object/apply:os.system [id]", "tag is not allowed"),
     "five million bytes": ("# " + "x" * 5_000_000, "too large: 5"),
-    "a number of many digits": ("execution: {timeout: " + "9" * 100_000 + "}", "digits is too long"),
+    "a very long number": ("execution: {timeout: " + "9" * 100_000 + "}", "digits is too long"),
     "a key twice": ("aliases: {}\naliases: {}\n", "first defined in line 1"),
     "a list": ("- a\n- b\n", "the file must contain `key: value` lines"),
     "nothing": ("", "the file is empty"),
     "control characters": ("a: \x07", "is not valid YAML"),
     "a tab": ("execution:\n\ttimeout: 5\n", "indent with spaces, not with tabs"),
-    "a reference that ends nowhere": ("docs_url: 'https://${'", "docs_url contains ${ without"),
+    "an unterminated reference": ("docs_url: 'https://${'", "docs_url contains ${ without"),
 }
 
 
 @pytest.fixture(scope="module")
-def reloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
-    """A server with a good configuration, which is then put to the test."""
-    home = tmp_path_factory.mktemp("reloaded")
+def reload_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    """Start a server with a valid configuration, which the tests then replace."""
+    home = tmp_path_factory.mktemp("reload_client")
     configure(home, "aliases: {before: machine.now}")
     with connect(home) as client:
         yield client
 
 
 @pytest.mark.parametrize("kind", BAD_FILES)
-def test_a_bad_file_is_rejected_by_name_and_the_old_one_stays(reloaded: Connection, kind: str) -> None:
-    text, words = BAD_FILES[kind]
-    configure(reloaded.home, text)
-    answer = reloaded.run("ot.reload()")
+def test_an_invalid_file_is_rejected_and_the_old_settings_stay(reload_client: Connection, kind: str) -> None:
+    text, expected = BAD_FILES[kind]
+    configure(reload_client.home, text)
+    answer = reload_client.run("ot.reload()")
     assert answer.is_error
     (message,) = get_texts(answer)
-    assert f"ConfigError: {reloaded.home / '.onetool' / 'onetool.yaml'}:" in message
-    assert words in message
+    assert f"ConfigError: {reload_client.home / '.onetool' / 'onetool.yaml'}:" in message
+    assert expected in message
     assert len(message) < 2000
-    assert not reloaded.run("before()").is_error
+    assert not reload_client.run("before()").is_error
 
 
-def test_a_file_that_is_no_text_is_refused_too(reloaded: Connection) -> None:
-    (reloaded.home / ".onetool" / "onetool.yaml").write_bytes(b"aliases: {a: \xff}\n")
-    assert "is not UTF-8 text\nHint: save the file as UTF-8" in get_texts(reloaded.run("ot.reload()"))[0]
-    assert not reloaded.run("before()").is_error
+def test_a_file_that_is_not_utf_8_is_rejected(reload_client: Connection) -> None:
+    (reload_client.home / ".onetool" / "onetool.yaml").write_bytes(b"aliases: {a: \xff}\n")
+    assert "is not UTF-8 text\nHint: save the file as UTF-8" in get_texts(reload_client.run("ot.reload()"))[0]
+    assert not reload_client.run("before()").is_error
 
 
 @pytest.mark.parametrize("kind", ["an alias bomb", "deep lists"])
-def test_a_bomb_at_the_start_lets_the_server_start(tmp_path: Path, kind: str) -> None:
-    text, words = BAD_FILES[kind]
+def test_the_server_starts_with_a_yaml_bomb_and_recovers(tmp_path: Path, kind: str) -> None:
+    text, expected = BAD_FILES[kind]
     configure(tmp_path, text)
     with connect(tmp_path) as client:
         (message,) = get_texts(client.run("1 + 1"))
         assert message.startswith("invalid settings; nothing runs until they are fixed:\n")
-        assert words in message
-        assert words in get_texts(client.run("ot.health()"))[0]
+        assert expected in message
+        assert expected in get_texts(client.run("ot.health()"))[0]
         configure(tmp_path, "aliases: {}")
         assert get_texts(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
         assert get_texts(client.run("1 + 1")) == ["2"]
@@ -113,9 +113,9 @@ def app() -> Iterator[App]:
 
 @pytest.fixture(scope="module")
 def handle(app: App) -> str:
-    """Of a result with one very long line among others: 200,000 times what hostile patterns like."""
-    kept: dict[str, Any] = json.loads(app.value("'first\\n' + 'a' * 200_000 + '!\\nlast'"))
-    return str(kept["handle"])
+    """Return the handle of a result with a line of 200,000 times the letter that hostile patterns repeat."""
+    stored: dict[str, Any] = json.loads(app.value("'first\\n' + 'a' * 200_000 + '!\\nlast'"))
+    return str(stored["handle"])
 
 
 @pytest.mark.parametrize("pattern", HOSTILE_PATTERNS)
@@ -124,14 +124,14 @@ def test_a_hostile_pattern_takes_linear_time(app: App, handle: str, pattern: str
 
 
 @pytest.mark.parametrize("pattern", WRONG_PATTERNS)
-def test_a_wrong_pattern_is_a_short_error(app: App, handle: str, pattern: str) -> None:
+def test_an_invalid_pattern_is_a_short_error(app: App, handle: str, pattern: str) -> None:
     message = app.failure(f"ot.result(handle={handle!r}, search={pattern!r})")
     assert message.startswith("ArgumentError: ")
     assert "regular expression" in message or "cannot be searched for" in message
     assert len(message) < 3000
 
 
-def test_patterns_of_lists_are_no_regular_expressions(app: App) -> None:
+def test_patterns_of_list_functions_are_not_regular_expressions(app: App) -> None:
     for function in ("tools", "packs", "aliases", "snippets"):
         for pattern in ("(", "*", "(a+)+$" * 1000, "\0", "\ud800"):
             assert app.data(f"ot.{function}(pattern={pattern!r})") == []
@@ -140,25 +140,25 @@ def test_patterns_of_lists_are_no_regular_expressions(app: App) -> None:
 @pytest.mark.parametrize(
     "query", ["(", '"', "*", "a AND", "NEAR(", "'; DROP TABLE x; --", "\0", "\ud800", "x" * 10_000]
 )
-def test_a_search_takes_any_words(app: App, query: str) -> None:
+def test_any_text_is_a_valid_search_query(app: App, query: str) -> None:
     assert isinstance(app.data(f"ot.search(query={query!r})"), list)
     assert isinstance(app.data(f"ot.help(query={query!r})"), str)
 
 
 @pytest.mark.parametrize("function", ["ot.result", "ot.load"])
 @pytest.mark.parametrize("wrong", HANDLES, ids=range(len(HANDLES)))
-def test_a_handle_that_is_none_leads_nowhere(app: App, function: str, wrong: Any) -> None:
+def test_an_invalid_handle_is_not_found(app: App, function: str, wrong: Any) -> None:
     message = app.failure(f"{function}(handle={wrong!r})")
     assert "Result not found: " in message or "handle: " in message or "handle has 100000 characters" in message
     assert "root:" not in message
     assert len(message) < 2000
 
 
-def test_a_handle_is_of_no_use_to_another_agent() -> None:
+def test_a_handle_of_another_agent_is_not_found() -> None:
     agents = {"other": {"permissions": ["read"]}}
     with open_app({"agents": agents, "output": {"max_inline_size": 100}}) as app:
-        kept = json.loads(app.value("'secret ' * 100"))
-        answer = app.run(f"ot.load({kept['handle']!r})", agent="other")
+        stored = json.loads(app.value("'secret ' * 100"))
+        answer = app.run(f"ot.load({stored['handle']!r})", agent="other")
         assert answer.is_error
         assert "Result not found" in answer.text
         assert "secret" not in answer.text
@@ -166,7 +166,7 @@ def test_a_handle_is_of_no_use_to_another_agent() -> None:
 
 # --- snippets and aliases --------------------------------------------------------------------------------------------
 
-CROOKED: dict[str, Any] = {
+BROKEN_SETTINGS: dict[str, Any] = {
     "aliases": {"one": "two", "two": "three", "three": "one", "self": "self", "again": "ot.call"},
     "snippets": {
         "syntax": {"body": "x = (1 +"},
@@ -188,13 +188,13 @@ CROOKED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def crooked() -> Iterator[App]:
-    with open_app(CROOKED) as app:
+def broken_app() -> Iterator[App]:
+    with open_app(BROKEN_SETTINGS) as app:
         yield app
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "expected"),
     [
         ("syntax", "'(' was never closed"),
         ("indented", "expected an indented block"),
@@ -209,26 +209,26 @@ def crooked() -> Iterator[App]:
         ("deep", "cannot render the body of $deep"),
     ],
 )
-def test_a_crooked_snippet_is_an_error_both_ways(crooked: App, name: str, words: str) -> None:
-    assert words in crooked.failure(f"${name}")
-    assert words in crooked.failure(f"ot.snippet({name!r})")
-    assert crooked.value("$good") == crooked.value("ot.snippet('good')") == "42"
+def test_an_invalid_snippet_is_an_error_in_both_syntaxes(broken_app: App, name: str, expected: str) -> None:
+    assert expected in broken_app.failure(f"${name}")
+    assert expected in broken_app.failure(f"ot.snippet({name!r})")
+    assert broken_app.value("$good") == broken_app.value("ot.snippet('good')") == "42"
 
 
-def test_crooked_snippets_and_aliases_are_listed_all_the_same(crooked: App) -> None:
-    listed = crooked.value("ot.snippets(info='full')")
-    assert all(f"name: {name}\n" in listed for name in CROOKED["snippets"])
-    assert len(crooked.data("ot.aliases()")) == len(CROOKED["aliases"])
-    assert "circular aliases: one -> two -> three -> one" in crooked.value("ot.help('one')")
+def test_invalid_snippets_and_aliases_are_still_listed(broken_app: App) -> None:
+    listed = broken_app.value("ot.snippets(info='full')")
+    assert all(f"name: {name}\n" in listed for name in BROKEN_SETTINGS["snippets"])
+    assert len(broken_app.data("ot.aliases()")) == len(BROKEN_SETTINGS["aliases"])
+    assert "circular aliases: one -> two -> three -> one" in broken_app.value("ot.help('one')")
 
 
 @pytest.mark.parametrize("alias", ["one", "two", "three", "self", "again"])
-def test_an_alias_that_leads_nowhere_is_an_error(crooked: App, alias: str) -> None:
-    assert "ToolNotFound" in crooked.failure(f"{alias}()")
-    assert "ToolNotFound" in crooked.failure(f"ot.call({alias!r})")
+def test_a_circular_alias_is_an_error(broken_app: App, alias: str) -> None:
+    assert "ToolNotFound" in broken_app.failure(f"{alias}()")
+    assert "ToolNotFound" in broken_app.failure(f"ot.call({alias!r})")
 
 
-# --- files in the way ------------------------------------------------------------------------------------------------
+# --- unusable files and directories ----------------------------------------------------------------------------------
 
 TOPICS = [
     {"pattern": "folder", "file": "folder"},
@@ -260,7 +260,7 @@ def test_a_message_that_cannot_be_written_is_an_error(notified: App, topic: str)
     assert (notified.onetool.directories.data / "file").read_text("utf-8") == "kept"
 
 
-def test_a_hostile_topic_takes_no_time(notified: App) -> None:
+def test_long_topics_and_messages_are_rejected_quickly(notified: App) -> None:
     assert notified.value("ot.notify(topic='a' * 500, message='')").startswith(("OK", "SKIP"))
     assert "topic too long: 501 characters (maximum 500)" in notified.failure("ot.notify(topic='a' * 501, message='')")
     assert "message too long: 2000000 characters (maximum 100000)" in notified.failure(
@@ -268,34 +268,36 @@ def test_a_hostile_topic_takes_no_time(notified: App) -> None:
     )
 
 
-def test_a_results_folder_that_is_a_file_costs_large_results_only() -> None:
+def test_only_large_results_fail_if_the_results_directory_is_a_file() -> None:
     with open_app({"output": {"max_inline_size": 100}}) as app:
-        taken = app.onetool.directories.data / "tmp"
-        taken.write_text("kept", encoding="utf-8")
+        blocking = app.onetool.directories.data / "tmp"
+        blocking.write_text("kept", encoding="utf-8")
         message = app.failure("'x' * 1000")
-        assert f"cannot be stored in {taken}" in message
+        assert f"cannot be stored in {blocking}" in message
         assert "return a smaller part of the result" in message
         failed = app.run("print('x' * 1000)\n1 / 0")
         assert "ZeroDivisionError" in failed.text
         assert app.value("6 * 7") == "42"
-        assert taken.read_text("utf-8") == "kept"
-        taken.unlink()
+        assert blocking.read_text("utf-8") == "kept"
+        blocking.unlink()
         assert json.loads(app.value("'x' * 1000"))["size_bytes"] == 1000
 
 
-def test_a_statistics_folder_that_is_a_file_fails_no_call() -> None:
+def test_calls_succeed_if_the_statistics_directory_is_a_file() -> None:
     with open_app() as app:
-        taken = app.onetool.directories.data / "stats"
-        taken.write_text("kept", encoding="utf-8")
+        blocking = app.onetool.directories.data / "stats"
+        blocking.write_text("kept", encoding="utf-8")
         assert app.value("machine.now()")
-        assert f"cannot write statistics to {taken}" in app.value("ot.stats()")
-        assert f"{taken} is not a directory" in app.value("ot.health()")
-        assert taken.read_text("utf-8") == "kept"
-        taken.unlink()
-        assert app.data("ot.stats(tool='machine.now')")["total_calls"] == 1  # it was kept in mind
+        assert f"cannot write statistics to {blocking}" in app.value("ot.stats()")
+        assert f"{blocking} is not a directory" in app.value("ot.health()")
+        assert blocking.read_text("utf-8") == "kept"
+        blocking.unlink()
+        assert (
+            app.data("ot.stats(tool='machine.now')")["total_calls"] == 1
+        )  # counted in memory until it could be written
 
 
-def test_a_statistics_file_that_is_cut_under_a_running_server_fails_no_run() -> None:
+def test_runs_succeed_if_the_statistics_file_is_truncated() -> None:
     with open_app() as app:
         for _ in range(50):
             assert app.value("machine.now()")
@@ -306,11 +308,11 @@ def test_a_statistics_file_that_is_cut_under_a_running_server_fails_no_run() -> 
         assert app.value("machine.now()")
         assert eventually(lambda: "were reset" in app.value("ot.health()"))
         assert app.data("ot.stats(tool='machine.now')")["total_calls"] == 1
-        assert [kept.read_bytes()[: len(left)] for kept in file.parent.glob("*.damaged-*[0-9Z]")] == [left]
+        assert [stored.read_bytes()[: len(left)] for stored in file.parent.glob("*.damaged-*[0-9Z]")] == [left]
 
 
 @pytest.mark.parametrize("name", ["cache", "logs", "tmp"])
-def test_a_file_in_the_place_of_a_folder_does_not_keep_the_server_from_working(tmp_path: Path, name: str) -> None:
+def test_the_server_works_if_a_data_directory_is_a_file(tmp_path: Path, name: str) -> None:
     (tmp_path / ".onetool").mkdir()
     (tmp_path / ".onetool" / name).write_text("kept", encoding="utf-8")
     with connect(tmp_path) as client:
@@ -321,7 +323,7 @@ def test_a_file_in_the_place_of_a_folder_does_not_keep_the_server_from_working(t
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"machine.disk": 5}'])
-def test_shapes_that_are_garbage_are_begun_anew(content: bytes) -> None:
+def test_invalid_shapes_are_ignored(content: bytes) -> None:
     with open_app() as app:
         file = app.onetool.directories.data / "stats" / "shapes.json"
         file.parent.mkdir()

@@ -1,4 +1,4 @@
-"""A server behind nginx with TLS, configured as in the guide."""
+"""Test a server behind nginx with TLS, configured as in the guide."""
 
 import asyncio
 import ssl
@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from playwright.sync_api import Browser, expect
-from tests.e2e.test_docs import ROOT, blocks
+from tests.e2e.test_docs import ROOT, parse_blocks
 from tests.openapi_support import free_port
 from tests.rest_support import serve_process
 from tests.support import TIMEOUT_SECONDS, configure, eventually, get_texts as texts
@@ -22,7 +22,7 @@ from tests.ui_support import open_page, screenshot_directory
 from onetool.transports.http.tokens import hash_token
 
 GUIDE = ROOT / "docs" / "guide" / "4-run-it-for-a-team.md"
-NAME = "tools.localhost"  # browsers know that it is this machine
+NAME = "tools.localhost"  # browsers resolve it to this machine
 TOKEN = "ot_of-somebody-far-away"
 TOKENS = f"tokens: [{{name: me, hash: {hash_token(TOKEN)}, agent: default}}]"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -49,16 +49,24 @@ class Site:
 
 
 @contextmanager
-def site(folder: Path, nginx: str, settings: str) -> Iterator[Site]:
-    configure(folder, settings)
-    with serve_process(folder) as (_, said):
+def site(directory: Path, nginx: str, settings: str) -> Iterator[Site]:
+    configure(directory, settings)
+    with serve_process(directory) as (_, info):
         front = free_port()
-        certificate = _certificate(folder)
-        command = [nginx, "-p", str(folder), "-e", "stderr", "-c", str(_configured(folder, front, said["port"]))]
+        certificate = _create_certificate(directory)
+        command = [
+            nginx,
+            "-p",
+            str(directory),
+            "-e",
+            "stderr",
+            "-c",
+            str(_write_configuration(directory, front, info["port"])),
+        ]
         proxy = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
-            found = Site(f"https://127.0.0.1:{front}", said["port"], ssl.create_default_context(cafile=certificate))
-            assert eventually(lambda: proxy.poll() is not None or _answers(found))
+            found = Site(f"https://127.0.0.1:{front}", info["port"], ssl.create_default_context(cafile=certificate))
+            assert eventually(lambda: proxy.poll() is not None or _is_ready(found))
             assert proxy.poll() is None, proxy.communicate()
             yield found
         finally:
@@ -66,37 +74,37 @@ def site(folder: Path, nginx: str, settings: str) -> Iterator[Site]:
             proxy.communicate(timeout=TIMEOUT_SECONDS)
 
 
-def _certificate(folder: Path) -> Path:
+def _create_certificate(directory: Path) -> Path:
     names = f"subjectAltName=DNS:{NAME},IP:127.0.0.1"
-    made = ["-keyout", f"{folder}/tools.key", "-out", f"{folder}/tools.pem"]
+    made = ["-keyout", f"{directory}/tools.key", "-out", f"{directory}/tools.pem"]
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={NAME}", "-addext", names, *made],
         check=True,
         capture_output=True,
     )
-    return folder / "tools.pem"
+    return directory / "tools.pem"
 
 
-def _configured(folder: Path, front: int, behind: int) -> Path:
+def _write_configuration(directory: Path, front: int, behind: int) -> Path:
     """Write the configuration of the guide with the ports, names and files of this test."""
-    (block,) = (found.text for found in blocks(GUIDE) if found.kind == "nginx")
+    (block,) = (found.text for found in parse_blocks(GUIDE) if found.kind == "nginx")
     for written, here in {
         "listen 443 ssl": f"listen 127.0.0.1:{front} ssl",
         "tools.example.com": NAME,
-        "/etc/ssl": str(folder),
+        "/etc/ssl": str(directory),
         "127.0.0.1:8765": f"127.0.0.1:{behind}",
     }.items():
         assert written in block
         block = block.replace(written, here)
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    paths = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
-    file = folder / "nginx.conf"
-    alone = f"daemon off; master_process off; pid {folder}/nginx.pid; events {{}}"
+    paths = "\n".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
+    file = directory / "nginx.conf"
+    alone = f"daemon off; master_process off; pid {directory}/nginx.pid; events {{}}"
     file.write_text(f"{alone}\nhttp {{ access_log off; {paths}\n{block} }}")
     return file
 
 
-def _answers(found: Site) -> bool:
+def _is_ready(found: Site) -> bool:
     try:
         return found.ask(path="/healthz") > 0
     except httpx2.TransportError:
@@ -109,22 +117,22 @@ def nginx(needs: Callable[[str], str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def named(tmp_path_factory: pytest.TempPathFactory, nginx: str) -> Iterator[Site]:
+def named_site(tmp_path_factory: pytest.TempPathFactory, nginx: str) -> Iterator[Site]:
     with site(tmp_path_factory.mktemp("named"), nginx, f"auth: {{allowed_hosts: [{NAME}], {TOKENS}}}") as found:
         yield found
 
 
-def test_forwarded_requests_through_nginx_need_a_token(named: Site) -> None:
-    assert named.ask(path="/healthz") == 200
-    assert named.ask() == 401
-    assert named.ask(authorization="Bearer ot_wrong") == 401
-    assert named.ask(**BEARER) == 200
-    assert httpx2.get(f"http://127.0.0.1:{named.port}/api/tools", trust_env=False).status_code == 200, "the owner"
+def test_forwarded_requests_through_nginx_need_a_token(named_site: Site) -> None:
+    assert named_site.ask(path="/healthz") == 200
+    assert named_site.ask() == 401
+    assert named_site.ask(authorization="Bearer ot_wrong") == 401
+    assert named_site.ask(**BEARER) == 200
+    assert httpx2.get(f"http://127.0.0.1:{named_site.port}/api/tools", trust_env=False).status_code == 200, "the owner"
 
 
-def test_the_host_alone_requires_a_token(named: Site) -> None:
-    """Even if the proxy adds no forwarding header."""
-    url = f"http://127.0.0.1:{named.port}/api/tools"
+def test_the_host_alone_requires_a_token(named_site: Site) -> None:
+    """A token is required even if the proxy adds no forwarding header."""
+    url = f"http://127.0.0.1:{named_site.port}/api/tools"
     assert httpx2.get(url, headers={"host": NAME}, trust_env=False).status_code == 401
     assert httpx2.get(url, headers={"host": NAME, **BEARER}, trust_env=False).status_code == 200
     assert httpx2.get(url, headers={"host": "evil.example", **BEARER}, trust_env=False).status_code == 403
@@ -134,16 +142,16 @@ def test_the_host_alone_requires_a_token(named: Site) -> None:
     ("origin", "status"),
     [(f"https://{NAME}", 403), ("https://evil.example", 403), ("http://127.0.0.1", 403), ("null", 403)],
 )
-def test_cross_origin_requests_are_rejected_through_nginx(named: Site, origin: str, status: int) -> None:
+def test_cross_origin_requests_are_rejected_through_nginx(named_site: Site, origin: str, status: int) -> None:
     """The first origin is the same host on another port."""
-    assert named.ask("POST", "/api/run", origin=origin, **BEARER) == status
+    assert named_site.ask("POST", "/api/run", origin=origin, **BEARER) == status
 
 
-def test_same_origin_requests_are_accepted_through_nginx(named: Site) -> None:
-    assert named.ask("POST", "/api/tools/machine.now/call", origin=f"https://{named.host}", **BEARER) == 200
+def test_same_origin_requests_are_accepted_through_nginx(named_site: Site) -> None:
+    assert named_site.ask("POST", "/api/tools/machine.now/call", origin=f"https://{named_site.host}", **BEARER) == 200
 
 
-async def _over_mcp(found: Site) -> list[str]:
+async def _run_over_mcp(found: Site) -> list[str]:
     headers = {"host": found.host, **BEARER}
     async with (
         httpx2.AsyncClient(verify=found.trusted, headers=headers, timeout=TIMEOUT_SECONDS) as http,
@@ -152,12 +160,12 @@ async def _over_mcp(found: Site) -> list[str]:
         return texts(await client.call_tool("run", {"command": "1 + 1"}))
 
 
-def test_mcp_works_through_nginx(named: Site) -> None:
-    assert asyncio.run(_over_mcp(named)) == ["2"]
+def test_mcp_works_through_nginx(named_site: Site) -> None:
+    assert asyncio.run(_run_over_mcp(named_site)) == ["2"]
 
 
-def test_the_ui_works_through_nginx(named: Site, browser: Browser, tmp_path: Path) -> None:
-    address = f"https://{named.host}"
+def test_the_ui_works_through_nginx(named_site: Site, browser: Browser, tmp_path: Path) -> None:
+    address = f"https://{named_site.host}"
     with open_page(browser, address, screenshot_directory(tmp_path), ignore_https_errors=True) as visit:
         page = visit.page
         dialog = page.get_by_role("dialog", name="This server needs a token")

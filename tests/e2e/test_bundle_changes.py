@@ -1,4 +1,4 @@
-"""Changes of stored tools over REST and the command line: preconditions, updates, the audit log, deleting, limits."""
+"""Test read_changes of stored tools over REST and the CLI: preconditions, updates, audit log, deletion, rate limits."""
 
 import json
 import subprocess
@@ -29,42 +29,42 @@ def document(version: str = "1.0", path: str = "/pets") -> bytes:
 # --- preconditions -------------------------------------------------------------------------------------------------
 
 
-def with_headers(rest: Rest, method: str, path: str, body: object = None, **headers: str) -> Any:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return rest.send(method, path, body, headers=named)
+def send_with_headers(rest: Rest, method: str, path: str, body: object = None, **headers: str) -> Any:
+    header_names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return rest.send(method, path, body, headers=header_names)
 
 
-def test_a_bundle_is_changed_only_if_it_is_what_the_writer_knows(tmp_path: Path) -> None:
+def test_a_bundle_is_changed_only_if_its_etag_matches(tmp_path: Path) -> None:
     with serve_app(tmp_path) as served_app:
         rest, path = served_app.rest, f"/tools/bundles/{new_id()}"
         failed = (412, "precondition_failed")
-        assert get_error_code(with_headers(rest, "PUT", path, BODY, If_Match='"x"')) == failed
-        assert get_error_code(with_headers(rest, "PUT", path, BODY, If_Match="*")) == failed
-        created = with_headers(rest, "PUT", path, BODY, If_None_Match="*")
+        assert get_error_code(send_with_headers(rest, "PUT", path, BODY, If_Match='"x"')) == failed
+        assert get_error_code(send_with_headers(rest, "PUT", path, BODY, If_Match="*")) == failed
+        created = send_with_headers(rest, "PUT", path, BODY, If_None_Match="*")
         assert created.status_code == 201
-        assert get_error_code(with_headers(rest, "PUT", path, BODY, If_None_Match="*")) == failed
+        assert get_error_code(send_with_headers(rest, "PUT", path, BODY, If_None_Match="*")) == failed
         tag = created.headers["etag"]
         assert rest.client.get(path).headers["etag"] == tag
-        changed = with_headers(rest, "PUT", path, {**BODY, "description": "New"}, If_Match=tag)
+        changed = send_with_headers(rest, "PUT", path, {**BODY, "description": "New"}, If_Match=tag)
         assert changed.status_code == 200
         for method, body in (("PUT", BODY), ("PATCH", {"isEnabled": False}), ("DELETE", None)):
-            assert get_error_code(with_headers(rest, method, path, body, If_Match=tag)) == failed
+            assert get_error_code(send_with_headers(rest, method, path, body, If_Match=tag)) == failed
             assert (
-                get_error_code(with_headers(rest, method, path, body, If_Match=f"W/{changed.headers['etag']}"))
+                get_error_code(send_with_headers(rest, method, path, body, If_Match=f"W/{changed.headers['etag']}"))
                 == failed
             )
         assert rest.get(path)["description"] == "New"
         both = f'"old", {changed.headers["etag"]}'
-        assert with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=both).status_code == 200
-        assert with_headers(rest, "DELETE", path, If_Match="*").status_code == 204
+        assert send_with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=both).status_code == 200
+        assert send_with_headers(rest, "DELETE", path, If_Match="*").status_code == 204
 
 
-def test_a_tool_is_changed_only_if_it_is_what_the_writer_knows_and_calls_do_not_count(tmp_path: Path) -> None:
+def test_tool_changes_need_a_matching_etag_which_calls_keep_valid(tmp_path: Path) -> None:
     with serve_app(tmp_path) as served_app:
         rest, app = served_app.rest, served_app.onetool
         path = f"{rest.bundle('shop')}/tools/now/version/1"
-        assert with_headers(rest, "PUT", path, draft("machine.now"), If_None_Match="*").status_code == 201
-        assert get_error_code(with_headers(rest, "PUT", path, draft(), If_None_Match="*")) == (
+        assert send_with_headers(rest, "PUT", path, draft("machine.now"), If_None_Match="*").status_code == 201
+        assert get_error_code(send_with_headers(rest, "PUT", path, draft(), If_None_Match="*")) == (
             412,
             "precondition_failed",
         )
@@ -72,21 +72,23 @@ def test_a_tool_is_changed_only_if_it_is_what_the_writer_knows_and_calls_do_not_
         tag = rest.client.get(path).headers["etag"]
         assert rest.invoke(path).json()["ok"]
         app.stores.recorder.flush()
-        assert rest.client.get(path, headers={"If-None-Match": tag}).status_code == 200  # it was called since
-        off = with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=tag)
+        assert (
+            rest.client.get(path, headers={"If-None-Match": tag}).status_code == 200
+        )  # the call changed the representation
+        off = send_with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=tag)
         assert off.status_code == 200
-        assert get_error_code(with_headers(rest, "DELETE", path, If_Match=tag)) == (412, "precondition_failed")
-        assert with_headers(rest, "DELETE", path, If_Match=off.headers["etag"]).status_code == 204
+        assert get_error_code(send_with_headers(rest, "DELETE", path, If_Match=tag)) == (412, "precondition_failed")
+        assert send_with_headers(rest, "DELETE", path, If_Match=off.headers["etag"]).status_code == 204
 
 
-def test_of_writers_with_the_same_tag_one_wins(tmp_path: Path) -> None:
+def test_only_one_of_several_writers_with_the_same_etag_succeeds(tmp_path: Path) -> None:
     with serve_app(tmp_path) as served_app:
         rest, path = served_app.rest, served_app.rest.bundle("shop")
         tag = rest.client.get(path).headers["etag"]
 
         def put(number: int) -> int:
             body = {**BODY, "description": str(number)}
-            return int(with_headers(rest, "PUT", path, body, If_Match=tag).status_code)
+            return int(send_with_headers(rest, "PUT", path, body, If_Match=tag).status_code)
 
         with ThreadPoolExecutor(8) as threads:
             assert sorted(threads.map(put, range(8))) == [200, *[412] * 7]
@@ -95,13 +97,13 @@ def test_of_writers_with_the_same_tag_one_wins(tmp_path: Path) -> None:
 # --- imports -------------------------------------------------------------------------------------------------------
 
 
-def test_an_import_over_rest_updates_a_bundle_if_it_is_told_to(tmp_path: Path) -> None:
+def test_an_import_over_rest_updates_a_bundle_only_on_request(tmp_path: Path) -> None:
     with serve_app(tmp_path) as served_app:
         post = served_app.rest.client.post
         assert post("/api/import", content=document()).status_code == 201
-        refused = post("/api/import", content=document("2.0"))
-        assert get_error_code(refused) == (409, "slug_taken")
-        assert "?update=true" in refused.json()["error"]["message"]
+        rejected = post("/api/import", content=document("2.0"))
+        assert get_error_code(rejected) == (409, "slug_taken")
+        assert "?update=true" in rejected.json()["error"]["message"]
         updated = post("/api/import", params={"update": "true"}, content=document("2.0"))
         assert (updated.status_code, updated.json()["toolCount"]) == (200, 1)
         tools = served_app.rest.get("/tools", bundleIDs=updated.json()["bundle"]["id"])["tools"]
@@ -112,14 +114,14 @@ def test_an_import_over_rest_updates_a_bundle_if_it_is_told_to(tmp_path: Path) -
         assert other.status_code in {200, 409}
 
 
-def test_a_base_url_that_a_person_gives_replaces_that_of_the_document(tmp_path: Path) -> None:
+def test_the_server_option_replaces_the_base_url_of_the_document(tmp_path: Path) -> None:
     (tmp_path / "api.json").write_bytes(document())
     assert run_cli(tmp_path, "import", "api.json", "--server", "http://127.0.0.1:9999").returncode == 0
     (file,) = (tmp_path / ".onetool" / "bundles").glob("petstore-*/list-pets@1.0.json")
     assert json.loads(file.read_text())["httpImpl"]["urlTemplate"] == "http://127.0.0.1:9999/pets"
 
 
-def test_tools_go_into_a_trusted_project_and_otherwise_to_the_user(tmp_path: Path) -> None:
+def test_tools_are_imported_into_a_trusted_project_or_the_user_directory(tmp_path: Path) -> None:
     work = tmp_path / "work"
     (work / ".onetool").mkdir(parents=True)
     (work / ".onetool" / "onetool.yaml").write_text("servers: {x: {command: evil}}\n")
@@ -131,12 +133,12 @@ def test_tools_go_into_a_trusted_project_and_otherwise_to_the_user(tmp_path: Pat
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    said = run("import", "api.json")
-    assert f"{work / '.onetool'} is not trusted" in said
-    assert str(tmp_path / ".onetool" / "bundles") in said
+    output = run("import", "api.json")
+    assert f"{work / '.onetool'} is not trusted" in output
+    assert str(tmp_path / ".onetool" / "bundles") in output
     assert not (work / ".onetool" / "bundles").exists()
-    said = run("import", "api.json", "--project")
-    assert f"{work / '.onetool'} is now trusted" in said
+    output = run("import", "api.json", "--project")
+    assert f"{work / '.onetool'} is now trusted" in output
     assert list((work / ".onetool" / "bundles").glob("petstore-*"))
     assert str(work / ".onetool" / "bundles") in run("import", "api.json", "--name", "second")
     assert str(tmp_path / ".onetool" / "bundles") in run("import", "api.json", "--name", "third", "--user")
@@ -145,19 +147,19 @@ def test_tools_go_into_a_trusted_project_and_otherwise_to_the_user(tmp_path: Pat
 # --- deleting, and the audit log -----------------------------------------------------------------------------------
 
 
-def audited(home: Path, name: str) -> list[dict[str, Any]]:
+def read_audit_log(home: Path, name: str) -> list[dict[str, Any]]:
     (file,) = home.rglob("audit.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     return [line for line in lines if line["name"] == name]
 
 
-def changes(home: Path) -> list[tuple[str, tuple[str, ...], str, str]]:
-    """Those that were made."""
-    found = [line for line in audited(home, "change") if line["outcome"] == "ok"]
+def read_changes(home: Path) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """Return the successful read_changes in the audit log."""
+    found = [line for line in read_audit_log(home, "change") if line["outcome"] == "ok"]
     return [(line["action"], tuple(line["names"]), line["actor"], line["transport"]) for line in found]
 
 
-def test_every_change_over_rest_is_in_the_audit_log_with_its_actor_and_without_values(tmp_path: Path) -> None:
+def test_changes_over_rest_are_audited_with_actor_but_without_values(tmp_path: Path) -> None:
     with serve_app(tmp_path) as served_app:
         rest = served_app.rest
         bundle = rest.bundle("shop")
@@ -173,7 +175,7 @@ def test_every_change_over_rest_is_in_the_audit_log_with_its_actor_and_without_v
         rest.client.post("/api/import", content=document())
         assert get_error_code(rest.send("DELETE", bundle)) == (404, "not_found")
     by = ("owner", "http")
-    assert changes(tmp_path) == [
+    assert read_changes(tmp_path) == [
         ("bundle.created", ("shop",), *by),
         ("bundle.updated", ("shop",), *by),
         ("tool.created", ("shop.t@1",), *by),
@@ -187,7 +189,7 @@ def test_every_change_over_rest_is_in_the_audit_log_with_its_actor_and_without_v
         ("bundle.imported", ("petstore", "petstore.list-pets@1.0"), *by),
     ]
     assert "hunter2" not in next(tmp_path.rglob("audit.jsonl")).read_text()
-    started, ended = audited(tmp_path, "change.started"), audited(tmp_path, "change")
+    started, ended = read_audit_log(tmp_path, "change.started"), read_audit_log(tmp_path, "change")
     assert [line["action"] for line in started[:3]] == ["bundle.put", "bundle.put", "tool.created"]
     assert len(started) == len(ended)
     failed = ended[-1]
@@ -201,10 +203,12 @@ def test_a_change_over_rest_that_cannot_be_audited_is_not_made(tmp_path: Path) -
         bundle = rest.bundle("shop")
         tool = rest.tool(bundle, "t", "1", **http_draft("https://example.com"))
         before = [each["slug"] for each in rest.get("/tools/bundles", includeDisabled="true")["bundles"]]
-        assert eventually(lambda: len(changes(tmp_path)) == 2)  # else it would be written while it is replaced
+        assert eventually(
+            lambda: len(read_changes(tmp_path)) == 2
+        )  # otherwise the file could be written while it is replaced
         audit = next(tmp_path.rglob("audit.jsonl"))
         audit.unlink()
-        audit.mkdir()  # which nobody can write to as a file, root included
+        audit.mkdir()  # even root cannot write to a directory
         for method, path, body in (
             ("PUT", f"{bundle[:-1]}{'0' if bundle[-1] != '0' else '1'}", {**BODY, "slug": "other"}),
             ("PUT", bundle, {**BODY, "description": "new"}),
@@ -226,10 +230,10 @@ def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(
         bundle = new_bundle(store, "shop")
         for slug, version in (("one", "1"), ("one", "2"), ("two", "1"), ("three", "1")):
             store.put_tool(bundle, slug, version, tool_body())
-    unasked = run_cli(tmp_path, "bundles", "delete", "shop")
-    assert unasked.returncode == 2
-    assert "cannot confirm the deletion of the bundle shop with 3 tools" in unasked.stderr
-    assert "use --yes" in unasked.stderr
+    unconfirmed = run_cli(tmp_path, "bundles", "delete", "shop")
+    assert unconfirmed.returncode == 2
+    assert "cannot confirm the deletion of the bundle shop with 3 tools" in unconfirmed.stderr
+    assert "use --yes" in unconfirmed.stderr
     assert run_cli(tmp_path, "bundles", "delete", "shop.one@2", "--yes").stdout == "Deleted shop.one@2\n"
     assert "shop.two@1" in run_cli(tmp_path, "bundles", "delete", "shop.two", "--yes", "--json").stdout
     assert "did you mean" in run_cli(tmp_path, "bundles", "delete", "shopp", "--yes").stderr.lower()
@@ -239,7 +243,7 @@ def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(
     assert done.stdout == "Deleted the bundle shop with 2 tools\n", done.stderr
     with open_store(tmp_path / ".onetool" / "bundles") as store:
         assert store.list_bundles(include_disabled=True).items == []
-    actions = [(action, transport) for action, _, _, transport in changes(tmp_path)]
+    actions = [(action, transport) for action, _, _, transport in read_changes(tmp_path)]
     assert actions == [(name, "cli") for name in ("tool.deleted", "tool.deleted", "bundle.disabled", "bundle.deleted")]
 
 
@@ -257,7 +261,7 @@ def test_calls_per_minute_are_counted_over_all_processes(tmp_path: Path) -> None
         assert len(site.requests) == 2
 
 
-def test_a_minute_later_calls_are_allowed_again_and_old_ones_are_forgotten(tmp_path: Path) -> None:
+def test_the_rate_limit_resets_after_a_minute(tmp_path: Path) -> None:
     times = [1000.0]
     one, other = (SharedRateLimiter(tmp_path / "rates.db", lambda: times[0]) for _ in range(2))
     one.acquire("tool", 2)
@@ -273,7 +277,7 @@ def test_a_minute_later_calls_are_allowed_again_and_old_ones_are_forgotten(tmp_p
     assert one.problem is None
 
 
-def test_without_a_usable_file_each_process_counts_alone_and_says_so(tmp_path: Path) -> None:
+def test_without_a_usable_file_each_process_counts_its_own_calls(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     rates = SharedRateLimiter(tmp_path / "file" / "rates.db")
     rates.acquire("tool", 1)
@@ -297,7 +301,7 @@ def test_a_search_for_the_name_of_a_bundle_finds_its_tools(tmp_path: Path) -> No
         assert [tool["slug"] for tool in rest.get("/tools/search", q="zoo")["tools"]] == ["list-all"]
 
 
-def test_a_tool_that_is_named_so_comes_before_the_tools_of_a_bundle_that_is(tmp_path: Path) -> None:
+def test_a_match_of_the_tool_name_ranks_before_the_bundle_name(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         store.put_tool(new_bundle(store, "other"), "weather", "1", tool_body())
         store.put_tool(new_bundle(store, "weather"), "today", "1", tool_body())

@@ -1,6 +1,6 @@
-"""Writers of bundles are killed, at chosen steps and at any moment: the store is found whole, and nothing is lost.
+"""Kill processes that write bundles, at chosen steps and at random: the store stays consistent and loses nothing.
 
-`ONETOOL_NIGHTLY=1` kills many times as often.
+`ONETOOL_NIGHTLY=1` raises the number of kills.
 """
 
 import json
@@ -15,23 +15,23 @@ from tests.cells_support import NIGHTLY
 from tests.e2e.bundle_writers import ACTIONS, FULL, IN_PARTS
 
 WRITERS = Path(__file__).with_name("bundle_writers.py")
-OFTEN = 10 if NIGHTLY else 1
-KILLS = 240 if NIGHTLY else 10  # of each action, at a step of its own
+TIMEOUT_FACTOR = 10 if NIGHTLY else 1
+KILLS = 240 if NIGHTLY else 10  # for each action, each at a different step
 KILLS_AT_RANDOM = 400 if NIGHTLY else 25
 
 
-def ran(*arguments: str) -> list[dict[str, Any]]:
+def run_writers(*arguments: str) -> list[dict[str, Any]]:
     command = [sys.executable, str(WRITERS), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=290 * OFTEN, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=290 * TIMEOUT_FACTOR, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300 * OFTEN)
+@pytest.mark.timeout(300 * TIMEOUT_FACTOR)
 @pytest.mark.spec("bundles.store.whole-after-a-kill")
-def test_a_writer_killed_at_any_step_leaves_the_old_or_the_new(tmp_path: Path) -> None:
-    results = ran("steps", str(tmp_path), "7", str(KILLS), *ACTIONS)
+def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path: Path) -> None:
+    results = run_writers("steps", str(tmp_path), "7", str(KILLS), *ACTIONS)
     assert [result["action"] for result in results] == list(ACTIONS)
     for result in results:
         before, after, action = result["before"], result["after"], result["action"]
@@ -50,10 +50,10 @@ def test_a_writer_killed_at_any_step_leaves_the_old_or_the_new(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300 * OFTEN)
+@pytest.mark.timeout(300 * TIMEOUT_FACTOR)
 @pytest.mark.spec("bundles.store.whole-after-a-kill")
-def test_what_killed_writers_had_acknowledged_is_there(tmp_path: Path) -> None:
-    (result,) = ran("random", str(tmp_path), "11", str(KILLS_AT_RANDOM))
+def test_acknowledged_changes_of_killed_writers_are_stored(tmp_path: Path) -> None:
+    (result,) = run_writers("random", str(tmp_path), "11", str(KILLS_AT_RANDOM))
     seen = {slug: enabled for slug, _, enabled, _, _ in result["seen"]["tools"] if slug.startswith("w-")}
     expected = {slug: what for slug, what in result["acknowledged"].items() if slug not in result["doubtful"]}
     assert len(expected) > 10
@@ -82,7 +82,7 @@ store.close()
 
 
 @pytest.mark.slow
-def test_another_process_sees_each_change_at_once(tmp_path: Path) -> None:
+def test_another_process_sees_each_change_immediately(tmp_path: Path) -> None:
     from tests.bundles_support import new_bundle, open_store, tool_body
 
     command = [sys.executable, "-c", READER, str(tmp_path / "bundles")]
@@ -93,13 +93,13 @@ def test_another_process_sees_each_change_at_once(tmp_path: Path) -> None:
         assert reader.stdin
         assert reader.stdout
         bundle = new_bundle(store)
-        here: list[str] = []
+        current: list[str] = []
         for number in range(20):
             store.put_tool(bundle, f"tool-{number:02}", "1", tool_body())
-            here.append(f"tool-{number:02}")
+            current.append(f"tool-{number:02}")
             if number % 3 == 2:
-                store.delete_tool(bundle, here.pop(0), "1")
+                store.delete_tool(bundle, current.pop(0), "1")
             reader.stdin.write("look\n")
             reader.stdin.flush()
-            assert reader.stdout.readline().split() == here
+            assert reader.stdout.readline().split() == current
         reader.stdin.close()

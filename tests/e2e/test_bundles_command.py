@@ -116,8 +116,8 @@ def test_a_built_in_bundle_can_be_enabled_but_not_changed(home: Path) -> None:
     (home / "notes.txt").write_text("a line\nanother\n", encoding="utf-8")
     code = "[essentials.readfile('notes.txt')['size'], essentials.findtext('other', path='.')['total_matches']]"
     assert run_cli(home, "run", code).stdout == "[15,1]\n"
-    refusal = run_cli(home, "run", "essentials.httpget('http://example.org')").stdout
-    assert "http: {allowedHosts: [example.org]}" in refusal
+    rejected = run_cli(home, "run", "essentials.httpget('http://example.org')").stdout
+    assert "http: {allowedHosts: [example.org]}" in rejected
     run_bundles(home, "disable", "essentials.parsejson")
     assert "is disabled" in run_cli(home, "run", "essentials.parsejson('[1]')").stdout
     (home / "essentials.zip").write_bytes(
@@ -127,7 +127,7 @@ def test_a_built_in_bundle_can_be_enabled_but_not_changed(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_running_server_sees_every_change_at_once(home: Path) -> None:
+def test_a_running_server_sees_every_change_immediately(home: Path) -> None:
     code = "[data_tools.parse_it(json='1')]"
     with connect(home) as client:
         assert get_texts(client.run(code)) == ["[1]"]
@@ -143,7 +143,7 @@ def test_a_running_server_sees_every_change_at_once(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (
             ["enable", "data-tool"],
@@ -163,23 +163,23 @@ def test_a_running_server_sees_every_change_at_once(home: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_errors_for_unknown_names_list_similar_names(home: Path, arguments: list[str], words: str) -> None:
-    assert words in run_rejected(home, *arguments)
+def test_errors_for_unknown_names_list_similar_names(home: Path, arguments: list[str], expected: str) -> None:
+    assert expected in run_rejected(home, *arguments)
 
 
-def test_a_tool_of_a_bundle_that_is_off_says_what_to_type_first(home: Path) -> None:
+def test_enabling_a_tool_of_a_disabled_bundle_names_the_command_to_run(home: Path) -> None:
     run_bundles(home, "disable", "data-tools")
     assert "onetool bundles enable data-tools" in run_rejected(home, "enable", "data-tools.lost")
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04 and no more", b"", b"text", b"PK\x03\x04" + b"\0" * 1000])
-def test_a_file_that_is_no_archive_is_refused_in_words(home: Path, content: bytes) -> None:
+def test_a_file_that_is_not_an_archive_is_rejected(home: Path, content: bytes) -> None:
     (home / "x.zip").write_bytes(content)
     assert "x.zip: " in run_rejected(home, "import", "x.zip")
     assert list_bundles(home, "--all").keys() == {"data-tools", "spare", "essentials"}
 
 
-def test_an_archive_with_a_wrong_tool_leaves_nothing_behind(home: Path) -> None:
+def test_an_archive_with_an_invalid_tool_imports_nothing(home: Path) -> None:
     good = {"slug": "a", "version": "1", **tool_body()}
     packed = archive.pack({"slug": "torn", "displayName": "x", "isEnabled": True}, [good, {**good, "slug": "b"}])
     with zipfile.ZipFile(io.BytesIO(packed)) as archived:

@@ -1,6 +1,6 @@
-"""A cloned directory decides nothing, and permission to write files never becomes permission to execute.
+"""Test that a cloned directory controls nothing and that write permission never becomes execute permission.
 
-Every attack goes through a real process: the command line, or a server that the official client started.
+Every attack uses a real process: the command line, or a server started by the official client.
 """
 
 import json
@@ -33,17 +33,17 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def clone(home: Path) -> Path:
-    folder = home / "clone"
-    folder.mkdir()
-    return folder
+    directory = home / "clone"
+    directory.mkdir()
+    return directory
 
 
 def onetool(
-    home: Path, folder: Path, *arguments: str, answer: str = "", **env: str
+    home: Path, directory: Path, *arguments: str, answer: str = "", **env: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PROGRAM, *arguments],
-        cwd=folder,
+        cwd=directory,
         env={**environment(home), **env},
         input=answer,
         capture_output=True,
@@ -54,52 +54,54 @@ def onetool(
 
 
 @contextmanager
-def client_in(folder: Path, home: Path, **env: str) -> Iterator[Connection]:
-    variables = [f"{name}={value}" for name, value in {"OT_CWD": str(folder), **env}.items()]
+def connect_in(directory: Path, home: Path, **env: str) -> Iterator[Connection]:
+    variables = [f"{name}={value}" for name, value in {"OT_CWD": str(directory), **env}.items()]
     with connect(home, command=("env", *variables, PROGRAM)) as client:
         yield client
 
 
-def put(file: Path, text: str, mode: int = 0o644) -> Path:
+def write_file(file: Path, text: str, mode: int = 0o644) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     file.chmod(mode)
     return file
 
 
-# --- what starts in a cloned directory --------------------------------------------------------------------------------
+# --- programs that start in a cloned directory ------------------------------------------------------------------------
 
 
-def through_python(*more: str, **settings: Any) -> dict[str, Any]:
-    """A server that Python finds by its search path, on which the directory it starts in comes first."""
+def python_server(*more: str, **settings: Any) -> dict[str, Any]:
+    """Return a server entry whose imports search the working directory first."""
     code = f"import json, runpy; runpy.run_path({str(HOSTILE)!r}, run_name='__main__')"
     return {"command": sys.executable, "args": ["-c", code, "echo", *more], "timeout": 20, **settings}
 
 
-def surprises(folder: Path, notes: Path) -> None:
-    """Files that programs obey which start here. Whatever runs leaves a note."""
+def plant_files(directory: Path, notes: Path) -> None:
+    """Write files that programs load from their working directory. Code that runs creates a file in `notes`."""
     python = f"open({str(notes / 'python')!r}, 'w').close()\n"
     shell = f"#!/bin/sh\ntouch {notes}/shell\n"
     for name in ("json", "runpy", "sitecustomize", "usercustomize", "conftest", "signal"):
-        put(folder / f"{name}.py", python)
-    put(folder / "node_modules" / ".bin" / "mcp-surprise", shell, 0o755)
-    put(folder / "node_modules" / "mcp-surprise" / "package.json", '{"name": "mcp-surprise", "version": "1.0.0"}')
-    put(folder / "package.json", '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}')
-    put(folder / "evil.sh", shell, 0o755)
-    put(folder / ".npmrc", f"script-shell={folder}/evil.sh\nregistry=http://127.0.0.1:9/\n")
-    put(folder / "uv.toml", "this is not valid\n")
-    put(folder / ".python-version", "3.99\n")
-    put(folder / "pyproject.toml", '[project]\nname = "x"\nversion = "1"\n[tool.uv]\nindex-url = 5\n')
+        write_file(directory / f"{name}.py", python)
+    write_file(directory / "node_modules" / ".bin" / "mcp-surprise", shell, 0o755)
+    write_file(
+        directory / "node_modules" / "mcp-surprise" / "package.json", '{"name": "mcp-surprise", "version": "1.0.0"}'
+    )
+    write_file(directory / "package.json", '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}')
+    write_file(directory / "evil.sh", shell, 0o755)
+    write_file(directory / ".npmrc", f"script-shell={directory}/evil.sh\nregistry=http://127.0.0.1:9/\n")
+    write_file(directory / "uv.toml", "this is not valid\n")
+    write_file(directory / ".python-version", "3.99\n")
+    write_file(directory / "pyproject.toml", '[project]\nname = "x"\nversion = "1"\n[tool.uv]\nindex-url = 5\n')
 
 
-def test_nothing_in_a_cloned_directory_decides_what_runs(home: Path, clone: Path) -> None:
+def test_files_of_a_cloned_directory_do_not_affect_what_runs(home: Path, clone: Path) -> None:
     notes = home / "notes"
     notes.mkdir()
-    surprises(clone, notes)
-    entries = {"plain": through_python(), "opted": through_python(cwd="project"), "dotted": through_python(cwd=".")}
+    plant_files(clone, notes)
+    entries = {"plain": python_server(), "opted": python_server(cwd="project"), "dotted": python_server(cwd=".")}
     configure(home, yaml.safe_dump({"servers": entries}))
-    put(home / ".onetool" / "tools" / "own" / "own_tools.py", ECHO)
-    put(home / ".onetool" / "tools" / "made" / "made_tools.py", WITH_HEADER)
+    write_file(home / ".onetool" / "tools" / "own" / "own_tools.py", ECHO)
+    write_file(home / ".onetool" / "tools" / "made" / "made_tools.py", WITH_HEADER)
     code = "[plain.echo(text='a'), opted.echo(text='b'), dotted.echo(text='c'), own.echo('d'), made.echo('e')]"
     done = onetool(home, clone, "run", code)
     assert json.loads(done.stdout) == ["a", "b", "c", "d", "e"], done.stdout + done.stderr
@@ -108,20 +110,20 @@ def test_nothing_in_a_cloned_directory_decides_what_runs(home: Path, clone: Path
     assert not list(notes.iterdir())
 
 
-def test_npx_takes_no_program_and_no_settings_from_a_cloned_directory(home: Path, clone: Path) -> None:
+def test_npx_ignores_programs_and_settings_of_a_cloned_directory(home: Path, clone: Path) -> None:
     find_program("npx")
     notes = home / "notes"
     notes.mkdir()
-    surprises(clone, notes)
+    plant_files(clone, notes)
     start = {"command": "npx", "args": ["--offline", "--yes", "mcp-surprise"], "timeout": 20}
     configure(home, yaml.safe_dump({"servers": {"private": start, "opted": {**start, "cwd": "project"}}}))
     checked = onetool(home, clone, "doctor").stdout
-    assert "ENOTCACHED" in checked, "npx was started, asked the registry of the person and found nothing"
+    assert "ENOTCACHED" in checked, "npx queried the registry of the user and found nothing"
     assert "127.0.0.1" not in checked
     assert not list(notes.iterdir())
 
 
-def test_servers_start_in_a_private_directory_or_in_that_of_a_trusted_project(home: Path, clone: Path) -> None:
+def test_servers_start_in_a_private_or_trusted_project_directory(home: Path, clone: Path) -> None:
     where = "import os; open(os.environ['NOTE'], 'w').write(os.getcwd())"
 
     def server(name: str, **settings: Any) -> dict[str, Any]:
@@ -148,7 +150,7 @@ def test_servers_start_in_a_private_directory_or_in_that_of_a_trusted_project(ho
 
 
 def test_relative_entries_of_path_are_not_searched(home: Path, clone: Path) -> None:
-    put(clone / "bin" / "mcp-surprise", f"#!/bin/sh\ntouch {home}/surprise\n", 0o755)
+    write_file(clone / "bin" / "mcp-surprise", f"#!/bin/sh\ntouch {home}/surprise\n", 0o755)
     entry = {"command": "mcp-surprise", "cwd": "project", "timeout": 10}
     configure(home, yaml.safe_dump({"servers": {"surprise": entry}}))
     path = f"bin:.:{clone.name}/bin::{os.environ['PATH']}"
@@ -156,7 +158,7 @@ def test_relative_entries_of_path_are_not_searched(home: Path, clone: Path) -> N
     assert not (home / "surprise").exists()
 
 
-# --- settings are hidden, whatever their trust -----------------------------------------------------------------------
+# --- settings are hidden, trusted or not -----------------------------------------------------------------------------
 
 READS = """
 found = []
@@ -191,16 +193,16 @@ def test_settings_cannot_be_read(home: Path, clone: Path, state: str, sandbox: M
     agents = {"default": {"permissions": ["read", "write"], "sandbox": dict(sandbox)}}
     configure(home, yaml.safe_dump({"agents": agents}))
     real = home / "real-settings" if state == "link" else clone / ".onetool"
-    put(real / "secrets.yaml", f"KEY: {SECRET}\n", 0o600)
-    put(real / "logs" / "audit.jsonl", f"{SECRET}\n")
-    put(home / ".onetool" / "secrets.yaml", "OWN: canary-of-the-person\n", 0o600)
-    put(home / "other" / ".onetool" / "secrets.yaml", "OTHER: canary-of-another\n", 0o600)
+    write_file(real / "secrets.yaml", f"KEY: {SECRET}\n", 0o600)
+    write_file(real / "logs" / "audit.jsonl", f"{SECRET}\n")
+    write_file(home / ".onetool" / "secrets.yaml", "OWN: canary-of-the-person\n", 0o600)
+    write_file(home / "other" / ".onetool" / "secrets.yaml", "OTHER: canary-of-another\n", 0o600)
     if state == "link":
         (clone / ".onetool").symlink_to(real)
     if state in {"changed", "trusted"}:
         trust(clone / ".onetool", home / ".onetool")
     if state == "changed":
-        put(clone / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
+        write_file(clone / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
     (clone / "by-link").symlink_to(clone / ".onetool")
     (clone / "file-link").symlink_to(home / ".onetool" / "secrets.yaml")
     paths = [
@@ -213,8 +215,8 @@ def test_settings_cannot_be_read(home: Path, clone: Path, state: str, sandbox: M
         f"{home}/other/.onetool/secrets.yaml",
         f"/proc/self/root{clone}/.onetool/secrets.yaml",
     ]
-    with client_in(clone, home) as client:
-        ordinary = put(clone / "ordinary.txt", "canary of nobody\n")
+    with connect_in(clone, home) as client:
+        ordinary = write_file(clone / "ordinary.txt", "canary of nobody\n")
         answer = get_texts(client.run(f"PATHS = {paths!r}\n__format__ = 'json'\n{READS}"))[-1]
     outcomes = json.loads(answer)
     assert ["('.onetool/secrets.yaml',)", "SandboxDenied"] in outcomes
@@ -255,34 +257,34 @@ outcomes
 """
 
 
-def content(folder: Path) -> dict[str, str]:
-    """Every file that is not one of ours or of the attacker, with what is in it."""
+def read_files(directory: Path) -> dict[str, str]:
+    """Return the read_files of every file by its relative path, except logs."""
     found = {}
-    for file in sorted(folder.rglob("*")):
+    for file in sorted(directory.rglob("*")):
         if file.is_file() and "logs" not in file.parts:
-            found[str(file.relative_to(folder))] = file.read_text(encoding="utf-8", errors="replace")
+            found[str(file.relative_to(directory))] = file.read_text(encoding="utf-8", errors="replace")
     return found
 
 
 @pytest.mark.parametrize("sandbox", [{}, {"enabled": False}])
-def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbox: Mapping[str, Any]) -> None:
-    put(clone / "packs" / "mine" / "mine_tools.py", ECHO)
-    put(clone / "server" / "main.py", "original")
-    put(clone / "bin" / "serve", "#!/bin/sh\n", 0o755)
-    put(clone / "venv" / "bin" / "python", "#!/bin/sh\n", 0o755)
-    put(clone / "venv" / "pyvenv.cfg", "")
-    put(clone / "module" / "__init__.py", "original")
-    put(clone / "checkout" / "pyproject.toml", "original")
-    put(clone / "real" / "run.js", "original")
+def test_files_that_are_executed_cannot_be_written(home: Path, clone: Path, sandbox: Mapping[str, Any]) -> None:
+    write_file(clone / "packs" / "mine" / "mine_tools.py", ECHO)
+    write_file(clone / "server" / "main.py", "original")
+    write_file(clone / "bin" / "serve", "#!/bin/sh\n", 0o755)
+    write_file(clone / "venv" / "bin" / "python", "#!/bin/sh\n", 0o755)
+    write_file(clone / "venv" / "pyvenv.cfg", "")
+    write_file(clone / "module" / "__init__.py", "original")
+    write_file(clone / "checkout" / "pyproject.toml", "original")
+    write_file(clone / "real" / "run.js", "original")
     (clone / "linked").symlink_to("real")
-    put(clone / "packsrc" / "dl_tools.py", ECHO)
-    put(clone / "packsrc" / "helper.py", "original")
-    put(clone / "beside" / "file.py", ECHO)
-    put(clone / "packs" / "real" / "real_tools.py", ECHO)
-    put(clone / "srvdir" / "__main__.py", "original")
-    put(clone / "dist" / "index.js", "original")
-    put(clone / "package" / "package.json", "original")
-    put(clone / "shelled" / "run.py", "original")
+    write_file(clone / "packsrc" / "dl_tools.py", ECHO)
+    write_file(clone / "packsrc" / "helper.py", "original")
+    write_file(clone / "beside" / "file.py", ECHO)
+    write_file(clone / "packs" / "real" / "real_tools.py", ECHO)
+    write_file(clone / "srvdir" / "__main__.py", "original")
+    write_file(clone / "dist" / "index.js", "original")
+    write_file(clone / "package" / "package.json", "original")
+    write_file(clone / "shelled" / "run.py", "original")
     (clone / "emptysrc").mkdir()
     (clone / "packs" / "dl").symlink_to("../packsrc")
     (clone / "packs" / "em").symlink_to("../emptysrc")
@@ -336,13 +338,13 @@ def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbo
     directories += ["packsrc", "emptysrc", "absentsrc", "srvdir", "dist", "package", "tool/bin", "lib"]
     directories += ["shelled"]
     directories += ["node_modules", ".onetool", str(home / ".onetool"), "."]
-    before = content(clone)
-    with client_in(clone, home) as client:
+    before = read_files(clone)
+    with connect_in(clone, home) as client:
         code = f"TARGETS = {targets!r}\nDIRECTORIES = {directories!r}\n__format__ = 'json'\n{WRITES}"
         outcomes = json.loads(get_texts(client.run(code))[-1])
     assert outcomes.pop("ordinary") == len("[project]\n")
     assert [name for name, outcome in outcomes.items() if outcome == "done"] == []
-    after = content(clone)
+    after = read_files(clone)
     assert {name: after.get(name) for name in before} == before
     assert {name for name in after if name not in before} == {"evil.py", "evil/x.py", "data/x.py", "pyproject.toml"}
     assert (clone / "linked").readlink() == Path("real")
@@ -350,7 +352,7 @@ def test_nothing_that_is_executed_can_be_written(home: Path, clone: Path, sandbo
 
 @pytest.mark.parametrize("tools_dir", [".", ".."])
 def test_packs_around_the_working_directory_cannot_be_written(home: Path, clone: Path, tools_dir: str) -> None:
-    put(clone / tools_dir / "mine" / "mine_tools.py", ECHO)
+    write_file(clone / tools_dir / "mine" / "mine_tools.py", ECHO)
     agents = {"default": {"permissions": ["read", "write"], "sandbox": {"allowed_paths": [str(home)]}}}
     configure(home, yaml.safe_dump({"tools_dir": [str(clone / tools_dir)], "agents": agents}))
     base = str((clone / tools_dir).resolve())
@@ -362,57 +364,57 @@ def test_packs_around_the_working_directory_cannot_be_written(home: Path, clone:
         f"fs.write('{base}/a/b/zz_tools.py', 'EVIL', create_folders=True); fs.move('{base}/a/b', '{base}/zz')",
         f"fs.write('{base}/a/t.py', 'EVIL', create_folders=True); fs.move('{base}/a/t.py', '{base}/a/a_tools.py')",
     ]
-    with client_in(clone, home) as client:
+    with connect_in(clone, home) as client:
         assert [code for code in attacks if not client.run(code).is_error] == []
         assert not client.run(f"fs.write('{base}/src/main.py', 'x', create_folders=True)").is_error
         assert not client.run(f"fs.write('{base}/tools.py', 'x')").is_error
     assert [file.read_text() for file in Path(base).glob("*/*_tools.py")] == [ECHO]
 
 
-def test_a_trusted_project_does_not_make_npx_run_what_was_written(home: Path, clone: Path) -> None:
+def test_npx_does_not_run_files_written_to_a_trusted_project(home: Path, clone: Path) -> None:
     find_program("npx")
     agents = {"default": {"permissions": ["read", "write"]}}
     start = {"command": "npx", "args": ["--offline", "-y", "mcp-surprise"], "timeout": 20}
     configure(home, yaml.safe_dump({"agents": agents}))
     configure(clone, yaml.safe_dump({"servers": {"fetched": start}}))
     trust(clone / ".onetool", home / ".onetool")
-    put(clone / "evil.sh", f"#!/bin/sh\ntouch {home}/surprise\n", 0o755)
-    put(clone / "package.json", '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}')
+    write_file(clone / "evil.sh", f"#!/bin/sh\ntouch {home}/surprise\n", 0o755)
+    write_file(clone / "package.json", '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}')
     assert "ENOTCACHED" in onetool(home, clone, "doctor").stdout
     assert not (home / "surprise").exists()
 
 
-def test_a_directory_that_holds_the_settings_of_a_project_stays_where_it_is(home: Path, clone: Path) -> None:
-    put(clone / "app" / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
-    put(clone / "evil" / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
+def test_a_directory_with_project_settings_cannot_be_moved_or_deleted(home: Path, clone: Path) -> None:
+    write_file(clone / "app" / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
+    write_file(clone / "evil" / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
     configure(home, yaml.safe_dump({"agents": {"default": {"permissions": ["read", "write"]}}}))
-    with client_in(clone, home) as client:
+    with connect_in(clone, home) as client:
         for source, target in (("app", "gone"), ("evil", "app2")):
             assert client.run(f"fs.move({source!r}, {target!r})").is_error
         assert client.run("fs.delete('app', recursive=True)").is_error
     assert sorted(path.name for path in clone.iterdir()) == ["app", "evil"]
 
 
-# --- a reload adds nothing that was not there ---------------------------------------------------------------------
+# --- a reload trusts no new settings ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("existed", [False, True])
-def test_a_variable_trusts_what_was_there_at_the_start_only(home: Path, clone: Path, existed: bool) -> None:
+def test_the_trust_variable_covers_only_settings_present_at_startup(home: Path, clone: Path, existed: bool) -> None:
     if existed:
         configure(clone, "aliases: {moment: machine.now}\n")
-    with client_in(clone, home, ONETOOL_TRUST="1") as client:
+    with connect_in(clone, home, ONETOOL_TRUST="1") as client:
         client.run("1")
         configure(clone, yaml.safe_dump({"servers": {"late": hostile_server("echo")}}))
-        put(clone / ".onetool" / "tools" / "late" / "late_tools.py", ECHO)
+        write_file(clone / ".onetool" / "tools" / "late" / "late_tools.py", ECHO)
         answer = client.run("ot.reload()")
         assert answer.is_error
         assert "changed since OneTool started: " in get_texts(answer)[-1]
         assert client.run("late.echo(text='x')").is_error
-        assert client.run("moment()").is_error is not existed, "what was there goes on"
+        assert client.run("moment()").is_error is not existed, "existing settings stay in effect"
 
 
-def test_settings_that_appear_after_the_start_are_not_trusted(home: Path, clone: Path) -> None:
-    with client_in(clone, home) as client:
+def test_settings_created_after_the_start_are_not_trusted(home: Path, clone: Path) -> None:
+    with connect_in(clone, home) as client:
         client.run("1")
         configure(clone, yaml.safe_dump({"servers": {"late": hostile_server("echo")}}))
         client.run("ot.reload()")
@@ -425,7 +427,7 @@ def test_settings_that_appear_after_the_start_are_not_trusted(home: Path, clone:
 # --- links ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_link_to_trusted_settings_trusts_nothing(home: Path, clone: Path) -> None:
+def test_a_symbolic_link_to_trusted_settings_is_not_trusted(home: Path, clone: Path) -> None:
     mine = home / "mine"
     configure(mine, yaml.safe_dump({"servers": {"own": hostile_server("echo")}}))
     trust(mine / ".onetool", home / ".onetool")
@@ -438,10 +440,10 @@ def test_a_link_to_trusted_settings_trusts_nothing(home: Path, clone: Path) -> N
     assert f"cannot trust {clone / '.onetool'}: it is a symbolic link\n" in rejected.stderr
 
 
-# --- the question -----------------------------------------------------------------------------------------------------
+# --- the trust prompt -------------------------------------------------------------------------------------------------
 
 
-def project(clone: Path) -> None:
+def write_project(clone: Path) -> None:
     token = "ghp_" + "a" * 36
     configure(
         clone,
@@ -456,18 +458,20 @@ def project(clone: Path) -> None:
             }
         ),
     )
-    put(clone / ".onetool" / "agents" / "desk.yml", "permissions: [write]\n")
-    put(clone / ".onetool" / "tools" / "mine" / "mine_tools.py", ECHO)
+    write_file(clone / ".onetool" / "agents" / "desk.yml", "permissions: [write]\n")
+    write_file(clone / ".onetool" / "tools" / "mine" / "mine_tools.py", ECHO)
 
 
 @pytest.mark.parametrize(
     ("answer", "is_yes"), [("yes\n", True), ("y\n", True), ("YES", True), ("", False), ("no\n", False), ("\n", False)]
 )
-def test_trust_shows_what_would_run_and_asks(home: Path, clone: Path, answer: str, is_yes: bool) -> None:
-    project(clone)
+def test_trust_shows_what_would_run_and_asks_for_confirmation(
+    home: Path, clone: Path, answer: str, is_yes: bool
+) -> None:
+    write_project(clone)
     done = onetool(home, clone, "trust", answer=answer)
     assert done.returncode == int(not is_yes)
-    for shown in (
+    for output in (
         "git  uvx mcp-git --token [REDACTED]",
         "api  https://x.y",
         "ci    read, exec, no sandbox",
@@ -475,7 +479,7 @@ def test_trust_shows_what_would_run_and_asks(home: Path, clone: Path, answer: st
         "tools/mine/mine_tools.py",
         "http",
     ):
-        assert shown in done.stdout
+        assert output in done.stdout
     assert "ghp_" not in done.stdout
     assert is_trusted(clone / ".onetool", home / ".onetool", {}) is is_yes
 
@@ -491,26 +495,26 @@ def test_trust_shows_what_has_changed(home: Path, clone: Path) -> None:
     assert '  onetool.yaml:4 (servers.more.command) was added: "x"' in done.stdout
 
 
-def test_a_server_of_the_person_that_the_project_changes_is_shown_as_such(home: Path, clone: Path) -> None:
+def test_trust_shows_which_user_servers_the_project_overrides(home: Path, clone: Path) -> None:
     configure(clone, json.dumps({"servers": {"us": {"env": {"REGION": "us"}}, "eu": {"args": ["--eu"], "cwd": "x"}}}))
-    shown = onetool(home, clone, "trust").stdout
-    assert "us  server of your user settings with other env\n" in shown
-    assert "eu  server of your user settings with other args, cwd: --eu   (in x)\n" in shown
+    output = onetool(home, clone, "trust").stdout
+    assert "us  server of your user settings with other env\n" in output
+    assert "eu  server of your user settings with other args, cwd: --eu   (in x)\n" in output
 
 
-def test_what_a_terminal_would_obey_is_shown_as_text(home: Path, clone: Path) -> None:
+def test_trust_escapes_terminal_control_characters(home: Path, clone: Path) -> None:
     configure(
         clone, json.dumps({"servers": {"a\u001b[2J": {"command": "x\u001b]0;y\u0007\nAgents", "args": ["\u202e"]}}})
     )
-    shown = onetool(home, clone, "trust").stdout
-    assert not set(shown) & {"\x1b", "\x07", "\u202e"}
-    assert "\nAgents" not in shown
+    output = onetool(home, clone, "trust").stdout
+    assert not set(output) & {"\x1b", "\x07", "\u202e"}
+    assert "\nAgents" not in output
 
 
 # --- daily use --------------------------------------------------------------------------------------------------------
 
 
-def test_init_trusts_and_comments_keep_trust(home: Path, clone: Path) -> None:
+def test_init_trusts_the_project_and_comments_keep_it_trusted(home: Path, clone: Path) -> None:
     assert onetool(home, clone, "init").returncode == 0
     file = clone / ".onetool" / "onetool.yaml"
     file.write_text("# a word of my own\n" + file.read_text(encoding="utf-8"), encoding="utf-8")
@@ -519,14 +523,14 @@ def test_init_trusts_and_comments_keep_trust(home: Path, clone: Path) -> None:
     assert "note:" not in onetool(home, clone, "tools").stderr
     file.write_text(file.read_text(encoding="utf-8") + "\naliases: {mem: machine.memory}\n", encoding="utf-8")
     line = len(file.read_text(encoding="utf-8").splitlines())
-    told = onetool(home, clone, "tools").stderr
-    assert f"onetool.yaml:{line} (aliases.mem) was added" in told
-    assert "onetool trust" in told
+    message = onetool(home, clone, "tools").stderr
+    assert f"onetool.yaml:{line} (aliases.mem) was added" in message
+    assert "onetool trust" in message
     assert onetool(home, clone, "trust", answer="yes\n").returncode == 0
     assert onetool(home, clone, "run", "mem()").returncode == 0
 
 
-def test_an_agent_of_an_untrusted_project_is_not_just_unknown(home: Path, clone: Path) -> None:
+def test_using_an_agent_of_an_untrusted_project_suggests_trust(home: Path, clone: Path) -> None:
     configure(clone, "agents: {new: {permissions: [read]}}\n")
     done = onetool(home, clone, "run", "--agent", "new", "1")
     assert done.returncode == 1

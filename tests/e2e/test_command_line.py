@@ -1,4 +1,4 @@
-"""The commands as a person types them: what they print, where, and with which exit status."""
+"""Test the commands of the CLI: their output, its stream and the exit status."""
 
 import contextlib
 import json
@@ -19,14 +19,14 @@ from tests.workers_support import write_pack
 from onetool.version import __version__
 
 
-def test_the_doctor_finds_nothing_on_a_good_machine(tmp_path: Path) -> None:
+def test_the_doctor_finds_no_problems_on_a_working_machine(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "doctor")
     assert done.returncode == 0, done.stdout
     assert "test run succeeded" in done.stdout
     assert "FAIL" not in done.stdout
 
 
-def test_the_doctor_says_what_is_wrong(tmp_path: Path) -> None:
+def test_the_doctor_reports_invalid_settings(tmp_path: Path) -> None:
     configure(tmp_path, "executon: {}")
     done = run_cli(tmp_path, "doctor")
     assert done.returncode == 1
@@ -34,7 +34,7 @@ def test_the_doctor_says_what_is_wrong(tmp_path: Path) -> None:
     assert "execution" in done.stdout
 
 
-def test_run_prints_what_a_client_sees(tmp_path: Path) -> None:
+def test_run_prints_the_same_text_as_a_client_gets(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "run", "print('a'); {'b': [1]}")
     assert (done.returncode, done.stdout) == (0, 'a\n\n{"b":[1]}\n')
     failed = run_cli(tmp_path, "run", "1/0")
@@ -42,7 +42,7 @@ def test_run_prints_what_a_client_sees(tmp_path: Path) -> None:
     assert failed.stdout.startswith("ZeroDivisionError: division by zero\n  line 1: 1/0")
 
 
-def test_run_takes_a_file_stdin_and_a_format(tmp_path: Path) -> None:
+def test_run_accepts_a_file_standard_input_and_a_format(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("x = {'a': None}\nx\n", encoding="utf-8")
     assert run_cli(tmp_path, "run", "-f", "code.py", "--format", "yml").stdout == "{a: null}\n"
     fed = subprocess.run(
@@ -59,7 +59,7 @@ def test_run_takes_a_file_stdin_and_a_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (("run", "-f", "missing.py"), "cannot read"),
         (("call", "machine.memory", "unit=furlong"), "is not one of"),
@@ -67,10 +67,12 @@ def test_run_takes_a_file_stdin_and_a_format(tmp_path: Path) -> None:
         (("trust",), "no .onetool directory"),
     ],
 )
-def test_bad_input_gets_words_and_status_one(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_invalid_input_prints_an_error_and_exits_with_status_1(
+    tmp_path: Path, arguments: tuple[str, ...], expected: str
+) -> None:
     done = run_cli(tmp_path, *arguments)
     assert done.returncode == 1
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
 
 
@@ -84,7 +86,7 @@ def test_call_prints_json(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "call", "machine.memory", 'unit="MiB"')
     assert json.loads(done.stdout)["unit"] == "MiB"
     assert json.loads(run_cli(tmp_path, "call", "ot.version").stdout) == __version__
-    assert run_cli(tmp_path, "call", "json.parse", "json=1").stdout == "1\n", "what is to be a text is one"
+    assert run_cli(tmp_path, "call", "json.parse", "json=1").stdout == "1\n", "a string parameter gets a string"
 
 
 def test_discovery_does_not_load_the_server(tmp_path: Path) -> None:
@@ -101,13 +103,13 @@ def test_discovery_does_not_load_the_server(tmp_path: Path) -> None:
     assert "machine.disk" in done.stdout
 
 
-def test_help_finds_tools_packs_and_words(tmp_path: Path) -> None:
+def test_help_shows_a_tool_searches_by_keyword_and_explains_itself(tmp_path: Path) -> None:
     assert "Signature: machine.disk(" in run_cli(tmp_path, "help", "machine.disk").stdout
     assert "machine.cpu" in run_cli(tmp_path, "help", "busy").stdout
     assert "Find tools" in run_cli(tmp_path, "help").stdout
 
 
-def test_trust_lets_a_folder_take_effect(tmp_path: Path) -> None:
+def test_project_settings_apply_only_while_trusted(tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / ".onetool").mkdir(parents=True)
     (project / ".onetool" / "onetool.yaml").write_text("aliases: {t: machine.now}\n", encoding="utf-8")
@@ -131,7 +133,7 @@ def test_trust_lets_a_folder_take_effect(tmp_path: Path) -> None:
     assert onetool("run", "t()").returncode == 1
 
 
-def test_in_a_terminal_it_says_what_to_type(tmp_path: Path) -> None:
+def test_without_arguments_a_terminal_shows_the_next_command(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     done = subprocess.run(
         [PROGRAM],
@@ -151,65 +153,65 @@ def test_in_a_terminal_it_says_what_to_type(tmp_path: Path) -> None:
     assert "Next: onetool connect claude-code --write" in done.stdout
 
 
-def in_terminal(home: Path, *arguments: str, typed: str = "") -> str:
-    """What a person sees who has typed something ahead."""
+def run_in_terminal(home: Path, *arguments: str, keys: str = "") -> str:
+    """Run the program in a terminal with this input and return its output."""
     ours, theirs = pty.openpty()
-    os.write(ours, typed.encode())
+    os.write(ours, keys.encode())
     with subprocess.Popen(
         [PROGRAM, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(home), cwd=home
     ) as process:
         os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # what a terminal says when its last process has gone
+        output = b""
+        with contextlib.suppress(OSError):  # a terminal raises this when its last process has ended
             while part := os.read(ours, 65536):
-                shown += part
-        assert process.wait(30) == 0, shown
+                output += part
+        assert process.wait(30) == 0, output
     os.close(ours)
-    return shown.decode()
+    return output.decode()
 
 
-def test_the_status_counts_what_there_is_and_knows_who_is_connected(tmp_path: Path) -> None:
+def test_the_status_shows_tool_counts_and_connected_clients(tmp_path: Path) -> None:
     run_cli(tmp_path, "init")
     run_cli(tmp_path, "connect", "cursor", "--write")
     listed = json.loads(run_cli(tmp_path, "tools", "--info", "list", "--json").stdout)
-    shown = in_terminal(tmp_path)
-    assert f"{len(listed)} tools in " in shown
-    assert "Connected: Cursor." in shown
-    assert 'Next: ask your assistant: "' in shown
+    output = run_in_terminal(tmp_path)
+    assert f"{len(listed)} tools in " in output
+    assert "Connected: Cursor." in output
+    assert 'Next: ask your assistant: "' in output
 
 
-def test_the_status_says_first_what_is_wrong(tmp_path: Path) -> None:
+def test_the_status_shows_invalid_settings_first(tmp_path: Path) -> None:
     configure(tmp_path, "executon: {}")
-    shown = in_terminal(tmp_path)
-    assert "Next: fix the settings" in shown
-    assert "onetool.yaml:1" in shown
+    output = run_in_terminal(tmp_path)
+    assert "Next: fix the settings" in output
+    assert "onetool.yaml:1" in output
 
 
-@pytest.mark.parametrize(("typed", "connects"), [("\n", True), ("y\n", True), ("n\n", False), ("\x04", False)])
-def test_init_asks_once_and_takes_the_answer(tmp_path: Path, typed: str, connects: bool) -> None:
+@pytest.mark.parametrize(("keys", "connects"), [("\n", True), ("y\n", True), ("n\n", False), ("\x04", False)])
+def test_init_asks_whether_to_connect_a_client(tmp_path: Path, keys: str, connects: bool) -> None:
     (tmp_path / ".cursor").mkdir()
-    shown = in_terminal(tmp_path, "init", typed=typed)
-    assert "Connect Cursor? [Y/n]" in shown
+    output = run_in_terminal(tmp_path, "init", keys=keys)
+    assert "Connect Cursor? [Y/n]" in output
     assert (tmp_path / ".cursor" / "mcp.json").exists() == connects
 
 
-def test_init_lets_one_choose_among_several(tmp_path: Path) -> None:
+def test_init_asks_which_of_several_clients_to_connect(tmp_path: Path) -> None:
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".codex").mkdir()
-    assert "cursor, codex, or none? [cursor]" in in_terminal(tmp_path, "init", typed="codex\n")
+    assert "cursor, codex, or none? [cursor]" in run_in_terminal(tmp_path, "init", keys="codex\n")
     assert (tmp_path / ".codex" / "config.toml").exists()
     assert not (tmp_path / ".cursor" / "mcp.json").exists()
 
 
-def test_init_asks_nothing_without_a_terminal_or_with_yes(tmp_path: Path) -> None:
+def test_init_does_not_prompt_without_a_terminal_or_with_yes(tmp_path: Path) -> None:
     (tmp_path / ".cursor").mkdir()
     assert "onetool connect cursor --write" in run_cli(tmp_path, "init").stdout
     assert not (tmp_path / ".cursor" / "mcp.json").exists()
-    assert "Restart Cursor" in in_terminal(tmp_path, "init", "--yes")
+    assert "Restart Cursor" in run_in_terminal(tmp_path, "init", "--yes")
     assert (tmp_path / ".cursor" / "mcp.json").exists()
 
 
-def test_output_into_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
+def test_output_to_a_closed_pipe_prints_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
         f"{PROGRAM} tools | true",
         shell=True,
@@ -233,8 +235,8 @@ API = {
 
 
 @pytest.mark.slow
-def test_every_command_that_prints_data_prints_json_and_nothing_else(tmp_path: Path) -> None:
-    """In this order, because some need what others make. `serve --http --json` is in test_http_server."""
+def test_every_command_that_prints_data_supports_json(tmp_path: Path) -> None:
+    """The order matters: some commands need the output of others. `serve --http --json` is in test_http_server."""
     (tmp_path / "pets.json").write_text(json.dumps(API), encoding="utf-8")
     (tmp_path / "servers.json").write_text('{"mcpServers": {"own": {"command": "true"}}}', encoding="utf-8")
     commands = (
@@ -263,8 +265,10 @@ def test_every_command_that_prints_data_prints_json_and_nothing_else(tmp_path: P
     )
     for command in commands:
         done = run_cli(tmp_path, *command.split(), "--json")
-        shown = json.loads(done.stdout)
-        assert isinstance(shown, dict | list) or command.startswith("call"), command  # a result is what it is
+        output = json.loads(done.stdout)
+        assert isinstance(output, dict | list) or command.startswith("call"), (
+            command
+        )  # the result of a call can have any type
 
 
 def test_trust_and_untrust_print_json(tmp_path: Path) -> None:
@@ -282,7 +286,7 @@ def test_trust_and_untrust_print_json(tmp_path: Path) -> None:
         assert json.loads(done.stdout)["trusted"] is trusted
 
 
-def test_with_json_what_went_wrong_stays_words_on_the_error_stream(tmp_path: Path) -> None:
+def test_with_json_errors_are_plain_text_on_standard_error(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "connect", "codex", "--folder", "missing", "--json")
     assert (done.returncode, done.stdout) == (1, "")
     assert "is not a directory" in done.stderr
@@ -316,17 +320,17 @@ def test_with_json_what_went_wrong_stays_words_on_the_error_stream(tmp_path: Pat
         ("--nonsense", 2),
     ],
 )
-def test_the_status_says_how_it_went(tmp_path: Path, command: str, status: int) -> None:
+def test_the_exit_status_shows_success_failure_or_usage_error(tmp_path: Path, command: str, status: int) -> None:
     done = run_cli(tmp_path, *command.split())
     assert done.returncode == status, done.stderr
     assert (done.stderr == "") == (status == 0 or command == "run 1/0")
 
 
-def test_the_overview_lists_what_a_status_means(tmp_path: Path) -> None:
+def test_the_help_text_lists_the_exit_statuses(tmp_path: Path) -> None:
     assert "0 success, 1 failure, 2 usage error, 130 interrupted (Ctrl+C), 143" in run_cli(tmp_path, "--help").stdout
 
 
-# --- hostile surroundings ----------------------------------------------------------------------------------
+# --- hostile environments ----------------------------------------------------------------------------------
 
 EVERYTHING = (
     "run 1",
@@ -346,8 +350,8 @@ EVERYTHING = (
 )
 
 
-def in_shell(home: Path, script: str, **env: str) -> subprocess.CompletedProcess[bytes]:
-    """`$o` is the program."""
+def run_in_shell(home: Path, script: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a shell script in which `$o` is the program."""
     variables = {**environment(home), "o": PROGRAM, **env}
     return subprocess.run(
         ["sh", "-c", script],
@@ -360,16 +364,16 @@ def in_shell(home: Path, script: str, **env: str) -> subprocess.CompletedProcess
     )
 
 
-def assert_words(done: subprocess.CompletedProcess[bytes], *statuses: int) -> None:
-    said = (done.stdout + done.stderr).decode(errors="replace")
-    assert done.returncode in statuses, said
+def assert_no_traceback(done: subprocess.CompletedProcess[bytes], *statuses: int) -> None:
+    output = (done.stdout + done.stderr).decode(errors="replace")
+    assert done.returncode in statuses, output
     for trace in ("Traceback", "Exception ignored", "should not"):
-        assert trace not in said
+        assert trace not in output
 
 
 LATIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-# A script in which `$o {0}` is the command, what it knows of this machine, and how it may end.
-SURROUNDINGS: tuple[tuple[str, dict[str, str], set[int]], ...] = (
+# A script in which `$o {0}` is the command, its environment variables, and the allowed exit statuses.
+ENVIRONMENTS: tuple[tuple[str, dict[str, str], set[int]], ...] = (
     ("$o {0} >&-", {}, {0, 1}),
     ("$o {0} >&- 2>&- <&-", {}, {0, 1}),
     ("$o {0} >/dev/full", {}, {1}),
@@ -384,23 +388,23 @@ SURROUNDINGS: tuple[tuple[str, dict[str, str], set[int]], ...] = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", range(len(EVERYTHING)), ids=EVERYTHING)
-def test_no_surroundings_bring_a_traceback(tmp_path: Path, at: int) -> None:
-    """Every command in one of the surroundings, and at night in all."""
+def test_commands_print_no_traceback_in_hostile_environments(tmp_path: Path, at: int) -> None:
+    """Run every command in one of the environments; nightly in all of them."""
     home = tmp_path / "home"
     home.mkdir()
-    for script, env, statuses in SURROUNDINGS if NIGHTLY else [SURROUNDINGS[at % len(SURROUNDINGS)]]:
-        assert_words(in_shell(home, script.format(EVERYTHING[at]), **env), *statuses)
+    for script, env, statuses in ENVIRONMENTS if NIGHTLY else [ENVIRONMENTS[at % len(ENVIRONMENTS)]]:
+        assert_no_traceback(run_in_shell(home, script.format(EVERYTHING[at]), **env), *statuses)
 
 
 def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
-    done = in_shell(tmp_path, "$o --version >/dev/full")
+    done = run_in_shell(tmp_path, "$o --version >/dev/full")
     assert (done.returncode, done.stderr) == (1, b"onetool: cannot write the output: No space left on device\n")
 
 
-def test_odd_letters_are_printed_in_any_locale(tmp_path: Path) -> None:
+def test_unusual_characters_are_printed_in_any_locale(tmp_path: Path) -> None:
     code = "'\\u2026\\udcff'"
-    assert_words(in_shell(tmp_path, f'$o run "{code}"', **LATIN), 0)
-    assert_words(in_shell(tmp_path, f'$o run "{code}"'), 0)
+    assert_no_traceback(run_in_shell(tmp_path, f'$o run "{code}"', **LATIN), 0)
+    assert_no_traceback(run_in_shell(tmp_path, f'$o run "{code}"'), 0)
 
 
 CRASH = (
@@ -408,15 +412,15 @@ CRASH = (
 )
 
 
-def crashed(home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def run_crashing(home: Path, **env: str) -> subprocess.CompletedProcess[str]:
     variables = {**environment(home), **env}
     return subprocess.run(
         [sys.executable, "-c", CRASH], cwd=home, env=variables, capture_output=True, text=True, check=False
     )
 
 
-def test_what_nobody_expected_is_two_lines_and_an_entry_in_the_log(tmp_path: Path) -> None:
-    done = crashed(tmp_path)
+def test_an_internal_error_prints_two_lines_and_is_logged(tmp_path: Path) -> None:
+    done = run_crashing(tmp_path)
     log = tmp_path / ".onetool" / "logs" / "onetool.log"
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
@@ -426,20 +430,20 @@ def test_what_nobody_expected_is_two_lines_and_an_entry_in_the_log(tmp_path: Pat
     entry = json.loads(log.read_text(encoding="utf-8"))
     assert entry["error_type"] == "KeyError"
     assert "exit_status.py" in entry["text"]
-    assert "odd" not in entry["text"].replace("{}['odd']", "")  # what it says may be a secret
+    assert "odd" not in entry["text"].replace("{}['odd']", "")  # the message may contain a secret
 
 
-def test_the_details_can_be_seen_at_once(tmp_path: Path) -> None:
-    done = crashed(tmp_path, ONETOOL_DEBUG="1")
+def test_a_debug_variable_shows_the_traceback(tmp_path: Path) -> None:
+    done = run_crashing(tmp_path, ONETOOL_DEBUG="1")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
-    unwritable = crashed(tmp_path, HOME="/dev/null")
+    unwritable = run_crashing(tmp_path, HOME="/dev/null")
     assert unwritable.stderr.splitlines()[1] == "onetool: set ONETOOL_DEBUG=1 and retry to see details"
 
 
-# --- being told to end -------------------------------------------------------------------------------------
+# --- signals -----------------------------------------------------------------------------------------------
 
-# The program says when it has begun: what Python does before is not ours.
+# The program prints a line when it starts: signals during the start of Python itself are out of scope.
 BEGINS = "import sys; from onetool.cli.main import main; print('begins', flush=True); sys.exit(main(sys.argv[1:]))"
 SLOW_TOOL = "import time\ndef wait(seconds: float) -> float:\n    time.sleep(seconds)\n    return seconds\n"
 ENDLESS = {
@@ -451,8 +455,8 @@ ENDLESS = {
 }
 
 
-def in_session(session: int) -> list[str]:
-    """Processes that are alive in a session; one that nobody has waited for yet is not."""
+def list_session(session: int) -> list[str]:
+    """Return the command lines of live processes in a session, zombies excluded."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -462,8 +466,8 @@ def in_session(session: int) -> list[str]:
     return found
 
 
-def descendants_of(home: Path) -> list[str]:
-    """Processes that know this home, in whatever session they are."""
+def list_processes(home: Path) -> list[str]:
+    """Return the command lines of processes with this home directory, in any session."""
     mark, found = f"HOME={home}".encode(), []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -473,7 +477,7 @@ def descendants_of(home: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def begun(home: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
+def start_command(home: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
     tool = home / ".onetool" / "tools" / "slow" / "slow_tools.py"
     tool.parent.mkdir(parents=True)
     tool.write_text(SLOW_TOOL, encoding="utf-8")
@@ -494,36 +498,38 @@ def begun(home: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def leftovers(home: Path) -> list[Path]:
+def list_leftovers(home: Path) -> list[Path]:
     temporary = [path for path in scratch_directory(home).iterdir() if path.name != "uv"]
     return [*temporary, *home.rglob("*.tmp"), *home.rglob("*.new")]
 
 
 def assert_nothing_is_left(session: int, home: Path) -> None:
-    assert eventually(lambda: not in_session(session)), in_session(session)
-    assert eventually(lambda: not descendants_of(home)), descendants_of(home)
-    assert leftovers(home) == []
+    assert eventually(lambda: not list_session(session)), list_session(session)
+    assert eventually(lambda: not list_processes(home)), list_processes(home)
+    assert list_leftovers(home) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ENDLESS)
+@pytest.mark.parametrize("command", ENDLESS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_ends_it_at_whatever_moment_leaves_nothing(tmp_path: Path, what: str, number: signal.Signals) -> None:
+def test_a_command_ended_by_a_signal_leaves_nothing_behind(
+    tmp_path: Path, command: str, number: signal.Signals
+) -> None:
     for turn in range(10) if NIGHTLY else [int(number == signal.SIGTERM)]:
         home = tmp_path / str(turn)
         home.mkdir()
-        with begun(home, *ENDLESS[what]) as process:
+        with start_command(home, *ENDLESS[command]) as process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(random.uniform(0, 2.0))
             ended_itself = process.poll() is not None
-            for _ in range(1 + turn % 2):  # and some are impatient
+            for _ in range(1 + turn % 2):  # sometimes twice
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)  # as a terminal does it
+                    os.killpg(process.pid, number)  # as a terminal does
             out, err = process.communicate(timeout=30)
-        fine = {0} if what in {"import", "serve --http"} else set()
+        fine = {0} if command in {"import", "serve --http"} else set()
         assert process.returncode in {130 if number == signal.SIGINT else 143, -number, *fine}, (out, err)
         assert "Traceback" not in out + err
-        assert what == "import" or not ended_itself
+        assert command == "import" or not ended_itself
         assert_nothing_is_left(process.pid, home)
 
 

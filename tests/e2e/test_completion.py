@@ -1,4 +1,4 @@
-"""Pressing Tab in real shells, and what `onetool` answers them."""
+"""Test shell completion: pressing Tab in real shells, and the candidates that `onetool` prints."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def shell_environment(home: Path) -> dict[str, str]:
     return {**environment(home), "PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}", "TERM": "xterm"}
 
 
-def in_bash(home: Path, *words: str) -> list[str]:
+def complete_in_bash(home: Path, *words: str) -> list[str]:
     done = subprocess.run(
         ["bash", "--norc", "-c", IN_BASH, "bash", *words],
         cwd=home,
@@ -62,7 +62,7 @@ def in_bash(home: Path, *words: str) -> list[str]:
     return done.stdout.split()
 
 
-def answered(home: Path, *words: str) -> list[str]:
+def complete(home: Path, *words: str) -> list[str]:
     done = run_cli(home, "completion", "--answer", *words)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
@@ -82,13 +82,13 @@ def answered(home: Path, *words: str) -> list[str]:
         (("servers", "accept", ""), ["github"]),
     ],
 )
-def test_bash_gets_the_words(home: Path, words: tuple[str, ...], expected: list[str]) -> None:
-    assert in_bash(home, *words) == expected
+def test_bash_gets_the_candidates(home: Path, words: tuple[str, ...], expected: list[str]) -> None:
+    assert complete_in_bash(home, *words) == expected
 
 
-def test_all_commands_are_offered(home: Path) -> None:
-    assert answered(home, "") == list(COMMANDS)
-    assert answered(home) == list(COMMANDS)
+def test_all_commands_are_completed(home: Path) -> None:
+    assert complete(home, "") == list(COMMANDS)
+    assert complete(home) == list(COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -119,24 +119,24 @@ def test_all_commands_are_offered(home: Path) -> None:
         (("run", "\x1b[31m"), []),
     ],
 )
-def test_each_place_has_its_names(home: Path, words: tuple[str, ...], expected: list[str]) -> None:
-    assert answered(home, *words) == expected
+def test_each_position_has_its_candidates(home: Path, words: tuple[str, ...], expected: list[str]) -> None:
+    assert complete(home, *words) == expected
 
 
-def test_packs_come_before_their_tools(home: Path) -> None:
-    assert {"machine.", "mine.", "github.", "grep"} <= set(answered(home, "call", ""))
-    assert answered(home, "call", "mi") == ["mine.poke"]
+def test_packs_are_completed_before_their_tools(home: Path) -> None:
+    assert {"machine.", "mine.", "github.", "grep"} <= set(complete(home, "call", ""))
+    assert complete(home, "call", "mi") == ["mine.poke"]
 
 
-def test_the_configuration_that_is_named_counts(home: Path) -> None:
+def test_the_config_option_selects_the_settings(home: Path) -> None:
     other = home / "other.yaml"
     other.write_text("agents: {writer: {}}", encoding="utf-8")
-    assert "writer" in answered(home, "run", "--config", str(other), "--agent", "")
+    assert "writer" in complete(home, "run", "--config", str(other), "--agent", "")
 
 
-def test_a_folder_that_is_not_trusted_is_not_read(tmp_path: Path) -> None:
+def test_an_untrusted_directory_is_not_read(tmp_path: Path) -> None:
     configure(tmp_path / "work", SETTINGS)
-    folder, user = tmp_path / "work" / ".onetool", tmp_path / ".onetool"
+    directory, user = tmp_path / "work" / ".onetool", tmp_path / ".onetool"
     env = {**environment(tmp_path), "OT_CWD": str(tmp_path / "work")}
 
     def servers() -> str:
@@ -144,21 +144,21 @@ def test_a_folder_that_is_not_trusted_is_not_read(tmp_path: Path) -> None:
         return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
     assert servers() == ""
-    trust(folder, user)
+    trust(directory, user)
     assert servers() == "github\n"
 
 
 @pytest.mark.parametrize("broken", ["servers: [", "servers: 1\nagents: []\nauth: {tokens: {}}", "\x00"])
-def test_broken_files_are_no_obstacle(home: Path, broken: str) -> None:
+def test_invalid_files_do_not_break_completion(home: Path, broken: str) -> None:
     configure(home, broken)
     (home / ".onetool" / "pins.json").write_text("[", encoding="utf-8")
     (home / ".onetool" / "tools" / "mine" / "mine_tools.py").write_text("def (", encoding="utf-8")
-    assert answered(home, "servers", "accept", "") == []
-    assert "machine." in answered(home, "call", "")
-    assert answered(home, "call", "mine.") == []
+    assert complete(home, "servers", "accept", "") == []
+    assert "machine." in complete(home, "call", "")
+    assert complete(home, "call", "mine.") == []
 
 
-def test_nothing_heavy_is_loaded_and_nothing_is_started(home: Path) -> None:
+def test_completion_loads_no_heavy_modules_and_starts_no_server(home: Path) -> None:
     code = (
         "import sys; from onetool.cli.main import main; main(['completion', '--answer', 'call', 'github.'])\n"
         "heavy = {'pydantic', 'mcp', 'anyio', 'asyncio', 'httpx2', 'jsonschema_rs', 'subprocess', 'onetool.app'}\n"
@@ -170,18 +170,18 @@ def test_nothing_heavy_is_loaded_and_nothing_is_started(home: Path) -> None:
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "github.list_issues\n")
 
 
-def test_what_is_offered_is_what_there_is(tmp_path: Path) -> None:
+def test_the_completed_tools_are_all_existing_tools(tmp_path: Path) -> None:
     listed = json.loads(run_cli(tmp_path, "tools", "--info", "list", "--json").stdout)
     packs = ("fs.", "http.", "json.", "machine.", "ot.", "test.", "yaml.", "grep")
-    assert sorted(name for pack in packs for name in answered(tmp_path, "call", pack)) == sorted(listed)
+    assert sorted(name for pack in packs for name in complete(tmp_path, "call", pack)) == sorted(listed)
 
 
-# --- at the keyboard ---------------------------------------------------------------------------------------
+# --- interactive shells ----------------------------------------------------------------------------------------
 
 
 @contextmanager
-def keyboard(home: Path, *shell: str) -> Iterator[int]:
-    """A terminal with a shell in it, that speaks the words it was told."""
+def open_terminal(home: Path, *shell: str) -> Iterator[int]:
+    """Start a shell in a terminal and yield the descriptor of the terminal."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         shell, stdin=theirs, stdout=theirs, stderr=theirs, cwd=home, env=shell_environment(home), start_new_session=True
@@ -198,7 +198,7 @@ def read_until(terminal: int, words: str) -> str:
     seen, until = "", time.monotonic() + 3 * TIMEOUT_SECONDS
     while words not in seen:
         ready, _, _ = select.select([terminal], [], [], max(0.0, until - time.monotonic()))
-        assert ready, f"{words!r} did not come: {seen!r}"
+        assert ready, f"{words!r} did not appear: {seen!r}"
         seen += os.read(terminal, 65536).decode(errors="replace")
     return seen
 
@@ -214,10 +214,10 @@ SHELLS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
-def test_tab_completes_at_the_keyboard(home: Path, shell: str) -> None:
+def test_tab_completes_in_an_interactive_shell(home: Path, shell: str) -> None:
     find_program(shell)
     command, setup = SHELLS[shell]
-    with keyboard(home, *command) as terminal:
+    with open_terminal(home, *command) as terminal:
         os.write(terminal, setup.encode())
         read_until(terminal, "ready")
         os.write(terminal, b"onetool cal\tmachine.mem\tun\t")
@@ -227,7 +227,7 @@ def test_tab_completes_at_the_keyboard(home: Path, shell: str) -> None:
 
 
 @pytest.mark.slow
-def test_fish_gets_the_words(home: Path) -> None:
+def test_fish_gets_the_candidates(home: Path) -> None:
     find_program("fish")
 
     def tab(line: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`onetool connect` and `onetool import` as a person types them, on the files of a home folder."""
+"""Test `onetool connect` and `onetool import` with the files of a home directory."""
 
 import json
 import stat
@@ -36,31 +36,31 @@ def user_file(home: Path, client: str) -> Path:
     return CLIENTS[client].locate_file(Machine("linux", {}, home, home), project=False)
 
 
-def entry_in(file: Path, client: str) -> Any:
+def read_entry(file: Path, client: str) -> Any:
     data = tomllib.loads(file.read_text()) if file.suffix == ".toml" else json.loads(file.read_text())
     return data[CLIENTS[client].key]["onetool"]
 
 
-def write(file: Path, text: str) -> Path:
+def write_file(file: Path, text: str) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8", newline="")
     return file
 
 
-def configured(home: Path) -> dict[str, Any]:
+def load_settings(home: Path) -> dict[str, Any]:
     data: dict[str, Any] = yaml_loader.read_file(home / ".onetool" / "onetool.yaml").data
     return data
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_client_is_connected_once(tmp_path: Path, client: str) -> None:
-    shown = run_cli(tmp_path, "connect", client)
-    assert shown.returncode == 0, shown.stderr
-    assert str(user_file(tmp_path, client)) in shown.stdout
+    preview = run_cli(tmp_path, "connect", client)
+    assert preview.returncode == 0, preview.stderr
+    assert str(user_file(tmp_path, client)) in preview.stdout
     assert not user_file(tmp_path, client).exists()
     first = run_cli(tmp_path, "connect", client, "--write")
     assert first.stdout.endswith('then ask it: "What tools do you have in OneTool?"\n')
-    assert entry_in(user_file(tmp_path, client), client)["command"] == PROGRAM
+    assert read_entry(user_file(tmp_path, client), client)["command"] == PROGRAM
     before = user_file(tmp_path, client).read_bytes()
     again = run_cli(tmp_path, "connect", client, "--write")
     assert "nothing was changed" in again.stdout
@@ -68,16 +68,16 @@ def test_every_client_is_connected_once(tmp_path: Path, client: str) -> None:
     assert len(list(user_file(tmp_path, client).parent.glob("*.bak*"))) == 0
 
 
-def test_what_is_written_starts_a_server(tmp_path: Path) -> None:
+def test_the_written_entry_starts_a_server(tmp_path: Path) -> None:
     run_cli(tmp_path, "connect", "claude-code", "--write")
-    entry = entry_in(tmp_path / ".claude.json", "claude-code")
+    entry = read_entry(tmp_path / ".claude.json", "claude-code")
     with connect(tmp_path, command=[entry["command"], *entry["args"]]) as client:
         assert [tool.name for tool in client.tools()] == ["run"]
 
 
-def test_a_file_is_extended_with_a_backup_and_a_diff_without_secrets(tmp_path: Path) -> None:
+def test_an_existing_file_is_extended_with_backup_and_redacted_diff(tmp_path: Path) -> None:
     text = SETTINGS.replace('        "onetool": {"command": "onetool"},\n', "")
-    file = write(tmp_path / ".cursor" / "mcp.json", text.replace("\n", "\r\n"))
+    file = write_file(tmp_path / ".cursor" / "mcp.json", text.replace("\n", "\r\n"))
     done = run_cli(tmp_path, "connect", "cursor", "--write")
     assert done.returncode == 0, done.stderr
     new = file.read_bytes().decode()
@@ -88,8 +88,8 @@ def test_a_file_is_extended_with_a_backup_and_a_diff_without_secrets(tmp_path: P
     assert "a-long-token" not in done.stdout
 
 
-def test_what_to_type_takes_it_back(tmp_path: Path) -> None:
-    file = write(tmp_path / ".cursor" / "mcp.json", "{}")
+def test_the_undo_command_restores_the_file(tmp_path: Path) -> None:
+    file = write_file(tmp_path / ".cursor" / "mcp.json", "{}")
     for before in ("{}", None):
         if before is None:
             file.unlink()
@@ -100,34 +100,34 @@ def test_what_to_type_takes_it_back(tmp_path: Path) -> None:
         assert not list(file.parent.glob("*.bak*"))
 
 
-def test_project_scope_has_its_own_file(tmp_path: Path) -> None:
+def test_project_scope_uses_a_separate_file(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "connect", "vscode", "--project", "--write", "--command", "uvx onetool")
     assert done.returncode == 0, done.stderr
-    entry = entry_in(tmp_path / ".vscode" / "mcp.json", "vscode")
+    entry = read_entry(tmp_path / ".vscode" / "mcp.json", "vscode")
     assert entry == {"type": "stdio", "command": "uvx", "args": ["onetool"]}
-    refused = run_cli(tmp_path, "connect", "claude-desktop", "--project")
-    assert refused.returncode == 1
-    assert "omit --project" in refused.stderr
+    rejected = run_cli(tmp_path, "connect", "claude-desktop", "--project")
+    assert rejected.returncode == 1
+    assert "omit --project" in rejected.stderr
 
 
-def test_a_moved_onetool_is_brought_up_to_date_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_an_outdated_command_is_updated_and_other_fields_are_kept(tmp_path: Path) -> None:
     old = '{"context_servers": {"onetool": {"command": "/old/onetool", "env": {"A": "b"}, "enabled": true}}}'
-    file = write(user_file(tmp_path, "zed"), old)
+    file = write_file(user_file(tmp_path, "zed"), old)
     run_cli(tmp_path, "connect", "zed", "--write")
-    assert entry_in(file, "zed") == {"command": PROGRAM, "env": {"A": "b"}, "enabled": True, "args": []}
+    assert read_entry(file, "zed") == {"command": PROGRAM, "env": {"A": "b"}, "enabled": True, "args": []}
 
 
-def test_the_folder_is_part_of_the_entry_where_the_client_has_none(tmp_path: Path) -> None:
+def test_the_entry_has_a_working_directory_if_the_client_has_none(tmp_path: Path) -> None:
     run_cli(tmp_path, "connect", "claude-desktop", "--write")
     file = user_file(tmp_path, "claude-desktop")
-    assert entry_in(file, "claude-desktop")["env"] == {"OT_CWD": str(tmp_path)}
+    assert read_entry(file, "claude-desktop")["env"] == {"OT_CWD": str(tmp_path)}
     (tmp_path / "other").mkdir()
     run_cli(tmp_path, "connect", "claude-desktop", "--write", "--folder", "other")
-    assert entry_in(file, "claude-desktop")["env"] == {"OT_CWD": str(tmp_path / "other")}
+    assert read_entry(file, "claude-desktop")["env"] == {"OT_CWD": str(tmp_path / "other")}
     assert run_cli(tmp_path, "connect", "zed", "--folder", "missing").returncode == 1
 
 
-def test_connect_speaks_json(tmp_path: Path) -> None:
+def test_connect_prints_json(tmp_path: Path) -> None:
     data = json.loads(run_cli(tmp_path, "connect", "codex", "--json").stdout)
     assert data["entry"] == {"command": PROGRAM, "args": []}
     assert (data["scope"], data["changes"], data["written"], data["exists"]) == ("user", True, False, False)
@@ -135,7 +135,7 @@ def test_connect_speaks_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "text", "words"),
+    ("client", "text", "expected"),
     [
         ("cursor", '{\n"mcpServers": {,}\n}', "mcp.json:2: is not valid JSON"),
         ("codex", "a = 1\nb = \n", "config.toml:2: is not valid TOML"),
@@ -143,23 +143,23 @@ def test_connect_speaks_json(tmp_path: Path) -> None:
         ("gemini", "[]", "must be an object"),
     ],
 )
-def test_a_file_that_cannot_be_extended_is_left_alone(tmp_path: Path, client: str, text: str, words: str) -> None:
-    file = write(user_file(tmp_path, client), text)
+def test_a_file_that_cannot_be_extended_is_not_changed(tmp_path: Path, client: str, text: str, expected: str) -> None:
+    file = write_file(user_file(tmp_path, client), text)
     done = run_cli(tmp_path, "connect", client, "--write")
     assert done.returncode == 1
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert file.read_text() == text
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_linked_or_read_only_file_is_treated_with_care(tmp_path: Path) -> None:
-    real = write(tmp_path / "dotfiles" / "claude.json", "{}")
+def test_links_are_followed_and_read_only_files_are_not_changed(tmp_path: Path) -> None:
+    real = write_file(tmp_path / "dotfiles" / "claude.json", "{}")
     (tmp_path / ".claude.json").symlink_to(real)
     assert run_cli(tmp_path, "connect", "claude-code", "--write").returncode == 0
     assert (tmp_path / ".claude.json").is_symlink()
-    assert entry_in(real, "claude-code")["command"] == PROGRAM
-    locked = write(user_file(tmp_path, "cursor"), "{}")
+    assert read_entry(real, "claude-code")["command"] == PROGRAM
+    locked = write_file(user_file(tmp_path, "cursor"), "{}")
     locked.chmod(0o400)
     done = run_cli(tmp_path, "connect", "cursor", "--write")
     assert (done.returncode, locked.read_text()) == (1, "{}")
@@ -169,17 +169,17 @@ def test_a_linked_or_read_only_file_is_treated_with_care(tmp_path: Path) -> None
 # --- import ------------------------------------------------------------------------------------------------
 
 
-def project(home: Path) -> Path:
-    folder = home / "work"
-    folder.mkdir()
-    return folder
+def make_project(home: Path) -> Path:
+    directory = home / "work"
+    directory.mkdir()
+    return directory
 
 
-def imported(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The home is one folder, the working folder another."""
+def run_import(home: Path, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `onetool import` in a working directory that is not the home directory."""
     return subprocess.run(
         [PROGRAM, "import", *arguments],
-        cwd=folder,
+        cwd=directory,
         env=environment(home),
         capture_output=True,
         encoding="utf-8",
@@ -188,12 +188,12 @@ def imported(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedP
     )
 
 
-def test_servers_are_taken_over_with_their_secrets_moved(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    file = write(tmp_path / ".cursor" / "mcp.json", SETTINGS)
-    done = imported(tmp_path, folder, "cursor")
+def test_servers_are_imported_and_their_secrets_are_moved(tmp_path: Path) -> None:
+    directory = make_project(tmp_path)
+    file = write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS)
+    done = run_import(tmp_path, directory, "cursor")
     assert done.returncode == 0, done.stderr
-    assert configured(folder)["servers"] == {
+    assert load_settings(directory)["servers"] == {
         "github": {"command": "npx", "args": ["-y", "server-github"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}},
         "dash_board": {
             "url": "https://x.example/sse",
@@ -201,110 +201,110 @@ def test_servers_are_taken_over_with_their_secrets_moved(tmp_path: Path) -> None
             "transport": "sse",
         },
     }
-    secrets = folder / ".onetool" / "secrets.yaml"
+    secrets = directory / ".onetool" / "secrets.yaml"
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
-    assert "ghp_0123456789" not in done.stdout + (folder / ".onetool" / "onetool.yaml").read_text()
+    assert "ghp_0123456789" not in done.stdout + (directory / ".onetool" / "onetool.yaml").read_text()
     assert "onetool: skipped" in done.stdout
     assert "dash-board: renamed to dash_board" in done.stdout
-    assert "secrets.yaml" in (folder / ".onetool" / ".gitignore").read_text().split()
+    assert "secrets.yaml" in (directory / ".onetool" / ".gitignore").read_text().split()
     assert file.read_text() == SETTINGS
-    assert is_trusted(folder / ".onetool", tmp_path / ".onetool", {})
-    settings = load(find_directories({}, folder, None, tmp_path), {}).settings
+    assert is_trusted(directory / ".onetool", tmp_path / ".onetool", {})
+    settings = load(find_directories({}, directory, None, tmp_path), {}).settings
     assert settings.servers["github"].env == {"GITHUB_TOKEN": "ghp_0123456789abcdefghij0123456789abcdef"}
     assert settings.servers["dash_board"].headers == {"Authorization": "Bearer a-long-token"}
 
 
-def test_an_import_ends_with_what_to_ask(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    write(tmp_path / ".cursor" / "mcp.json", SETTINGS.replace('"onetool": {"command": "onetool"},', ""))
+def test_an_import_prints_the_question_to_ask_the_assistant(tmp_path: Path) -> None:
+    directory = make_project(tmp_path)
+    write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS.replace('"onetool": {"command": "onetool"},', ""))
     question = 'then ask it: "Which tools does github have in OneTool?"\n'
-    done = imported(tmp_path, folder, "cursor", "--user")
+    done = run_import(tmp_path, directory, "cursor", "--user")
     assert done.stdout.endswith(f"Connect your assistant: onetool connect cursor --write. Restart it, {question}")
     run_cli(tmp_path, "connect", "zed", "--write")
-    assert imported(tmp_path, folder, "cursor").stdout.endswith(f"Restart your assistant, {question}")
-    assert "then ask it" not in imported(tmp_path, folder, "cursor").stdout, "nothing new came"
+    assert run_import(tmp_path, directory, "cursor").stdout.endswith(f"Restart your assistant, {question}")
+    assert "then ask it" not in run_import(tmp_path, directory, "cursor").stdout, "nothing was imported"
 
 
 @pytest.mark.parametrize("obstacle", ["a file", "a link to itself"])
-def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path, obstacle: str) -> None:
-    folder = project(tmp_path)
-    write(tmp_path / ".cursor" / "mcp.json", SETTINGS)
-    place = folder / ".onetool"
-    place.touch() if obstacle == "a file" else place.symlink_to(place)
-    done = imported(tmp_path, folder, "cursor")
+def test_a_settings_directory_that_cannot_be_created_is_an_error(tmp_path: Path, obstacle: str) -> None:
+    directory = make_project(tmp_path)
+    write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS)
+    path = directory / ".onetool"
+    path.touch() if obstacle == "a file" else path.symlink_to(path)
+    done = run_import(tmp_path, directory, "cursor")
     assert done.returncode == 1
     assert done.stderr.startswith("onetool: cannot ")
-    assert str(folder / ".onetool") in done.stderr
+    assert str(directory / ".onetool") in done.stderr
     assert "should not" not in done.stderr
 
 
 def test_a_second_import_changes_nothing(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    write(tmp_path / ".cursor" / "mcp.json", SETTINGS)
-    imported(tmp_path, folder, "cursor")
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    again = imported(tmp_path, folder, "cursor")
+    directory = make_project(tmp_path)
+    write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS)
+    run_import(tmp_path, directory, "cursor")
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    again = run_import(tmp_path, directory, "cursor")
     assert "github: already imported" in again.stdout
     assert "no file was changed" in again.stdout
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
 
 
-def test_what_a_person_wrote_into_onetool_yaml_stays(tmp_path: Path) -> None:
-    folder = project(tmp_path)
+def test_an_import_keeps_the_existing_content_of_onetool_yaml(tmp_path: Path) -> None:
+    directory = make_project(tmp_path)
     old = "# mine\nservers:\n  own: {command: x} # why\n\nlog_level: DEBUG   # for now\n"
-    write(folder / ".onetool" / "onetool.yaml", old)
-    write(folder / ".onetool" / "secrets.yaml", "# keys\nGITHUB_TOKEN: another\n").chmod(0o644)
-    write(folder / "mcp.json", SETTINGS)
-    done = imported(tmp_path, folder, "mcp.json")
+    write_file(directory / ".onetool" / "onetool.yaml", old)
+    write_file(directory / ".onetool" / "secrets.yaml", "# keys\nGITHUB_TOKEN: another\n").chmod(0o644)
+    write_file(directory / "mcp.json", SETTINGS)
+    done = run_import(tmp_path, directory, "mcp.json")
     assert done.returncode == 0, done.stderr
-    new = (folder / ".onetool" / "onetool.yaml").read_text()
+    new = (directory / ".onetool" / "onetool.yaml").read_text()
     assert all(line in new.splitlines() for line in old.splitlines())
-    assert list(configured(folder)["servers"]) == ["own", "github", "dash_board"]
-    assert configured(folder)["servers"]["github"]["env"] == {"GITHUB_TOKEN": "${GITHUB_GITHUB_TOKEN}"}
-    assert (folder / ".onetool" / "onetool.yaml.bak").read_text() == old
-    secrets = folder / ".onetool" / "secrets.yaml"
+    assert list(load_settings(directory)["servers"]) == ["own", "github", "dash_board"]
+    assert load_settings(directory)["servers"]["github"]["env"] == {"GITHUB_TOKEN": "${GITHUB_GITHUB_TOKEN}"}
+    assert (directory / ".onetool" / "onetool.yaml.bak").read_text() == old
+    secrets = directory / ".onetool" / "secrets.yaml"
     assert secrets.read_text().startswith("# keys\nGITHUB_TOKEN: another\n")
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
     assert "is now trusted, including its previous content" in done.stdout
 
 
 def test_a_dry_run_shows_the_diff_and_writes_nothing(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    file = write(folder / "mcp.json", SETTINGS)
-    done = imported(tmp_path, folder, "mcp.json", "--dry-run")
+    directory = make_project(tmp_path)
+    file = write_file(directory / "mcp.json", SETTINGS)
+    done = run_import(tmp_path, directory, "mcp.json", "--dry-run")
     assert "+  github:" in done.stdout
-    assert list(folder.iterdir()) == [file]
+    assert list(directory.iterdir()) == [file]
     assert not (tmp_path / ".onetool").exists()
 
 
-def test_values_may_stay_and_the_user_folder_may_be_meant(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    write(folder / "mcp.json", SETTINGS)
-    done = imported(tmp_path, folder, "mcp.json", "--user", "--inline-secrets", "--json")
+def test_options_keep_secrets_inline_and_select_the_user_directory(tmp_path: Path) -> None:
+    directory = make_project(tmp_path)
+    write_file(directory / "mcp.json", SETTINGS)
+    done = run_import(tmp_path, directory, "mcp.json", "--user", "--inline-secrets", "--json")
     data = json.loads(done.stdout)
     assert (data["servers"], data["secrets"]) == (["github", "dash_board"], [])
     assert "ghp_0123456789" not in done.stdout
-    assert configured(tmp_path)["servers"]["github"]["env"]["GITHUB_TOKEN"].startswith("ghp_")
-    assert not (folder / ".onetool").exists()
+    assert load_settings(tmp_path)["servers"]["github"]["env"]["GITHUB_TOKEN"].startswith("ghp_")
+    assert not (directory / ".onetool").exists()
     assert not (tmp_path / ".onetool" / "secrets.yaml").exists()
 
 
 def test_the_project_file_of_a_client_wins_over_the_user_file(tmp_path: Path) -> None:
-    folder = project(tmp_path)
+    directory = make_project(tmp_path)
     private = {"mcpServers": {"c": {"command": "private"}}}
     everywhere = {
         "mcpServers": {"a": {"command": "user"}, "b": {"command": "user"}},
-        "projects": {str(folder): private},
+        "projects": {str(directory): private},
     }
-    write(tmp_path / ".claude.json", json.dumps(everywhere))
-    write(folder / ".mcp.json", json.dumps({"mcpServers": {"a": {"command": "${workspaceFolder}/run"}}}))
-    assert imported(tmp_path, folder, "claude-code").returncode == 0
-    commands = {name: server["command"] for name, server in configured(folder)["servers"].items()}
-    assert commands == {"a": f"{folder}/run", "b": "user", "c": "private"}
+    write_file(tmp_path / ".claude.json", json.dumps(everywhere))
+    write_file(directory / ".mcp.json", json.dumps({"mcpServers": {"a": {"command": "${workspaceFolder}/run"}}}))
+    assert run_import(tmp_path, directory, "claude-code").returncode == 0
+    commands = {name: server["command"] for name, server in load_settings(directory)["servers"].items()}
+    assert commands == {"a": f"{directory}/run", "b": "user", "c": "private"}
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "expected"),
     [
         ("missing.json", None, "file not found: missing.json"),
         ("api.yaml", b"openapi: 3.1.0\n", "has no operations"),
@@ -315,32 +315,32 @@ def test_the_project_file_of_a_client_wins_over_the_user_file(tmp_path: Path) ->
         ("zed", None, "no configuration of Zed found"),
     ],
 )
-def test_what_cannot_be_imported_leaves_no_trace(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
-    folder = project(tmp_path)
+def test_a_failed_import_writes_no_files(tmp_path: Path, name: str, content: bytes | None, expected: str) -> None:
+    directory = make_project(tmp_path)
     if content is not None:
-        (folder / name).write_bytes(content)
-    done = imported(tmp_path, folder, name)
+        (directory / name).write_bytes(content)
+    done = run_import(tmp_path, directory, name)
     assert done.returncode == 1
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (folder / ".onetool").exists()
+    assert not (directory / ".onetool").exists()
 
 
-def test_a_broken_onetool_yaml_is_left_alone(tmp_path: Path) -> None:
-    folder = project(tmp_path)
-    file = write(folder / ".onetool" / "onetool.yaml", "servers: [\n")
-    write(folder / "mcp.json", SETTINGS)
-    done = imported(tmp_path, folder, "mcp.json")
+def test_an_invalid_onetool_yaml_is_not_changed(tmp_path: Path) -> None:
+    directory = make_project(tmp_path)
+    file = write_file(directory / ".onetool" / "onetool.yaml", "servers: [\n")
+    write_file(directory / "mcp.json", SETTINGS)
+    done = run_import(tmp_path, directory, "mcp.json")
     assert done.returncode == 1
     assert "onetool.yaml:" in done.stderr
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_what_is_missing_is_asked_for_and_breaks_nothing(tmp_path: Path) -> None:
-    folder = project(tmp_path)
+def test_a_missing_input_is_requested_and_left_empty(tmp_path: Path) -> None:
+    directory = make_project(tmp_path)
     server = {"command": "x", "env": {"K": "${input:key}"}}
     config = {"inputs": [{"id": "key", "description": "of Perplexity"}], "servers": {"p": server}}
-    write(folder / ".vscode" / "mcp.json", json.dumps(config))
-    done = imported(tmp_path, folder, "vscode")
+    write_file(directory / ".vscode" / "mcp.json", json.dumps(config))
+    done = run_import(tmp_path, directory, "vscode")
     assert "add KEY (of Perplexity) to" in done.stdout
-    assert load(find_directories({}, folder, None, tmp_path), {}).settings.servers["p"].env == {"K": ""}
+    assert load(find_directories({}, directory, None, tmp_path), {}).settings.servers["p"].env == {"K": ""}

@@ -35,14 +35,14 @@ def cache(home: Path) -> Path:
     return home / ".onetool" / "cache"
 
 
-def cached(home: Path, servers: dict[str, Any]) -> None:
+def configure_cached(home: Path, servers: dict[str, Any]) -> None:
     """Configure servers whose lists are cached."""
     lists = ToolListCache(cache(home))
     for server in Settings.model_validate({"servers": servers}).servers.values():
         lists.put(cache_key(server), [ECHO])
 
 
-def note_of(app: App, command: str) -> str:
+def get_note(app: App, command: str) -> str:
     """Return the note before the value."""
     return "\n".join(block for block in app.run(command).blocks[:-1] if block.startswith("Note: "))
 
@@ -81,9 +81,9 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
             yield app
 
 
-def test_a_listing_names_what_is_missing_and_why(app: App) -> None:
-    assert eventually(lambda: "exits (failed" in note_of(app, "ot.tools()"))
-    note = note_of(app, "ot.tools()")
+def test_a_listing_names_missing_servers_and_the_reasons(app: App) -> None:
+    assert eventually(lambda: "exits (failed" in get_note(app, "ot.tools()"))
+    note = get_note(app, "ot.tools()")
     assert "sleeps (starting)" in note
     assert "off (disabled)" in note
     assert "`onetool doctor`" in note
@@ -96,11 +96,11 @@ def test_no_listing_waits_twice_for_servers_that_hang() -> None:
         app.run("ot.tools()")
         app.onetool.servers.list_seconds = 600
         for command in ("ot.tools()", "ot.packs()", "ot.search(query='echo')", "ot.help(query='echo it')"):
-            assert "sleeps (starting)" in note_of(app, command)
+            assert "sleeps (starting)" in get_note(app, command)
 
 
 def test_reading_help_on_a_known_tool_gives_no_note(app: App) -> None:
-    assert not note_of(app, "ot.help(query='machine.disk')")
+    assert not get_note(app, "ot.help(query='machine.disk')")
 
 
 def test_a_long_list_in_slow_pages_arrives_in_the_background(app: App) -> None:
@@ -109,15 +109,15 @@ def test_a_long_list_in_slow_pages_arrives_in_the_background(app: App) -> None:
     assert app.value("len(ot.tools(pattern='pages.'))") == "10000"
 
 
-def test_a_program_that_exits_says_why_and_when_it_is_tried_again(app: App) -> None:
-    assert eventually(lambda: "exits (failed: cannot connect to exits" in note_of(app, "ot.tools()"))
-    note = note_of(app, "ot.tools()")
+def test_a_failed_server_has_a_reason_and_a_time_of_the_next_attempt(app: App) -> None:
+    assert eventually(lambda: "exits (failed: cannot connect to exits" in get_note(app, "ot.tools()"))
+    note = get_note(app, "ot.tools()")
     assert "next attempt in" in note
-    assert "no license" not in note  # what a server prints is not for a model
+    assert "no license" not in note  # the output of a server is not shown to a model
     assert "no license" in app.failure("exits.anything()")
 
 
-def test_states_tell_servers_that_are_being_listed_from_those_that_failed() -> None:
+def test_health_distinguishes_starting_failed_and_disabled_servers() -> None:
     servers = {"sleeps": {**SLEEPS, "timeout": 600}, "exits": EXITS, "off": {**SLEEPS, "enabled": False}}
     with open_app({"servers": servers}) as app:
         app.run("ot.tools()")
@@ -126,7 +126,7 @@ def test_states_tell_servers_that_are_being_listed_from_those_that_failed() -> N
     assert states == {"sleeps": "discovering", "exits": "disconnected", "off": "disabled"}
 
 
-def test_an_agent_is_told_only_of_servers_that_it_may_use() -> None:
+def test_notes_name_only_servers_that_the_agent_may_use() -> None:
     agents = {"narrow": {"permissions": ["network"], "tools": ["mine.*"]}}
     with open_app({"servers": {"mine": SLEEPS, "secret": SLEEPS}, "agents": agents}) as app:
         app.onetool.servers.list_seconds = 0.0
@@ -144,7 +144,7 @@ def test_a_listed_server_is_stopped_and_started_again_by_a_call(tmp_path: Path) 
         assert app.data("ot.health()")["proxy"]["servers"] == {"s": "connected"}
 
 
-def test_no_more_servers_are_listed_at_a_time_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cores_limits_concurrent_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     with open_app({"servers": {"a": SLEEPS, "b": hostile_server("good")}}) as app:
         app.onetool.servers.list_seconds = 0.0
@@ -153,14 +153,14 @@ def test_no_more_servers_are_listed_at_a_time_than_there_are_cores(monkeypatch: 
         assert app.value("b.echo(text='a')") == "a"  # a run that names it does not wait for its turn
 
 
-# --- one process after the other -------------------------------------------------------------------------------------
+# --- successive processes --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_command_line_says_what_is_missing_and_does_not_try_it_again_at_once(tmp_path: Path) -> None:
+def test_the_cli_reports_missing_servers_and_does_not_retry_immediately(tmp_path: Path) -> None:
     known = {f"known{number}": hostile_server("good", tmp_path / str(number)) for number in range(3)}
     configure(tmp_path, json.dumps({"servers": {**known, "sleeps": SLEEPS, "exits": EXITS}}))
-    cached(tmp_path, known)
+    configure_cached(tmp_path, known)
     first = run_cli(tmp_path, "tools", "--json")
     assert {"known0.echo", "known2.echo"} <= {each["name"] for each in json.loads(first.stdout)}
     assert "2 servers not listed yet: sleeps (" in first.stderr
@@ -175,8 +175,8 @@ def test_the_command_line_says_what_is_missing_and_does_not_try_it_again_at_once
 
 
 @pytest.mark.slow
-def test_no_command_outlasts_a_server_that_hangs(tmp_path: Path) -> None:
-    """Not at its end either: processes started for the list are killed."""
+def test_commands_do_not_wait_for_hanging_servers(tmp_path: Path) -> None:
+    """A command does not wait at its end either: it kills the processes that it started for the list."""
     configure(tmp_path, json.dumps({"servers": {}}))
     run_cli(tmp_path, "tools")
     started = time.monotonic()
@@ -191,7 +191,7 @@ def test_no_command_outlasts_a_server_that_hangs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_servers_and_an_empty_cache_are_all_listed_by_the_doctor(tmp_path: Path) -> None:
+def test_the_doctor_lists_all_servers_with_an_empty_cache(tmp_path: Path) -> None:
     servers = {f"s{number}": hostile_server("good", tmp_path / str(number)) for number in range(29)}
     configure(tmp_path, json.dumps({"servers": servers}))
     for _ in range(2):
@@ -207,7 +207,7 @@ def test_many_servers_and_an_empty_cache_are_all_listed_by_the_doctor(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_call_by_name_tries_at_once_whatever_was_recorded(tmp_path: Path) -> None:
+def test_a_call_ignores_the_retry_delay_of_a_failed_server(tmp_path: Path) -> None:
     server = hostile_server("good", tmp_path)
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
@@ -220,7 +220,7 @@ def test_a_call_by_name_tries_at_once_whatever_was_recorded(tmp_path: Path) -> N
     assert not done.stderr
 
 
-def test_a_client_gets_slow_servers_listed_whatever_interrupted_the_command_line(tmp_path: Path) -> None:
+def test_a_server_retries_a_listing_that_the_cli_interrupted(tmp_path: Path) -> None:
     server = hostile_server("good", tmp_path)
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
@@ -229,20 +229,20 @@ def test_a_client_gets_slow_servers_listed_whatever_interrupted_the_command_line
         client.tools()
         assert eventually(lambda: list(cache(tmp_path).glob("tools-*.json")))
         uri = "ot://tools"
-        assert eventually(lambda: "s.echo" in _resource(client, uri))
+        assert eventually(lambda: "s.echo" in _read_resource(client, uri))
     assert not list(cache(tmp_path).glob("failure-*.json"))
 
 
-def _resource(client: Any, uri: str) -> str:
+def _read_resource(client: Any, uri: str) -> str:
     (content,) = client.portal.call(partial(client.client.read_resource, uri, cache_mode="bypass")).contents
     assert isinstance(content, TextResourceContents)
     return content.text
 
 
-def test_the_resource_of_all_tools_has_a_note_and_stays_data(tmp_path: Path) -> None:
+def test_the_tools_resource_has_a_note_and_is_valid_yaml(tmp_path: Path) -> None:
     configure(tmp_path, json.dumps({"servers": {"sleeps": SLEEPS}}))
     with connect(tmp_path) as client:
-        text = _resource(client, "ot://tools")
+        text = _read_resource(client, "ot://tools")
     assert "# Note: 1 server not listed yet: sleeps (starting)" in text
     assert isinstance(yaml.safe_load(text), list)
 
@@ -257,10 +257,10 @@ def test_rest_names_servers_that_are_not_listed(tmp_path: Path) -> None:
         assert "unlisted" not in server.rest.get("/api/tools")
 
 
-# --- what is recorded ------------------------------------------------------------------------------------------------
+# --- records of failures ---------------------------------------------------------------------------------------------
 
 
-def test_failures_back_off_up_to_a_bound(tmp_path: Path) -> None:
+def test_failures_back_off_up_to_a_maximum(tmp_path: Path) -> None:
     now = [1000.0]
     lists = ToolListCache(tmp_path, clock=lambda: now[0])
     waits = [lists.put_failure("k", "it failed").wait_seconds(now[0]) for _ in range(50)]
@@ -274,7 +274,7 @@ def test_failures_back_off_up_to_a_bound(tmp_path: Path) -> None:
     assert lists.get_failure("k") is None
 
 
-def test_an_interruption_does_not_hide_a_reason(tmp_path: Path) -> None:
+def test_an_interruption_does_not_replace_the_recorded_reason(tmp_path: Path) -> None:
     lists = ToolListCache(tmp_path)
     lists.put_failure("k", "no license")
     failure = lists.put_failure("k", "no response within 1.0 s", is_interrupted=True)
@@ -286,12 +286,12 @@ def test_an_interruption_does_not_hide_a_reason(tmp_path: Path) -> None:
     [b"", b"[]", b"{", b'{"version": 9}', b'{"version": 1, "reason": "x", "count": 0, "at": 1, "is_interrupted": 0}',
      b'{"version": 1, "reason": "x", "count": 1, "at": Infinity, "is_interrupted": 0}'],
 )  # fmt: skip
-def test_a_damaged_record_is_no_record(tmp_path: Path, damaged: bytes) -> None:
+def test_a_damaged_record_is_ignored(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / "failure-k.json").write_bytes(damaged)
     assert ToolListCache(tmp_path).get_failure("k") is None
 
 
-def test_a_cache_that_cannot_be_written_breaks_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     lists = ToolListCache(tmp_path / "file")
     lists.put("k", [ECHO])
@@ -322,23 +322,23 @@ def test_two_processes_list_at_the_same_time(tmp_path: Path) -> None:
     lists = ToolListCache(cache(tmp_path))
     files = list(cache(tmp_path).glob("tools-*.json"))
     assert len(files) == 4
-    assert all(lists.get(file.stem.removeprefix("tools-")) == (_listed(file),) for file in files)
+    assert all(lists.get(file.stem.removeprefix("tools-")) == (_read_definition(file),) for file in files)
     assert not list(cache(tmp_path).glob("*.tmp"))
     pins = json.loads((tmp_path / ".onetool" / "pins.json").read_text(encoding="utf-8"))
     assert pins["servers"].keys() == servers.keys()
 
 
-def _listed(file: Path) -> Definition:
+def _read_definition(file: Path) -> Definition:
     (tool,) = json.loads(file.read_text(encoding="utf-8"))["tools"]
     return Definition(**tool)
 
 
-def test_the_names_of_all_servers_are_known_without_asking_any() -> None:
+def test_server_names_are_known_without_starting_a_server() -> None:
     with open_app({"servers": {"a": SLEEPS, "b": {**SLEEPS, "enabled": False}}}) as app:
         assert app.onetool.servers.names == ("a", "b")
 
 
-def test_a_server_is_a_pack_or_a_problem_at_every_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_always_either_a_pack_or_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs name a server whose list is loaded and whose tools are being created: both get them."""
     entered, go_on, get = threading.Event(), threading.Event(), Pins.get
 

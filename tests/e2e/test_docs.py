@@ -72,7 +72,7 @@ paths:
 
 @dataclass(frozen=True)
 class Block:
-    place: str
+    location: str
     kind: str
     text: str
 
@@ -83,7 +83,7 @@ class Block:
         return found[1] if found else None
 
 
-def blocks(document: Path) -> list[Block]:
+def parse_blocks(document: Path) -> list[Block]:
     text = document.read_text(encoding="utf-8")
     return [
         Block(f"{document.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}", found[1], found[2])
@@ -91,7 +91,7 @@ def blocks(document: Path) -> list[Block]:
     ]
 
 
-STORIES = [document for document in DOCUMENTS if document.exists() and blocks(document)]
+DOCUMENTS_WITH_BLOCKS = [document for document in DOCUMENTS if document.exists() and parse_blocks(document)]
 
 
 def to_label(document: Path) -> str:
@@ -101,14 +101,14 @@ def to_label(document: Path) -> str:
 # --- a document, from its beginning to its end -----------------------------------------------------------------------
 
 
-class Story:
+class DocumentRunner:
     """The files, processes and output of one document."""
 
     def __init__(self, home: Path, stack: ExitStack) -> None:
-        self.home, self.folder, self._stack = home, home / "project", stack
+        self.home, self.directory, self._stack = home, home / "project", stack
         (home / "notes").mkdir()
-        self.folder.mkdir()
-        (self.folder / "petstore.yaml").write_text(PETSTORE, encoding="utf-8")
+        self.directory.mkdir()
+        (self.directory / "petstore.yaml").write_text(PETSTORE, encoding="utf-8")
         self.output, self._port = "", 0
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         uv = {"UV_TOOL_DIR": str(home / "uv"), "UV_TOOL_BIN_DIR": str(home / "bin")}
@@ -132,7 +132,7 @@ class Story:
 
     @cached_property
     def _app(self) -> App:
-        return self._stack.enter_context(open_app(self.folder, self.home, self.variables))
+        return self._stack.enter_context(open_app(self.directory, self.home, self.variables))
 
     def py(self, block: Block) -> None:
         file = self._write_block(block)
@@ -149,22 +149,22 @@ class Story:
         """Write settings that name a file; only validate others."""
         written = self._write_block(block)
         if written is not None:
-            assert written in self._load_files(self.folder), f"{written} is not a settings file"
+            assert written in self._load_files(self.directory), f"{written} is not a settings file"
             return
         with TemporaryDirectory() as elsewhere:
             self._write(Path(elsewhere), ".onetool/onetool.yaml", block.text)
             assert self._load_files(Path(elsewhere))
 
-    def _load_files(self, folder: Path) -> tuple[Path, ...]:
-        return load(find_directories({}, folder, None, self.home), {}, trust=True).files
+    def _load_files(self, directory: Path) -> tuple[Path, ...]:
+        return load(find_directories({}, directory, None, self.home), {}, trust=True).files
 
     def json(self, block: Block) -> None:
         """Parse JSON. The configuration of a client is written to `servers.json` for the next command."""
         data = json.loads(block.text)
         if "mcpServers" in data:
             servers = {name: use_shared_environment(server) for name, server in data["mcpServers"].items()}
-            file = self._write(self.folder, "servers.json", json.dumps({"mcpServers": servers}))
-            found = client_servers.read_servers(text_files.read(file), self.folder).servers
+            file = self._write(self.directory, "servers.json", json.dumps({"mcpServers": servers}))
+            found = client_servers.read_servers(text_files.read(file), self.directory).servers
             assert all("command" in server or "url" in server for server in found.values())
             assert found.keys() == servers.keys()
 
@@ -193,7 +193,7 @@ class Story:
     # --- commands ------------------------------------------------------------------------------------------------
 
     def sh(self, block: Block) -> None:
-        for line in commands(block.text):
+        for line in split_commands(block.text):
             for part in line.split(" && "):
                 self._type(part)
 
@@ -206,14 +206,14 @@ class Story:
             self._serve(words[2:])
         elif words[:3] == ["uv", "tool", "install"]:
             assert words[3:] in ([DISTRIBUTION], ["."])
-            self._run([*words[:3], "."], folder=ROOT)
+            self._run([*words[:3], "."], directory=ROOT)
         else:
-            typed = command.replace("uv run --no-dev onetool", "onetool").replace(
+            adjusted = command.replace("uv run --no-dev onetool", "onetool").replace(
                 f"localhost:{PORT}", f"localhost:{self._port}"
             )
-            program, *arguments = shlex.split(typed, comments=True)
-            needs_shell = program != "onetool" or SHELL_SYNTAX.search(IN_QUOTES.sub("", typed))
-            self.output = self._run(["/bin/sh", "-c", typed] if needs_shell else [self._program, *arguments])
+            program, *arguments = shlex.split(adjusted, comments=True)
+            needs_shell = program != "onetool" or SHELL_SYNTAX.search(IN_QUOTES.sub("", adjusted))
+            self.output = self._run(["/bin/sh", "-c", adjusted] if needs_shell else [self._program, *arguments])
 
     def _serve(self, options: list[str]) -> None:
         """Start a server in the background on a free port, until the document ends."""
@@ -221,7 +221,7 @@ class Story:
         # A pipe that is not read could fill up.
         errors = self._stack.enter_context((self.home / "stderr").open("ab"))
         server = subprocess.Popen(
-            started, cwd=self.folder, env=self.variables, stdout=subprocess.PIPE, stderr=errors, text=True
+            started, cwd=self.directory, env=self.variables, stdout=subprocess.PIPE, stderr=errors, text=True
         )
         self._stack.callback(stop_server, server)
         assert server.stdout is not None
@@ -233,10 +233,10 @@ class Story:
     def _program(self) -> str:
         return str(Path(sys.executable).with_name("onetool"))
 
-    def _run(self, arguments: list[str], folder: Path | None = None) -> str:
+    def _run(self, arguments: list[str], directory: Path | None = None) -> str:
         done = subprocess.run(
             arguments,
-            cwd=folder or self.folder,
+            cwd=directory or self.directory,
             env=self.variables,
             input="yes\n" if arguments[:2] == [self._program, "trust"] else "",
             capture_output=True,
@@ -250,11 +250,11 @@ class Story:
     # --- files ---------------------------------------------------------------------------------------------------
 
     def _write_block(self, block: Block) -> Path | None:
-        return self._write(self.folder, block.file, block.text) if block.file else None
+        return self._write(self.directory, block.file, block.text) if block.file else None
 
     @staticmethod
-    def _write(folder: Path, name: str, text: str) -> Path:
-        file = folder / name
+    def _write(directory: Path, name: str, text: str) -> Path:
+        file = directory / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
         return file
@@ -265,23 +265,23 @@ def use_shared_environment(server: dict[str, Any]) -> dict[str, Any]:
     return python_server(*server["args"]) if server.get("command") == "uvx" else server
 
 
-KINDS: dict[str, Callable[[Story, Block], None]] = {
-    "python": Story.python,
-    "py": Story.py,
-    "yaml": Story.yaml,
-    "json": Story.json,
-    "sh": Story.sh,
-    "text": Story.text,
-    "": Story.text,
-    "ini": Story.ini,
-    "nginx": Story.nginx,
+KINDS: dict[str, Callable[[DocumentRunner, Block], None]] = {
+    "python": DocumentRunner.python,
+    "py": DocumentRunner.py,
+    "yaml": DocumentRunner.yaml,
+    "json": DocumentRunner.json,
+    "sh": DocumentRunner.sh,
+    "text": DocumentRunner.text,
+    "": DocumentRunner.text,
+    "ini": DocumentRunner.ini,
+    "nginx": DocumentRunner.nginx,
 }
 
 
 @contextmanager
-def open_app(folder: Path, home: Path, variables: dict[str, str]) -> Iterator[App]:
+def open_app(directory: Path, home: Path, variables: dict[str, str]) -> Iterator[App]:
     """Open OneTool in this process, with the settings of that directory."""
-    read = partial(read_settings, variables, folder, None, home)
+    read = partial(read_settings, variables, directory, None, home)
     with start_blocking_portal("asyncio") as portal:
         onetool = OneTool(read=read, log=Log(), environment=variables)
         with portal.wrap_async_context_manager(onetool) as app:
@@ -293,7 +293,7 @@ def stop_server(server: subprocess.Popen[str]) -> None:
     server.communicate(timeout=2 * TIMEOUT_SECONDS)
 
 
-def commands(text: str) -> Iterator[str]:
+def split_commands(text: str) -> Iterator[str]:
     """Yield the commands. Quotes and backslashes continue a command on the next line."""
     command = ""
     for line in text.splitlines():
@@ -328,16 +328,16 @@ def check_script(words: list[str]) -> None:
 
 @cache
 def read_help(script: str) -> str:
-    asked = [sys.executable, script, "--help"]
+    command = [sys.executable, script, "--help"]
     return subprocess.run(
-        asked, cwd=ROOT, capture_output=True, text=True, check=True, timeout=6 * TIMEOUT_SECONDS
+        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=6 * TIMEOUT_SECONDS
     ).stdout
 
 
 def check_options(run: Callable[[list[str]], str], arguments: list[str]) -> None:
     command, *options = arguments
-    shown = run([str(Path(sys.executable).with_name("onetool")), command, "--help"])
-    assert all(word in shown for word in options if word.startswith("--"))
+    help_text = run([str(Path(sys.executable).with_name("onetool")), command, "--help"])
+    assert all(word in help_text for word in options if word.startswith("--"))
 
 
 def check_packages(words: list[str]) -> None:
@@ -363,51 +363,53 @@ ONLY_CHECKED: dict[str, Callable[[list[str]], Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("document", STORIES, ids=to_label)
+@pytest.mark.parametrize("document", DOCUMENTS_WITH_BLOCKS, ids=to_label)
 def test_every_block_of_a_document_works(document: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        story = Story(tmp_path, stack)
-        for block in blocks(document):
+        runner = DocumentRunner(tmp_path, stack)
+        for block in parse_blocks(document):
             try:
-                story.execute(block)
+                runner.execute(block)
             except Exception as error:
-                raise AssertionError(f"{block.place}: {error}") from error
+                raise AssertionError(f"{block.location}: {error}") from error
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=to_label)
 def test_blocks_have_known_kinds_and_are_closed(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    unknown = [f"{block.place}: {block.kind!r}" for block in blocks(document) if block.kind not in KINDS]
+    unknown = [f"{block.location}: {block.kind!r}" for block in parse_blocks(document) if block.kind not in KINDS]
     assert not unknown
-    assert sum(line.lstrip().startswith("```") for line in text.splitlines()) == 2 * len(blocks(document))
-    free = [block for block in blocks(document) if not block.kind]
+    assert sum(line.lstrip().startswith("```") for line in text.splitlines()) == 2 * len(parse_blocks(document))
+    free = [block for block in parse_blocks(document) if not block.kind]
     assert all(block.text.startswith(tuple(FREE)) for block in free), "a block without a kind must be listed in FREE"
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "CHANGELOG.md"], ids=to_label)
-def test_documents_link_to_what_exists(document: Path) -> None:
+def test_links_of_documents_have_targets(document: Path) -> None:
     text = FENCED.sub("", document.read_text(encoding="utf-8"))
     for name, anchor in LINK.findall(text):
         target = document.parent / name if name else document
         assert target.exists(), f"{name} does not exist"
         if anchor:
-            assert anchor in anchors(target), f"{name} has no heading #{anchor}; it has {sorted(anchors(target))}"
+            assert anchor in list_anchors(target), (
+                f"{name} has no heading #{anchor}; it has {sorted(list_anchors(target))}"
+            )
 
 
-def anchors(document: Path) -> set[str]:
+def list_anchors(document: Path) -> set[str]:
     """Return the anchors of the headings, as GitHub names them."""
     text = FENCED.sub("", document.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(text)}
 
 
 @pytest.mark.parametrize("document", [document for document in DOCUMENTS if document.suffix == ".md"], ids=to_label)
-def test_files_that_documents_name_exist(document: Path) -> None:
-    named = REPOSITORY_PATH.findall(document.read_text(encoding="utf-8"))
-    assert not [name for name in named if not (ROOT / name).exists()]
+def test_files_named_in_documents_exist(document: Path) -> None:
+    paths = REPOSITORY_PATH.findall(document.read_text(encoding="utf-8"))
+    assert not [name for name in paths if not (ROOT / name).exists()]
 
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_modules_that_documents_for_contributors_name_exist(name: str) -> None:
+def test_modules_named_in_contributor_documents_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert not [missing for line in text.splitlines() for missing in find_missing(line)]
 
@@ -445,8 +447,8 @@ def test_llms_txt_links_to_every_document() -> None:
 @pytest.mark.slow
 def test_the_reference_is_up_to_date() -> None:
     """Check that the reference is up to date. The failure message has the command that updates it."""
-    made = [sys.executable, str(ROOT / "docs" / "reference" / "make.py"), "--check"]
-    done = subprocess.run(made, capture_output=True, text=True, check=False, timeout=6 * TIMEOUT_SECONDS)
+    command = [sys.executable, str(ROOT / "docs" / "reference" / "make.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=6 * TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr
 
 

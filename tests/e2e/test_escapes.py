@@ -1,7 +1,7 @@
-"""Every known way out of a cell, tried: the shared set and our own, as root and as a user, forked and spawned.
+"""Try every known escape from a cell: the shared set and our own, as root and as a user, forked and spawned.
 
-A whole set is made against one server, several attempts side by side, and after each of them another run that must
-not notice. The verdicts are tests of their own. What the set did to the world outside is looked at when it is over.
+Each set runs against one server, with several concurrent attempts. After each attempt another run checks that it is not
+affected. Separate tests check the outcome of each attempt, and the changes outside of the cells after the set.
 """
 
 import json
@@ -32,12 +32,12 @@ from tests.e2e.arena import OTHER_SECRET, PROBE_ANSWER
 from tests.e2e.more_escapes import ATTEMPTS, Attempt
 from tests.support import eventually, list_descendants
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux confines a cell by its kernel")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cells are confined by the kernel only on Linux")
 
 OUTPUT_LIMIT = {"max_output_bytes": 8 << 20}
-PATIENCE_WITH_A_SET = 800.0 if NIGHTLY else 100.0
-GRACE = 20.0  # beyond the timeout, on a machine that has other work
-# The text of these is the attacker's own; what counts is that nothing outside has changed.
+SET_TIMEOUT_SECONDS = 800.0 if NIGHTLY else 100.0
+GRACE_SECONDS = 20.0  # beyond the timeout, for a busy machine
+# The attacker controls the text of these; the tests check only that nothing outside has changed.
 OWN_TEXT_ALLOWED = ("host-effect", "persist", "poison", "fd1", "alive", "threads", "limit")
 VALUES = {
     "U02": '{"x":1,"y":2}',
@@ -53,29 +53,33 @@ VALUES = {
 }
 
 
-def _known(text: str) -> list[Attempt]:
-    return [_attempt(entry) for entry in json.loads(text) if _version(entry.get("pymin", "3.0")) <= sys.version_info]
+def _load_attempts(text: str) -> list[Attempt]:
+    return [
+        _to_attempt(entry)
+        for entry in json.loads(text)
+        if _parse_version(entry.get("pymin", "3.0")) <= sys.version_info
+    ]
 
 
-def _version(text: str) -> tuple[int, ...]:
+def _parse_version(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
-def _attempt(entry: dict[str, str]) -> Attempt:
+def _to_attempt(entry: dict[str, str]) -> Attempt:
     kind = entry["class"] if not entry["oracle"].startswith(OWN_TEXT_ALLOWED) else entry["oracle"]
     brief, says = entry["must"] == "limit", VALUES.get(entry["id"], "")
     return Attempt(entry["id"], kind, entry["desc"], entry["code"], entry["must"], says, brief=brief)
 
 
-KNOWN = _known((Path(__file__).parent / "escapes.json").read_text(encoding="utf-8"))
+KNOWN = _load_attempts((Path(__file__).parent / "escapes.json").read_text(encoding="utf-8"))
 ALL = [attempt for attempt in (*KNOWN, *ATTEMPTS) if attempt.machine in {"", platform.machine()}]
 ALLOWED = [attempt for attempt in ALL if attempt.must == "allow"]
 PROVEN = [attempt for attempt in ALL if attempt.proven]
-# a spawned cell speaks over pipes: what is done to its socket has no meaning there
+# A spawned cell communicates over pipes, so attempts on its socket do not apply.
 SPAWNED = [attempt for attempt in ALL if "fileno=os.dup(own)" not in attempt.code]
 SAMPLE = SPAWNED if NIGHTLY else SPAWNED[::5]
 MODES: dict[str, tuple[Setup, list[Attempt]]] = {
-    "as-we-are": (Setup(execution=OUTPUT_LIMIT, forked=False), ALL),
+    "current-user": (Setup(execution=OUTPUT_LIMIT, forked=False), ALL),
     "ordinary-user": (Setup(as_user=True, execution=OUTPUT_LIMIT, forked=False), ALL),
     "spawned": (Setup(launcher="spawned", execution=OUTPUT_LIMIT, forked=False), SAMPLE),
     "required": (Setup(isolation="require", execution=OUTPUT_LIMIT, forked=False), ALLOWED),
@@ -84,7 +88,7 @@ IN_MODES = [pytest.param(mode, each, id=f"{mode}-{each.id}") for mode, (_, set_)
 
 
 class Trials:
-    """What became of a set of attempts, and of the world around them."""
+    """The outcomes of a set of attempts, and the state of the machine afterwards."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.outcomes = {ident: Outcome.of(outcome) for ident, outcome in facts.pop("outcomes").items()}
@@ -96,53 +100,53 @@ Trial = Callable[[str], Trials]
 
 @pytest.fixture(scope="session")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
-    def tried(mode: str, *, wait: bool) -> Any:
+    def compute(mode: str, *, wait: bool) -> Any:
         return compute_once(tmp_path_factory, f"trials-{mode}", lambda: _try_all(*MODES[mode]), wait=wait)
 
-    def made(mode: str) -> Trials:
+    def get_trials(mode: str) -> Trials:
         if mode == "ordinary-user":
             require_ordinary_user()
-        world = tried(mode, wait=False)
-        if world is None:  # another worker is at it: better than to wait is to make another set meanwhile
+        world = compute(mode, wait=False)
+        if world is None:  # another worker runs this set: run another one in the meantime
             for other in [each for each in MODES if each != "ordinary-user" or IS_ROOT]:
-                tried(other, wait=False)
-            world = tried(mode, wait=True)
+                compute(other, wait=False)
+            world = compute(mode, wait=True)
         return Trials(world)
 
-    return made
+    return get_trials
 
 
 def _try_all(setup: Setup, attempts: Iterable[Attempt]) -> dict[str, Any]:
-    with open_arena(setup) as place:
-        before = place.facts()
-        outcomes = _outcomes(place, attempts)
-        quiet = eventually(lambda: place.facts()["descriptors"] <= before["descriptors"] + 20)
+    with open_arena(setup) as arena:
+        before = arena.facts()
+        outcomes = _run_attempts(arena, attempts)
+        quiet = eventually(lambda: arena.facts()["descriptors"] <= before["descriptors"] + 20)
         world = {
             "outcomes": outcomes,
             "before": before,
-            "after": place.facts(),
+            "after": arena.facts(),
             "quiet": quiet,
-            "processes_left": eventually(lambda: len(list_descendants(place.process.pid)) <= 2 + 2 * 3),
-            "noise": place.noise,
-            "stderr": place.stderr(),
-            "names": sorted(entry.name for entry in place.folder.iterdir()),
-            "sentinel": _facts_of(place.folder / "sentinel.txt"),
-            "inherited": (place.folder / "sentinel_inherited").read_text(encoding="utf-8"),
-            "module": (place.folder / "sentinel_mod.py").read_text(encoding="utf-8"),
+            "processes_left": eventually(lambda: len(list_descendants(arena.process.pid)) <= 2 + 2 * 3),
+            "noise": arena.noise,
+            "stderr": arena.stderr(),
+            "names": sorted(entry.name for entry in arena.folder.iterdir()),
+            "sentinel": _read_facts(arena.folder / "sentinel.txt"),
+            "inherited": (arena.folder / "sentinel_inherited").read_text(encoding="utf-8"),
+            "module": (arena.folder / "sentinel_mod.py").read_text(encoding="utf-8"),
         }
-        place.close()
-        world["scratch_left"] = sorted(str(path.relative_to(place.scratch)) for path in place.scratch.glob("*/*"))
-        world["folders_left"] = sorted(path.name for path in place.scratch.iterdir())
+        arena.close()
+        world["scratch_left"] = sorted(str(path.relative_to(arena.scratch)) for path in arena.scratch.glob("*/*"))
+        world["directories_left"] = sorted(path.name for path in arena.scratch.iterdir())
     return world
 
 
-def _outcomes(place: Arena, attempts: Iterable[Attempt]) -> dict[str, Any]:
-    under_way = {each.id: place.attempt(each.code, "brief" if each.brief else "patient") for each in attempts}
-    done = {ident: future.result(PATIENCE_WITH_A_SET) for ident, future in under_way.items()}
+def _run_attempts(arena: Arena, attempts: Iterable[Attempt]) -> dict[str, Any]:
+    under_way = {each.id: arena.attempt(each.code, "brief" if each.brief else "patient") for each in attempts}
+    done = {ident: future.result(SET_TIMEOUT_SECONDS) for ident, future in under_way.items()}
     return {ident: asdict(outcome) for ident, outcome in done.items()}
 
 
-def _facts_of(path: Path) -> dict[str, Any]:
+def _read_facts(path: Path) -> dict[str, Any]:
     status = path.stat()
     attributes = {name for name in os.listxattr(path) if name.startswith("user.")}
     return {
@@ -153,50 +157,50 @@ def _facts_of(path: Path) -> dict[str, Any]:
     }
 
 
-# --- verdicts ------------------------------------------------------------------------------------------------------
+# --- outcomes ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("mode", "attempt"), IN_MODES)
-def test_an_attempt_gets_what_it_must(mode: str, attempt: Attempt, trial: Trial) -> None:
+def test_an_attempt_has_the_expected_outcome(mode: str, attempt: Attempt, trial: Trial) -> None:
     outcome = trial(mode).outcomes[attempt.id]
-    told = f"{attempt.what}: {outcome}"
-    assert outcome.raised is None, f"the server itself failed at {told}"
-    assert outcome.probe == PROBE_ANSWER, f"the run after it was not untouched by {told}"
-    assert OTHER_SECRET not in outcome.text, told
-    assert attempt.says in outcome.text, told
-    VERDICTS[attempt.must](attempt, outcome)
+    details = f"{attempt.what}: {outcome}"
+    assert outcome.raised is None, f"the server itself failed at {details}"
+    assert outcome.probe == PROBE_ANSWER, f"the next run was affected by {details}"
+    assert OTHER_SECRET not in outcome.text, details
+    assert attempt.says in outcome.text, details
+    CHECKS[attempt.must](attempt, outcome)
 
 
-def _blocked(attempt: Attempt, outcome: Outcome) -> None:
+def _check_blocked(attempt: Attempt, outcome: Outcome) -> None:
     if not attempt.kind.startswith(OWN_TEXT_ALLOWED):
         assert SENTINEL not in outcome.text, f"{attempt.what}: {outcome}"
 
 
-def _limited(attempt: Attempt, outcome: Outcome) -> None:
+def _check_limited(attempt: Attempt, outcome: Outcome) -> None:
     if attempt.brief:
-        assert outcome.seconds < SECONDS["brief"] + GRACE, f"{attempt.what}: {outcome}"
+        assert outcome.seconds < SECONDS["brief"] + GRACE_SECONDS, f"{attempt.what}: {outcome}"
 
 
-def _contained(attempt: Attempt, outcome: Outcome) -> None:
+def _check_contained(attempt: Attempt, outcome: Outcome) -> None:
     assert outcome.text or outcome.is_error, f"{attempt.what}: {outcome}"
 
 
-def _allowed(attempt: Attempt, outcome: Outcome) -> None:
+def _check_allowed(attempt: Attempt, outcome: Outcome) -> None:
     assert not outcome.is_error, f"{attempt.what}: {outcome}"
     if attempt.id in VALUES:
         assert outcome.text == VALUES[attempt.id]
 
 
-VERDICTS = {"block": _blocked, "limit": _limited, "contain": _contained, "allow": _allowed}
+CHECKS = {"block": _check_blocked, "limit": _check_limited, "contain": _check_contained, "allow": _check_allowed}
 
 
-# --- the world after the set ------------------------------------------------------------------------------------------
+# --- the state after a set --------------------------------------------------------------------------------------------
 
-WHOLE_SETS = pytest.mark.parametrize("mode", ["as-we-are", "ordinary-user", "spawned"])
+WHOLE_SETS = pytest.mark.parametrize("mode", ["current-user", "ordinary-user", "spawned"])
 
 
 @WHOLE_SETS
-def test_nothing_outside_was_made_or_changed(mode: str, trial: Trial) -> None:
+def test_the_attempts_change_no_files_outside(mode: str, trial: Trial) -> None:
     world = trial(mode).facts
     expected = ["home", "scratch", "sentinel.txt", "sentinel_inherited", "sentinel_mod.py", "stderr"]
     assert world["names"] == expected
@@ -207,63 +211,63 @@ def test_nothing_outside_was_made_or_changed(mode: str, trial: Trial) -> None:
 
 
 @WHOLE_SETS
-def test_nobody_reached_the_listeners(mode: str, trial: Trial) -> None:
+def test_the_attempts_do_not_reach_the_listeners(mode: str, trial: Trial) -> None:
     assert trial(mode).facts["after"]["hits"] == 0
 
 
 @WHOLE_SETS
-def test_nothing_forged_came_out_of_the_server(mode: str, trial: Trial) -> None:
+def test_the_attempts_forge_no_output_of_the_server(mode: str, trial: Trial) -> None:
     assert trial(mode).facts["noise"] == []
 
 
 @WHOLE_SETS
-def test_the_server_had_nothing_to_complain_about(mode: str, trial: Trial) -> None:
+def test_the_server_logs_no_errors(mode: str, trial: Trial) -> None:
     world = trial(mode).facts
     assert world["after"]["complaints"] == []
     assert world["stderr"] == ""
 
 
 @WHOLE_SETS
-def test_the_server_kept_nothing_open(mode: str, trial: Trial) -> None:
+def test_the_server_leaks_no_descriptors_or_processes(mode: str, trial: Trial) -> None:
     world = trial(mode).facts
     assert world["quiet"], (world["before"], world["after"])
     assert world["processes_left"]
 
 
 @WHOLE_SETS
-def test_the_server_stayed_small(mode: str, trial: Trial) -> None:
+def test_the_memory_of_the_server_stays_bounded(mode: str, trial: Trial) -> None:
     before, after = trial(mode).facts["before"], trial(mode).facts["after"]
     assert after["memory_kb"] - before["memory_kb"] < 300_000
 
 
 @WHOLE_SETS
-def test_no_scratch_was_left_behind(mode: str, trial: Trial) -> None:
+def test_no_scratch_files_are_left_behind(mode: str, trial: Trial) -> None:
     world = trial(mode).facts
     assert world["scratch_left"] == []
-    assert world["folders_left"] == []
+    assert world["directories_left"] == []
 
 
 # --- the attempts themselves ---------------------------------------------------------------------------------------
 
 
-def test_the_attempts_are_real(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Without isolation they succeed: what the verdicts above show is the confinement and nothing else."""
+def test_the_attempts_succeed_without_isolation(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The attempts succeed without isolation, so the outcomes above are caused by the isolation."""
     setup = Setup(isolation="off", forked=False)
-    facts = compute_once(tmp_path_factory, "proven", lambda: _proof(setup))
+    facts = compute_once(tmp_path_factory, "proven", lambda: _prove(setup))
     failed = {each.id: facts[each.id] for each in PROVEN if SENTINEL not in "".join(facts[each.id]["blocks"])}
     assert not failed
     assert len(PROVEN) > 50
 
 
-def _proof(setup: Setup) -> dict[str, Any]:
-    with open_arena(setup) as place:
-        return _outcomes(place, PROVEN)
+def _prove(setup: Setup) -> dict[str, Any]:
+    with open_arena(setup) as arena:
+        return _run_attempts(arena, PROVEN)
 
 
-def test_ordinary_code_works_without_isolation_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_ordinary_code_works_without_isolation(tmp_path_factory: pytest.TempPathFactory) -> None:
     def ordinary() -> dict[str, Any]:
-        with open_arena(Setup(isolation="off", forked=False)) as place:
-            return _outcomes(place, ALLOWED)
+        with open_arena(Setup(isolation="off", forked=False)) as arena:
+            return _run_attempts(arena, ALLOWED)
 
     facts = compute_once(tmp_path_factory, "allowed-off", ordinary)
     outcomes = {each.id: Outcome.of(facts[each.id]) for each in ALLOWED}
@@ -271,15 +275,15 @@ def test_ordinary_code_works_without_isolation_too(tmp_path_factory: pytest.Temp
     assert not [each.id for each in ALLOWED if each.says not in outcomes[each.id].text]
 
 
-def test_the_set_is_as_large_as_it_was() -> None:
+def test_the_set_of_attempts_does_not_shrink() -> None:
     assert len(KNOWN) >= 102
     assert len(ATTEMPTS) >= 60
     assert len({attempt.id for attempt in ALL}) == len(ALL)
 
 
-def test_every_attempt_is_made_by_whoever_runs_this_and_by_an_ordinary_user(trial: Trial) -> None:
-    users = {"as-we-are": os.geteuid(), **({"ordinary-user": ORDINARY_USER} if IS_ROOT else {})}
+def test_every_attempt_runs_as_the_current_and_an_ordinary_user(trial: Trial) -> None:
+    users = {"current-user": os.geteuid(), **({"ordinary-user": ORDINARY_USER} if IS_ROOT else {})}
     for mode, user in users.items():
-        made = trial(mode)
-        assert made.facts["after"]["user"] == user
-        assert made.outcomes.keys() == {attempt.id for attempt in ALL}
+        result = trial(mode)
+        assert result.facts["after"]["user"] == user
+        assert result.outcomes.keys() == {attempt.id for attempt in ALL}

@@ -18,8 +18,8 @@ from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, connect, eventual
 
 from onetool._tool import tool
 
-BEHIND = ["modern", "legacy"]
-ONLY_MODERN, ONLY_LEGACY = (pytest.mark.parametrize("published", [era], indirect=True) for era in BEHIND)
+UPSTREAM_ERAS = ["modern", "legacy"]
+ONLY_MODERN, ONLY_LEGACY = (pytest.mark.parametrize("published", [era], indirect=True) for era in UPSTREAM_ERAS)
 TIMEOUT = 20
 AGENTS = {
     "default": {"permissions": ["read", "network"]},
@@ -31,34 +31,34 @@ AGENTS = {
 }
 
 
-@pytest.fixture(scope="module", params=BEHIND)
+@pytest.fixture(scope="module", params=UPSTREAM_ERAS)
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     """Yield a client of OneTool that exposes a server of either protocol version."""
-    with publishing_fixtures(tmp_path_factory.mktemp("shared"), request.param) as server:
+    with publish_fixtures(tmp_path_factory.mktemp("shared"), request.param) as server:
         yield server
 
 
-@pytest.fixture(params=BEHIND)
+@pytest.fixture(params=UPSTREAM_ERAS)
 def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Published]:
     """Yield the same for one test, which may change it."""
-    with publishing_fixtures(tmp_path, request.param) as server:
+    with publish_fixtures(tmp_path, request.param) as server:
         yield server
 
 
-def publishing_fixtures(folder: Path, era: str) -> AbstractContextManager[Published]:
+def publish_fixtures(directory: Path, era: str) -> AbstractContextManager[Published]:
     settings = {"servers": {"fixtures": fixtures(era, timeout=TIMEOUT)}, "agents": AGENTS}
-    return publish(folder, settings, "fixtures")
+    return publish(directory, settings, "fixtures")
 
 
 def texts(result: types.CallToolResult) -> list[str]:
     return [block.text for block in result.content if isinstance(block, types.TextContent)]
 
 
-def named(client: Caller) -> list[str]:
+def list_names(client: Caller) -> list[str]:
     return [each.name for each in client.list_tools(cache_mode="bypass").tools]
 
 
-# --- what is published ---------------------------------------------------------------------------------------------
+# --- exposed tools, resources and prompts --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -118,7 +118,7 @@ def test_resources_templates_prompts_and_completion_are_passed_through(published
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_agents_without_the_server_see_none_of_its_resources_and_prompts(published: Published, mode: str) -> None:
+def test_resources_and_prompts_are_hidden_from_agents_without_the_server(published: Published, mode: str) -> None:
     prompt = types.PromptReference(type="ref/prompt", name="test_prompt_with_arguments")
     template = types.ResourceTemplateReference(type="ref/resource", uri="test://template/{id}/data")
 
@@ -155,15 +155,15 @@ def test_errors_of_the_server_are_passed_through(published: Published, mode: str
         assert "prompt" in texts(wrong)[0]
 
 
-# --- both ways -----------------------------------------------------------------------------------------------------
+# --- requests in both directions -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_elicitation_works_by_form_and_by_url(published: Published, mode: str) -> None:
     person = Person()
     with published.client(mode, **person.able) as client:
-        said = client.said("test_elicitation", message="Who are you?")
-        assert said == 'User response: action=accept, content={"username": "Ada", "email": "Ada"}'
+        output = client.said("test_elicitation", message="Who are you?")
+        assert output == 'User response: action=accept, content={"username": "Ada", "email": "Ada"}'
         assert person.heard[0].message == "Who are you?"
         assert person.heard[0].requested_schema["properties"]["email"]["description"] == "User's email address"
         assert client.said("test_url_elicitation", url="https://example.com/in") == (
@@ -231,22 +231,22 @@ def test_waiting_for_an_answer_does_not_count_as_call_time(published: Published,
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_progress_is_relayed(published: Published, mode: str) -> None:
-    heard: list[tuple[float, float | None, str | None]] = []
+    received: list[tuple[float, float | None, str | None]] = []
 
-    async def told(progress: float, total: float | None, message: str | None) -> None:
-        heard.append((progress, total, message))
+    async def on_message(progress: float, total: float | None, message: str | None) -> None:
+        received.append((progress, total, message))
 
     with published.client(mode) as client:
-        client.call_tool("test_tool_with_progress", {}, progress_callback=told)
-        assert heard == [(done, 100, f"Completed step {done} of 100") for done in (0, 50, 100)]
+        client.call_tool("test_tool_with_progress", {}, progress_callback=on_message)
+        assert received == [(done, 100, f"Completed step {done} of 100") for done in (0, 50, 100)]
 
 
 def test_log_messages_are_relayed_by_level(published: Published) -> None:
     person = Person()
     with published.client("legacy", **person.able) as client:
         client.call("test_tool_with_logging")
-        words = ["Tool execution started", "Tool processing data", "Tool execution completed"]
-        assert eventually(lambda: [each.data for each in person.heard] == words)
+        expected = ["Tool execution started", "Tool processing data", "Tool execution completed"]
+        assert eventually(lambda: [each.data for each in person.heard] == expected)
         level = types.SetLevelRequest(params=types.SetLevelRequestParams(level="error"))
         client.portal.call(client.client.session.send_request, level, types.EmptyResult)
         client.call("test_tool_with_logging")
@@ -265,12 +265,12 @@ def test_log_messages_are_relayed_by_level(published: Published) -> None:
 def test_cancelling_a_call_cancels_it_upstream(published: Published, mode: str) -> None:
     started = threading.Event()
 
-    async def told(*_: object) -> None:
+    async def on_message(*_: object) -> None:
         started.set()
 
     with published.client(mode) as client:
         calling = client.portal.start_task_soon(
-            partial(client.client.call_tool, "test_waiting", {}, progress_callback=told)
+            partial(client.client.call_tool, "test_waiting", {}, progress_callback=on_message)
         )
         assert started.wait(TIMEOUT_SECONDS)
         upstream = published.onetool.servers.upstream("fixtures")
@@ -304,73 +304,73 @@ def test_questions_go_to_the_client_of_the_call(fresh: Published) -> None:
 
 @ONLY_LEGACY
 def test_a_question_cannot_be_answered_by_another_client(published: Published) -> None:
-    asked = _raw(published, "test_elicitation", {"message": "?"})
-    (key,) = asked["inputRequests"]
+    question = _send_raw(published, "test_elicitation", {"message": "?"})
+    (key,) = question["inputRequests"]
     answer = {key: {"action": "accept", "content": {"username": "x", "email": "y"}}}
-    again = {"inputResponses": answer, "requestState": asked["requestState"]}
-    stolen = _raw(published, "test_elicitation", {"message": "?"}, client="other", **again)
+    again = {"inputResponses": answer, "requestState": question["requestState"]}
+    stolen = _send_raw(published, "test_elicitation", {"message": "?"}, client="other", **again)
     assert stolen["code"] == types.INVALID_PARAMS
-    moved = _raw(published, "test_sampling", {"prompt": "?"}, **again)
+    moved = _send_raw(published, "test_sampling", {"prompt": "?"}, **again)
     assert moved["code"] == types.INVALID_PARAMS
-    state = asked["requestState"]
+    state = question["requestState"]
     forged = {**again, "requestState": state[:10] + ("A" if state[10] != "A" else "B") + state[11:]}
-    assert _raw(published, "test_elicitation", {"message": "?"}, **forged)["code"] == types.INVALID_PARAMS
-    assert "username" in str(_raw(published, "test_elicitation", {"message": "?"}, **again)["content"])
-    twice = _raw(published, "test_elicitation", {"message": "?"}, **again)
+    assert _send_raw(published, "test_elicitation", {"message": "?"}, **forged)["code"] == types.INVALID_PARAMS
+    assert "username" in str(_send_raw(published, "test_elicitation", {"message": "?"}, **again)["content"])
+    twice = _send_raw(published, "test_elicitation", {"message": "?"}, **again)
     assert twice["code"] == types.INVALID_PARAMS
 
 
 @ONLY_LEGACY
-def test_missing_answers_are_asked_again(published: Published) -> None:
-    asked = _raw(published, "test_elicitation", {"message": "?"})
-    again = _raw(published, "test_elicitation", {"message": "?"}, requestState=asked["requestState"])
-    assert again["inputRequests"] == asked["inputRequests"]
+def test_missing_answers_are_requested_again(published: Published) -> None:
+    question = _send_raw(published, "test_elicitation", {"message": "?"})
+    again = _send_raw(published, "test_elicitation", {"message": "?"}, requestState=question["requestState"])
+    assert again["inputRequests"] == question["inputRequests"]
     (key,) = again["inputRequests"]
     answers = {key: {"action": "decline"}, "other": {"action": "accept"}}
-    said = _raw(
+    output = _send_raw(
         published, "test_elicitation", {"message": "?"}, requestState=again["requestState"], inputResponses=answers
     )
-    assert "decline" in said["content"][0]["text"]
+    assert "decline" in output["content"][0]["text"]
 
 
 def test_a_server_that_ends_during_a_question_is_reported(tmp_path: Path) -> None:
     with publish(tmp_path, {"servers": {"fixtures": fixtures("legacy")}}, "fixtures") as server:
-        asked = _raw(server, "test_elicitation", {"message": "?"})
-        (key,) = asked["inputRequests"]
+        question = _send_raw(server, "test_elicitation", {"message": "?"})
+        (key,) = question["inputRequests"]
         upstream = server.onetool.servers.upstream("fixtures")
         connection = server.portal.call(upstream.connection)
         server.portal.call(connection.close)
-        again = {"inputResponses": {key: {"action": "decline"}}, "requestState": asked["requestState"]}
-        said = _raw(server, "test_elicitation", {"message": "?"}, **again)
-        assert said["isError"] is True
-        assert "lost" in said["content"][0]["text"]
-        assert _raw(server, "test_simple_text", {})["content"][0]["text"].startswith("This is")
+        again = {"inputResponses": {key: {"action": "decline"}}, "requestState": question["requestState"]}
+        output = _send_raw(server, "test_elicitation", {"message": "?"}, **again)
+        assert output["isError"] is True
+        assert "lost" in output["content"][0]["text"]
+        assert _send_raw(server, "test_simple_text", {})["content"][0]["text"].startswith("This is")
 
 
 def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(published: Published) -> None:
-    asked, left = threading.Event(), threading.Event()
+    question, disconnected = threading.Event(), threading.Event()
 
     async def elicited(_context: Any, _params: Any) -> types.ElicitResult:
-        asked.set()
+        question.set()
         await anyio.sleep(60)
         return types.ElicitResult(action="cancel")
 
     def call() -> None:
         with published.client("legacy", elicitation_callback=elicited) as client:
             calling = client.portal.start_task_soon(client.client.call_tool, "test_elicitation", {"message": "?"})
-            assert asked.wait(TIMEOUT_SECONDS)
+            assert question.wait(TIMEOUT_SECONDS)
             calling.cancel()
-        left.set()
+        disconnected.set()
 
     threading.Thread(target=call).start()
-    assert left.wait(TIMEOUT_SECONDS)
+    assert disconnected.wait(TIMEOUT_SECONDS)
     upstream = published.onetool.servers.upstream("fixtures")
     assert eventually(lambda: upstream._in_flight == 0)
     with published.client("legacy", **Person().able) as client:
         assert "Ada" in client.said("test_elicitation", message="?")
 
 
-def _raw(server: Published, name: str, arguments: Any, client: str = "somebody", **more: Any) -> Any:
+def _send_raw(server: Published, name: str, arguments: Any, client: str = "somebody", **more: Any) -> Any:
     """Send a request of the 2026 protocol and return its result or error."""
     version = "2026-07-28"
     meta = {
@@ -390,7 +390,7 @@ def test_public_servers_are_passed_through_completely(tmp_path: Path, mode: str)
     servers = {"everything": node_server("everything"), "memory": node_server("memory")}
     person = Person()
     with publish(tmp_path, {"servers": servers}, *servers) as server, server.client(mode, **person.able) as client:
-        assert {"run", "echo", "get-sum", "read_graph"} <= set(named(client))
+        assert {"run", "echo", "get-sum", "read_graph"} <= set(list_names(client))
         assert client.said("echo", message="hi") == "Echo: hi"
         assert "Name: Ada" in client.said("trigger-elicitation-request")
         assert "Ada says Paris" in client.said("trigger-sampling-request", prompt="?", maxTokens=10)
@@ -408,17 +408,17 @@ def test_public_servers_are_passed_through_completely(tmp_path: Path, mode: str)
 def test_changes_are_sent_to_listening_clients(fresh: Published) -> None:
     with fresh.client() as client:
         client.list_tools()
-        heard = _listened(client, {"tools_list_changed": True}, "test_trigger_tool_change")
-        assert [type(each).__name__ for each in heard] == ["ToolsListChanged"]
-        assert "test_came_later" in named(client)
-        heard = _listened(client, {"prompts_list_changed": True}, "test_trigger_prompt_change")
-        assert [type(each).__name__ for each in heard] == ["PromptsListChanged"]
+        received = _listen(client, {"tools_list_changed": True}, "test_trigger_tool_change")
+        assert [type(each).__name__ for each in received] == ["ToolsListChanged"]
+        assert "test_came_later" in list_names(client)
+        received = _listen(client, {"prompts_list_changed": True}, "test_trigger_prompt_change")
+        assert [type(each).__name__ for each in received] == ["PromptsListChanged"]
         uri = "test://watched-resource"
-        heard = _listened(client, {"resource_subscriptions": [uri, "test://static-text"]}, "test_touch", uri=uri)
-        assert [each.uri for each in heard] == [uri]
+        received = _listen(client, {"resource_subscriptions": [uri, "test://static-text"]}, "test_touch", uri=uri)
+        assert [each.uri for each in received] == [uri]
 
 
-def _listened(client: Caller, to: dict[str, Any], trigger: str, **arguments: Any) -> list[Any]:
+def _listen(client: Caller, to: dict[str, Any], trigger: str, **arguments: Any) -> list[Any]:
     """Return the first notification after a change."""
 
     async def listen() -> list[Any]:
@@ -426,21 +426,21 @@ def _listened(client: Caller, to: dict[str, Any], trigger: str, **arguments: Any
             await client.client.call_tool(trigger, arguments)
             return [await asyncio.wait_for(anext(aiter(changes)), TIMEOUT_SECONDS)]
 
-    heard: list[Any] = client.portal.call(listen)
-    return heard
+    received: list[Any] = client.portal.call(listen)
+    return received
 
 
 def test_changes_are_sent_in_legacy_sessions(fresh: Published) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
 
-    async def told(message: Any) -> None:
-        heard.append(message)
+    async def on_message(message: Any) -> None:
+        received.append(message)
 
     def methods() -> list[str]:
-        return [each.method for each in heard]
+        return [each.method for each in received]
 
     uri = "test://watched-resource"
-    with fresh.client("legacy", message_handler=told) as client:
+    with fresh.client("legacy", message_handler=on_message) as client:
         able = client.client.server_capabilities
         assert (able.tools.list_changed, able.prompts.list_changed, able.resources.subscribe) == (True, True, True)
         subscribe = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
@@ -449,22 +449,22 @@ def test_changes_are_sent_in_legacy_sessions(fresh: Published) -> None:
         assert eventually(lambda: "notifications/tools/list_changed" in methods())
         client.call("test_touch", uri=uri)
         assert eventually(lambda: "notifications/resources/updated" in methods())
-        assert heard[-1].params.uri == uri
+        assert received[-1].params.uri == uri
         upstream = fresh.onetool.servers.upstream("fixtures")
         assert dict(upstream._watched) == {uri: 1}
     assert eventually(lambda: not upstream._watched)
 
 
-# --- who may what --------------------------------------------------------------------------------------------------
+# --- permissions ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_an_agent_sees_and_calls_only_permitted_tools(published: Published, mode: str) -> None:
-    def as_(name: str) -> dict[str, Any]:
+    def identify_as(name: str) -> dict[str, Any]:
         return {"client_info": types.Implementation(name=name, version="1")}
 
-    with published.client(mode, **as_("narrow")) as client:
-        assert named(client) == ["run", "test_simple_text"]
+    with published.client(mode, **identify_as("narrow")) as client:
+        assert list_names(client) == ["run", "test_simple_text"]
         assert client.said("test_simple_text")
         assert "no tool 'test_rich'" in texts(client.call("test_rich"))[0]
         assert not [each for each in client.list_resources().resources if str(each.uri).startswith("test:")]
@@ -473,10 +473,10 @@ def test_an_agent_sees_and_calls_only_permitted_tools(published: Published, mode
             client.read_resource("test://static-text")
         with pytest.raises(MCPError):
             client.get_prompt("test_simple_prompt")
-    with published.client(mode, **as_("deaf")) as client:
-        refused = client.call("test_simple_text")
-        assert refused.is_error
-        assert "network permission" in texts(refused)[0]
+    with published.client(mode, **identify_as("deaf")) as client:
+        rejected = client.call("test_simple_text")
+        assert rejected.is_error
+        assert "network permission" in texts(rejected)[0]
 
 
 def test_exposed_calls_are_recorded(published: Published) -> None:
@@ -509,14 +509,14 @@ def test_results_of_untrusted_servers_are_marked(tmp_path: Path) -> None:
 def test_a_changed_tool_is_neither_listed_nor_callable(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures(pin="strict")}}
     with publish(tmp_path, settings, "fixtures") as server, server.client() as client:
-        assert "test_simple_text" in named(client)
+        assert "test_simple_text" in list_names(client)
         pins = tmp_path / ".onetool" / "pins.json"
         pins.write_text(pins.read_text().replace('"A text"', '"Another text"'))
         server.portal.call(server.onetool.reload)
-        assert "test_simple_text" not in named(client)
-        refused = client.call("test_simple_text")
-        assert refused.is_error
-        assert "onetool servers accept fixtures" in texts(refused)[0]
+        assert "test_simple_text" not in list_names(client)
+        rejected = client.call("test_simple_text")
+        assert rejected.is_error
+        assert "onetool servers accept fixtures" in texts(rejected)[0]
 
 
 # --- names ---------------------------------------------------------------------------------------------------------
@@ -546,7 +546,7 @@ def odd() -> str:
 def test_unique_names_are_kept(tmp_path: Path) -> None:
     tools = [same, same_again, run, odd]
     with publish(tmp_path, {}, "one", "two.same", "machine.now", tools=tools) as server, server.client() as client:
-        assert named(client) == ["run", "gr__e", "now", "one_run", "one_same", "two_same"]
+        assert list_names(client) == ["run", "gr__e", "now", "one_run", "one_same", "two_same"]
         assert client.said("one_same") == '{"number":1}'
         assert client.said("one_run") == "not that one"
         assert client.call("two_same").structured_content == {"number": 2}
@@ -555,10 +555,10 @@ def test_unique_names_are_kept(tmp_path: Path) -> None:
 
 def test_an_unknown_name_is_rejected_at_start(tmp_path: Path) -> None:
     configure(tmp_path, "servers: {}")
-    refused = run_cli(tmp_path, "serve", "--http", "--port", "0", "--expose", "machin")
-    assert refused.returncode == 1
-    assert "invalid value for --expose: no tool, pack or server named 'machin'" in refused.stderr
-    assert "Did you mean machine" in refused.stderr
+    rejected = run_cli(tmp_path, "serve", "--http", "--port", "0", "--expose", "machin")
+    assert rejected.returncode == 1
+    assert "invalid value for --expose: no tool, pack or server named 'machin'" in rejected.stderr
+    assert "Did you mean machine" in rejected.stderr
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -1,4 +1,4 @@
-"""Hostile code forges what it sends to the server, and disks fail: answers stay clear, small and whole."""
+"""Test forged messages of hostile code and failing disks: responses stay clear, small and complete."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from onetool.app import OneTool
 from onetool.config.model import Settings
 from onetool.logging import Log
 
-# The code finds its own end of the socket and writes what it likes.
+# The code finds its end of the socket and writes arbitrary data.
 FORGE = """
 import os, json, time
 own = next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}'))
@@ -61,7 +61,7 @@ def app() -> Iterator[App]:
 @pytest.mark.parametrize("field", ["has_value", "format", "from_ot", "sanitize", "is_json", "about", "bytes"])
 @pytest.mark.parametrize("value", [None, True, 5, "x", [], {}, [1], {"a": 1}, "x" * 100_000])
 @pytest.mark.parametrize("pieces", [0, 1])
-def test_no_field_of_an_answer_is_believed(app: App, field: str, value: Any, pieces: int) -> None:
+def test_forged_fields_of_a_result_are_harmless(app: App, field: str, value: Any, pieces: int) -> None:
     forged = "piece('value', 'piece')\n" * pieces
     answer = app.run(f"{FORGE}{forged}answer(value=[1], {field}={value!r})")
     assert not answer.is_error
@@ -123,14 +123,14 @@ def test_an_invalid_message_ends_the_run_with_an_error(app: App, line: bytes) ->
         b'{"id":2,"method":"list","params":{"pack":null}}',
     ],
 )
-def test_odd_requests_are_answered_and_harm_nobody(app: App, line: bytes) -> None:
+def test_malformed_requests_get_a_response(app: App, line: bytes) -> None:
     code = f"{FORGE}send({line!r})\nfound = json.loads(os.read(own, 100_000))\n'error' in found or 'result' in found"
     assert app.value(code) == "True"
 
 
 @pytest.mark.parametrize("field", ["type", "class", "message", "line", "source", "name", "sanitize"])
 @pytest.mark.parametrize("value", [None, 5, [1], {"a": 1}, "x" * 3_000_000, "\ud800"])
-def test_no_field_of_an_error_is_believed(app: App, field: str, value: Any) -> None:
+def test_forged_fields_of_an_error_are_harmless(app: App, field: str, value: Any) -> None:
     forged = {"type": "x", "class": "NameError", "message": "m", "line": 1, field: value}
     code = f"forged = json.loads({json.dumps(forged)!r})" if len(str(value)) < 10 else f"forged = {forged!r}"
     answer = app.run(f"{FORGE}{code}\nsend({{'id': 1, 'error': {{'data': forged}}}})\ntime.sleep(5)"[:900_000])
@@ -138,7 +138,7 @@ def test_no_field_of_an_error_is_believed(app: App, field: str, value: Any) -> N
     assert len(answer.text.encode()) < 50_000
 
 
-def test_half_characters_are_shown_as_escapes(app: App) -> None:
+def test_lone_surrogates_are_shown_as_escapes(app: App) -> None:
     forged = """send(b'=output 3\\n\\xed\\xa0\\x80', end=b'')\nanswer(value='\\ud800')"""
     for code in (f"{FORGE}{forged}", "print('\\ud800')\n'\\ud800'"):
         blocks = app.run(code).blocks
@@ -146,14 +146,14 @@ def test_half_characters_are_shown_as_escapes(app: App) -> None:
     assert "\\ud800 (not_found)" in app.failure("try: ot.call('\\ud800')\nexcept ToolError: pass\n1 / 0")
 
 
-def test_a_forged_summary_is_cut(app: App) -> None:
+def test_a_forged_summary_is_truncated(app: App) -> None:
     code = f"{FORGE}for _ in range(2): piece('value', 'v' * 40_000)\n"
     assert len(app.value(f"{code}answer(about='a' * 900_000)")) < 5000
 
 
 @pytest.mark.parametrize("chosen", ["json", "json_h", "yml", "yml_h"])
-def test_deep_values_kill_nobody(app: App, chosen: str) -> None:
-    """A depth at which a faster encoder wrote over the memory of the server."""
+def test_deeply_nested_values_do_not_crash_the_server(app: App, chosen: str) -> None:
+    """Use depths at which a faster encoder corrupted the memory of the server."""
     for depth in (80, 200, 400):
         code = f"__format__ = {chosen!r}\nx = None\nfor _ in range({depth}):\n    x = [x, None]\n[x] * 300"
         answer = app.run(code)
@@ -161,11 +161,11 @@ def test_deep_values_kill_nobody(app: App, chosen: str) -> None:
     assert app.value("1 + 1") == "2"
 
 
-# --- code that is honest and odd ---------------------------------------------------------------------------
+# --- unusual code ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("code", "shown"),
+    ("code", "expected"),
     [
         ("exit([1])", "SystemExit: [1]"),
         ("class E(ToolError):\n    def __init__(self): pass\nraise E()", "E\n  line 3: raise E()"),
@@ -178,12 +178,12 @@ def test_deep_values_kill_nobody(app: App, chosen: str) -> None:
         ("y = = '" + "a" * 900_000 + "'", "SyntaxError: invalid syntax\n  line 1: y = = 'aaa"),
     ],
 )
-def test_every_error_is_told(app: App, code: str, shown: str) -> None:
-    assert app.failure(code).startswith(shown)
+def test_every_error_is_reported(app: App, code: str, expected: str) -> None:
+    assert app.failure(code).startswith(expected)
 
 
 @pytest.mark.parametrize(
-    ("code", "shown"),
+    ("code", "expected"),
     [
         ("import sys\ndel sys.modules['__main__']\n5", "5"),
         ("import sys\nsys.modules['__main__'] = 5\n__format__ = 'json_h'\n[1]", "[\n  1\n]"),
@@ -192,30 +192,30 @@ def test_every_error_is_told(app: App, code: str, shown: str) -> None:
         ("__format__ = 'x' * 30_000_000\n5", "5"),
     ],
 )
-def test_odd_settings_disturb_no_value(app: App, code: str, shown: str) -> None:
-    assert app.value(code) == shown
+def test_invalid_format_settings_do_not_change_the_value(app: App, code: str, expected: str) -> None:
+    assert app.value(code) == expected
 
 
 # --- disks -------------------------------------------------------------------------------------------------
 
 
-def _file(place: Path) -> None:
-    place.write_text("in the way", encoding="utf-8")
+def block_with_file(path: Path) -> None:
+    path.write_text("in the way", encoding="utf-8")
 
 
-def _link(place: Path) -> None:
-    (place.parent / "elsewhere").mkdir()
-    place.symlink_to(place.parent / "elsewhere")
+def block_with_link(path: Path) -> None:
+    (path.parent / "elsewhere").mkdir()
+    path.symlink_to(path.parent / "elsewhere")
 
 
-def _link_to_nowhere(place: Path) -> None:
-    place.symlink_to(place.parent / "nowhere")
+def block_with_broken_link(path: Path) -> None:
+    path.symlink_to(path.parent / "nowhere")
 
 
-@pytest.mark.parametrize("spoil", [_file, _link, _link_to_nowhere])
-def test_what_cannot_be_stored_is_an_error_and_the_rest_is_shown(spoil: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("block", [block_with_file, block_with_link, block_with_broken_link])
+def test_a_result_that_cannot_be_stored_is_an_error_beside_the_rest(block: Callable[[Path], None]) -> None:
     with open_app({}, [give]) as app:
-        spoil(app.onetool.directories.data / "tmp")
+        block(app.onetool.directories.data / "tmp")
         value = app.run("print('printed')\nsample.give('x' * 60_000)")
         printed = app.run("print('x' * 60_000)\n__sanitize__ = False\n'the value'")
         error = app.run("print('x' * 60_000)\n1 / 0")
@@ -229,18 +229,18 @@ def test_what_cannot_be_stored_is_an_error_and_the_rest_is_shown(spoil: Callable
     assert error.blocks[1].startswith("ZeroDivisionError: ")
 
 
-def test_what_cannot_be_stored_is_wrapped_where_the_code_asked_for_it() -> None:
+def test_a_result_that_cannot_be_stored_is_wrapped_if_sanitized() -> None:
     with open_app() as app:
-        _file(app.onetool.directories.data / "tmp")
+        block_with_file(app.onetool.directories.data / "tmp")
         blocks = app.run("__sanitize__ = True\nprint('x')\n'x' * 60_000").blocks
     assert [block.startswith("<external-content-") for block in blocks] == [True, True]
 
 
-def test_a_full_disk_loses_a_result_and_nothing_else(tiny_disk: TinyDisk) -> None:  # noqa: F811 - the fixture
+def test_a_full_disk_loses_only_the_result_that_does_not_fit(tiny_disk: TinyDisk) -> None:  # noqa: F811 - the fixture
     with start_blocking_portal("asyncio") as portal:
-        onetool = OneTool(Settings(), folder=tiny_disk.place, log=Log())
+        onetool = OneTool(Settings(), folder=tiny_disk.path, log=Log())
         with portal.wrap_async_context_manager(onetool):
             app = App(portal, onetool)
             assert "No space left on device" in app.failure("'x' * 3_000_000")
-            assert not list((tiny_disk.place / "tmp").iterdir())
+            assert not list((tiny_disk.path / "tmp").iterdir())
             assert json.loads(app.value("'x' * 60_000"))["size_bytes"] == 60_000

@@ -50,7 +50,7 @@ MCP: Final = "2026-07-28"
 LARGE: Final = {"command": "[[number] * 10 for number in range(1000)]"}
 
 
-def bearer(name: str) -> dict[str, str]:
+def build_auth_header(name: str) -> dict[str, str]:
     return {"authorization": f"Bearer {TOKENS[name]}"}
 
 
@@ -61,7 +61,7 @@ def server(tmp_path: Path) -> Iterator[ServedApp]:
 
 
 @contextlib.contextmanager
-def connections(
+def open_connections(
     server: ServedApp, count: int, sending: bytes, source: str = "127.0.0.1"
 ) -> Iterator[list[socket.socket]]:
     with contextlib.ExitStack() as stack:
@@ -69,14 +69,14 @@ def connections(
         for _ in range(count):
             to = ("127.0.0.1", server.rest.port)
             one = stack.enter_context(socket.create_connection(to, TIMEOUT_SECONDS, (source, 0)))
-            one.settimeout(None)  # or it would wait where we ask it not to
+            one.settimeout(None)  # otherwise non-blocking reads would wait
             one.sendall(sending)
             found.append(one)
         yield found
 
 
-def is_cut(connection: socket.socket) -> bool:
-    """Tell whether the server closed the connection."""
+def is_closed(connection: socket.socket) -> bool:
+    """Return whether the server closed the connection."""
     try:
         while connection.recv(1 << 16, socket.MSG_DONTWAIT):
             pass
@@ -91,37 +91,37 @@ def is_served(server: ServedApp) -> bool:
     return server.rest.client.get("/healthz").text == "ok\n"
 
 
-# --- slow and silent -----------------------------------------------------------------------------------------------
+# --- slow and idle connections -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_incomplete_requests_do_not_block_others(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    with connections(server, 1000, HALF_A_HEAD) as halves:
-        assert not any(map(is_cut, halves))
+    with open_connections(server, 1000, HALF_A_HEAD) as halves:
+        assert not any(map(is_closed, halves))
         for _ in range(20):
             assert is_served(server)
         monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
-        assert eventually(lambda: all(map(is_cut, halves)))
+        assert eventually(lambda: all(map(is_closed, halves)))
         assert is_served(server)
 
 
 @pytest.mark.parametrize("sending", [b"", HALF_A_HEAD, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /"])
 def test_an_endless_head_is_closed(server: ServedApp, monkeypatch: pytest.MonkeyPatch, sending: bytes) -> None:
     monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
-    with connections(server, 1, sending) as (slow,):
-        assert eventually(lambda: is_cut(slow))
+    with open_connections(server, 1, sending) as (slow,):
+        assert eventually(lambda: is_closed(slow))
 
 
 @pytest.mark.parametrize("half", [HALF_A_HEAD, HALF_A_BODY, HALF_A_BODY.replace(b"/api/run", b"/nothing")])
 def test_a_slow_body_is_closed(server: ServedApp, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
     for name in ("HEAD_SECONDS", "WINDOW_SECONDS", "LINGER_SECONDS"):
         monkeypatch.setattr(timeouts, name, 0.5)
-    with connections(server, 1, half) as (slow,):
+    with open_connections(server, 1, half) as (slow,):
 
         def drip() -> bool:
             with contextlib.suppress(OSError):
                 slow.sendall(b"x")
-            return is_cut(slow)
+            return is_closed(slow)
 
         assert eventually(drip)
         assert is_served(server)
@@ -153,7 +153,7 @@ def test_clients_that_do_not_read_are_closed(server: ServedApp, monkeypatch: pyt
         deaf.sendall(asking * 300)
         deaf.setblocking(False)
 
-        def cannot_be_talked_to() -> bool:
+        def is_unreachable() -> bool:
             try:
                 deaf.send(b"x")
             except BlockingIOError:
@@ -162,41 +162,41 @@ def test_clients_that_do_not_read_are_closed(server: ServedApp, monkeypatch: pyt
                 return True
             return False
 
-        assert eventually(cannot_be_talked_to, TIMEOUT_SECONDS * 2)
+        assert eventually(is_unreachable, TIMEOUT_SECONDS * 2)
     assert is_served(server)
 
 
 def test_idle_connections_can_be_reused_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "IDLE_SECONDS", 2)
     whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with serve_app(tmp_path, SETTINGS) as server, connections(server, 1, whole) as (idle,):
+    with serve_app(tmp_path, SETTINGS) as server, open_connections(server, 1, whole) as (idle,):
         for _ in range(3):
             received = b""
             while not received.endswith(b"\r\n\r\nok\n"):
                 received += idle.recv(1 << 16)
             idle.sendall(whole)
-        assert eventually(lambda: is_cut(idle))
+        assert eventually(lambda: is_closed(idle))
 
 
-# --- too many ------------------------------------------------------------------------------------------------------
+# --- too many connections and requests -----------------------------------------------------------------------------
 
 
 def test_idle_connections_are_closed_when_the_server_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 20)
-    with serve_app(tmp_path, SETTINGS) as server, connections(server, 60, HALF_A_HEAD) as halves:
+    with serve_app(tmp_path, SETTINGS) as server, open_connections(server, 60, HALF_A_HEAD) as halves:
         for _ in range(5):
             with make_client(str(server.rest.client.base_url)) as client:
                 assert client.get("/healthz").text == "ok\n"
-        assert eventually(lambda: sum(map(is_cut, halves)) >= 40)
+        assert eventually(lambda: sum(map(is_closed, halves)) >= 40)
 
 
 def test_an_address_at_its_limit_closes_its_idle_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "ConnectionLimiter", partial(ConnectionLimiter, max_per_address=5))
-    with serve_app(tmp_path, SETTINGS) as server, connections(server, 1, HALF_A_HEAD, "127.0.0.2") as (other,):
-        with connections(server, 12, HALF_A_HEAD) as halves:
-            assert eventually(lambda: sum(map(is_cut, halves)) == 7)
+    with serve_app(tmp_path, SETTINGS) as server, open_connections(server, 1, HALF_A_HEAD, "127.0.0.2") as (other,):
+        with open_connections(server, 12, HALF_A_HEAD) as halves:
+            assert eventually(lambda: sum(map(is_closed, halves)) == 7)
             assert is_served(server)
-        assert not is_cut(other)
+        assert not is_closed(other)
 
 
 def test_a_busy_server_rejects_new_connections_with_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,16 +204,16 @@ def test_a_busy_server_rejects_new_connections_with_503(tmp_path: Path, monkeypa
     body = json.dumps(SLEEP).encode()
     head = POST + b"Content-Type: application/json\r\nAccept: text/event-stream\r\n"
     busy = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    with serve_app(tmp_path, SETTINGS) as server, connections(server, AT_ONCE_EACH, busy) as sleepers:
+    with serve_app(tmp_path, SETTINGS) as server, open_connections(server, AT_ONCE_EACH, busy) as sleepers:
         for one in sleepers:
-            assert one.recv(1), "it runs, for it has said so"
-        assert _refused(server.rest.port) == (503, "busy", "1")
-        assert not any(map(is_cut, sleepers))
+            assert one.recv(1), "the run has started"
+        assert _get_rejection(server.rest.port) == (503, "busy", "1")
+        assert not any(map(is_closed, sleepers))
         sleepers[0].close()
         assert eventually(lambda: is_served(server))
 
 
-def _refused(port: int) -> tuple[int, str, str]:
+def _get_rejection(port: int) -> tuple[int, str, str]:
     status, headers, body = raw(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     error = json.loads(body)["error"] if body.startswith(b"{") else {"code": ""}
     return status, error["code"], headers.get("retry-after", "")
@@ -228,26 +228,28 @@ def test_runs_queue_then_are_rejected_and_agents_take_turns(tmp_path: Path) -> N
         client = server.rest.client
 
         def run(_number: int) -> httpx2.Response:
-            return client.post("/api/run", json={"command": "import time\ntime.sleep(2)\n1"}, headers=bearer("ada"))
+            return client.post(
+                "/api/run", json={"command": "import time\ntime.sleep(2)\n1"}, headers=build_auth_header("ada")
+            )
 
-        asked = [pool.submit(run, number) for number in range(many)]
-        assert eventually(lambda: any(one.done() and one.result().status_code == 429 for one in asked))
-        others = client.post("/api/run", json={"command": "1+1"}, headers=bearer("bob"))
+        requests = [pool.submit(run, number) for number in range(many)]
+        assert eventually(lambda: any(one.done() and one.result().status_code == 429 for one in requests))
+        others = client.post("/api/run", json={"command": "1+1"}, headers=build_auth_header("bob"))
         assert others.json()["blocks"] == ["2"]
-        assert not all(one.done() for one in asked), "bob did not wait for all of ada"
-        answers = [one.result() for one in asked]
-    refused = [answer for answer in answers if answer.status_code == 429]
-    assert 1 <= len(refused) <= beyond
-    assert {get_error_code(answer) for answer in refused} == {(429, "rate_limited")}
-    assert {answer.headers["retry-after"] for answer in refused} == {"1"}
-    assert all("limits: {running, waiting}" in answer.json()["error"]["message"] for answer in refused)
+        assert not all(one.done() for one in requests), "bob waited for all requests of ada"
+        answers = [one.result() for one in requests]
+    rejected = [answer for answer in answers if answer.status_code == 429]
+    assert 1 <= len(rejected) <= beyond
+    assert {get_error_code(answer) for answer in rejected} == {(429, "rate_limited")}
+    assert {answer.headers["retry-after"] for answer in rejected} == {"1"}
+    assert all("limits: {running, waiting}" in answer.json()["error"]["message"] for answer in rejected)
     assert {tuple(answer.json()["blocks"]) for answer in answers if answer.status_code == 200} == {("1",)}
 
 
 def test_disconnected_clients_leave_the_queue(server: ServedApp) -> None:
     body = json.dumps(SLEEP).encode()
     head = POST + b"Content-Type: application/json\r\n"
-    with connections(server, 30, head + b"Content-Length: %d\r\n\r\n" % len(body) + body):
+    with open_connections(server, 30, head + b"Content-Length: %d\r\n\r\n" % len(body) + body):
         runs = "/api/runs"
         assert eventually(lambda: len(server.rest.get(runs)["runs"]) == AT_ONCE_EACH)
     answer = server.rest.client.post("/api/run", json={"command": "1+1"})
@@ -258,9 +260,9 @@ def test_mcp_clients_get_an_error_when_the_queue_is_full(tmp_path: Path) -> None
     settings = {**SETTINGS, "limits": {"running": 1, "waiting": 1}}
     with serve_app(tmp_path, settings) as server, ThreadPoolExecutor(8) as pool:
         results = list(pool.map(partial(_run_over_mcp, server), range(8)))
-    refused = [result["content"][0]["text"] for result in results if result["isError"]]
-    assert refused
-    assert all("1 request already waiting" in text and "limits:" in text for text in refused)
+    rejected = [result["content"][0]["text"] for result in results if result["isError"]]
+    assert rejected
+    assert all("1 request already waiting" in text and "limits:" in text for text in rejected)
     assert {result["content"][0]["text"] for result in results if not result["isError"]} == {"1"}
 
 
@@ -272,8 +274,8 @@ def _run_over_mcp(server: ServedApp, number: int) -> Any:
     headers = {"mcp-protocol-version": MCP, "mcp-method": "tools/call", "mcp-name": "run"}
     accept = {"accept": "application/json, text/event-stream"}
     with make_client(str(server.rest.client.base_url)) as client:
-        said = client.post("/mcp", json=message, headers={**headers, **accept}).text
-    line = next((line for line in said.splitlines() if line.startswith("data: {")), said)
+        info = client.post("/mcp", json=message, headers={**headers, **accept}).text
+    line = next((line for line in info.splitlines() if line.startswith("data: {")), info)
     return {"isError": False, **json.loads(line.removeprefix("data: "))["result"]}
 
 
@@ -350,7 +352,7 @@ TWO_LENGTHS: Final = (
 
 
 def test_a_body_with_two_lengths_closes_the_connection(server: ServedApp) -> None:
-    """Nothing that follows on the connection is answered."""
+    """Further requests on the connection get no response."""
     for token, framing in itertools.product(TOKENS_SENT, TWO_LENGTHS):
         sent = b"POST /api/run HTTP/1.1\r\n" + HOST + token + framing + b"\r\n0\r\n\r\n" + SMUGGLED
         status, _, body = raw(server.rest.port, sent)
@@ -367,7 +369,7 @@ def test_forwarded_requests_do_not_act_as_the_owner(server: ServedApp) -> None:
 
 
 def test_a_tool_cannot_act_as_the_owner_through_the_servers_port(tmp_path: Path) -> None:
-    """Tools reach neither of two servers of one home, by any name or redirect."""
+    """Tools cannot access either of two servers of one home, by any name or redirect."""
     settings = {
         "agents": {"ada": {"permissions": ["network"]}},
         "auth": SETTINGS["auth"] | {"tokens": SETTINGS["auth"]["tokens"][:1]},  # type: ignore[index, operator]
@@ -380,7 +382,9 @@ def test_a_tool_cannot_act_as_the_owner_through_the_servers_port(tmp_path: Path)
             urls.append(site.url(f"/redirect-to?url=http://127.0.0.1:{port}/api/stats"))
             code = f"[http.get(url=url) for url in {urls!r}]"
             for command in [code, *(f"http.get(url={url!r})" for url in urls)]:
-                ran = mine.rest.client.post("/api/run", json={"command": command}, headers=bearer("ada")).json()
+                ran = mine.rest.client.post(
+                    "/api/run", json={"command": command}, headers=build_auth_header("ada")
+                ).json()
                 assert ran["isError"], ran
                 assert "is a OneTool server" in ran["blocks"][-1] or "is not known" in ran["blocks"][-1]
         marked = {"onetool-outgoing": "1"}
@@ -419,7 +423,7 @@ def test_pipelined_requests_are_answered_in_order(server: ServedApp) -> None:
     assert statuses[:1] == [b"200"]
 
 
-# --- foreign pages and foreign agents ------------------------------------------------------------------------------
+# --- cross-origin requests and other agents ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -437,7 +441,7 @@ def test_every_route_rejects_wrong_hosts_and_origins(server: ServedApp) -> None:
     )
     for method, path in routes:
         for headers in wrong:
-            for extra in ({}, bearer("ada")):
+            for extra in ({}, build_auth_header("ada")):
                 answer = client.request(method.upper(), path, headers={**headers, **extra})
                 assert answer.status_code == 403, (method, path, headers)
                 assert not any(name.startswith("access-control") for name in answer.headers)
@@ -445,38 +449,42 @@ def test_every_route_rejects_wrong_hosts_and_origins(server: ServedApp) -> None:
 
 def test_agents_cannot_access_each_others_data(server: ServedApp) -> None:
     client = server.rest.client
-    ran = client.post("/api/run", json=LARGE, headers=bearer("ada")).json()
+    ran = client.post("/api/run", json=LARGE, headers=build_auth_header("ada")).json()
     handle = json.loads(ran["blocks"][-1])["handle"]
     run = ran["runID"]
     for path in (f"/api/results/{handle}", f"/api/runs/{run}"):
-        assert client.get(path, headers=bearer("ada")).status_code == 200
-        assert get_error_code(client.get(path, headers=bearer("bob"))) == (404, "not_found")
+        assert client.get(path, headers=build_auth_header("ada")).status_code == 200
+        assert get_error_code(client.get(path, headers=build_auth_header("bob"))) == (404, "not_found")
     stolen = {"command": f"ot.result({handle!r}, limit=1)"}
-    assert client.post("/api/run", json=stolen, headers=bearer("bob")).json()["isError"]
-    assert not client.post("/api/run", json=stolen, headers=bearer("ada")).json()["isError"]
-    assert client.get("/api/runs", headers=bearer("bob")).json()["runs"][0]["id"] != run
+    assert client.post("/api/run", json=stolen, headers=build_auth_header("bob")).json()["isError"]
+    assert not client.post("/api/run", json=stolen, headers=build_auth_header("ada")).json()["isError"]
+    assert client.get("/api/runs", headers=build_auth_header("bob")).json()["runs"][0]["id"] != run
     called = {"args": {"handle": handle}}
-    assert not client.post("/api/tools/ot.result/call", json=called, headers=bearer("bob")).json()["ok"]
+    assert not client.post("/api/tools/ot.result/call", json=called, headers=build_auth_header("bob")).json()["ok"]
 
 
 def test_a_result_belongs_to_one_token(server: ServedApp) -> None:
     client = server.rest.client
-    ran = client.post("/api/run", json=LARGE, headers=bearer("ada")).json()
+    ran = client.post("/api/run", json=LARGE, headers=build_auth_header("ada")).json()
     handle = json.loads(ran["blocks"][-1])["handle"]
     token_id = hashlib.sha256(TOKENS["ada"].encode()).hexdigest()[:TOKEN_ID_CHARS]
-    picture = server.onetool.media.put(b"picture", "image/png", "ada", token_id)
-    for path in (f"/api/results/{handle}", f"/api/media/{picture}"):
-        assert client.get(path, headers=bearer("ada")).status_code == 200
-        assert get_error_code(client.get(path, headers=bearer("ada-2"))) == (404, "not_found")
+    image = server.onetool.media.put(b"picture", "image/png", "ada", token_id)
+    for path in (f"/api/results/{handle}", f"/api/media/{image}"):
+        assert client.get(path, headers=build_auth_header("ada")).status_code == 200
+        assert get_error_code(client.get(path, headers=build_auth_header("ada-2"))) == (404, "not_found")
     for code in (f"ot.result({handle!r}, limit=1)", f"ot.load({handle!r})"):
-        answers = [client.post("/api/run", json={"command": code}, headers=bearer(name)).json() for name in TOKENS]
+        answers = [
+            client.post("/api/run", json={"command": code}, headers=build_auth_header(name)).json() for name in TOKENS
+        ]
         assert [answer["isError"] for answer in answers] == [False, True, True]
         called = client.post(
-            f"/api/tools/{code[: code.index('(')]}/call", json={"args": {"handle": handle}}, headers=bearer("ada-2")
+            f"/api/tools/{code[: code.index('(')]}/call",
+            json={"args": {"handle": handle}},
+            headers=build_auth_header("ada-2"),
         )
         assert not called.json()["ok"]
-    shown = {"command": f"{{'type': 'image', 'media': {picture!r}}}"}
-    media = [client.post("/api/run", json=shown, headers=bearer(name)).json()["media"] for name in TOKENS]
+    shown = {"command": f"{{'type': 'image', 'media': {image!r}}}"}
+    media = [client.post("/api/run", json=shown, headers=build_auth_header(name)).json()["media"] for name in TOKENS]
     assert [len(each) for each in media] == [1, 0, 0]
 
 
@@ -489,23 +497,23 @@ def test_the_owner_can_read_results_of_the_default_agents_tokens(server: ServedA
 
 
 def test_statistics_of_a_run_belong_to_its_token_or_the_owner(server: ServedApp) -> None:
-    def figures(command: str, **headers: str) -> Any:
+    def read_stats(command: str, **headers: str) -> Any:
         body = {"command": command, "format": "json"}
         return server.rest.client.post("/api/run", json=body, headers=headers).json()["blocks"][-1]
 
     for name in ("ada", "bob"):
-        figures("ot.version()", **bearer(name))
+        read_stats("ot.version()", **build_auth_header(name))
     count = "ot.stats()['total_calls']"
-    assert [figures(count, **bearer(name)) for name in ("ada", "bob")] == ["1", "1"]
-    assert figures(count) == "4"
-    called = server.rest.client.post("/api/tools/ot.stats/call", json={"args": {}}, headers=bearer("ada"))
+    assert [read_stats(count, **build_auth_header(name)) for name in ("ada", "bob")] == ["1", "1"]
+    assert read_stats(count) == "4"
+    called = server.rest.client.post("/api/tools/ot.stats/call", json={"args": {}}, headers=build_auth_header("ada"))
     assert called.json()["value"]["total_calls"] == 2
 
 
 def test_the_log_has_every_request_and_no_secrets(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", gathers=False)
     with serve_app(tmp_path / "data", SETTINGS, log=log) as server:
-        client, headers = server.rest.client, {"x-request-id": "mine-1", **bearer("ada")}
+        client, headers = server.rest.client, {"x-request-id": "mine-1", **build_auth_header("ada")}
         answer = client.get("/api/tools/machine.now?note=hush-hush", headers=headers)
         assert answer.headers["x-request-id"] == "mine-1"
         client.get("/nothing/of-the-sort", headers={"authorization": "Bearer ot_hush-hush"})
@@ -529,7 +537,7 @@ def test_a_logged_run_has_its_request_id(tmp_path: Path) -> None:
     about = {f"{protocol}/protocolVersion": "2026-07-28", f"{protocol}/clientCapabilities": {}}
     params = {"name": "run", "arguments": {"command": "2"}, "_meta": about}
     with serve_app(tmp_path / "data", SETTINGS, log=log) as server:
-        client, headers = server.rest.client, {"x-request-id": "over-rest", **bearer("ada")}
+        client, headers = server.rest.client, {"x-request-id": "over-rest", **build_auth_header("ada")}
         client.post("/api/run", json={"command": "1"}, headers=headers)
         kind = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28"}
         names = {"mcp-method": "tools/call", "mcp-name": "run", "x-request-id": "over-mcp"}
@@ -539,16 +547,16 @@ def test_a_logged_run_has_its_request_id(tmp_path: Path) -> None:
     assert [line["request_id"] for line in lines if line["name"] == "run"] == ["over-rest", "over-mcp"]
 
 
-# --- the end, and after it -----------------------------------------------------------------------------------------
+# --- shutdown ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_an_endless_run_is_cancelled_on_shutdown(tmp_path: Path) -> None:
-    with serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
+    with serve_process(tmp_path) as (server, info), make_client(info["url"]) as client:
         answers: list[httpx2.Response] = []
         asking = threading.Thread(target=lambda: answers.append(client.post("/api/run", json=SLEEP)))
         asking.start()
-        with make_client(said["url"]) as other:
+        with make_client(info["url"]) as other:
             assert eventually(lambda: other.get("/api/runs").json()["runs"])
         server.send_signal(signal.SIGTERM)
         _, err = server.communicate(timeout=TIMEOUT_SECONDS * 3)
@@ -559,7 +567,7 @@ def test_an_endless_run_is_cancelled_on_shutdown(tmp_path: Path) -> None:
 
 
 def test_event_streams_do_not_delay_shutdown(tmp_path: Path) -> None:
-    with serve_process(tmp_path) as (server, said), make_client(said["url"]) as client:
+    with serve_process(tmp_path) as (server, info), make_client(info["url"]) as client:
         with client.stream("GET", "/api/activity") as stream:
             assert next(stream.iter_lines()).startswith("event: start")
             server.send_signal(signal.SIGTERM)
@@ -570,10 +578,10 @@ def test_event_streams_do_not_delay_shutdown(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_result_is_lost_when_killed_under_load(tmp_path: Path) -> None:
     configure(tmp_path, "output: {max_inline_size: 200}")
-    with serve_process(tmp_path) as (server, said):
-        handles = _load_until_killed(server, said["url"])
+    with serve_process(tmp_path) as (server, info):
+        handles = _load_until_killed(server, info["url"])
     assert len(handles) > 10
-    with serve_process(tmp_path, "--port", str(said["port"])) as (_, again), make_client(again["url"]) as client:
+    with serve_process(tmp_path, "--port", str(info["port"])) as (_, again), make_client(again["url"]) as client:
         for handle in handles:
             kept = client.get(f"/api/results/{handle}", params={"limit": 1})
             assert kept.status_code == 200, kept.text
@@ -601,7 +609,7 @@ def _load_until_killed(server: subprocess.Popen[str], url: str) -> list[str]:
     return handles
 
 
-# --- where it does not start ---------------------------------------------------------------------------------------
+# --- rejected starts -----------------------------------------------------------------------------------------------
 
 WITHOUT: Final = """
 import os, sys
@@ -613,7 +621,7 @@ OPEN: Final = ("serve", "--http", "--host", "0.0.0.0", "--port", "0", "--json")
 TOKEN: Final = "auth: {tokens: [{name: me, token_env: MY_TOKEN}]}"
 
 
-def _started(home: Path, missing: str) -> "subprocess.Popen[str]":
+def _start_server(home: Path, missing: str) -> "subprocess.Popen[str]":
     env = {**environment(home), "MY_TOKEN": "ot_open-sesame", "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
     command = [sys.executable, "-c", WITHOUT, missing, PROGRAM, *OPEN]
     pipe = subprocess.PIPE
@@ -623,7 +631,7 @@ def _started(home: Path, missing: str) -> "subprocess.Popen[str]":
 @pytest.mark.parametrize("missing", ["landlock", "seccomp", "landlock,seccomp"])
 def test_other_addresses_are_not_served_without_isolation(tmp_path: Path, missing: str) -> None:
     configure(tmp_path, TOKEN)
-    with _started(tmp_path, missing) as server:
+    with _start_server(tmp_path, missing) as server:
         out, err = server.communicate(timeout=TIMEOUT_SECONDS * 2)
     assert (server.returncode, out) == (1, "")
     assert missing.replace(",", ", ") in err
@@ -633,7 +641,7 @@ def test_other_addresses_are_not_served_without_isolation(tmp_path: Path, missin
 
 def test_isolation_off_allows_other_addresses(tmp_path: Path) -> None:
     configure(tmp_path, f"{TOKEN}\nexecution: {{isolation: off}}")
-    with _started(tmp_path, "landlock") as server:
+    with _start_server(tmp_path, "landlock") as server:
         try:
             assert server.stdout is not None
             assert json.loads(server.stdout.readline())["host"] == "0.0.0.0"

@@ -1,7 +1,7 @@
 """The HTTP server under load: 1,000 busy connections, no errors, constant memory.
 
-Eight seconds, or ten minutes in the nightly profile. The client speaks HTTP by hand over asyncio, so that it costs
-little beside the server, and it counts only answers that are right.
+Eight seconds, or ten minutes in the nightly profile. The client implements HTTP on asyncio streams, so that it uses
+few resources, and counts only correct responses.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from tests.support import TIMEOUT_SECONDS, configure
 CONNECTIONS: Final = 1000
 SECONDS: Final = 600.0 if NIGHTLY else 8.0
 WARM_UP_SECONDS: Final = 60.0 if NIGHTLY else 4.0
-AGENTS: Final = tuple(f"agent-{number}" for number in range(10))  # so that none has more waiting than is held
+AGENTS: Final = tuple(f"agent-{number}" for number in range(10))  # so that no agent exceeds its queue
 RUNNERS_EACH: Final = 20
-MOST_GROWTH: Final = 1.10
+MAX_GROWTH: Final = 1.10
 SLACK_MEGABYTES: Final = 8.0
 
 
@@ -34,7 +34,7 @@ class Tally:
 
     right: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    warm: asyncio.Event = field(default_factory=asyncio.Event)  # so many were answered as there are, twice
+    warm: asyncio.Event = field(default_factory=asyncio.Event)  # set after two responses per connection on average
 
 
 def token(agent: str) -> str:
@@ -50,44 +50,44 @@ def settings() -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 120)
-def test_a_thousand_connections_see_no_error_and_memory_stays_flat(tmp_path: Path) -> None:
+def test_a_thousand_connections_get_no_errors_and_memory_stays_constant(tmp_path: Path) -> None:
     configure(tmp_path, settings())
-    with serve_process(tmp_path) as (server, said):
-        tally, before, after = asyncio.run(_load(said["port"], server.pid))
+    with serve_process(tmp_path) as (server, info):
+        tally, before, after = asyncio.run(_run_load(info["port"], server.pid))
         server.send_signal(signal.SIGTERM)
         _, err = server.communicate(timeout=TIMEOUT_SECONDS * 3)
     assert tally.wrong == []
     assert all(tally.right[kind] for kind in ("run", "call", "read")), tally.right
     assert tally.right.total() > CONNECTIONS
-    assert after < before * MOST_GROWTH + SLACK_MEGABYTES, (before, after)
+    assert after < before * MAX_GROWTH + SLACK_MEGABYTES, (before, after)
     assert "Traceback" not in err
 
 
-async def _load(port: int, pid: int) -> tuple[Tally, float, float]:
-    """All connections stay open. Memory is measured after the warm-up and at the end."""
+async def _run_load(port: int, pid: int) -> tuple[Tally, float, float]:
+    """Keep all connections open, and measure the memory after the warm-up and at the end."""
     tally, stop = Tally(), asyncio.Event()
-    clients = [asyncio.ensure_future(_client(number, port, stop, tally)) for number in range(CONNECTIONS)]
+    clients = [asyncio.ensure_future(_run_client(number, port, stop, tally)) for number in range(CONNECTIONS)]
     await asyncio.sleep(WARM_UP_SECONDS)
     await asyncio.wait_for(tally.warm.wait(), 60)
-    before = _megabytes(pid)
+    before = _measure_megabytes(pid)
     await asyncio.sleep(SECONDS - WARM_UP_SECONDS)
-    after = _megabytes(pid)
+    after = _measure_megabytes(pid)
     stop.set()
     await asyncio.wait_for(asyncio.gather(*clients), 60)
     return tally, before, after
 
 
-async def _client(number: int, port: int, stop: asyncio.Event, tally: Tally) -> None:
+async def _run_client(number: int, port: int, stop: asyncio.Event, tally: Tally) -> None:
     agent = AGENTS[number % len(AGENTS)]
-    place = number // len(AGENTS)
-    kind = "run" if place < RUNNERS_EACH else "call" if place < 2 * RUNNERS_EACH else "read"
+    index = number // len(AGENTS)
+    kind = "run" if index < RUNNERS_EACH else "call" if index < 2 * RUNNERS_EACH else "read"
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        asking = _request(kind, number, agent)
+        request = _build_request(kind, number, agent)
         while not stop.is_set():
-            writer.write(asking)
-            status, body = await asyncio.wait_for(_answer(reader), 60)
-            if status == 200 and _is_right(kind, number, body):
+            writer.write(request)
+            status, body = await asyncio.wait_for(_read_response(reader), 60)
+            if status == 200 and _is_correct(kind, number, body):
                 tally.right[kind] += 1
             else:
                 tally.wrong.append(f"{kind}: {status} {body[:200]!r}")
@@ -99,7 +99,7 @@ async def _client(number: int, port: int, stop: asyncio.Event, tally: Tally) -> 
         tally.wrong.append(f"{kind}: {error!r} after {time.process_time():.0f} s")
 
 
-def _request(kind: str, number: int, agent: str) -> bytes:
+def _build_request(kind: str, number: int, agent: str) -> bytes:
     path, body = {
         "run": ("POST /api/run", {"command": f"{number} + 1"}),
         "call": ("POST /api/tools/json.parse/call", {"args": {"json": str(number)}}),
@@ -111,13 +111,13 @@ def _request(kind: str, number: int, agent: str) -> bytes:
     return f"{head}{about}\r\n".encode() + content
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def _read_response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in head.split("\r\n"))}
     return int(head.split(" ", 2)[1]), await reader.readexactly(int(fields["content-length"]))
 
 
-def _is_right(kind: str, number: int, body: bytes) -> bool:
+def _is_correct(kind: str, number: int, body: bytes) -> bool:
     answer = json.loads(body)
     match kind:
         case "run":
@@ -127,7 +127,7 @@ def _is_right(kind: str, number: int, body: bytes) -> bool:
     return bool(answer["name"] == "machine.now")
 
 
-def _megabytes(pid: int) -> float:
+def _measure_megabytes(pid: int) -> float:
     """Return the private memory of the server."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     sizes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}

@@ -1,7 +1,7 @@
 """Stored HTTP tools against the real httpbin, called through every interface.
 
-One httpbin and one `onetool serve --http` serve the whole module. What httpbin does not tell, because it sees a
-request only after its own web server has decoded it, is read from the log of that server.
+One httpbin and one `onetool serve --http` serve the whole module. httpbin sees a request only after its web server has
+decoded it, so the tests read the original request from the log of that server.
 """
 
 import base64
@@ -63,8 +63,8 @@ class World:
     def tool(self, path: str, args: Mapping[str, Any] | None = None, host: str = "127.0.0.1", **impl: Any) -> "Stored":
         """Create a tool over REST."""
         slug = f"tool-{next(self.numbers)}"
-        given = http_draft(self.httpbin.url(path, host), **impl)
-        return Stored(self, slug, self.rest.tool(self.bundle, slug, **given, argSchema=build_schema(args)))
+        impl_body = http_draft(self.httpbin.url(path, host), **impl)
+        return Stored(self, slug, self.rest.tool(self.bundle, slug, **impl_body, argSchema=build_schema(args)))
 
     def value(self, path: str, **impl: Any) -> Any:
         return self.tool(path, **impl).value()
@@ -78,7 +78,7 @@ class World:
         assert not answer["isError"], answer
         return json.loads(answer["blocks"][-1])[0]
 
-    def typed(self, name: str, args: Mapping[str, Any]) -> Any:
+    def run_command(self, name: str, args: Mapping[str, Any]) -> Any:
         done = run_cli(self.home, "call", name, *(f"{key}={json.dumps(value)}" for key, value in args.items()))
         assert (done.returncode, done.stderr) == (0, "")
         return json.loads(done.stdout)
@@ -102,11 +102,11 @@ class Stored:
         error: JSON = answer.json()["error"]
         return error
 
-    def in_code(self, **args: Any) -> Any:
+    def run_code(self, **args: Any) -> Any:
         return self.world.run(f"{self.world.slug}.{self.slug.replace('-', '_')}(**{args!r})")
 
-    def typed(self, **args: Any) -> Any:
-        return self.world.typed(f"{self.world.slug}.{self.slug}", args)
+    def run_command(self, **args: Any) -> Any:
+        return self.world.run_command(f"{self.world.slug}.{self.slug}", args)
 
 
 def build_schema(args: Mapping[str, Any] | None) -> JSON:
@@ -122,7 +122,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         secrets = home / ".onetool" / "secrets.yaml"
         secrets.touch(0o600)
         secrets.write_text(yaml.safe_dump(SECRETS, allow_unicode=True), encoding="utf-8")
-        with serve_process(home) as (_, said), make_client(said["url"]) as client:
+        with serve_process(home) as (_, result), make_client(result["url"]) as client:
             rest = Rest(client)
             yield World(home, bin_, rest, rest.bundle("stored"), "stored")
 
@@ -156,13 +156,13 @@ def test_head_returns_none_and_a_wrong_method_fails(world: World) -> None:
     assert world.error("/get", method="POST")["status"] == 405
 
 
-@pytest.mark.parametrize("door", ["value", "in_code", "typed"])
-def test_every_interface_returns_the_same_for_hostile_values(world: World, door: str) -> None:
+@pytest.mark.parametrize("interface", ["value", "run_code", "run_command"])
+def test_every_interface_returns_the_same_for_hostile_values(world: World, interface: str) -> None:
     tool = world.tool(
         "/anything", {"values": {"type": "array"}}, method="POST", query={"v": "${values}"}, body={"v": "${values}"}
     )
-    through_the_door: Callable[..., Any] = getattr(tool, door)
-    seen = through_the_door(values=HOSTILE)
+    call: Callable[..., Any] = getattr(tool, interface)
+    seen = call(values=HOSTILE)
     assert seen["args"] == {"v": HOSTILE}
     assert seen["json"] == {"v": HOSTILE}
     assert seen["url"].startswith(world.httpbin.url("/anything?"))
@@ -195,11 +195,11 @@ def test_a_hostile_value_in_a_body_is_one_value(
     tool = world.tool("/anything", {"id": TEXT}, method="POST", headers={"Content-Type": kind}, body=body)
     for value in HOSTILE:
         if kind == "application/xml" and "\0" in value:
-            continue  # XML has no way to write it
+            continue  # XML cannot represent it
         assert read(tool.value(id=value)) == {"a": value, "b": f"<{value}>"}
 
 
-def test_a_plain_body_is_sent_as_it_is(world: World) -> None:
+def test_a_plain_text_body_is_sent_unchanged(world: World) -> None:
     plain = {"Content-Type": "text/plain"}
     tool = world.tool("/anything", {"id": TEXT}, method="POST", headers=plain, body="<${id}>")
     for value in HOSTILE:
@@ -210,7 +210,7 @@ def test_a_hostile_value_in_the_path_is_one_segment(world: World) -> None:
     tag = new_slug()
     tool = world.tool(f"/anything/{tag}/${{id}}/end", {"id": TEXT})
     for value in HOSTILE:
-        world.rest.invoke(tool.path, {"id": value})  # httpbin knows no path with a line break in it
+        world.rest.invoke(tool.path, {"id": value})  # httpbin does not route paths with a line break
     targets = [seen.target.split("/") for seen in world.httpbin.find_requests(tag)]
     assert [[*target[:3], unquote(target[3]), *target[4:]] for target in targets] == [
         ["", "anything", tag, value, "end"] for value in HOSTILE
@@ -228,26 +228,26 @@ def test_a_segment_that_would_change_the_path_is_not_sent(world: World) -> None:
 def test_a_hostile_value_in_a_header_is_sent_unchanged_or_rejected(world: World) -> None:
     tag = new_slug()
     tool = world.tool(f"/anything/{tag}", {"id": TEXT}, headers={"X-Note": "<${id}>"})
-    refused = [value for value in HOSTILE if any(character in value for character in "\r\n\0\x7f")]
-    assert len(refused) == 2
-    for value in refused:
+    rejected = [value for value in HOSTILE if any(character in value for character in "\r\n\0\x7f")]
+    assert len(rejected) == 2
+    for value in rejected:
         assert "which is not allowed in the header X-Note" in tool.error(id=value)["message"]
     assert world.httpbin.find_requests(tag) == []
-    for value in set(HOSTILE) - set(refused):
-        told = tool.value(id=value)["headers"]  # WSGI reads headers as Latin-1, whatever they are
-        assert told["X-Note"].encode("latin-1").decode() == f"<{value}>"
+    for value in set(HOSTILE) - set(rejected):
+        headers = tool.value(id=value)["headers"]  # WSGI decodes headers as Latin-1
+        assert headers["X-Note"].encode("latin-1").decode() == f"<{value}>"
 
 
 # --- credentials ---------------------------------------------------------------------------------------------------
 
 
 def test_basic_authentication_succeeds_or_fails(world: World) -> None:
-    place = "/basic-auth/bob/pa55%3Aw%C3%B6rd%20with%20spaces"
+    path = "/basic-auth/bob/pa55%3Aw%C3%B6rd%20with%20spaces"
     right = {"type": "basic", "value": "${secret:PAIR}"}
-    assert world.value(place, auth=right) == {"authenticated": True, "user": "bob"}
-    assert world.error(place, auth={**right, "value": "${secret:OTHER_PAIR}"})["status"] == 401
-    assert world.error(place)["status"] == 401
-    named = world.tool(place, {"user": TEXT}, auth={"type": "basic", "value": f"${{user}}:{PASSWORD}"})
+    assert world.value(path, auth=right) == {"authenticated": True, "user": "bob"}
+    assert world.error(path, auth={**right, "value": "${secret:OTHER_PAIR}"})["status"] == 401
+    assert world.error(path)["status"] == 401
+    named = world.tool(path, {"user": TEXT}, auth={"type": "basic", "value": f"${{user}}:{PASSWORD}"})
     assert named.value(user="bob") == {"authenticated": True, "user": "bob"}
     assert named.error(user="eve")["status"] == 401
     assert "cannot contain a colon" in named.error(user="bob:x")["message"]
@@ -295,7 +295,7 @@ def test_a_response_is_json_text_or_bytes_by_its_content_type(world: World) -> N
 
 def test_an_image_is_the_same_through_every_interface(world: World) -> None:
     tool = world.tool("/image/png")
-    assert tool.value() == tool.in_code() == tool.typed()
+    assert tool.value() == tool.run_code() == tool.run_command()
 
 
 def test_a_selector_selects_part_of_the_response(world: World) -> None:
@@ -357,13 +357,13 @@ def test_retryable_failures_are_retried(world: World, status: int, impl: dict[st
 
 
 def test_redirects_are_followed_up_to_ten(world: World) -> None:
-    for place in ("/redirect/3", "/absolute-redirect/3", "/relative-redirect/3"):
-        assert world.value(place)["url"] == world.httpbin.url("/get")
+    for path in ("/redirect/3", "/absolute-redirect/3", "/relative-redirect/3"):
+        assert world.value(path)["url"] == world.httpbin.url("/get")
     assert "more than 10 redirects" in world.error("/redirect/11")["message"]
 
 
 @pytest.mark.parametrize(("status", "method"), [(302, "GET"), (303, "GET"), (307, "POST"), (308, "POST")])
-def test_the_status_of_a_redirect_decides_the_method(world: World, status: int, method: str) -> None:
+def test_the_status_of_a_redirect_determines_the_method(world: World, status: int, method: str) -> None:
     query = {"url": "/anything", "status_code": str(status)}
     seen = world.value("/redirect-to", method="POST", query=query, body={"a": 1})
     assert (seen["method"], seen["json"]) == (method, {"a": 1} if method == "POST" else None)
@@ -374,19 +374,19 @@ def test_credentials_stay_with_their_host_and_other_hosts_get_no_request(world: 
     auth = {"type": "bearer", "value": "${secret:KEY}"}
     sent: dict[str, Any] = {"auth": auth, "headers": {"X-Key": "${secret:KEY}", "X-Plain": "stays"}}
     tool = world.tool("/redirect-to", {"url": TEXT}, query={"url": "${url}"}, **sent)
-    there = tool.value(url=world.httpbin.url(f"/anything/{tag}", "localhost"))["headers"]
-    assert there["X-Plain"] == "stays"
-    assert not {"Authorization", "X-Key"} & set(there)
+    other = tool.value(url=world.httpbin.url(f"/anything/{tag}", "localhost"))["headers"]
+    assert other["X-Plain"] == "stays"
+    assert not {"Authorization", "X-Key"} & set(other)
     same = tool.value(url=world.httpbin.url(f"/anything/{tag}"))["headers"]
     assert (same["Authorization"], same["X-Key"]) == ("Bearer [REDACTED]", "[REDACTED]")
     first, second = world.httpbin.find_requests(f"GET /anything/{tag}")
     assert (first.host, first.authorization, first.key) == (f"localhost:{world.httpbin.port}", "-", "-")
     assert (second.authorization, second.key) == (f"Bearer {TOKEN}", TOKEN)
-    refused = tool.error(url=f"http://127.0.0.2:{world.httpbin.port}/")
-    assert refused["type"] == "network"
-    assert "127.0.0.2" in refused["message"]
-    assert "allowedHosts" in refused["message"]
-    assert TOKEN not in json.dumps(refused)
+    rejected = tool.error(url=f"http://127.0.0.2:{world.httpbin.port}/")
+    assert rejected["type"] == "network"
+    assert "127.0.0.2" in rejected["message"]
+    assert "allowedHosts" in rejected["message"]
+    assert TOKEN not in json.dumps(rejected)
 
 
 def test_a_body_is_not_redirected_to_another_host(world: World) -> None:
@@ -426,9 +426,9 @@ def test_calls_over_the_rate_limit_are_not_sent(world: World) -> None:
     tag = new_slug()
     tool = world.tool(f"/anything/{tag}", maxCallsPerMinute=2)
     tool.value()
-    tool.in_code()
-    refused = world.rest.invoke(tool.path)
-    assert "maxCallsPerMinute is 2" in refused.text
+    tool.run_code()
+    rejected = world.rest.invoke(tool.path)
+    assert "maxCallsPerMinute is 2" in rejected.text
     assert len(world.httpbin.find_requests(f"/anything/{tag}")) == 2
 
 
@@ -436,16 +436,16 @@ def test_calls_over_the_rate_limit_are_not_sent(world: World) -> None:
 
 
 @pytest.fixture(scope="module")
-def imported(world: World) -> World:
+def imported_world(world: World) -> World:
     """Import the OpenAPI document of httpbin into the running server."""
     with urlopen(world.httpbin.url("/spec.json")) as answer:
         (world.home / "spec.json").write_bytes(answer.read())
-    where = ["--server", world.httpbin.url(""), "--name", "httpbin", "--json"]
-    done = run_cli(world.home, "import", "spec.json", *where)
+    options = ["--server", world.httpbin.url(""), "--name", "httpbin", "--json"]
+    done = run_cli(world.home, "import", "spec.json", *options)
     assert (done.returncode, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
-    assert len(said["tools"]) == 73
-    assert (said["missingHosts"], said["missingSecrets"]) == ([], [])
+    result = json.loads(done.stdout)
+    assert len(result["tools"]) == 73
+    assert (result["missingHosts"], result["missingSecrets"]) == ([], [])
     return world
 
 
@@ -472,23 +472,25 @@ def imported(world: World) -> World:
     ],
 )
 def test_tools_of_the_openapi_document_of_httpbin_work(
-    imported: World, call: str, select: str, expected: object
+    imported_world: World, call: str, select: str, expected: object
 ) -> None:
-    assert imported.run(f"httpbin.{call}{select}") == expected
+    assert imported_world.run(f"httpbin.{call}{select}") == expected
 
 
-def test_an_imported_tool_is_called_in_a_shell_and_over_rest(imported: World) -> None:
-    assert imported.typed("httpbin.get-json", {})["slideshow"]["title"] == "Sample Slide Show"
-    assert imported.typed("httpbin.get-anything-anything", {"anything": "7"})["url"].endswith("/anything/7")
-    answer = imported.rest.send("POST", "/api/tools/httpbin.get-status-codes/call", {"args": {"codes": 418}}).json()
+def test_an_imported_tool_can_be_called_from_the_cli_and_over_rest(imported_world: World) -> None:
+    assert imported_world.run_command("httpbin.get-json", {})["slideshow"]["title"] == "Sample Slide Show"
+    assert imported_world.run_command("httpbin.get-anything-anything", {"anything": "7"})["url"].endswith("/anything/7")
+    answer = imported_world.rest.send(
+        "POST", "/api/tools/httpbin.get-status-codes/call", {"args": {"codes": 418}}
+    ).json()
     assert (answer["ok"], answer["error"]["status"]) == (False, 418)
-    failed = run_cli(imported.home, "call", "httpbin.get-basic-auth-user-passwd", "user=u", "passwd=p")
+    failed = run_cli(imported_world.home, "call", "httpbin.get-basic-auth-user-passwd", "user=u", "passwd=p")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert "returned 401 Unauthorized" in failed.stderr
 
 
-def test_unknown_arguments_of_an_imported_tool_are_rejected(imported: World) -> None:
+def test_unknown_arguments_of_an_imported_tool_are_rejected(imported_world: World) -> None:
     for call in ("get_redirect_n()", "get_redirect_n(n='three')", "get_json(x=1)"):
-        answer = imported.rest.send("POST", "/api/run", {"command": f"httpbin.{call}"}).json()
+        answer = imported_world.rest.send("POST", "/api/run", {"command": f"httpbin.{call}"}).json()
         assert answer["isError"] is True, answer
         assert "get_redirect_n" in answer["blocks"][-1] or "get-json" in answer["blocks"][-1]

@@ -1,14 +1,14 @@
-"""Names, queries and arguments of any size: a run that sends them gets an error, and nobody else waits for that."""
+"""Test huge names, queries and arguments: the run gets an error, and other runs are not delayed."""
 
 from collections.abc import Iterator
 
 import pytest
 from tests.support import Connection, configure, connect, run_attack
 
-# What a run does, and what the error says.
+# The code of a run, and part of its error message.
 HUGE = {
     "tool": ("getattr(fs, 'z' * 7_900_000)()", "the tool name is too long"),
-    "tool that is called by name": ("ot.call('z.' * 3_000_000)", "the tool name is too long"),
+    "tool called by name": ("ot.call('z.' * 3_000_000)", "the tool name is too long"),
     "version": ("ot.call('ot.version', __version__='z' * 7_900_000)", "the tool name is too long"),
     "pack": ("ot.pack('z' * 7_900_000)", "the pack name is too long"),
     "snippet": ("ot.snippet('z' * 7_900_000)", "the snippet name is too long"),
@@ -40,12 +40,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     home = tmp_path_factory.mktemp("home")
     configure(home, "agents: {default: {permissions: [read]}}")
     with connect(home) as client:
-        client.run("ot.search('disk')\nyaml.parse('a: 1')")  # what is loaded at the first use delays others once
+        client.run("ot.search('disk')\nyaml.parse('a: 1')")  # modules loaded at the first use delay other runs once
         yield client
 
 
 @pytest.mark.parametrize("case", HUGE)
-def test_a_huge_argument_is_an_error_and_delays_nobody(client: Connection, case: str) -> None:
+def test_a_huge_argument_is_an_error_and_does_not_delay_others(client: Connection, case: str) -> None:
     code, reason = HUGE[case]
     text = run_attack(client, code)
     assert reason in text, text[:1000]

@@ -39,7 +39,7 @@ def petstore(
     return {"openapi": "3.0.3", "info": info, "servers": [{"url": server}], "paths": shown, "components": known}
 
 
-def write(home: Path, document: Mapping[str, Any], name: str = "petstore.yaml") -> None:
+def write_document(home: Path, document: Mapping[str, Any], name: str = "petstore.yaml") -> None:
     text = json.dumps(document) if name.endswith(".json") else yaml.safe_dump(dict(document), sort_keys=False)
     (home / name).write_text(text, encoding="utf-8")
 
@@ -78,7 +78,7 @@ def site() -> Iterator[Site]:
 
 
 def test_the_import_ends_with_the_remaining_steps(tmp_path: Path) -> None:
-    write(tmp_path, petstore(more={"/x": {"trace": {}}}))
+    write_document(tmp_path, petstore(more={"/x": {"trace": {}}}))
     directory = tmp_path / ".onetool"
     assert import_successfully(tmp_path, "petstore.yaml").splitlines() == [
         f"petstore: imported 2 tools of version 1.0 into {directory / 'bundles'}",
@@ -103,10 +103,10 @@ def test_the_import_ends_with_the_remaining_steps(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_imported_tool_uses_its_secret_and_never_shows_it(tmp_path: Path, site: Site) -> None:
-    write(tmp_path, petstore(site.url("")), "petstore.json")
-    said = import_successfully(tmp_path, "petstore.json", "--write")
-    assert f'+  allowedHosts: ["127.0.0.1:{site.port}"]' in said
-    assert "http: {allowPrivateAddresses: true}" in said
+    write_document(tmp_path, petstore(site.url("")), "petstore.json")
+    output = import_successfully(tmp_path, "petstore.json", "--write")
+    assert f'+  allowedHosts: ["127.0.0.1:{site.port}"]' in output
+    assert "http: {allowPrivateAddresses: true}" in output
     config = tmp_path / ".onetool" / "onetool.yaml"
     assert read_file(config).data == {"http": {"allowedHosts": [f"127.0.0.1:{site.port}"]}}
     config.write_text(config.read_text("utf-8") + "  allowPrivateAddresses: true\n", encoding="utf-8")
@@ -119,15 +119,15 @@ def test_an_imported_tool_uses_its_secret_and_never_shows_it(tmp_path: Path, sit
     assert "returned 404 Not Found: page not found" in failed.stdout
     assert (site.last.path, site.last.header("x-key")) == ("/pets/a%2Fb", SECRET)
     assert "Add these secrets" not in import_successfully(tmp_path, "petstore.json")
-    assert SECRET not in said + echoed.stdout + failed.stdout + failed.stderr
+    assert SECRET not in output + echoed.stdout + failed.stdout + failed.stderr
 
 
 @pytest.mark.slow
 def test_a_newer_document_adds_versions_and_the_same_one_changes_nothing(tmp_path: Path) -> None:
-    write(tmp_path, petstore())
+    write_document(tmp_path, petstore())
     import_successfully(tmp_path, "petstore.yaml")
     assert "already imported (2 tools); nothing was changed." in import_successfully(tmp_path, "petstore.yaml")
-    write(tmp_path, petstore(version="1.1"))
+    write_document(tmp_path, petstore(version="1.1"))
     assert "imported 2 tools of version 1.1" in import_successfully(tmp_path, "petstore.yaml")
     tools = json.loads(import_successfully(tmp_path, "petstore.yaml", "--name", "other", "--json"))
     assert tools["tools"] == ["other.list-pets@1.1", "other.get-pet@1.1"]
@@ -136,9 +136,11 @@ def test_a_newer_document_adds_versions_and_the_same_one_changes_nothing(tmp_pat
 
 
 def test_a_changed_document_with_the_same_version_is_rejected(tmp_path: Path) -> None:
-    write(tmp_path, petstore())
+    write_document(tmp_path, petstore())
     import_successfully(tmp_path, "petstore.yaml")
-    write(tmp_path, petstore("https://elsewhere.example.com/v1", more={"/new": {"get": {"operationId": "extra"}}}))
+    write_document(
+        tmp_path, petstore("https://elsewhere.example.com/v1", more={"/new": {"get": {"operationId": "extra"}}})
+    )
     message = import_unsuccessfully(tmp_path, "petstore.yaml")
     assert "already has a different list-pets@1.0; a stored version never changes" in message
     assert "petstore.yaml --name petstore-2" in message
@@ -146,16 +148,16 @@ def test_a_changed_document_with_the_same_version_is_rejected(tmp_path: Path) ->
 
 
 def test_another_api_with_the_same_name_is_rejected(tmp_path: Path) -> None:
-    write(tmp_path, petstore())
+    write_document(tmp_path, petstore())
     import_successfully(tmp_path, "petstore.yaml")
-    write(tmp_path, {**petstore(version="2"), "paths": {"/fish": {"get": {"operationId": "listFish"}}}})
+    write_document(tmp_path, {**petstore(version="2"), "paths": {"/fish": {"get": {"operationId": "listFish"}}}})
     assert "already exists, with other tools\nHint: choose another name" in import_unsuccessfully(
         tmp_path, "petstore.yaml"
     )
 
 
 def test_a_missing_base_url_is_requested(tmp_path: Path) -> None:
-    write(tmp_path, petstore("/v1"))
+    write_document(tmp_path, petstore("/v1"))
     message = import_unsuccessfully(tmp_path, "petstore.yaml")
     assert message.rstrip().endswith("petstore.yaml --server https://api.example.com/v1")
     assert "allowedHosts: [api.example.com]" in import_successfully(
@@ -164,7 +166,7 @@ def test_a_missing_base_url_is_requested(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    write(tmp_path, petstore())
+    write_document(tmp_path, petstore())
     assert "would import 2 tools" in import_successfully(tmp_path, "petstore.yaml", "--dry-run", "--write")
     assert not (tmp_path / ".onetool").exists()
 
@@ -172,7 +174,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 def test_hosts_are_merged_and_the_rest_of_the_file_is_kept(tmp_path: Path) -> None:
     text = "# mine\nhttp:\n  allowedHosts:\n    - a.example.com  # the first\nlog_level: INFO\n"
     configure(tmp_path, text)
-    write(tmp_path, petstore())
+    write_document(tmp_path, petstore())
     done = json.loads(import_successfully(tmp_path, "petstore.yaml", "--write", "--json"))
     config = tmp_path / ".onetool" / "onetool.yaml"
     added = "    - a.example.com  # the first\n    - pets.example.com\n"
@@ -184,19 +186,19 @@ def test_hosts_are_merged_and_the_rest_of_the_file_is_kept(tmp_path: Path) -> No
 
 def test_an_allowed_host_is_not_requested_again(tmp_path: Path) -> None:
     configure(tmp_path, 'http: {allowedHosts: ["*.example.com"]}\n')
-    write(tmp_path, petstore())
-    said = import_successfully(tmp_path, "petstore.yaml", "--write")
-    assert "allowedHosts" not in said
-    assert "wrote" not in said
+    write_document(tmp_path, petstore())
+    output = import_successfully(tmp_path, "petstore.yaml", "--write")
+    assert "allowedHosts" not in output
+    assert "wrote" not in output
 
 
 def test_many_problems_are_listed_as_ten_and_a_count(tmp_path: Path) -> None:
     broken = {f"/p{n}": {"get": {"parameters": [{"name": f"n{n}", "in": "nowhere"}]}} for n in range(15)}
-    write(tmp_path, petstore(more=broken))
-    said = import_successfully(tmp_path, "petstore.yaml").splitlines()
-    start = said.index("Not imported, or imported with changes:")
-    assert said[start + 11].startswith("  and ")
-    assert said[start + 11].endswith(" more; use --json to see all")
+    write_document(tmp_path, petstore(more=broken))
+    output = import_successfully(tmp_path, "petstore.yaml").splitlines()
+    start = output.index("Not imported, or imported with changes:")
+    assert output[start + 11].startswith("  and ")
+    assert output[start + 11].endswith(" more; use --json to see all")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,7 @@ def test_an_import_error_names_the_command_to_run(tmp_path: Path, arguments: lis
 def test_importing_into_a_project_trusts_it_and_prints_that(tmp_path: Path) -> None:
     directory, user = tmp_path / "work", tmp_path / ".onetool"
     configure(directory, "log_level: INFO\n")
-    write(directory, petstore())
+    write_document(directory, petstore())
     done = run_import(tmp_path, "petstore.yaml", "--write", "--project", directory=directory)
     assert done.returncode == 0, done.stderr
     assert "is now trusted, including its previous content" in done.stdout
@@ -285,7 +287,7 @@ def test_a_trusted_project_stays_trusted_when_hosts_are_written(tmp_path: Path) 
     directory, user = tmp_path / "work", tmp_path / ".onetool"
     configure(tmp_path, "http: {allowedHosts: [mine.example.com]}\n")
     configure(directory, "log_level: INFO\n")
-    write(directory, petstore())
+    write_document(directory, petstore())
     trust(directory / ".onetool", user)
     done = run_import(tmp_path, "petstore.yaml", "--write", directory=directory)
     assert "is now trusted" not in done.stdout
@@ -297,9 +299,9 @@ def test_a_trusted_project_stays_trusted_when_hosts_are_written(tmp_path: Path) 
 def test_an_import_in_a_directory_without_settings_creates_them(tmp_path: Path) -> None:
     directory, user = tmp_path / "work", tmp_path / ".onetool"
     directory.mkdir()
-    write(directory, petstore())
-    tried = run_import(tmp_path, "petstore.yaml", "--dry-run", directory=directory)
-    assert tried.returncode == 0, tried.stderr
+    write_document(directory, petstore())
+    dry_run = run_import(tmp_path, "petstore.yaml", "--dry-run", directory=directory)
+    assert dry_run.returncode == 0, dry_run.stderr
     assert not (directory / ".onetool").exists()
     done = run_import(tmp_path, "petstore.yaml", directory=directory)
     assert done.returncode == 0, done.stderr

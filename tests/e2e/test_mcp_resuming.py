@@ -14,7 +14,7 @@ import pytest
 from mcp.server.streamable_http import EventMessage, EventStore
 from mcp_types import JSONRPCNotification
 from tests.conformance_support import Published, publish
-from tests.e2e.test_mcp_http import SETTINGS, bearer, session
+from tests.e2e.test_mcp_http import SETTINGS, build_auth_header, open_session
 from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.transports.http.mcp_endpoint import ReplayBuffer
@@ -99,24 +99,24 @@ def test_a_client_resumes_after_a_broken_connection(server: Published, relay: Re
 # --- on the wire ---------------------------------------------------------------------------------------------------
 
 
-def events(text: str) -> list[tuple[str, str]]:
+def parse_events(text: str) -> list[tuple[str, str]]:
     """Return the id and data of each event."""
     return re.findall(r"^id: (\S+)\r?\n(?:event: \S+\r?\n)?data: ?(.*?)\r?$", text, re.MULTILINE)
 
 
-def answered(server: Published, headers: dict[str, str], word: str = "secret") -> list[tuple[str, str]]:
+def call_run(server: Published, headers: dict[str, str], word: str = "secret") -> list[tuple[str, str]]:
     params = {"name": "run", "arguments": {"command": f"'{word}'.upper()"}}
     body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
-    return events(server.post(body, headers).text)
+    return parse_events(server.post(body, headers).text)
 
 
-def came_back(server: Published, headers: dict[str, str], number: str) -> str:
+def resume(server: Published, headers: dict[str, str], number: str) -> str:
     """Return the events that arrive immediately; a resumable stream stays open."""
-    asked = {**headers, "accept": "text/event-stream", "last-event-id": number}
+    resume_headers = {**headers, "accept": "text/event-stream", "last-event-id": number}
     seen = ""
     with (
         contextlib.suppress(httpx2.ReadTimeout),
-        httpx2.stream("GET", f"{server.url}/mcp", headers=asked, timeout=1, trust_env=False) as stream,
+        httpx2.stream("GET", f"{server.url}/mcp", headers=resume_headers, timeout=1, trust_env=False) as stream,
     ):
         assert stream.status_code == 200, stream.read()
         for part in stream.iter_text():
@@ -124,42 +124,45 @@ def came_back(server: Published, headers: dict[str, str], number: str) -> str:
     return seen
 
 
-def in_session(server: Published, agent: str) -> dict[str, str]:
-    number = session(server, **bearer(agent))
-    return {**bearer(agent), "mcp-session-id": number, "mcp-protocol-version": "2025-11-25"}
+def open_session_headers(server: Published, agent: str) -> dict[str, str]:
+    number = open_session(server, **build_auth_header(agent))
+    return {**build_auth_header(agent), "mcp-session-id": number, "mcp-protocol-version": "2025-11-25"}
 
 
 def test_messages_are_replayed_to_their_session(server: Published) -> None:
-    ada = in_session(server, "ada")
-    (first, nothing), (_, answer) = answered(server, ada)
+    ada = open_session_headers(server, "ada")
+    (first, nothing), (_, answer) = call_run(server, ada)
     assert nothing == ""
     assert "SECRET" in answer
-    assert "SECRET" in came_back(server, ada, first)
+    assert "SECRET" in resume(server, ada, first)
 
 
 @pytest.mark.parametrize("agent", ["ada", "bob"])
 def test_messages_are_not_replayed_to_other_sessions(server: Published, agent: str) -> None:
-    (first, _), (last, _) = answered(server, in_session(server, "ada"))
-    other = in_session(server, agent)
-    ((own, _), _) = answered(server, other, "own")
+    (first, _), (last, _) = call_run(server, open_session_headers(server, "ada"))
+    other = open_session_headers(server, agent)
+    ((own, _), _) = call_run(server, other, "own")
     for number in (first, last, "0", "99999", "9" * 5000, "-1", "x"):
-        assert came_back(server, other, number) == ""
-    found = came_back(server, other, own)
+        assert resume(server, other, number) == ""
+    found = resume(server, other, own)
     assert "OWN" in found
     assert "SECRET" not in found
 
 
 def test_sessions_of_other_agents_are_not_found(server: Published) -> None:
-    ada = in_session(server, "ada")
-    ((first, _), _) = answered(server, ada)
-    asked = {**ada, **bearer("bob"), "accept": "text/event-stream", "last-event-id": first}
-    assert httpx2.get(f"{server.url}/mcp", headers=asked, timeout=TIMEOUT_SECONDS, trust_env=False).status_code == 404
+    ada = open_session_headers(server, "ada")
+    ((first, _), _) = call_run(server, ada)
+    resume_headers = {**ada, **build_auth_header("bob"), "accept": "text/event-stream", "last-event-id": first}
+    assert (
+        httpx2.get(f"{server.url}/mcp", headers=resume_headers, timeout=TIMEOUT_SECONDS, trust_env=False).status_code
+        == 404
+    )
 
 
-# --- how much of the past is kept ----------------------------------------------------------------------------------
+# --- limits of the replay buffer -----------------------------------------------------------------------------------
 
 
-def sent(word: str) -> JSONRPCNotification:
+def make_notification(word: str) -> JSONRPCNotification:
     return JSONRPCNotification(jsonrpc="2.0", method=word)
 
 
@@ -167,7 +170,7 @@ def add(store: EventStore, stream: str, message: JSONRPCNotification | None) -> 
     return anyio.run(store.store_event, stream, message)
 
 
-def later(store: EventStore, event_id: str) -> tuple[str | None, list[str]]:
+def replay_after(store: EventStore, event_id: str) -> tuple[str | None, list[str]]:
     """Return the stream of an event and its later events."""
     found: list[str] = []
 
@@ -180,28 +183,32 @@ def later(store: EventStore, event_id: str) -> tuple[str | None, list[str]]:
 def test_the_oldest_messages_are_dropped_first() -> None:
     replays = ReplayBuffer(max_events=3)
     one, other = replays.open_session(), replays.open_session()
-    first, second, foreign = add(one, "7", sent("a")), add(one, "7", sent("b")), add(other, "7", sent("c"))
-    assert later(one, first) == ("7", ["b"])
-    assert later(one, foreign) == later(one, "none") == (None, [])
-    add(other, "7", sent("d"))
-    assert later(one, first) == (None, [])
-    assert later(one, second) == ("7", [])
+    first, second, foreign = (
+        add(one, "7", make_notification("a")),
+        add(one, "7", make_notification("b")),
+        add(other, "7", make_notification("c")),
+    )
+    assert replay_after(one, first) == ("7", ["b"])
+    assert replay_after(one, foreign) == replay_after(one, "none") == (None, [])
+    add(other, "7", make_notification("d"))
+    assert replay_after(one, first) == (None, [])
+    assert replay_after(one, second) == ("7", [])
 
 
 def test_large_messages_displace_others() -> None:
     store = ReplayBuffer(max_bytes=1000).open_session()
     begun = add(store, "7", None)
-    assert later(store, begun) == ("7", [])
-    add(store, "7", sent("x" * 2000))
-    assert later(store, begun) == (None, [])
+    assert replay_after(store, begun) == ("7", [])
+    add(store, "7", make_notification("x" * 2000))
+    assert replay_after(store, begun) == (None, [])
     again = add(store, "7", None)
-    add(store, "7", sent("small"))
-    assert later(store, again) == ("7", ["small"])
+    add(store, "7", make_notification("small"))
+    assert replay_after(store, again) == ("7", ["small"])
 
 
 def test_streams_of_a_session_are_separate() -> None:
     store = ReplayBuffer().open_session()
     first = add(store, "7", None)
-    add(store, "8", sent("other"))
-    add(store, "7", sent("own"))
-    assert later(store, first) == ("7", ["own"])
+    add(store, "8", make_notification("other"))
+    add(store, "7", make_notification("own"))
+    assert replay_after(store, first) == ("7", ["own"])

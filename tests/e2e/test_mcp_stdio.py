@@ -33,7 +33,7 @@ from onetool.version import __version__
 
 MANY_MESSAGES = 30  # a second
 
-# Leaves a note of its process in the scratch folder, then goes on for ever.
+# Writes its process id to the scratch directory, then runs forever.
 ENDLESS = "import os, time\nopen('pid', 'w').write(f'{os.getpid()}.')\nwhile True:\n    time.sleep(1)"
 
 
@@ -49,19 +49,19 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
         yield wire
 
 
-def process_of_endless_run(home: Path) -> int:
+def find_endless_run(home: Path) -> int:
     """Return the process of the cell that runs `ENDLESS`."""
     notes: list[str] = []
 
-    def noted() -> bool:
+    def has_note() -> bool:
         notes[:] = [note.read_text("ascii") for note in scratch_directory(home).glob("onetool-*/*/pid")]
         return bool(notes) and notes[0].endswith(".")
 
-    assert eventually(noted)
+    assert eventually(has_note)
     return int(notes[0].rstrip("."))
 
 
-# --- what the server is ------------------------------------------------------------------------------------
+# --- server information ------------------------------------------------------------------------------------
 
 
 def test_the_server_speaks_the_protocol_of_its_client(client: Connection) -> None:
@@ -87,10 +87,10 @@ def test_description_and_instructions_are_short_and_sufficient(client: Connectio
         assert command in text
 
 
-# --- what a run answers ------------------------------------------------------------------------------------
+# --- results of runs ---------------------------------------------------------------------------------------
 
 
-def test_an_answer_is_the_value_as_text(client: Connection) -> None:
+def test_a_result_is_the_value_as_text(client: Connection) -> None:
     result = client.run("{'é': [1, None]}")
     assert not result.is_error
     assert get_texts(result) == ['{"é":[1,null]}']
@@ -109,7 +109,7 @@ def test_a_failed_run_is_an_error_result(client: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "words"),
+    ("name", "arguments", "expected"),
     [
         ("run", None, "missing argument 'command'"),
         ("run", {}, "missing argument 'command'"),
@@ -125,15 +125,15 @@ def test_a_failed_run_is_an_error_result(client: Connection) -> None:
         ("run", {"command": "#" * 1_000_001}, "the limit is 1000000"),
     ],
 )
-def test_a_bad_call_is_a_clear_error(
-    client: Connection, name: str, arguments: dict[str, Any] | None, words: str
+def test_an_invalid_call_is_a_clear_error(
+    client: Connection, name: str, arguments: dict[str, Any] | None, expected: str
 ) -> None:
     result = client.call(name, arguments)
     assert result.is_error
-    assert words in get_texts(result)[0]
+    assert expected in get_texts(result)[0]
 
 
-# --- runs that take time -----------------------------------------------------------------------------------
+# --- long runs ---------------------------------------------------------------------------------------------
 
 
 def test_a_long_run_reports_its_progress(client: Connection) -> None:
@@ -153,11 +153,11 @@ def test_a_long_run_reports_its_progress(client: Connection) -> None:
 
 def test_output_of_a_run_is_sent_as_progress(client: Connection) -> None:
     """Each line arrives before the next one is printed."""
-    told: list[tuple[float, str]] = []
+    reports: list[tuple[float, str]] = []
 
     async def report(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the SDK's
-        if not (message or "").startswith("running for"):  # as it does on a busy machine
-            told.append((time.time(), message or ""))
+        if not (message or "").startswith("running for"):  # sent on a busy machine
+            reports.append((time.time(), message or ""))
 
     async def run() -> list[str]:
         return get_texts(await client.client.call_tool("run", {"command": THREE_LINES}, progress_callback=report))
@@ -165,13 +165,13 @@ def test_output_of_a_run_is_sent_as_progress(client: Connection) -> None:
     printed, value = client.portal.call(run)
     times = list(map(float, printed.split()))
     assert value == "done"
-    assert "".join(message for _, message in told) == printed
-    assert [at < following for (at, _), following in zip(told, times[1:], strict=False)] == [True, True]
-    assert client.portal.call(_messages_of_a_flood, client) < MANY_MESSAGES
+    assert "".join(message for _, message in reports) == printed
+    assert [at < following for (at, _), following in zip(reports, times[1:], strict=False)] == [True, True]
+    assert client.portal.call(_count_flood_messages, client) < MANY_MESSAGES
 
 
-async def _messages_of_a_flood(client: Connection) -> int:
-    """Endless output is sent in few messages of limited length."""
+async def _count_flood_messages(client: Connection) -> int:
+    """Count the messages of a run with endless output, and check that their length is limited."""
     lengths: list[int] = []
 
     async def report(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the SDK's
@@ -188,9 +188,9 @@ def test_progress_is_sent_only_on_request(wire: RawClient) -> None:
     assert wire.run("import time\ntime.sleep(1.3)\n'done'")["result"]["content"][0]["text"] == "done"
 
 
-def test_a_cancelled_run_is_ended(client: Connection) -> None:
+def test_a_cancelled_run_ends(client: Connection) -> None:
     run = client.start(ENDLESS)
-    with ProcessWatch([process_of_endless_run(client.home)]) as watch:
+    with ProcessWatch([find_endless_run(client.home)]) as watch:
         assert get_texts(client.run("'meanwhile'")) == ["meanwhile"]
         run.cancel()
         assert watch.all_ended()
@@ -198,10 +198,10 @@ def test_a_cancelled_run_is_ended(client: Connection) -> None:
     assert eventually(lambda: not list(scratch_directory(client.home).glob("onetool-*/*/pid")))
 
 
-# --- clients with bad manners ------------------------------------------------------------------------------
+# --- misbehaving clients -----------------------------------------------------------------------------------
 
 
-def answers_to(wire: RawClient, line: bytes) -> list[dict[str, Any]]:
+def send_line(wire: RawClient, line: bytes) -> list[dict[str, Any]]:
     """Return the response to a line."""
     wire.send(line)
     ping = wire.ask("ping")
@@ -238,7 +238,7 @@ def test_an_invalid_request_is_an_error(wire: RawClient, method: str, params: An
     ],
 )
 def test_a_line_that_is_not_a_message_is_an_error(wire: RawClient, line: bytes) -> None:
-    (answer,) = answers_to(wire, line)
+    (answer,) = send_line(wire, line)
     assert answer["error"]["code"] in {-32700, -32600}
     assert answer["error"]["message"]
     assert answer["id"] is None
@@ -246,10 +246,12 @@ def test_a_line_that_is_not_a_message_is_an_error(wire: RawClient, line: bytes) 
 
 @pytest.mark.parametrize("line", [b"", b"   "])
 def test_an_empty_line_is_ignored(wire: RawClient, line: bytes) -> None:
-    assert answers_to(wire, line) == []
+    assert send_line(wire, line) == []
 
 
-@pytest.mark.parametrize("text", [b"'\xff'", b"'\xc3('", b"'\\ud800'"], ids=["not UTF-8", "cut UTF-8", "half a pair"])
+@pytest.mark.parametrize(
+    "text", [b"'\xff'", b"'\xc3('", b"'\\ud800'"], ids=["not UTF-8", "truncated UTF-8", "lone surrogate"]
+)
 def test_invalid_utf_8_is_an_error(wire: RawClient, text: bytes) -> None:
     """Only messages of the client run, and every request is answered."""
     head = b'{"jsonrpc": "2.0", "id": "bad", "method": "tools/call", "params": '
@@ -260,7 +262,7 @@ def test_invalid_utf_8_is_an_error(wire: RawClient, text: bytes) -> None:
     assert "error" in answer or answer["result"]["isError"]
 
 
-def test_the_server_survives_all_that(wire: RawClient) -> None:
+def test_the_server_survives_invalid_input(wire: RawClient) -> None:
     for line in (b"garbage", b"\xff", b"{}", b"[1, 2]", b"\0", b"9" * 100_000):
         wire.send(line)
     ping = wire.ask("ping")
@@ -282,21 +284,21 @@ def kill(wire: RawClient) -> None:
     wire.process.kill()
 
 
-@pytest.mark.parametrize("vanish", [hang_up, terminate, kill])
-def test_an_abandoned_run_leaves_nothing_behind(tmp_path: Path, vanish: Callable[[RawClient], None]) -> None:
+@pytest.mark.parametrize("disconnect", [hang_up, terminate, kill])
+def test_an_abandoned_run_leaves_nothing_behind(tmp_path: Path, disconnect: Callable[[RawClient], None]) -> None:
     with RawClient(tmp_path) as wire:
         wire.ask("tools/call", {"name": "run", "arguments": {"command": ENDLESS}})
-        cell = process_of_endless_run(tmp_path)
+        cell = find_endless_run(tmp_path)
         processes = list_descendants(wire.process.pid)
         assert cell in processes
         assert len(processes) >= 3  # the server, its zygote and a cell
         with ProcessWatch(processes) as watch:
-            vanish(wire)
+            disconnect(wire)
             assert watch.all_ended()
     assert eventually(lambda: not list(scratch_directory(tmp_path).iterdir()))
 
 
-# --- tools with bad manners --------------------------------------------------------------------------------
+# --- misbehaving tools -------------------------------------------------------------------------------------
 
 NOISY = """
 import asyncio, os, subprocess, sys
@@ -326,21 +328,21 @@ def test_stray_output_never_reaches_the_protocol(tmp_path: Path) -> None:
     with RawClient(tmp_path, [sys.executable, str(tmp_path / "noisy.py")]) as wire:
         for _ in range(2):
             assert wire.run("noisy.tool()")["result"]["content"] == [{"type": "text", "text": "read: ''"}]
-        assert answers_to(wire, b"") == []
+        assert send_line(wire, b"") == []
     errors = (tmp_path / "stderr").read_text("utf-8")
     assert errors.count("printed by a tool") == 2
     assert errors.count("printed by a child") == 2
 
 
-# --- a configuration that is wrong -------------------------------------------------------------------------
+# --- invalid configuration ---------------------------------------------------------------------------------
 
 
 def test_the_server_starts_with_an_invalid_configuration(tmp_path: Path) -> None:
     configure(tmp_path, "execution:\n  timout: 5\n")
     with connect(tmp_path) as client:
-        refused = client.run("1 + 1")
-        assert refused.is_error
-        assert re.search(r"onetool\.yaml:2: .*timout.*\nHint: did you mean timeout", get_texts(refused)[0])
+        rejected = client.run("1 + 1")
+        assert rejected.is_error
+        assert re.search(r"onetool\.yaml:2: .*timout.*\nHint: did you mean timeout", get_texts(rejected)[0])
         health = client.run("ot.health()")
         assert not health.is_error
         assert "timout" in get_texts(health)[0]
@@ -362,11 +364,11 @@ def test_a_failed_reload_changes_nothing(tmp_path: Path) -> None:
         assert get_texts(client.run("say()")) == [__version__]
 
 
-# --- after a good day ----------------------------------------------------------------------------------------
+# --- after a normal shutdown ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the home of a server that ended normally."""
     home = tmp_path_factory.mktemp("past")
     with connect(home) as client:
@@ -376,16 +378,16 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def test_a_client_that_disconnects_leaves_nothing_behind(past: Path) -> None:
-    assert list(scratch_directory(past).iterdir()) == []
+def test_a_client_that_disconnects_leaves_nothing_behind(finished_home: Path) -> None:
+    assert list(scratch_directory(finished_home).iterdir()) == []
 
 
-def test_standard_error_stays_silent(past: Path) -> None:
-    assert (past / "stderr").read_text("utf-8") == ""
+def test_standard_error_stays_silent(finished_home: Path) -> None:
+    assert (finished_home / "stderr").read_text("utf-8") == ""
 
 
-def test_the_log_has_every_run(past: Path) -> None:
-    lines = (past / ".onetool" / "logs" / "onetool.log").read_text("utf-8").splitlines()
+def test_the_log_has_every_run(finished_home: Path) -> None:
+    lines = (finished_home / ".onetool" / "logs" / "onetool.log").read_text("utf-8").splitlines()
     spans = {entry["name"]: entry for entry in map(json.loads, lines)}
     assert spans["run"]["status"] == "error"
     assert spans["ot.version"]["status"] == spans["tool.call"]["status"] == "ok"
@@ -408,7 +410,7 @@ def test_after_end_of_input_runs_end_and_nothing_is_written(tmp_path: Path) -> N
     with RawClient(tmp_path) as wire:
         wire.request("tools/list")
         wire.ask("tools/call", {"name": "run", "arguments": {"command": ENDLESS}})
-        process = process_of_endless_run(tmp_path)
+        process = find_endless_run(tmp_path)
         wire.ask("tools/call", {"name": "run", "arguments": {"command": "import time\ntime.sleep(0.5)\n1 + 1"}})
         assert wire.process.stdin is not None
         wire.process.stdin.close()
@@ -419,16 +421,16 @@ def test_after_end_of_input_runs_end_and_nothing_is_written(tmp_path: Path) -> N
 
 
 def test_requests_before_end_of_input_are_answered(tmp_path: Path) -> None:
-    """`printf '…' | onetool` is how people try a server out. A run is ended, because nobody would see its effects."""
+    """People try a server with `printf '…' | onetool`. A run is ended, because its effects would not be seen."""
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
-    asked: list[dict[str, Any]] = [
+    requests: list[dict[str, Any]] = [
         {"id": 1, "method": "initialize", "params": hello},
         {"method": "notifications/initialized"},
         {"id": 2, "method": "tools/call", "params": {"name": "run", "arguments": {"command": "1 + 1"}}},
         {"id": 3, "method": "resources/list"},
         {"id": 4, "method": "tools/list"},
     ]
-    lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in asked)
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in requests)
     done = subprocess.run(
         [PROGRAM], input=lines, capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path), timeout=60,
         check=True,

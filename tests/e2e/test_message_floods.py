@@ -20,35 +20,35 @@ NO_MESSAGE = "it sent an invalid message"
 LISTS = "b','.join([b'[]'] * {count})"
 CALL = """b'{"id":%d,"method":"call","params":{"name":"ot.version","args":[],"kwargs":{"x":[' % n + """
 
-# What forged code sends, and what the run ends with.
+# The code of a run, and part of its error message.
 CELL_FLOODS = {
     "too many values": (f"n = 7\nsend({CALL}{LISTS.format(count=300_000)} + b']}}}}}}')", TOO_MANY),
     "keys": ("send({'id': 7, 'method': 'find', 'params': {f'{n:x}': 0 for n in range(210_000)}})", TOO_LONG),
     "deep nesting": ("send(b'[' * 1_000_000)", TOO_MANY),
     "quotes": ("send(b'\"' * 1_000_000)", "it sent"),
     "long numbers": ("send(b'{\"id\":' + b'1' * 1_000_000 + b'}')", NO_MESSAGE),
-    "a line without an end": ("while True: send(b'x' * 100_000, end=b'')", TOO_LONG),
-    "output with much beside it": (
+    "an endless line": ("while True: send(b'x' * 100_000, end=b'')", TOO_LONG),
+    "output with extra parameters": (
         """send(b'{"method":"output","params":{"text":"","x":[' + b'[],' * 5_000_000 + b'[]]}}')""", TOO_LONG),
     "unknown notifications": ("""while True: send(b'{"method":"x","params":{}}')""", NO_MESSAGE),
     "unknown pieces": ("while True: piece('x', 'y')", NO_MESSAGE),
     "a large id": ("send({'id': 'x' * 1_000_000, 'method': 'find', 'params': {'name': 'x'}})", NO_MESSAGE),
-    "answers to nothing": ("""while True: send(b'{"id":99,"result":{}}')""", NO_MESSAGE),
+    "unrequested responses": ("""while True: send(b'{"id":99,"result":{}}')""", NO_MESSAGE),
     "tiny pieces": ("while True: send(b'=output 1\\nx' * 10_000, end=b'')", "it sent more than 200000 messages"),
     "empty pieces": ("while True: send(b'=strings 0\\n' * 10_000, end=b'')", "it sent more than 200000 messages"),
-    "strings of no request": ("while True: piece('strings', 'x' * 200_000)", "arguments with more than 8388608 bytes"),
-    "a value without an end": ("while True: piece('value', 'x' * 200_000)", "the value is larger than"),
-    "output without an end": ("while True: piece('output', 'x' * 200_000)", "the run printed more than"),
+    "unrequested strings": ("while True: piece('strings', 'x' * 200_000)", "arguments with more than 8388608 bytes"),
+    "an endless value": ("while True: piece('value', 'x' * 200_000)", "the value is larger than"),
+    "endless output": ("while True: piece('output', 'x' * 200_000)", "the run printed more than"),
 }  # fmt: skip
 
-# What a run may send as often as it likes: it costs nobody else much time.
+# A run may send these without a limit: they do not delay other runs.
 ALLOWED_FLOODS = {
     "as many values as allowed": (
         f"values = {LISTS.format(count=55_000)}\nfor n in range(2, 12): send({CALL}values + b']}}}}}}')\n'sent'"
     ),
     "large strings": "for n in range(9):\n    try: ot.call('ot.version', x='é' * 600_000)\n    except TypeError: pass\n"
     "'sent'",
-    "calls that are too large": "for n in range(2):\n    try: ot.call('ot.version', x=[[]] * 2_600_000)\n"
+    "oversized calls": "for n in range(2):\n    try: ot.call('ot.version', x=[[]] * 2_600_000)\n"
     "    except TypeError as error: said = str(error)\nassert '120000 values' in said, said\n'sent'",
     "many messages": "for n in range(5000):\n    try: ot.call('x.y')\n    except ToolError: pass\n'sent'",
 }
@@ -117,7 +117,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     write_pack(home / ".onetool", "hostile", HOSTILE_PACK)
     try:
         with connect(home) as client:
-            client.run("web.flood(kind='?')")  # what is loaded at the first use delays others once
+            client.run("web.flood(kind='?')")  # modules loaded at the first use delay other runs once
             yield client
     finally:
         http.kill()
@@ -125,13 +125,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
 
 
 @pytest.mark.parametrize("flood", CELL_FLOODS)
-def test_a_run_that_floods_is_cut_off_and_delays_nobody(client: Connection, flood: str) -> None:
+def test_a_flooding_run_is_ended_and_does_not_delay_others(client: Connection, flood: str) -> None:
     code, reason = CELL_FLOODS[flood]
     assert reason in run_attack(client, f"{FORGE}{code}{PAUSE}")
 
 
 @pytest.mark.parametrize("flood", ALLOWED_FLOODS)
-def test_the_worst_that_is_allowed_delays_nobody(client: Connection, flood: str) -> None:
+def test_the_largest_allowed_messages_do_not_delay_others(client: Connection, flood: str) -> None:
     assert run_attack(client, f"{FORGE}{ALLOWED_FLOODS[flood]}") == "sent"
 
 
@@ -139,17 +139,17 @@ def test_the_worst_that_is_allowed_delays_nobody(client: Connection, flood: str)
 
 
 @pytest.mark.parametrize("kind", ["values", "bytes", "deep", "notifications", "answers", "pieces", "kinds"])
-def test_a_worker_that_floods_is_replaced_and_delays_nobody(client: Connection, kind: str) -> None:
+def test_a_flooding_worker_is_replaced_and_does_not_delay_others(client: Connection, kind: str) -> None:
     assert "failed: it sent" in run_attack(client, f"hostile.flood(kind={kind!r})")
     assert get_texts(client.run("hostile.give(count=1)")) == ["[[]]"]
 
 
-def test_a_large_result_of_a_worker_arrives_and_delays_nobody(client: Connection) -> None:
+def test_a_large_worker_result_arrives_and_does_not_delay_others(client: Connection) -> None:
     assert run_attack(client, "len(hostile.give(count=3_000_000))") == "3000000"
     assert run_attack(client, "len(hostile.give_text(size=2_500_000)['text'])") == "2500000"
 
 
-def test_a_large_result_that_is_not_json_is_an_error_and_forges_no_other_answer(client: Connection) -> None:
+def test_a_large_worker_result_with_invalid_json_is_an_error(client: Connection) -> None:
     assert get_texts(
         client.run("try: hostile.broken()\nexcept ToolError as error: said = str(error)\n[said, 1 + 1]")
     ) == ['["the tool returned a result that is not valid JSON",2]']
@@ -183,7 +183,7 @@ TOO_LARGE = {
 }
 
 
-# By day, each kind over one transport and a few over all.
+# Not nightly: each kind over one transport and a few over all.
 TRANSPORTS = ["piped.flood(kind=':", "web.flood(kind='json:", "web.flood(kind='events:"]
 FLOODS = [
     (server, kind)
@@ -194,24 +194,24 @@ FLOODS = [
 
 
 @pytest.mark.parametrize(("server", "kind"), FLOODS)
-def test_a_server_that_floods_fails_one_call_and_delays_nobody(client: Connection, server: str, kind: str) -> None:
+def test_a_flooding_server_fails_one_call_and_does_not_delay_others(client: Connection, server: str, kind: str) -> None:
     assert TOO_LARGE[kind] in run_attack(client, f"{server}{kind}')")
     assert get_texts(client.run(f"{server}small')")) == ["small"]
 
 
 @pytest.mark.parametrize("server", TRANSPORTS)
-def test_large_results_of_servers_arrive_and_delay_nobody(client: Connection, server: str) -> None:
+def test_large_server_results_arrive_and_do_not_delay_others(client: Connection, server: str) -> None:
     assert run_attack(client, f"len({server}text'))") == str(5 << 20)
     assert run_attack(client, f"{server}json')[-1]") == '{"id":199999,"name":"x"}'
     assert run_attack(client, f"{server}almost json')[:4]") == "[1,1"
     assert run_attack(client, f"{server}large noise')") == "after the noise"
 
 
-def test_lines_that_are_not_messages_are_passed_over(client: Connection) -> None:
+def test_lines_that_are_not_messages_are_ignored(client: Connection) -> None:
     assert run_attack(client, "piped.flood(kind=':noise')") == "after the noise"
 
 
-def test_a_message_that_answers_nobody_ends_the_connection_and_the_next_call_works(client: Connection) -> None:
+def test_an_unrequested_response_ends_the_connection_and_the_next_call_works(client: Connection) -> None:
     assert "NetworkError: connection to piped lost" in run_attack(client, "piped.flood(kind=':no id')")
     assert get_texts(client.run("piped.flood(kind=':small')")) == ["small"]
 

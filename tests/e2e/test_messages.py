@@ -1,10 +1,10 @@
-"""Every message that a model or a person can get, produced for real and kept in `messages.md`, to be read like prose.
+"""Test every message that a model or a user can get against the snapshot in `messages.md`.
 
-Each message is to say what was wrong, what is right and what to type. To renew the file after a change of words:
+Each message states what is wrong, what is valid and what to type. To update the file after a change:
 
     uv run python -m tests.e2e.test_messages --write
 
-and read the difference as an editor would. What depends on the machine stands there as a name in capitals.
+and review the difference. A name in capitals replaces text that depends on the machine.
 """
 
 import platform
@@ -31,12 +31,12 @@ from onetool.schema import Schema
 from onetool.version import __version__
 
 SNAPSHOT = Path(__file__).with_name("messages.md")
-RENEW = "uv run python -m tests.e2e.test_messages --write"
+UPDATE_COMMAND = "uv run python -m tests.e2e.test_messages --write"
 HEAD = f"""\
-# What OneTool says
+# Messages of OneTool
 
-Every message that a model or a person can get, as it really is. Written by `{RENEW}`, compared by
-`tests/e2e/test_messages.py`. A name in capitals (HOME, HANDLE, TIME) stands for what differs from machine to machine.
+Every message that a model or a user can get. Written by `{UPDATE_COMMAND}`, compared by
+`tests/e2e/test_messages.py`. A name in capitals (HOME, HANDLE, TIME) replaces text that depends on the machine.
 """
 NAMES = (
     (re.compile(r"\b[0-9a-f]{32}\b"), "HANDLE"),
@@ -48,7 +48,7 @@ NAMES = (
     (re.compile(r"tool_count: \d+"), "tool_count: COUNT"),
     (re.compile(r"\bot_[\w-]{43}"), "TOKEN"),
 )
-LONGEST_SHOWN = 400
+MAX_SHOWN_CHARS = 400
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Entry:
     language: str = "python"
 
     def __str__(self) -> str:
-        sent = self.sent if len(self.sent) <= LONGEST_SHOWN else f"{self.sent[:60]}… ({len(self.sent)} characters)"
+        sent = self.sent if len(self.sent) <= MAX_SHOWN_CHARS else f"{self.sent[:60]}… ({len(self.sent)} characters)"
         return f"### {self.title}\n\n~~~ {self.language}\n{sent}\n~~~\n~~~ {self.kind}\n{self.answer}\n~~~\n"
 
 
@@ -68,7 +68,7 @@ Chapter = Callable[[Path], Iterable[Entry]]
 Cases = Iterable[tuple[str, str]]
 
 
-# --- the tools that are called ---------------------------------------------------------------------------------------
+# --- tools -----------------------------------------------------------------------------------------------------------
 
 
 @tool("demo.add")
@@ -132,23 +132,25 @@ def leaves() -> None:
 TOOLS = (add, fails, refuses, denied, lacks, slow, writes, off, lies, leaves)
 
 
-# --- doors -----------------------------------------------------------------------------------------------------------
+# --- transports ------------------------------------------------------------------------------------------------------
 
 
-def answered(title: str, sent: str, answer: Answer, folder: Path | None = None) -> Entry:
-    return Entry(title, sent, named("\n".join(answer.blocks), folder), "error" if answer.is_error else "answer")
+def to_entry(title: str, sent: str, answer: Answer, directory: Path | None = None) -> Entry:
+    return Entry(
+        title, sent, replace_names("\n".join(answer.blocks), directory), "error" if answer.is_error else "answer"
+    )
 
 
-def through(app: App, cases: Cases, agent: str = "default") -> Iterator[Entry]:
-    folder = app.onetool.directories.data
+def run_in_app(app: App, cases: Cases, agent: str = "default") -> Iterator[Entry]:
+    directory = app.onetool.directories.data
     for title, command in cases:
-        yield answered(title, command, app.run(command, agent=agent), folder)
+        yield to_entry(title, command, app.run(command, agent=agent), directory)
 
 
-def over(client: Connection, cases: Iterable[tuple[str, object]]) -> Iterator[Entry]:
+def run_over_mcp(client: Connection, cases: Iterable[tuple[str, object]]) -> Iterator[Entry]:
     for title, command in cases:
         result = client.run(command)
-        text = named("\n".join(get_texts(result)), client.home)
+        text = replace_names("\n".join(get_texts(result)), client.home)
         yield Entry(title, command if isinstance(command, str) else f"command={command!r}", text, _kind(result))
 
 
@@ -156,15 +158,15 @@ def _kind(result: Any) -> str:
     return "error" if result.is_error else "answer"
 
 
-def typed(home: Path, title: str, *arguments: str) -> Entry:
+def run_command(home: Path, title: str, *arguments: str) -> Entry:
     done = run_cli(home, *arguments)
-    text = named("\n".join(part.rstrip("\n") for part in (done.stdout, done.stderr) if part), home)
+    text = replace_names("\n".join(part.rstrip("\n") for part in (done.stdout, done.stderr) if part), home)
     return Entry(title, shlex.join(["onetool", *arguments]), text, f"status {done.returncode}", "shell")
 
 
-def named(text: str, folder: Path | None) -> str:
-    """The text with names in place of what differs from machine to machine."""
-    text = text.replace(str(folder), "HOME") if folder else text
+def replace_names(text: str, directory: Path | None) -> str:
+    """Replace text that depends on the machine by names."""
+    text = text.replace(str(directory), "HOME") if directory else text
     text = text.replace(str(Path.cwd()), "FOLDER")
     for pattern, name in NAMES:
         text = pattern.sub(name, text)
@@ -174,96 +176,96 @@ def named(text: str, folder: Path | None) -> str:
 # --- chapters --------------------------------------------------------------------------------------------------------
 
 
-def what_was_sent(home: Path) -> Iterator[Entry]:
+def invalid_requests(home: Path) -> Iterator[Entry]:
     configure(home, "execution: {max_command_bytes: 500}")
     with connect(home) as client:
         for title, name, arguments in NO_COMMANDS:
             result = client.call(name, arguments)
-            yield Entry(title, f"{name}({arguments})", named("\n".join(get_texts(result)), home), _kind(result))
-        yield from over(client, COMMANDS)
+            yield Entry(title, f"{name}({arguments})", replace_names("\n".join(get_texts(result)), home), _kind(result))
+        yield from run_over_mcp(client, COMMANDS)
 
 
 NO_COMMANDS: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
-    ("No command", "run", {}),
-    ("An argument that run does not have", "run", {"command": "1", "timeout": 5}),
-    ("Another tool than run", "ot.tools", {}),
+    ("Missing command", "run", {}),
+    ("Unknown argument of run", "run", {"command": "1", "timeout": 5}),
+    ("Unknown MCP tool", "ot.tools", {}),
 )
 COMMANDS: tuple[tuple[str, object], ...] = (
     ("Not a string", ["ot.tools()"]),
-    ("Nothing", ""),
-    ("A fence with nothing in it", "```python\n```"),
-    ("Too long", "x = '" + "a" * 500 + "'"),
-    ("A prefix that was never ours", "!onetool ot.tools()"),
-    ("A prefix of another server", "mcp__ot__run ot.tools()"),
+    ("Empty command", ""),
+    ("Empty code fence", "```python\n```"),
+    ("Command over the size limit", "x = '" + "a" * 500 + "'"),
+    ("Unknown prefix", "!onetool ot.tools()"),
+    ("Prefix of another server", "mcp__ot__run ot.tools()"),
 )
 
 
-def code_that_is_wrong(_home: Path) -> Iterator[Entry]:
+def invalid_code(_home: Path) -> Iterator[Entry]:
     with open_app(tools=TOOLS) as app:
-        yield from through(app, WRONG_CODE)
+        yield from run_in_app(app, WRONG_CODE)
 
 
 WRONG_CODE = (
     ("A syntax error", "x = 1\ny = (2 +"),
     ("Prose instead of code", "Please list the files"),
-    ("A block that is not indented", "for n in range(3):\nprint(n)"),
-    ("A line that is indented for no reason", "x = 1\n  y = 2\nz = 3"),
-    ("An error of the code itself", "rows = [1, 2]\ntotal = sum(rows)\nrows[5]"),
-    ("An error after some calls", "demo.add(1)\ndemo.add(2)\n1 / 0"),
-    ("A name near a pack", "machin.disk()"),
-    ("A name that is a tool without its pack", "disk()"),
-    ("A tool with another mark behind its pack", "machine_disk()"),
-    ("A name that means nothing here", "qqq(1)"),
+    ("Missing indentation", "for n in range(3):\nprint(n)"),
+    ("Unexpected indentation", "x = 1\n  y = 2\nz = 3"),
+    ("Runtime error", "rows = [1, 2]\ntotal = sum(rows)\nrows[5]"),
+    ("Runtime error after calls", "demo.add(1)\ndemo.add(2)\n1 / 0"),
+    ("Misspelled pack", "machin.disk()"),
+    ("Tool without its pack", "disk()"),
+    ("Tool with a wrong separator", "machine_disk()"),
+    ("Unknown name", "qqq(1)"),
     ("An unknown pack", "brave.search(query='x')"),
-    ("An unknown pack by name", "ot.call('brave.search', query='x')"),
-    ("A pack that is called", "machine()"),
-    ("A tool that is not called", "machine.disk"),
-    ("A tool that is waited for", "await machine.disk()"),
-    ("An attribute of a dict", "machine.disk().free"),
-    ("A module that is not there", "import requests"),
+    ("Unknown pack in ot.call", "ot.call('brave.search', query='x')"),
+    ("Pack used as a function", "machine()"),
+    ("Tool that is not called", "machine.disk"),
+    ("Awaited tool", "await machine.disk()"),
+    ("Attribute of a dict", "machine.disk().free"),
+    ("Missing module", "import requests"),
     ("No value", "x = 1"),
     ("None", "None"),
-    ("A value that is no data", "x = []\nx.append(x)\nx"),
+    ("Circular value", "x = []\nx.append(x)\nx"),
     ("An unknown format", "__format__ = 'xml'\n{'a': 1}"),
     ("ot.parallel with calls instead of functions", "ot.parallel([demo.add(1), demo.add(2)])"),
     ("ot.parallel with one function", "ot.parallel(demo.fails)"),
-    ("ot.parallel with one that fails", "ot.parallel([lambda: demo.add(1), demo.fails])"),
+    ("ot.parallel with a failing function", "ot.parallel([lambda: demo.add(1), demo.fails])"),
 )
 
 
-def calls_that_are_wrong(_home: Path) -> Iterator[Entry]:
+def invalid_calls(_home: Path) -> Iterator[Entry]:
     with open_app(tools=TOOLS) as app:
-        yield from through(app, WRONG_CALLS)
+        yield from run_in_app(app, WRONG_CALLS)
 
 
 WRONG_CALLS = (
-    ("A misspelt tool of a pack", "machine.dsk()"),
-    ("A tool that the pack does not have", "demo.multiply(2, 3)"),
-    ("An argument is missing", "demo.add()"),
-    ("An argument that the tool does not have", "demo.add(1, third=3)"),
-    ("An argument given twice", "demo.add(1, first=2)"),
+    ("Misspelled tool", "machine.dsk()"),
+    ("Unknown tool of a pack", "demo.multiply(2, 3)"),
+    ("Missing argument", "demo.add()"),
+    ("Unknown argument", "demo.add(1, third=3)"),
+    ("Repeated argument", "demo.add(1, first=2)"),
     ("Too many arguments", "demo.add(1, 2, 3)"),
     ("An argument of the wrong type", "demo.add(first='one')"),
-    ("An argument that is not among the choices", "machine.disk(unit='TB')"),
-    ("A misspelt argument of ot", "ot.tools(patern='disk')"),
+    ("Invalid choice", "machine.disk(unit='TB')"),
+    ("Misspelled argument of ot", "ot.tools(patern='disk')"),
     ("No permission", "demo.writes()"),
     ("A disabled tool", "demo.off()"),
     ("A tool that fails", "demo.fails()"),
-    ("A tool that refuses", "demo.refuses('notes.txt')"),
-    ("A tool that is not permitted itself", "demo.denied()"),
-    ("A tool that lacks a library itself", "demo.lacks()"),
-    ("A tool that gives up waiting", "demo.slow()"),
-    ("A tool that breaks its own promise", "demo.lies()"),
-    ("A tool that tries to end the server", "demo.leaves()"),
+    ("Tool that raises ToolError", "demo.refuses('notes.txt')"),
+    ("Tool that raises PermissionError", "demo.denied()"),
+    ("Tool with a missing library", "demo.lacks()"),
+    ("Tool that times out", "demo.slow()"),
+    ("Tool with an invalid result", "demo.lies()"),
+    ("Tool that calls sys.exit", "demo.leaves()"),
 )
 
 
-def more_than_a_run_may(_home: Path) -> Iterator[Entry]:
+def exceeded_limits(_home: Path) -> Iterator[Entry]:
     with open_app({"execution": {"memory_mb": 256}}) as app:
-        yield from through(app, TOO_MUCH)
+        yield from run_in_app(app, TOO_MUCH)
     narrow = {"timeout": 2, "max_tool_calls": 3, "max_output_bytes": 10_000}
     with open_app({"execution": narrow}) as app:
-        yield from through(app, NARROW)
+        yield from run_in_app(app, NARROW)
 
 
 SMALL_THREADS = """\
@@ -276,24 +278,24 @@ TOO_MUCH = (
     ("Memory", "x = bytearray(1 << 30)"),
     ("Nesting", "def f(): return f()\nf()"),
     ("Threads", "import threading, time\nwhile True:\n    threading.Thread(target=time.sleep, args=(60,)).start()"),
-    ("Threads that are small", SMALL_THREADS),
-    ("Leaving", "machine.now()\nexit()"),
-    ("Leaving with a word", "import sys\nsys.exit('nothing to do')"),
-    ("Leaving without a goodbye", "import os\nmachine.now()\nos._exit(3)"),
-    ("Being killed", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"),
-    ("A file of the machine", "open('/etc/passwd').read()"),
-    ("A file of the working folder", "open('README.md').read()"),
-    ("A file that is written", "open('/tmp/mine', 'w')"),
+    ("Threads with a small stack", SMALL_THREADS),
+    ("exit()", "machine.now()\nexit()"),
+    ("sys.exit with a message", "import sys\nsys.exit('nothing to do')"),
+    ("os._exit", "import os\nmachine.now()\nos._exit(3)"),
+    ("SIGKILL", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"),
+    ("System file", "open('/etc/passwd').read()"),
+    ("File in the working directory", "open('README.md').read()"),
+    ("Writing a file", "open('/tmp/mine', 'w')"),
     ("The network", "import urllib.request\nurllib.request.urlopen('http://example.org/')"),
     ("A socket", "import socket\nsocket.create_connection(('127.0.0.1', 80))"),
     ("A program", "import subprocess\nsubprocess.run(['ls'])"),
     ("A process", "import os\nos.fork()"),
-    ("Input that nobody types", "input('Your name? ')"),
+    ("input()", "input('Your name? ')"),
 )
 NARROW = (
     ("Time", "machine.now()\nwhile True:\n    pass"),
     (
-        "Time, and no ear for it",
+        "Time, with blocked signals",
         "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\nwhile True:\n    pass",
     ),
     ("Tool calls", "for _ in range(4):\n    machine.now()"),
@@ -304,17 +306,17 @@ NARROW = (
 
 def large_results(_home: Path) -> Iterator[Entry]:
     with open_app({"output": {"max_inline_size": 1500, "preview_lines": 2}}) as app:
-        yield from through(app, LARGE)
+        yield from run_in_app(app, LARGE)
         handle = re.findall(r"[0-9a-f]{32}", app.run("[{'file': 'a.py', 'line': n} for n in range(100)]").text)[0]
-        for title, command in LOOKS:
-            yield answered(title, command, app.run(command.replace("HANDLE", handle)))
+        for title, command in RESULT_CALLS:
+            yield to_entry(title, command, app.run(command.replace("HANDLE", handle)))
     with open_app({"output": {"max_inline_size": 400, "result_ttl": 0.01}}) as app:
         handle = re.findall(r"[0-9a-f]{32}", app.run("'x' * 1000").text)[0]
         for title, command in EXPIRED:
-            yield answered(title, command, app.run(command.replace("HANDLE", handle)))
+            yield to_entry(title, command, app.run(command.replace("HANDLE", handle)))
     with open_app({"output": {"max_inline_size": 400}}) as app:
         (app.onetool.directories.data / "tmp").write_text("", encoding="utf-8")
-        yield from through(app, NOWHERE)
+        yield from run_in_app(app, UNSTORED)
 
 
 LARGE = (
@@ -322,46 +324,46 @@ LARGE = (
     ("Text", "'\\n'.join(f'line {n}' for n in range(300))"),
     ("Printed text, and a short value", "print('line\\n' * 1000)\n42"),
 )
-LOOKS = (
-    ("A window", "ot.result('HANDLE', offset=2, limit=10)"),
-    ("A search that finds nothing", "ot.result('HANDLE', search='nothing like that')"),
-    ("No handle", "ot.result()"),
-    ("A handle that nobody gave", "ot.result('abc123')"),
-    ("A handle that is a path", "ot.result(handle='../../etc/passwd')"),
-    ("A handle that is no text", "ot.result(handle=5)"),
+RESULT_CALLS = (
+    ("Part of a result", "ot.result('HANDLE', offset=2, limit=10)"),
+    ("Search without matches", "ot.result('HANDLE', search='nothing like that')"),
+    ("Missing handle", "ot.result()"),
+    ("Unknown handle", "ot.result('abc123')"),
+    ("Path as a handle", "ot.result(handle='../../etc/passwd')"),
+    ("Handle of the wrong type", "ot.result(handle=5)"),
     ("An offset below one", "ot.result('HANDLE', offset=0)"),
     ("A limit below one", "ot.result('HANDLE', limit=0)"),
-    ("An offset behind the end", "ot.result('HANDLE', offset=5000)"),
-    ("A broken regular expression", "ot.result('HANDLE', search='(')"),
+    ("Offset past the end", "ot.result('HANDLE', offset=5000)"),
+    ("Invalid regular expression", "ot.result('HANDLE', search='(')"),
     ("A lookaround", "ot.result('HANDLE', search='(?=x)')"),
     ("An unknown unit", "ot.result('HANDLE', unit='pages')"),
     ("A fuzzy search that is too long", "ot.result('HANDLE', search='x' * 300, fuzzy=True)"),
-    ("All of it", "len(ot.load('HANDLE'))"),
-    ("All of what is not there", "ot.load('abc123')"),
+    ("Complete result", "len(ot.load('HANDLE'))"),
+    ("Unknown complete result", "ot.load('abc123')"),
 )
 EXPIRED = (
-    ("A part of what has expired", "import time\ntime.sleep(0.05)\not.result('HANDLE')"),
-    ("All of what has expired", "ot.load('HANDLE')"),
+    ("Part of an expired result", "import time\ntime.sleep(0.05)\not.result('HANDLE')"),
+    ("Complete expired result", "ot.load('HANDLE')"),
 )
-NOWHERE = (("A large result that cannot be kept", "'x' * 1000"),)
+UNSTORED = (("Large result that cannot be stored", "'x' * 1000"),)
 
 
-def finding_things(_home: Path) -> Iterator[Entry]:
+def discovery(_home: Path) -> Iterator[Entry]:
     with open_app(SHORTCUTS, tools=TOOLS) as app:
-        yield from through(app, FINDING)
+        yield from run_in_app(app, FINDING)
 
 
 FINDING = (
-    ("Help on nothing", "ot.help()"),
+    ("Help without a query", "ot.help()"),
     ("Help on a tool", "ot.help('demo.add')"),
-    ("Help on words", "ot.help('free space on the disk')"),
-    ("Help on a typo", "ot.help('machine.dsik')"),
-    ("Help on what is not there", "ot.help('xylophone zzz')"),
-    ("Tools that are not there", "ot.tools(pattern='xylophone')"),
-    ("Packs that are not there", "ot.packs(pattern='xylophone', info='full')"),
-    ("Snippets that are not there", "ot.snippets(pattern='xylophone', info='full')"),
-    ("A search for nothing", "ot.search('')"),
-    ("An unknown amount of detail", "ot.tools(info='some')"),
+    ("Help on keywords", "ot.help('free space on the disk')"),
+    ("Help on a misspelled tool", "ot.help('machine.dsik')"),
+    ("Help without matches", "ot.help('xylophone zzz')"),
+    ("Tools without matches", "ot.tools(pattern='xylophone')"),
+    ("Packs without matches", "ot.packs(pattern='xylophone', info='full')"),
+    ("Snippets without matches", "ot.snippets(pattern='xylophone', info='full')"),
+    ("Empty search", "ot.search('')"),
+    ("Unknown info level", "ot.tools(info='some')"),
 )
 
 SHORTCUTS: Mapping[str, Any] = {
@@ -386,105 +388,111 @@ SHORTCUTS: Mapping[str, Any] = {
 
 def shortcuts(_home: Path) -> Iterator[Entry]:
     with open_app(SHORTCUTS, tools=TOOLS) as app:
-        yield from through(app, SHORT)
+        yield from run_in_app(app, SHORTCUT_CALLS)
 
 
-SHORT = (
+SHORTCUT_CALLS = (
     ("A snippet", "$greet who='dear reader' loud=true"),
     ("An unknown snippet", "$greeet who=me"),
-    ("No name", "$ who=me"),
-    ("A parameter is missing", "$greet"),
-    ("A parameter that the snippet does not have", "$greet who=me volume=11"),
-    ("A parameter given twice", "$greet who=me who=you"),
+    ("Missing snippet name", "$ who=me"),
+    ("Missing parameter", "$greet"),
+    ("Unknown parameter", "$greet who=me volume=11"),
+    ("Repeated parameter", "$greet who=me who=you"),
     ("A value without a name", "$greet me"),
-    ("A quote that is never closed", "$greet who='me"),
-    ("Lines that are none", "$greet\nwho: me\nand you"),
-    ("Snippets in a circle", "$round"),
-    ("A body that is no Python", "$broken"),
-    ("A body that is no template", "$torn"),
+    ("Unclosed quote", "$greet who='me"),
+    ("Invalid lines", "$greet\nwho: me\nand you"),
+    ("Circular snippets", "$round"),
+    ("Body with a syntax error", "$broken"),
+    ("Body with an invalid template", "$torn"),
     ("A body with an unknown name", "$undeclared"),
     ("A body that fails", "$late"),
     ("From code: unknown", "ot.snippet('greeet', who='me')"),
-    ("From code: a parameter is missing", "ot.snippet('greet')"),
-    ("From code: no Python", "x = 1\not.snippet('broken')"),
+    ("From code: missing parameter", "ot.snippet('greet')"),
+    ("From code: syntax error", "x = 1\not.snippet('broken')"),
     ("From code: a body that fails", "x = 1\not.snippet('late')"),
-    ("From code: without end", "ot.snippet('endless')"),
+    ("From code: endless recursion", "ot.snippet('endless')"),
     ("An alias", "plus(1, 2)"),
     ("An alias with wrong arguments", "plus()"),
-    ("Aliases in a circle", "ping()"),
-    ("An alias of what is gone", "old()"),
+    ("Circular aliases", "ping()"),
+    ("Alias of an unknown tool", "old()"),
     ("An unknown project", "proj.shoop"),
-    ("No project of this name", "proj.path('blog')"),
-    ("A path that leaves its project", "proj.shop / '../../etc'"),
+    ("Unknown project in proj.path", "proj.path('blog')"),
+    ("Path outside of its project", "proj.shop / '../../etc'"),
 )
 
 
-def notes_and_numbers(_home: Path) -> Iterator[Entry]:
+def notifications_and_statistics(_home: Path) -> Iterator[Entry]:
     topics = [{"pattern": "notes", "file": "notes.yaml"}, {"pattern": "taken:*", "file": "taken.yaml"}]
     writer = {"permissions": ["read", "write"]}
     with open_app({"notify": {"topics": topics}, "agents": {"writer": writer}}) as app:
         (app.onetool.directories.data / "taken.yaml").mkdir()
-        yield from through(app, NOTES)
-        yield from through(app, REPORTS, "writer")
+        yield from run_in_app(app, NOTES)
+        yield from run_in_app(app, REPORTS, "writer")
     with open_app({"stats": {"enabled": False}}) as app:
-        yield from through(app, [("Statistics that are disabled", "ot.stats()")])
+        yield from run_in_app(app, [("Disabled statistics", "ot.stats()")])
     with open_app() as app:
         file = app.onetool.stores.stats_file
         file.parent.mkdir(parents=True)
         file.write_bytes(b"no database, and never was one" * 100)
-        yield from through(app, DAMAGED)
+        yield from run_in_app(app, DAMAGED)
 
 
 NOTES = (
-    ("A note", "ot.notify(topic='notes', message='Review PR #123')"),
-    ("A note on what nobody asked for", "ot.notify(topic='weather', message='It rains')"),
-    ("A note that cannot be written", "ot.notify(topic='taken:1', message='Hello')"),
+    ("Notification", "ot.notify(topic='notes', message='Review PR #123')"),
+    ("Notification without a matching topic", "ot.notify(topic='weather', message='It rains')"),
+    ("Notification that cannot be written", "ot.notify(topic='taken:1', message='Hello')"),
     ("A topic that is too long", "ot.notify(topic='x' * 600, message='Hello')"),
     ("An unknown period", "ot.stats(period='year')"),
     ("A report without permission", "ot.stats(output='report.html')"),
 )
 REPORTS = (
-    ("A report outside of the working folder", "ot.stats(output='/etc/report.html')"),
-    ("A report where no folder is", "ot.stats(output='missing/report.html')"),
+    ("Report outside of the working directory", "ot.stats(output='/etc/report.html')"),
+    ("Report in a missing directory", "ot.stats(output='missing/report.html')"),
 )
 DAMAGED = (
-    ("Statistics that were damaged", "ot.stats()['total_calls']"),
-    ("They are begun anew", "ot.stats()['total_calls']"),
-    ("What became of them", "ot.health()['problems']"),
+    ("Damaged statistics", "ot.stats()['total_calls']"),
+    ("Statistics after a reset", "ot.stats()['total_calls']"),
+    ("Problems after a reset", "ot.health()['problems']"),
 )
 
 
 def configuration(home: Path) -> Iterator[Entry]:
     configure(home, "execution:\n  timout: 5\nalias: {}\nlog_level: loud\n")
     with connect(home) as client:
-        yield from over(client, [("A wrong configuration at the start", "machine.now()")])
-        yield from over(client, [("What is wrong", "ot.health()"), ("Read again and still wrong", "ot.reload()")])
+        yield from run_over_mcp(client, [("Invalid configuration at startup", "machine.now()")])
+        yield from run_over_mcp(
+            client,
+            [
+                ("Health with an invalid configuration", "ot.health()"),
+                ("Reload of an invalid configuration", "ot.reload()"),
+            ],
+        )
         configure(home, "aliases: {d: machine.disk}\n")
-        yield from over(client, [("Read again and right", "ot.reload()")])
+        yield from run_over_mcp(client, [("Reload of a valid configuration", "ot.reload()")])
         configure(home, "aliases: [d\n")
-        yield from over(client, [("A reload with a wrong file", "ot.reload()")])
+        yield from run_over_mcp(client, [("Reload of a file with a syntax error", "ot.reload()")])
         configure(home, "tools: {demo: {token: '${DEMO_TOKEN}'}}\n")
-        yield from over(client, [("A reload without a secret that is needed", "ot.reload()")])
-    yield from untrusted(home / "stranger")
+        yield from run_over_mcp(client, [("Reload with a missing secret", "ot.reload()")])
+    yield from untrusted_project(home / "stranger")
 
 
 def resources_and_prompts(home: Path) -> Iterator[Entry]:
     configure(home, yaml.safe_dump({"snippets": SHORTCUTS["snippets"]}, sort_keys=False))
     with connect(home) as client:
-        for title, method, arguments in ASKED:
-            yield asked(client, title, method, arguments)
+        for title, method, arguments in REQUESTS:
+            yield request(client, title, method, arguments)
 
 
-def asked(client: Connection, title: str, method: str, arguments: Mapping[str, Any]) -> Entry:
+def request(client: Connection, title: str, method: str, arguments: Mapping[str, Any]) -> Entry:
     sent = f"{method}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
     try:
         client.portal.call(partial(getattr(client.client, method), **arguments))
     except MCPError as error:
-        return Entry(title, sent, named(str(error), client.home), f"error {error.code}")
-    raise AssertionError(f"{sent} was no error")
+        return Entry(title, sent, replace_names(str(error), client.home), f"error {error.code}")
+    raise AssertionError(f"{sent} did not fail")
 
 
-ASKED: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+REQUESTS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("An unknown resource", "read_resource", {"uri": "ot://packs"}),
     ("The resource of an unknown tool", "read_resource", {"uri": "ot://tool/machine.dsk"}),
     ("The cursor of another list", "list_resources", {"cursor": "MTIz"}),
@@ -494,59 +502,59 @@ ASKED: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 )
 
 
-def untrusted(home: Path) -> Iterator[Entry]:
+def untrusted_project(home: Path) -> Iterator[Entry]:
     configure(home / "project", "aliases: {t: machine.now}\n")
     with connect(home, command=("env", f"OT_CWD={home / 'project'}", PROGRAM)) as client:
-        yield from over(client, [("A folder that nobody has trusted", "1 + 1"), ("Said once", "1 + 1")])
-        yield from over(client, [("And found again", "ot.health()['problems']")])
+        yield from run_over_mcp(client, [("Untrusted project", "1 + 1"), ("Untrusted project, second run", "1 + 1")])
+        yield from run_over_mcp(client, [("Untrusted project in health", "ot.health()['problems']")])
 
 
 def command_lines(home: Path) -> Iterator[Entry]:
     (home / "latin.py").write_bytes(b"'\xe9'")
-    yield typed(home, "Statistics of nothing", "stats")
-    yield typed(home, "Nothing to trust", "trust")
-    for title, arguments in TYPED:
-        yield typed(home, title, *arguments)
+    yield run_command(home, "Empty statistics", "stats")
+    yield run_command(home, "Nothing to trust", "trust")
+    for title, arguments in COMMAND_LINES:
+        yield run_command(home, title, *arguments)
     configure(home, "stats: {enabled: false}\n")
-    yield typed(home, "Statistics that are disabled", "stats")
+    yield run_command(home, "Disabled statistics", "stats")
     configure(home, "executon: {}\noutput: {preview_lines: many}\n")
-    yield typed(home, "A command with a wrong configuration", "tools")
-    yield problems_of(typed(home, "The doctor with a problem", "doctor"))
+    yield run_command(home, "Command with an invalid configuration", "tools")
+    yield keep_problems(run_command(home, "The doctor with a problem", "doctor"))
 
 
-def problems_of(entry: Entry) -> Entry:
-    """The doctor also says what is fine, which is another text on every machine."""
-    kept = [line for line in entry.answer.splitlines() if not line.startswith(("ok", "warn"))]
-    return Entry(entry.title, entry.sent, "\n".join(kept), entry.kind, entry.language)
+def keep_problems(entry: Entry) -> Entry:
+    """Keep only the problems: the other findings depend on the machine."""
+    read_chapter = [line for line in entry.answer.splitlines() if not line.startswith(("ok", "warn"))]
+    return Entry(entry.title, entry.sent, "\n".join(read_chapter), entry.kind, entry.language)
 
 
-TYPED: tuple[tuple[str, tuple[str, ...]], ...] = (
+COMMAND_LINES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("An unknown command", ("tolls",)),
     ("An unknown option", ("--prot", "8000")),
-    ("No code", ("run",)),
+    ("Missing code", ("run",)),
     ("Code and a file", ("run", "1", "-f", "code.py")),
-    ("A file that is not there", ("run", "-f", "missing.py")),
-    ("A file that is a folder", ("run", "-f", ".")),
-    ("A file that is no UTF-8", ("run", "-f", "latin.py")),
-    ("A format that is none", ("run", "--format", "xml", "1")),
-    ("An agent that is none", ("run", "--agent", "boss", "1")),
+    ("Missing file", ("run", "-f", "missing.py")),
+    ("Directory instead of a file", ("run", "-f", ".")),
+    ("File that is not UTF-8", ("run", "-f", "latin.py")),
+    ("Unknown format option", ("run", "--format", "xml", "1")),
+    ("Unknown agent", ("run", "--agent", "boss", "1")),
     ("A run that fails", ("run", "1 / 0")),
-    ("A call of nothing", ("call",)),
+    ("Call without a tool", ("call",)),
     ("A call of an unknown tool", ("call", "machine.dsk")),
     ("A call without an argument", ("call", "ot.search")),
     ("A call with an unknown argument", ("call", "machine.disk", "units=GiB")),
     ("A call with a wrong value", ("call", "machine.disk", "unit=TB")),
-    ("A call with half an argument", ("call", "machine.disk", "GiB")),
-    ("A call with an argument twice", ("call", "machine.disk", "unit=GiB", "unit=MiB")),
+    ("Call with an argument without a value", ("call", "machine.disk", "GiB")),
+    ("Call with a repeated argument", ("call", "machine.disk", "unit=GiB", "unit=MiB")),
     ("A call that fails, as JSON", ("call", "--json", "machine.disk", "unit=TB")),
-    ("A call by an agent that is none", ("call", "--agent", "boss", "machine.disk")),
-    ("Tools that are not there", ("tools", "xylophone")),
-    ("Help on what is not there", ("help", "xylophone", "zzz")),
-    ("A configuration that is not there", ("tools", "--config", "missing.yaml")),
-    ("One's own folder, which needs no trust", ("trust",)),
+    ("Call with an unknown agent", ("call", "--agent", "boss", "machine.disk")),
+    ("Tools without matches", ("tools", "xylophone")),
+    ("Help without matches", ("help", "xylophone", "zzz")),
+    ("Missing configuration", ("tools", "--config", "missing.yaml")),
+    ("Trust of the user directory", ("trust",)),
     ("Statistics of an unknown period", ("stats", "--period", "year")),
-    ("Statistics of what was never called", ("stats", "--tool", "machine.cpu", "--period", "week")),
-    ("A report where no folder is", ("stats", "--html", "missing/report.html")),
+    ("Statistics of a tool without calls", ("stats", "--tool", "machine.cpu", "--period", "week")),
+    ("Report in a missing directory", ("stats", "--html", "missing/report.html")),
 )
 
 DOCUMENT = """\
@@ -565,55 +573,55 @@ def bundles_and_tokens(home: Path) -> Iterator[Entry]:
         text = DOCUMENT.replace("VERSION", version).replace("SERVER", server)
         (home / "pets.yaml").write_text(text, encoding="utf-8")
 
-    yield typed(home, "No bundles", "bundles")
+    yield run_command(home, "No bundles", "bundles")
     document("1.0", "/v1")
-    yield typed(home, "A document that does not say where the API is", "import", "pets.yaml")
+    yield run_command(home, "Document without a server URL", "import", "pets.yaml")
     document("1.0")
-    yield typed(home, "A document", "import", "pets.yaml")
-    yield typed(home, "The same document", "import", "pets.yaml")
+    yield run_command(home, "A document", "import", "pets.yaml")
+    yield run_command(home, "The same document", "import", "pets.yaml")
     document("1.0", "https://elsewhere.example.com")
-    yield typed(home, "Another document of the same version", "import", "pets.yaml")
+    yield run_command(home, "Another document of the same version", "import", "pets.yaml")
     document("2.0")
-    yield typed(home, "A newer document", "import", "pets.yaml", "--write")
-    for title, arguments in KEPT:
-        yield typed(home, title, *arguments)
+    yield run_command(home, "A newer document", "import", "pets.yaml", "--write")
+    for title, arguments in BUNDLE_COMMANDS:
+        yield run_command(home, title, *arguments)
 
 
-KEPT: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("An address instead of a file", ("import", "https://example.com/openapi.json")),
+BUNDLE_COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("URL instead of a file", ("import", "https://example.com/openapi.json")),
     ("Bundles", ("bundles", "list", "--all")),
-    ("A bundle that is none", ("bundles", "enable", "petstor")),
-    ("A tool that is none", ("bundles", "disable", "petstore.list-pet")),
-    ("A version that is none", ("bundles", "disable", "petstore.list-pets@3")),
-    ("A name that is none", ("bundles", "disable", "petstore@3")),
-    ("A bundle goes out", ("bundles", "export", "petstore")),
-    ("A file that is there already", ("bundles", "export", "petstore")),
-    ("A bundle comes in", ("bundles", "import", "petstore.zip", "--name", "pets")),
-    ("A version is switched off", ("bundles", "disable", "petstore.list-pets@2.0")),
-    ("A call of a version that is off", ("call", "petstore.list-pets@2.0")),
-    ("A bundle is switched off", ("bundles", "disable", "petstore")),
-    ("A call of a bundle that is off", ("call", "petstore.list-pets")),
-    ("A tool of a bundle that is off", ("bundles", "enable", "petstore.list-pets")),
+    ("Unknown bundle", ("bundles", "enable", "petstor")),
+    ("Unknown tool of a bundle", ("bundles", "disable", "petstore.list-pet")),
+    ("Unknown version", ("bundles", "disable", "petstore.list-pets@3")),
+    ("Invalid name", ("bundles", "disable", "petstore@3")),
+    ("Export of a bundle", ("bundles", "export", "petstore")),
+    ("Existing file", ("bundles", "export", "petstore")),
+    ("Import of a bundle", ("bundles", "import", "petstore.zip", "--name", "pets")),
+    ("Disabling a version", ("bundles", "disable", "petstore.list-pets@2.0")),
+    ("Call of a disabled version", ("call", "petstore.list-pets@2.0")),
+    ("Disabling a bundle", ("bundles", "disable", "petstore")),
+    ("Call of a disabled bundle", ("call", "petstore.list-pets")),
+    ("Enabling a tool of a disabled bundle", ("bundles", "enable", "petstore.list-pets")),
     ("A call without a secret", ("call", "pets.list-pets")),
     ("No tokens", ("token", "list")),
     ("A token", ("token", "create", "laptop")),
     ("A token of the same name", ("token", "create", "laptop")),
-    ("A token of an agent that is none", ("token", "create", "phone", "--agent", "boss")),
-    ("A token without a proper name", ("token", "create", "my phone")),
+    ("Token of an unknown agent", ("token", "create", "phone", "--agent", "boss")),
+    ("Token with an invalid name", ("token", "create", "my phone")),
     ("Tokens", ("token", "list")),
-    ("A token that is none", ("token", "delete", "phone")),
-    ("A token is deleted", ("token", "delete", "laptop")),
+    ("Unknown token", ("token", "delete", "phone")),
+    ("Deleting a token", ("token", "delete", "laptop")),
 )
 
 CHAPTERS: Mapping[str, Chapter] = {
-    "What was sent": what_was_sent,
-    "Code that is wrong": code_that_is_wrong,
-    "Calls that are wrong": calls_that_are_wrong,
-    "More than a run may": more_than_a_run_may,
+    "Invalid requests": invalid_requests,
+    "Invalid code": invalid_code,
+    "Invalid calls": invalid_calls,
+    "Exceeded limits": exceeded_limits,
     "Large results": large_results,
-    "Finding things": finding_things,
+    "Discovery": discovery,
     "Snippets, aliases, projects": shortcuts,
-    "Notes and numbers": notes_and_numbers,
+    "Notifications and statistics": notifications_and_statistics,
     "Configuration": configuration,
     "Resources and prompts": resources_and_prompts,
     "The command line": command_lines,
@@ -624,13 +632,13 @@ CHAPTERS: Mapping[str, Chapter] = {
 # --- the snapshot ----------------------------------------------------------------------------------------------------
 
 
-def written(title: str) -> str:
+def render_chapter(title: str) -> str:
     with TemporaryDirectory() as home:
         return "\n".join([f"## {title}\n", *map(str, CHAPTERS[title](Path(home)))])
 
 
-def kept(title: str) -> str:
-    """The chapter as the file has it."""
+def read_chapter(title: str) -> str:
+    """Read a chapter from the snapshot."""
     _, _, rest = SNAPSHOT.read_text("utf-8").partition(f"\n## {title}\n")
     ends = [rest.find(f"\n## {other}\n") for other in CHAPTERS]
     end = min((end for end in ends if end >= 0), default=len(rest))
@@ -639,16 +647,16 @@ def kept(title: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("title", CHAPTERS)
-def test_messages_are_those_of_the_snapshot(title: str) -> None:
-    now, before = written(title), kept(title)
-    changes = unified_diff(before.splitlines(), now.splitlines(), "messages.md", "what it says now", lineterm="")
-    assert now == before, "\n".join([f"Read this, and if it is better: {RENEW}", *changes])
+def test_messages_match_the_snapshot(title: str) -> None:
+    now, before = render_chapter(title), read_chapter(title)
+    changes = unified_diff(before.splitlines(), now.splitlines(), "messages.md", "current messages", lineterm="")
+    assert now == before, "\n".join([f"Review this, and if it is intended run: {UPDATE_COMMAND}", *changes])
 
 
 def main(arguments: list[str]) -> None:
     if arguments != ["--write"]:
-        sys.exit(f"Type: {RENEW}")
-    SNAPSHOT.write_text("\n".join([HEAD, *map(written, CHAPTERS)]), encoding="utf-8")
+        sys.exit(f"Usage: {UPDATE_COMMAND}")
+    SNAPSHOT.write_text("\n".join([HEAD, *map(render_chapter, CHAPTERS)]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The words that a model reads lead it to its goal: one without any knowledge finds its way by them, and only by them.
+"""Test that a model without knowledge of OneTool solves tasks by following the texts that it reads.
 
-A task that fails here is mended by better words, in the description, in an answer or in a tool's docstring, not by a
-cleverer player. `uv run python -m tests.e2e.naive_model` shows every move.
+Fix a failing task by a better description, message or docstring of a tool, not by a smarter player.
+`uv run python -m tests.e2e.naive_model` shows every move.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from statistics import mean
 import pytest
 from tests.cells_support import NIGHTLY
 from tests.e2e import naive_filling, naive_model, naive_player, naive_reading
-from tests.e2e.naive_model import Outcome, every_wording, framed, plays, summary
+from tests.e2e.naive_model import Outcome, frame_tasks, list_wordings, play_tasks, summarize
 from tests.e2e.naive_tasks import TASKS, Task
 from tests.support import open_app
 
@@ -20,8 +20,8 @@ from onetool._tool import tool
 from onetool.search.search_documents import IN_CODE
 from onetool.transports.mcp.mcp_server import DESCRIPTION, INSTRUCTIONS
 
-FEWEST_TASKS, WORDINGS = 20, 3
-MOST_MOVES_ON_AVERAGE = 3.0
+MIN_TASKS, WORDINGS = 20, 3
+MAX_AVERAGE_MOVES = 3.0
 SEED = 7
 SAMPLE = TASKS if NIGHTLY else TASKS[::3]
 
@@ -31,46 +31,46 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def lost(outcomes: list[Outcome]) -> str:
-    """What a reader of a failed test needs to see."""
+def format_failures(outcomes: list[Outcome]) -> str:
+    """Return the transcripts of failed tasks."""
     return "\n\n".join(f"{one}\n{one.transcript}" for one in outcomes if not one.is_done)
 
 
 @pytest.mark.slow
-def test_every_task_is_done_from_the_description_alone(home: Path) -> None:
-    outcomes = list(plays(home, every_wording()))
-    sys.stdout.write("\n".join([*map(str, outcomes), summary(outcomes), ""]))  # seen with -s
-    assert len(outcomes) >= FEWEST_TASKS * WORDINGS
-    assert not lost(outcomes)
-    assert mean(one.moves for one in outcomes) <= MOST_MOVES_ON_AVERAGE
+def test_every_task_is_solved_from_the_description_alone(home: Path) -> None:
+    outcomes = list(play_tasks(home, list_wordings()))
+    sys.stdout.write("\n".join([*map(str, outcomes), summarize(outcomes), ""]))  # shown by -s
+    assert len(outcomes) >= MIN_TASKS * WORDINGS
+    assert not format_failures(outcomes)
+    assert mean(one.moves for one in outcomes) <= MAX_AVERAGE_MOVES
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [SEED, 42] if NIGHTLY else [SEED])
-def test_other_words_lead_there_too(home: Path, seed: int) -> None:
-    outcomes = list(plays(home, framed(seed, SAMPLE)))
+def test_other_wordings_of_the_tasks_are_solved(home: Path, seed: int) -> None:
+    outcomes = list(play_tasks(home, frame_tasks(seed, SAMPLE)))
     assert len(outcomes) == len(SAMPLE)
-    assert not lost(outcomes)
+    assert not format_failures(outcomes)
 
 
 @pytest.mark.slow
-def test_without_the_description_nothing_is_found_but_what_an_error_tells(home: Path) -> None:
-    done = {one.task for one in plays(home, framed(SEED, SAMPLE), mute="description") if one.is_done}
+def test_without_the_description_only_tasks_with_a_first_call_are_solved(home: Path) -> None:
+    done = {one.task for one in play_tasks(home, frame_tasks(SEED, SAMPLE), mute="description") if one.is_done}
     assert done <= {task.name for task in SAMPLE if task.first}
     assert len(done) < len(SAMPLE) / 3
 
 
 @pytest.mark.slow
-def test_without_what_answers_say_to_do_next_nothing_is_found(home: Path) -> None:
-    tasks = SAMPLE if NIGHTLY else SAMPLE[::2]  # each takes all the moves there are
-    assert sum(one.is_done for one in plays(home, framed(SEED, tasks), mute="answers")) < len(tasks) / 10
+def test_without_advice_in_results_almost_no_task_is_solved(home: Path) -> None:
+    tasks = SAMPLE if NIGHTLY else SAMPLE[::2]  # each task uses all moves
+    assert sum(one.is_done for one in play_tasks(home, frame_tasks(SEED, tasks), mute="answers")) < len(tasks) / 10
 
 
-def test_the_player_knows_no_tool_by_name() -> None:
+def test_the_player_contains_no_tool_names() -> None:
     code = "".join(map(inspect.getsource, (naive_model, naive_player, naive_filling, naive_reading)))
     with open_app() as app:
         names = [*app.onetool.bus.list_tools(), *IN_CODE]
-    assert len(names) > FEWEST_TASKS
+    assert len(names) > MIN_TASKS
     assert not [name for name in names if "." in name and name in code]
 
 
@@ -91,7 +91,7 @@ def letters(
     return first + addressee_of_the_letter + sender_of_the_letter + subject_of_the_letter
 
 
-SAID = {"aliases": {"lesson": "desk.class"}, "snippets": {"cry": {"params": {"word": {}}, "body": "1"}}}
+SHORTCUTS = {"aliases": {"lesson": "desk.class"}, "snippets": {"cry": {"params": {"word": {}}, "body": "1"}}}
 
 
 @pytest.mark.parametrize(
@@ -106,22 +106,22 @@ SAID = {"aliases": {"lesson": "desk.class"}, "snippets": {"cry": {"params": {"wo
         ("machine", None),
     ],
 )
-def test_a_search_shows_how_to_call_what_it_finds(query: str, call: str | None) -> None:
-    with open_app(SAID, [keyword, letters]) as app:
+def test_a_search_shows_a_call_of_each_hit(query: str, call: str | None) -> None:
+    with open_app(SHORTCUTS, [keyword, letters]) as app:
         assert app.data(f"ot.search(query={query!r}, limit=1)[0].get('call')") == call
 
 
-def test_help_knows_a_snippet_without_its_dollar() -> None:
-    with open_app(SAID) as app:
+def test_help_finds_a_snippet_without_its_dollar_sign() -> None:
+    with open_app(SHORTCUTS) as app:
         assert app.value("ot.help(query='cry')") == app.value("ot.help(query='$cry')")
 
 
-def test_there_are_enough_tasks_and_each_is_worded_in_several_ways() -> None:
-    assert len({task.name for task in TASKS}) == len(TASKS) >= FEWEST_TASKS
+def test_there_are_enough_tasks_with_several_wordings_each() -> None:
+    assert len({task.name for task in TASKS}) == len(TASKS) >= MIN_TASKS
     assert all(len(set(task.wordings)) == WORDINGS for task in TASKS)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_what_is_to_be_found_is_in_nothing_that_the_player_is_given(task: Task) -> None:
-    given = [*task.wordings, str(task.facts), task.first, task.compute, DESCRIPTION, INSTRUCTIONS]
-    assert not any(map(task.is_done, given))
+def test_the_expected_result_is_not_in_the_input_of_the_player(task: Task) -> None:
+    inputs = [*task.wordings, str(task.facts), task.first, task.compute, DESCRIPTION, INSTRUCTIONS]
+    assert not any(map(task.is_done, inputs))

@@ -73,13 +73,13 @@ def client(home: Path) -> Iterator[Connection]:
         yield client
 
 
-def value(client: Connection, code: str) -> str:
+def run_value(client: Connection, code: str) -> str:
     result = client.run(code)
     assert not result.is_error, get_texts(result)
     return get_texts(result)[-1]
 
 
-def failure(client: Connection, code: str) -> str:
+def run_failure(client: Connection, code: str) -> str:
     result = client.run(code)
     assert result.is_error, get_texts(result)
     return get_texts(result)[-1]
@@ -97,57 +97,59 @@ BUILTINS = (
 
 
 def test_packs_and_aliases_never_hide_a_builtin(client: Connection) -> None:
-    for name in ("map.now()", "ot.tools()"):  # before and after all packs are known
+    for name in ("map.now()", "ot.tools()"):  # before and after all packs are loaded
         client.run(name)
-        assert value(client, BUILTINS) == "True"
+        assert run_value(client, BUILTINS) == "True"
 
 
-def test_a_pack_of_any_name_is_reached_by_ot_pack(client: Connection) -> None:
+def test_ot_pack_finds_packs_with_reserved_names(client: Connection) -> None:
     for pack in (*RESERVED, "h8"):
-        assert value(client, f"'T' in str(ot.pack('{pack}').now())") == "True", pack
+        assert run_value(client, f"'T' in str(ot.pack('{pack}').now())") == "True", pack
 
 
-def test_servers_extensions_and_aliases_named_like_builtins_are_reached(client: Connection) -> None:
-    assert value(client, "ot.pack('len').echo(text='hi')") == "hi"
-    assert value(client, "ot.pack('list').size([1, 2])") == "2"
-    assert value(client, "'T' in str(ot.call('sum'))") == "True"
-    assert value(client, "ot.pack('ot') is ot") == "True"
+def test_servers_extensions_and_aliases_named_like_builtins_are_callable(client: Connection) -> None:
+    assert run_value(client, "ot.pack('len').echo(text='hi')") == "hi"
+    assert run_value(client, "ot.pack('list').size([1, 2])") == "2"
+    assert run_value(client, "'T' in str(ot.call('sum'))") == "True"
+    assert run_value(client, "ot.pack('ot') is ot") == "True"
 
 
-def test_a_pack_that_was_reached_once_still_hides_nothing(client: Connection) -> None:
-    assert value(client, "ot.pack('map').now()\nlist(map(str, [1]))") == '["1"]'
+def test_a_pack_still_hides_no_builtin_after_ot_pack(client: Connection) -> None:
+    assert run_value(client, "ot.pack('map').now()\nlist(map(str, [1]))") == '["1"]'
 
 
 def test_help_and_search_show_a_call_that_works(client: Connection) -> None:
-    assert 'ot.pack("map").now()' in value(client, "ot.help(query='map.now')")
-    assert "ot.pack(" in value(client, "ot.help(query='ot.pack')")
-    assert 'ot.pack("map").now(' in value(client, "[hit['call'] for hit in ot.search('map.now') if 'call' in hit][0]")
+    assert 'ot.pack("map").now()' in run_value(client, "ot.help(query='map.now')")
+    assert "ot.pack(" in run_value(client, "ot.help(query='ot.pack')")
+    assert 'ot.pack("map").now(' in run_value(
+        client, "[hit['call'] for hit in ot.search('map.now') if 'call' in hit][0]"
+    )
 
 
-def test_health_lists_what_has_a_reserved_name(client: Connection) -> None:
-    problems = value(client, "ot.health()['problems']")
+def test_health_lists_packs_and_aliases_with_reserved_names(client: Connection) -> None:
+    problems = run_value(client, "ot.health()['problems']")
     for name in ("pack map", "pack len", "pack list", "pack def", "alias print", "alias sum"):
         assert f"{name} has a name reserved" in problems
     assert "alias room" not in problems
 
 
-def test_every_reserved_name_is_what_python_says(client: Connection) -> None:
+def test_builtins_keep_their_meaning_in_a_run(client: Connection) -> None:
     names = sorted(name for name in vars(builtins) if name.isidentifier() and not name.startswith("_"))
     known = [name for name in names if name not in {"copyright", "credits", "license"}]
     code = f"import builtins\n[n for n in {known} if eval(n) is not getattr(builtins, n)]"
-    assert value(client, code) == "[]"
+    assert run_value(client, code) == "[]"
 
 
 # --- any identifier -----------------------------------------------------------------------------------------------
 
 
 def test_a_stored_pack_is_found_by_any_use_of_its_name(client: Connection) -> None:
-    """Each use has a pack of its own, which nothing has loaded before."""
+    """Each use has its own pack, which no earlier code has loaded."""
     for number, code in enumerate(USES):
-        assert "T" in value(client, code.replace("PACK", f"use{number}")), code
+        assert "T" in run_value(client, code.replace("PACK", f"use{number}")), code
 
 
-def test_a_word_in_a_string_starts_no_server(tmp_path: Path) -> None:
+def test_a_name_in_a_string_or_comment_starts_no_server(tmp_path: Path) -> None:
     started = tmp_path / "started"
     server = {"command": sys.executable, "args": ["-c", f"open({str(started)!r}, 'w')"]}
     with open_app({"servers": {"gone": server}}) as app:
@@ -158,26 +160,26 @@ def test_a_word_in_a_string_starts_no_server(tmp_path: Path) -> None:
         assert started.exists()
 
 
-def test_a_bare_read_of_a_pack_that_appeared_meanwhile_is_enough(client: Connection) -> None:
-    assert "'later' is not defined" in failure(client, "g = later")
+def test_a_new_pack_is_found_by_reading_its_name(client: Connection) -> None:
+    assert "'later' is not defined" in run_failure(client, "g = later")
     write_pack(client.home / ".onetool" / "tools", "later", "def one() -> int:\n    return 1\n")
-    assert value(client, "g = later\ng.one()") == "1"
+    assert run_value(client, "g = later\ng.one()") == "1"
 
 
 # --- errors -------------------------------------------------------------------------------------------------------
 
 
-def test_what_hides_a_pack_is_named(client: Connection) -> None:
+def test_errors_name_what_hides_a_pack(client: Connection) -> None:
     for code, hint in HIDDEN:
-        assert hint in failure(client, code)
+        assert hint in run_failure(client, code)
 
 
-def test_an_ordinary_attribute_error_has_no_such_hint(client: Connection) -> None:
-    assert "Hint" not in failure(client, "import time\ntime.nwo()")
-    assert "Hint" not in failure(client, "x = 3\nx.now()")
+def test_an_ordinary_attribute_error_has_no_hint(client: Connection) -> None:
+    assert "Hint" not in run_failure(client, "import time\ntime.nwo()")
+    assert "Hint" not in run_failure(client, "x = 3\nx.now()")
 
 
-MISSPELT = (
+MISSPELLED = (
     ("srhc.now()", "srch"),
     ("g = srhc", "srch"),
     ("of.echo()", "off"),
@@ -192,17 +194,17 @@ MISSPELT = (
 )
 
 
-def test_an_unknown_name_is_compared_with_all_there_are_in_a_fresh_server(home: Path) -> None:
+def test_an_unknown_name_suggests_the_nearest_in_a_new_server(home: Path) -> None:
     write_pack(home / ".onetool" / "tools", "later", "def one() -> int:\n    return 1\n")
     with connect(home) as fresh:
-        for code, meant in MISSPELT:
-            text = failure(fresh, code)
+        for code, meant in MISSPELLED:
+            text = run_failure(fresh, code)
             assert f"Did you mean {meant}" in text or f" or {meant}?" in text, text
 
 
-def test_a_disabled_server_is_said_to_be_disabled(client: Connection) -> None:
-    assert "off is disabled" in failure(client, "off.echo(text='x')")
-    assert "off is disabled" in failure(client, "ot.pack('off').echo(text='x')")
+def test_an_error_says_that_a_server_is_disabled(client: Connection) -> None:
+    assert "off is disabled" in run_failure(client, "off.echo(text='x')")
+    assert "off is disabled" in run_failure(client, "ot.pack('off').echo(text='x')")
 
 
 def test_a_list_of_names_is_bounded(tmp_path: Path) -> None:
@@ -210,12 +212,12 @@ def test_a_list_of_names_is_bounded(tmp_path: Path) -> None:
         tmp_path, yaml.safe_dump({"servers": {f"server{n}": hostile_server("echo", enabled=False) for n in range(30)}})
     )
     with connect(tmp_path) as client:
-        text = failure(client, "sevrer29.x()")
+        text = run_failure(client, "sevrer29.x()")
     assert "and 1" in text
     assert len(text) < 2000
 
 
-# --- the other way to start a cell --------------------------------------------------------------------------------
+# --- spawned cells ------------------------------------------------------------------------------------------------
 
 
 SPAWNED = """
@@ -235,7 +237,7 @@ print(json.dumps(anyio.run(answers)))
 """
 
 
-def test_a_cell_that_is_spawned_finds_names_too(home: Path) -> None:
+def test_a_spawned_cell_finds_names(home: Path) -> None:
     codes = json.dumps(["g = srch\n'T' in str(g.now())", BUILTINS, "import time\ntime.now()"])
     command = [sys.executable, "-c", SPAWNED, codes]
     done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, encoding="utf-8", check=True)

@@ -22,23 +22,23 @@ PNG = b"\x89PNG"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a repository with one file."""
-    folder = tmp_path_factory.mktemp("folder")
-    subprocess.run([find_program("git"), "init", "-q", "-b", "main", str(folder)], check=True)
-    (folder / "a.txt").write_text("hello", encoding="utf-8")
-    return folder
+    repository = tmp_path_factory.mktemp("folder")
+    subprocess.run([find_program("git"), "init", "-q", "-b", "main", str(repository)], check=True)
+    (repository / "a.txt").write_text("hello", encoding="utf-8")
+    return repository
 
 
 @pytest.fixture(scope="module")
-def servers(folder: Path) -> dict[str, Any]:
+def servers(repository: Path) -> dict[str, Any]:
     return {
         "every": node_server("everything", tools={"exclude": ["get-env", "toggle-*"]}),
-        "files": node_server("filesystem", ".", cwd=str(folder)),
-        "memory": node_server("memory", env={"MEMORY_FILE_PATH": str(folder / "memory.json")}),
+        "files": node_server("filesystem", ".", cwd=str(repository)),
+        "memory": node_server("memory", env={"MEMORY_FILE_PATH": str(repository / "memory.json")}),
         "clock": python_server("mcp-server-time", tools={"include": ["get_*"]}),
-        "git": python_server("mcp-server-git", "--repository", str(folder)),
-        "word": python_server("word_mcp_server", cwd=str(folder)),
+        "git": python_server("mcp-server-git", "--repository", str(repository)),
+        "word": python_server("word_mcp_server", cwd=str(repository)),
     }
 
 
@@ -56,10 +56,10 @@ def client(servers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
         yield client
 
 
-# --- what a program gets -----------------------------------------------------------------------------------
+# --- results in code ---------------------------------------------------------------------------------------
 
 
-def test_a_name_that_is_no_identifier_is_called_in_its_python_form_and_by_its_own(app: App) -> None:
+def test_a_tool_name_with_a_dash_is_callable_in_both_forms(app: App) -> None:
     assert app.value("every.get_sum(a=1, b=2)") == "The sum of 1 and 2 is 3."
     assert app.value("ot.call('every.get-sum', a=1, b=2)") == "The sum of 1 and 2 is 3."
     assert "every.get_sum(a: float, b: float)" in app.value("ot.help(query='every.get-sum')")
@@ -71,7 +71,7 @@ def test_structured_content_is_data(app: App) -> None:
     assert app.value("type(every.get_structured_content(location='New York')['humidity']).__name__") == "int"
 
 
-def test_text_that_is_json_is_data(app: App) -> None:
+def test_json_text_is_parsed(app: App) -> None:
     assert app.value("clock.get_current_time(timezone='Europe/Zurich')['timezone']") == "Europe/Zurich"
 
 
@@ -80,20 +80,20 @@ def test_arguments_are_checked_by_the_schema_of_the_server(app: App) -> None:
     assert "is not of type" in app.failure("every.get_sum(a=1, b='two')")
 
 
-def test_an_upstream_error_has_the_words_of_the_server(app: App) -> None:
+def test_an_upstream_error_contains_the_message_of_the_server(app: App) -> None:
     assert "/nowhere" in app.failure("files.read_text_file(path='/nowhere')")
 
 
-def test_pictures_are_handles_with_their_kind_and_size(app: App) -> None:
+def test_images_are_handles_with_type_and_size(app: App) -> None:
     parts = app.data("every.get_tiny_image()")
-    (picture,) = [part for part in parts if isinstance(part, dict)]
-    assert (picture["type"], picture["mimeType"]) == ("image", "image/png")
-    media = app.onetool.media.get(picture["media"], "default")
+    (image,) = [part for part in parts if isinstance(part, dict)]
+    assert (image["type"], image["mimeType"]) == ("image", "image/png")
+    media = app.onetool.media.get(image["media"], "default")
     assert media.data.startswith(PNG)
-    assert len(media.data) == picture["size"]
+    assert len(media.data) == image["size"]
 
 
-def test_resources_in_answers_are_data(app: App) -> None:
+def test_resources_in_results_are_data(app: App) -> None:
     parts = app.data("every.get_resource_reference(resourceType='Text', resourceId=1)")
     (text,) = [part for part in parts if isinstance(part, dict)]
     assert text["uri"] == "demo://resource/dynamic/text/1"
@@ -102,21 +102,22 @@ def test_resources_in_answers_are_data(app: App) -> None:
     assert [part["type"] for part in links if isinstance(part, dict)] == ["resource_link"] * 2
 
 
-def test_several_servers_are_called_in_one_run(app: App, folder: Path) -> None:
+def test_several_servers_are_called_in_one_run(app: App, repository: Path) -> None:
     listing, status, graph = app.data(
-        f"(files.list_directory(path={str(folder)!r}), git.git_status(repo_path={str(folder)!r}), memory.read_graph())"
+        f"(files.list_directory(path={str(repository)!r}), git.git_status(repo_path={str(repository)!r}),"
+        " memory.read_graph())"
     )
     assert "[FILE] a.txt" in json.dumps(listing)
     assert "a.txt" in json.dumps(status)
     assert graph == {"entities": [], "relations": []}
 
 
-def test_a_server_that_prints_plain_text_among_its_messages_works(app: App, folder: Path) -> None:
+def test_a_server_that_prints_text_between_messages_works(app: App, repository: Path) -> None:
     assert "created" in app.value("word.create_document(filename='letter.docx', title='Letter')")
-    assert (folder / "letter.docx").exists()
+    assert (repository / "letter.docx").exists()
 
 
-def test_a_real_server_that_dies_at_its_import_says_why(tmp_path: Path) -> None:
+def test_a_server_that_fails_at_import_is_reported_with_its_output(tmp_path: Path) -> None:
     server = {**python_server("mcp-server-sqlite"), "cwd": str(tmp_path)}
     with open_app({"servers": {"sqlite": server}}) as app:
         text = app.failure("sqlite.list_tables()")
@@ -124,7 +125,7 @@ def test_a_real_server_that_dies_at_its_import_says_why(tmp_path: Path) -> None:
         assert "Error" in text.partition("It last printed")[2]
 
 
-def test_only_chosen_tools_are_there(app: App) -> None:
+def test_only_included_tools_are_listed(app: App) -> None:
     assert app.data("ot.tools(pattern='clock.', info='list')") == ["clock.get_current_time"]
     names = app.data("ot.tools(pattern='every.', info='list')")
     assert "every.echo" in names
@@ -141,7 +142,7 @@ def test_resources_of_a_server_are_listed_and_read(app: App) -> None:
     assert app.data("ot.resources(server='clock')") == []
 
 
-def test_prompts_of_a_server_are_listed_and_filled_in(app: App) -> None:
+def test_prompts_of_a_server_are_listed_and_rendered(app: App) -> None:
     assert "args-prompt" in [each["name"] for each in app.data("ot.prompt(server='every')")]
     filled = app.data("ot.prompt(server='every', name='args-prompt', arguments={'city': 'Bern'})")
     assert filled["messages"] == [{"role": "user", "content": "What's weather in Bern?"}]
@@ -149,32 +150,32 @@ def test_prompts_of_a_server_are_listed_and_filled_in(app: App) -> None:
     assert "no server named 'x'" in app.failure("ot.prompt(server='x')")
 
 
-def test_twenty_calls_concurrently_come_back_in_order(app: App) -> None:
+def test_results_of_concurrent_calls_are_in_order(app: App) -> None:
     code = "ot.parallel([lambda n=n: every.echo(message=str(n)) for n in range(20)])"
     assert app.data(code) == [f"Echo: {number}" for number in range(20)]
 
 
-# --- what a client sees ------------------------------------------------------------------------------------
+# --- results for clients -----------------------------------------------------------------------------------
 
 
-def test_a_picture_that_a_run_returns_is_a_picture_for_the_client(client: Connection) -> None:
+def test_an_image_returned_by_a_run_is_sent_to_the_client(client: Connection) -> None:
     content = client.run("every.get_tiny_image()").content
-    (picture,) = [block for block in content if isinstance(block, ImageContent)]
-    assert picture.mime_type == "image/png"
-    assert base64.b64decode(picture.data).startswith(PNG)
+    (image,) = [block for block in content if isinstance(block, ImageContent)]
+    assert image.mime_type == "image/png"
+    assert base64.b64decode(image.data).startswith(PNG)
 
 
-def test_a_picture_that_is_not_returned_is_not_sent(client: Connection) -> None:
+def test_an_image_that_is_not_returned_is_not_sent(client: Connection) -> None:
     assert len(client.run("len(every.get_tiny_image())").content) == 1
 
 
-def test_a_blob_is_an_embedded_resource_for_the_client(client: Connection) -> None:
+def test_a_blob_is_sent_to_the_client_as_an_embedded_resource(client: Connection) -> None:
     content = client.run("ot.resources(server='every', uri='demo://resource/dynamic/blob/1')").content
     assert [block for block in content if isinstance(block, EmbeddedResource)]
     assert not [block for block in content if isinstance(block, AudioContent)]
 
 
-def test_a_handle_that_code_made_up_shows_nothing(client: Connection) -> None:
+def test_an_invented_handle_sends_no_image(client: Connection) -> None:
     assert len(client.run("{'type': 'image', 'media': 'f' * 32}").content) == 1
 
 
@@ -182,12 +183,12 @@ def test_a_handle_that_code_made_up_shows_nothing(client: Connection) -> None:
 
 
 @contextmanager
-def served(way: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def serve_everything(mode: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """Start the everything server on a free port; yield the port and its process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    server = node_server("everything", way)
+    server = node_server("everything", mode)
     process = subprocess.Popen(
         [server["command"], *server["args"]],
         env={**os.environ, "PORT": str(port)},
@@ -195,21 +196,21 @@ def served(way: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        assert eventually(lambda: _answers(port), 30)
+        assert eventually(lambda: _accepts_connections(port), 30)
         yield port, process
     finally:
         process.kill()
         process.wait()
 
 
-def _answers(port: int) -> bool:
+def _accepts_connections(port: int) -> bool:
     with socket.socket() as connection:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize(("way", "path", "transport"), [("streamableHttp", "mcp", "http"), ("sse", "sse", "sse")])
-def test_a_server_on_the_network_works_and_its_end_is_noticed(way: str, path: str, transport: str) -> None:
-    with served(way) as (port, process):
+@pytest.mark.parametrize(("mode", "path", "transport"), [("streamableHttp", "mcp", "http"), ("sse", "sse", "sse")])
+def test_an_http_server_works_and_its_end_is_detected(mode: str, path: str, transport: str) -> None:
+    with serve_everything(mode) as (port, process):
         url = f"http://127.0.0.1:{port}/{path}"
         settings = {"servers": {"every": {"url": url, "transport": transport, "timeout": 10}}}
         with open_app(settings) as app:
@@ -221,7 +222,7 @@ def test_a_server_on_the_network_works_and_its_end_is_noticed(way: str, path: st
             assert "every" in app.failure("every.get_sum(a=1, b=2)")
 
 
-def test_headers_are_sent_and_an_error_is_told(tmp_path: Path) -> None:
+def test_headers_are_sent_and_rejections_are_reported(tmp_path: Path) -> None:
     script = Path(__file__).parent / "servers" / "guarded_http.py"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -230,7 +231,7 @@ def test_headers_are_sent_and_an_error_is_told(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{port}/mcp"
     servers = {"right": {"url": url, "headers": {"X-Key": "open"}}, "wrong": {"url": url, "timeout": 5}}
     try:
-        assert eventually(lambda: _answers(port), 30)
+        assert eventually(lambda: _accepts_connections(port), 30)
         with open_app({"servers": {**servers, "good": hostile_server("good")}}) as app:
             assert app.value("right.whoami()") == "open"
             assert "cannot connect to wrong" in app.failure("wrong.whoami()")

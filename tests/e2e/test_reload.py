@@ -19,7 +19,7 @@ from onetool.config.trust import trust
 from onetool.transports.http.tokens import hash_token
 
 TOKEN, OTHER = "ot_token-of-ada", "ot_token-of-bob"
-PROMISED_SECONDS = 2.0
+MAX_DELAY_SECONDS = 2.0
 SLACK_SECONDS = 3.0  # for a busy machine
 SETTINGS = f"""\
 agents: {{ada: {{permissions: [read]}}}}
@@ -39,34 +39,34 @@ HELLO = {
 ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
-def bearer(token: str = TOKEN) -> dict[str, str]:
+def build_auth_header(token: str = TOKEN) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
 @contextlib.contextmanager
-def served(home: Path, settings: str = SETTINGS) -> Iterator[tuple[int, httpx2.Client]]:
+def start_server(home: Path, settings: str = SETTINGS) -> Iterator[tuple[int, httpx2.Client]]:
     """Start a server process with these settings and yield its process ID and a client."""
     configure(home, settings)
-    with serve_process(home) as (server, said), make_client(said["url"]) as client:
+    with serve_process(home) as (server, info), make_client(info["url"]) as client:
         yield server.pid, client
 
 
-def status(client: httpx2.Client, token: str | None = TOKEN) -> int:
-    return client.get("/api/runs", headers=bearer(token) if token else {}).status_code
+def get_status(client: httpx2.Client, token: str | None = TOKEN) -> int:
+    return client.get("/api/runs", headers=build_auth_header(token) if token else {}).status_code
 
 
-def becomes(client: httpx2.Client, wanted: int, token: str | None = TOKEN) -> bool:
-    return eventually(lambda: status(client, token) == wanted, PROMISED_SECONDS + SLACK_SECONDS)
+def wait_for_status(client: httpx2.Client, expected: int, token: str | None = TOKEN) -> bool:
+    return eventually(lambda: get_status(client, token) == expected, MAX_DELAY_SECONDS + SLACK_SECONDS)
 
 
-def log_of(home: Path, event: str) -> list[dict[str, Any]]:
+def read_log(home: Path, event: str) -> list[dict[str, Any]]:
     file = home / ".onetool" / "logs" / "onetool.log"
     lines = file.read_text("utf-8").splitlines() if file.exists() else []
     return [line for line in map(json.loads, lines) if line["name"] == event]
 
 
 def has_reloaded(home: Path, times: int) -> bool:
-    return len(log_of(home, "settings.reload")) >= times
+    return len(read_log(home, "settings.reload")) >= times
 
 
 class Listener(threading.Thread):
@@ -93,11 +93,11 @@ class Listener(threading.Thread):
             self.error = error
 
 
-def session(client: httpx2.Client) -> dict[str, str]:
+def open_session(client: httpx2.Client) -> dict[str, str]:
     """Return the headers of a new MCP session of the token."""
-    opened = client.post("/mcp", json=HELLO, headers={**bearer(), **ACCEPT})
+    opened = client.post("/mcp", json=HELLO, headers={**build_auth_header(), **ACCEPT})
     assert opened.status_code == 200, opened.text
-    headers = {**bearer(), **ACCEPT, "mcp-session-id": opened.headers["mcp-session-id"]}
+    headers = {**build_auth_header(), **ACCEPT, "mcp-session-id": opened.headers["mcp-session-id"]}
     client.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
     return headers
 
@@ -106,97 +106,99 @@ def session(client: httpx2.Client) -> dict[str, str]:
 
 
 def test_a_deleted_token_is_rejected_and_its_streams_end(tmp_path: Path) -> None:
-    with served(tmp_path) as (_, client):
-        mcp = session(client)
+    with start_server(tmp_path) as (_, client):
+        mcp = open_session(client)
         call = {"name": "run", "arguments": {"command": "print('x')\nimport time; time.sleep(60)"}}
         meta = {"_meta": {"progressToken": 1}}
         slow = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {**call, **meta}}
         code = {"command": call["arguments"]["command"]}  # type: ignore[index]
         streams = [
-            Listener(client, "GET", "/api/activity", headers=bearer()),
-            Listener(client, "POST", "/api/run", json=code, headers={**bearer(), "accept": "text/event-stream"}),
+            Listener(client, "GET", "/api/activity", headers=build_auth_header()),
+            Listener(
+                client, "POST", "/api/run", json=code, headers={**build_auth_header(), "accept": "text/event-stream"}
+            ),
             Listener(client, "POST", "/mcp", json=slow, headers=mcp),
             Listener(client, "GET", "/mcp", headers={**mcp, "accept": "text/event-stream"}),
         ]
-        mine = Listener(client, "GET", "/api/activity")
+        own_stream = Listener(client, "GET", "/api/activity")
         assert run_cli(tmp_path, "token", "delete", "ada").returncode == 0
         deleted = time.monotonic()
         for stream in streams:
-            stream.join(PROMISED_SECONDS + SLACK_SECONDS)
+            stream.join(MAX_DELAY_SECONDS + SLACK_SECONDS)
             assert not stream.is_alive()
             assert (stream.status, stream.error) == (200, None)
-        assert becomes(client, 401)
-        assert time.monotonic() - deleted < PROMISED_SECONDS + SLACK_SECONDS
+        assert wait_for_status(client, 401)
+        assert time.monotonic() - deleted < MAX_DELAY_SECONDS + SLACK_SECONDS
         again = client.post("/mcp", json={"jsonrpc": "2.0", "id": 3, "method": "tools/list"}, headers=mcp)
         assert get_error_code(again) == (401, "unauthorized")
-        assert (status(client, OTHER), status(client, None)) == (200, 200)
-        assert mine.is_alive()
+        assert (get_status(client, OTHER), get_status(client, None)) == (200, 200)
+        assert own_stream.is_alive()
 
 
 def test_new_tokens_are_accepted_and_tokens_of_removed_agents_are_not(tmp_path: Path) -> None:
     agent = tmp_path / ".onetool" / "agents" / "ada.yml"
     agent.parent.mkdir(parents=True)
     agent.write_text("permissions: [read]\n", encoding="utf-8")
-    with served(tmp_path, SETTINGS.partition("\n")[2]) as (_, client):
+    with start_server(tmp_path, SETTINGS.partition("\n")[2]) as (_, client):
         token = run_cli(tmp_path, "token", "create", "laptop").stdout.strip()
-        assert eventually(lambda: log_of(tmp_path, "settings.reload"))
-        assert (status(client, token), status(client)) == (200, 200)
+        assert eventually(lambda: read_log(tmp_path, "settings.reload"))
+        assert (get_status(client, token), get_status(client)) == (200, 200)
         agent.unlink()
-        assert becomes(client, 401)
-        assert (status(client, token), status(client, OTHER)) == (200, 200)
-        configure(tmp_path, f"{WITHOUT_ADA}no_such_key: 1\n")  # otherwise wrong
-        assert becomes(client, 401, token)
-        assert status(client, OTHER) == 200
-        assert eventually(lambda: "no_such_key" in str(log_of(tmp_path, "settings.reload")))
+        assert wait_for_status(client, 401)
+        assert (get_status(client, token), get_status(client, OTHER)) == (200, 200)
+        configure(tmp_path, f"{WITHOUT_ADA}no_such_key: 1\n")  # invalid for another reason
+        assert wait_for_status(client, 401, token)
+        assert get_status(client, OTHER) == 200
+        assert eventually(lambda: "no_such_key" in str(read_log(tmp_path, "settings.reload")))
 
 
 def test_no_token_is_accepted_while_settings_are_unreadable(tmp_path: Path) -> None:
-    file, kept = tmp_path / ".onetool" / "onetool.yaml", tmp_path / "kept"
-    with served(tmp_path) as (_, client):
+    file, backup = tmp_path / ".onetool" / "onetool.yaml", tmp_path / "kept"
+    with start_server(tmp_path) as (_, client):
         for damage in (lambda: file.write_text("auth: {tokens: [", encoding="utf-8"), file.mkdir, lambda: None):
-            assert becomes(client, 200)
-            file.rename(kept)
+            assert wait_for_status(client, 200)
+            file.rename(backup)
             damage()
-            assert becomes(client, 503)
-            answer = client.get("/api/runs", headers=bearer())
+            assert wait_for_status(client, 503)
+            answer = client.get("/api/runs", headers=build_auth_header())
             assert answer.json()["error"]["details"] == {"reason": "tokens_unreadable"}
             assert str(tmp_path) not in answer.text
-            assert (status(client, "ot_guess"), status(client, None)) == (503, 200)
+            assert (get_status(client, "ot_guess"), get_status(client, None)) == (503, 200)
             if file.is_dir():
                 file.rmdir()
-            kept.replace(file)
-        assert becomes(client, 200)
+            backup.replace(file)
+        assert wait_for_status(client, 200)
 
 
 # --- settings ------------------------------------------------------------------------------------------------------
 
 
-def test_a_narrowed_agent_and_a_disabled_pack_reach_a_running_server(tmp_path: Path) -> None:
+def test_restricted_agents_and_disabled_packs_apply_to_a_running_server(tmp_path: Path) -> None:
     def value(command: str) -> str:
-        return str(client.post("/api/run", json={"command": command}, headers=bearer()).json()["blocks"][-1])
+        return str(client.post("/api/run", json={"command": command}, headers=build_auth_header()).json()["blocks"][-1])
 
-    with served(tmp_path) as (_, client):
+    with start_server(tmp_path) as (_, client):
         assert value("machine.now()")
         configure(tmp_path, SETTINGS.replace("[read]}", "[read], tools: [ot]}"))
-        assert eventually(lambda: "PermissionDenied" in value("machine.now()"), PROMISED_SECONDS + SLACK_SECONDS)
+        assert eventually(lambda: "PermissionDenied" in value("machine.now()"), MAX_DELAY_SECONDS + SLACK_SECONDS)
         configure(tmp_path, SETTINGS)
         assert eventually(lambda: "PermissionDenied" not in value("machine.now()"))
         switches = {"version": 1, "off": ["machine"]}
         (tmp_path / ".onetool" / "switches.json").write_text(json.dumps(switches), encoding="utf-8")
-        assert eventually(lambda: "machine" in value("machine.now()"), PROMISED_SECONDS + SLACK_SECONDS)
+        assert eventually(lambda: "machine" in value("machine.now()"), MAX_DELAY_SECONDS + SLACK_SECONDS)
 
 
 def test_settings_of_an_untrusted_project_are_not_reloaded(tmp_path: Path) -> None:
     project = tmp_path / "work"
     configure(project, SETTINGS)
     trust(project / ".onetool", tmp_path / ".onetool")
-    with serve_process(tmp_path, cwd=project) as (_, said), make_client(said["url"]) as client:
-        assert status(client) == 200
+    with serve_process(tmp_path, cwd=project) as (_, info), make_client(info["url"]) as client:
+        assert get_status(client) == 200
         configure(project, f"{WITHOUT_ADA}agents: {{default: {{permissions: [exec]}}}}\n")
-        assert becomes(client, 401)
+        assert wait_for_status(client, 401)
         log = project / ".onetool" / "logs" / "onetool.log"
         assert eventually(lambda: "changed since it was trusted" in log.read_text("utf-8"))
-        assert status(client, OTHER) == 200
+        assert get_status(client, OTHER) == 200
         trust(project / ".onetool", tmp_path / ".onetool")
         assert eventually(lambda: "Configuration reloaded" in log.read_text("utf-8"))
 
@@ -204,8 +206,8 @@ def test_settings_of_an_untrusted_project_are_not_reloaded(tmp_path: Path) -> No
 # --- SIGHUP and `onetool reload` -------------------------------------------------------------------------------------
 
 
-def test_sighup_reloads_and_reload_prints_each_servers_answer(tmp_path: Path) -> None:
-    with served(tmp_path) as (pid, client), RawClient(tmp_path) as wire:
+def test_sighup_reloads_and_the_command_prints_each_servers_result(tmp_path: Path) -> None:
+    with start_server(tmp_path) as (pid, client), RawClient(tmp_path) as wire:
         for count, number in enumerate((pid, wire.process.pid)):
             os.kill(number, signal.SIGHUP)
             assert eventually(partial(has_reloaded, tmp_path, count + 1))
@@ -226,8 +228,8 @@ def test_sighup_reloads_and_reload_prints_each_servers_answer(tmp_path: Path) ->
         servers = json.loads(failed.stdout)["servers"]
         assert {server["pid"]: server["ok"] for server in servers} == {pid: False, wire.process.pid: False}
         assert all("onetool.yaml:2" in server["answer"] for server in servers)
-        assert "nothing changed" in str(log_of(tmp_path, "settings.reload"))
-        assert status(client, None) == 200
+        assert "nothing changed" in str(read_log(tmp_path, "settings.reload"))
+        assert get_status(client, None) == 200
         assert wire.run("1 + 1")["result"]["content"][-1]["text"] == "2"
         os.kill(wire.process.pid, signal.SIGSTOP)
         configure(tmp_path, SETTINGS)
@@ -241,24 +243,24 @@ def test_sighup_reloads_and_reload_prints_each_servers_answer(tmp_path: Path) ->
         assert len(list((tmp_path / ".onetool" / "run").glob("*.server.json"))) == 1
 
 
-def test_a_read_only_home_does_not_prevent_serving(tmp_path: Path) -> None:
+def test_a_server_starts_without_a_usable_run_directory(tmp_path: Path) -> None:
     (tmp_path / ".onetool").mkdir()
-    (tmp_path / ".onetool" / "run").touch()  # where a directory should be
-    with served(tmp_path) as (_, client):
-        assert status(client) == 200
+    (tmp_path / ".onetool" / "run").touch()  # a file instead of a directory
+    with start_server(tmp_path) as (_, client):
+        assert get_status(client) == 200
         assert run_cli(tmp_path, "reload").stdout == "No server is running.\n"
 
 
-def test_a_server_ends_while_it_reloads(tmp_path: Path) -> None:
-    """A server that never answers keeps the reload busy."""
+def test_a_server_can_be_stopped_during_a_reload(tmp_path: Path) -> None:
+    """An upstream server that never responds keeps the reload busy."""
     silent = f"{SETTINGS}servers: {{silent: {{command: sleep, args: ['60']}}}}\n"
-    with served(tmp_path) as (pid, client), RawClient(tmp_path) as wire:
+    with start_server(tmp_path) as (pid, client), RawClient(tmp_path) as wire:
         configure(tmp_path, silent)
-        assert eventually(lambda: len(log_of(tmp_path, "settings.reload")) == 2)
-        for number, told in ((pid, signal.SIGTERM), (wire.process.pid, signal.SIGINT)):
+        assert eventually(lambda: len(read_log(tmp_path, "settings.reload")) == 2)
+        for number, signal_number in ((pid, signal.SIGTERM), (wire.process.pid, signal.SIGINT)):
             for _ in range(5):
                 os.kill(number, signal.SIGHUP)
-            os.kill(number, told)
+            os.kill(number, signal_number)
         assert eventually(lambda: _is_gone(client))
         assert wire.process.wait(TIMEOUT_SECONDS) == 130
 

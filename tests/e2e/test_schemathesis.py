@@ -1,6 +1,6 @@
-"""Whether the server does what `/openapi.json` says, asked by schemathesis: everything that fits, and what does not.
+"""Test with schemathesis that the server conforms to `/openapi.json`, with valid and invalid requests.
 
-How much is asked is a number of examples and no time, so that a slow machine asks as much as a fast one.
+The number of examples is fixed instead of the time, so that slow machines test as much as fast ones.
 """
 
 import subprocess
@@ -13,8 +13,8 @@ from tests.cells_support import NIGHTLY
 from tests.rest_support import ServedApp, serve_app
 from tests.support import environment, give
 
-EXAMPLES = 200 if NIGHTLY else 3  # of each operation, beside those at the edges of its schema
-LONGEST = 3_000 if NIGHTLY else 300  # seconds, on a machine that has much else to do
+EXAMPLES = 200 if NIGHTLY else 3  # for each operation, in addition to the edge cases of its schema
+TIMEOUT_SECONDS = 3_000 if NIGHTLY else 300  # for a busy machine
 SCHEMATHESIS = str(Path(sys.executable).with_name("schemathesis"))
 RULES = """
 seed = 20261115
@@ -29,33 +29,33 @@ database = "none"
 [phases.stateful]
 enabled = false
 
-# A precondition that fails is no fault of the request.
+# A failed precondition does not make a request invalid.
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "3xx", "401", "403", "404", "409", "412", "429", "5xx"]
 
-# A page token is signed: no schema can say which texts are one. Empty, it means the first page.
+# A page token is signed, so the schema cannot describe valid tokens. An empty token means the first page.
 [[operations]]
 include-method = "GET"
 parameters = {{ "query.pageToken" = "" }}
 
-# It has no end.
+# An endless stream.
 [[operations]]
 include-path = "/api/activity"
 enabled = false
 
-# What a tool takes, and what a document or an archive is, stands in no schema of ours.
+# The schema does not describe the arguments of tools, documents and archives.
 [[operations]]
 include-path-regex = "^/api/(import|tools/[^/]+/call)$"
 checks = {{ positive_data_acceptance = {{ enabled = false }} }}
 
-# Templates, selectors and schemas have grammars of their own, which JSON Schema cannot tell; and the number 5.0 is an
-# integer to JSON Schema and none to us.
+# JSON Schema cannot describe the syntax of templates, selectors and schemas; and it accepts 5.0 as an integer, which
+# OneTool does not.
 [[operations]]
 include-method = "PUT"
 include-path-regex = "/version/"
 checks = {{ positive_data_acceptance = {{ enabled = false }} }}
 """
-# What exists is asked for, too: chance would never find an id. Deleting it would leave nothing to ask for.
+# Also test existing resources, because random ids never match. Deletion is disabled, because it would remove them.
 EXISTING = """
 [parameters]
 "path.bundleID" = "{bundle}"
@@ -67,7 +67,7 @@ EXISTING = """
 include-method = "DELETE"
 enabled = false
 
-# What is put onto itself is a conflict; a switched off bundle or tool refuses, and so do arguments that do not fit.
+# Repeated writes conflict, disabled bundles and tools reject calls, and random arguments are invalid.
 [[operations]]
 include-path-regex = "invoke$"
 checks = {{ positive_data_acceptance = {{ enabled = false }} }}
@@ -81,11 +81,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(LONGEST + 20)
-@pytest.mark.parametrize("what", ["anything", "what exists"])
-def test_the_document_is_true(server: ServedApp, tmp_path: Path, what: str) -> None:
+@pytest.mark.timeout(TIMEOUT_SECONDS + 20)
+@pytest.mark.parametrize("target", ["random", "existing"])
+def test_the_server_conforms_to_its_openapi_document(server: ServedApp, tmp_path: Path, target: str) -> None:
     rules = RULES.format(examples=EXAMPLES)
-    if what == "what exists":
+    if target == "existing":
         bundle = server.rest.bundle()
         server.rest.tool(bundle)
         rules += EXISTING.format(bundle=bundle.rpartition("/")[2])
@@ -96,7 +96,7 @@ def test_the_document_is_true(server: ServedApp, tmp_path: Path, what: str) -> N
         env=environment(tmp_path),
         capture_output=True,
         encoding="utf-8",
-        timeout=LONGEST,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-2000:]}"

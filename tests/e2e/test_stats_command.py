@@ -1,4 +1,4 @@
-"""`onetool stats` as a person types it: what it counts, since when, and what becomes of a file that is broken."""
+"""Test `onetool stats`: counts, periods, reports and damaged files."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def stats_file(home: Path) -> Path:
     return home / ".onetool" / "stats" / "stats.db"
 
 
-def shown(home: Path, *options: str) -> dict[str, Any]:
+def read_stats(home: Path, *options: str) -> dict[str, Any]:
     done = run_cli(home, "stats", "--json", *options)
     assert (done.returncode, done.stderr) == (0, "")
     summary: dict[str, Any] = json.loads(done.stdout)
@@ -46,12 +46,12 @@ def run(home: Path, code: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def called(summary: dict[str, Any]) -> dict[str, int]:
+def count_calls(summary: dict[str, Any]) -> dict[str, int]:
     return {tool["name"]: tool["calls"] for tool in summary["tools"]}
 
 
-def remember(home: Path, *calls: tuple[str, float], error: str | None = None) -> None:
-    """Calls of the past: a name, and how many seconds ago."""
+def record_calls(home: Path, *calls: tuple[str, float], error: str | None = None) -> None:
+    """Record past calls: a name and an age in seconds."""
     recorder, now = Recorder(stats_file(home), enabled=True), time.time()
     for number, (name, ago) in enumerate(calls):
         run_id = f"{number} at {now}"
@@ -60,23 +60,23 @@ def remember(home: Path, *calls: tuple[str, float], error: str | None = None) ->
     recorder.close()
 
 
-# --- what it shows ---------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_called_is_counted_across_processes(tmp_path: Path) -> None:
+def test_calls_are_counted_across_processes(tmp_path: Path) -> None:
     run(tmp_path, "machine.now()\nmachine.now()\nmachine.disk()")
     assert run_cli(tmp_path, "call", "machine.now").returncode == 0
     assert run_cli(tmp_path, "run", "machine.now()\n1 / 0").returncode == 1
-    summary = shown(tmp_path)
-    assert called(summary) == {"machine.now": 4, "machine.disk": 1}
+    summary = read_stats(tmp_path)
+    assert count_calls(summary) == {"machine.now": 4, "machine.disk": 1}
     assert (summary["total_calls"], summary["success_rate"]) == (5, 100.0)
     assert (summary["runs"]["total"], summary["runs"]["failed"]) == (2, 1)
-    assert shown(tmp_path)["tools"] == summary["tools"]  # asking is no call
+    assert read_stats(tmp_path)["tools"] == summary["tools"]  # `onetool stats` is not counted
 
 
-def test_the_text_is_a_head_and_a_table(tmp_path: Path) -> None:
-    remember(tmp_path, *[("machine.now", 1.0)] * 3)
-    remember(tmp_path, ("machine.now", 1.0), error="timeout")
+def test_the_output_is_a_summary_and_a_table(tmp_path: Path) -> None:
+    record_calls(tmp_path, *[("machine.now", 1.0)] * 3)
+    record_calls(tmp_path, ("machine.now", 1.0), error="timeout")
     done = run_cli(tmp_path, "stats")
     assert done.stdout.splitlines() == [
         "calls          4 (75% success)",
@@ -98,43 +98,43 @@ def test_the_text_is_a_head_and_a_table(tmp_path: Path) -> None:
         ("all", {"now", "yesterday", "week", "year"}),
     ],
 )
-def test_a_period_leaves_out_what_is_older(tmp_path: Path, period: str, names: set[str]) -> None:
-    remember(tmp_path, ("now", 60), ("yesterday", 1.5 * DAY), ("week", 8 * DAY), ("year", 360 * DAY))
-    summary = shown(tmp_path, "--period", period)
-    assert set(called(summary)) == names
+def test_a_period_excludes_older_calls(tmp_path: Path, period: str, names: set[str]) -> None:
+    record_calls(tmp_path, ("now", 60), ("yesterday", 1.5 * DAY), ("week", 8 * DAY), ("year", 360 * DAY))
+    summary = read_stats(tmp_path, "--period", period)
+    assert set(count_calls(summary)) == names
     assert summary["total_calls"] == summary["runs"]["total"] == len(names)
     assert summary["period"] == period
 
 
-def test_a_tool_leaves_out_all_others(tmp_path: Path) -> None:
-    remember(tmp_path, ("a.one", 1), ("a.two", 1), ("a.one", 2))
-    summary = shown(tmp_path, "--tool", "a.one")
-    assert called(summary) == {"a.one": 2}
+def test_the_tool_option_excludes_other_tools(tmp_path: Path) -> None:
+    record_calls(tmp_path, ("a.one", 1), ("a.two", 1), ("a.one", 2))
+    summary = read_stats(tmp_path, "--tool", "a.one")
+    assert count_calls(summary) == {"a.one": 2}
     assert (summary["tool"], summary["total_calls"], summary["runs"]["total"]) == ("a.one", 2, 2)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         ((), "No calls recorded. Try: onetool run 'machine.disk()'"),
         (("--tool", "a.b"), "No calls of a.b recorded. Run `onetool stats` to see all calls."),
         (("--period", "day"), "No calls recorded in the last day. Run `onetool stats` to see all calls."),
     ],
 )
-def test_nothing_is_said_in_words(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+def test_empty_statistics_print_a_message(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
     done = run_cli(tmp_path, "stats", *options)
-    assert (done.returncode, done.stdout) == (0, f"{words}\n")
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n")
     assert not stats_file(tmp_path).exists()
 
 
-def test_the_report_is_a_file_and_the_text_says_where(tmp_path: Path) -> None:
-    remember(tmp_path, ("machine.now", 1))
+def test_the_report_is_written_and_its_path_is_printed(tmp_path: Path) -> None:
+    record_calls(tmp_path, ("machine.now", 1))
     done = run_cli(tmp_path, "stats", "--html", "report.html")
     assert done.stdout.endswith("\nReport: report.html\n")
     page = (tmp_path / "report.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
     assert "machine.now" in page
-    assert shown(tmp_path, "--html", "again.html")["total_calls"] == 1
+    assert read_stats(tmp_path, "--html", "again.html")["total_calls"] == 1
     assert (tmp_path / "again.html").exists()
 
 
@@ -153,23 +153,23 @@ def test_disabled_statistics_are_neither_recorded_nor_shown(tmp_path: Path) -> N
     assert not stats_file(tmp_path).exists()
 
 
-# --- files that are broken, processes that are many or killed --------------------------------------------------------
+# --- damaged files, concurrent and killed processes ------------------------------------------------------------------
 
 
-def cut_in_half(file: Path) -> bytes:
+def truncate(file: Path) -> bytes:
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
     return content[: len(content) // 2]
 
 
-def garbage(file: Path) -> bytes:
+def overwrite(file: Path) -> bytes:
     file.write_bytes(b"no database " * 1000)
     return file.read_bytes()
 
 
-@pytest.mark.parametrize("damage", [cut_in_half, garbage])
+@pytest.mark.parametrize("damage", [truncate, overwrite])
 def test_a_damaged_file_is_reported_renamed_and_replaced(tmp_path: Path, damage: Callable[[Path], bytes]) -> None:
-    remember(tmp_path, *[(f"pack.tool{number}", 60.0) for number in range(2000)])
+    record_calls(tmp_path, *[(f"pack.tool{number}", 60.0) for number in range(2000)])
     left = damage(stats_file(tmp_path))
     done = run_cli(tmp_path, "stats")
     assert done.returncode == 1
@@ -181,10 +181,10 @@ def test_a_damaged_file_is_reported_renamed_and_replaced(tmp_path: Path, damage:
         assert eventually(lambda: "old file: " in get_texts(client.run("ot.health()['problems']"))[0])
     (kept,) = stats_file(tmp_path).parent.glob("stats.db.damaged-*")
     assert kept.read_bytes() == left
-    assert called(shown(tmp_path))["machine.now"] == 1
+    assert count_calls(read_stats(tmp_path))["machine.now"] == 1
 
 
-def test_several_processes_at_once_are_counted_exactly(tmp_path: Path) -> None:
+def test_calls_of_concurrent_processes_are_counted_exactly(tmp_path: Path) -> None:
     processes = [
         subprocess.Popen(
             [PROGRAM, "run", f"for _ in range({20 + number}):\n    machine.now()"],
@@ -195,57 +195,59 @@ def test_several_processes_at_once_are_counted_exactly(tmp_path: Path) -> None:
         for number in range(5)
     ]
     assert [process.wait(60) for process in processes] == [0] * 5
-    summary = shown(tmp_path)
-    assert called(summary) == {"machine.now": sum(20 + number for number in range(5))}
+    summary = read_stats(tmp_path)
+    assert count_calls(summary) == {"machine.now": sum(20 + number for number in range(5))}
     assert summary["runs"]["total"] == 5
 
 
-def test_a_server_that_is_killed_loses_what_it_had_not_written_and_nothing_else(tmp_path: Path) -> None:
-    """It writes by itself, within a second: what has been written stays, the file stays whole."""
-    remember(tmp_path, ("past.tool", 60))
+def test_a_killed_server_loses_only_unwritten_counts(tmp_path: Path) -> None:
+    """The server writes within a second: written counts are kept and the file stays valid."""
+    record_calls(tmp_path, ("past.tool", 60))
     with RawClient(tmp_path) as wire:
         wire.run("for _ in range(7):\n    machine.now()")
         assert eventually(lambda: summarize(stats_file(tmp_path))["total_calls"] == 8)
         wire.run("for _ in range(5):\n    machine.now()")
         os.kill(wire.process.pid, signal.SIGKILL)
-    counts = called(shown(tmp_path))
+    counts = count_calls(read_stats(tmp_path))
     assert counts["past.tool"] == 1
     assert 7 <= counts["machine.now"] <= 12
     with closing(sqlite3.connect(stats_file(tmp_path))) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-# --- what was saved --------------------------------------------------------------------------------------------------
+# --- savings ---------------------------------------------------------------------------------------------------------
 
 THREE_CALLS = "texts = [ot.help('machine.disk'), ot.help('machine.cpu'), ot.tools(info='list')]\nlen(texts)"
 ONE_CALL = "ot.help('machine.now')"
 ROUND_TRIP_MS = 1500
 
 
-def tokens(value: object) -> int:
-    """Four bytes a token, whole tokens."""
+def estimate_tokens(value: object) -> int:
+    """Estimate the number of tokens: four bytes per token, rounded up."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return (len(text.encode()) + 3) // 4
 
 
-def definitions() -> dict[str, int]:
-    """What each tool would cost a client that was connected to it directly."""
+def measure_definitions() -> dict[str, int]:
+    """Return the tokens of each tool definition for a directly connected client."""
     with open_app() as app:
         infos = [app.onetool.bus.tool_info(name) for name in app.onetool.bus.list_tools()]
     return {
-        info["name"]: tokens({"name": info["name"], "description": info["description"], "inputSchema": info["schema"]})
+        info["name"]: estimate_tokens(
+            {"name": info["name"], "description": info["description"], "inputSchema": info["schema"]}
+        )
         for info in infos
         if not info["name"].startswith("ot.")
     }
 
 
-def results() -> list[int]:
-    """What the three calls give, as another OneTool gives it."""
+def measure_results() -> list[int]:
+    """Return the tokens of the results of the three calls."""
     with open_app() as app:
         return [
-            tokens(app.value("ot.help('machine.disk')")),
-            tokens(app.value("ot.help('machine.cpu')")),
-            tokens(app.data("ot.tools(info='list')")),
+            estimate_tokens(app.value("ot.help('machine.disk')")),
+            estimate_tokens(app.value("ot.help('machine.cpu')")),
+            estimate_tokens(app.data("ot.tools(info='list')")),
         ]
 
 
@@ -253,23 +255,25 @@ def test_the_savings_of_a_session_follow_the_formula(tmp_path: Path) -> None:
     configure(tmp_path, f"stats: {{round_trip_ms: {ROUND_TRIP_MS}}}")
     with connect(tmp_path) as client:
         (tool,) = client.tools()
-        own = tokens(tool.model_dump(by_alias=True, exclude_none=True)) + tokens(client.client.instructions or "")
+        own = estimate_tokens(tool.model_dump(by_alias=True, exclude_none=True)) + estimate_tokens(
+            client.client.instructions or ""
+        )
         assert get_texts(client.run(THREE_CALLS)) == ["3"]
-        client.run(ONE_CALL)  # its result is its answer: it saves nothing
+        client.run(ONE_CALL)  # the run returns the result of the call, so it saves nothing
         assert eventually(lambda: summarize(stats_file(tmp_path))["savings"]["sessions"] == 1)
-    first, second, third = results()
-    kept_out = first + second + third - tokens("3")
-    whole = shown(tmp_path)
-    assert whole["context_saved"] == sum(definitions().values()) - own + kept_out
+    first, second, third = measure_results()
+    result_tokens = first + second + third - estimate_tokens("3")
+    whole = read_stats(tmp_path)
+    assert whole["context_saved"] == sum(measure_definitions().values()) - own + result_tokens
     assert whole["time_saved_ms"] == 2 * ROUND_TRIP_MS
     assert whole["savings"] == {
-        "definition_tokens": sum(definitions().values()),
+        "definition_tokens": sum(measure_definitions().values()),
         "own_tokens": own,
-        "result_tokens": kept_out,
+        "result_tokens": result_tokens,
         "sessions": 1,
         "round_trips": 2,
         "round_trip_ms": ROUND_TRIP_MS,
     }
-    share = shown(tmp_path, "--tool", "ot.help")
-    assert share["context_saved"] == round(kept_out * (first + second) / (first + second + third))
+    share = read_stats(tmp_path, "--tool", "ot.help")
+    assert share["context_saved"] == round(result_tokens * (first + second) / (first + second + third))
     assert share["time_saved_ms"] == round(2 * 2 / 3 * ROUND_TRIP_MS)

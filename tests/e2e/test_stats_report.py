@@ -1,4 +1,4 @@
-"""The report of the statistics, as a real browser draws it: in light and dark, of nothing and of much."""
+"""Test the statistics report in a real browser: light and dark, empty and large."""
 
 import subprocess
 import zlib
@@ -24,7 +24,7 @@ Browser = Callable[..., str]
 
 @pytest.fixture
 def browse(needs: Callable[[str], str], tmp_path: Path) -> Browser:
-    """Show a page in a browser of its own, with these flags; gives what the browser prints."""
+    """Open a page in a new browser with these flags, and return the output of the browser."""
     program = needs("chromium")
 
     def show(page: str, *flags: str) -> str:
@@ -36,8 +36,8 @@ def browse(needs: Callable[[str], str], tmp_path: Path) -> Browser:
     return show
 
 
-def make_page(folder: Path, tools: list[str]) -> str:
-    file = folder / "stats.db"
+def make_page(directory: Path, tools: list[str]) -> str:
+    file = directory / "stats.db"
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
     recorder.add(SessionRecord("s", "default", dict.fromkeys(tools, 200), 300))
     for number, name in enumerate(tools):
@@ -51,7 +51,7 @@ def make_page(folder: Path, tools: list[str]) -> str:
 
 
 def take_screenshot(browse: Browser, page: str, file: Path, *flags: str) -> tuple[bytes, int]:
-    """The colour of the picture's corner, and how many different lines it has."""
+    """Return the color of the top left pixel and the number of distinct pixel rows."""
     browse(page, f"--screenshot={file}", "--window-size=1200,1600", "--hide-scrollbars", *flags)
     width, height, pixels = decode_png(file.read_bytes())
     assert (width, height) == (1200, 1600)
@@ -61,13 +61,13 @@ def take_screenshot(browse: Browser, page: str, file: Path, *flags: str) -> tupl
 
 
 def decode_png(png: bytes) -> tuple[int, int, bytes]:
-    """The width, the height and the filtered lines. The very first pixel is never filtered."""
-    place, data = 8, b""
-    while place < len(png):
-        size = int.from_bytes(png[place : place + 4], "big")
-        if png[place + 4 : place + 8] == b"IDAT":
-            data += png[place + 8 : place + 8 + size]
-        place += 12 + size
+    """Return the width, the height and the filtered rows. The first pixel is never filtered."""
+    offset, data = 8, b""
+    while offset < len(png):
+        size = int.from_bytes(png[offset : offset + 4], "big")
+        if png[offset + 4 : offset + 8] == b"IDAT":
+            data += png[offset + 8 : offset + 8 + size]
+        offset += 12 + size
     return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big"), zlib.decompress(data)
 
 
@@ -98,7 +98,7 @@ class Elements(HTMLParser):
             self.title += data
 
 
-def test_the_report_is_drawn_in_light_and_in_dark(browse: Browser, tmp_path: Path) -> None:
+def test_the_report_supports_light_and_dark_mode(browse: Browser, tmp_path: Path) -> None:
     page = make_page(tmp_path, ["brave.search", "db.query", "github.list_issues"])
     light, lines = take_screenshot(browse, page, tmp_path / "light.png")
     assert min(light) > 200
@@ -108,7 +108,7 @@ def test_the_report_is_drawn_in_light_and_in_dark(browse: Browser, tmp_path: Pat
     assert lines > 100
 
 
-# A page that shows another in a frame as wide as a phone and says how far its parts reach to the right.
+# A page that shows another in a frame as wide as a phone, and sets its title to the right edge of the elements.
 PHONE = """<!doctype html><title>?</title><iframe style="width:360px;height:3000px;border:0" srcdoc="{page}"></iframe>
 <script>
 const frame = document.querySelector("iframe");
@@ -120,20 +120,20 @@ frame.onload = () => {{
 
 
 @pytest.mark.parametrize("count", [0, 40])
-def test_on_a_phone_nothing_is_beyond_the_right_edge(browse: Browser, tmp_path: Path, count: int) -> None:
+def test_the_report_fits_the_width_of_a_phone(browse: Browser, tmp_path: Path, count: int) -> None:
     page = make_page(tmp_path, [f"pack{number}.tool{'_long' * (number % 30)}" for number in range(count)])
     reach = Elements(browse(PHONE.format(page=escape(page)), "--dump-dom")).title
     assert 300 < int(reach) <= 360
 
 
-def test_a_report_of_nothing_is_drawn_too(browse: Browser, tmp_path: Path) -> None:
+def test_an_empty_report_is_rendered(browse: Browser, tmp_path: Path) -> None:
     page = render_html(summarize(tmp_path / "none.db", now=NOW))
     _, lines = take_screenshot(browse, page, tmp_path / "empty.png")
     assert lines > 100
     assert "<h2>No calls</h2>" in browse(page, "--dump-dom")
 
 
-def test_two_hundred_tools_with_hostile_names_are_rows_of_text(browse: Browser, tmp_path: Path) -> None:
+def test_hostile_tool_names_are_escaped_in_a_large_report(browse: Browser, tmp_path: Path) -> None:
     names = [HOSTILE, *(f"pack{number}.tool{'_long' * (number % 30)}" for number in range(199))]
     page = make_page(tmp_path, names)
     seen = Elements(browse(page, "--dump-dom"))

@@ -1,4 +1,4 @@
-"""No client fills the disk: stored results and messages for people are bounded, and the answers say so."""
+"""Test the limits of stored results and messages, and the notes and errors about them."""
 
 import contextlib
 import json
@@ -20,11 +20,11 @@ agents: {default: {permissions: []}}
 """
 
 
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
+def measure_size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir())
 
 
-def test_an_agent_without_permissions_fills_no_disk_with_results(tmp_path: Path) -> None:
+def test_the_stored_results_of_an_agent_are_limited(tmp_path: Path) -> None:
     configure(tmp_path, SETTINGS)
     with connect(tmp_path) as client:
         stored = [json.loads(get_texts(client.run("'x' * 1_000_000"))[-1]) for _ in range(8)]
@@ -38,10 +38,10 @@ def test_an_agent_without_permissions_fills_no_disk_with_results(tmp_path: Path)
         assert too_large.is_error
         assert "output.max_stored_bytes_per_agent is 3000000" in get_texts(too_large)[-1]
         assert get_texts(client.run("1 + 1")) == ["2"]
-    assert size_of(tmp_path / ".onetool" / "tmp") < 4_000_000
+    assert measure_size(tmp_path / ".onetool" / "tmp") < 4_000_000
 
 
-def test_messages_are_audited_and_bounded(tmp_path: Path) -> None:
+def test_messages_are_audited_and_limited(tmp_path: Path) -> None:
     configure(tmp_path, SETTINGS)
     with connect(tmp_path) as client:
         answer = client.run("for number in range(100):\n    ot.notify(topic='t', message='x' * 1000)")
@@ -52,7 +52,7 @@ def test_messages_are_audited_and_bounded(tmp_path: Path) -> None:
     assert sum(line["name"] == "call.started" and line["tool"] == "ot.notify" for line in lines) >= 6
 
 
-def test_a_result_that_cannot_be_stored_has_a_type(tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_stored_has_an_error_code(tmp_path: Path) -> None:
     (tmp_path / "tmp").write_text("a file in the place of the directory", encoding="utf-8")
     with serve_app(tmp_path) as served:
         answer = served.rest.send("POST", "/api/run", {"command": "'x' * 100_000"})
@@ -63,9 +63,9 @@ def test_a_result_that_cannot_be_stored_has_a_type(tmp_path: Path) -> None:
 RECORDS = "[{'number': number, 'name': f'record {number}', 'text': 'x' * 40} for number in range(%d)]"
 
 
-@pytest.mark.parametrize("count", [2_000, 30_000])  # as one message, and in pieces
+@pytest.mark.parametrize("count", [2_000, 30_000])  # sent as one message, and in several pieces
 @pytest.mark.parametrize("shape", ["%s", "{'total': 1, 'data': {'items': %s}}"])
-def test_a_large_json_value_is_stored_with_a_record_on_each_line(tmp_path: Path, count: int, shape: str) -> None:
+def test_a_large_json_value_is_stored_with_one_record_per_line(tmp_path: Path, count: int, shape: str) -> None:
     code = shape % (RECORDS % count)
     with connect(tmp_path) as client:
         handle = json.loads(get_texts(client.run(code))[-1])["handle"]
@@ -75,7 +75,7 @@ def test_a_large_json_value_is_stored_with_a_record_on_each_line(tmp_path: Path,
         assert get_texts(client.run(f"ot.load(handle={handle!r}) == {code}"))[-1] == "True"
 
 
-def test_a_window_is_never_stored_again(tmp_path: Path) -> None:
+def test_part_of_a_stored_result_is_not_stored_again(tmp_path: Path) -> None:
     with connect(tmp_path) as client:
         handle = json.loads(get_texts(client.run(RECORDS % 2_000))[-1])["handle"]
         answer = client.run(f"ot.result(handle={handle!r}, limit=2000)")
@@ -100,25 +100,25 @@ LARGE_VALUES = {
 
 @pytest.mark.parametrize(("code", "arguments"), LARGE_VALUES.values(), ids=LARGE_VALUES)
 @pytest.mark.parametrize("limit", [900, 10_000])
-def test_a_window_that_is_too_large_names_the_limit_that_fits(
-    small_and_large: dict[int, Connection], code: str, arguments: str, limit: int
+def test_the_error_for_a_large_window_names_a_limit_that_fits(
+    clients_by_limit: dict[int, Connection], code: str, arguments: str, limit: int
 ) -> None:
-    client = small_and_large[limit]
+    client = clients_by_limit[limit]
     handle = json.loads(get_texts(client.run(code))[-1])["handle"]
     rejected = client.run(f"ot.result({handle!r}, limit=1000000{arguments})")
     found = re.search(r"Hint: use limit=(\d+)(, unit='chars')?, or", get_texts(rejected)[-1])
     assert rejected.is_error
     assert found, get_texts(rejected)
     arguments = found[2] or arguments
-    shown = client.run(f"ot.result({handle!r}, limit={found[1]}{arguments})")
-    assert not shown.is_error, get_texts(shown)
-    assert len(get_texts(shown)[-1].encode()) <= limit
+    answer = client.run(f"ot.result({handle!r}, limit={found[1]}{arguments})")
+    assert not answer.is_error, get_texts(answer)
+    assert len(get_texts(answer)[-1].encode()) <= limit
     if not found[2]:
         assert client.run(f"ot.result({handle!r}, limit={int(found[1]) + 1}{arguments})").is_error
 
 
 @pytest.fixture(scope="module")
-def small_and_large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Connection]]:
+def clients_by_limit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Connection]]:
     with contextlib.ExitStack() as stack:
         clients = {}
         for limit in (900, 10_000):
@@ -131,8 +131,8 @@ def small_and_large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[i
 @pytest.mark.parametrize(
     "forged", ["{}", "{'returned': 1e400, 'lines': 3}", "{'returned': 10 ** 4000, 'lines': [{}] * 9_999}"]
 )
-def test_a_forged_window_is_only_rejected(small_and_large: dict[int, Connection], forged: str) -> None:
-    client = small_and_large[900]
+def test_a_forged_window_is_rejected(clients_by_limit: dict[int, Connection], forged: str) -> None:
+    client = clients_by_limit[900]
     handle = json.loads(get_texts(client.run(RECORDS % 100))[-1])["handle"]
     answer = client.run(f"w = ot.result({handle!r}, limit=100); w.update({forged}); w['more'] = 'x' * 2000; w")
     assert "the limit is 900 (output.max_inline_size)" in get_texts(answer)[-1]
@@ -153,7 +153,7 @@ def test_stored_results_are_read_from_a_read_only_disk(tmp_path: Path) -> None:
         assert get_texts(client.run("1 + 1"))[-1] == "2"
 
 
-def test_help_is_shown_whole(tmp_path: Path) -> None:
+def test_help_is_not_truncated(tmp_path: Path) -> None:
     configure(tmp_path, "output: {max_inline_size: 500}")
     with connect(tmp_path) as client:
         (text,) = get_texts(client.run("ot.help(query='ot', info='full')"))

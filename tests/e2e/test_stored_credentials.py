@@ -1,4 +1,4 @@
-"""Literal credentials in stored tools: warned about, masked for everybody, never exported; and placeholders."""
+"""Test literal credentials in stored tools (warned about, masked, never exported), and placeholders."""
 
 import io
 import json
@@ -16,7 +16,7 @@ CREDENTIAL = "hunter2-literal"
 REFERENCE = "${secret:API_TOKEN}"
 URL = "https://api.example.com/things"
 
-PLACES: dict[str, dict[str, Any]] = {
+LOCATIONS: dict[str, dict[str, Any]] = {
     "bearer": {"auth": {"type": "bearer", "value": CREDENTIAL}},
     "basic": {"auth": {"type": "basic", "value": f"me:{CREDENTIAL}"}},
     "apiKey": {"auth": {"type": "apiKey", "in": "query", "name": "k", "value": CREDENTIAL}},
@@ -55,18 +55,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
         yield running
 
 
-def archive_of(shop: ServedApp, bundle: str) -> tuple[str, str]:
+def read_archive(shop: ServedApp, bundle: str) -> tuple[str, str]:
     answer = shop.rest.client.get(f"/api/bundles/{bundle.rpartition('/')[2]}/export")
     with zipfile.ZipFile(io.BytesIO(answer.content)) as packed:
         texts = [packed.read(name).decode() for name in packed.namelist()]
     return "\n".join(texts), answer.headers.get("onetool-replaced-credentials", "")
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_literal_credential_is_warned_about_masked_and_not_exported(shop: ServedApp, place: str) -> None:
+@pytest.mark.parametrize("location", LOCATIONS)
+def test_a_literal_credential_causes_a_warning_and_is_masked(shop: ServedApp, location: str) -> None:
     bundle = shop.rest.bundle()
     path = f"{bundle}/tools/t/version/1"
-    put = shop.rest.send("PUT", path, http_draft(**{"url": URL, **PLACES[place]}))
+    put = shop.rest.send("PUT", path, http_draft(**{"url": URL, **LOCATIONS[location]}))
     assert put.status_code == 201, put.text
     assert "${secret:" in put.json()["warnings"][0]
     listed = shop.rest.client.get("/tools", params={"bundleIDs": bundle.rpartition("/")[2]})
@@ -75,20 +75,20 @@ def test_a_literal_credential_is_warned_about_masked_and_not_exported(shop: Serv
     for answer in (put, shop.rest.client.get(path), listed, switched, found):
         assert CREDENTIAL not in answer.text
         assert "[masked]" in answer.text
-    texts, replaced = archive_of(shop, bundle)
+    texts, replaced = read_archive(shop, bundle)
     assert CREDENTIAL not in texts
     assert "[masked]" not in texts
     assert f"${{secret:{replaced}}}" in texts
 
 
-@pytest.mark.parametrize("place", HARMLESS)
-def test_references_and_harmless_values_are_left_alone(shop: ServedApp, place: str) -> None:
-    impl = http_draft(**{"url": URL, **HARMLESS[place]})["httpImpl"]
-    tool = shop.rest.tool(shop.rest.bundle(), "t", "1", **http_draft(**{"url": URL, **HARMLESS[place]}))
-    shown = shop.rest.get(tool)
-    assert shown["httpImpl"] == impl
-    assert "warnings" not in shown
-    assert archive_of(shop, tool.partition("/tools/t/")[0])[1] == ""
+@pytest.mark.parametrize("location", HARMLESS)
+def test_references_and_harmless_values_are_not_masked(shop: ServedApp, location: str) -> None:
+    impl = http_draft(**{"url": URL, **HARMLESS[location]})["httpImpl"]
+    tool = shop.rest.tool(shop.rest.bundle(), "t", "1", **http_draft(**{"url": URL, **HARMLESS[location]}))
+    stored = shop.rest.get(tool)
+    assert stored["httpImpl"] == impl
+    assert "warnings" not in stored
+    assert read_archive(shop, tool.partition("/tools/t/")[0])[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_references_and_harmless_values_are_left_alone(shop: ServedApp, place: s
         ),
     ],
 )
-def test_credentials_in_paths_and_schemas_are_found(shop: ServedApp, credential: str, change: dict[str, Any]) -> None:
+def test_credentials_in_paths_and_schemas_are_masked(shop: ServedApp, credential: str, change: dict[str, Any]) -> None:
     bundle = shop.rest.bundle()
     path = f"{bundle}/tools/t/version/1"
     put = shop.rest.send("PUT", path, {**http_draft(url=URL), **change})
@@ -122,7 +122,7 @@ def test_credentials_in_paths_and_schemas_are_found(shop: ServedApp, credential:
     for answer in (put, shop.rest.client.get(path), listed):
         assert credential not in answer.text
         assert "[masked]" in answer.text
-    texts, replaced = archive_of(shop, bundle)
+    texts, replaced = read_archive(shop, bundle)
     assert credential not in texts
     assert f"${{secret:{replaced}}}" in texts
     if "argSchema" in change:
@@ -132,7 +132,7 @@ def test_credentials_in_paths_and_schemas_are_found(shop: ServedApp, credential:
         assert back.status_code == 400, "a mask is never stored as a value"
 
 
-def test_user_and_password_in_the_url_of_a_file_that_was_edited_are_masked(tmp_path: Path) -> None:
+def test_a_password_in_the_url_of_an_edited_file_is_masked(tmp_path: Path) -> None:
     with serve_app(tmp_path) as shop:
         tool = shop.rest.tool(shop.rest.bundle(), "t", "1", **http_draft(URL))
         (file,) = (tmp_path / "bundles").glob("*/t@1.json")
@@ -141,7 +141,7 @@ def test_user_and_password_in_the_url_of_a_file_that_was_edited_are_masked(tmp_p
         assert shop.rest.get(tool)["httpImpl"]["urlTemplate"].startswith("https://me:[masked]@")
 
 
-def test_a_mask_that_is_sent_back_keeps_the_credential_for_the_same_host_only(tmp_path: Path) -> None:
+def test_a_returned_mask_keeps_the_credential_only_for_the_same_host(tmp_path: Path) -> None:
     with (
         serve_site() as site,
         serve_app(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop,
@@ -149,20 +149,20 @@ def test_a_mask_that_is_sent_back_keeps_the_credential_for_the_same_host_only(tm
         bundle = shop.rest.bundle()
         headers = {"X-Api-Key": CREDENTIAL, "X-Token": "another-one"}
         shop.rest.tool(bundle, "t", "1", **http_draft(site.url("/echo"), headers=headers))
-        shown = shop.rest.get(f"{bundle}/tools/t/version/1")["httpImpl"]
-        changed = {**shown, "headers": {**shown["headers"], "X-Token": "a-new-one"}}
+        stored = shop.rest.get(f"{bundle}/tools/t/version/1")["httpImpl"]
+        changed = {**stored, "headers": {**stored["headers"], "X-Token": "a-new-one"}}
         assert shop.rest.invoke(shop.rest.tool(bundle, "t", "2", **http_draft(**{"url": "", **changed}))).json()["ok"]
         assert site.last.header("x-api-key") == CREDENTIAL
         assert site.last.header("x-token") == "a-new-one"
-        elsewhere = {**shown, "urlTemplate": site.url("/echo", "localhost")}
-        for slug, impl in (("t", elsewhere), ("other", shown), ("t", {**shown, "headers": {"X-New": "[masked]"}})):
+        elsewhere = {**stored, "urlTemplate": site.url("/echo", "localhost")}
+        for slug, impl in (("t", elsewhere), ("other", stored), ("t", {**stored, "headers": {"X-New": "[masked]"}})):
             answer = shop.rest.send("PUT", f"{bundle}/tools/{slug}/version/3", http_draft(**{"url": "", **impl}))
             assert get_error_code(answer) == (400, "invalid")
             assert "[masked]" in answer.json()["error"]["message"]
             assert CREDENTIAL not in answer.text
 
 
-def test_a_literal_credential_is_taken_out_of_results_and_errors(tmp_path: Path) -> None:
+def test_a_literal_credential_is_redacted_in_results_and_errors(tmp_path: Path) -> None:
     with (
         serve_site() as site,
         serve_app(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop,
@@ -178,7 +178,7 @@ def test_a_literal_credential_is_taken_out_of_results_and_errors(tmp_path: Path)
             assert "a-literal-token" not in text
 
 
-def test_the_command_line_warns_and_exports_no_credential(tmp_path: Path) -> None:
+def test_the_cli_warns_about_credentials_and_does_not_export_them(tmp_path: Path) -> None:
     document = tmp_path / "api.json"
     archive = tmp_path / "in.zip"
     with zipfile.ZipFile(archive, "w") as packed:
@@ -228,12 +228,12 @@ def test_an_unknown_placeholder_is_rejected_at_write(
         {"type": "object", "patternProperties": {"^c": {"type": "string"}}},
     ],
 )
-def test_a_placeholder_that_the_schema_declares_in_any_way_is_known(shop: ServedApp, schema: dict[str, Any]) -> None:
+def test_a_placeholder_may_be_declared_in_any_part_of_the_schema(shop: ServedApp, schema: dict[str, Any]) -> None:
     draft = {**http_draft(URL, query={"q": "${city}"}), "argSchema": schema}
     shop.rest.tool(shop.rest.bundle(), "t", "1", **draft)
 
 
-def test_an_unknown_placeholder_in_a_file_that_was_edited_sends_nothing(tmp_path: Path) -> None:
+def test_an_unknown_placeholder_in_an_edited_file_prevents_the_request(tmp_path: Path) -> None:
     with (
         serve_site() as site,
         serve_app(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop,

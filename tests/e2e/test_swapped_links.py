@@ -1,6 +1,6 @@
-"""A second process replaces files and directories by links while tools read and write: it gains no access.
+"""Test that a process that swaps files for links while tools read and write gains no access.
 
-And a writer that is killed at any moment leaves the old file or the new one, whole.
+Also test that a killed writer leaves the complete old or new file.
 """
 
 import random
@@ -67,8 +67,8 @@ for number in range(10**9):
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    for folder in ("app/folder", "app/way/deep", "outside"):
-        (tmp_path / folder).mkdir(parents=True)
+    for directory in ("app/folder", "app/way/deep", "outside"):
+        (tmp_path / directory).mkdir(parents=True)
     for path in ("app/file", "app/good", "app/new", "app/folder/file", "app/way/deep/file"):
         (tmp_path / path).write_text(FINE)
     for path in ("outside/file", "outside/only"):
@@ -77,7 +77,7 @@ def app(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def swapper(app: Path) -> Iterator[subprocess.Popen[str]]:
+def start_swapper(app: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", SWAPPER, str(app), str(app.parent / "outside")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -89,7 +89,7 @@ def swapper(app: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def texts(value: Any) -> str:
+def to_text(value: Any) -> str:
     return value.data.decode() if isinstance(value, disk.FileContent) else str(value)
 
 
@@ -122,7 +122,7 @@ WRITES: dict[str, Callable[[Files], Any]] = {
 
 def attempt(operate: Callable[[Files], Any], files: Files) -> str:
     try:
-        value = texts(operate(files))
+        value = to_text(operate(files))
     except SandboxDenied:
         return "denied"
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def test_a_replaced_link_gains_no_access(
     before = {path.name: path.read_bytes() for path in outside.iterdir()}
     context = ToolContext(working_dir=app, sandbox={"enabled": True})
     outcomes: Counter[tuple[str, str]] = Counter()
-    with swapper(app):
+    with start_swapper(app):
         for number in range(ATTEMPTS):
             chosen = WRITES if number % 10 == 0 else OPERATIONS
             name = random.choice(list(chosen))
@@ -155,7 +155,7 @@ def test_a_replaced_link_gains_no_access(
     assert {path.name: path.read_bytes() for path in outside.iterdir()} == before
     assert not [path for path in app.rglob("*") if path.is_file() and not path.is_symlink() and is_secret(path)]
     for name in OPERATIONS:
-        assert outcomes[name, "done"], f"{name} never worked, which proves nothing: {outcomes}"
+        assert outcomes[name, "done"], f"{name} never succeeded, so the test is inconclusive: {outcomes}"
     assert sum(outcomes[name, "done"] for name in WRITES) > ATTEMPTS // 100
     assert sum(count for (_, outcome), count in outcomes.items() if outcome == "denied") > ATTEMPTS // 100
     assert sum(count for (_, outcome), count in outcomes.items() if outcome == "done") > ATTEMPTS // 10
@@ -168,21 +168,21 @@ def is_secret(path: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.spec("toolbus.fs-write.atomic")
-def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    file, kept = tmp_path / "file", tmp_path / "file.bak"
+def test_a_killed_writer_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
+    file, backup = tmp_path / "file", tmp_path / "file.bak"
     file.write_text("z" * SIZE)
     letters = set()
     for _ in range(KILLS):
         kill_at_random(tmp_path)
-        for path in (file, kept):
+        for path in (file, backup):
             content = path.read_text()
             assert (len(content), len(set(content))) == (SIZE, 1)
         letters.add(file.read_text()[0])
     assert len(letters) > 1
 
 
-def kill_at_random(folder: Path) -> None:
-    command = [sys.executable, "-c", WRITER, str(folder), str(SIZE)]
+def kill_at_random(directory: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(directory), str(SIZE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for _ in range(random.randint(2, 12)):

@@ -19,37 +19,37 @@ from onetool.util import yaml_loader
 COMMENTED = "# mine\nagents:\n  robot: {permissions: [read]}  # it may look\nlog_level: INFO\n"
 
 
-def created(home: Path, *arguments: str) -> str:
+def create_token(home: Path, *arguments: str) -> str:
     done = run_cli(home, "token", "create", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def refused(home: Path, *arguments: str) -> str:
+def expect_error(home: Path, *arguments: str) -> str:
     done = run_cli(home, "token", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert "Traceback" not in done.stderr
     return done.stderr
 
 
-def config(home: Path) -> Path:
+def config_file(home: Path) -> Path:
     return home / ".onetool" / "onetool.yaml"
 
 
 def test_a_token_is_printed_once_and_only_its_hash_is_stored(tmp_path: Path) -> None:
     configure(tmp_path, COMMENTED)
-    config(tmp_path).chmod(0o600)
+    config_file(tmp_path).chmod(0o600)
     done = run_cli(tmp_path, "token", "create", "laptop", "--agent", "robot")
     token = done.stdout.strip()
     assert done.stdout == f"{token}\n"
     assert "not shown again" in done.stderr
     assert token not in done.stderr
-    text = config(tmp_path).read_text("utf-8")
+    text = config_file(tmp_path).read_text("utf-8")
     assert text.startswith(COMMENTED)
     assert yaml_loader.read(text, "x").data["auth"] == {
         "tokens": [{"name": "laptop", "hash": hash_token(token), "agent": "robot"}]
     }
-    assert stat.S_IMODE(config(tmp_path).stat().st_mode) == 0o600
+    assert stat.S_IMODE(config_file(tmp_path).stat().st_mode) == 0o600
     for file in (tmp_path / ".onetool").rglob("*"):
         assert not file.is_file() or token.encode() not in file.read_bytes()
     shown = run_cli(tmp_path, "token", "list")
@@ -57,19 +57,19 @@ def test_a_token_is_printed_once_and_only_its_hash_is_stored(tmp_path: Path) -> 
     assert hash_token(token) not in shown.stdout
 
 
-def test_a_new_configuration_is_for_its_owner_only(tmp_path: Path) -> None:
-    data = json.loads(created(tmp_path, "ci", "--json"))
+def test_a_new_configuration_is_readable_only_by_its_owner(tmp_path: Path) -> None:
+    data = json.loads(create_token(tmp_path, "ci", "--json"))
     assert (data["name"], data["agent"]) == ("ci", "default")
-    assert stat.S_IMODE(config(tmp_path).stat().st_mode) == 0o600
+    assert stat.S_IMODE(config_file(tmp_path).stat().st_mode) == 0o600
     assert json.loads(run_cli(tmp_path, "token", "list", "--json").stdout) == {
         "tokens": [{"name": "ci", "agent": "default"}]
     }
 
 
 @pytest.mark.slow
-def test_tokens_are_deleted_one_by_one(tmp_path: Path) -> None:
+def test_tokens_are_deleted_individually(tmp_path: Path) -> None:
     configure(tmp_path, COMMENTED + "auth:\n  tokens:  # of mine\n    - {name: env, token_env: MY_TOKEN}\n")
-    created(tmp_path, "a")
+    create_token(tmp_path, "a")
     assert (
         run_cli(tmp_path, "token", "list").stdout
         == "env  agent default, from environment variable MY_TOKEN\na    agent default\n"
@@ -77,13 +77,13 @@ def test_tokens_are_deleted_one_by_one(tmp_path: Path) -> None:
     deleted = run_cli(tmp_path, "token", "delete", "env")
     assert "Deleted token env from" in deleted.stdout
     assert json.loads(run_cli(tmp_path, "token", "delete", "a", "--json").stdout)["deleted"] == "a"
-    assert config(tmp_path).read_text("utf-8") == COMMENTED + "auth:\n  tokens: []  # of mine\n"
+    assert config_file(tmp_path).read_text("utf-8") == COMMENTED + "auth:\n  tokens: []  # of mine\n"
     assert "No tokens exist" in run_cli(tmp_path, "token", "list").stdout
-    assert "no token named 'a'; no tokens exist" in refused(tmp_path, "delete", "a")
+    assert "no token named 'a'; no tokens exist" in expect_error(tmp_path, "delete", "a")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["create", "x", "--agent", "boss"], "unknown agent 'boss': expected default, robot"),
         (["create", "laptop"], "onetool token delete laptop"),
@@ -95,23 +95,23 @@ def test_tokens_are_deleted_one_by_one(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_rejected_command_changes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_a_rejected_command_changes_nothing(tmp_path: Path, arguments: list[str], expected: str) -> None:
     text = f"{COMMENTED}auth: {{tokens: [{{name: laptop, hash: '{'0' * 64}'}}]}}\n"
     configure(tmp_path, text)
-    assert words in refused(tmp_path, *arguments)
-    assert config(tmp_path).read_text("utf-8") == text
+    assert expected in expect_error(tmp_path, *arguments)
+    assert config_file(tmp_path).read_text("utf-8") == text
 
 
 def test_an_invalid_configuration_is_reported_and_kept(tmp_path: Path) -> None:
     configure(tmp_path, "auth: {tokns: []}\n")
-    assert "did you mean tokens?" in refused(tmp_path, "create", "x")
-    assert config(tmp_path).read_text("utf-8") == "auth: {tokns: []}\n"
+    assert "did you mean tokens?" in expect_error(tmp_path, "create", "x")
+    assert config_file(tmp_path).read_text("utf-8") == "auth: {tokns: []}\n"
 
 
-def in_project(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_in_project(home: Path, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PROGRAM, "token", *arguments],
-        cwd=folder,
+        cwd=directory,
         env=environment(home),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -123,33 +123,33 @@ def in_project(home: Path, folder: Path, *arguments: str) -> subprocess.Complete
 
 def test_a_trusted_project_stays_trusted_and_has_its_own_list(tmp_path: Path) -> None:
     configure(tmp_path, f"auth: {{tokens: [{{name: home, hash: '{'0' * 64}'}}]}}\n")
-    folder, user = tmp_path / "work", tmp_path / ".onetool"
-    configure(folder, "agents: {robot: {permissions: []}}\n")
-    trust(folder / ".onetool", user)
-    done = in_project(tmp_path, folder, "create", "ci", "--agent", "robot")
+    directory, user = tmp_path / "work", tmp_path / ".onetool"
+    configure(directory, "agents: {robot: {permissions: []}}\n")
+    trust(directory / ".onetool", user)
+    done = run_in_project(tmp_path, directory, "create", "ci", "--agent", "robot")
     assert done.returncode == 0, done.stderr
     assert "no longer accepted in this project: home" in done.stderr
-    assert is_trusted(folder / ".onetool", user, {})
-    loaded = load(find_directories({}, folder, None, tmp_path), {})
+    assert is_trusted(directory / ".onetool", user, {})
+    loaded = load(find_directories({}, directory, None, tmp_path), {})
     assert [(token.name, token.agent) for token in loaded.settings.auth.tokens] == [("ci", "robot")]
 
 
 def test_an_untrusted_project_is_not_changed(tmp_path: Path) -> None:
-    folder = tmp_path / "work"
-    configure(folder, "agents: {robot: {permissions: []}}\n")
-    before = config(folder).read_bytes()
-    done = in_project(tmp_path, folder, "create", "ci")
+    directory = tmp_path / "work"
+    configure(directory, "agents: {robot: {permissions: []}}\n")
+    before = config_file(directory).read_bytes()
+    done = run_in_project(tmp_path, directory, "create", "ci")
     assert "is not trusted and is ignored" in done.stderr
-    assert config(folder).read_bytes() == before
-    assert "ci" in config(tmp_path).read_text("utf-8")
-    assert not is_trusted(folder / ".onetool", tmp_path / ".onetool", {})
+    assert config_file(directory).read_bytes() == before
+    assert "ci" in config_file(tmp_path).read_text("utf-8")
+    assert not is_trusted(directory / ".onetool", tmp_path / ".onetool", {})
 
 
 @pytest.mark.slow
-def test_a_server_knows_a_token_that_was_made_for_it(tmp_path: Path) -> None:
-    token = created(tmp_path, "ci")
-    with serve_process(tmp_path) as (_server, said):
-        url = f"{said['url']}/tools/bundles"
+def test_a_server_accepts_a_created_token(tmp_path: Path) -> None:
+    token = create_token(tmp_path, "ci")
+    with serve_process(tmp_path) as (_server, info):
+        url = f"{info['url']}/tools/bundles"
         known = {"Authorization": f"Bearer {token}"}
         assert httpx2.get(url, headers=known, trust_env=False).status_code == 200
         assert httpx2.get(url, headers={"Authorization": "Bearer ot_x"}, trust_env=False).status_code == 401

@@ -1,4 +1,4 @@
-"""The admin UI with hostile content and failing servers: markup, control characters, large data, restarts, tokens."""
+"""Test the admin UI with hostile content and failing servers: markup, control characters, large data, restarts."""
 
 import signal
 from collections.abc import Iterator
@@ -82,8 +82,8 @@ def test_a_recursive_schema_becomes_a_finite_form(visit: Visit) -> None:
 def test_invalid_routes_show_an_error(visit: Visit) -> None:
     page = visit.go("nowhere")
     expect(page.locator("main")).to_contain_text("Page not found")
-    for place in ("constructor", "__proto__", "%E0%A4%A", "tools/%3Cscript%3E", "tools/no.such", "activity/live/none"):
-        visit.go(place)
+    for index in ("constructor", "__proto__", "%E0%A4%A", "tools/%3Cscript%3E", "tools/no.such", "activity/live/none"):
+        visit.go(index)
         expect(page.locator("main")).not_to_be_empty()
     expect(page.locator("main")).to_contain_text("or it has expired")
     visit.go("tools/no.such")
@@ -118,11 +118,11 @@ def test_the_content_security_policy_is_strict(visit: Visit, shop: ServedApp) ->
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     visit.page.locator(".tool-row").first.wait_for()
-    refused = visit.page.evaluate(INLINE)
-    assert refused == "script-src-elem"
+    rejected = visit.page.evaluate(INLINE)
+    assert rejected == "script-src-elem"
     assert visit.errors.pop().startswith("Executing inline script violates")
-    for place in ("run", "bundles", "activity/stats"):
-        visit.go(place)
+    for index in ("run", "bundles", "activity/stats"):
+        visit.go(index)
     assert visit.foreign == []
 
 
@@ -135,8 +135,8 @@ INLINE = """() => new Promise((resolve) => {
 
 
 def test_an_open_ui_survives_a_restart_of_the_server(browser: Browser, tmp_path: Path) -> None:
-    with serve_process(tmp_path) as (server, said):
-        url = said["url"]
+    with serve_process(tmp_path) as (server, info):
+        url = info["url"]
         with open_page(browser, url, screenshot_directory(tmp_path)) as visit:
             page = visit.go("run")
             page.locator("ot-editor textarea").fill("ot.version()")
@@ -148,7 +148,7 @@ def test_an_open_ui_survives_a_restart_of_the_server(browser: Browser, tmp_path:
             visit.shoot("server-gone")
             visit.go("activity/health")
             expect(page.locator("ot-health")).to_contain_text("onetool serve --http")
-            with serve_process(tmp_path, "--port", str(said["port"])):
+            with serve_process(tmp_path, "--port", str(info["port"])):
                 expect(page.locator("ot-health")).to_contain_text("Isolation", timeout=TIMEOUT_SECONDS * 1000)
                 expect(page.locator("p.offline")).to_be_hidden()
                 visit.go("run")
@@ -163,8 +163,8 @@ def test_an_open_ui_survives_a_restart_of_the_server(browser: Browser, tmp_path:
 def test_the_ui_asks_for_a_token_and_keeps_it_for_the_tab(browser: Browser, tmp_path: Path) -> None:
     token = new_token()
     configure(tmp_path, f"auth: {{tokens: [{{name: me, hash: {hash_token(token)}, agent: default}}]}}")
-    with serve_process(tmp_path, "--host", "0.0.0.0") as (_, said):
-        url = f"http://127.0.0.1:{said['port']}"
+    with serve_process(tmp_path, "--host", "0.0.0.0") as (_, info):
+        url = f"http://127.0.0.1:{info['port']}"
         with open_page(browser, url, screenshot_directory(tmp_path)) as visit:
             page = visit.page
             dialog = page.get_by_role("dialog", name="This server needs a token")

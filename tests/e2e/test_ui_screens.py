@@ -1,4 +1,4 @@
-"""The screens Run, Activity and Bundles in a real browser."""
+"""Test the screens Run, Activity and Bundles in a real browser."""
 
 import io
 import json

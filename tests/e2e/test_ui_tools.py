@@ -1,4 +1,4 @@
-"""The screen Tools and the command palette in a real browser."""
+"""Test the screen Tools and the command palette in a real browser."""
 
 import json
 import subprocess
@@ -28,12 +28,12 @@ def hello(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
-    folder = tmp_path_factory.mktemp("shop")
-    pack = folder / "tools" / "greetings" / "greetings_tools.py"
+    directory = tmp_path_factory.mktemp("shop")
+    pack = directory / "tools" / "greetings" / "greetings_tools.py"
     pack.parent.mkdir(parents=True)
     pack.write_text(EXTENSION, encoding="utf-8")
     modern = {"command": sys.executable, "args": [str(MODERN)], "timeout": 20}
-    with serve_shop(folder, servers={"modern": modern}) as served:
+    with serve_shop(directory, servers={"modern": modern}) as served:
         bundle = served.rest.bundle("weather")
         served.rest.tool(bundle, "now", **http_draft("https://example.com/now"))
         yield served

@@ -1,4 +1,4 @@
-"""A home on a full or a read-only disk: reading works, deleting frees space, and errors name the disk."""
+"""Test a home on a full or read-only disk: reading works, deleting frees space, and errors name the disk."""
 
 import json
 import subprocess
@@ -19,8 +19,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield disk
 
 
-def filled_store(disk: Disk) -> str:
-    """The id of a bundle with two tools."""
+def create_bundle(disk: Disk) -> str:
+    """Create a bundle with two tools and return its id."""
     with open_store(disk.bundles) as store:
         bundle = new_bundle(store, "kept")
         for slug in ("one", "two"):
@@ -52,12 +52,12 @@ def check_reading(rest: Rest, bundle: str) -> None:
 
 
 @pytest.mark.parametrize("has_index", [True, False], ids=["index", "no-index"])
-def test_a_read_only_home_can_be_read_over_rest_and_writes_are_typed_errors(disk: Disk, has_index: bool) -> None:
-    bundle = filled_store(disk)
+def test_a_read_only_home_is_readable_over_rest_and_rejects_writes(disk: Disk, has_index: bool) -> None:
+    bundle = create_bundle(disk)
     if not has_index:
         subprocess.run(["rm", "-r", disk.bundles / ".index"], check=True)
     disk.make_read_only()
-    with serve_process(disk.home) as (_, where), make_client(where["url"]) as client:
+    with serve_process(disk.home) as (_, info), make_client(info["url"]) as client:
         rest = Rest(client)
         check_reading(rest, bundle)
         one = f"/tools/bundles/{bundle}/tools/one/version/1"
@@ -77,8 +77,8 @@ def test_a_read_only_home_can_be_read_over_rest_and_writes_are_typed_errors(disk
         assert any("read-only" in problem for problem in rest.get("/api/health")["problems"])
 
 
-def test_a_read_only_home_can_be_read_by_runs_and_by_the_doctor(disk: Disk) -> None:
-    filled_store(disk)
+def test_a_read_only_home_is_readable_by_runs_and_the_doctor(disk: Disk) -> None:
+    create_bundle(disk)
     assert run_cli(disk.home, "run", "machine.now()").returncode == 0
     disk.make_read_only()
     recorded = run_cli(disk.home, "stats", "--json")
@@ -92,8 +92,8 @@ def test_a_read_only_home_can_be_read_by_runs_and_by_the_doctor(disk: Disk) -> N
     assert "Traceback" not in run_cli(disk.home, "doctor").stdout
 
 
-def test_an_edit_from_outside_is_seen_on_a_read_only_disk(disk: Disk) -> None:
-    bundle = filled_store(disk)
+def test_an_external_edit_is_seen_on_a_read_only_disk(disk: Disk) -> None:
+    bundle = create_bundle(disk)
     disk.make_read_only()
     with open_store(disk.bundles) as store:
         assert list_slugs(store) == ["one", "two"]
@@ -108,15 +108,15 @@ def test_an_edit_from_outside_is_seen_on_a_read_only_disk(disk: Disk) -> None:
 
 
 def test_space_can_be_freed_over_rest_on_a_full_disk(disk: Disk) -> None:
-    bundle = filled_store(disk)
-    with serve_process(disk.home) as (_, where), make_client(where["url"]) as client:
+    bundle = create_bundle(disk)
+    with serve_process(disk.home) as (_, info), make_client(info["url"]) as client:
         rest = Rest(client)
         disk.fill()
         check_reading(rest, bundle)
         check_storage_error(rest.send("PATCH", f"/tools/bundles/{bundle}", {"isEnabled": False}), disk, "full")
         check_storage_error(rest.send("PATCH", "/api/tools/machine.now", {"isEnabled": False}), disk, "full")
         check_storage_error(rest.send("PUT", f"/tools/bundles/{new_id()}", bundle_body("new")), disk, "full")
-        disk.fill()  # with what a failed attempt may have released
+        disk.fill()  # a failed attempt may have freed space
         assert rest.send("DELETE", f"/tools/bundles/{bundle}/tools/one/version/1").status_code == 204
         disk.fill()
         assert [tool["slug"] for tool in rest.get("/tools", bundleIDs=bundle)["tools"]] == ["two"]
@@ -128,8 +128,8 @@ def test_space_can_be_freed_over_rest_on_a_full_disk(disk: Disk) -> None:
         assert rest.send("PUT", f"/tools/bundles/{new_id()}", bundle_body("kept")).status_code == 201
 
 
-def test_what_was_deleted_on_a_full_disk_is_gone_for_every_process_and_after_it_has_space(disk: Disk) -> None:
-    bundle = filled_store(disk)
+def test_deletions_on_a_full_disk_are_permanent_for_every_process(disk: Disk) -> None:
+    bundle = create_bundle(disk)
     with open_store(disk.bundles) as one, open_store(disk.bundles) as other:
         assert list_slugs(one) == list_slugs(other) == ["one", "two"]
         disk.fill()
@@ -148,7 +148,7 @@ def test_what_was_deleted_on_a_full_disk_is_gone_for_every_process_and_after_it_
 
 
 def test_a_failed_write_leaves_no_files_on_a_full_disk(disk: Disk) -> None:
-    bundle = filled_store(disk)
+    bundle = create_bundle(disk)
     with open_store(disk.bundles) as store:
         store.list_bundles()
         disk.fill()
@@ -161,11 +161,11 @@ def test_a_failed_write_leaves_no_files_on_a_full_disk(disk: Disk) -> None:
 # --- switches ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("torn", ["", '{"version": 1, "off": ["machine', '{"off": ["a", 1]}'])
-def test_torn_switches_disable_every_tool_and_health_says_so(tmp_path: Path, torn: str) -> None:
+@pytest.mark.parametrize("damaged", ["", '{"version": 1, "off": ["machine', '{"off": ["a", 1]}'])
+def test_damaged_switches_disable_every_tool_and_are_reported(tmp_path: Path, damaged: str) -> None:
     file = tmp_path / ".onetool" / "switches.json"
     file.parent.mkdir()
-    file.write_text(torn)
+    file.write_text(damaged)
     call = run_cli(tmp_path, "run", "machine.now()")
     assert call.returncode == 1
     assert f"cannot read {file}" in call.stdout + call.stderr
@@ -178,7 +178,7 @@ def test_torn_switches_disable_every_tool_and_health_says_so(tmp_path: Path, tor
     assert run_cli(tmp_path, "run", "machine.now()").returncode == 0
 
 
-def test_torn_switches_disable_every_kind_of_tool_over_rest_and_cannot_be_changed(tmp_path: Path) -> None:
+def test_damaged_switches_disable_every_tool_over_rest_and_reject_changes(tmp_path: Path) -> None:
     with serve_app(tmp_path) as served:
         rest = served.rest
         stored = rest.tool(rest.bundle("stored"), **draft("machine.now"))

@@ -1,6 +1,6 @@
-"""Everything that is kept on disk says which version it has: an older one opens, a newer one is refused with words.
+"""Test versions of stored files: older files open, and newer files are rejected with an error.
 
-What is refused keeps every byte, and the rest goes on without it. What is only a cache is made anew.
+A rejected file is not changed, and everything else works without it. Caches are rebuilt.
 """
 
 import json
@@ -34,51 +34,50 @@ Change = Callable[[Path], object]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One file that we keep. `shows` is a command whose output has `holds` in it as long as everything is there.
+class StoredFile:
+    """A stored file. `show` is a command whose output contains `content` if the file is intact.
 
-    `asks` is the command that is refused, or that goes on without it, once the file is of a newer version; `doctor`
-    tells of it in any case.
+    `use` is a command that reports a file of a newer version; `onetool doctor` reports it in any case.
     """
 
     name: str
     make: Callable[[Path], Path]
     older: Change
     newer: Change
-    shows: Callable[[Path], str]
-    holds: str
-    asks: Callable[[Path], str]
-    words: re.Pattern[str] = NEWER
+    show: Callable[[Path], str]
+    content: str
+    use: Callable[[Path], str]
+    message: re.Pattern[str] = NEWER
 
 
-def said(home: Path, *arguments: str) -> str:
+def run_command(home: Path, *arguments: str) -> str:
     done = run_cli(home, *arguments)
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
 
 
-def saying(*arguments: str) -> Callable[[Path], str]:
-    return lambda home: said(home, *arguments)
+def make_command(*arguments: str) -> Callable[[Path], str]:
+    return lambda home: run_command(home, *arguments)
 
 
-def rewritten(file: Path, change: Callable[[Any], Any]) -> None:
+def rewrite(file: Path, change: Callable[[Any], Any]) -> None:
     file.write_text(json.dumps(change(json.loads(file.read_text(encoding="utf-8")))), encoding="utf-8")
 
 
-def with_version(number: int, key: str = "version") -> Change:
-    return lambda file: rewritten(file, lambda data: {**data, key: number})
+def set_version(number: int, key: str = "version") -> Change:
+    return lambda file: rewrite(file, lambda data: {**data, key: number})
 
 
-def without_version(file: Path) -> None:
-    rewritten(file, lambda data: {name: value for name, value in data.items() if name != "version"})
+def remove_version(file: Path) -> None:
+    rewrite(file, lambda data: {name: value for name, value in data.items() if name != "version"})
 
 
-def only(key: str) -> Change:
-    """As it was written before there were versions."""
-    return lambda file: rewritten(file, lambda data: data[key])
+def keep_only(key: str) -> Change:
+    """Keep only the content of a key, as in files without a version."""
+    return lambda file: rewrite(file, lambda data: data[key])
 
 
-def user_version(number: int) -> Change:
+def set_user_version(number: int) -> Change:
     def change(file: Path) -> None:
         with closing(sqlite3.connect(file)) as database:
             database.execute(f"pragma user_version = {number}")
@@ -86,7 +85,7 @@ def user_version(number: int) -> Change:
     return change
 
 
-def line(old: str, new: str) -> Change:
+def replace_line(old: str, new: str) -> Change:
     def change(file: Path) -> None:
         text = file.read_text(encoding="utf-8")
         assert old in text
@@ -98,39 +97,39 @@ def line(old: str, new: str) -> Change:
 # --- the files -------------------------------------------------------------------------------------------------------
 
 
-def settings(home: Path) -> Path:
+def write_settings(home: Path) -> Path:
     configure(home, "version: 1\naliases: {moment: machine.now}\n")
     return home / ".onetool" / "onetool.yaml"
 
 
-def tokens(home: Path) -> Path:
-    file = settings(home)
+def write_tokens(home: Path) -> Path:
+    file = write_settings(home)
     assert run_cli(home, "token", "create", "laptop").returncode == 0
     return file
 
 
-def agent(home: Path) -> Path:
+def write_agent(home: Path) -> Path:
     file = home / ".onetool" / "agents" / "pilot.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("version: 1\npermissions: [read]\n", encoding="utf-8")
     return file
 
 
-def prompts(home: Path) -> Path:
+def write_prompts(home: Path) -> Path:
     file = home / ".onetool" / "prompts.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("version: 1\ninstructions: Be brief.\n", encoding="utf-8")
     return file
 
 
-def trust(home: Path) -> Path:
+def trust_project(home: Path) -> Path:
     configure(home / "project", "aliases: {moment: machine.now}\n")
-    assert in_project(home, "trust") != ""
+    assert run_in_project(home, "trust") != ""
     return home / ".onetool" / "trust.json"
 
 
-def in_project(home: Path, *arguments: str) -> str:
-    """With `--config` a person would name the file, and so trust it: this goes by the folder."""
+def run_in_project(home: Path, *arguments: str) -> str:
+    """Run a command in the project directory, because `--config` would trust the file."""
     done = subprocess.run(
         [PROGRAM, *arguments],
         cwd=home / "project",
@@ -143,29 +142,29 @@ def in_project(home: Path, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def statistics(home: Path) -> Path:
+def record_statistics(home: Path) -> Path:
     assert run_cli(home, "run", "machine.now()").returncode == 0
     return home / ".onetool" / "stats" / "stats.db"
 
 
-def result(home: Path) -> Path:
+def store_result(home: Path) -> Path:
     assert run_cli(home, "run", "'needle' + 'x' * 200_000").returncode == 0
     (file,) = (home / ".onetool" / "tmp").glob("*.meta.json")
     return file
 
 
-def of_result(home: Path) -> str:
+def read_result(home: Path) -> str:
     (file,) = (home / ".onetool" / "tmp").glob("*.meta.json")
-    return said(home, "run", f"ot.result(handle={file.name[7:39]!r}, limit=10)")
+    return run_command(home, "run", f"ot.result(handle={file.name[7:39]!r}, limit=10)")
 
 
-def switches(home: Path) -> Path:
+def write_switches(home: Path) -> Path:
     Switches(home / ".onetool").set("machine.now", on=False)
     return home / ".onetool" / "switches.json"
 
 
-def pins(home: Path) -> Path:
-    """Of a server whose tools have changed since."""
+def write_pins(home: Path) -> Path:
+    """Create pins of a server whose tools have changed since."""
     notes = home / "notes"
     notes.mkdir()
     configure(home, yaml.safe_dump({"servers": {"odd": hostile_server("changes", notes, pin="strict")}}))
@@ -174,7 +173,7 @@ def pins(home: Path) -> Path:
     return home / ".onetool" / "pins.json"
 
 
-def bundle(home: Path) -> Path:
+def create_bundle(home: Path) -> Path:
     with open_store(home / ".onetool" / "bundles") as store:
         new_bundle(store, "animals")
     (file,) = (home / ".onetool" / "bundles").glob("*/bundle.json")
@@ -182,125 +181,125 @@ def bundle(home: Path) -> Path:
 
 
 TABLE = [
-    Kept(
+    StoredFile(
         "onetool.yaml",
-        settings,
-        line("version: 1\n", ""),
-        line("version: 1\n", "version: 2\nthings: {}\n"),
-        saying("call", "moment"),
+        write_settings,
+        replace_line("version: 1\n", ""),
+        replace_line("version: 1\n", "version: 2\nthings: {}\n"),
+        make_command("call", "moment"),
         "20",
-        saying("tools"),
+        make_command("tools"),
     ),
-    Kept(
-        "the tokens in it",
-        tokens,
-        line("version: 1\n", ""),
-        line("version: 1\n", "version: 2\n"),
-        saying("token", "list"),
+    StoredFile(
+        "tokens",
+        write_tokens,
+        replace_line("version: 1\n", ""),
+        replace_line("version: 1\n", "version: 2\n"),
+        make_command("token", "list"),
         "laptop",
-        saying("token", "create", "another"),
+        make_command("token", "create", "another"),
     ),
-    Kept(
+    StoredFile(
         "agents/*.yaml",
-        agent,
-        line("version: 1\n", ""),
-        line("version: 1", "version: 2"),
-        saying("run", "--agent", "pilot", "6 * 7"),
+        write_agent,
+        replace_line("version: 1\n", ""),
+        replace_line("version: 1", "version: 2"),
+        make_command("run", "--agent", "pilot", "6 * 7"),
         "42",
-        saying("run", "--agent", "pilot", "6 * 7"),
+        make_command("run", "--agent", "pilot", "6 * 7"),
     ),
-    Kept(
+    StoredFile(
         "prompts.yaml",
-        prompts,
-        line("version: 1\n", ""),
-        line("version: 1", "version: 2"),
-        saying("run", "6 * 7"),
+        write_prompts,
+        replace_line("version: 1\n", ""),
+        replace_line("version: 1", "version: 2"),
+        make_command("run", "6 * 7"),
         "42",
-        saying("run", "6 * 7"),
+        make_command("run", "6 * 7"),
     ),
-    Kept(
+    StoredFile(
         "trust.json",
-        trust,
-        only("folders"),
-        with_version(3),
-        lambda home: in_project(home, "call", "moment"),
+        trust_project,
+        keep_only("folders"),
+        set_version(3),
+        lambda home: run_in_project(home, "call", "moment"),
         "20",
-        lambda home: in_project(home, "trust"),
+        lambda home: run_in_project(home, "trust"),
     ),
-    Kept(
+    StoredFile(
         "stats.db",
-        statistics,
-        user_version(0),
-        user_version(9),
-        saying("stats"),
+        record_statistics,
+        set_user_version(0),
+        set_user_version(9),
+        make_command("stats"),
         "machine.now",
-        saying("stats"),
+        make_command("stats"),
     ),
-    Kept("results", result, without_version, with_version(2), of_result, "needle", of_result),
-    Kept(
+    StoredFile("results", store_result, remove_version, set_version(2), read_result, "needle", read_result),
+    StoredFile(
         "switches.json",
-        switches,
-        without_version,
-        with_version(2),
-        saying("call", "machine.now"),
+        write_switches,
+        remove_version,
+        set_version(2),
+        make_command("call", "machine.now"),
         "machine.now is disabled",
-        saying("doctor"),
+        make_command("doctor"),
     ),
-    Kept(
+    StoredFile(
         "pins.json",
-        pins,
-        only("servers"),
-        with_version(2),
-        saying("doctor"),
+        write_pins,
+        keep_only("servers"),
+        set_version(2),
+        make_command("doctor"),
         "changed definition of odd.echo",
-        saying("call", "odd.echo", "text=x"),
+        make_command("call", "odd.echo", "text=x"),
     ),
 ]
 
 
-@pytest.mark.parametrize("kept", TABLE, ids=lambda kept: kept.name)
-def test_what_this_version_wrote_and_what_says_no_version_opens_with_everything_in_it(
-    tmp_path: Path, kept: Kept
-) -> None:
-    file = kept.make(tmp_path)
-    assert kept.holds in kept.shows(tmp_path)
-    kept.older(file)
-    assert kept.holds in kept.shows(tmp_path)
+@pytest.mark.parametrize("stored_file", TABLE, ids=lambda stored_file: stored_file.name)
+def test_files_of_this_version_and_without_a_version_are_read(tmp_path: Path, stored_file: StoredFile) -> None:
+    file = stored_file.make(tmp_path)
+    assert stored_file.content in stored_file.show(tmp_path)
+    stored_file.older(file)
+    assert stored_file.content in stored_file.show(tmp_path)
 
 
-@pytest.mark.parametrize("kept", TABLE, ids=lambda kept: kept.name)
-def test_what_a_newer_version_wrote_is_refused_with_words_and_keeps_every_byte(tmp_path: Path, kept: Kept) -> None:
-    file = kept.make(tmp_path)
-    kept.newer(file)
+@pytest.mark.parametrize("stored_file", TABLE, ids=lambda stored_file: stored_file.name)
+def test_a_file_of_a_newer_version_is_rejected_and_not_changed(tmp_path: Path, stored_file: StoredFile) -> None:
+    file = stored_file.make(tmp_path)
+    stored_file.newer(file)
     before = file.read_bytes()
-    assert kept.words.search(kept.asks(tmp_path))
-    assert "upgrade OneTool" in kept.asks(tmp_path)
-    run_cli(tmp_path, "run", "machine.now()")  # whatever it says: it changes nothing
+    assert stored_file.message.search(stored_file.use(tmp_path))
+    assert "upgrade OneTool" in stored_file.use(tmp_path)
+    run_cli(tmp_path, "run", "machine.now()")  # must not change the file
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("kept", [each for each in TABLE if each.name != "results"], ids=lambda kept: kept.name)
-def test_the_doctor_tells_of_what_a_newer_version_wrote(tmp_path: Path, kept: Kept) -> None:
-    file = kept.make(tmp_path)
-    kept.newer(file)
+@pytest.mark.parametrize(
+    "stored_file", [each for each in TABLE if each.name != "results"], ids=lambda stored_file: stored_file.name
+)
+def test_the_doctor_reports_a_file_of_a_newer_version(tmp_path: Path, stored_file: StoredFile) -> None:
+    file = stored_file.make(tmp_path)
+    stored_file.newer(file)
     before = file.read_bytes()
-    told = in_project(tmp_path, "doctor") if kept.name == "trust.json" else said(tmp_path, "doctor")
-    assert len(NEWER.findall(told)) == 1, told
-    assert str(file) in told
+    output = run_in_project(tmp_path, "doctor") if stored_file.name == "trust.json" else run_command(tmp_path, "doctor")
+    assert len(NEWER.findall(output)) == 1, output
+    assert str(file) in output
     assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["stats.db", "switches.json", "pins.json"])
-def test_the_rest_goes_on_beside_a_file_of_a_newer_version(tmp_path: Path, name: str) -> None:
-    (kept,) = (each for each in TABLE if each.name == name)
-    kept.newer(kept.make(tmp_path))
+def test_runs_work_despite_a_file_of_a_newer_version(tmp_path: Path, name: str) -> None:
+    (stored_file,) = (each for each in TABLE if each.name == name)
+    stored_file.newer(stored_file.make(tmp_path))
     assert run_cli(tmp_path, "run", "6 * 7").stdout == "42\n"
 
 
-# --- what no command shows -----------------------------------------------------------------------------------------
+# --- files that no command shows -----------------------------------------------------------------------------------
 
 
-def learned(file: Path, *values: object) -> Shapes:
+def learn_shapes(file: Path, *values: object) -> Shapes:
     shapes = Shapes(file)
     for value in values:
         shapes.learn("a.b", value)
@@ -308,18 +307,18 @@ def learned(file: Path, *values: object) -> Shapes:
     return shapes
 
 
-def test_shapes_without_a_version(tmp_path: Path) -> None:
+def test_shapes_without_a_version_are_read(tmp_path: Path) -> None:
     file = tmp_path / "shapes.json"
-    learned(file, {"old": 1}).close()
-    without_version(file)
-    assert learned(file, {"old": 1}).text("a.b") == "{old: int}"
+    learn_shapes(file, {"old": 1}).close()
+    remove_version(file)
+    assert learn_shapes(file, {"old": 1}).text("a.b") == "{old: int}"
 
 
-def test_media_without_a_version(tmp_path: Path) -> None:
+def test_media_without_a_version_are_read(tmp_path: Path) -> None:
     media = Media(tmp_path, 60)
     handle = media.put(b"picture", "image/png", "default")
     file = tmp_path / f"media-{handle}.json"
-    without_version(file)
+    remove_version(file)
     assert media.get(handle, "default").data == b"picture"
 
 
@@ -327,28 +326,28 @@ def test_media_without_a_version(tmp_path: Path) -> None:
 
 
 def test_a_bundle_of_a_newer_version_is_reported_and_not_replaced(tmp_path: Path) -> None:
-    file = bundle(tmp_path)
-    assert "animals" in said(tmp_path, "bundles")
-    with_version(2, "schemaVersion")(file)
+    file = create_bundle(tmp_path)
+    assert "animals" in run_command(tmp_path, "bundles")
+    set_version(2, "schemaVersion")(file)
     before = file.read_bytes()
-    told = said(tmp_path, "doctor")
-    assert NEWER.search(told)
-    assert "upgrade OneTool" in told
-    assert "animals" not in said(tmp_path, "bundles")
+    output = run_command(tmp_path, "doctor")
+    assert NEWER.search(output)
+    assert "upgrade OneTool" in output
+    assert "animals" not in run_command(tmp_path, "bundles")
     with open_store(tmp_path / ".onetool" / "bundles") as store:
         expect_error("duplicate", store.put_bundle, json.loads(before)["id"], bundle_body("animals"))
     assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("version", [0, 99])
-def test_an_index_of_another_version_is_only_a_cache(tmp_path: Path, version: int) -> None:
-    bundle(tmp_path)
+def test_an_index_of_another_version_is_rebuilt(tmp_path: Path, version: int) -> None:
+    create_bundle(tmp_path)
     index = tmp_path / ".onetool" / "bundles" / ".index"
-    user_version(version)(index / (index / "current").read_text(encoding="utf-8"))
-    assert "animals" in said(tmp_path, "bundles")
+    set_user_version(version)(index / (index / "current").read_text(encoding="utf-8"))
+    assert "animals" in run_command(tmp_path, "bundles")
 
 
-def test_counts_that_had_a_file_of_their_own_go_on(tmp_path: Path) -> None:
+def test_usage_counts_are_migrated_from_their_old_file(tmp_path: Path) -> None:
     old, file = tmp_path / "bundles" / ".usage" / "usage.db", tmp_path / "stats" / "stats.db"
     old.parent.mkdir(parents=True)
     with closing(sqlite3.connect(old)) as database:
@@ -364,7 +363,7 @@ def test_counts_that_had_a_file_of_their_own_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_statistics_of_older_versions_keep_every_count_and_run(tmp_path: Path, version: int) -> None:
+def test_statistics_of_older_versions_keep_all_counts_and_runs(tmp_path: Path, version: int) -> None:
     file = tmp_path / "stats.db"
     with closing(sqlite3.connect(file)) as database:
         database.executescript(f"pragma journal_mode = wal;{ROWS}")
@@ -382,11 +381,11 @@ def test_statistics_of_older_versions_keep_every_count_and_run(tmp_path: Path, v
             database.executemany("INSERT INTO times VALUES (?, ?, ?, ?, ?, ?, ?)", times)
         database.execute(f"pragma user_version = {version}")
         database.commit()
-    kept = file.read_bytes()
+    content = file.read_bytes()
     before = summarize(file, tool="a.b")
     assert (before["total_calls"], before["runs"]["total"], before["savings"]["result_tokens"]) == (5, 1, 30)
     assert [run.calls for run in recent_runs(file)] == [5]
-    assert file.read_bytes() == kept  # who only reads changes nothing
+    assert file.read_bytes() == content  # reading does not change the file
     recorder = Recorder(file, enabled=True, keep_days=100_000)
     recorder.add(CallRecord("a.b", "default", "s", "", 0.5, None, 7))
     recorder.close()
@@ -397,22 +396,22 @@ def test_statistics_of_older_versions_keep_every_count_and_run(tmp_path: Path, v
     assert (found[0].kind, len(found[1])) == ("run", 5)
 
 
-# --- caches, and what is only added to -------------------------------------------------------------------------------
+# --- caches and append-only files ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [1, 99])
 def test_a_list_of_tools_of_another_version_is_requested_again(tmp_path: Path, version: int) -> None:
     configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile_server("echo")}}))
-    assert "no changes" in said(tmp_path, "servers", "accept", "odd")
+    assert "no changes" in run_command(tmp_path, "servers", "accept", "odd")
     (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
     before = file.read_bytes()
-    with_version(version)(file)
-    assert "no changes" in said(tmp_path, "servers", "accept", "odd")
+    set_version(version)(file)
+    assert "no changes" in run_command(tmp_path, "servers", "accept", "odd")
     assert file.read_bytes() == before
-    assert "odd.echo" in said(tmp_path, "tools", "odd")
+    assert "odd.echo" in run_command(tmp_path, "tools", "odd")
 
 
-def test_the_audit_log_is_only_added_to(tmp_path: Path) -> None:
+def test_the_audit_log_is_append_only(tmp_path: Path) -> None:
     configure(tmp_path, "agents: {default: {permissions: [read, write]}}\n")
     file = tmp_path / ".onetool" / "logs" / "audit.jsonl"
     file.parent.mkdir()

@@ -1,6 +1,6 @@
-"""The wheel as a stranger installs it: pip and nothing else, on each Python there is, in a home without anything.
+"""Test the wheel as a new user installs it: with pip only, on each installed Python, in an empty home directory.
 
-CI tries the Python it runs on; `ONETOOL_NIGHTLY=1` tries all that are found.
+CI tests the Python that it runs on; `ONETOOL_NIGHTLY=1` tests all that are found.
 """
 
 import json
@@ -20,9 +20,9 @@ from uv import find_uv_bin
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 CURRENT = (sys.version_info.major, sys.version_info.minor)
-PROMISED = ((3, 11), (3, 12), (3, 13))
-VERSIONS = sorted({*PROMISED, CURRENT}) if NIGHTLY else [CURRENT]
-ASK = "import sys; print(*sys.version_info[:2])"
+SUPPORTED = ((3, 11), (3, 12), (3, 13))
+VERSIONS = sorted({*SUPPORTED, CURRENT}) if NIGHTLY else [CURRENT]
+PRINT_VERSION = "import sys; print(*sys.version_info[:2])"
 PARTS = (
     "onetool/py.typed",
     "onetool/transports/ui/index.html",
@@ -32,7 +32,7 @@ PARTS = (
 )
 
 
-def succeeded(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+def run_successfully(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
     done = subprocess.run(
         command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False
     )
@@ -40,18 +40,18 @@ def succeeded(*command: str | Path, cwd: Path | None = None, env: Mapping[str, s
     return done.stdout
 
 
-# --- what is in it ---------------------------------------------------------------------------------------------------
+# --- content ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    succeeded(find_uv_bin(), "build", "--quiet", "--wheel", "--out-dir", folder, cwd=ROOT)
-    (built,) = folder.glob("*.whl")
+    directory = tmp_path_factory.mktemp("dist")
+    run_successfully(find_uv_bin(), "build", "--quiet", "--wheel", "--out-dir", directory, cwd=ROOT)
+    (built,) = directory.glob("*.whl")
     return built
 
 
-def test_the_wheel_has_all_of_the_source_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_exactly_the_source(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         names = archive.namelist()
     for part in PARTS:
@@ -66,10 +66,10 @@ def test_the_wheel_has_all_of_the_source_and_nothing_else(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in packages} == {"onetool", "onetool_child"}
 
 
-# --- where it works --------------------------------------------------------------------------------------------------
+# --- installation ----------------------------------------------------------------------------------------------------
 
 
-def candidates(version: tuple[int, int]) -> Iterator[Path]:
+def list_candidates(version: tuple[int, int]) -> Iterator[Path]:
     name = "python{}.{}".format(*version)
     if version == CURRENT:
         yield Path(sys.executable)
@@ -79,33 +79,35 @@ def candidates(version: tuple[int, int]) -> Iterator[Path]:
     yield from sorted(pyenv.glob(f"versions/{name.removeprefix('python')}.*/bin/{name}"), reverse=True)
 
 
-def works(python: Path, version: tuple[int, int]) -> bool:
-    """A name on the path may be that of another version, or of a shim that leads nowhere."""
-    done = subprocess.run([python, "-c", ASK], capture_output=True, text=True, timeout=60, check=False)
+def has_version(python: Path, version: tuple[int, int]) -> bool:
+    """Check the version: a name on the path may belong to another version or to a broken shim."""
+    done = subprocess.run([python, "-c", PRINT_VERSION], capture_output=True, text=True, timeout=60, check=False)
     return done.stdout.split() == list(map(str, version))
 
 
-def python_of(version: tuple[int, int]) -> Path | None:
-    return next((python for python in candidates(version) if works(python, version)), None)
+def find_python(version: tuple[int, int]) -> Path | None:
+    return next((python for python in list_candidates(version) if has_version(python, version)), None)
 
 
-def without_uv(home: Path) -> dict[str, str]:
-    directories = [folder for folder in ("/usr/bin", "/bin") if not Path(folder, "uv").exists()]
+def make_environment(home: Path) -> dict[str, str]:
+    directories = [directory for directory in ("/usr/bin", "/bin") if not Path(directory, "uv").exists()]
     return {**environment(home), "PATH": os.pathsep.join(directories)}
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: "{}.{}".format(*version))
-def test_pip_alone_installs_it_and_everything_works(version: tuple[int, int], wheel: Path, tmp_path: Path) -> None:
-    python = python_of(version)
+def test_the_wheel_works_after_installation_with_pip_only(
+    version: tuple[int, int], wheel: Path, tmp_path: Path
+) -> None:
+    python = find_python(version)
     if python is None:
         pytest.skip("this Python is not installed here")
     bin_, home = tmp_path / "venv" / "bin", tmp_path / "home"
-    succeeded(python, "-m", "venv", bin_.parent)
-    succeeded(bin_ / "python", "-m", "pip", "install", "--quiet", wheel)
-    succeeded(bin_ / "python", "-m", "pip", "check")
-    variables = without_uv(home)
-    told = json.loads(succeeded(bin_ / "onetool", "demo", "--json", cwd=home, env=variables))
-    assert [step["problem"] for step in told["steps"] if step["problem"]] == []
-    assert told["saved"]["context_saved"] > 0
-    assert list(home.rglob("*")) == [scratch_directory(home)], "nothing is left"
-    assert succeeded(bin_ / "onetool", "run", "6 * 7", cwd=home, env=variables) == "42\n"
+    run_successfully(python, "-m", "venv", bin_.parent)
+    run_successfully(bin_ / "python", "-m", "pip", "install", "--quiet", wheel)
+    run_successfully(bin_ / "python", "-m", "pip", "check")
+    variables = make_environment(home)
+    result = json.loads(run_successfully(bin_ / "onetool", "demo", "--json", cwd=home, env=variables))
+    assert [step["problem"] for step in result["steps"] if step["problem"]] == []
+    assert result["saved"]["context_saved"] > 0
+    assert list(home.rglob("*")) == [scratch_directory(home)], "files are left behind"
+    assert run_successfully(bin_ / "onetool", "run", "6 * 7", cwd=home, env=variables) == "42\n"

@@ -43,9 +43,9 @@ CRASHES = {
 }
 
 
-@pytest.mark.parametrize("fate", CRASHES)
-def test_a_crash_says_how_and_what_was_printed_and_the_next_call_works(all_packs: Workers, fate: str) -> None:
-    pack = fate.lower().replace(" ", "_")
+@pytest.mark.parametrize("reason", CRASHES)
+def test_a_crash_is_reported_with_output_and_the_next_call_works(all_packs: Workers, reason: str) -> None:
+    pack = reason.lower().replace(" ", "_")
     all_packs.write(
         pack,
         f"""
@@ -53,19 +53,19 @@ def test_a_crash_says_how_and_what_was_printed_and_the_next_call_works(all_packs
         def pid(): return os.getpid()
         def crash():
             print("on the brink", file=sys.stderr)
-            {CRASHES[fate]}
+            {CRASHES[reason]}
         """,
     )
     before = all_packs.value(f"{pack}.pid")
-    said = all_packs.error(f"{pack}.crash")
-    assert f"{pack}.crash failed" in said
-    assert fate in said
-    assert "on the brink" in said
+    message = all_packs.error(f"{pack}.crash")
+    assert f"{pack}.crash failed" in message
+    assert reason in message
+    assert "on the brink" in message
     assert not is_alive(before)
     assert all_packs.value(f"{pack}.pid") != before
 
 
-def test_a_crash_fails_the_calls_in_flight_and_those_of_no_other_worker(all_packs: Workers, tmp_path: Path) -> None:
+def test_a_crash_fails_only_the_active_calls_of_its_worker(all_packs: Workers, tmp_path: Path) -> None:
     waits = """
         import os, pathlib, time
         def wait(folder: str, mine: str):
@@ -88,9 +88,7 @@ def test_a_crash_fails_the_calls_in_flight_and_those_of_no_other_worker(all_pack
         assert calls[name].result(10).unwrap() == name
 
 
-def test_a_worker_that_is_killed_from_outside_in_the_middle_of_a_call_is_replaced(
-    all_packs: Workers, tmp_path: Path
-) -> None:
+def test_a_worker_that_is_killed_during_a_call_is_replaced(all_packs: Workers, tmp_path: Path) -> None:
     all_packs.write(
         "target",
         """
@@ -109,7 +107,7 @@ def test_a_worker_that_is_killed_from_outside_in_the_middle_of_a_call_is_replace
     assert all_packs.value("target.pid") != victim
 
 
-def test_health_tells_that_a_worker_is_gone(all_packs: Workers) -> None:
+def test_health_reports_that_a_worker_ended(all_packs: Workers) -> None:
     all_packs.write("mortal", "import os\ndef pid(): return os.getpid()\ndef crash(): os._exit(1)\n")
     all_packs.value("mortal.pid")
     assert all_packs.value("ot.health")["workers"]["mortal"] == "running"
@@ -120,7 +118,7 @@ def test_health_tells_that_a_worker_is_gone(all_packs: Workers) -> None:
 # --- hangs ------------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_is_cut_at_the_timeout_and_the_worker_goes_on(all_packs: Workers) -> None:
+def test_an_endless_loop_is_interrupted_at_the_timeout(all_packs: Workers) -> None:
     all_packs.write(
         "looping",
         """
@@ -136,7 +134,7 @@ def test_a_loop_is_cut_at_the_timeout_and_the_worker_goes_on(all_packs: Workers)
 
 
 @pytest.mark.parametrize("pack", ["sleeping", "stopped"])
-def test_a_worker_that_cannot_be_interrupted_is_cut_at_the_timeout_and_replaced(all_packs: Workers, pack: str) -> None:
+def test_a_worker_that_cannot_be_interrupted_is_replaced(all_packs: Workers, pack: str) -> None:
     hang = {"sleeping": "time.sleep(1000)", "stopped": "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(1000)"}[pack]
     all_packs.write(
         pack,
@@ -148,11 +146,11 @@ def test_a_worker_that_cannot_be_interrupted_is_cut_at_the_timeout_and_replaced(
     )
     before = all_packs.value(f"{pack}.pid")
     assert "ToolTimeout" in all_packs.error(f"{pack}.hang")
-    assert all_packs.value(f"{pack}.pid") != before  # the very next call
+    assert all_packs.value(f"{pack}.pid") != before  # the next call
     assert eventually(lambda: not is_alive(before))
 
 
-def test_a_worker_that_never_reads_fills_no_memory_and_is_replaced(all_packs: Workers) -> None:
+def test_a_worker_that_never_reads_is_replaced(all_packs: Workers) -> None:
     all_packs.write(
         "deaf",
         """
@@ -166,15 +164,15 @@ def test_a_worker_that_never_reads_fills_no_memory_and_is_replaced(all_packs: Wo
     calls = [all_packs.start("deaf.stop")]
     assert eventually(lambda: "T (stopped)" in Path(f"/proc/{before}/status").read_text("utf-8"))
     calls += [all_packs.start("deaf.take", text="x" * (8 << 20)) for _ in range(12)]
-    said = [str(call.result(30).error) for call in calls]
-    assert sum("took longer" in text for text in said) in {8, 9, 10}
-    # A call that came when the first had timed out waited for the next worker instead.
-    assert sum("is not reading" in text or text == "None" for text in said) >= 3
+    message = [str(call.result(30).error) for call in calls]
+    assert sum("took longer" in text for text in message) in {8, 9, 10}
+    # A call that arrived after the first timeout waited for the next worker instead.
+    assert sum("is not reading" in text or text == "None" for text in message) >= 3
     assert eventually(lambda: all_packs.app.call("deaf.take", {"text": "abc"}).value == 3)
     assert eventually(lambda: not is_alive(before))
 
 
-# --- what comes over the pipe -----------------------------------------------------------------------------------
+# --- messages on the pipe ---------------------------------------------------------------------------------------
 
 WRITE_TO_ALL = """
 import os, time
@@ -191,18 +189,18 @@ def write(text: str, times: int = 1):
         time.sleep(1000)
 """
 GARBAGE = {
-    "words": "garbage\n",
-    "an answer to nobody": '{"jsonrpc":"2.0","id":987654321,"result":{"value":1}}\n',
+    "text": "garbage\n",
+    "an unrequested response": '{"jsonrpc":"2.0","id":987654321,"result":{"value":1}}\n',
     "a list": "[]\n",
     "numbers": "1\n",
-    "a question without sense": '{"jsonrpc":"2.0","id":1,"method":"call","params":{}}\n',
+    "an invalid request": '{"jsonrpc":"2.0","id":1,"method":"call","params":{}}\n',
     "half a message": '{"jsonrpc":',
-    "a deep one": "[" * 100_000 + "\n",
+    "a deeply nested message": "[" * 100_000 + "\n",
 }
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-def test_garbage_on_every_descriptor_fails_the_call_and_nothing_else(all_packs: Workers, kind: str) -> None:
+def test_garbage_on_every_descriptor_fails_only_the_call(all_packs: Workers, kind: str) -> None:
     pack = f"garbage{list(GARBAGE).index(kind)}"
     all_packs.write(pack, WRITE_TO_ALL)
     before = all_packs.value(f"{pack}.pid")
@@ -211,10 +209,10 @@ def test_garbage_on_every_descriptor_fails_the_call_and_nothing_else(all_packs: 
     assert all_packs.value(f"{pack}.pid") != before
 
 
-def test_a_line_without_end_is_cut_off(all_packs: Workers) -> None:
+def test_an_endless_message_is_rejected(all_packs: Workers) -> None:
     all_packs.write("endless", WRITE_TO_ALL)
-    said = all_packs.error("endless.write", text="x" * (1 << 20), times=40)
-    assert "bytes in one message" in said
+    message = all_packs.error("endless.write", text="x" * (1 << 20), times=40)
+    assert "bytes in one message" in message
     assert all_packs.is_well("endless.pid")
 
 
@@ -234,7 +232,7 @@ def test_a_worker_that_closes_its_pipes_fails_one_call_only(all_packs: Workers) 
         assert eventually(lambda: all_packs.is_well("closing.pid"))
 
 
-def test_a_worker_answers_without_its_standard_descriptors(all_packs: Workers) -> None:
+def test_a_worker_responds_without_its_standard_descriptors(all_packs: Workers) -> None:
     all_packs.write(
         "bare",
         """
@@ -252,7 +250,7 @@ def test_a_worker_answers_without_its_standard_descriptors(all_packs: Workers) -
     assert all_packs.is_well("bare.pid")
 
 
-def test_printing_never_gets_into_the_protocol_but_into_the_log(all_packs: Workers) -> None:
+def test_printed_output_is_logged_and_never_reaches_the_protocol(all_packs: Workers) -> None:
     all_packs.write(
         "chatty",
         """
@@ -270,11 +268,11 @@ def test_printing_never_gets_into_the_protocol_but_into_the_log(all_packs: Worke
         """,
     )
     assert all_packs.value("chatty.talk", times=5000) == 5000
-    for words in ("at import", "from a child", "from a shell", "logged äöü", "4999"):
-        assert eventually(lambda words=words: words in all_packs.log), words  # type: ignore[misc]
+    for text in ("at import", "from a child", "from a shell", "logged äöü", "4999"):
+        assert eventually(lambda text=text: text in all_packs.log), text  # type: ignore[misc]
 
 
-def test_printing_without_end_is_left_out_of_the_log_and_out_of_memory(all_packs: Workers) -> None:
+def test_endless_output_is_truncated_in_the_log_and_in_memory(all_packs: Workers) -> None:
     all_packs.write(
         "flood",
         """
@@ -286,13 +284,13 @@ def test_printing_without_end_is_left_out_of_the_log_and_out_of_memory(all_packs
             return "done"
         """,
     )
-    before = resident_megabytes()
+    before = measure_megabytes()
     assert all_packs.value("flood.flood", megabytes=400) == "done"
-    assert resident_megabytes() - before < 100
+    assert measure_megabytes() - before < 100
     assert eventually(lambda: all_packs.is_well("flood.flood", megabytes=0) and "characters omitted]" in all_packs.log)
 
 
-def resident_megabytes() -> int:
+def measure_megabytes() -> int:
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
@@ -300,7 +298,7 @@ def resident_megabytes() -> int:
 # --- sizes ------------------------------------------------------------------------------------------------------
 
 
-def test_large_values_cross_in_both_directions(all_packs: Workers) -> None:
+def test_large_arguments_and_results_are_supported(all_packs: Workers) -> None:
     all_packs.write(
         "large",
         """
@@ -318,7 +316,7 @@ def test_large_values_cross_in_both_directions(all_packs: Workers) -> None:
 
 
 @pytest.mark.slow
-def test_a_result_over_the_limit_is_rejected_and_the_worker_goes_on(all_packs: Workers) -> None:
+def test_a_result_over_the_limit_is_rejected_and_the_worker_keeps_running(all_packs: Workers) -> None:
     all_packs.write(
         "giant",
         """
@@ -332,7 +330,7 @@ def test_a_result_over_the_limit_is_rejected_and_the_worker_goes_on(all_packs: W
     assert all_packs.value("giant.pid") == before
 
 
-def test_an_error_of_any_size_and_shape_is_told(all_packs: Workers) -> None:
+def test_errors_of_any_size_and_type_are_reported(all_packs: Workers) -> None:
     all_packs.write(
         "odd",
         """
@@ -374,7 +372,7 @@ def test_an_error_of_any_size_and_shape_is_told(all_packs: Workers) -> None:
 # --- processes and threads that tools leave behind --------------------------------------------------------------
 
 
-def test_a_fork_that_comes_back_from_the_tool_gives_no_second_answer(all_packs: Workers) -> None:
+def test_a_forked_child_that_returns_sends_no_second_result(all_packs: Workers) -> None:
     all_packs.write(
         "forking",
         """
@@ -429,31 +427,31 @@ def crash() -> None:
 LEFT_BEHIND = ("own", "child", "session", "daemon", "thread", "exit_handler")
 
 
-def test_what_a_worker_started_ends_with_it_when_it_crashes(all_packs: Workers) -> None:
+def test_child_processes_end_when_their_worker_crashes(all_packs: Workers) -> None:
     all_packs.write("leaving", ESCAPES)
-    left = {what: all_packs.value(f"leaving.{what}") for what in LEFT_BEHIND}
+    left = {function: all_packs.value(f"leaving.{function}") for function in LEFT_BEHIND}
     assert all(map(is_alive, left.values()))
     all_packs.error("leaving.crash")
     assert eventually(lambda: not any(map(is_alive, left.values()))), left
 
 
-def test_what_a_worker_started_ends_with_it_when_it_is_replaced(all_packs: Workers) -> None:
+def test_child_processes_end_when_their_worker_is_replaced(all_packs: Workers) -> None:
     all_packs.write("replaced", ESCAPES)
-    left = {what: all_packs.value(f"replaced.{what}") for what in LEFT_BEHIND}
+    left = {function: all_packs.value(f"replaced.{function}") for function in LEFT_BEHIND}
     all_packs.write("replaced", ESCAPES + "\n# changed\n")
     assert all_packs.value("replaced.own") != left["own"]
     assert eventually(lambda: not any(map(is_alive, left.values()))), left
 
 
-def test_nothing_outlives_a_server_that_is_closed(tmp_path: Path) -> None:
+def test_child_processes_of_workers_end_when_the_server_closes(tmp_path: Path) -> None:
     with open_workers(tmp_path, "tools: {escapes: {timeout: 0.4}}") as opened:
         opened.write("escapes", ESCAPES)
-        left = {what: opened.value(f"escapes.{what}") for what in LEFT_BEHIND}
+        left = {function: opened.value(f"escapes.{function}") for function in LEFT_BEHIND}
         assert "ToolTimeout" in opened.error("escapes.stop_all")
     assert not any(map(is_alive, left.values())), left
 
 
-def test_exit_handlers_run_when_a_worker_is_told_to_leave(tmp_path: Path) -> None:
+def test_exit_handlers_run_when_a_worker_is_stopped(tmp_path: Path) -> None:
     with open_workers(tmp_path) as opened:
         opened.write(
             "polite",
@@ -481,21 +479,19 @@ AT_IMPORT = {
 }
 
 
-def starts_logged(all_packs: Workers, pack: str) -> int:
+def count_logged_starts(all_packs: Workers, pack: str) -> int:
     return sum('"worker.start"' in line and f'"{pack}"' in line for line in all_packs.log.splitlines())
 
 
 @pytest.mark.parametrize("code", AT_IMPORT)
-def test_a_worker_that_dies_at_import_says_why_once_and_again_when_the_file_changed(
-    all_packs: Workers, code: str
-) -> None:
+def test_a_failure_at_import_is_reported_until_the_file_changes(all_packs: Workers, code: str) -> None:
     pack = f"stillborn{list(AT_IMPORT).index(code)}"
     all_packs.write(pack, f"def f(): return 1\n{code}\n")
     first = all_packs.error(f"{pack}.f")
     assert AT_IMPORT[code] in first
     assert "next attempt" in all_packs.error(f"{pack}.f")
     assert all_packs.value("ot.health")["workers"][pack].startswith("failed")
-    assert eventually(lambda: starts_logged(all_packs, pack) == 1)
+    assert eventually(lambda: count_logged_starts(all_packs, pack) == 1)
     all_packs.write(pack, "def f(): return 2\n")
     assert all_packs.value(f"{pack}.f") == 2
 
@@ -516,11 +512,11 @@ def test_restarts_back_off_and_the_same_reason_is_logged_once(all_packs: Workers
     assert eventually(lambda: "in 2 s" in all_packs.error("again.f"))
     assert mark.read_text("ascii") == "xx"
     assert all_packs.is_well("ot.health")
-    assert eventually(lambda: starts_logged(all_packs, "again"))
-    assert starts_logged(all_packs, "again") == 1
+    assert eventually(lambda: count_logged_starts(all_packs, "again"))
+    assert count_logged_starts(all_packs, "again") == 1
 
 
-def test_a_start_that_takes_too_long_is_cut(tmp_path: Path) -> None:
+def test_a_start_over_the_timeout_is_ended(tmp_path: Path) -> None:
     with open_workers(tmp_path, "workers: {start_timeout: 1}") as opened:
         opened.write(
             "slow",
@@ -532,29 +528,27 @@ def test_a_start_that_takes_too_long_is_cut(tmp_path: Path) -> None:
             def f(): return 1
             """,
         )
-        said = opened.error("slow.f")
-        assert "slow was not ready within 1 s" in said
-        assert "still thinking" in said
+        message = opened.error("slow.f")
+        assert "slow was not ready within 1 s" in message
+        assert "still thinking" in message
         process = int((tmp_path / "pid").read_text("ascii"))
         assert eventually(lambda: not is_alive(process))
 
 
-def test_an_environment_that_is_still_being_made_is_waited_for_no_longer_than_a_start_may_take(
-    tmp_path: Path, silent_index: str
-) -> None:
+def test_waiting_for_an_environment_is_limited_by_the_start_timeout(tmp_path: Path, silent_index: str) -> None:
     configure(tmp_path / ".onetool", "workers: {start_timeout: 1}")
     write_pack(tmp_path / ".onetool" / "tools", "waits", f"{HEADER}def f(): return 1\n")
-    asked = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_DEFAULT_INDEX": silent_index}
-    told: list[tuple[str, object]] = []
-    journal = Journal(listener=lambda event, what: told.append((event, what)))
-    with open_app_in(tmp_path, environment=asked) as app:
+    variables = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_DEFAULT_INDEX": silent_index}
+    events: list[tuple[str, object]] = []
+    journal = Journal(listener=lambda event, function: events.append((event, function)))
+    with open_app_in(tmp_path, environment=variables) as app:
         answer = app.run("waits.f()", journal=journal)
         assert app.value("1 + 1") == "2"
     assert "the environment of waits was not ready within 1 s" in answer.text
-    assert ("progress", "waits: uv is preparing the environment") in told
+    assert ("progress", "waits: uv is preparing the environment") in events
 
 
-def test_calls_that_come_during_a_slow_start_wait_for_one_worker(all_packs: Workers, tmp_path: Path) -> None:
+def test_calls_during_a_slow_start_wait_for_one_worker(all_packs: Workers, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     all_packs.write(
         "tardy",
@@ -570,6 +564,6 @@ def test_calls_that_come_during_a_slow_start_wait_for_one_worker(all_packs: Work
     assert mark.read_text("ascii") == "x"
 
 
-def test_of_two_functions_with_one_name_the_last_counts(all_packs: Workers) -> None:
+def test_the_last_of_two_functions_with_the_same_name_is_used(all_packs: Workers) -> None:
     all_packs.write("twice", "def f(a: int): return 'first'\ndef f(b: str = 'x'): return 'last'\n")
     assert all_packs.value("twice.f", b="y") == "last"

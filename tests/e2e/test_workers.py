@@ -51,14 +51,14 @@ def rewrite_in_place(file: Path, old: str, new: str) -> None:
 # --- one worker, many calls -----------------------------------------------------------------------------------------
 
 
-def test_all_calls_of_a_pack_go_to_one_process_and_no_other_pack_has_it(all_packs: Workers) -> None:
+def test_every_pack_has_one_worker_process(all_packs: Workers) -> None:
     all_packs.write("one", PID)
     all_packs.write("two", PID)
     pids = [all_packs.value("one.pid") for _ in range(5)]
     assert len({*pids, os.getpid(), all_packs.value("two.pid")}) == 3
 
 
-def test_a_run_calls_extension_tools_like_any_other(all_packs: Workers) -> None:
+def test_a_run_can_call_extension_tools(all_packs: Workers) -> None:
     all_packs.write("plain", 'def double(number: int) -> int:\n    """Twice."""\n    return 2 * number\n')
     assert all_packs.app.data("[plain.double(n) for n in range(4)]") == [0, 2, 4, 6]
     assert "plain.double() requires 'number'" in all_packs.app.failure("plain.double()")
@@ -83,7 +83,7 @@ def test_calls_to_one_worker_run_concurrently(all_packs: Workers) -> None:
         assert all(call.result(30).unwrap() for call in calls)
 
 
-def test_many_calls_over_four_workers_get_each_its_own_answer(all_packs: Workers) -> None:
+def test_concurrent_calls_of_four_workers_get_their_own_results(all_packs: Workers) -> None:
     for number in range(4):
         all_packs.write(
             f"quarter{number}",
@@ -101,14 +101,14 @@ def test_many_calls_over_four_workers_get_each_its_own_answer(all_packs: Workers
             def failing(token: int): raise ValueError(f"{os.getpid()} {token}")
             """,
         )
-    results = all_packs.app.portal.call(many_calls, all_packs)
-    answers = [answer_of(result) for result in results]
+    results = all_packs.app.portal.call(make_many_calls, all_packs)
+    answers = [parse_result(result) for result in results]
     assert [token for _, token in answers] == list(range(MANY))
     assert [len({pid for pid, _ in answers[number::4]}) for number in range(4)] == [1, 1, 1, 1]
     assert len({pid for pid, _ in answers}) == 4
 
 
-async def many_calls(all_packs: Workers) -> list[Result]:
+async def make_many_calls(all_packs: Workers) -> list[Result]:
     functions = ("quick", "slow", "waiting", "nested", "large", "failing", "quick")
     onetool, results = all_packs.app.onetool, [Result(ok=False)] * MANY
 
@@ -122,7 +122,7 @@ async def many_calls(all_packs: Workers) -> list[Result]:
     return results
 
 
-def answer_of(result: Result) -> tuple[int, int]:
+def parse_result(result: Result) -> tuple[int, int]:
     pid, token = result.value if result.ok else map(int, str(result.error).split())
     return pid, token
 
@@ -144,7 +144,7 @@ def test_a_touch_keeps_the_worker_and_a_change_replaces_it(all_packs: Workers) -
     assert eventually(lambda: not is_alive(before))
 
 
-def test_a_change_that_leaves_time_stamp_and_size_shows_by_its_inode(all_packs: Workers) -> None:
+def test_a_change_with_the_same_time_and_size_is_detected_by_inode(all_packs: Workers) -> None:
     file = all_packs.write("disguised", "def version(): return 1\n")
     assert all_packs.value("disguised.version") == 1
     stamp = file.stat().st_mtime_ns
@@ -155,7 +155,7 @@ def test_a_change_that_leaves_time_stamp_and_size_shows_by_its_inode(all_packs: 
     assert all_packs.value("disguised.version") == 2
 
 
-def test_a_change_that_leaves_even_the_inode_shows_at_a_reload(all_packs: Workers) -> None:
+def test_a_change_with_the_same_inode_is_detected_by_a_reload(all_packs: Workers) -> None:
     file = all_packs.write("sly", PID + "def version(): return 1\n")
     steady = all_packs.write("steady", PID)
     assert all_packs.value("sly.version") == 1
@@ -167,7 +167,7 @@ def test_a_change_that_leaves_even_the_inode_shows_at_a_reload(all_packs: Worker
     assert all_packs.value("steady.pid") == before
 
 
-def test_calls_in_flight_finish_on_the_old_code(all_packs: Workers, tmp_path: Path) -> None:
+def test_active_calls_finish_with_the_old_code(all_packs: Workers, tmp_path: Path) -> None:
     all_packs.write("moving", WAITS)
     before = all_packs.value("moving.pid")
     calls = [all_packs.start("moving.wait", folder=str(tmp_path), mine=f"old{number}") for number in range(3)]
@@ -183,7 +183,7 @@ def test_calls_in_flight_finish_on_the_old_code(all_packs: Workers, tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["delete", "rename"])
-def test_a_file_that_goes_under_a_running_worker_takes_the_tools_with_it(
+def test_deleting_a_file_removes_its_tools_but_active_calls_finish(
     all_packs: Workers, tmp_path: Path, how: str
 ) -> None:
     pack = f"going{how}"
@@ -215,7 +215,7 @@ def test_a_syntax_error_is_reported_with_its_line_until_it_is_fixed(all_packs: W
     assert not any(str(file) in problem for problem in all_packs.value("ot.health")["problems"])
 
 
-def test_a_change_in_the_middle_of_a_start_leaves_one_worker(all_packs: Workers, tmp_path: Path) -> None:
+def test_a_change_during_a_start_leaves_one_worker(all_packs: Workers, tmp_path: Path) -> None:
     slow = f"""
         import os, pathlib, time
         pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch()
@@ -232,7 +232,7 @@ def test_a_change_in_the_middle_of_a_start_leaves_one_worker(all_packs: Workers,
     assert eventually(lambda: {pid for pid in started if is_alive(pid)} == {last})
 
 
-def test_a_file_that_goes_in_the_middle_of_a_start_fails_in_words(all_packs: Workers, tmp_path: Path) -> None:
+def test_deleting_a_file_during_a_start_removes_its_tools(all_packs: Workers, tmp_path: Path) -> None:
     file = all_packs.write(
         "brief",
         f"""
@@ -252,7 +252,7 @@ def test_a_file_that_goes_in_the_middle_of_a_start_fails_in_words(all_packs: Wor
 # --- idle ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_worker_stops_and_the_next_call_starts_one(tmp_path: Path) -> None:
+def test_an_idle_worker_stops_and_the_next_call_starts_a_new_one(tmp_path: Path) -> None:
     with open_workers(tmp_path, "workers: {idle_timeout: 0.3}") as opened:
         opened.write("idle", PID + "import time\ndef long():\n    time.sleep(1)\n    return os.getpid()\n")
         before = opened.value("idle.pid")
@@ -267,7 +267,7 @@ def test_every_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
         opened.write("busy", PID)
         opened.write("lazy", PID)
         lazy, pids = opened.value("lazy.pid"), {opened.value("busy.pid")}
-        while is_alive(lazy):  # by then the busy one would have stopped too, had it not been called
+        while is_alive(lazy):  # without calls the busy worker would have stopped, too
             pids.add(opened.value("busy.pid"))
             opened.app.portal.call(anyio.sleep, 0.05)
         assert len(pids) == 1
@@ -275,21 +275,21 @@ def test_every_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
 
 # --- secrets and settings -------------------------------------------------------------------------------------------
 
-TELLS = "import os\ndef tell(): return [dict(os.environ), ot.settings, os.getpid()]\n"
+REPORTS_ENVIRONMENT = "import os\ndef tell(): return [dict(os.environ), ot.settings, os.getpid()]\n"
 
 
-def write_secrets(folder: Path, text: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "secrets.yaml"
+def write_secrets(directory: Path, text: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "secrets.yaml"
     file.write_text(textwrap.dedent(text), encoding="utf-8")
     file.chmod(0o600)
 
 
-def configure(folder: Path, text: str) -> None:
-    (folder / "onetool.yaml").write_text(textwrap.dedent(text), encoding="utf-8")
+def configure(directory: Path, text: str) -> None:
+    (directory / "onetool.yaml").write_text(textwrap.dedent(text), encoding="utf-8")
 
 
-def test_a_pack_gets_the_secrets_and_settings_that_are_its_own_and_no_others(tmp_path: Path) -> None:
+def test_a_pack_gets_only_its_own_secrets_and_settings(tmp_path: Path) -> None:
     write_secrets(tmp_path / ".onetool", "MINE: aaaa-1111\nYOURS: bbbb-2222\nNOBODYS: cccc-3333\n")
     settings = """
         tools:
@@ -299,21 +299,21 @@ def test_a_pack_gets_the_secrets_and_settings_that_are_its_own_and_no_others(tmp
     outside = {"SERVER_TOKEN": "dddd-4444", "UV_INDEX_X_PASSWORD": "eeee-5555", "UV_PUBLISH_TOKEN": "ffff-6666"}
     with open_workers(tmp_path, settings, env=outside) as opened:
         for pack, header in (("mine", ""), ("yours", HEADER), ("neither", "")):
-            opened.write(pack, TELLS, header)
+            opened.write(pack, REPORTS_ENVIRONMENT, header)
         seen = {pack: opened.value(f"{pack}.tell") for pack in ("mine", "yours", "neither")}
     assert seen["mine"][1] == {"colour": "red", "deep": {"list": [1, 2]}}
     assert seen["yours"][1] == {"colour": "blue"}
     assert seen["neither"][1] == {}
-    secrets = {pack: known_secrets(environment) for pack, (environment, _, _) in seen.items()}
+    secrets = {pack: find_secrets(environment) for pack, (environment, _, _) in seen.items()}
     assert secrets == {"mine": {"MINE"}, "yours": {"YOURS"}, "neither": set()}
 
 
-def known_secrets(environment: dict[str, str]) -> set[str]:
+def find_secrets(environment: dict[str, str]) -> set[str]:
     names = {"MINE", "YOURS", "NOBODYS", "MISSING", "SERVER_TOKEN", "UV_INDEX_X_PASSWORD", "UV_PUBLISH_TOKEN"}
     return names & environment.keys()
 
 
-def test_the_command_line_of_a_worker_tells_nothing(tmp_path: Path) -> None:
+def test_the_command_line_of_a_worker_contains_no_secrets_or_settings(tmp_path: Path) -> None:
     write_secrets(tmp_path / ".onetool", "TOKEN: aaaa-1111\n")
     with open_workers(tmp_path, "tools: {quiet: {secrets: [TOKEN], colour: vermilion}}") as opened:
         opened.write("quiet", PID)
@@ -322,15 +322,15 @@ def test_the_command_line_of_a_worker_tells_nothing(tmp_path: Path) -> None:
     assert b"aaaa-1111" not in line
 
 
-def test_a_reload_restarts_the_workers_whose_settings_or_secrets_changed(tmp_path: Path) -> None:
-    folder = tmp_path / ".onetool"
-    write_secrets(folder, "TOKEN: aaaa-1111\n")
+def test_a_reload_restarts_workers_with_changed_settings_or_secrets(tmp_path: Path) -> None:
+    directory = tmp_path / ".onetool"
+    write_secrets(directory, "TOKEN: aaaa-1111\n")
     with open_workers(tmp_path, "tools: {a: {colour: red}, b: {secrets: [TOKEN]}, c: {colour: red}}") as opened:
         for pack in "abc":
-            opened.write(pack, TELLS)
+            opened.write(pack, REPORTS_ENVIRONMENT)
         before = {pack: opened.value(f"{pack}.tell") for pack in "abc"}
-        configure(folder, "tools: {a: {colour: blue}, b: {secrets: [TOKEN]}, c: {colour: red}}")
-        write_secrets(folder, "TOKEN: bbbb-2222\n")
+        configure(directory, "tools: {a: {colour: blue}, b: {secrets: [TOKEN]}, c: {colour: red}}")
+        write_secrets(directory, "TOKEN: bbbb-2222\n")
         opened.value("ot.reload")
         after = {pack: opened.value(f"{pack}.tell") for pack in "abc"}
         assert after["a"][1] == {"colour": "blue"}
@@ -339,7 +339,7 @@ def test_a_reload_restarts_the_workers_whose_settings_or_secrets_changed(tmp_pat
         assert eventually(lambda: not is_alive(before["a"][2]) and not is_alive(before["b"][2]))
 
 
-def test_a_reload_in_the_middle_of_a_call_leaves_the_call_alone(tmp_path: Path) -> None:
+def test_a_reload_does_not_interrupt_active_calls(tmp_path: Path) -> None:
     with open_workers(tmp_path, "tools: {calm: {colour: red}}") as opened:
         opened.write("calm", WAITS)
         call = opened.start("calm.wait", folder=str(tmp_path), mine="mine")
@@ -388,17 +388,17 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
         yield opened
 
 
-def test_a_worker_calls_other_tools_with_the_rights_of_its_caller_and_no_more(caller: Workers) -> None:
+def test_nested_calls_have_the_permissions_of_the_original_caller(caller: Workers) -> None:
     through = partial(caller.app.call, "caller.through", {"name": "writing.scribble"})
     assert through(agent="writer").unwrap() == "scribbled"
-    said = str(through(agent="reader").error)
-    assert said.startswith("Tool requires write permission but agent only has [read]")
+    message = str(through(agent="reader").error)
+    assert message.startswith("Tool requires write permission but agent only has [read]")
     twice = {"name": "caller.through", "args": {"name": "writing.scribble"}}
     assert not caller.app.call("caller.through", twice, agent="reader").ok
     assert caller.app.call("caller.through", twice, agent="writer").unwrap() == "scribbled"
 
 
-def test_what_another_tool_raises_arrives_whole(caller: Workers) -> None:
+def test_errors_of_nested_calls_keep_type_message_and_fields(caller: Workers) -> None:
     kind, message, fields = caller.app.call("caller.caught", {"name": "writing.scribble"}, "reader").unwrap()
     assert kind == "PermissionDenied"
     assert "write permission" in message
@@ -406,7 +406,7 @@ def test_what_another_tool_raises_arrives_whole(caller: Workers) -> None:
     assert caller.value("caller.caught", name="no.such")[0] == "ToolNotFound"
 
 
-def test_async_tools_call_others_too(caller: Workers) -> None:
+def test_async_tools_can_make_nested_calls(caller: Workers) -> None:
     assert "T" in str(caller.value("caller.from_async", name="machine.now"))
 
 
@@ -416,16 +416,16 @@ def test_a_nested_call_outside_of_a_call_is_rejected(caller: Workers) -> None:
     assert "has already ended" in caller.value("caller.use_kept", name="machine.now")[1]
 
 
-def test_a_worker_may_call_itself_through_the_server(caller: Workers) -> None:
+def test_a_worker_can_call_itself_through_the_server(caller: Workers) -> None:
     assert caller.value("caller.down", levels=25) == "bottom"
 
 
-def test_a_worker_may_call_itself_a_hundred_deep(caller: Workers) -> None:
+def test_a_worker_can_call_itself_100_levels_deep(caller: Workers) -> None:
     caller.write("deep", CALLER.replace("caller.down", "deep.down"))
     assert caller.value("deep.down", levels=100) == "bottom"
 
 
-def test_fifty_calls_at_once_may_each_call_the_same_worker(caller: Workers) -> None:
+def test_fifty_concurrent_calls_can_each_call_the_same_worker(caller: Workers) -> None:
     caller.write(
         "wide",
         """
@@ -463,9 +463,7 @@ CANCELLABLE = """
 
 
 @pytest.mark.parametrize("function", ["sync", "on_loop", "nested", "nested_sync"])
-def test_a_run_that_is_cancelled_cancels_what_the_worker_does_for_it(
-    all_packs: Workers, tmp_path: Path, function: str
-) -> None:
+def test_cancelling_a_run_cancels_its_calls_in_the_worker(all_packs: Workers, tmp_path: Path, function: str) -> None:
     all_packs.write("cancel", CANCELLABLE)
     before = all_packs.value("cancel.pid")
     run = all_packs.app.start(f"cancel.{function}({str(tmp_path)!r})")
@@ -481,7 +479,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def begin(wire: RawClient, code: str, mark: Path) -> int:
+def start_run(wire: RawClient, code: str, mark: Path) -> int:
     ident = wire.ask("tools/call", {"name": "run", "arguments": {"command": code}})
     assert eventually(mark.exists, 30)
     return ident
@@ -490,18 +488,18 @@ def begin(wire: RawClient, code: str, mark: Path) -> int:
 @pytest.mark.parametrize("function", ["sync", "on_loop"])
 def test_a_cancellation_by_the_client_reaches_the_worker(home: Path, function: str) -> None:
     with RawClient(home) as wire:
-        ident = begin(wire, f"cancel.{function}({str(home)!r})", home / "begun")
+        ident = start_run(wire, f"cancel.{function}({str(home)!r})", home / "begun")
         wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": ident}})
         assert eventually((home / "cancelled").exists)
         assert "result" in wire.run("cancel.pid()")
 
 
-def test_a_client_that_vanishes_takes_everything_with_it(home: Path) -> None:
+def test_all_processes_end_when_the_client_disconnects(home: Path) -> None:
     with RawClient(home) as wire:
-        begin(wire, f"cancel.sync({str(home)!r})", home / "begun")
-        with ProcessWatch(list_descendants(wire.process.pid)) as everything:
+        start_run(wire, f"cancel.sync({str(home)!r})", home / "begun")
+        with ProcessWatch(list_descendants(wire.process.pid)) as processes:
             wire.hang_up()
-            assert everything.all_ended()
+            assert processes.all_ended()
 
 
 ESCAPES = """
@@ -520,16 +518,16 @@ ESCAPES = """
 
 
 @pytest.mark.parametrize("header", ["", HEADER], ids=["python", "uv"])
-def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, header: str) -> None:
+def test_all_processes_end_when_the_server_is_killed(tmp_path: Path, header: str) -> None:
     write_pack(tmp_path / ".onetool", "escapes", ESCAPES, header)
     command = ["env", *(f"{name}={value}" for name, value in uv_environment().items() if name != "HOME"), PROGRAM]
     with RawClient(tmp_path, command) as wire:
-        begin(wire, f"escapes.flee({str(tmp_path / 'mark')!r})", tmp_path / "mark")
-        everyone = list_descendants(wire.process.pid)
-        assert len(everyone) >= 7
-        with ProcessWatch(everyone) as everything:
+        start_run(wire, f"escapes.flee({str(tmp_path / 'mark')!r})", tmp_path / "mark")
+        descendants = list_descendants(wire.process.pid)
+        assert len(descendants) >= 7
+        with ProcessWatch(descendants) as processes:
             wire.process.kill()
-            assert everything.all_ended()
+            assert processes.all_ended()
 
 
 # --- the sandbox of a pack -------------------------------------------------------------------------------------------
@@ -551,7 +549,7 @@ REACHES = """
 
 
 @pytest.fixture(scope="module")
-def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+def sandboxed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     home = tmp_path_factory.mktemp("home")
     (home / "open").mkdir()
     (home / "work").mkdir()
@@ -572,66 +570,66 @@ def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 
 @needs_landlock
-def test_a_fenced_pack_reads_and_writes_what_is_allowed_and_nothing_else(fenced: Workers) -> None:
-    home = fenced.folder.parent
-    assert fenced.value("fenced.read", path=f"{home}/open/known") == "shown"
-    assert fenced.value("fenced.write", path=f"{home}/open/new") == len("written")
+def test_a_sandboxed_pack_reads_and_writes_only_allowed_paths(sandboxed: Workers) -> None:
+    home = sandboxed.folder.parent
+    assert sandboxed.value("fenced.read", path=f"{home}/open/known") == "shown"
+    assert sandboxed.value("fenced.write", path=f"{home}/open/new") == len("written")
     for function, path in (("read", "secret"), ("write", "new"), ("write", "open/../new"), ("listed", ".onetool")):
-        assert "PermissionError" in fenced.error(f"fenced.{function}", path=f"{home}/{path}")
+        assert "PermissionError" in sandboxed.error(f"fenced.{function}", path=f"{home}/{path}")
     (home / "open" / "link").symlink_to(home / "secret")
-    assert "PermissionError" in fenced.error("fenced.read", path=f"{home}/open/link")
+    assert "PermissionError" in sandboxed.error("fenced.read", path=f"{home}/open/link")
     assert not (home / "new").exists()
 
 
 @needs_landlock
-def test_what_a_fenced_pack_starts_is_fenced_too(fenced: Workers) -> None:
-    home = fenced.folder.parent
-    assert fenced.value("fenced.by_program", path=f"{home}/open/known") == "shown"
-    assert fenced.value("fenced.by_program", path=f"{home}/secret") == ""
-    assert fenced.value("fenced.written_by_program", path=f"{home}/new") != 0
-    assert fenced.value("fenced.by_python", code=f"open({str(home / 'secret')!r})") != 0
-    assert fenced.value("fenced.by_python", code="import socket; socket.socket()") != 0
-    assert fenced.value("fenced.by_python", code="pass") == 0
+def test_child_processes_of_a_sandboxed_pack_are_sandboxed(sandboxed: Workers) -> None:
+    home = sandboxed.folder.parent
+    assert sandboxed.value("fenced.by_program", path=f"{home}/open/known") == "shown"
+    assert sandboxed.value("fenced.by_program", path=f"{home}/secret") == ""
+    assert sandboxed.value("fenced.written_by_program", path=f"{home}/new") != 0
+    assert sandboxed.value("fenced.by_python", code=f"open({str(home / 'secret')!r})") != 0
+    assert sandboxed.value("fenced.by_python", code="import socket; socket.socket()") != 0
+    assert sandboxed.value("fenced.by_python", code="pass") == 0
 
 
 @needs_landlock
-def test_a_fenced_pack_has_network_only_where_that_is_permitted(fenced: Workers) -> None:
+def test_a_sandboxed_pack_has_network_only_with_permission(sandboxed: Workers) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert "PermissionError" in fenced.error("fenced.connect", port=port)
-        assert "PermissionError" in fenced.error("fenced.datagram")
-        assert fenced.is_well("online.connect", port=port)
-        assert "PermissionError" in fenced.error("online.read", path=f"{fenced.folder.parent}/secret")
+        assert "PermissionError" in sandboxed.error("fenced.connect", port=port)
+        assert "PermissionError" in sandboxed.error("fenced.datagram")
+        assert sandboxed.is_well("online.connect", port=port)
+        assert "PermissionError" in sandboxed.error("online.read", path=f"{sandboxed.folder.parent}/secret")
 
 
 @needs_landlock
-def test_a_fenced_pack_cannot_signal_its_server(fenced: Workers) -> None:
-    assert "PermissionError" in fenced.error("fenced.signal", pid=os.getpid())
-    assert fenced.is_well("unfenced.signal", pid=os.getpid())
+def test_a_sandboxed_pack_cannot_signal_its_server(sandboxed: Workers) -> None:
+    assert "PermissionError" in sandboxed.error("fenced.signal", pid=os.getpid())
+    assert sandboxed.is_well("unfenced.signal", pid=os.getpid())
 
 
 @needs_landlock
-def test_a_sandbox_without_paths_is_the_working_directory(fenced: Workers) -> None:
-    home = fenced.folder.parent
-    assert fenced.is_well("at_home.write", path=f"{home}/work/new")
-    assert "PermissionError" in fenced.error("at_home.read", path=f"{home}/secret")
+def test_a_sandbox_without_paths_allows_the_working_directory(sandboxed: Workers) -> None:
+    home = sandboxed.folder.parent
+    assert sandboxed.is_well("at_home.write", path=f"{home}/work/new")
+    assert "PermissionError" in sandboxed.error("at_home.read", path=f"{home}/secret")
 
 
-def test_a_pack_is_fenced_only_where_its_settings_say_so(fenced: Workers) -> None:
+def test_a_pack_is_sandboxed_only_if_its_settings_say_so(sandboxed: Workers) -> None:
     for pack in ("free", "unfenced"):
-        assert fenced.value(f"{pack}.read", path=f"{fenced.folder.parent}/secret") == "hidden"
+        assert sandboxed.value(f"{pack}.read", path=f"{sandboxed.folder.parent}/secret") == "hidden"
 
 
-def test_a_sandbox_that_cannot_be_kept_is_rejected(fenced: Workers) -> None:
-    assert "denied_patterns is not supported" in fenced.error("impossible.listed", path="/")
+def test_an_unsupported_sandbox_setting_is_rejected(sandboxed: Workers) -> None:
+    assert "denied_patterns is not supported" in sandboxed.error("impossible.listed", path="/")
 
 
 # --- environments ---------------------------------------------------------------------------------------------------
 
 
-def test_the_environment_of_a_new_file_is_made_in_the_background_and_logged(tmp_path: Path) -> None:
+def test_an_environment_is_created_in_the_background_and_logged(tmp_path: Path) -> None:
     with open_workers(tmp_path) as opened:
         opened.write("ahead", "import six\ndef version(): return six.__version__\n", HEADER)
         opened.app.portal.call(opened.app.onetool.discover)
@@ -642,44 +640,44 @@ def test_the_environment_of_a_new_file_is_made_in_the_background_and_logged(tmp_
 
 
 def test_a_caller_that_waits_for_uv_gets_progress(tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     with open_workers(tmp_path) as opened:
         opened.write("fresh", "import six\ndef name(): return six.__name__\n", HEADER)
         onetool = opened.app.onetool
-        context = replace(onetool.context(), progress=told.append)
+        context = replace(onetool.context(), progress=messages.append)
         result: Result = opened.app.portal.call(onetool.bus.call_tool, "fresh.name", {}, context)
     assert result.unwrap() == "six"
-    assert told[-1] == "fresh: starting"
+    assert messages[-1] == "fresh: starting"
 
 
-def test_an_environment_that_cannot_be_made_says_what_uv_said(tmp_path: Path) -> None:
+def test_a_failed_environment_is_reported_with_the_output_of_uv(tmp_path: Path) -> None:
     with open_workers(tmp_path, env={"UV_OFFLINE": "1"}) as opened:
         opened.write("wrong", "def f(): return 1\n", HEADER.replace("six", "no-such-package-at-all"))
-        said = opened.error("wrong.f")
-    assert "no-such-package-at-all" in said
+        message = opened.error("wrong.f")
+    assert "no-such-package-at-all" in message
 
 
 @pytest.mark.slow
-def test_a_client_is_told_what_a_run_waits_for(tmp_path: Path) -> None:
+def test_progress_reports_what_a_run_waits_for(tmp_path: Path) -> None:
     write_pack(tmp_path / ".onetool", "slow", "import time\ntime.sleep(2.5)\ndef f(): return 'ready'\n")
-    told: list[Any] = []
+    reports: list[Any] = []
     with connect(tmp_path) as connection:
-        assert get_texts(with_progress(connection, "slow.f()", told)) == ["ready"]
-    assert any("slow: starting" in str(message) for message in told)
+        assert get_texts(run_with_progress(connection, "slow.f()", reports)) == ["ready"]
+    assert any("slow: starting" in str(message) for message in reports)
 
 
-def with_progress(connection: Connection, command: str, told: list[Any]) -> Any:
-    async def hear(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - as it is called
-        told.append(message)
+def run_with_progress(connection: Connection, command: str, reports: list[Any]) -> Any:
+    async def report(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - signature of the SDK
+        reports.append(message)
 
-    call = partial(connection.client.call_tool, progress_callback=hear)
+    call = partial(connection.client.call_tool, progress_callback=report)
     return connection.portal.call(call, "run", {"command": command})
 
 
 # --- trust ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_file_in_a_trusted_project_runs_after_it_was_trusted_again(tmp_path: Path) -> None:
+def test_a_new_file_in_a_trusted_project_needs_trust_again(tmp_path: Path) -> None:
     project = tmp_path / "project"
     own = project / ".onetool"
     write_pack(own, "first", PID)
@@ -697,11 +695,11 @@ def test_a_new_file_in_a_trusted_project_runs_after_it_was_trusted_again(tmp_pat
         assert opened.is_well("second.pid")
         assert not any("onetool trust" in problem for problem in opened.value("ot.health")["problems"])
         assert opened.value("first.pid") == before
-        opened.write("third", PID)  # the user's own folder
+        opened.write("third", PID)  # in the user directory
         assert opened.is_well("third.pid")
 
 
-def test_a_project_that_is_not_trusted_runs_nothing(tmp_path: Path) -> None:
+def test_an_untrusted_project_runs_no_code(tmp_path: Path) -> None:
     project = tmp_path / "project"
     write_pack(project / ".onetool", "cloned", f"open({str(tmp_path / 'ran')!r}, 'w')\n{PID}")
     with open_workers(tmp_path, cwd=project) as opened:

@@ -1,4 +1,4 @@
-"""The server that the official conformance suite wants to find behind ours: its tools, resources and prompts.
+"""The upstream server for the official conformance suite: its tools, resources and prompts.
 
 The suite calls all of them by fixed names and compares what they say. It speaks both eras; started with `legacy`, only
 the handshake of the years before 2026, as most servers in the world do.
@@ -34,7 +34,7 @@ KEY = b"of this process"
 
 
 def _png() -> str:
-    """One red pixel."""
+    """Return a red pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -45,7 +45,7 @@ def _png() -> str:
 
 
 def _wav() -> str:
-    """Eight samples of silence."""
+    """Return eight samples of silence."""
     sound = bytes(8)
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, 8000, 8000, 1, 8)
     body = b"WAVE" + form + struct.pack("<4sI", b"data", len(sound)) + sound
@@ -55,16 +55,16 @@ def _wav() -> str:
 PNG, WAV = _png(), _wav()
 
 
-def text(words: str) -> types.TextContent:
-    return types.TextContent(type="text", text=words)
+def text(value: str) -> types.TextContent:
+    return types.TextContent(type="text", text=value)
 
 
-def said(*content: Any) -> types.CallToolResult:
+def make_result(*content: Any) -> types.CallToolResult:
     return types.CallToolResult(content=list(content))
 
 
-def embedded(uri: str, words: str, mime_type: str = "text/plain") -> types.EmbeddedResource:
-    resource = types.TextResourceContents(uri=uri, mime_type=mime_type, text=words)
+def embedded(uri: str, value: str, mime_type: str = "text/plain") -> types.EmbeddedResource:
+    resource = types.TextResourceContents(uri=uri, mime_type=mime_type, text=value)
     return types.EmbeddedResource(type="resource", resource=resource)
 
 
@@ -80,9 +80,11 @@ def form(message: str, properties: dict[str, Any], *, optional: bool = False) ->
     return types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
 
 
-def thinking(prompt: str, most: int) -> types.CreateMessageRequest:
+def make_sampling_request(prompt: str, max_tokens: int) -> types.CreateMessageRequest:
     message = types.SamplingMessage(role="user", content=text(prompt))
-    return types.CreateMessageRequest(params=types.CreateMessageRequestParams(messages=[message], max_tokens=most))
+    return types.CreateMessageRequest(
+        params=types.CreateMessageRequestParams(messages=[message], max_tokens=max_tokens)
+    )
 
 
 ANSWERS: dict[Any, Any] = {
@@ -92,28 +94,28 @@ ANSWERS: dict[Any, Any] = {
 }
 
 
-async def asked(ctx: Any, params: Any, questions: Questions, state: str | None = None) -> Any:
-    """The answers by key, or the result that asks for them."""
+async def request_input(ctx: Any, params: Any, questions: Questions, state: str | None = None) -> Any:
+    """Return the answers by key, or the result that requests them."""
     if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         beside = ServerMessageMetadata(related_request_id=ctx.request_id)
         return {
             key: await ctx.session.send_request(each, ANSWERS[type(each)], metadata=beside)
             for key, each in questions.items()
         }
-    given = params.input_responses or {}
-    if all(isinstance(given.get(key), ANSWERS[type(each)]) for key, each in questions.items()):
-        return given
+    answers = params.input_responses or {}
+    if all(isinstance(answers.get(key), ANSWERS[type(each)]) for key, each in questions.items()):
+        return answers
     return types.InputRequiredResult(input_requests=questions, request_state=state)
 
 
-def sealed(state: str) -> str:
+def seal_state(state: str) -> str:
     return f"{state}.{hmac.new(KEY, state.encode(), hashlib.sha256).hexdigest()}"
 
 
-def opened(params: Any) -> str:
-    """The state that came back, which must be ours."""
+def open_state(params: Any) -> str:
+    """Return the state of a request after checking its signature."""
     state = (params.request_state or "").rpartition(".")[0]
-    if not hmac.compare_digest(sealed(state), params.request_state or ""):
+    if not hmac.compare_digest(seal_state(state), params.request_state or ""):
         raise MCPError(types.INVALID_PARAMS, "the state is not what it was")
     return state
 
@@ -140,35 +142,35 @@ def needs(**arguments: str) -> dict[str, Any]:
 
 @tool("A text")
 async def simple_text(_ctx: Any, _params: Any) -> Result:
-    return said(text("This is a simple text response for testing."))
+    return make_result(text("This is a simple text response for testing."))
 
 
 @tool("A picture")
 async def image_content(_ctx: Any, _params: Any) -> Result:
-    return said(image())
+    return make_result(image())
 
 
 @tool("A sound")
 async def audio_content(_ctx: Any, _params: Any) -> Result:
-    return said(types.AudioContent(type="audio", data=WAV, mime_type="audio/wav"))
+    return make_result(types.AudioContent(type="audio", data=WAV, mime_type="audio/wav"))
 
 
 @tool("A resource inside of a result")
 async def embedded_resource(_ctx: Any, _params: Any) -> Result:
-    return said(embedded("test://embedded-resource", "This is an embedded resource content."))
+    return make_result(embedded("test://embedded-resource", "This is an embedded resource content."))
 
 
 @tool("Several kinds of content")
 async def multiple_content_types(_ctx: Any, _params: Any) -> Result:
     data = json.dumps({"test": "data", "value": 123})
     mixed = embedded("test://mixed-content-resource", data, "application/json")
-    return said(text("Multiple content types test:"), image(), mixed)
+    return make_result(text("Multiple content types test:"), image(), mixed)
 
 
 @tool("It fails")
 async def error_handling(_ctx: Any, _params: Any) -> Result:
-    words = text("This tool intentionally returns an error for testing")
-    return types.CallToolResult(content=[words], is_error=True)
+    value = text("This tool intentionally returns an error for testing")
+    return types.CallToolResult(content=[value], is_error=True)
 
 
 @tool("It tells how far it is")
@@ -176,65 +178,69 @@ async def tool_with_progress(ctx: Any, _params: Any) -> Result:
     for done in (0, 50, 100):
         await ctx.session.report_progress(done, 100, f"Completed step {done} of 100")
         await anyio.sleep(0.05)
-    return said(text("done"))
+    return make_result(text("done"))
 
 
-async def _logged(ctx: Any, words: str) -> None:
+async def _send_log(ctx: Any, value: str) -> None:
     level = (ctx.meta or {}).get(types.LOG_LEVEL_META_KEY)
     if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and level is None:
         return
-    told = types.LoggingMessageNotificationParams(level="info", data=words)
+    context = types.LoggingMessageNotificationParams(level="info", data=value)
     await ctx.session.send_notification(
-        types.LoggingMessageNotification(params=told), related_request_id=ctx.request_id
+        types.LoggingMessageNotification(params=context), related_request_id=ctx.request_id
     )
 
 
 @tool("It writes a log")
 async def tool_with_logging(ctx: Any, _params: Any) -> Result:
-    for words in ("Tool execution started", "Tool processing data", "Tool execution completed"):
-        await _logged(ctx, words)
+    for value in ("Tool execution started", "Tool processing data", "Tool execution completed"):
+        await _send_log(ctx, value)
         await anyio.sleep(0.05)
-    return said(text("logged"))
+    return make_result(text("logged"))
 
 
 @tool("It writes a log to those who want one")
 async def logging_tool(ctx: Any, _params: Any) -> Result:
-    await _logged(ctx, "only where it is wanted")
-    return said(text("logged"))
+    await _send_log(ctx, "only where it is wanted")
+    return make_result(text("logged"))
 
 
 @tool("It ends before its stream would have to be taken up again")
 async def reconnection(_ctx: Any, _params: Any) -> Result:
-    return said(text("Reconnection test completed"))
+    return make_result(text("Reconnection test completed"))
 
 
 @tool("It asks the model of the client", needs(prompt="what to ask"))
 async def sampling(ctx: Any, params: types.CallToolRequestParams) -> Result:
-    answers = await asked(ctx, params, {"answer": thinking((params.arguments or {})["prompt"], 100)})
-    return answers if isinstance(answers, Result) else said(text(f"LLM response: {_words(answers['answer'])}"))
+    answers = await request_input(
+        ctx, params, {"answer": make_sampling_request((params.arguments or {})["prompt"], 100)}
+    )
+    return (
+        answers if isinstance(answers, Result) else make_result(text(f"LLM response: {_get_text(answers['answer'])}"))
+    )
 
 
-def _words(message: Any) -> str:
+def _get_text(message: Any) -> str:
     return str(getattr(message.content, "text", ""))
 
 
 @tool("It asks a person", needs(message="what to ask"))
 async def elicitation(ctx: Any, params: types.CallToolRequestParams) -> Result:
     about = {"username": "User's response", "email": "User's email address"}
-    fields = {name: {"type": "string", "description": words} for name, words in about.items()}
-    answers = await asked(ctx, params, {"answer": form((params.arguments or {})["message"], fields)})
+    fields = {name: {"type": "string", "description": value} for name, value in about.items()}
+    answers = await request_input(ctx, params, {"answer": form((params.arguments or {})["message"], fields)})
     if isinstance(answers, Result):
         return answers
     answer = answers["answer"]
-    return said(text(f"User response: action={answer.action}, content={json.dumps(answer.content)}"))
+    return make_result(text(f"User response: action={answer.action}, content={json.dumps(answer.content)}"))
 
 
-async def _elicited(ctx: Any, params: Any, question: types.ElicitRequest) -> Result:
-    answers = await asked(ctx, params, {"answer": question})
+async def _elicit(ctx: Any, params: Any, question: types.ElicitRequest) -> Result:
+    answers = await request_input(ctx, params, {"answer": question})
     if isinstance(answers, Result):
         return answers
     answer = answers["answer"]
-    return said(text(f"Elicitation completed: action={answer.action}, content={json.dumps(answer.content)}"))
+    return make_result(text(f"Elicitation completed: action={answer.action}, content={json.dumps(answer.content)}"))
 
 
 @tool("It asks with defaults")
@@ -250,7 +256,7 @@ async def elicitation_sep1034_defaults(ctx: Any, params: Any) -> Result:
         },
         optional=True,
     )
-    return await _elicited(ctx, params, question)
+    return await _elicit(ctx, params, question)
 
 
 @tool("It asks for choices")
@@ -271,7 +277,7 @@ async def elicitation_sep1330_enums(ctx: Any, params: Any) -> Result:
         },
         optional=True,
     )
-    return await _elicited(ctx, params, question)
+    return await _elicit(ctx, params, question)
 
 
 @tool("It sends a person to a page", needs(url="where"))
@@ -279,14 +285,16 @@ async def url_elicitation(ctx: Any, params: types.CallToolRequestParams) -> Resu
     url = types.ElicitRequestURLParams(
         message="Please sign in", url=(params.arguments or {})["url"], elicitation_id="1"
     )
-    return await _elicited(ctx, params, types.ElicitRequest(params=url))
+    return await _elicit(ctx, params, types.ElicitRequest(params=url))
 
 
 @tool("It asks for the directories of the client")
 async def roots(ctx: Any, params: Any) -> Result:
-    answers = await asked(ctx, params, {"roots": types.ListRootsRequest()})
+    answers = await request_input(ctx, params, {"roots": types.ListRootsRequest()})
     return (
-        answers if isinstance(answers, Result) else said(text(str([str(root.uri) for root in answers["roots"].roots])))
+        answers
+        if isinstance(answers, Result)
+        else make_result(text(str([str(root.uri) for root in answers["roots"].roots])))
     )
 
 
@@ -294,7 +302,7 @@ async def roots(ctx: Any, params: Any) -> Result:
 async def waiting(ctx: Any, _params: Any) -> Result:
     await ctx.session.report_progress(0, 1, "waiting")
     await anyio.sleep(60)
-    return said(text("nobody cancelled it"))
+    return make_result(text("nobody cancelled it"))
 
 
 # --- tools of 2026 -------------------------------------------------------------------------------------------------
@@ -304,81 +312,83 @@ NAME = {"name": {"type": "string"}}
 
 @tool("It asks for a name")
 async def input_required_result_elicitation(ctx: Any, params: Any) -> Result:
-    answers = await asked(ctx, params, {"user_name": form("What is your name?", NAME)})
+    answers = await request_input(ctx, params, {"user_name": form("What is your name?", NAME)})
     if isinstance(answers, Result):
         return answers
-    return said(text(f"Hello, {(answers['user_name'].content or {}).get('name')}!"))
+    return make_result(text(f"Hello, {(answers['user_name'].content or {}).get('name')}!"))
 
 
 @tool("It asks a model for a capital")
 async def input_required_result_sampling(ctx: Any, params: Any) -> Result:
-    answers = await asked(ctx, params, {"capital_question": thinking("What is the capital of France?", 100)})
-    return answers if isinstance(answers, Result) else said(text(_words(answers["capital_question"])))
+    answers = await request_input(
+        ctx, params, {"capital_question": make_sampling_request("What is the capital of France?", 100)}
+    )
+    return answers if isinstance(answers, Result) else make_result(text(_get_text(answers["capital_question"])))
 
 
 @tool("It asks for folders")
 async def input_required_result_list_roots(ctx: Any, params: Any) -> Result:
-    answers = await asked(ctx, params, {"client_roots": types.ListRootsRequest()})
+    answers = await request_input(ctx, params, {"client_roots": types.ListRootsRequest()})
     if isinstance(answers, Result):
         return answers
-    return said(text(str([str(root.uri) for root in answers["client_roots"].roots])))
+    return make_result(text(str([str(root.uri) for root in answers["client_roots"].roots])))
 
 
 @tool("It asks for a confirmation, and remembers")
 async def input_required_result_request_state(ctx: Any, params: Any) -> Result:
     question = form("Please confirm", {"ok": {"type": "boolean"}})
-    answers = await asked(ctx, params, {"confirm": question}, sealed("asked"))
+    answers = await request_input(ctx, params, {"confirm": question}, seal_state("asked"))
     if isinstance(answers, Result):
         return answers
-    return said(text("state-ok" if opened(params) == "asked" else "state lost"))
+    return make_result(text("state-ok" if open_state(params) == "asked" else "state lost"))
 
 
 @tool("It asks for three things at once")
 async def input_required_result_multiple_inputs(ctx: Any, params: Any) -> Result:
     questions = {
         "user_name": form("What is your name?", NAME),
-        "greeting": thinking("Generate a greeting", 50),
+        "greeting": make_sampling_request("Generate a greeting", 50),
         "client_roots": types.ListRootsRequest(),
     }
-    answers = await asked(ctx, params, questions, sealed("three"))
-    return answers if isinstance(answers, Result) else said(text(f"{opened(params)} answers"))
+    answers = await request_input(ctx, params, questions, seal_state("three"))
+    return answers if isinstance(answers, Result) else make_result(text(f"{open_state(params)} answers"))
 
 
 @tool("It asks twice")
 async def input_required_result_multi_round(_ctx: Any, params: Any) -> Result:
     if params.request_state is None:
         return types.InputRequiredResult(
-            input_requests={"step1": form("Step 1: What is your name?", NAME)}, request_state=sealed("first")
+            input_requests={"step1": form("Step 1: What is your name?", NAME)}, request_state=seal_state("first")
         )
-    step, state = ("step1", "second") if opened(params) == "first" else ("step2", "")
+    step, state = ("step1", "second") if open_state(params) == "first" else ("step2", "")
     if step not in (params.input_responses or {}):
         raise MCPError(types.INVALID_PARAMS, f"the answer to {step} is missing")
     if not state:
-        return said(text("Both steps are done"))
+        return make_result(text("Both steps are done"))
     question = form("Step 2: What is your favorite color?", {"color": {"type": "string"}})
-    return types.InputRequiredResult(input_requests={"step2": question}, request_state=sealed(state))
+    return types.InputRequiredResult(input_requests={"step2": question}, request_state=seal_state(state))
 
 
 @tool("It knows its own state again")
 async def input_required_result_tampered_state(ctx: Any, params: Any) -> Result:
     if params.request_state is not None:
-        opened(params)
-    answers = await asked(
-        ctx, params, {"confirm": form("Please confirm", {"ok": {"type": "boolean"}})}, sealed("untouched")
+        open_state(params)
+    answers = await request_input(
+        ctx, params, {"confirm": form("Please confirm", {"ok": {"type": "boolean"}})}, seal_state("untouched")
     )
-    return answers if isinstance(answers, Result) else said(text("untouched"))
+    return answers if isinstance(answers, Result) else make_result(text("untouched"))
 
 
 @tool("It asks what the client can answer")
 async def input_required_result_capabilities(ctx: Any, params: Any) -> Result:
     have = ctx.session.client_capabilities or types.ClientCapabilities()
     able = {
-        "greeting": thinking("Generate a greeting", 50) if have.sampling is not None else None,
+        "greeting": make_sampling_request("Generate a greeting", 50) if have.sampling is not None else None,
         "user_name": form("What is your name?", NAME) if have.elicitation is not None else None,
         "client_roots": types.ListRootsRequest() if have.roots is not None else None,
     }
-    answers = await asked(ctx, params, {key: each for key, each in able.items() if each is not None})
-    return answers if isinstance(answers, Result) else said(text("answered"))
+    answers = await request_input(ctx, params, {key: each for key, each in able.items() if each is not None})
+    return answers if isinstance(answers, Result) else make_result(text("answered"))
 
 
 @tool("It needs a model")
@@ -401,7 +411,7 @@ async def trigger_tool_change(ctx: Any, _params: Any) -> Result:
         came = types.Tool(name="test_came_later", description="It came later", input_schema=NO_ARGUMENTS)
         TOOLS["test_came_later"] = (came, simple_text)
     await _changed(ctx, ToolsListChanged(), types.ToolListChangedNotification())
-    return said(text("changed"))
+    return make_result(text("changed"))
 
 
 @tool("It gets one more prompt, or one less")
@@ -409,7 +419,7 @@ async def trigger_prompt_change(ctx: Any, _params: Any) -> Result:
     if PROMPTS.pop("test_came_later", None) is None:
         PROMPTS["test_came_later"] = types.Prompt(name="test_came_later", description="It came later")
     await _changed(ctx, PromptsListChanged(), types.PromptListChangedNotification())
-    return said(text("changed"))
+    return make_result(text("changed"))
 
 
 async def _changed(ctx: Any, event: Any, notification: Any) -> None:
@@ -426,7 +436,7 @@ async def touch(ctx: Any, params: types.CallToolRequestParams) -> Result:
     await BUS.publish(ResourceUpdated(uri))
     if uri in SUBSCRIBED:
         await ctx.session.send_resource_updated(uri)
-    return said(text("touched"))
+    return make_result(text("touched"))
 
 
 SCHEMA_2020 = {
@@ -456,7 +466,7 @@ SCHEMA_2020 = {
 
 @tool("Tool with JSON Schema 2020-12 features", SCHEMA_2020, prefix="")
 async def json_schema_2020_12_tool(_ctx: Any, params: types.CallToolRequestParams) -> Result:
-    return said(text(json.dumps(params.arguments)))
+    return make_result(text(json.dumps(params.arguments)))
 
 
 WITH_HEADERS = {
@@ -471,7 +481,7 @@ WITH_HEADERS = {
 
 @tool("Some of its arguments are headers too", WITH_HEADERS)
 async def headers(_ctx: Any, params: types.CallToolRequestParams) -> Result:
-    return said(text(json.dumps(params.arguments)))
+    return make_result(text(json.dumps(params.arguments)))
 
 
 @tool("Everything that a result can carry")
@@ -547,12 +557,12 @@ async def read_resource(_ctx: Any, params: types.ReadResourceRequestParams) -> t
         return types.ReadResourceResult(contents=[blob])
     if uri == f"test://template/{number}/data":
         data = json.dumps({"id": number, "templateTest": True, "data": f"Data for ID: {number}"})
-        mime_type, words = "application/json", data
+        mime_type, value = "application/json", data
     elif uri in RESOURCES:
-        mime_type, words = RESOURCES[uri]
+        mime_type, value = RESOURCES[uri]
     else:
         raise MCPError(types.INVALID_PARAMS, "Resource not found", {"uri": uri})
-    return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=mime_type, text=words)])
+    return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=mime_type, text=value)])
 
 
 async def subscribe(_ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
@@ -569,8 +579,8 @@ async def unsubscribe(_ctx: Any, params: types.UnsubscribeRequestParams) -> type
 
 
 def _prompt(name: str, **arguments: str) -> types.Prompt:
-    wanted = [types.PromptArgument(name=each, description=about, required=True) for each, about in arguments.items()]
-    return types.Prompt(name=name, description="For tests", arguments=wanted)
+    requested = [types.PromptArgument(name=each, description=about, required=True) for each, about in arguments.items()]
+    return types.Prompt(name=name, description="For tests", arguments=requested)
 
 
 PROMPTS = {
@@ -592,20 +602,20 @@ async def list_prompts(_ctx: Any, _params: Any) -> types.ListPromptsResult:
 async def get_prompt(
     ctx: Any, params: types.GetPromptRequestParams
 ) -> types.GetPromptResult | types.InputRequiredResult:
-    given = params.arguments or {}
+    answers = params.arguments or {}
     match params.name:
         case "test_simple_prompt":
             content: list[Any] = [text("This is a simple prompt for testing.")]
         case "test_prompt_with_arguments":
-            content = [text(f"Prompt with arguments: arg1='{given['arg1']}', arg2='{given['arg2']}'")]
+            content = [text(f"Prompt with arguments: arg1='{answers['arg1']}', arg2='{answers['arg2']}'")]
         case "test_prompt_with_embedded_resource":
-            words = "Embedded resource content for testing."
-            content = [embedded(given["resourceUri"], words), text("Please process the embedded resource above.")]
+            value = "Embedded resource content for testing."
+            content = [embedded(answers["resourceUri"], value), text("Please process the embedded resource above.")]
         case "test_prompt_with_image":
             content = [image(), text("Please analyze the image above.")]
         case "test_input_required_result_prompt":
             question = form("What context should the prompt use?", {"context": {"type": "string"}})
-            answers = await asked(ctx, params, {"user_context": question})
+            answers = await request_input(ctx, params, {"user_context": question})
             if isinstance(answers, types.InputRequiredResult):
                 return answers
             content = [text(f"In the context of {(answers['user_context'].content or {}).get('context')}")]

@@ -1,6 +1,6 @@
-"""An upstream server that answers a call with more than anybody should parse. The argument `kind` names the flood.
+"""An upstream server that sends oversized responses. The argument `kind` names the flood.
 
-It speaks MCP over stdio, or over HTTP if a port is given: `flooding.py 0` prints the port that it has chosen.
+It serves MCP over stdio, or over HTTP if a port is passed: `flooding.py 0` prints the port that it has chosen.
 """
 
 import gzip
@@ -42,8 +42,8 @@ RESULTS: dict[str, str] = {
 }
 
 
-def lines_for(kind: str, ident: Any) -> list[str]:
-    """The lines that answer a call."""
+def build_lines(kind: str, ident: Any) -> list[str]:
+    """Return the lines of the response to a call."""
     if kind == "no id":
         return [json.dumps({"jsonrpc": "2.0", "result": {"x": "y" * (9 << 20)}})]
     if kind == "id last":
@@ -55,7 +55,7 @@ def lines_for(kind: str, ident: Any) -> list[str]:
     return [*noise, f'{{"jsonrpc":"2.0","id":{json.dumps(ident)},"result":{RESULTS[kind]}}}']
 
 
-def answer(message: dict[str, Any]) -> list[str]:
+def respond(message: dict[str, Any]) -> list[str]:
     match message["method"]:
         case "initialize":
             version = message["params"]["protocolVersion"]
@@ -64,7 +64,7 @@ def answer(message: dict[str, Any]) -> list[str]:
         case "tools/list":
             result = {"tools": [TOOL]}
         case "tools/call":
-            return lines_for(message["params"]["arguments"]["kind"].partition(":")[2], message["id"])
+            return build_lines(message["params"]["arguments"]["kind"].partition(":")[2], message["id"])
         case _:
             error = {"code": -32601, "message": "Method not found"}
             return [json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error})]
@@ -72,20 +72,20 @@ def answer(message: dict[str, Any]) -> list[str]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`json:`, `events:` and `gzip:` in front of the kind say how the answer is sent."""
+    """Send responses as the prefix of the kind says: `json:`, `events:` or `gzip:`."""
 
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if "id" not in message:
             self._send(202, "application/json", b"")
             return
-        way = message.get("params", {}).get("arguments", {}).get("kind", "json:").partition(":")[0]
-        lines = answer(message)
-        if way == "events":
+        encoding = message.get("params", {}).get("arguments", {}).get("kind", "json:").partition(":")[0]
+        lines = respond(message)
+        if encoding == "events":
             self._send(
                 200, "text/event-stream", b"".join(f"event: message\ndata: {line}\n\n".encode() for line in lines)
             )
-        elif way == "gzip":
+        elif encoding == "gzip":
             self._send(200, "application/json", gzip.compress(lines[-1].encode()), ("content-encoding", "gzip"))
         else:
             self._send(200, "application/json", lines[-1].encode())
@@ -101,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def main() -> None:
@@ -113,7 +113,7 @@ def main() -> None:
     while line := sys.stdin.readline():
         message = json.loads(line)
         if "id" in message:
-            for each in answer(message):
+            for each in respond(message):
                 sys.stdout.write(each + "\n")
             sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""A server over HTTP, made with the SDK, that serves only those who send the right header."""
+"""An HTTP server, made with the SDK, that requires a header."""
 
 import sys
 from typing import Any
@@ -16,7 +16,7 @@ async def whoami(ctx: Context) -> str:
     return str(request.headers["x-key"]) if request is not None else ""
 
 
-def guarded(app: Any) -> Any:
+def require_header(app: Any) -> Any:
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and (b"x-key", b"open") not in scope["headers"]:
             await send({"type": "http.response.start", "status": 401, "headers": []})
@@ -28,4 +28,6 @@ def guarded(app: Any) -> Any:
 
 
 if __name__ == "__main__":
-    uvicorn.run(guarded(server.streamable_http_app()), host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
+    uvicorn.run(
+        require_header(server.streamable_http_app()), host="127.0.0.1", port=int(sys.argv[1]), log_level="error"
+    )

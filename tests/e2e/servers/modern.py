@@ -1,4 +1,4 @@
-"""A server of the protocol of 2026, made with the SDK: it gets new tools, and asks its client for something."""
+"""A server of the 2026 protocol, made with the SDK. It adds tools and elicits input."""
 
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import BaseModel

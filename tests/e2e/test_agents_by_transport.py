@@ -1,4 +1,4 @@
-"""Agents through every door: the name of an MCP client, the command line, resources, other people's servers."""
+"""Test agents over every transport: the MCP client name, the command line, resources and upstream servers."""
 
 import json
 import re
@@ -41,8 +41,8 @@ def home(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def connected_as(name: str, home: Path, mode: str = "auto") -> Iterator[Connection]:
-    """The official client under this name."""
+def connect_as(name: str, home: Path, mode: str = "auto") -> Iterator[Connection]:
+    """Connect the official client under this name."""
     server = StdioServerParameters(command=PROGRAM, args=[], env=environment(home), cwd=home)
     with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
         info = Implementation(name=name, version="1")
@@ -55,7 +55,7 @@ def connected_as(name: str, home: Path, mode: str = "auto") -> Iterator[Connecti
             manager.__exit__(None, None, None)
 
 
-def said(client: Connection, command: str) -> str:
+def run_text(client: Connection, command: str) -> str:
     return "\n".join(get_texts(client.run(command)))
 
 
@@ -73,33 +73,33 @@ def outcomes(file: Path) -> list[dict[str, Any]]:
 @pytest.mark.spec("toolbus.agent.by-client-name")
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_client_gets_the_agent_that_names_it(home: Path, mode: str) -> None:
-    with connected_as("another robot", home, mode) as client:
-        assert "free" in said(client, "machine.disk()")
+    with connect_as("another robot", home, mode) as client:
+        assert "free" in run_text(client, "machine.disk()")
         rejected = client.run("now()")
         assert rejected.is_error
         assert "agent bot may not call machine.now: its tools are [machine.disk]" in "\n".join(get_texts(rejected))
-    with connected_as("desk", home, mode) as client:
-        assert "wrote" in said(client, "ot.scaffold(pack='mine')")
+    with connect_as("desk", home, mode) as client:
+        assert "wrote" in run_text(client, "ot.scaffold(pack='mine')")
 
 
 @pytest.mark.spec("toolbus.agent.by-client-name")
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_client_that_nobody_names_gets_the_default(home: Path, mode: str) -> None:
-    with connected_as("Robot", home, mode) as client:
-        assert said(client, "now()")[:2] == "20"
-        assert "agents: {default: {permissions: [read, write]}}" in said(client, "ot.scaffold(pack='mine')")
+def test_an_unlisted_client_gets_the_default_agent(home: Path, mode: str) -> None:
+    with connect_as("Robot", home, mode) as client:
+        assert run_text(client, "now()")[:2] == "20"
+        assert "agents: {default: {permissions: [read, write]}}" in run_text(client, "ot.scaffold(pack='mine')")
 
 
 @pytest.mark.spec("toolbus.agent.by-client-name")
 @pytest.mark.parametrize("mode", ERAS)
-def test_what_one_agent_keeps_no_other_reads(home: Path, mode: str) -> None:
-    with connected_as("robot", home, mode) as robot, connected_as("desk", home, mode) as desk:
-        answer = said(robot, "[f'line {n}' for n in range(1000)]")
+def test_a_stored_result_is_not_readable_by_another_agent(home: Path, mode: str) -> None:
+    with connect_as("robot", home, mode) as robot, connect_as("desk", home, mode) as desk:
+        answer = run_text(robot, "[f'line {n}' for n in range(1000)]")
         found = re.search(r"[0-9a-f]{32}|handle[\"':= ]+([\w-]+)", answer)
         assert found is not None, answer
         handle = found.group(1) or found.group(0)
-        assert said(robot, f"len(ot.load({handle!r}))") == "1000"
-        assert "line 7" in said(robot, f"ot.result(handle={handle!r}, search='line 7', limit=2)")
+        assert run_text(robot, f"len(ot.load({handle!r}))") == "1000"
+        assert "line 7" in run_text(robot, f"ot.result(handle={handle!r}, search='line 7', limit=2)")
         for code in (f"ot.load({handle!r})", f"ot.result(handle={handle!r})"):
             rejected = desk.run(code)
             assert rejected.is_error
@@ -108,24 +108,24 @@ def test_what_one_agent_keeps_no_other_reads(home: Path, mode: str) -> None:
 
 @pytest.mark.spec("toolbus.agent.by-client-name")
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_picture_of_one_agent_no_other_sees(home: Path, mode: str) -> None:
+def test_an_image_is_not_visible_to_another_agent(home: Path, mode: str) -> None:
     handle = Media(home / ".onetool" / "tmp", 3600).put(PNG, "image/png", "bot")
     code = f"{{'type': 'image', 'media': {handle!r}}}"
-    with connected_as("robot", home, mode) as client:
+    with connect_as("robot", home, mode) as client:
         assert isinstance(client.run(code).content[-1], ImageContent)
-    with connected_as("desk", home, mode) as client:
+    with connect_as("desk", home, mode) as client:
         assert len(get_texts(client.run(code))) == 1
 
 
 @pytest.mark.spec("toolbus.agent.tools-narrow")
 @pytest.mark.parametrize("mode", ERAS)
-def test_resources_show_a_client_what_its_agent_may_call(home: Path, mode: str) -> None:
+def test_resources_list_only_tools_that_the_agent_may_call(home: Path, mode: str) -> None:
     def resource(client: Connection, uri: str) -> str:
         (content,) = client.portal.call(partial(client.client.read_resource, uri)).contents
         assert isinstance(content, TextResourceContents)
         return content.text
 
-    with connected_as("robot", home, mode) as client:
+    with connect_as("robot", home, mode) as client:
         listed = client.portal.call(client.client.list_resources)
         names = [each.name for each in listed.resources if not each.name.startswith("ot.")]
         assert names == ["tools", "machine.disk"]
@@ -135,28 +135,28 @@ def test_resources_show_a_client_what_its_agent_may_call(home: Path, mode: str) 
         with pytest.raises(MCPError, match="no resource") as caught:
             resource(client, "ot://tool/machine.now")
         assert "Did you mean ot://tool/machine.now" not in str(caught.value)
-    with connected_as("desk", home, mode) as client:
+    with connect_as("desk", home, mode) as client:
         assert "# machine.now" in resource(client, "ot://tool/machine.now")
 
 
 @pytest.mark.spec("toolbus.budget.warns-once", "toolbus.budget.refuses")
-def test_a_client_is_told_of_its_budget_and_so_is_the_log(home: Path) -> None:
-    with connected_as("beggar", home) as client:
-        assert "Note:" not in said(client, "[machine.now() for _ in range(3)]")
+def test_a_budget_warning_is_sent_once_and_logged(home: Path) -> None:
+    with connect_as("beggar", home) as client:
+        assert "Note:" not in run_text(client, "[machine.now() for _ in range(3)]")
         first, *_ = get_texts(client.run("machine.now()"))
         assert first == "Note: agent poor has used 4 of 5 calls"
-        assert "Note:" not in said(client, "machine.now()")
-        assert "5 of 5 calls, and the call was not made" in said(client, "machine.now()")
+        assert "Note:" not in run_text(client, "machine.now()")
+        assert "5 of 5 calls, and the call was not made" in run_text(client, "machine.now()")
     log = home / ".onetool" / "logs" / "onetool.log"
     warnings = [line for line in lines(log) if line["level"] == "WARNING" and line["name"] == "warning"]
     assert [line["text"] for line in warnings] == ["agent poor has used 4 of 5 calls"]
 
 
-def test_two_servers_of_one_folder_keep_one_audit_log(home: Path) -> None:
-    with connected_as("robot", home) as robot, connected_as("desk", home) as desk:
+def test_two_servers_in_one_directory_share_an_audit_log(home: Path) -> None:
+    with connect_as("robot", home) as robot, connect_as("desk", home) as desk:
         for number in range(5):
-            said(robot, f"ot.scaffold(pack='r{number}')")
-            said(desk, f"ot.scaffold(pack='d{number}')")
+            run_text(robot, f"ot.scaffold(pack='r{number}')")
+            run_text(desk, f"ot.scaffold(pack='d{number}')")
         file = home / ".onetool" / "logs" / "audit.jsonl"
         assert eventually(lambda: len(outcomes(file)) == 10)
     found = [(line["agent"], line["decision"], line["arguments"]["pack"]) for line in outcomes(file)]
@@ -170,7 +170,7 @@ def test_two_servers_of_one_folder_keep_one_audit_log(home: Path) -> None:
 
 
 @pytest.mark.spec("toolbus.agent.from-configuration")
-def test_a_person_chooses_the_agent(home: Path) -> None:
+def test_the_agent_option_selects_the_agent(home: Path) -> None:
     assert run_cli(home, "run", "--agent", "bot", "now()").returncode == 1
     assert "may not call machine.now" in run_cli(home, "call", "--agent", "bot", "machine.now").stderr
     assert run_cli(home, "run", "--agent", "bot", "machine.disk()").returncode == 0
@@ -180,7 +180,7 @@ def test_a_person_chooses_the_agent(home: Path) -> None:
 
 @pytest.mark.spec("toolbus.agent.from-configuration")
 @pytest.mark.parametrize("command", [("run", "--agent", "boss", "1"), ("call", "--agent", "boss", "machine.now")])
-def test_an_unknown_agent_is_an_error_with_those_there_are(home: Path, command: tuple[str, ...]) -> None:
+def test_an_unknown_agent_is_an_error_that_lists_the_agents(home: Path, command: tuple[str, ...]) -> None:
     done = run_cli(home, *command)
     assert done.returncode == 1
     assert "unknown agent 'boss': expected bot, default, poor, writer" in done.stdout + done.stderr
@@ -188,21 +188,23 @@ def test_an_unknown_agent_is_an_error_with_those_there_are(home: Path, command: 
 
 
 @pytest.mark.spec("toolbus.agent.from-files")
-def test_an_agent_of_a_file_is_there_for_every_door(home: Path) -> None:
-    folder = home / ".onetool" / "agents"
-    folder.mkdir()
-    (folder / "filed.yml").write_text("permissions: [read]\ntools: [machine.disk]\nclients: [clerk]", encoding="utf-8")
+def test_an_agent_from_a_file_is_available_to_every_transport(home: Path) -> None:
+    directory = home / ".onetool" / "agents"
+    directory.mkdir()
+    (directory / "filed.yml").write_text(
+        "permissions: [read]\ntools: [machine.disk]\nclients: [clerk]", encoding="utf-8"
+    )
     assert run_cli(home, "run", "--agent", "filed", "machine.disk()").returncode == 0
     assert run_cli(home, "call", "--agent", "filed", "machine.now").returncode == 1
-    with connected_as("clerk", home) as client:
-        assert "agent filed may not call machine.now" in said(client, "now()")
+    with connect_as("clerk", home) as client:
+        assert "agent filed may not call machine.now" in run_text(client, "now()")
 
 
-# --- other people's servers ------------------------------------------------------------------------------------------
+# --- upstream servers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.agent.tools-narrow")
-def test_a_list_of_tools_holds_for_other_servers() -> None:
+def test_the_tool_list_of_an_agent_applies_to_upstream_servers() -> None:
     agents = {
         "sampler": {"permissions": ["network"], "tools": ["other.sample"]},
         "stranger": {"permissions": ["network"], "tools": ["machine"]},
@@ -216,7 +218,7 @@ def test_a_list_of_tools_holds_for_other_servers() -> None:
         for agent, allowed in may.items():
             rejected = {name for name in names if app.run(f"{name}()", agent=agent).error == "permission_denied"}
             assert names - rejected == allowed
-            if agent != "weak":  # what lacks a permission only is shown: the refusal says how to grant it
+            if agent != "weak":  # tools that lack only a permission are listed: the error says how to grant it
                 assert names & set(app.call("ot.tools", {"info": "list"}, agent=agent).unwrap()) == allowed
         assert app.run("ot.resources(server='other')", agent="friend").error == "permission_denied"
 
@@ -241,7 +243,7 @@ def features() -> Iterator[App]:
 
 
 @pytest.mark.spec("toolbus.agent.tools-narrow")
-def test_a_list_of_tools_holds_for_resources_and_prompts(features: App) -> None:
+def test_the_tool_list_of_an_agent_applies_to_resources_and_prompts(features: App) -> None:
     calls = [
         "ot.resources(server='other')",
         "ot.resources(server='other', uri='test://static-text')",
@@ -256,7 +258,7 @@ def test_a_list_of_tools_holds_for_resources_and_prompts(features: App) -> None:
             assert not features.run(call, agent=agent).is_error, (agent, call)
 
 
-def test_an_agent_sees_and_reads_only_what_its_list_admits(features: App) -> None:
+def test_an_agent_lists_and_reads_only_permitted_resources_and_prompts(features: App) -> None:
     def listed(call: str, key: str) -> list[str]:
         return [each[key] for each in json.loads(features.run(f"[{call}]", agent="picky").text)[0] if key in each]
 
@@ -267,7 +269,7 @@ def test_an_agent_sees_and_reads_only_what_its_list_admits(features: App) -> Non
         assert features.run(call, agent="picky").error == "permission_denied", call
 
 
-def test_what_a_server_excludes_is_excluded_from_resources_and_prompts(features: App) -> None:
+def test_the_exclude_list_of_a_server_applies_to_resources_and_prompts(features: App) -> None:
     uris = [each["uri"] for each in features.data("ot.resources(server='cut')") if "uri" in each]
     assert uris == ["test://watched-resource"]
     assert not [
@@ -298,7 +300,7 @@ def test_what_a_server_excludes_is_excluded_from_resources_and_prompts(features:
         "test://template/pub\n/data",
     ],
 )
-def test_an_address_with_another_spelling_is_rejected_where_lists_restrict(features: App, uri: str) -> None:
+def test_an_ambiguous_uri_is_rejected_if_a_list_restricts_the_server(features: App, uri: str) -> None:
     for call, agent in ((f"ot.resources(server='other', uri={uri!r})", "exact"),
                         (f"ot.resources(server='cut', uri={uri!r})", "default")):  # fmt: skip
         answer = features.run(call, agent=agent)
@@ -306,7 +308,7 @@ def test_an_address_with_another_spelling_is_rejected_where_lists_restrict(featu
         assert "ambiguous name" in answer.text
 
 
-def test_an_agent_may_be_given_one_address_with_dots(features: App) -> None:
+def test_an_agent_can_be_permitted_a_uri_that_contains_dots(features: App) -> None:
     for name, is_ok in (("v1.2", True), ("v1_2", False), ("v1.3", False), ("pub", True), ("pub/a..b", True)):
         answer = features.run(f"ot.resources(server='other', uri='test://template/{name}/data')", agent="exact")
         assert ("Data for ID" in answer.text) == is_ok, answer.text
@@ -315,7 +317,7 @@ def test_an_agent_may_be_given_one_address_with_dots(features: App) -> None:
     assert features.run(twice).error == "permission_denied"
 
 
-def test_rest_holds_to_the_same_list(tmp_path: Path) -> None:
+def test_the_tool_list_of_an_agent_applies_over_rest(tmp_path: Path) -> None:
     agents = {"stranger": {**READS, "tools": ["ot.*"]}, "friend": {**READS, "tools": ["ot.*", "other.*"]}}
     tokens = [{"name": name, "hash": hash_token(f"ot_{name}"), "agent": name} for name in agents]
     settings = {**FEATURES, "agents": agents, "auth": {"tokens": tokens}}
@@ -328,7 +330,7 @@ def test_rest_holds_to_the_same_list(tmp_path: Path) -> None:
             assert ("permission_denied" in answer.text) != is_ok, answer.text
 
 
-def test_a_disabled_pack_offers_nothing(features: App) -> None:
+def test_resources_and_prompts_of_a_disabled_server_are_rejected(features: App) -> None:
     features.portal.call(partial(features.onetool.switch, "other", on=False))
     try:
         for call in ("ot.resources(server='other')", "ot.prompt(server='other', name='test_simple_prompt')"):
@@ -337,15 +339,15 @@ def test_a_disabled_pack_offers_nothing(features: App) -> None:
         features.portal.call(partial(features.onetool.switch, "other", on=True))
 
 
-def test_an_agent_that_may_not_use_a_server_does_not_start_it(tmp_path: Path) -> None:
+def test_a_call_without_permission_does_not_start_the_server(tmp_path: Path) -> None:
     agents = {"stranger": {**READS, "tools": ["ot.*"]}}
     with open_app({"servers": {"s": hostile_server("counts", tmp_path)}, "agents": agents}) as app:
         assert app.run("ot.resources(server='s')", agent="stranger").error == "permission_denied"
         assert not list(tmp_path.glob("listed-*"))
 
 
-def test_who_may_read_everything_reads_no_process() -> None:
-    """In /proc stands what the server was started with, secrets too."""
+def test_proc_is_not_readable_even_if_all_paths_are_allowed() -> None:
+    """/proc contains the environment of the server, secrets included."""
     everything = {"permissions": ["read"], "sandbox": {"allowed_paths": ["/"]}}
     with open_app({"agents": {"default": everything}}) as app:
         assert app.value("fs.read(path='/etc/hostname')['content'] != ''") == "True"

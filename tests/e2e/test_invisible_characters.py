@@ -27,24 +27,24 @@ SECTIONS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def leaked(text: str) -> list[str]:
+def find_invisible(text: str) -> list[str]:
     return [name for name, character in INVISIBLE_CHARACTERS.items() if character in text]
 
 
-def in_terminal(home: Path, *arguments: str) -> str:
+def run_in_terminal(home: Path, *arguments: str) -> str:
     ours, theirs = pty.openpty()
     command, env = [PROGRAM, *arguments], {**environment(home), "TERM": "xterm"}
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, cwd=home) as process:
         os.close(theirs)
-        shown = b""
+        output = b""
         try:
             while part := os.read(ours, 65536):
-                shown += part
+                output += part
         except OSError:  # the last process that held the terminal has ended
             pass
         process.wait(60)
     os.close(ours)
-    return shown.decode()
+    return output.decode()
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -56,7 +56,7 @@ def test_settings_with_an_invisible_character_in_a_name_are_rejected(tmp_path: P
     assert section in done.stdout + done.stderr
 
 
-def test_tools_of_servers_have_visible_names(tmp_path: Path) -> None:
+def test_invisible_characters_of_upstream_tools_are_escaped(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string", "description": f"words{ALL}"}}}
     offered = [{"name": f"a{each}b", "description": f"A{ALL} tool", "inputSchema": schema} for each in "\u200b"]
     (tmp_path / "tools.json").write_text(json.dumps(offered), encoding="utf-8")
@@ -64,35 +64,35 @@ def test_tools_of_servers_have_visible_names(tmp_path: Path) -> None:
     with connect(tmp_path) as client:
         (listed,) = get_texts(client.run("ot.tools(pattern='odd')"))[-1:]
         assert "odd.a_b" in listed
-        assert not leaked(listed)
-        assert not leaked(get_texts(client.run("ot.help(query='odd', info='full')"))[-1])
+        assert not find_invisible(listed)
+        assert not find_invisible(get_texts(client.run("ot.help(query='odd', info='full')"))[-1])
         exact = get_texts(client.run(f"__format__ = 'raw'; {CALL}"))[-1]
-        assert leaked(exact) == list(INVISIBLE_CHARACTERS)
+        assert find_invisible(exact) == list(INVISIBLE_CHARACTERS)
         sanitized = get_texts(client.run(f"__sanitize__ = True; __format__ = 'raw'; {CALL}"))[-1]
-        assert not leaked(sanitized)
+        assert not find_invisible(sanitized)
         assert "[REDACTED:invisible]" in sanitized
         failed = client.run(f"raise ValueError('file ' + {CALL})")
         assert failed.is_error
-        assert not leaked(get_texts(failed)[-1])
+        assert not find_invisible(get_texts(failed)[-1])
         assert "\\u202e" in get_texts(failed)[-1]
     acting = (["run", f"print({CALL})"], ["call", "odd.a_b", f"text={SHOWN}"])
     for arguments in (["tools", "odd"], ["help", "odd.a_b"], *acting, ["doctor"], ["stats"]):
-        shown = in_terminal(tmp_path, *arguments).replace("\x1b[K", "")
-        assert not leaked(_without_styles(shown)), arguments
+        output = run_in_terminal(tmp_path, *arguments).replace("\x1b[K", "")
+        assert not find_invisible(_remove_styles(output)), arguments
     piped = run_cli(tmp_path, "run", f"print({CALL})").stdout
-    assert leaked(piped) == list(INVISIBLE_CHARACTERS)
+    assert find_invisible(piped) == list(INVISIBLE_CHARACTERS)
 
 
-def _without_styles(shown: str) -> str:
+def _remove_styles(output: str) -> str:
     for code in (0, 1, 2, 31, 32, 33):
-        shown = shown.replace(f"\x1b[{code}m", "")
-    return shown
+        output = output.replace(f"\x1b[{code}m", "")
+    return output
 
 
-def test_a_terminal_shows_styles_of_ours_only(tmp_path: Path) -> None:
-    shown = in_terminal(tmp_path, "run", "'\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07 \\x9b2J \\u202eabc'")
-    assert "\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07 \\x9b2J \\u202eabc" in shown
-    assert "\x1b[31m" not in shown
+def test_a_terminal_gets_no_escape_sequences_from_results(tmp_path: Path) -> None:
+    output = run_in_terminal(tmp_path, "run", "'\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07 \\x9b2J \\u202eabc'")
+    assert "\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07 \\x9b2J \\u202eabc" in output
+    assert "\x1b[31m" not in output
 
 
 def test_rest_rejects_invisible_characters_in_names_and_errors(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_rest_rejects_invisible_characters_in_names_and_errors(tmp_path: Path) -
                 assert character not in answer.json()["error"]["message"]
         answer = client.post("/api/run", json={"command": f"ot.help(query={ALL!a}); open({'a' + ALL[:20]!a})"})
         assert answer.json()["isError"]
-        assert not leaked(json.dumps(answer.json()["blocks"], ensure_ascii=False))
+        assert not find_invisible(json.dumps(answer.json()["blocks"], ensure_ascii=False))

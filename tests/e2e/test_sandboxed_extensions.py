@@ -1,4 +1,4 @@
-"""Escapes from the sandbox of an extension, tried with and without it; ordinary code works inside it."""
+"""Try escapes from the sandbox of an extension, with and without it; ordinary code works inside it."""
 
 # ruff: noqa: E501 - an attempt that fits a line is read as one
 
@@ -17,7 +17,7 @@ from onetool_child.confine import landlock_version
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or landlock_version() < 1 or platform.machine() not in {"x86_64", "aarch64"},
-    reason="this machine cannot fence an extension",
+    reason="this machine cannot sandbox an extension",
 )
 
 PACK = """
@@ -71,7 +71,7 @@ PRETENDED = {
     "times": "os.utime(READ, (5, 5))",
     "times by descriptor": "os.utime(os.open(READ, os.O_RDONLY), (5, 5))",
     "times of a hidden file": "os.utime(HIDDEN, (5, 5))",
-    "what a program changes": "import subprocess; subprocess.run(['chmod', '777', READ]); subprocess.run(['touch', '-d@5', READ])",
+    "changes by a program": "import subprocess; subprocess.run(['chmod', '777', READ]); subprocess.run(['touch', '-d@5', READ])",
 }
 # These depend on the kernel and the file system, so they need not succeed without a sandbox.
 UNSURE = {
@@ -115,13 +115,13 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 
 class Outside:
-    """Yield a readable file, a forbidden one, and a socket that receives datagrams."""
+    """A readable file, a forbidden file, and a socket that receives datagrams."""
 
-    def __init__(self, packs: Workers, pack: str, folder: Path) -> None:
-        self._packs, self._pack, self._folder = packs, pack, folder
-        self.files = [packs.folder / "tools" / pack / "read", folder / "hidden"]
+    def __init__(self, packs: Workers, pack: str, directory: Path) -> None:
+        self._packs, self._pack, self._directory = packs, pack, directory
+        self.files = [packs.folder / "tools" / pack / "read", directory / "hidden"]
         self.files[1].write_text("x", encoding="utf-8")
-        self.own = packs.folder.parent / "own" / folder.name
+        self.own = packs.folder.parent / "own" / directory.name
         self.own.mkdir()
         for file in self.files:
             os.utime(file, (1_000_000_000, 1_000_000_000))
@@ -129,15 +129,15 @@ class Outside:
 
     def attempt(self, code: str) -> Any:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-            path = os.path.relpath(self._folder / "listener")
+            path = os.path.relpath(self._directory / "listener")
             listener.bind(path)
             read, hidden = map(str, self.files)
-            address = str(self._folder / "listener")
+            address = str(self._directory / "listener")
             paths = {"read": read, "hidden": hidden, "listener": address, "own": str(self.own)}
             try:
                 return self._packs.value(f"{self._pack}.attempt", code=code, **paths)
             finally:
-                (self._folder / "listener").unlink()
+                (self._directory / "listener").unlink()
 
     def facts(self) -> list[tuple[Any, ...]]:
         stats = [file.stat() for file in self.files]
@@ -151,7 +151,7 @@ UNCHANGED: list[tuple[Any, ...]] = [(0o640, 1_000_000_000, [])] * 2
 
 
 @pytest.mark.parametrize("name", DENIED)
-def test_an_extension_without_network_is_denied(packs: Workers, tmp_path: Path, name: str) -> None:
+def test_attempts_of_an_extension_without_network_are_denied(packs: Workers, tmp_path: Path, name: str) -> None:
     outside = Outside(packs, "fenced", tmp_path)
     assert outside.attempt(DENIED[name]) in {"OSError 1", "OSError 13"}  # EPERM, EACCES
     assert outside.facts() == UNCHANGED
@@ -159,14 +159,16 @@ def test_an_extension_without_network_is_denied(packs: Workers, tmp_path: Path, 
 
 @pytest.mark.parametrize("pack", ["fenced", "online"])
 @pytest.mark.parametrize("name", PRETENDED)
-def test_a_fenced_extension_changes_no_mode_and_no_time(packs: Workers, tmp_path: Path, pack: str, name: str) -> None:
+def test_a_sandboxed_extension_cannot_change_modes_or_times(
+    packs: Workers, tmp_path: Path, pack: str, name: str
+) -> None:
     outside = Outside(packs, pack, tmp_path)
     outside.attempt(PRETENDED[name])
     assert outside.facts() == UNCHANGED
 
 
 @pytest.mark.parametrize("name", [name for name in DENIED if "datagram" not in name and "sockets" not in name])
-def test_an_extension_with_network_leaves_nothing_behind_either(packs: Workers, tmp_path: Path, name: str) -> None:
+def test_attempts_of_an_extension_with_network_are_denied(packs: Workers, tmp_path: Path, name: str) -> None:
     assert Outside(packs, "online", tmp_path).attempt(DENIED[name]) in {"OSError 1", "OSError 13"}
 
 
@@ -182,7 +184,7 @@ def test_ordinary_code_works_in_the_sandbox(packs: Workers, tmp_path: Path, name
     assert not str(Outside(packs, "fenced", tmp_path).attempt(WORKS[name])).startswith("OSError")
 
 
-def test_locks_between_processes_need_a_directory_of_the_settings(packs: Workers, tmp_path: Path) -> None:
+def test_multiprocessing_locks_need_an_allowed_path(packs: Workers, tmp_path: Path) -> None:
     """`multiprocessing` keeps its locks in /dev/shm, which is open only if the settings name it."""
     code = "import multiprocessing; multiprocessing.Lock()"
     assert Outside(packs, "shared", tmp_path).attempt(code) == "done"
