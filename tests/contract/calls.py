@@ -1,6 +1,6 @@
-"""One table of calls for all doors and one for all backends: a name, arguments, and what must come of them.
+"""Two tables of calls with their expected values or errors: one for all transports, one for all backends.
 
-`DOORS` calls tools that ship, because only those exist behind a command line; it is written for an agent without
+`TRANSPORTS` calls built-in tools, because only those exist on the command line; it is written for an agent without
 any permission (`SETTINGS`). `BACKENDS` calls the small tools that `test_backends` builds once for each backend.
 """
 
@@ -16,7 +16,7 @@ class Call:
     name: str
     args: dict[str, Any] = field(default_factory=dict)
     value: Any = None
-    error: str | None = None  # the type of the error that must come instead of a value
+    error: str | None = None  # the type of the expected error, in place of a value
 
     def __str__(self) -> str:
         given = ", ".join(f"{key}={value!r}" for key, value in self.args.items())
@@ -26,7 +26,7 @@ class Call:
 SETTINGS: dict[str, Any] = {"agents": {"default": {"permissions": []}}}
 HARD_TEXT = "ünï 😀 \"quoted\" 'it''s' \\n = {} $HOME\n\tline 2"
 
-DOORS = (
+TRANSPORTS = (
     Call("ot.version", value=__version__),
     Call("ot.help", value=OVERVIEW),
     Call(

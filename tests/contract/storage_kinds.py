@@ -1,7 +1,7 @@
-"""Every kind of state that is kept, seen alike: a key is written, and read as it was written or not at all.
+"""Every kind of stored state behind one interface: a key is written, and read completely or not at all.
 
-`KINDS` speaks to the protocols of `onetool.storage` alone. `BACKENDS` says how each backend opens a kind in a folder.
-`python -m tests.contract.storage_kinds BACKEND KIND FOLDER PREFIX [COUNT]` writes keys and prints each that is kept.
+`KINDS` uses only the protocols of `onetool.storage`. `BACKENDS` opens each kind of each backend in a directory.
+`python -m tests.contract.storage_kinds BACKEND KIND DIRECTORY PREFIX [COUNT]` writes keys and prints each stored key.
 """
 
 import contextlib
@@ -50,11 +50,11 @@ from onetool.storage import (
 )
 
 HOUR = 3600.0
-CONTENT = "0123456789" * 2_000  # so much that half of it would be seen
+CONTENT = "0123456789" * 2_000  # long enough that a partial write is detected
 
 
 class Kind(Protocol):
-    """`write` returns the name under which the key is read, which may be a handle. Errors are ToolErrors."""
+    """A kind of stored state. `write` returns the name of the key, which may be a handle. Errors are ToolErrors."""
 
     def __init__(self, store: Any) -> None: ...
     def write(self, key: str, /) -> str: ...
@@ -62,85 +62,85 @@ class Kind(Protocol):
     def close(self) -> None: ...
 
 
-class Stored:
+class BaseKind:
     def __init__(self, store: Any) -> None:
         self.store = store
 
     def close(self) -> None:
-        """Most hold nothing open."""
+        """Close nothing: most kinds hold nothing open."""
 
 
-def is_whole(found: object, expected: object) -> bool:
+def is_complete(found: object, expected: object) -> bool:
     assert found in (None, expected)
     return found is not None
 
 
-class Results(Stored):
+class Results(BaseKind):
     store: ResultStorage
 
     def write(self, _key: str) -> str:
         return str(self.store.put(CONTENT, tool="t")["handle"])
 
     def read(self, name: str) -> bool:
-        return is_whole(self.store.load(name), CONTENT)
+        return is_complete(self.store.load(name), CONTENT)
 
 
-class MediaKind(Stored):
+class MediaKind(BaseKind):
     store: MediaStorage
 
     def write(self, _key: str) -> str:
         return self.store.put(CONTENT.encode(), "image/png", "default")
 
     def read(self, name: str) -> bool:
-        return is_whole(self.store.get(name, "default").data, CONTENT.encode())
+        return is_complete(self.store.get(name, "default").data, CONTENT.encode())
 
 
-class Counted(NamedTuple):
-    """Statistics are read as sums."""
+class CountedStatistics(NamedTuple):
+    """Statistics with a function that returns the number of calls of a tool."""
 
     store: StatisticsStorage
     count: Callable[[str], int]
 
 
-class Statistics(Stored):
-    store: Counted
+class Statistics(BaseKind):
+    store: CountedStatistics
 
     def write(self, key: str) -> str:
         self.store.store.add(CallRecord(key, "default", "s", "", 0.1, None, 7))
         self.store.store.flush()
-        return check(self.store.store.problem, key)
+        return raise_problem(self.store.store.problem, key)
 
     def read(self, name: str) -> bool:
-        return is_whole(self.store.count(name) or None, 1)
+        return is_complete(self.store.count(name) or None, 1)
 
     def close(self) -> None:
         self.store.store.close()
 
 
-class ShapeKind(Stored):
+class ShapeKind(BaseKind):
     store: ShapeStorage
 
     def write(self, key: str) -> str:
         self.store.learn(key, {"number": 1, "text": CONTENT})
         self.store.flush()
-        return check(self.store.problem, key)
+        return raise_problem(self.store.problem, key)
 
     def read(self, name: str) -> bool:
-        return is_whole(self.store.text(name), "{number: int, text: str}")
+        return is_complete(self.store.text(name), "{number: int, text: str}")
 
     def close(self) -> None:
         self.store.close()
 
 
-class Read(NamedTuple):
-    """What is only appended to is read by people and programs of theirs."""
+class AppendOnlyLog(NamedTuple):
+    """A store that is only appended to, with a function that reads its records."""
 
     store: Any
     records: Callable[[], Iterator[dict[str, Any]]]
 
 
-class AuditKind(Stored):
-    store: Read
+class AuditKind(BaseKind):
+    store: AppendOnlyLog
 
     def write(self, key: str) -> str:
         log: AuditStorage = self.store.store
@@ -151,14 +151,16 @@ class AuditKind(Stored):
         return key
 
     def read(self, name: str) -> bool:
-        return is_whole(next((each["content"] for each in self.store.records() if each["key"] == name), None), CONTENT)
+        return is_complete(
+            next((each["content"] for each in self.store.records() if each["key"] == name), None), CONTENT
+        )
 
     def close(self) -> None:
         self.store.store.close()
 
 
-class NoticeKind(Stored):
-    store: Read
+class NoticeKind(BaseKind):
+    store: AppendOnlyLog
 
     def write(self, key: str) -> str:
         notices: NoticeStorage = self.store.store
@@ -166,10 +168,12 @@ class NoticeKind(Stored):
         return key
 
     def read(self, name: str) -> bool:
-        return is_whole(next((each["content"] for each in self.store.records() if each["key"] == name), None), CONTENT)
+        return is_complete(
+            next((each["content"] for each in self.store.records() if each["key"] == name), None), CONTENT
+        )
 
 
-class SwitchKind(Stored):
+class SwitchKind(BaseKind):
     store: DisabledToolStorage
 
     def write(self, key: str) -> str:
@@ -179,10 +183,10 @@ class SwitchKind(Stored):
     def read(self, name: str) -> bool:
         off = self.store.off()
         assert "*" not in off or self.store.problem is not None
-        return check(str(self.store.problem) if self.store.problem else None, name) in off
+        return raise_problem(str(self.store.problem) if self.store.problem else None, name) in off
 
 
-class PinKind(Stored):
+class PinKind(BaseKind):
     store: PinStorage
 
     def write(self, key: str) -> str:
@@ -190,10 +194,10 @@ class PinKind(Stored):
         return key
 
     def read(self, name: str) -> bool:
-        return is_whole(self.store.get(name), {"tool": {"description": CONTENT}})
+        return is_complete(self.store.get(name), {"tool": {"description": CONTENT}})
 
 
-class TrustKind(Stored):
+class TrustKind(BaseKind):
     store: TrustStorage
 
     def write(self, key: str) -> str:
@@ -203,10 +207,10 @@ class TrustKind(Stored):
     def read(self, name: str) -> bool:
         found = self.store.get(name)
         assert self.store.problems == ()
-        return is_whole(found, {"salt": "s", "facts": {"onetool.yaml": {"[]": CONTENT}}})
+        return is_complete(found, {"salt": "s", "facts": {"onetool.yaml": {"[]": CONTENT}}})
 
 
-class EnvironmentKind(Stored):
+class EnvironmentKind(BaseKind):
     store: EnvironmentStorage
 
     def write(self, key: str) -> str:
@@ -214,10 +218,10 @@ class EnvironmentKind(Stored):
         return key
 
     def read(self, name: str) -> bool:
-        return is_whole(self.store.get(name), sys.executable)
+        return is_complete(self.store.get(name), sys.executable)
 
 
-class ToolListKind(Stored):
+class ToolListKind(BaseKind):
     store: ToolListStorage
     definition: ClassVar = Definition("tool", CONTENT, {"type": "object"})
 
@@ -229,10 +233,10 @@ class ToolListKind(Stored):
     def read(self, name: str) -> bool:
         failure = self.store.get_failure(f"{name}-failed")
         assert failure is None or failure.reason == CONTENT
-        return is_whole(self.store.get(name), (self.definition,))
+        return is_complete(self.store.get(name), (self.definition,))
 
 
-class BundleKind(Stored):
+class BundleKind(BaseKind):
     store: BundleStorage
 
     def write(self, key: str) -> str:
@@ -244,14 +248,14 @@ class BundleKind(Stored):
 
     def read(self, name: str) -> bool:
         found = self.store.bundle_by_slug(name)
-        return is_whole(found and found.description, CONTENT[:200])
+        return is_complete(found and found.description, CONTENT[:200])
 
     def close(self) -> None:
         self.store.close()
 
 
-class TokenKind(Stored):
-    """Tokens stand in the settings of a home, which the command changes."""
+class TokenKind(BaseKind):
+    """Tokens in the settings of a home directory, changed by the `onetool` command."""
 
     store: Path
 
@@ -267,8 +271,8 @@ class TokenKind(Stored):
         return name in found and len(found[name] or "") == 64
 
 
-def check(problem: str | None, key: str) -> str:
-    """What nobody waits for reports a problem in place of an error."""
+def raise_problem(problem: str | None, key: str) -> str:
+    """Raise the problem that a background writer reported, or return the key."""
     if problem is not None:
         raise StorageError(problem)
     return key
@@ -289,61 +293,61 @@ KINDS: dict[str, type[Kind]] = {
     "bundles": BundleKind,
     "tool lists": ToolListKind,
 }
-CACHES = {"tool lists"}  # which go on without what cannot be written
+CACHES = {"tool lists"}  # caches continue without what cannot be written
 
 
 # --- the backends --------------------------------------------------------------------------------------------------
 
 
-def statistics_file(folder: Path) -> Counted:
-    file = folder / "stats" / "stats.db"
-    return Counted(Recorder(file, enabled=True), lambda tool: int(summarize(file, tool=tool)["total_calls"]))
+def statistics_file(directory: Path) -> CountedStatistics:
+    file = directory / "stats" / "stats.db"
+    return CountedStatistics(Recorder(file, enabled=True), lambda tool: int(summarize(file, tool=tool)["total_calls"]))
 
 
-def audit_file(folder: Path) -> Read:
-    file = folder / "logs" / "audit.jsonl"
+def audit_file(directory: Path) -> AppendOnlyLog:
+    file = directory / "logs" / "audit.jsonl"
 
     def records() -> Iterator[dict[str, Any]]:
         for line in file.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):  # a line for which there was no space, of a call that was not made
+            with contextlib.suppress(ValueError):  # the incomplete line of a call that was not made
                 yield json.loads(line)
 
-    return Read(Log(file, gathers=False), records)
+    return AppendOnlyLog(Log(file, gathers=False), records)
 
 
-def notice_files(folder: Path) -> Read:
-    return Read(NoticeFiles(folder), lambda: yaml.safe_load_all((folder / "notes.yaml").read_bytes()))
+def notice_files(directory: Path) -> AppendOnlyLog:
+    return AppendOnlyLog(NoticeFiles(directory), lambda: yaml.safe_load_all((directory / "notes.yaml").read_bytes()))
 
 
 FILES: dict[str, Callable[[Path], Any]] = {
-    "results": lambda folder: ResultStore(folder / "tmp", HOUR, 3),
-    "media": lambda folder: Media(folder / "tmp", HOUR),
+    "results": lambda directory: ResultStore(directory / "tmp", HOUR, 3),
+    "media": lambda directory: Media(directory / "tmp", HOUR),
     "statistics": statistics_file,
-    "shapes": lambda folder: Shapes(folder / "stats" / "shapes.json"),
+    "shapes": lambda directory: Shapes(directory / "stats" / "shapes.json"),
     "audit": audit_file,
     "switches": Switches,
-    "pins": lambda folder: Pins(folder / "pins.json"),
+    "pins": lambda directory: Pins(directory / "pins.json"),
     "trust": TrustFile,
-    "tokens": lambda folder: folder.parent,
-    "environments": lambda folder: InterpreterFiles(folder / "environments"),
+    "tokens": lambda directory: directory.parent,
+    "environments": lambda directory: InterpreterFiles(directory / "environments"),
     "notices": notice_files,
-    "bundles": lambda folder: BundleStore(folder / "bundles"),
-    "tool lists": lambda folder: ToolListCache(folder / "cache"),
+    "bundles": lambda directory: BundleStore(directory / "bundles"),
+    "tool lists": lambda directory: ToolListCache(directory / "cache"),
 }
 BACKENDS = {"files": FILES}
 
 
 @contextlib.contextmanager
-def open_kind(backend: str, kind: str, folder: Path) -> Iterator[Kind]:
-    stored = KINDS[kind](BACKENDS[backend][kind](folder))
+def open_kind(backend: str, kind: str, directory: Path) -> Iterator[Kind]:
+    stored = KINDS[kind](BACKENDS[backend][kind](directory))
     try:
         yield stored
     finally:
         stored.close()
 
 
-def reads(stored: Kind, name: str) -> bool:
-    """Return whether the key is there; what is not found raises for some kinds."""
+def key_exists(stored: Kind, name: str) -> bool:
+    """Return whether the key exists. Some kinds raise an error for a missing key."""
     try:
         return stored.read(name)
     except ToolError as error:
@@ -352,18 +356,18 @@ def reads(stored: Kind, name: str) -> bool:
         return False
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def main(backend: str, kind: str, folder: str, prefix: str, count: str = "") -> None:
-    with open_kind(backend, kind, Path(folder)) as stored:
-        say("ready")
+def main(backend: str, kind: str, directory: str, prefix: str, count: str = "") -> None:
+    with open_kind(backend, kind, Path(directory)) as stored:
+        print_line("ready")
         sys.stdin.readline()
         for number in range(int(count or sys.maxsize)):
             key = f"{prefix}-{number}"
-            say(f"{key} {stored.write(key)}")
+            print_line(f"{key} {stored.write(key)}")
 
 
 if __name__ == "__main__":

@@ -84,10 +84,10 @@ def sync_function(name: str, function: Function) -> object:
 
 def async_function(name: str, function: Function) -> object:
     @functools.wraps(function)
-    async def on_the_loop(*args: Any, **kwargs: Any) -> Any:
+    async def call_on_loop(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return sync_function(name, on_the_loop)
+    return sync_function(name, call_on_loop)
 
 
 class SyncObject:
@@ -106,7 +106,7 @@ class AsyncObject(SyncObject):
         return super().call(params, context)
 
 
-class OwnBackend:
+class CustomBackend:
     def __init__(self, function: Function) -> None:
         self._function = function
 
@@ -114,10 +114,10 @@ class OwnBackend:
         return invoke(self._function, args, context)
 
 
-def own_backend(name: str, function: Function) -> object:
-    """A custom backend."""
+def custom_backend(name: str, function: Function) -> object:
+    """Create a tool with a custom backend."""
     schema = Schema.from_source(Path(__file__).read_text("utf-8"), function.__name__)
-    return Tool(name, OwnBackend(function), schema, permissions=permissions(needs(function)))
+    return Tool(name, CustomBackend(function), schema, permissions=permissions(needs(function)))
 
 
 KINDS: dict[str, Callable[[str, Function], object]] = {
@@ -125,17 +125,17 @@ KINDS: dict[str, Callable[[str, Function], object]] = {
     "async_function": async_function,
     "sync_object": SyncObject,
     "async_object": AsyncObject,
-    "own_backend": own_backend,
+    "own_backend": custom_backend,
 }
 
-# An extension file knows no context and no Result, and has permissions for the whole pack.
+# Extension files have no context and no Result, and their permissions apply to the whole pack.
 WORKER = "worker"
 IN_WORKER: tuple[Function, ...] = (echo, add, fail, guarded)
 TOP = "from typing import Any\nfrom ot import ToolError, ToolTimeout\npermissions = ['read']\n"
 
 
-def write_extension(folder: Path) -> None:
-    file = folder / "tools" / WORKER / f"{WORKER}_tools.py"
+def write_extension(directory: Path) -> None:
+    file = directory / "tools" / WORKER / f"{WORKER}_tools.py"
     file.parent.mkdir(parents=True)
     file.write_text("\n".join([TOP, *map(inspect.getsource, IN_WORKER)]), encoding="utf-8")
 
@@ -144,7 +144,7 @@ def write_extension(folder: Path) -> None:
 BUNDLE = "bundle"
 
 
-def stored(function: Function) -> dict[str, Any]:
+def stored_tool(function: Function) -> dict[str, Any]:
     return {
         "displayName": function.__name__,
         "isEnabled": True,
@@ -154,22 +154,22 @@ def stored(function: Function) -> dict[str, Any]:
     }
 
 
-# A stored tool that asks a web server knows neither context nor Result, and fails in the words of HTTP.
+# Stored HTTP tools have no context and no Result, and their errors are HTTP errors.
 WEB = "web"
 IN_WEB: tuple[Function, ...] = (echo, add, guarded)
 
 
-def stored_for(site: Site, function: Function) -> dict[str, Any]:
+def stored_http_tool(site: Site, function: Function) -> dict[str, Any]:
     body = {name: f"${{{name}}}" for name in inspect.signature(function).parameters}
     impl = {"method": "POST", "urlTemplate": site.url(f"/{function.__name__}"), "body": body}
-    return {**without(stored(function), "pythonImpl"), "type": "http", "httpImpl": impl}
+    return {**without(stored_tool(function), "pythonImpl"), "type": "http", "httpImpl": impl}
 
 
 def without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in mapping.items() if name != key}
 
 
-def page_of(function: Function) -> Page:
+def page_for(function: Function) -> Page:
     async def page(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         value = function(**json.loads(received.body))
         send_response(writer, json.dumps(value).encode(), ("Content-Type", "application/json"))
@@ -177,7 +177,7 @@ def page_of(function: Function) -> Page:
     return page
 
 
-# A server that another process is, which speaks MCP in lines of JSON and knows neither context nor Result.
+# An upstream MCP server over stdio in its own process, without context and Result.
 UPSTREAM = "upstream"
 IN_UPSTREAM: tuple[Function, ...] = (echo, add, guarded)
 WRAPPED = {"type": "object", "properties": {"result": {}}, "required": ["result"], "x-fastmcp-wrap-result": True}
@@ -200,7 +200,7 @@ for line in sys.stdin:
 """
 
 
-def write_server(folder: Path) -> dict[str, Any]:
+def write_server(directory: Path) -> dict[str, Any]:
     """Write the source of a server, and return its settings."""
     tools = [
         {"name": each.__name__, "inputSchema": Schema.from_callable(each).json, "outputSchema": WRAPPED}
@@ -209,15 +209,15 @@ def write_server(folder: Path) -> dict[str, Any]:
     top = f"import json, sys\nfrom typing import Any\nTOOLS = json.loads({json.dumps(tools)!r})\n"
     unknown = {"code": -32601, "message": "Method not found"}
     source = [top, f"UNKNOWN = {unknown}", *map(inspect.getsource, IN_UPSTREAM), SERVE]
-    file = folder / "server.py"
+    file = directory / "server.py"
     file.write_text("\n".join(source), encoding="utf-8")
     return {"command": sys.executable, "args": [str(file)]}
 
 
 def store_bundles(app: App, site: Site) -> None:
     store = app.onetool.bundles.store
-    bodies = {BUNDLE: {function: stored(function) for function in FUNCTIONS}}
-    bodies[WEB] = {function: stored_for(site, function) for function in IN_WEB}
+    bodies = {BUNDLE: {function: stored_tool(function) for function in FUNCTIONS}}
+    bodies[WEB] = {function: stored_http_tool(site, function) for function in IN_WEB}
     for slug, tools in bodies.items():
         bundle = store.new_id()
         store.put_bundle(bundle, {"slug": slug, "displayName": slug, "isEnabled": True})
@@ -227,24 +227,27 @@ def store_bundles(app: App, site: Site) -> None:
 EVERY_KIND = (*KINDS, WORKER, BUNDLE, WEB, UPSTREAM)
 
 
-def functions_of(kind: str) -> tuple[Function, ...]:
+def get_functions(kind: str) -> tuple[Function, ...]:
     return {WORKER: IN_WORKER, WEB: IN_WEB, UPSTREAM: IN_UPSTREAM}.get(kind, FUNCTIONS)
 
 
-def has(kind: str, name: str) -> bool:
-    left_out = {function.__name__ for function in set(FUNCTIONS) - set(functions_of(kind))}
+def has_function(kind: str, name: str) -> bool:
+    left_out = {function.__name__ for function in set(FUNCTIONS) - set(get_functions(kind))}
     return name not in left_out
 
 
 CASES = [
-    pytest.param(kind, call, id=f"{kind}-{call}") for kind in EVERY_KIND for call in BACKENDS if has(kind, call.name)
+    pytest.param(kind, call, id=f"{kind}-{call}")
+    for kind in EVERY_KIND
+    for call in BACKENDS
+    if has_function(kind, call.name)
 ]
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with serve_site() as site:
-        site.pages.update({f"/{function.__name__}": page_of(function) for function in IN_WEB})
+        site.pages.update({f"/{function.__name__}": page_for(function) for function in IN_WEB})
         yield site
 
 
@@ -303,7 +306,7 @@ def test_code_gets_the_same_result_from_every_backend(app: App, kind: str, call:
 def test_an_error_is_the_same_on_every_backend(
     app: App, kind: str, name: str, args: dict[str, Any], error: dict[str, Any]
 ) -> None:
-    if not has(kind, name):
+    if not has_function(kind, name):
         return
     result = app.call(f"{kind}.{name}", args, AGENT)
     assert result.error is not None
@@ -315,6 +318,6 @@ def test_positional_arguments_work_on_every_backend(app: App, kind: str) -> None
 
 
 def test_the_schema_is_the_same_on_every_backend(app: App, kind: str) -> None:
-    for function in functions_of(kind):
+    for function in get_functions(kind):
         schema = app.onetool.bus.tool_info(f"{kind}.{function.__name__}")["schema"]
         assert schema == Schema.from_callable(function).json

@@ -1,4 +1,4 @@
-"""What every kind of state promises, whatever backend keeps it."""
+"""The storage contract: every kind of state on every backend."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.contract.storage_kinds import BACKENDS, CACHES, KINDS, open_kind, reads
+from tests.contract.storage_kinds import BACKENDS, CACHES, KINDS, key_exists, open_kind
 from tests.disk_support import Disk, mount_disk
 
 from onetool.errors import ToolError
@@ -18,7 +18,7 @@ from onetool.errors import ToolError
 NEWER = re.compile(r"was written by a newer OneTool \(version \d+; this one supports \d\)")
 ROOT = Path(__file__).parents[2]
 WRITES = 12
-KILLED_AFTER = (1, 5)  # writes that were acknowledged
+KILLED_AFTER = (1, 5)  # acknowledged writes
 
 
 @pytest.fixture(params=BACKENDS)
@@ -34,10 +34,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    place = tmp_path / ".onetool"
-    place.mkdir(mode=0o700)
-    return place
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / ".onetool"
+    path.mkdir(mode=0o700)
+    return path
 
 
 def start_writer(*arguments: object) -> subprocess.Popen[str]:
@@ -49,8 +49,8 @@ def start_writer(*arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_writers_at_the_same_time_lose_nothing_and_others_read_it(backend: str, kind: str, folder: Path) -> None:
-    writers = [start_writer(backend, kind, folder, f"w{number}", WRITES) for number in range(2)]
+def test_concurrent_writers_lose_no_data_and_others_can_read_it(backend: str, kind: str, directory: Path) -> None:
+    writers = [start_writer(backend, kind, directory, f"w{number}", WRITES) for number in range(2)]
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.write("go\n")
@@ -58,15 +58,15 @@ def test_writers_at_the_same_time_lose_nothing_and_others_read_it(backend: str, 
     written = [line.split() for writer in writers for line in writer.communicate(timeout=100)[0].splitlines()]
     assert [writer.returncode for writer in writers] == [0, 0]
     assert len(written) == 2 * WRITES
-    with open_kind(backend, kind, folder) as stored:
+    with open_kind(backend, kind, directory) as stored:
         assert [key for key, name in written if not stored.read(name)] == []
 
 
 @pytest.mark.slow
-def test_a_writer_that_is_killed_leaves_the_old_or_the_new(backend: str, kind: str, folder: Path) -> None:
+def test_a_killed_writer_leaves_the_old_or_the_new_state(backend: str, kind: str, directory: Path) -> None:
     written: list[list[str]] = []
     for count in KILLED_AFTER:
-        with start_writer(backend, kind, folder, f"w{count}") as writer:
+        with start_writer(backend, kind, directory, f"w{count}") as writer:
             assert writer.stdin is not None
             assert writer.stdout is not None
             writer.stdin.write("go\n")
@@ -75,9 +75,9 @@ def test_a_writer_that_is_killed_leaves_the_old_or_the_new(backend: str, kind: s
             writer.kill()
             written += [line.split() for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
         doubtful = f"w{count}-{sum(key.startswith(f'w{count}-') for key, _ in written)}"
-        with open_kind(backend, kind, folder) as stored:
+        with open_kind(backend, kind, directory) as stored:
             assert [key for key, name in written if not stored.read(name)] == []
-            reads(stored, doubtful)  # it may be there or not, but not in part
+            key_exists(stored, doubtful)  # the key may exist or not, but never in part
             written.append(["after", stored.write("after")] if count == KILLED_AFTER[-1] else written[0])
 
 
@@ -91,7 +91,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
-def test_an_unwritable_disk_is_a_typed_error_and_reading_goes_on(kind: str, disk: Disk, how: str) -> None:
+def test_an_unwritable_disk_is_a_typed_error_and_reads_still_work(kind: str, disk: Disk, how: str) -> None:
     with open_kind("files", kind, disk.place) as stored:
         before = stored.write("before")
     (disk.fill if how == "full" else disk.make_read_only)()
@@ -111,44 +111,44 @@ def test_an_unwritable_disk_is_a_typed_error_and_reading_goes_on(kind: str, disk
         assert other.read(after)
 
 
-def json_version(pattern: str) -> Callable[[Path], Path]:
-    def change(folder: Path) -> Path:
-        (file,) = folder.glob(pattern)
+def change_json_version(pattern: str) -> Callable[[Path], Path]:
+    def change(directory: Path) -> Path:
+        (file,) = directory.glob(pattern)
         file.write_text(json.dumps({**json.loads(file.read_bytes()), "version": 99}), encoding="utf-8")
         return file
 
     return change
 
 
-def user_version(folder: Path) -> Path:
-    file = folder / "stats" / "stats.db"
+def change_user_version(directory: Path) -> Path:
+    file = directory / "stats" / "stats.db"
     with closing(sqlite3.connect(file)) as database:
         database.execute("PRAGMA user_version = 99")
     return file
 
 
 VERSIONED = {
-    "results": json_version("tmp/*.meta.json"),
-    "media": json_version("tmp/media-*.json"),
-    "statistics": user_version,
-    "shapes": json_version("stats/shapes.json"),
-    "switches": json_version("switches.json"),
-    "pins": json_version("pins.json"),
-    "trust": json_version("trust.json"),
+    "results": change_json_version("tmp/*.meta.json"),
+    "media": change_json_version("tmp/media-*.json"),
+    "statistics": change_user_version,
+    "shapes": change_json_version("stats/shapes.json"),
+    "switches": change_json_version("switches.json"),
+    "pins": change_json_version("pins.json"),
+    "trust": change_json_version("trust.json"),
 }
 
 
 @pytest.mark.parametrize("kind", VERSIONED)
-def test_what_a_newer_version_wrote_is_rejected_and_left_alone(kind: str, folder: Path) -> None:
-    with open_kind("files", kind, folder) as stored:
+def test_data_of_a_newer_version_is_rejected_and_not_changed(kind: str, directory: Path) -> None:
+    with open_kind("files", kind, directory) as stored:
         name = stored.write("old")
-    file = VERSIONED[kind](folder)
-    before, said = file.read_bytes(), []
-    with open_kind("files", kind, folder) as stored:
+    file = VERSIONED[kind](directory)
+    before, messages = file.read_bytes(), []
+    with open_kind("files", kind, directory) as stored:
         for attempt in (lambda: stored.read(name), lambda: stored.write("new")):
             try:
                 attempt()
             except ToolError as error:
-                said.append(str(error))
-    assert any(NEWER.search(text) for text in said), said
+                messages.append(str(error))
+    assert any(NEWER.search(text) for text in messages), messages
     assert file.read_bytes() == before

@@ -1,4 +1,4 @@
-"""Specification 4 by way of code: stored tools as packs of a run, their versions, switches, rights and secrets."""
+"""Specification 4, stored tools in code: packs of a run, versions, enabling, permissions and secrets."""
 
 import base64
 import json
@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
 
 @tool("sample.where")
 def where(context: ToolContext, city: str = "") -> list[str]:
-    """Who asked, and where."""
+    """Return the agent and the city."""
     return [context.agent_id, city]
 
 
@@ -53,10 +53,12 @@ TOOLS = (give, search, where, program)
 
 
 @contextmanager
-def kept(folder: Path, settings: Mapping[str, Any] | None = None, tools: tuple[object, ...] = TOOLS) -> Iterator[App]:
-    """A OneTool that keeps its things in the folder, log and all."""
+def open_app_with_state(
+    directory: Path, settings: Mapping[str, Any] | None = None, tools: tuple[object, ...] = TOOLS
+) -> Iterator[App]:
+    """Start OneTool with its state and its log in the directory."""
     checked = Settings.model_validate(SETTINGS if settings is None else settings)
-    loaded = Loaded(checked, SECRETS, (), (), Directories(working_dir=folder, user=folder))
+    loaded = Loaded(checked, SECRETS, (), (), Directories(working_dir=directory, user=directory))
     with start_blocking_portal("asyncio") as portal:
         onetool = OneTool(read=lambda: loaded)
         with portal.wrap_async_context_manager(onetool) as opened:
@@ -67,7 +69,7 @@ def kept(folder: Path, settings: Mapping[str, Any] | None = None, tools: tuple[o
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[App]:
-    with kept(tmp_path) as app:
+    with open_app_with_state(tmp_path) as app:
         yield app
 
 
@@ -79,21 +81,21 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[BundleStore]:
-    """The store as another process sees it: it shares nothing with the app but the folder."""
+    """Open the store as another process would: it shares only the directory with the app."""
     with open_store(tmp_path / "bundles") as store:
         yield store
 
 
 def put(store: BundleStore, slug: str, tools: Mapping[str, Mapping[str, Any]], **more: Any) -> str:
-    """A bundle with these tools, by `slug@version`."""
+    """Store a bundle with these tools, given as `slug@version`, and return its id."""
     bundle = new_id()
     store.put_bundle(bundle, {"slug": slug, "displayName": slug, "isEnabled": True, **more})
     store.put_many(bundle, [(*name.split("@"), body) for name, body in tools.items()])  # type: ignore[misc]
     return bundle
 
 
-def says(value: object) -> dict[str, Any]:
-    """A tool that says this, whatever it is told, by the default of its argument."""
+def tool_returning(value: object) -> dict[str, Any]:
+    """Return a tool that returns this value, the default of its argument."""
     schema = {"type": "object", "properties": {"value": {"default": value}}}
     return {**draft(), "argSchema": schema}
 
@@ -119,8 +121,8 @@ def test_a_stored_tool_is_called_like_any_other(app: App, other: BundleStore, si
     assert app.data("weather.forecast('Oslo', d=5)") == {"q": ["Oslo"], "n": ["5"]}
     assert app.data("ot.call('weather.forecast', city='Rom')") == {"q": ["Rom"], "n": ["3"]}
     assert app.data("f = weather.forecast\n[f(city=city)['q'] for city in ('A', 'B')]") == [["A"], ["B"]]
-    refusal = app.failure("weather.forecast(town='Oslo')")
-    assert "weather.forecast(city: str, days: int = 3)" in refusal
+    error = app.failure("weather.forecast(town='Oslo')")
+    assert "weather.forecast(city: str, days: int = 3)" in error
 
 
 @pytest.mark.spec("bundles.pack.other-characters-become-underscores")
@@ -132,31 +134,35 @@ def test_a_stored_tool_is_called_like_any_other(app: App, other: BundleStore, si
         ("天气", "预报-7", "天气.预报_7"),
     ],
 )
-def test_what_python_cannot_write_is_an_underscore(
+def test_characters_that_python_names_cannot_contain_become_underscores(
     app: App, other: BundleStore, slug: str, tool_slug: str, code: str
 ) -> None:
-    put(other, slug, {f"{tool_slug}@1": says("it")})
+    put(other, slug, {f"{tool_slug}@1": tool_returning("it")})
     assert app.data(f"ot.call('{slug}.{tool_slug}')") == "it"
     assert app.data(f"{code}()") == "it"
 
 
 @pytest.mark.spec("bundles.pack.newest-enabled-version-answers", "bundles.version.opaque")
-def test_the_enabled_version_that_was_modified_last_answers(app: App, other: BundleStore) -> None:
-    bundle = put(other, "weather", {"now@10.0": says("first"), "now@9": says("second"), "now@1.0": says("third")})
+def test_the_last_modified_enabled_version_is_called(app: App, other: BundleStore) -> None:
+    bundle = put(
+        other,
+        "weather",
+        {"now@10.0": tool_returning("first"), "now@9": tool_returning("second"), "now@1.0": tool_returning("third")},
+    )
     for version, left in (("1.0", "second"), ("9", "first")):
         other.set_tool_enabled(bundle, "now", version, False)
         assert app.data("weather.now()") == left
     other.set_tool_enabled(bundle, "now", "1.0", True)
     assert app.data("weather.now()") == "third"
-    other.put_tool(bundle, "now", "0", says("fourth"))
+    other.put_tool(bundle, "now", "0", tool_returning("fourth"))
     assert app.data("weather.now()") == "fourth"
     other.delete_tool(bundle, "now", "0")
     assert app.data("weather.now()") == "third"
 
 
 @pytest.mark.spec("bundles.pack.version-is-chosen")
-def test_a_version_is_chosen_by_argument_and_by_name(app: App, other: BundleStore) -> None:
-    put(other, "my-weather", {"now-here@1.0": says("old"), "now-here@2.0": says("new")})
+def test_a_version_is_selected_by_argument_or_by_name(app: App, other: BundleStore) -> None:
+    put(other, "my-weather", {"now-here@1.0": tool_returning("old"), "now-here@2.0": tool_returning("new")})
     assert app.data("my_weather.now_here(__version__='1.0')") == "old"
     assert app.data("ot.call('my-weather.now-here@1.0')") == "old"
     assert app.data("ot.call('my_weather.now_here@2.0')") == "new"
@@ -167,16 +173,16 @@ def test_a_version_is_chosen_by_argument_and_by_name(app: App, other: BundleStor
 
 
 @pytest.mark.spec("bundles.pack.collisions-stay-reachable")
-def test_names_that_collide_are_both_callable_and_told(app: App, other: BundleStore) -> None:
-    put(other, "machine", {"now@1": says("stored")})
-    put(other, "see", {"a-b@1": says("dash"), "A-B@1": says("large")})
-    put(other, "s-e", {"x@1": says("one")})
-    put(other, "s-é", {"x@1": says("two")})
+def test_colliding_names_are_callable_and_reported(app: App, other: BundleStore) -> None:
+    put(other, "machine", {"now@1": tool_returning("stored")})
+    put(other, "see", {"a-b@1": tool_returning("dash"), "A-B@1": tool_returning("large")})
+    put(other, "s-e", {"x@1": tool_returning("one")})
+    put(other, "s-é", {"x@1": tool_returning("two")})
     assert "stored" not in app.value("machine.now()")
     assert app.data("ot.call('machine.now@1')") == "stored"
     assert app.data("[see.a_b(), see.A_B(), ot.call('s-e.x'), ot.call('s-é.x')]") == ["dash", "large", "one", "two"]
-    (told,) = [problem for problem in app.data("ot.health()")["problems"] if "machine.now" in problem]
-    assert "ot.call('machine.now@version')" in told
+    (reported,) = [problem for problem in app.data("ot.health()")["problems"] if "machine.now" in problem]
+    assert "ot.call('machine.now@version')" in reported
     bundles = {bundle.slug: bundle.id for bundle in other.list_bundles().items}
     other.delete_tool(bundles["machine"], "now", "1")
     assert not [problem for problem in app.data("ot.health()")["problems"] if "machine.now" in problem]
@@ -184,34 +190,36 @@ def test_names_that_collide_are_both_callable_and_told(app: App, other: BundleSt
 
 @pytest.mark.spec("bundles.pack.collisions-stay-reachable")
 def test_two_bundles_with_one_name_in_code_are_both_reachable(app: App, other: BundleStore) -> None:
-    put(other, "a-b", {"x-y@1": says("first"), "only@1": says("mine")})
-    put(other, "a-ﬁ", {"x@1": says("ligature")})  # which Python reads as two letters, so that code cannot name it
-    put(other, "weather", {"x-y@1": says("dash"), "x-y@2": says("newer")})
+    put(other, "a-b", {"x-y@1": tool_returning("first"), "only@1": tool_returning("mine")})
+    put(
+        other, "a-ﬁ", {"x@1": tool_returning("ligature")}
+    )  # Python normalizes the ligature to two letters, so code cannot name it
+    put(other, "weather", {"x-y@1": tool_returning("dash"), "x-y@2": tool_returning("newer")})
     assert app.data("[ot.call('a-b.x-y'), a_b.only(), ot.call('a-ﬁ.x')]") == ["first", "mine", "ligature"]
 
 
-def test_a_bundle_does_not_take_the_name_of_a_tool_that_is_there(app: App, other: BundleStore) -> None:
-    put(other, "sample", {"give@1": says("stored"), "more@1": says("more")})
+def test_a_bundle_does_not_replace_an_existing_tool(app: App, other: BundleStore) -> None:
+    put(other, "sample", {"give@1": tool_returning("stored"), "more@1": tool_returning("more")})
     assert app.data("[sample.give('registered'), ot.call('sample.more')]") == ["registered", "more"]
     assert app.data("ot.call('sample.give@1')") == "stored"
 
 
-def test_an_alias_leads_to_a_stored_tool(tmp_path: Path, other: BundleStore) -> None:
-    put(other, "weather", {"now-here@1": says("old"), "now-here@2": says("new")})
+def test_an_alias_may_refer_to_a_stored_tool(tmp_path: Path, other: BundleStore) -> None:
+    put(other, "weather", {"now-here@1": tool_returning("old"), "now-here@2": tool_returning("new")})
     aliases = {"wn": "weather.now-here", "first": "weather.now-here@1"}
-    with kept(tmp_path, {**SETTINGS, "aliases": aliases}) as app:
+    with open_app_with_state(tmp_path, {**SETTINGS, "aliases": aliases}) as app:
         assert app.data("[wn(), ot.call('wn'), first()]") == ["new", "new", "old"]
 
 
 @pytest.mark.slow
-def test_help_tells_what_a_bundle_and_its_tools_are(app: App, other: BundleStore, site: Site) -> None:
+def test_help_describes_a_bundle_and_its_tools(app: App, other: BundleStore, site: Site) -> None:
     put(other, "weather", {"forecast@1.0": forecast(site)}, description="All about clouds.")
-    shown = app.value("ot.help('weather')")
-    assert "All about clouds." in shown
-    assert "weather.forecast" in shown
-    shown = app.value("ot.help('weather.forecast')")
-    assert "weather.forecast(city: str, days: int = 3)" in shown
-    assert "The weather of some days." in shown
+    output = app.value("ot.help('weather')")
+    assert "All about clouds." in output
+    assert "weather.forecast" in output
+    output = app.value("ot.help('weather.forecast')")
+    assert "weather.forecast(city: str, days: int = 3)" in output
+    assert "The weather of some days." in output
     assert app.data("[hit['name'] for hit in ot.search('weather of some days')]")[0] == "weather.forecast"
     assert {"name": "weather", "source": "bundle", "tool_count": 1} in app.data("ot.packs()")
     assert app.data("ot.tools(pattern='weather', info='list')") == ["weather.forecast"]
@@ -222,31 +230,29 @@ def test_help_tells_what_a_bundle_and_its_tools_are(app: App, other: BundleStore
 
 @pytest.mark.spec("bundles.type.python-or-http", "bundles.type.go-means-python")
 @pytest.mark.parametrize("kind", ["python", "go"])
-def test_a_function_is_called_under_the_context_of_its_caller(app: App, other: BundleStore, kind: str) -> None:
+def test_a_function_gets_the_context_of_its_caller(app: App, other: BundleStore, kind: str) -> None:
     put(other, "weather", {"where@1": {**draft("sample.where"), "type": kind}})
     assert app.data("weather.where(city='Oslo')") == ["default", "Oslo"]
     assert app.run("weather.where(city='Oslo')", agent="hermit").text == '["hermit","Oslo"]'
 
 
 @pytest.mark.spec("bundles.type.function-disappears", "bundles.type.function-returns")
-def test_a_tool_is_disabled_for_as_long_as_its_function_is_missing(
-    tmp_path: Path, app: App, other: BundleStore
-) -> None:
+def test_a_tool_is_disabled_while_its_function_is_missing(tmp_path: Path, app: App, other: BundleStore) -> None:
     bundle = put(other, "weather", {"where@1": draft("sample.where")})
     files = {file: file.read_bytes() for file in (tmp_path / "bundles").rglob("where@1.json")}
     assert app.data("weather.where()") == ["default", ""]
     app.onetool.bus.unregister_tool("sample.where")
-    words = app.failure("weather.where()")
-    assert "weather.where is disabled: its function sample.where does not exist" in words
-    shown = app.onetool.bundles.apply_state(other.get_tool(bundle, "where", "1"))
-    assert (shown.in_use, shown.is_enabled) == (False, True)
-    assert "sample.where" in (shown.disabled_reason or "")
+    message = app.failure("weather.where()")
+    assert "weather.where is disabled: its function sample.where does not exist" in message
+    output = app.onetool.bundles.apply_state(other.get_tool(bundle, "where", "1"))
+    assert (output.in_use, output.is_enabled) == (False, True)
+    assert "sample.where" in (output.disabled_reason or "")
     app.onetool.bus.register_tool(where)
     assert app.data("weather.where()") == ["default", ""]
     assert {file: file.read_bytes() for file in files} == files
 
 
-def test_a_tool_that_stands_for_itself_ends_in_words(app: App, other: BundleStore) -> None:
+def test_a_tool_that_refers_to_itself_is_an_error(app: App, other: BundleStore) -> None:
     put(other, "round", {"a@1": draft("round.b"), "b@1": draft("round.a"), "self@1": draft("round.self")})
     for name in ("a", "self"):
         answer = app.run(f"round.{name}()")
@@ -255,14 +261,14 @@ def test_a_tool_that_stands_for_itself_ends_in_words(app: App, other: BundleStor
     assert app.data("sample.give(1)") == 1
 
 
-# --- switches, and other processes ---------------------------------------------------------------------------------
+# --- enabling, and other processes ---------------------------------------------------------------------------------
 
 
-def test_a_change_of_another_process_is_seen_by_the_next_call(app: App, other: BundleStore) -> None:
+def test_the_next_call_sees_a_change_of_another_process(app: App, other: BundleStore) -> None:
     assert "weather" in app.failure("weather.now()")
-    bundle = put(other, "weather", {"now@1": says("one")})
+    bundle = put(other, "weather", {"now@1": tool_returning("one")})
     assert app.call("weather.now").unwrap() == "one"
-    other.put_tool(bundle, "now", "2", says("two"))
+    other.put_tool(bundle, "now", "2", tool_returning("two"))
     assert app.call("weather.now").unwrap() == "two"
     other.set_bundle_enabled(bundle, False)
     assert "`onetool bundles enable weather`" in str(app.call("weather.now").error)
@@ -278,34 +284,32 @@ def test_a_change_of_another_process_is_seen_by_the_next_call(app: App, other: B
     assert not app.onetool.registry.is_pack("climate")
 
 
-def test_a_bundle_that_is_switched_off_during_a_run_is_off_for_its_next_call(
-    tmp_path: Path, other: BundleStore
-) -> None:
+def test_a_bundle_disabled_during_a_run_is_disabled_for_the_next_call(tmp_path: Path, other: BundleStore) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
     @tool("sample.pause")
     def pause() -> str:
-        """Wait until somebody has done something."""
+        """Wait until the test continues."""
         asked.set()
         return "late" if not go_on.wait(30) else "done"
 
-    bundle = put(other, "weather", {"now@1": says("sunny"), "pause@1": draft("sample.pause")})
+    bundle = put(other, "weather", {"now@1": tool_returning("sunny"), "pause@1": draft("sample.pause")})
     code = "before = weather.now()\nwaited = weather.pause()\ntry:\n    after = weather.now()\n"
     code += "except ToolError as error:\n    after = str(error)\n[before, waited, after]"
-    with kept(tmp_path, tools=(*TOOLS, pause)) as app:
+    with open_app_with_state(tmp_path, tools=(*TOOLS, pause)) as app:
         running = app.start(code)
         assert asked.wait(30)
         other.set_bundle_enabled(bundle, False)
         go_on.set()
         before, waited, after = json.loads(running.result(30).text)
-    assert (before, waited) == ("sunny", "done")  # what was under way ends as it began
+    assert (before, waited) == ("sunny", "done")  # calls in flight complete
     assert "bundle weather is disabled" in after
 
 
-# --- rights --------------------------------------------------------------------------------------------------------
+# --- permissions ---------------------------------------------------------------------------------------------------
 
 
-def test_an_http_tool_needs_the_network(app: App, other: BundleStore, site: Site) -> None:
+def test_an_http_tool_requires_the_network_permission(app: App, other: BundleStore, site: Site) -> None:
     put(other, "weather", {"forecast@1": forecast(site)})
     before = len(site.requests)
     answer = app.run("weather.forecast(city='Oslo')", agent="hermit")
@@ -314,46 +318,50 @@ def test_an_http_tool_needs_the_network(app: App, other: BundleStore, site: Site
     assert len(site.requests) == before
 
 
-def test_a_stored_tool_lends_nobody_the_rights_of_its_function(app: App, other: BundleStore) -> None:
+def test_a_stored_tool_requires_the_permissions_of_its_function(app: App, other: BundleStore) -> None:
     put(other, "weather", {"program@1": draft("sample.program"), "write@1": draft("fs.write")})
     assert app.run("weather.program()").error == "permission_denied"
     assert app.run("weather.write(path='x', content='y')").error == "permission_denied"
 
 
-def test_a_stored_tool_does_not_widen_what_an_agent_may_call(app: App, other: BundleStore) -> None:
+def test_a_stored_tool_cannot_call_a_tool_that_the_agent_may_not_call(app: App, other: BundleStore) -> None:
     put(other, "weather", {"where@1": draft("sample.where")})
-    refused = app.call("weather.where", {}, "narrow")
-    assert (refused.ok, refused.ran) == (False, False)
-    assert "agent narrow may not call sample.where" in str(refused.error)
+    rejected = app.call("weather.where", {}, "narrow")
+    assert (rejected.ok, rejected.ran) == (False, False)
+    assert "agent narrow may not call sample.where" in str(rejected.error)
 
 
 @pytest.mark.slow
-def test_an_agent_is_narrowed_to_a_bundle(app: App, other: BundleStore, site: Site) -> None:
+def test_an_agent_can_be_restricted_to_a_bundle(app: App, other: BundleStore, site: Site) -> None:
     put(other, "weather", {"forecast@1": forecast(site)})
-    put(other, "climate", {"now@1": says("mild")})
-    put(other, "weather-2", {"now@1": says("x")})
+    put(other, "climate", {"now@1": tool_returning("mild")})
+    put(other, "weather-2", {"now@1": tool_returning("x")})
     assert app.call("weather.forecast", {"city": "Oslo"}, "narrow").unwrap() == {"q": ["Oslo"], "n": ["3"]}
     assert app.call("weather.forecast@1", {"city": "Oslo"}, "narrow").ok
     for name in ("climate.now", "climate.now@1", "weather-2.now", "weather_2.now", "sample.give"):
-        refused = app.call(name, {}, "narrow")
-        assert (refused.ok, refused.ran) == (False, False)
-        assert "may not call" in str(refused.error)
+        rejected = app.call(name, {}, "narrow")
+        assert (rejected.ok, rejected.ran) == (False, False)
+        assert "may not call" in str(rejected.error)
     for code in ("ot.packs(info='list')", "ot.tools(info='list')", "ot.help('climate')", "ot.search('climate')"):
-        shown = app.run(code, agent="narrow").text
-        assert "climate.now" not in shown
-        assert "climate" not in shown.replace("'climate'", "")
+        output = app.run(code, agent="narrow").text
+        assert "climate.now" not in output
+        assert "climate" not in output.replace("'climate'", "")
     assert "weather" in app.run("ot.packs(info='list')", agent="narrow").text
 
 
-# --- counting ------------------------------------------------------------------------------------------------------
+# --- call counts ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.usage.exact", "bundles.usage.apart")
-def test_calls_are_counted_exactly_over_all_who_call(tmp_path: Path, other: BundleStore) -> None:
-    bundle = put(other, "weather", {"now@1": says("x"), "now@2": says("y"), "lost@1": draft("sample.missing")})
+def test_calls_of_all_processes_are_counted_exactly(tmp_path: Path, other: BundleStore) -> None:
+    bundle = put(
+        other,
+        "weather",
+        {"now@1": tool_returning("x"), "now@2": tool_returning("y"), "lost@1": draft("sample.missing")},
+    )
     files = {file: file.read_bytes() for file in (tmp_path / "bundles").rglob("*@*.json")}
-    with kept(tmp_path) as one, kept(tmp_path) as another:
+    with open_app_with_state(tmp_path) as one, open_app_with_state(tmp_path) as another:
         for app in (one, another):
             app.value("for _ in range(20): weather.now()\nweather.now(__version__='1')")
             app.call("weather.now")
@@ -367,9 +375,9 @@ def test_calls_are_counted_exactly_over_all_who_call(tmp_path: Path, other: Bund
 
 
 @pytest.mark.spec("bundles.usage.apart")
-def test_a_call_that_is_refused_is_not_counted(tmp_path: Path, other: BundleStore, site: Site) -> None:
+def test_a_rejected_call_is_not_counted(tmp_path: Path, other: BundleStore, site: Site) -> None:
     bundle = put(other, "weather", {"forecast@1": forecast(site)})
-    with kept(tmp_path) as app:
+    with open_app_with_state(tmp_path) as app:
         app.run("weather.forecast(city='Oslo')", agent="hermit")
         app.run("weather.forecast()")
     assert other.get_tool(bundle, "forecast", "1").call_count == 0
@@ -380,17 +388,17 @@ def test_a_call_that_is_refused_is_not_counted(tmp_path: Path, other: BundleStor
 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.store.offline")
-def test_everything_but_an_http_call_works_without_a_network(
+def test_everything_except_http_calls_works_without_a_network(
     tmp_path: Path, other: BundleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nobody(*_args: object, **_more: object) -> None:
+    def fail_to_connect(*_args: object, **_more: object) -> None:
         raise OSError(101, "Network is unreachable")
 
-    with kept(tmp_path) as app:
+    with open_app_with_state(tmp_path) as app:
         for name in ("connect", "connect_ex"):
-            monkeypatch.setattr(socket.socket, name, nobody)
-        monkeypatch.setattr(socket, "getaddrinfo", nobody)
-        put(other, "weather", {"now@1": says("x"), "far@1": http_draft("http://127.0.0.1:9/", retries=0)})
+            monkeypatch.setattr(socket.socket, name, fail_to_connect)
+        monkeypatch.setattr(socket, "getaddrinfo", fail_to_connect)
+        put(other, "weather", {"now@1": tool_returning("x"), "far@1": http_draft("http://127.0.0.1:9/", retries=0)})
         assert app.data("weather.now()") == "x"
         assert "weather.far" in app.value("ot.help('weather')")
         assert app.data("ot.search('weather now')")
@@ -401,8 +409,8 @@ def test_everything_but_an_http_call_works_without_a_network(
 # --- secrets -------------------------------------------------------------------------------------------------------
 
 
-def leaky(site: Site) -> dict[str, dict[str, Any]]:
-    """Tools that are told secrets and ask servers that tell them back, in every way there is."""
+def tools_that_leak_secrets(site: Site) -> dict[str, dict[str, Any]]:
+    """Return tools that send secrets to servers that echo them, in every part of a request and a response."""
     secret = "${secret:WEATHER_KEY}"
     site.pages["/paths/"] = site.pages["/echo"]
     site.pages["/back"] = page(f"you sent {SECRET}".encode(), status=500)
@@ -423,20 +431,20 @@ def leaky(site: Site) -> dict[str, dict[str, Any]]:
     }
 
 
-def spellings() -> list[str]:
+def encoded_secrets() -> list[str]:
     basic = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
     return [SECRET, PASSWORD, quote(PASSWORD, safe=""), quote_plus(PASSWORD), json.dumps(PASSWORD)[1:-1], basic]
 
 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.host.secrets-stay", "bundles.template.secrets")
-def test_a_secret_is_in_no_answer_and_in_no_file(tmp_path: Path, site: Site) -> None:
+def test_a_secret_is_in_no_response_and_in_no_file(tmp_path: Path, site: Site) -> None:
     settings = {**SETTINGS, "output": {"max_inline_size": 400}, "log_level": "DEBUG"}
     answers = []
     with open_store(tmp_path / "bundles") as store:
-        put(store, "weather", leaky(site))
-    with kept(tmp_path, settings) as app:
-        for name in leaky(site):
+        put(store, "weather", tools_that_leak_secrets(site))
+    with open_app_with_state(tmp_path, settings) as app:
+        for name in tools_that_leak_secrets(site):
             slug = name.partition("@")[0]
             answers += [app.run(f"weather.{slug}()").text, app.run(f"repr([weather.{slug}()] * 9)").text]
             answers.append(repr(app.call(f"weather.{slug}")))
@@ -444,26 +452,26 @@ def test_a_secret_is_in_no_answer_and_in_no_file(tmp_path: Path, site: Site) -> 
         answers += [app.run(f"ot.{ask}").text for ask in ("stats()", "health()", "help('weather')", "config()")]
         answers.append(app.run("ot.help('weather.header', info='full')").text)
     sent = [request for request in site.requests if SECRET in repr(request) or "canary" in repr(request)]
-    assert len(sent) > 10  # they were told, and told back
+    assert len(sent) > 10  # the secrets were sent and echoed
     files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     assert {"onetool.log", "audit.jsonl"} <= {file.name for file in files}
-    for secret in spellings():
+    for secret in encoded_secrets():
         assert not [answer for answer in answers if secret in answer]
         assert not [file for file, content in files.items() if secret.encode() in content]
 
 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.host.secrets-stay")
-def test_a_secret_is_in_no_answer_over_rest(tmp_path: Path, site: Site) -> None:
+def test_a_secret_is_in_no_response_over_rest(tmp_path: Path, site: Site) -> None:
     with serve_app(tmp_path, SETTINGS, TOOLS, SECRETS) as server:
-        bodies = list(_over_rest(server.rest, site))
-    for secret in spellings():
+        bodies = list(list_rest_bodies(server.rest, site))
+    for secret in encoded_secrets():
         assert not [body for body in bodies if secret in body]
 
 
-def _over_rest(rest: Rest, site: Site) -> Iterator[str]:
+def list_rest_bodies(rest: Rest, site: Site) -> Iterator[str]:
     bundle = rest.bundle("weather")
-    for name, body in leaky(site).items():
+    for name, body in tools_that_leak_secrets(site).items():
         path = rest.tool(bundle, name.partition("@")[0], **body)
         yield rest.invoke(path).text
         yield rest.send("GET", path).text
@@ -475,25 +483,25 @@ def _over_rest(rest: Rest, site: Site) -> Iterator[str]:
 def test_a_missing_secret_is_named_and_nothing_is_sent(app: App, other: BundleStore, site: Site) -> None:
     put(other, "weather", {"now@1": http_draft(site.url("/echo"), headers={"X-Key": "${secret:NOT_THERE}"})})
     before = len(site.requests)
-    words = app.failure("weather.now()")
-    assert "NOT_THERE" in words
-    assert "secrets.yaml" in words
+    message = app.failure("weather.now()")
+    assert "NOT_THERE" in message
+    assert "secrets.yaml" in message
     assert len(site.requests) == before
 
 
 @pytest.mark.slow
-def test_counts_are_written_while_the_server_runs(app: App, other: BundleStore) -> None:
-    bundle = put(other, "weather", {"now@1": says("x")})
+def test_call_counts_are_written_while_the_server_runs(app: App, other: BundleStore) -> None:
+    bundle = put(other, "weather", {"now@1": tool_returning("x")})
     app.value("weather.now()")
     assert eventually(lambda: other.get_tool(bundle, "now", "1").call_count == 1)
 
 
-# --- what somebody changed by hand ---------------------------------------------------------------------------------
+# --- files edited by hand ------------------------------------------------------------------------------------------
 
 
-def damage(folder: Path, name: str, **changes: Any) -> None:
-    """Change a tool's file as a person with an editor would."""
-    (file,) = (folder / "bundles").rglob(name)
+def edit_tool_file(directory: Path, name: str, **changes: Any) -> None:
+    """Change fields of a tool's file."""
+    (file,) = (directory / "bundles").rglob(name)
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), encoding="utf-8")
 
 
@@ -514,13 +522,13 @@ def damage(folder: Path, name: str, **changes: Any) -> None:
     ],
     ids=str,
 )
-def test_a_tool_that_somebody_broke_by_hand_hurts_no_other(
+def test_a_tool_file_broken_by_hand_does_not_affect_other_tools(
     tmp_path: Path, other: BundleStore, site: Site, changes: dict[str, Any]
 ) -> None:
-    put(other, "weather", {"broken@1": http_draft(site.url("/echo")), "now@1": says("fine")})
-    damage(tmp_path, "broken@1.json", **changes)
+    put(other, "weather", {"broken@1": http_draft(site.url("/echo")), "now@1": tool_returning("fine")})
+    edit_tool_file(tmp_path, "broken@1.json", **changes)
     other.rescan()
-    with kept(tmp_path) as app:
+    with open_app_with_state(tmp_path) as app:
         assert app.data("weather.now()") == "fine"
         answer = app.run("weather.broken()")
         assert answer.is_error, answer.text
@@ -532,24 +540,24 @@ def test_a_tool_that_somebody_broke_by_hand_hurts_no_other(
         assert app.data("ot.search('weather broken')")
 
 
-def test_a_tool_may_stand_for_one_of_another_bundle_that_nobody_has_read(tmp_path: Path, other: BundleStore) -> None:
+def test_a_tool_may_refer_to_a_tool_of_a_bundle_not_yet_loaded(tmp_path: Path, other: BundleStore) -> None:
     put(other, "first", {"a@1": draft("second.b")})
-    put(other, "second", {"b@1": says("it")})
-    with kept(tmp_path) as app:
+    put(other, "second", {"b@1": tool_returning("it")})
+    with open_app_with_state(tmp_path) as app:
         assert app.data("first.a()") == "it"
 
 
-def test_a_tool_that_another_process_adds_to_a_known_bundle_is_called_at_once(app: App, other: BundleStore) -> None:
-    bundle = put(other, "weather", {"now@1": says("one")})
+def test_a_tool_added_by_another_process_is_callable_at_once(app: App, other: BundleStore) -> None:
+    bundle = put(other, "weather", {"now@1": tool_returning("one")})
     assert app.data("weather.now()") == "one"
-    other.put_tool(bundle, "later", "1", says("two"))
+    other.put_tool(bundle, "later", "1", tool_returning("two"))
     assert app.data("weather.later()") == "two"
 
 
-def test_what_a_document_says_is_cleaned_before_a_model_reads_it(app: App, other: BundleStore) -> None:
+def test_descriptions_are_sanitized_before_a_model_reads_them(app: App, other: BundleStore) -> None:
     trap = "Nice\u202e tool.\u200b\x1b[31m"
     schema = {"type": "object", "properties": {"city": {"type": "string", "description": trap}}}
-    put(other, "poison", {"now@1": {**says("one"), "description": trap, "argSchema": schema}})
-    shown = app.value("ot.help('poison.now', info='full')")
-    assert "Nice tool." in shown
-    assert not {"\u202e", "\u200b", "\x1b"} & set(shown)
+    put(other, "poison", {"now@1": {**tool_returning("one"), "description": trap, "argSchema": schema}})
+    output = app.value("ot.help('poison.now', info='full')")
+    assert "Nice tool." in output
+    assert not {"\u202e", "\u200b", "\x1b"} & set(output)

@@ -1,4 +1,4 @@
-"""Specification 4 over REST: a real server on loopback, and what a client sees of it."""
+"""Specification 4 over REST, against a real server on loopback."""
 
 import fcntl
 import json
@@ -42,19 +42,19 @@ ADDING = {
 
 @tool("sample.add")
 def add(left: int, right: int, context: ToolContext) -> dict[str, Any]:
-    """Add, and say for whom."""
+    """Add two numbers and return the agent."""
     return {"sum": left + right, "agent": context.agent_id}
 
 
 @tool("sample.fail")
 def fail() -> None:
-    """Run, and fail."""
+    """Raise an error."""
     raise ToolError(f"the disk said {SECRET}", sector=7)
 
 
 @tool("sample.run_program", permissions=["exec"])
 def run_program() -> None:
-    """Something that nobody may do here."""
+    """Require a permission that the agents lack."""
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,9 @@ def site() -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     settings = {"http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True, "retries": 0}}
-    folder = tmp_path_factory.mktemp("rest")
+    directory = tmp_path_factory.mktemp("rest")
     tools = [give, search, add, fail, run_program]
-    with serve_app(folder, settings, tools, {"KEY": SECRET}) as server:
+    with serve_app(directory, settings, tools, {"KEY": SECRET}) as server:
         yield server
 
 
@@ -87,18 +87,18 @@ def test_a_put_creates_a_bundle_and_a_second_one_replaces_it(rest: Rest) -> None
     assert created.status_code == 201
     replaced = rest.send("PUT", path, {"slug": slug, "displayName": "Two", "isEnabled": True, "description": "more"})
     assert replaced.status_code == 200
-    shown = replaced.json()
-    assert list(shown) == [
+    stored = replaced.json()
+    assert list(stored) == [
         "id", "slug", "displayName", "description", "isEnabled", "isBuiltIn", "createdAt", "modifiedAt",
     ]  # fmt: skip
-    assert (shown["displayName"], shown["description"]) == ("Two", "more")
-    assert shown["createdAt"] == created.json()["createdAt"] < shown["modifiedAt"]
-    assert datetime.fromisoformat(shown["createdAt"]).utcoffset() is not None
-    assert rest.get(path) == shown
+    assert (stored["displayName"], stored["description"]) == ("Two", "more")
+    assert stored["createdAt"] == created.json()["createdAt"] < stored["modifiedAt"]
+    assert datetime.fromisoformat(stored["createdAt"]).utcoffset() is not None
+    assert rest.get(path) == stored
 
 
 @pytest.mark.spec("bundles.bundle.patch-toggles")
-def test_a_patch_switches_a_bundle_and_does_nothing_else(rest: Rest) -> None:
+def test_a_patch_enables_or_disables_a_bundle_and_changes_nothing_else(rest: Rest) -> None:
     path = rest.bundle()
     before = rest.get(path)
     assert rest.switch(path, on=False) == {**before, "isEnabled": False}
@@ -108,23 +108,23 @@ def test_a_patch_switches_a_bundle_and_does_nothing_else(rest: Rest) -> None:
 
 
 @pytest.mark.spec("bundles.bundle.list", "bundles.routes.list-parameters", "bundles.bundle.list-hides-disabled")
-def test_bundles_are_listed_by_id_and_disabled_ones_only_when_asked_for(rest: Rest) -> None:
+def test_bundles_are_listed_by_id_and_disabled_ones_only_on_request(rest: Rest) -> None:
     ids = [rest.bundle().rpartition("/")[2] for _ in range(3)]
     rest.switch(f"/tools/bundles/{ids[2]}", on=False)
 
-    def listed(*given: str, **parameters: Any) -> list[str]:
+    def list_names(*given: str, **parameters: Any) -> list[str]:
         return [bundle["id"] for bundle in rest.get("/tools/bundles", bundleIDs=list(given), **parameters)["bundles"]]
 
-    assert set(listed(ids[0], ids[1])) == set(listed(f"{ids[0]},{ids[1]}")) == {ids[0], ids[1]}
-    assert listed(f"{ids[0]},{ids[1]}", ids[2]) == listed(ids[0].upper(), ids[1])
-    assert set(listed(*ids, includeDisabled="true")) == set(ids)
+    assert set(list_names(ids[0], ids[1])) == set(list_names(f"{ids[0]},{ids[1]}")) == {ids[0], ids[1]}
+    assert list_names(f"{ids[0]},{ids[1]}", ids[2]) == list_names(ids[0].upper(), ids[1])
+    assert set(list_names(*ids, includeDisabled="true")) == set(ids)
     everything = {bundle["id"] for bundle in rest.all("/tools/bundles", "bundles")}
     assert set(ids[:2]) <= everything
     assert ids[2] not in everything
 
 
 @pytest.mark.spec("bundles.bundle.group-switch")
-def test_a_bundle_that_is_switched_off_takes_its_tools_out_of_use(rest: Rest) -> None:
+def test_a_disabled_bundle_disables_its_tools(rest: Rest) -> None:
     bundle = rest.bundle()
     path = rest.tool(bundle)
     ident = bundle.rpartition("/")[2]
@@ -142,23 +142,23 @@ def test_a_bundle_that_is_switched_off_takes_its_tools_out_of_use(rest: Rest) ->
 
 
 @pytest.mark.spec("bundles.tool.put-creates", "bundles.tool.get")
-def test_a_put_creates_a_tool_and_a_get_gives_it(rest: Rest) -> None:
+def test_a_put_creates_a_tool_and_a_get_returns_it(rest: Rest) -> None:
     bundle = rest.bundle()
     path = f"{bundle}/tools/now/version/1.0"
     created = rest.send("PUT", path, {**draft(), "tags": ["a", "b"], "description": "what it does"})
     assert created.status_code == 201
-    shown = created.json()
-    assert list(shown) == [
+    stored = created.json()
+    assert list(stored) == [
         "id", "bundleID", "bundleSlug", "slug", "version", "displayName", "description", "tags", "type", "argSchema",
         "outputSchema", "pythonImpl", "isEnabled", "isBuiltIn", "createdAt", "modifiedAt", "callCount", "lastCalledAt",
     ]  # fmt: skip
-    assert (shown["slug"], shown["version"], shown["tags"]) == ("now", "1.0", ["a", "b"])
-    assert (shown["callCount"], shown["lastCalledAt"], shown["isBuiltIn"]) == (0, None, False)
-    assert rest.get(path) == shown
+    assert (stored["slug"], stored["version"], stored["tags"]) == ("now", "1.0", ["a", "b"])
+    assert (stored["callCount"], stored["lastCalledAt"], stored["isBuiltIn"]) == (0, None, False)
+    assert rest.get(path) == stored
 
 
 @pytest.mark.spec("bundles.tool.put-of-existing-pair")
-def test_a_put_of_a_pair_that_exists_is_a_conflict_and_changes_nothing(rest: Rest) -> None:
+def test_a_put_of_an_existing_pair_is_a_conflict_and_changes_nothing(rest: Rest) -> None:
     path = rest.tool(rest.bundle())
     before = rest.get(path)
     assert get_error_code(rest.send("PUT", path, {**draft(), "displayName": "Other"})) == (409, "duplicate")
@@ -166,7 +166,7 @@ def test_a_put_of_a_pair_that_exists_is_a_conflict_and_changes_nothing(rest: Res
 
 
 @pytest.mark.spec("bundles.tool.patch-toggles", "bundles.state.disabled-tool", "bundles.tool.list-hides-disabled")
-def test_a_patch_switches_a_tool_and_does_nothing_else(rest: Rest) -> None:
+def test_a_patch_enables_or_disables_a_tool_and_changes_nothing_else(rest: Rest) -> None:
     bundle = rest.bundle()
     path, ident = rest.tool(bundle), bundle.rpartition("/")[2]
     before = rest.get(path)
@@ -179,7 +179,7 @@ def test_a_patch_switches_a_tool_and_does_nothing_else(rest: Rest) -> None:
 
 
 @pytest.mark.spec("bundles.tool.delete")
-def test_a_deleted_tool_is_gone_and_its_place_is_free(rest: Rest) -> None:
+def test_a_deleted_tool_is_gone_and_its_name_can_be_reused(rest: Rest) -> None:
     bundle = rest.bundle()
     path = rest.tool(bundle)
     first = rest.get(path)["id"]
@@ -192,24 +192,24 @@ def test_a_deleted_tool_is_gone_and_its_place_is_free(rest: Rest) -> None:
 
 
 @pytest.mark.spec("bundles.tool.list", "bundles.tool.list-by-tags", "bundles.routes.global-list-and-search")
-def test_the_global_list_answers_at_both_of_its_paths(rest: Rest) -> None:
+def test_the_global_list_is_served_at_both_paths(rest: Rest) -> None:
     bundles = [rest.bundle(), rest.bundle()]
     ids = [bundle.rpartition("/")[2] for bundle in bundles]
     rest.tool(bundles[0], "one", tags=["red", "round"])
     rest.tool(bundles[0], "two", tags=["blue"])
     rest.tool(bundles[1], "three", tags=["green"])
 
-    def listed(path: str = "/tools/tools", **parameters: Any) -> set[str]:
+    def list_names(path: str = "/tools/tools", **parameters: Any) -> set[str]:
         return {found["slug"] for found in rest.all(path, "tools", **{"bundleIDs": ids, **parameters})}
 
-    assert listed() == listed("/tools") == {"one", "two", "three"}
-    assert listed(bundleIDs=ids[0]) == {"one", "two"}
-    assert listed(tags="red,green") == listed(tags=["red", "green"]) == {"one", "three"}
-    assert listed(tags="round") == {"one"}
+    assert list_names() == list_names("/tools") == {"one", "two", "three"}
+    assert list_names(bundleIDs=ids[0]) == {"one", "two"}
+    assert list_names(tags="red,green") == list_names(tags=["red", "green"]) == {"one", "three"}
+    assert list_names(tags="round") == {"one"}
     assert {"one", "two", "three"} <= {found["slug"] for found in rest.all("/tools", "tools", pageSize=256)}
 
 
-def test_a_tool_whose_function_is_missing_shows_why_and_comes_back_with_it(server: ServedApp) -> None:
+def test_a_tool_with_a_missing_function_is_disabled_until_it_returns(server: ServedApp) -> None:
     rest = server.rest
     bundle = rest.bundle()
     path, ident = rest.tool(bundle, **draft("sample.later")), bundle.rpartition("/")[2]
@@ -223,7 +223,7 @@ def test_a_tool_whose_function_is_missing_shows_why_and_comes_back_with_it(serve
 
     @tool("sample.later")
     def later() -> str:
-        """Came late."""
+        """Return a value after a late registration."""
         return "here"
 
     server.onetool.bus.register_tool(later)
@@ -231,7 +231,7 @@ def test_a_tool_whose_function_is_missing_shows_why_and_comes_back_with_it(serve
     assert rest.invoke(path).json() == {"ok": True, "value": "here"}
 
 
-def test_a_page_is_full_although_tools_without_a_function_are_left_out(rest: Rest) -> None:
+def test_a_page_is_full_even_if_tools_without_a_function_are_omitted(rest: Rest) -> None:
     bundle = rest.bundle()
     for number in range(6):
         rest.tool(bundle, f"t{number}", **draft("sample.gone" if number % 2 else "sample.give"))
@@ -241,11 +241,11 @@ def test_a_page_is_full_although_tools_without_a_function_are_left_out(rest: Res
     assert sum(sizes) == 3
 
 
-# --- state and refusals --------------------------------------------------------------------------------------------
+# --- state and errors ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.state.disabled-bundle")
-def test_nothing_is_put_or_switched_inside_a_disabled_bundle(rest: Rest) -> None:
+def test_tools_of_a_disabled_bundle_cannot_be_added_or_changed(rest: Rest) -> None:
     bundle = rest.bundle()
     path = rest.tool(bundle)
     rest.switch(bundle, on=False)
@@ -255,25 +255,25 @@ def test_nothing_is_put_or_switched_inside_a_disabled_bundle(rest: Rest) -> None
 
 
 @pytest.mark.spec("bundles.state.deleted-bundle")
-def test_a_deleted_bundle_is_hidden_refuses_and_is_revived_by_a_put(rest: Rest) -> None:
+def test_a_deleted_bundle_is_hidden_and_restored_by_a_put(rest: Rest) -> None:
     bundle = rest.bundle()
     path = rest.tool(bundle)
     assert get_error_code(rest.send("DELETE", bundle)) == (409, "bundle_not_empty")
     rest.send("DELETE", path)
-    shown = rest.get(bundle)
+    stored = rest.get(bundle)
     assert rest.send("DELETE", bundle).status_code == 204
     for method, body in (("GET", None), ("PATCH", {"isEnabled": True}), ("DELETE", None)):
         assert get_error_code(rest.send(method, bundle, body)) == (404, "not_found")
     for method, body in (("GET", None), ("PUT", draft()), ("PATCH", {"isEnabled": True}), ("DELETE", None)):
         assert get_error_code(rest.send(method, path, body)) == (409, "bundle_deleted")
     assert get_error_code(rest.invoke(path)) == (409, "bundle_deleted")
-    revived = rest.send("PUT", bundle, {"slug": shown["slug"], "displayName": "Back", "isEnabled": True})
+    revived = rest.send("PUT", bundle, {"slug": stored["slug"], "displayName": "Back", "isEnabled": True})
     assert revived.status_code == 200
-    assert revived.json()["createdAt"] == shown["createdAt"]
+    assert revived.json()["createdAt"] == stored["createdAt"]
     rest.tool(bundle)
 
 
-def test_a_slug_that_another_live_bundle_has_is_taken(rest: Rest) -> None:
+def test_a_slug_of_another_live_bundle_is_a_conflict(rest: Rest) -> None:
     slug = new_slug()
     rest.bundle(slug)
     body = {"slug": slug, "displayName": "x", "isEnabled": True}
@@ -282,7 +282,7 @@ def test_a_slug_that_another_live_bundle_has_is_taken(rest: Rest) -> None:
 
 @pytest.mark.spec("bundles.error.uniform-body", "bundles.error.status")
 @pytest.mark.parametrize(
-    ("method", "path", "refusal"),
+    ("method", "path", "error"),
     [
         ("GET", "/tools/bundles/no-id", (400, "invalid")),
         ("GET", "/tools/bundles/0192f0c1-7a10-4c3e-9d2b-3f5a6b7c8d9e", (400, "invalid")),
@@ -312,14 +312,14 @@ def test_a_slug_that_another_live_bundle_has_is_taken(rest: Rest) -> None:
         ("TRACE", "/healthz", (405, "method_not_allowed")),
     ],
 )
-def test_every_refusal_has_its_status_and_the_same_body(
-    rest: Rest, method: str, path: str, refusal: tuple[int, str]
+def test_every_error_has_its_status_and_the_same_body(
+    rest: Rest, method: str, path: str, error: tuple[int, str]
 ) -> None:
-    assert get_error_code(rest.send(method, path)) == refusal
+    assert get_error_code(rest.send(method, path)) == error
 
 
 @pytest.mark.spec("bundles.error.transport-status")
-def test_a_wrong_method_says_which_are_right(rest: Rest) -> None:
+def test_a_wrong_method_is_405_with_the_allowed_methods(rest: Rest) -> None:
     for path, allowed in (
         ("/tools/bundles", {"GET", "HEAD"}),
         (f"/tools/bundles/{UNKNOWN}", {"GET", "HEAD", "PUT", "PATCH", "DELETE"}),
@@ -350,7 +350,7 @@ def test_a_body_of_another_media_type_is_415(rest: Rest, headers: dict[str, str]
 
 
 @pytest.mark.spec("bundles.error.transport-status")
-def test_a_body_that_is_too_large_is_413_whether_it_is_announced_or_not(rest: Rest) -> None:
+def test_a_body_that_is_too_large_is_413_with_or_without_content_length(rest: Rest) -> None:
     path, headers = f"/tools/bundles/{new_id()}", {"content-type": "application/json"}
     large = b" " * ((4 << 20) + 1)
     assert get_error_code(rest.client.put(path, content=large, headers=headers)) == (413, "too_large")
@@ -359,7 +359,7 @@ def test_a_body_that_is_too_large_is_413_whether_it_is_announced_or_not(rest: Re
 
 
 @pytest.mark.spec("bundles.error.transport-status")
-def test_a_store_that_another_process_holds_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_locked_by_another_process_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_lock, "LOCK_TIMEOUT_SECONDS", 0.1)
     with serve_app(tmp_path) as server:
         bundle = server.rest.bundle()
@@ -373,7 +373,7 @@ def test_a_store_that_another_process_holds_is_busy(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.spec("bundles.error.precedence")
-def test_the_first_reason_counts(rest: Rest) -> None:
+def test_the_first_error_takes_precedence(rest: Rest) -> None:
     broken: dict[str, Any] = {"content": b"{", "headers": {"content-type": "application/json"}}
     unknown = f"/tools/bundles/{UNKNOWN}"
     assert get_error_code(rest.send("PUT", "/tools/bundles/x", **broken)) == (400, "invalid")
@@ -386,7 +386,7 @@ def test_the_first_reason_counts(rest: Rest) -> None:
     assert get_error_code(rest.send("PUT", path, {**draft(), "more": 1})) == (
         400,
         "invalid",
-    )  # a body before a duplicate
+    )  # an invalid body takes precedence over a duplicate
     rest.switch(bundle, on=False)
     assert get_error_code(rest.send("PUT", path, **broken)) == (409, "bundle_disabled")
     assert get_error_code(rest.send("PATCH", path, **broken)) == (409, "bundle_disabled")
@@ -423,7 +423,7 @@ def test_the_first_reason_counts(rest: Rest) -> None:
         b'\xef\xbb\xbf{"slug": "SLUG", "displayName": "x", "isEnabled": true}',
     ],
 )
-def test_a_body_that_is_wrong_is_400_and_nothing_is_made_of_it(rest: Rest, content: bytes) -> None:
+def test_an_invalid_body_is_400_and_creates_nothing(rest: Rest, content: bytes) -> None:
     path = f"/tools/bundles/{new_id()}"
     sent = content.replace(b"SLUG", new_slug().encode())
     answer = rest.client.put(path, content=sent, headers={"content-type": "application/json"})
@@ -432,7 +432,7 @@ def test_a_body_that_is_wrong_is_400_and_nothing_is_made_of_it(rest: Rest, conte
 
 
 @pytest.mark.parametrize("body", [{"args": []}, {"args": None}, {"args": {}, "more": 1}, {"arguments": {}}])
-def test_a_call_with_a_wrong_body_is_400(rest: Rest, body: JSON) -> None:
+def test_a_call_with_an_invalid_body_is_400(rest: Rest, body: JSON) -> None:
     assert get_error_code(rest.send("POST", f"{rest.tool(rest.bundle())}/invoke", body)) == (400, "invalid")
 
 
@@ -440,7 +440,7 @@ def test_a_call_with_a_wrong_body_is_400(rest: Rest, body: JSON) -> None:
 
 
 @pytest.mark.parametrize("slug", ["überschrift", "天气", "ПОГОДА", "\U0001d4b3-ray", "a" * 64, "٣"])
-def test_slugs_of_every_script_stand_in_a_path(rest: Rest, slug: str) -> None:
+def test_slugs_of_every_script_work_in_a_path(rest: Rest, slug: str) -> None:
     bundle = rest.bundle()
     path = rest.tool(bundle, slug, slug)
     assert rest.get(path)["slug"] == rest.get(path)["version"] == slug
@@ -463,7 +463,7 @@ def test_slugs_of_every_script_stand_in_a_path(rest: Rest, slug: str) -> None:
         "/tools/bundles/ID/tools/now/version/1.0;x=1",
     ],
 )
-def test_no_spelling_of_a_path_leads_to_another_route(rest: Rest, path: str) -> None:
+def test_no_encoding_of_a_path_reaches_another_route(rest: Rest, path: str) -> None:
     bundle = rest.bundle()
     rest.tool(bundle)
     spelt = path.replace("ID", bundle.rpartition("/")[2])
@@ -477,8 +477,8 @@ def test_no_spelling_of_a_path_leads_to_another_route(rest: Rest, path: str) -> 
 
 
 @pytest.fixture(scope="module")
-def many(server: ServedApp) -> str:
-    """The id of a bundle with 300 tools."""
+def large_bundle(server: ServedApp) -> str:
+    """Return the id of a bundle with 300 tools."""
     bundle = server.rest.bundle()
     ident = bundle.rpartition("/")[2]
     tools = ((f"tool-{number}", "1", {**draft(), "tags": ["many"]}) for number in range(300))
@@ -487,14 +487,14 @@ def many(server: ServedApp) -> str:
 
 
 @pytest.mark.spec("bundles.page.size", "bundles.page.recommended-size")
-def test_a_page_has_25_items_unless_asked_and_256_at_most(rest: Rest, many: str) -> None:
-    def length(**parameters: Any) -> int:
-        return len(rest.get("/tools", bundleIDs=many, **parameters)["tools"])
+def test_a_page_has_25_items_by_default_and_256_at_most(rest: Rest, large_bundle: str) -> None:
+    def count_items(**parameters: Any) -> int:
+        return len(rest.get("/tools", bundleIDs=large_bundle, **parameters)["tools"])
 
-    assert length() == 25
+    assert count_items() == 25
     for name in ("recommendedPageSize", "pageSize"):
-        assert length(**{name: 7}) == 7
-        assert length(**{name: 257}) == length(**{name: "9" * 6000}) == 256
+        assert count_items(**{name: 7}) == 7
+        assert count_items(**{name: 257}) == count_items(**{name: "9" * 6000}) == 256
         for wrong in (0, -1, "x", "1.5", "1e2", "", " 5", "٣", "0x10", "1_0"):
             assert get_error_code(rest.client.get("/tools", params={name: wrong})) == (400, "invalid")
     assert get_error_code(rest.client.get("/tools?pageSize=1&recommendedPageSize=1")) == (400, "invalid")
@@ -503,16 +503,16 @@ def test_a_page_has_25_items_unless_asked_and_256_at_most(rest: Rest, many: str)
 
 
 @pytest.mark.spec("bundles.page.token-is-signed", "bundles.page.token-pins-filters")
-def test_a_token_is_good_for_its_own_list_only(rest: Rest, many: str) -> None:
-    token = rest.get("/tools", bundleIDs=many, tags="many")["nextPageToken"]
-    assert len(rest.get("/tools/tools", bundleIDs=many, tags="many", pageToken=token, pageSize=3)["tools"]) == 3
+def test_a_page_token_is_valid_only_for_its_own_list(rest: Rest, large_bundle: str) -> None:
+    token = rest.get("/tools", bundleIDs=large_bundle, tags="many")["nextPageToken"]
+    assert len(rest.get("/tools/tools", bundleIDs=large_bundle, tags="many", pageToken=token, pageSize=3)["tools"]) == 3
     changed = token[:-1] + ("A" if token[-1] != "A" else "B")
     lists = [
-        ("/tools", {"bundleIDs": many, "tags": "many", "pageToken": changed}),
-        ("/tools", {"bundleIDs": many, "tags": "many", "pageToken": "made-up"}),
-        ("/tools", {"bundleIDs": many, "pageToken": token}),
-        ("/tools", {"bundleIDs": many, "tags": "many", "pageToken": token, "includeDisabled": "true"}),
-        ("/tools/bundles", {"bundleIDs": many, "pageToken": token}),
+        ("/tools", {"bundleIDs": large_bundle, "tags": "many", "pageToken": changed}),
+        ("/tools", {"bundleIDs": large_bundle, "tags": "many", "pageToken": "made-up"}),
+        ("/tools", {"bundleIDs": large_bundle, "pageToken": token}),
+        ("/tools", {"bundleIDs": large_bundle, "tags": "many", "pageToken": token, "includeDisabled": "true"}),
+        ("/tools/bundles", {"bundleIDs": large_bundle, "pageToken": token}),
         ("/tools/search", {"q": "tool", "pageToken": token}),
     ]
     for path, parameters in lists:
@@ -520,7 +520,7 @@ def test_a_token_is_good_for_its_own_list_only(rest: Rest, many: str) -> None:
 
 
 @pytest.mark.spec("bundles.page.token-survives-restart")
-def test_a_token_continues_after_a_restart(tmp_path: Path) -> None:
+def test_a_page_token_is_valid_after_a_restart(tmp_path: Path) -> None:
     with serve_app(tmp_path) as first:
         created = [first.rest.bundle().rpartition("/")[2] for _ in range(4)]
         page_one = first.rest.get("/tools/bundles", pageSize=3)
@@ -531,7 +531,7 @@ def test_a_token_continues_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("bundles.page.steady")
-def test_what_did_not_change_is_given_once_while_others_come_and_go(rest: Rest) -> None:
+def test_unchanged_tools_are_listed_once_while_others_are_added_and_deleted(rest: Rest) -> None:
     bundle = rest.bundle()
     ident = bundle.rpartition("/")[2]
     paths = [rest.tool(bundle, f"t{number}") for number in range(12)]
@@ -551,7 +551,7 @@ def test_what_did_not_change_is_given_once_while_others_come_and_go(rest: Rest) 
 
 
 @pytest.mark.spec("bundles.search.classes", "bundles.routes.global-list-and-search", "bundles.search.at-once")
-def test_a_search_answers_at_both_paths_with_the_best_first(rest: Rest) -> None:
+def test_a_search_at_both_paths_returns_the_best_match_first(rest: Rest) -> None:
     bundle = rest.bundle()
     rest.tool(bundle, "likeness", displayName="x", description="zebrafishs")
     rest.tool(bundle, "whole", displayName="y", description="a zebrafish swims")
@@ -577,7 +577,7 @@ def test_a_search_answers_at_both_paths_with_the_best_first(rest: Rest) -> None:
 @pytest.mark.parametrize(
     "q", ['"', "*", "a AND", "NEAR(", "^x", "-", "col:x", "'; drop table tools;--", "\0", "%", "\u0301"]
 )
-def test_no_character_of_a_query_means_anything(rest: Rest, q: str) -> None:
+def test_a_query_has_no_special_characters(rest: Rest, q: str) -> None:
     assert rest.client.get("/tools/search", params={"q": q}).status_code in {200, 400}
     assert get_error_code(rest.client.get("/tools/search", params={"q": " \t"})) == (400, "invalid")
 
@@ -586,7 +586,7 @@ def test_no_character_of_a_query_means_anything(rest: Rest, q: str) -> None:
 
 
 @pytest.mark.spec("bundles.invoke.python-dispatch", "bundles.invoke.success", "bundles.invoke.arguments-are-checked")
-def test_a_python_tool_gets_its_checked_arguments_and_the_context(rest: Rest) -> None:
+def test_a_python_tool_receives_validated_arguments_and_the_context(rest: Rest) -> None:
     path = rest.tool(rest.bundle(), **draft("sample.add"), argSchema=ADDING)
     assert rest.invoke(path, {"left": 1}).json() == {"ok": True, "value": {"sum": 3, "agent": "default"}}
     for wrong in ({}, {"left": "1"}, {"left": 1, "up": 2}):
@@ -607,7 +607,7 @@ def test_an_http_tool_builds_its_request_from_its_templates(rest: Rest, site: Si
 
 
 @pytest.mark.spec("bundles.invoke.failure")
-def test_a_tool_that_ran_and_failed_is_an_answer_without_secrets(rest: Rest, site: Site) -> None:
+def test_a_failed_tool_is_a_response_without_secrets(rest: Rest, site: Site) -> None:
     bundle = rest.bundle()
     failed = rest.invoke(rest.tool(bundle, "python", **draft("sample.fail")))
     assert failed.status_code == 200
@@ -616,8 +616,8 @@ def test_a_tool_that_ran_and_failed_is_an_answer_without_secrets(rest: Rest, sit
     assert "[REDACTED]" in error["message"]
     status = rest.invoke(rest.tool(bundle, "status", **http_draft(site.url("/status/418")))).json()
     assert (status["ok"], status["error"]["type"], status["error"]["status"]) == (False, "http_status", 418)
-    refused = rest.invoke(rest.tool(bundle, "host", **http_draft("http://example.invalid/"))).json()
-    assert (refused["ok"], refused["error"]["type"]) == (False, "network")
+    rejected = rest.invoke(rest.tool(bundle, "host", **http_draft("http://example.invalid/"))).json()
+    assert (rejected["ok"], rejected["error"]["type"]) == (False, "network")
     leaked = rest.invoke(rest.tool(bundle, "give"), {"value": {SECRET: [SECRET, 1]}})
     assert leaked.json() == {"ok": True, "value": {"[REDACTED]": ["[REDACTED]", 1]}}
 
@@ -635,7 +635,7 @@ def test_a_call_without_the_permission_is_403(tmp_path: Path, rest: Rest, site: 
 
 
 @pytest.mark.spec("bundles.invoke.output-is-checked")
-def test_a_value_that_does_not_fit_the_output_schema_is_a_failure(rest: Rest) -> None:
+def test_a_value_that_violates_the_output_schema_is_a_failure(rest: Rest) -> None:
     path = rest.tool(rest.bundle(), outputSchema={"type": "integer"})
     assert rest.invoke(path, {"value": 5}).json() == {"ok": True, "value": 5}
     failed = rest.invoke(path, {"value": "five"})
@@ -643,7 +643,7 @@ def test_a_value_that_does_not_fit_the_output_schema_is_a_failure(rest: Rest) ->
 
 
 @pytest.mark.spec("bundles.limit.calls-per-minute")
-def test_calls_over_the_limit_are_429_and_say_when_to_come_back(rest: Rest, site: Site) -> None:
+def test_calls_over_the_limit_are_429_with_retry_after(rest: Rest, site: Site) -> None:
     path = rest.tool(rest.bundle(), **http_draft(site.url("/echo"), maxCallsPerMinute=1))
     assert rest.invoke(path).json()["ok"] is True
     answer = rest.invoke(path)
@@ -652,7 +652,7 @@ def test_calls_over_the_limit_are_429_and_say_when_to_come_back(rest: Rest, site
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "expected"),
     [
         ("\u2028 é 💥", "\u2028 é 💥"),
         (2**70, 2**70),
@@ -660,12 +660,12 @@ def test_calls_over_the_limit_are_429_and_say_when_to_come_back(rest: Rest, site
         ({"": None}, {"": None}),
     ],
 )
-def test_values_cross_as_they_are(rest: Rest, value: object, shown: object) -> None:
-    assert rest.invoke(rest.tool(rest.bundle()), {"value": value}).json() == {"ok": True, "value": shown}
+def test_json_values_are_returned_unchanged(rest: Rest, value: object, expected: object) -> None:
+    assert rest.invoke(rest.tool(rest.bundle()), {"value": value}).json() == {"ok": True, "value": expected}
 
 
 @pytest.mark.slow
-def test_values_that_are_no_json_are_sent_as_something_sensible(tmp_path: Path) -> None:
+def test_values_that_are_not_json_are_converted(tmp_path: Path) -> None:
     circle: list[Any] = []
     circle.append(circle)
     deep: Any = None
@@ -675,20 +675,20 @@ def test_values_that_are_no_json_are_sent_as_something_sensible(tmp_path: Path) 
 
     @tool("sample.odd")
     def odd(which: str) -> Any:
-        """One of them."""
+        """Return one of the values."""
         return values[which]
 
     with serve_app(tmp_path, tools=[odd]) as server:
         path = server.rest.tool(server.rest.bundle(), **draft("sample.odd"))
-        for which, shown in (("nan", None), ("half", "?"), ("bytes", "AA=="), ("set", [1])):
-            assert server.rest.invoke(path, {"which": which}).json() == {"ok": True, "value": shown}
+        for which, expected in (("nan", None), ("half", "?"), ("bytes", "AA=="), ("set", [1])):
+            assert server.rest.invoke(path, {"which": which}).json() == {"ok": True, "value": expected}
         for which in ("circle", "deep"):
             assert server.rest.invoke(path, {"which": which}).json()["ok"] is False
 
 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.usage.off-the-path")
-def test_a_call_is_answered_although_nothing_can_be_counted(tmp_path: Path) -> None:
+def test_a_call_succeeds_even_if_it_cannot_be_counted(tmp_path: Path) -> None:
     with serve_app(tmp_path, tools=[give]) as server:
         path = server.rest.tool(server.rest.bundle())
         server.rest.invoke(path)
@@ -700,12 +700,12 @@ def test_a_call_is_answered_although_nothing_can_be_counted(tmp_path: Path) -> N
         assert server.rest.get(path)["lastCalledAt"] is not None
 
 
-def test_a_slow_tool_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_slow_tool_does_not_delay_other_requests(tmp_path: Path) -> None:
     release = threading.Event()
 
     @tool("sample.wait")
     def wait() -> str:
-        """Until it may go on."""
+        """Wait until the test releases it."""
         return "done" if release.wait(30) else "late"
 
     with serve_app(tmp_path, tools=[wait, give]) as server:
@@ -750,10 +750,10 @@ def test_built_ins_are_served_by_the_ordinary_routes(tmp_path: Path) -> None:
         assert get_error_code(rest.invoke(path)) == (409, "bundle_disabled")
 
 
-# --- what every answer has -----------------------------------------------------------------------------------------
+# --- all responses -------------------------------------------------------------------------------------------------
 
 
-def test_reads_have_a_tag_that_changes_with_the_content(rest: Rest) -> None:
+def test_responses_have_an_etag_that_changes_with_the_content(rest: Rest) -> None:
     bundle = rest.bundle()
     path = rest.tool(bundle)
     for url in (bundle, path, "/tools/bundles", f"/tools?bundleIDs={bundle.rpartition('/')[2]}", "/tools/search?q=now"):
@@ -769,7 +769,7 @@ def test_reads_have_a_tag_that_changes_with_the_content(rest: Rest) -> None:
     assert rest.client.get(path, headers={"if-none-match": tag}).status_code == 200
 
 
-def test_a_head_says_what_a_get_would_say_and_sends_nothing(rest: Rest) -> None:
+def test_a_head_has_the_headers_of_a_get_and_no_body(rest: Rest) -> None:
     bundle = rest.bundle()
     for url in (bundle, rest.tool(bundle), "/tools", "/tools/search?q=now", "/healthz", "/openapi.json"):
         got, head = rest.client.get(url), rest.client.head(url)
@@ -796,7 +796,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_every_route_is_closed_to_other_names_and_other_sites(rest: Rest, method: str, path: str) -> None:
+def test_every_route_rejects_other_hosts_and_origins(rest: Rest, method: str, path: str) -> None:
     for headers in (
         {"host": "evil.example"},
         {"origin": "https://evil.example"},
@@ -811,23 +811,23 @@ def test_every_route_is_closed_to_other_names_and_other_sites(rest: Rest, method
     assert own.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_wrong_token_opens_nothing_although_none_is_needed(rest: Rest) -> None:
+def test_an_invalid_token_is_rejected_even_if_none_is_required(rest: Rest) -> None:
     for path in ("/tools", "/healthz", "/openapi.json"):
         answer = rest.client.get(path, headers={"authorization": "Bearer ot_wrong"})
         assert get_error_code(answer) == (401, "unauthorized")
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-class Anything(dict[str, str]):
+class DefaultToUnknown(dict[str, str]):
     def __missing__(self, _name: str) -> str:
         return UNKNOWN
 
 
-def test_every_route_of_the_document_refuses_other_hosts_and_origins(rest: Rest) -> None:
+def test_every_documented_route_rejects_other_hosts_and_origins(rest: Rest) -> None:
     document = rest.get("/openapi.json")
     assert document["openapi"].startswith("3.1")
     described = {
-        (method.upper(), path.format_map(Anything(toolSlug="a", version="1")))
+        (method.upper(), path.format_map(DefaultToUnknown(toolSlug="a", version="1")))
         for path, item in document["paths"].items()
         for method in item
     }
@@ -838,7 +838,7 @@ def test_every_route_of_the_document_refuses_other_hosts_and_origins(rest: Rest)
             assert get_error_code(answer) == (403, "forbidden"), (method, path, headers)
 
 
-def test_what_nobody_thought_of_is_a_number_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_shows_a_log_id_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of the inside")
 
@@ -854,10 +854,10 @@ def test_what_nobody_thought_of_is_a_number_and_no_traceback(tmp_path: Path, mon
     assert "of the inside" in logged["text"]
 
 
-# --- several at once -----------------------------------------------------------------------------------------------
+# --- concurrency ---------------------------------------------------------------------------------------------------
 
 
-def test_of_many_who_put_the_same_pair_one_wins(rest: Rest) -> None:
+def test_one_of_many_concurrent_puts_of_the_same_pair_wins(rest: Rest) -> None:
     path = f"{rest.bundle()}/tools/now/version/1.0"
     statuses: list[int] = []
     threads = [
@@ -871,7 +871,7 @@ def test_of_many_who_put_the_same_pair_one_wins(rest: Rest) -> None:
 
 
 @pytest.mark.slow
-def test_two_servers_on_one_folder_see_each_others_changes_at_once(tmp_path: Path) -> None:
+def test_two_servers_on_one_directory_see_each_others_changes_at_once(tmp_path: Path) -> None:
     with serve_app(tmp_path, tools=[give]) as one, serve_app(tmp_path, tools=[give]) as two:
         bundle = one.rest.bundle()
         path = two.rest.tool(bundle)
@@ -891,7 +891,7 @@ def test_two_servers_on_one_folder_see_each_others_changes_at_once(tmp_path: Pat
         assert eventually(lambda: one.rest.get(path)["callCount"] == two.rest.get(path)["callCount"] == 5)
 
 
-def test_a_page_of_another_site_cannot_be_redirected_to_us(site: Site, rest: Rest) -> None:
+def test_a_redirect_from_another_site_is_rejected(site: Site, rest: Rest) -> None:
     site.pages["/away"] = page(b"", ("Location", f"http://127.0.0.1:{rest.port}/tools/bundles"), status=302)
     answer = httpx2.get(site.url("/away"), follow_redirects=True, headers={"origin": "http://evil.example"})
     assert answer.status_code == 403

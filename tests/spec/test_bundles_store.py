@@ -1,5 +1,5 @@
-# ruff: noqa: RUF001 - characters that look alike are what some of these tests are about
-"""Specification 4, as far as the store itself keeps it: no door, no call, no network."""
+# ruff: noqa: RUF001 - some tests are about characters that look alike
+"""Specification 4, the store alone: without transports, calls or network."""
 
 import json
 import os
@@ -58,15 +58,15 @@ def put(store: BundleStore, bundle: str, slug: str, version: str = "1", **more: 
 
 
 @pytest.mark.spec("bundles.type.python-or-http", "bundles.type.go-means-python")
-def test_a_tool_is_of_python_or_http_and_go_is_stored_as_sent(root: Path, store: BundleStore) -> None:
+def test_a_tool_is_python_or_http_and_go_is_stored_as_sent(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "p")
     put(store, bundle, "h", **HTTP)
     put(store, bundle, "g", type="go")
-    shown = {tool.slug: tool.as_json() for tool in store.list_bundle_tools(bundle)}
-    assert {slug: tool["type"] for slug, tool in shown.items()} == {"p": "python", "h": "http", "g": "go"}
-    assert "httpImpl" not in shown["g"]
-    assert "pythonImpl" not in shown["h"]
+    output = {tool.slug: tool.as_json() for tool in store.list_bundle_tools(bundle)}
+    assert {slug: tool["type"] for slug, tool in output.items()} == {"p": "python", "h": "http", "g": "go"}
+    assert "httpImpl" not in output["g"]
+    assert "pythonImpl" not in output["h"]
     assert json.loads((bundle_directory(root, bundle) / "g@1.json").read_text())["type"] == "go"
     for wrong in (
         {"type": "ruby"},
@@ -91,7 +91,7 @@ def test_ids_must_be_uuids_of_version_7(store: BundleStore) -> None:
     "bundles.slug.letters-digits-and-dash", "bundles.slug.one-to-64-code-points", "bundles.slug.any-file-system"
 )
 @pytest.mark.parametrize("slug", ["a", "-", "con", "Ünïcode-٣", "検索", "ꙮ" * 64, "𝒳" * 64, "A" * 64, "nul", "ſ", "ß"])
-def test_letters_and_digits_of_any_script_and_the_dash_make_a_slug(root: Path, store: BundleStore, slug: str) -> None:
+def test_letters_and_digits_of_any_script_and_dashes_are_valid_slugs(root: Path, store: BundleStore, slug: str) -> None:
     bundle = new_bundle(store, slug)
     put(store, bundle, slug, slug)
     with open_store(root) as again:
@@ -104,7 +104,7 @@ def test_letters_and_digits_of_any_script_and_the_dash_make_a_slug(root: Path, s
 @pytest.mark.spec(
     "bundles.slug.nothing-else", "bundles.version.slug-characters-and-dot", "bundles.version.no-dot-names"
 )
-def test_nothing_else_can_stand_in_a_slug_or_a_version(store: BundleStore) -> None:
+def test_other_characters_are_rejected_in_slugs_and_versions(store: BundleStore) -> None:
     bundle = new_bundle(store)
     for wrong in ("", "a_b", "a b", "a/b", "a\\b", "a.b", "a\n", "a\x00", "+a", "a@b", "é\u0301", "😀", "x" * 65):
         expect_error("invalid", put, store, bundle, wrong)
@@ -142,7 +142,7 @@ def test_a_slug_belongs_to_one_live_bundle(store: BundleStore) -> None:
 
 @pytest.mark.spec("bundles.version.unique-within-a-bundle", "bundles.version.may-repeat-across-bundles")
 @pytest.mark.spec("bundles.tool.put-creates", "bundles.tool.put-of-existing-pair", "bundles.tool.get")
-def test_a_pair_exists_once_in_a_bundle_and_the_second_put_changes_nothing(root: Path, store: BundleStore) -> None:
+def test_a_pair_is_unique_in_a_bundle_and_a_second_put_changes_nothing(root: Path, store: BundleStore) -> None:
     first, second = new_bundle(store, "one"), new_bundle(store, "two")
     created = store.put_tool(first, "tool", "1", tool_body(displayName="First"))
     before = (bundle_directory(root, first) / "tool@1.json").read_bytes()
@@ -154,7 +154,7 @@ def test_a_pair_exists_once_in_a_bundle_and_the_second_put_changes_nothing(root:
 
 
 @pytest.mark.spec("bundles.tags.shape", "bundles.tags.no-duplicates")
-def test_tags_have_a_shape_and_are_given_once(store: BundleStore) -> None:
+def test_tags_are_validated_and_unique(store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "good", tags=["a", "_", "A-b_9", "x" * 64])
     for wrong in (["1a"], ["-a"], [""], ["a b"], ["é"], ["x" * 65], ["a", "a"], "a", [1], None):
@@ -162,7 +162,7 @@ def test_tags_have_a_shape_and_are_given_once(store: BundleStore) -> None:
 
 
 @pytest.mark.spec("bundles.routes.body-fields", "bundles.routes.camel-case")
-def test_bodies_have_the_fields_that_are_known_and_no_others(store: BundleStore) -> None:
+def test_bodies_with_unknown_or_invalid_fields_are_rejected(store: BundleStore) -> None:
     bundle = new_bundle(store)
     for wrong in (
         {"surprise": 1},
@@ -214,7 +214,7 @@ def test_bodies_have_the_fields_that_are_known_and_no_others(store: BundleStore)
 @pytest.mark.spec(
     "bundles.time.modified-at-ignores-toggles", "bundles.bundle.patch-toggles", "bundles.tool.patch-toggles"
 )
-def test_the_time_of_modification_moves_with_content_only(store: BundleStore, clock: Clock) -> None:
+def test_the_modification_time_changes_only_with_the_content(store: BundleStore, clock: Clock) -> None:
     bundle = new_bundle(store)
     tool = store.put_tool(bundle, "tool", "1", tool_body())
     created = store.get_bundle(bundle)
@@ -274,7 +274,7 @@ def test_disabling_a_bundle_disables_all_its_tools(store: BundleStore) -> None:
     "bundles.deletion.soft", "bundles.deletion.not-empty", "bundles.deletion.hidden", "bundles.deletion.revived"
 )
 @pytest.mark.spec("bundles.state.deleted-bundle")
-def test_a_deleted_bundle_is_hidden_and_comes_back_by_put(root: Path, store: BundleStore, clock: Clock) -> None:
+def test_a_deleted_bundle_is_hidden_and_restored_by_a_put(root: Path, store: BundleStore, clock: Clock) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
     expect_error("bundle_not_empty", lambda: store.delete_bundle(bundle))
@@ -300,15 +300,15 @@ def test_a_deleted_bundle_is_hidden_and_comes_back_by_put(root: Path, store: Bun
 
 
 @pytest.mark.spec("bundles.deletion.reaped", "bundles.deletion.reaper-spares-content")
-def test_after_two_days_only_empty_bundles_are_removed(root: Path, store: BundleStore, clock: Clock) -> None:
+def test_only_empty_deleted_bundles_are_removed_after_two_days(root: Path, store: BundleStore, clock: Clock) -> None:
     empty, full, live = (new_bundle(store, slug) for slug in ("empty", "full", "live"))
     store.delete_bundle(empty)
     store.delete_bundle(full)
-    folder, spared = bundle_directory(root, empty), bundle_directory(root, full)
+    directory, spared = bundle_directory(root, empty), bundle_directory(root, full)
     (spared / ".keep").write_text("mine")
     clock.move(days=2)
     store.remove_expired()
-    assert not folder.exists()
+    assert not directory.exists()
     assert (spared / ".keep").read_text() == "mine"
     assert (spared / "bundle.json").exists()
     assert [one.id for one in store.list_bundles().items] == [live]
@@ -320,7 +320,7 @@ def test_after_two_days_only_empty_bundles_are_removed(root: Path, store: Bundle
     assert (spared / ".keep").exists()
 
 
-def test_the_reaper_comes_by_itself_when_a_store_is_opened(root: Path, store: BundleStore, clock: Clock) -> None:
+def test_opening_a_store_removes_expired_bundles(root: Path, store: BundleStore, clock: Clock) -> None:
     bundle = new_bundle(store)
     store.delete_bundle(bundle)
     clock.move(days=3)
@@ -334,7 +334,7 @@ def test_the_reaper_comes_by_itself_when_a_store_is_opened(root: Path, store: Bu
 
 
 @pytest.mark.spec("bundles.tool.delete", "bundles.tool.list", "bundles.tool.list-by-tags")
-def test_tools_are_listed_by_bundle_and_tag_and_deleted_for_good(root: Path, store: BundleStore) -> None:
+def test_tools_are_listed_by_bundle_and_tag_and_deleted_permanently(root: Path, store: BundleStore) -> None:
     one, two, three = (new_bundle(store, slug) for slug in ("one", "two", "three"))
     put(store, one, "a", tags=["red", "round"])
     put(store, two, "b", tags=["red"])
@@ -367,7 +367,7 @@ def test_tools_of_a_disabled_bundle_cannot_be_changed(store: BundleStore) -> Non
 
 
 @pytest.mark.spec("bundles.error.precedence")
-def test_the_first_reason_counts(store: BundleStore) -> None:
+def test_the_first_error_takes_precedence(store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
     expect_error("invalid", lambda: store.put_tool("no id", "no slug", "..", {}))
@@ -382,7 +382,7 @@ def test_the_first_reason_counts(store: BundleStore) -> None:
 
 
 @pytest.mark.spec("bundles.limit.number-of-tools")
-def test_the_store_takes_no_more_tools_than_it_is_allowed(root: Path) -> None:
+def test_the_number_of_tools_in_a_store_is_limited(root: Path) -> None:
     with open_store(root, max_tools=3) as store:
         bundle, other = new_bundle(store, "one"), new_bundle(store, "two")
         put(store, bundle, "a")
@@ -394,7 +394,7 @@ def test_the_store_takes_no_more_tools_than_it_is_allowed(root: Path) -> None:
         put(store, other, "d")
 
 
-def test_of_many_tools_all_are_stored_or_none(store: BundleStore) -> None:
+def test_many_tools_are_stored_all_or_none(store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "old")
     good = [(f"new-{number}", "1", tool_body()) for number in range(3)]
@@ -418,7 +418,7 @@ def test_of_many_tools_all_are_stored_or_none(store: BundleStore) -> None:
 
 @pytest.fixture
 def shipped(tmp_path: Path) -> Path:
-    """A bundle as it comes with the program, made by a store, because the format is the same."""
+    """Create a built-in bundle with a store, because the format is the same."""
     with open_store(tmp_path / "shipped") as maker:
         bundle = new_bundle(maker, "basics")
         put(maker, bundle, "hello", displayName="Say hello", tags=["greeting"])
@@ -466,7 +466,7 @@ def test_built_in_bundles_are_listed_and_can_only_be_enabled_or_disabled(root: P
     assert {file: file.read_bytes() for file in shipped.rglob("*.json")} == before
 
 
-def test_pages_go_through_built_ins_and_own_tools_alike(root: Path, shipped: Path) -> None:
+def test_pages_contain_built_in_and_own_tools(root: Path, shipped: Path) -> None:
     with open_store(root, builtin=shipped) as store:
         own = new_bundle(store, "own")
         store.put_many(own, [(f"hello-{number}", "1", tool_body()) for number in range(5)])
@@ -497,7 +497,7 @@ def test_a_damaged_states_file_is_reported_and_not_overwritten(root: Path, shipp
 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.page.size")
-def test_a_page_has_25_items_and_never_over_256(store: BundleStore) -> None:
+def test_a_page_has_25_items_by_default_and_256_at_most(store: BundleStore) -> None:
     bundle = new_bundle(store)
     store.put_many(bundle, [(f"tool-{number}", "1", tool_body()) for number in range(260)])
     assert len(store.list_tools().items) == 25
@@ -512,7 +512,7 @@ def test_a_page_has_25_items_and_never_over_256(store: BundleStore) -> None:
 @pytest.mark.spec(
     "bundles.page.token-is-signed", "bundles.page.token-survives-restart", "bundles.page.token-pins-filters"
 )
-def test_a_token_continues_its_own_list_also_after_a_restart(root: Path, store: BundleStore) -> None:
+def test_a_page_token_is_valid_for_its_list_even_after_a_restart(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     store.put_many(bundle, [(f"tool-{number}", "1", tool_body(tags=["a"])) for number in range(6)])
     token = store.list_tools(tags=["a"], size=2).next_token
@@ -539,7 +539,7 @@ def test_a_token_continues_its_own_list_also_after_a_restart(root: Path, store: 
 
 @pytest.mark.spec("bundles.search.classes", "bundles.search.best-class-counts", "bundles.search.field-order")
 @pytest.mark.spec("bundles.search.recency-last")
-def test_prefix_beats_whole_word_beats_likeness_and_fields_have_an_order(store: BundleStore, clock: Clock) -> None:
+def test_search_ranks_prefixes_over_words_over_similarity_and_by_field(store: BundleStore, clock: Clock) -> None:
     bundle = new_bundle(store)
     by_rank: list[dict[str, Any]] = [
         {"slug": "mail-a", "displayName": "X"},
@@ -562,7 +562,7 @@ def test_prefix_beats_whole_word_beats_likeness_and_fields_have_an_order(store: 
             put(store, bundle, body["slug"], version, **{key: value for key, value in body.items() if key != "slug"})
     found = store.search("mail", size=256).items
     places = [body["slug"] for body in by_rank]
-    # j and k stand in the same place: likeness in the description
+    # j and k have the same rank: similarity in the description
     expected = [(slug, version) for slug in places[:-2] for version in ("3", "2", "1")]
     expected += [("k", "3"), ("j", "3"), ("k", "2"), ("j", "2"), ("j", "1"), ("k", "1")]
     assert [(hit.tool.slug, hit.tool.version) for hit in found] == expected
@@ -572,7 +572,7 @@ def test_prefix_beats_whole_word_beats_likeness_and_fields_have_an_order(store: 
 
 
 @pytest.mark.spec("bundles.search.case-and-diacritics", "bundles.search.plain-text", "bundles.search.blank-query")
-def test_case_and_diacritics_make_no_difference_and_nothing_is_syntax(store: BundleStore) -> None:
+def test_search_ignores_case_and_diacritics_and_has_no_syntax(store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "café-Reader", displayName="Übersicht", description='100% "quoted" (x)')
     for q in ("CAFE", "café", "cafe\u0301", "reader", "ubersicht", "ÜBERSICHT", '"quoted"', "(x)", "100%"):
@@ -584,7 +584,7 @@ def test_case_and_diacritics_make_no_difference_and_nothing_is_syntax(store: Bun
 
 
 @pytest.mark.spec("bundles.search.at-once")
-def test_a_change_is_found_by_the_next_search_of_any_process(root: Path, store: BundleStore) -> None:
+def test_the_next_search_of_any_process_finds_a_change(root: Path, store: BundleStore) -> None:
     with open_store(root) as other:
         bundle = new_bundle(store)
         for number in range(5):
@@ -605,11 +605,11 @@ def test_a_change_is_found_by_the_next_search_of_any_process(root: Path, store: 
 def test_bundles_are_stored_in_readable_files(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store, "my-pack")
     put(store, bundle, "read-file", "1.0", description="Liest Überschriften – 読む")
-    folder = root / f"my-pack-{bundle}"
-    text = (folder / "read-file@1.0.json").read_text("utf-8")
+    directory = root / f"my-pack-{bundle}"
+    text = (directory / "read-file@1.0.json").read_text("utf-8")
     assert "Liest Überschriften – 読む" in text
     assert text.startswith('{\n  "schemaVersion": 1,\n')
-    assert json.loads((folder / "bundle.json").read_text())["slug"] == "my-pack"
+    assert json.loads((directory / "bundle.json").read_text())["slug"] == "my-pack"
     assert {file.stat().st_mode & 0o077 for file in root.rglob("*.json")} == {0}
 
 
@@ -628,16 +628,16 @@ def test_the_store_works_without_a_network(store: BundleStore, monkeypatch: pyte
 def test_a_foreign_or_damaged_file_is_reported_and_never_deleted(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "good")
-    strange, damaged = bundle_directory(root, bundle) / "notes.txt", bundle_directory(root, bundle) / "bad@1.json"
-    strange.write_text("mine")
+    foreign, damaged = bundle_directory(root, bundle) / "notes.txt", bundle_directory(root, bundle) / "bad@1.json"
+    foreign.write_text("mine")
     damaged.write_text("{")
     store.rescan()
     assert list_slugs(store) == ["good"]
-    assert [str(file) in str(problem) for file, problem in zip((damaged, strange), store.problems, strict=True)] == [
+    assert [str(file) in str(problem) for file, problem in zip((damaged, foreign), store.problems, strict=True)] == [
         True,
         True,
     ]
-    assert (strange.read_text(), damaged.read_text()) == ("mine", "{")
+    assert (foreign.read_text(), damaged.read_text()) == ("mine", "{")
 
 
 @pytest.mark.slow
@@ -678,7 +678,7 @@ print(won)
 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.store.unique-across-processes")
-def test_of_several_processes_that_put_the_same_pair_exactly_one_wins(root: Path, store: BundleStore) -> None:
+def test_exactly_one_of_several_processes_stores_the_same_pair(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     racers = [
         subprocess.Popen(

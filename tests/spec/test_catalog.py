@@ -1,51 +1,55 @@
-"""The catalog is consistent, and every promise in it has a test."""
+"""The catalog is consistent, and every requirement in it has a test."""
 
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.spec.catalog import LISTED, PROMISES
-from tests.spec.catalog.marks import Claim, claims_of, claims_under
+from tests.spec.catalog import LISTED, REQUIREMENTS
+from tests.spec.catalog.marks import Claim, find_claims, parse_claims
 
 TESTS = Path(__file__).parents[1]
-WORDS = "[a-z0-9]+(-[a-z0-9]+)*"
+WORD_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*"
 
 
 @pytest.fixture(scope="module")
 def claims() -> list[Claim]:
-    return claims_under(TESTS)
+    return find_claims(TESTS)
 
 
 def test_every_id_is_listed_once() -> None:
-    assert not [identity for identity, count in Counter(p.id for p in LISTED).items() if count > 1]
+    assert not [identity for identity, count in Counter(each.id for each in LISTED).items() if count > 1]
 
 
 def test_every_id_is_three_parts_in_kebab_case() -> None:
-    assert not [identity for identity in PROMISES if not re.fullmatch(rf"{WORDS}\.{WORDS}\.{WORDS}", identity)]
+    assert not [
+        identity
+        for identity in REQUIREMENTS
+        if not re.fullmatch(rf"{WORD_PATTERN}\.{WORD_PATTERN}\.{WORD_PATTERN}", identity)
+    ]
 
 
-def test_every_promise_has_a_title() -> None:
-    assert not [promise.id for promise in LISTED if not promise.title.strip()]
+def test_every_requirement_has_a_title() -> None:
+    assert not [requirement.id for requirement in LISTED if not requirement.title.strip()]
 
 
 def test_the_147_named_scenarios_are_all_listed() -> None:
-    counts = Counter(identity.partition(".")[0] for identity in PROMISES)
+    counts = Counter(identity.partition(".")[0] for identity in REQUIREMENTS)
     named = {document: counts.pop(document) for document in ("ot-pack", "run-tool", "tool-execution")}
     assert named == {"ot-pack": 66, "run-tool": 67, "tool-execution": 14}
     assert sum(named.values()) == 147
     assert counts.keys() == {"bundles", "toolbus"}
 
 
-def test_every_mark_names_a_known_promise(claims: list[Claim]) -> None:
-    unknown = [f"{claim.place} {claim.id}" for claim in claims if claim.id not in PROMISES]
+def test_every_mark_refers_to_a_requirement(claims: list[Claim]) -> None:
+    unknown = [f"{claim.location} {claim.id}" for claim in claims if claim.id not in REQUIREMENTS]
     assert not unknown, "\n".join(["no such id in tests/spec/catalog:", *unknown])
 
 
-def test_every_promise_has_a_test(claims: list[Claim]) -> None:
-    kept = {claim.id for claim in claims}
-    open_ones = [promise.id for promise in LISTED if promise.id not in kept]
-    assert not open_ones, "\n".join([f"{len(open_ones)} promises have no test:", *open_ones])
+def test_every_requirement_has_a_test(claims: list[Claim]) -> None:
+    tested = {claim.id for claim in claims}
+    untested = [requirement.id for requirement in LISTED if requirement.id not in tested]
+    assert not untested, "\n".join([f"{len(untested)} requirements have no test:", *untested])
 
 
 @pytest.mark.parametrize(
@@ -58,27 +62,27 @@ def test_every_promise_has_a_test(claims: list[Claim]) -> None:
         'pytestmark = pytest.mark.spec(\n    "a.b.c",\n    "a.b.d",\n)',
     ],
 )
-def test_marks_are_read_wherever_pytest_reads_them(source: str) -> None:
-    assert sorted(claim.id for claim in claims_of(source, "test_x.py")) == ["a.b.c", "a.b.d"]
+def test_marks_are_read_wherever_pytest_accepts_them(source: str) -> None:
+    assert sorted(claim.id for claim in parse_claims(source, "test_x.py")) == ["a.b.c", "a.b.d"]
 
 
-def test_a_claim_says_where_its_mark_stands() -> None:
-    assert list(claims_of('\n@pytest.mark.spec("a.b.c")\ndef test_x(): ...', "test_x.py")) == [
+def test_a_claim_has_the_location_of_its_mark() -> None:
+    assert list(parse_claims('\n@pytest.mark.spec("a.b.c")\ndef test_x(): ...', "test_x.py")) == [
         Claim("a.b.c", "test_x.py:2")
     ]
 
 
-def test_marks_in_strings_and_comments_are_no_marks() -> None:
+def test_marks_in_strings_and_comments_are_ignored() -> None:
     source = '# pytest.mark.spec("a.b.c")\ntext = \'@pytest.mark.spec("a.b.c")\''
-    assert not list(claims_of(source, "test_x.py"))
+    assert not list(parse_claims(source, "test_x.py"))
 
 
 @pytest.mark.parametrize("arguments", ["", "NAME", "*NAMES", 'f"a.{b}.c"', 'id="a.b.c"', '"a.b.c", NAME'])
-def test_marks_that_cannot_be_read_are_refused(arguments: str) -> None:
+def test_marks_without_plain_strings_are_rejected(arguments: str) -> None:
     with pytest.raises(ValueError, match=r"test_x\.py:1: write the ids as plain strings"):
-        list(claims_of(f"@pytest.mark.spec({arguments})\ndef test_x(): ...", "test_x.py"))
+        list(parse_claims(f"@pytest.mark.spec({arguments})\ndef test_x(): ...", "test_x.py"))
 
 
-def test_marks_on_what_pytest_does_not_collect_are_refused() -> None:
+def test_marks_on_functions_that_pytest_does_not_collect_are_rejected() -> None:
     with pytest.raises(ValueError, match="helper carries a spec mark"):
-        list(claims_of('@pytest.mark.spec("a.b.c")\ndef helper(): ...', "test_x.py"))
+        list(parse_claims('@pytest.mark.spec("a.b.c")\ndef helper(): ...', "test_x.py"))

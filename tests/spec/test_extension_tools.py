@@ -1,6 +1,6 @@
 """Specification 3, extension tools: a file in a directory, called in a worker with the dependencies of its header.
 
-Real files, real uv, real processes. One OneTool serves most tests, with the packs below in the user's folder.
+Real files, real uv, real processes. Most tests share one OneTool with the packs below in the user's directory.
 """
 
 import json
@@ -18,7 +18,7 @@ from tests.support import App, eventually, run_cli
 from onetool.config.trust import trust
 from onetool.logging import Log
 
-pytestmark = pytest.mark.slow  # each starts a worker
+pytestmark = pytest.mark.slow  # each test starts a worker
 SAMPLE = f'''{HEADER}"""Small things, for trying out workers.
 
 More than one line of it."""
@@ -124,12 +124,12 @@ agents:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
-    folder = home / ".onetool"
-    configure(folder, CONFIG)
-    write_secrets(folder, "TOKEN: token-4711\nOTHER: other-4711\n")
+    directory = home / ".onetool"
+    configure(directory, CONFIG)
+    write_secrets(directory, "TOKEN: token-4711\nOTHER: other-4711\n")
     packs = {"sample": SAMPLE, "plain": PLAIN, "needy": NEEDY, "broken": BROKEN, "harmful": HARMFUL}
     for pack, text in packs.items():
-        write_pack(folder / "tools", pack, text)
+        write_pack(directory / "tools", pack, text)
     return home
 
 
@@ -144,7 +144,7 @@ def list_bundle_tools(app: App, pack: str) -> list[str]:
     return names
 
 
-def problems_of(app: App) -> list[str]:
+def list_problems(app: App) -> list[str]:
     problems: list[str] = app.data("ot.health()['problems']")
     return problems
 
@@ -170,7 +170,7 @@ def test_the_first_call_starts_a_worker_and_later_ones_use_it(app: App) -> None:
 
 @pytest.mark.spec("tool-execution.worker.worker-startup-on-first-call")
 @pytest.mark.spec("tool-execution.pep-723.tool-with-dependencies")
-def test_a_worker_runs_in_an_environment_that_uv_made(app: App) -> None:
+def test_a_worker_runs_in_an_environment_created_by_uv(app: App) -> None:
     facts = app.data("sample.facts()")
     assert "uv = " in (Path(facts["prefix"]) / "pyvenv.cfg").read_text("utf-8")
     assert facts["prefix"] != sys.prefix
@@ -178,7 +178,7 @@ def test_a_worker_runs_in_an_environment_that_uv_made(app: App) -> None:
 
 
 @pytest.mark.spec("tool-execution.worker.worker-startup-on-first-call")
-def test_nothing_is_started_before_the_first_call(tmp_path: Path) -> None:
+def test_no_worker_is_started_before_the_first_call(tmp_path: Path) -> None:
     write_pack(tmp_path / ".onetool" / "tools", "plain", PLAIN)
     with open_app_in(tmp_path) as app:
         assert list_bundle_tools(app, "plain") == ["plain.where"]
@@ -208,7 +208,7 @@ def test_each_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
     write_pack(tmp_path / ".onetool" / "tools", "plain", PLAIN)
     with open_app_in(tmp_path) as app:
         processes = {app.data("import time; time.sleep(0.25); plain.where()".replace("; ", "\n"))[1] for _ in range(10)}
-        assert len(processes) == 1  # for longer than the idle time in all
+        assert len(processes) == 1  # longer than the idle timeout in total
         assert eventually(lambda: not is_alive(*processes))
 
 
@@ -219,36 +219,36 @@ def test_a_worker_with_a_call_in_flight_is_not_idle(tmp_path: Path) -> None:
         assert app.value("slow.nap()") == "rested"
 
 
-def test_what_is_printed_goes_to_the_log_and_never_into_the_protocol(app: App, home: Path) -> None:
+def test_output_of_a_worker_is_logged_and_not_sent_in_the_protocol(app: App, home: Path) -> None:
     assert app.data("[sample.noise(text=str(n)) for n in range(3)] + [sample.later(1)]") == ["quiet"] * 3 + [2]
     assert app.value("sample.reads()") == ""
 
-    def all_is_logged() -> bool:
+    def is_logged() -> bool:
         lines = [json.loads(line) for line in (home / "log").read_text("utf-8").splitlines()]
         text = "".join(line["text"] for line in lines if line["name"] == "worker.output" and line["pack"] == "sample")
-        words = ("raw 2\n", "child 2\n", "old 2\n", "logged 2\n", "forged")
-        return all(word in text for word in words)
+        expected = ("raw 2\n", "child 2\n", "old 2\n", "logged 2\n", "forged")
+        return all(word in text for word in expected)
 
-    assert eventually(all_is_logged)
+    assert eventually(is_logged)
 
 
-def test_many_calls_at_once_get_their_own_answers(app: App) -> None:
+def test_concurrent_calls_get_their_own_results(app: App) -> None:
     code = "ot.parallel([lambda n=n: [sample.later(n), sample.places(n)[0]] for n in range(40)])"
     assert app.data(code) == [[n + 1, n] for n in range(40)]
 
 
-def test_an_edited_file_is_called_as_it_is_now(tmp_path: Path) -> None:
-    folder = tmp_path / ".onetool" / "tools"
-    write_pack(folder, "notes", "def first(): return 1")
+def test_an_edited_file_is_reloaded_at_the_next_call(tmp_path: Path) -> None:
+    directory = tmp_path / ".onetool" / "tools"
+    write_pack(directory, "notes", "def first(): return 1")
     with open_app_in(tmp_path) as app:
         assert app.data("notes.first()") == 1
-        write_pack(folder, "notes", "def first(): return 22\ndef second(): return 2")
+        write_pack(directory, "notes", "def first(): return 22\ndef second(): return 2")
         assert app.data("[notes.first(), notes.second()]") == [22, 2]
-        write_pack(folder, "notes", "def second(: return 3")
+        write_pack(directory, "notes", "def second(: return 3")
         assert "notes_tools.py, line 1" in app.failure("notes.second()")
-        write_pack(folder, "notes", "def second(): return 4444")
+        write_pack(directory, "notes", "def second(): return 4444")
         assert app.data("notes.second()") == 4444
-        (folder / "notes" / "notes_tools.py").unlink()
+        (directory / "notes" / "notes_tools.py").unlink()
         assert "notes" in app.failure("notes.second()")
 
 
@@ -261,10 +261,10 @@ def test_an_invalid_header_is_ignored_and_reported(tmp_path: Path, header: str) 
     file = write_pack(tmp_path / ".onetool" / "tools", "plain", header + PLAIN)
     with open_app_in(tmp_path) as app:
         assert app.data("plain.where()")[0] == sys.executable
-        assert any(f"{file}: invalid header" in problem for problem in problems_of(app))
+        assert any(f"{file}: invalid header" in problem for problem in list_problems(app))
 
 
-def test_what_uv_says_about_a_header_reaches_the_caller(tmp_path: Path) -> None:
+def test_the_output_of_uv_about_a_header_is_in_the_error(tmp_path: Path) -> None:
     header = "# /// script\n# dependencies = ['no such requirement!']\n# ///\n"
     write_pack(tmp_path / ".onetool" / "tools", "plain", header + PLAIN)
     with open_app_in(tmp_path) as app:
@@ -281,7 +281,7 @@ def test_a_file_without_a_header_runs_in_a_worker_with_the_servers_python(app: A
 
 
 @pytest.mark.spec("tool-execution.type.invalid-extension-without-pep-723")
-def test_a_file_whose_imports_are_missing_says_to_add_a_header(app: App) -> None:
+def test_a_missing_import_is_an_error_that_suggests_a_header(app: App) -> None:
     assert "needy.never" in list_bundle_tools(app, "needy")
     failure = app.failure("needy.never()")
     assert "ModuleNotFoundError" in failure
@@ -289,7 +289,7 @@ def test_a_file_whose_imports_are_missing_says_to_add_a_header(app: App) -> None
     assert '# dependencies = ["no_such_package_at_all"]' in failure
 
 
-# --- where files are found ---------------------------------------------------------------------------------
+# --- locations ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -304,7 +304,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.mark.spec("tool-execution.location.project-extension-discovery")
 @pytest.mark.spec("tool-execution.location.global-extension-discovery")
-def test_a_projects_pack_wins_whole_over_the_users(project: Path) -> None:
+def test_a_pack_of_the_project_replaces_the_whole_pack_of_the_user(project: Path) -> None:
     home = project.parent / "home"
     trust(project / ".onetool", home / ".onetool")
     with open_app_in(home, project) as app:
@@ -314,32 +314,32 @@ def test_a_projects_pack_wins_whole_over_the_users(project: Path) -> None:
 
 
 @pytest.mark.spec("tool-execution.location.global-extension-discovery")
-def test_packs_of_the_user_are_there_in_every_directory(project: Path, tmp_path: Path) -> None:
+def test_packs_of_the_user_are_available_in_every_directory(project: Path, tmp_path: Path) -> None:
     with open_app_in(project.parent / "home", tmp_path) as app:
         assert app.data("[shared.who(), own.who()]") == ["home", "own"]
 
 
-def test_a_project_that_is_not_trusted_has_no_packs(project: Path) -> None:
+def test_an_untrusted_project_has_no_packs(project: Path) -> None:
     with open_app_in(project.parent / "home", project) as app:
         answer = app.run("shared.who()")
         assert "onetool trust" in answer.blocks[0]
         assert answer.blocks[-1] == "home"
 
 
-def test_a_new_file_in_a_trusted_project_asks_again(project: Path) -> None:
+def test_a_new_file_in_a_trusted_project_needs_trust_again(project: Path) -> None:
     home = project.parent / "home"
     trust(project / ".onetool", home / ".onetool")
     with open_app_in(home, project) as app:
         assert app.value("shared.who()") == "project"
         write_pack(project / ".onetool" / "tools", "fresh", "def run_me(): return 'ran'")
         assert "fresh" in app.failure("fresh.run_me()")
-        assert any("onetool trust" in problem for problem in problems_of(app))
-        assert app.value("shared.who()") == "project"  # what a person has looked at goes on
+        assert any("onetool trust" in problem for problem in list_problems(app))
+        assert app.value("shared.who()") == "project"  # files that were already trusted still work
         trust(project / ".onetool", home / ".onetool")
         assert app.value("fresh.run_me()") == "ran"
 
 
-def test_more_directories_can_be_named(tmp_path: Path) -> None:
+def test_more_directories_can_be_configured(tmp_path: Path) -> None:
     write_pack(tmp_path / "more", "extra", "def who(): return 'extra'")
     write_pack(tmp_path / "more", "own", "def who(): return 'more'")
     write_pack(tmp_path / ".onetool" / "tools", "own", "def who(): return 'own'")
@@ -348,7 +348,7 @@ def test_more_directories_can_be_named(tmp_path: Path) -> None:
         assert app.data("[extra.who(), own.who()]") == ["extra", "own"]
 
 
-def test_a_shipped_pack_cannot_be_replaced(tmp_path: Path) -> None:
+def test_a_built_in_pack_cannot_be_replaced(tmp_path: Path) -> None:
     file = write_pack(tmp_path / ".onetool" / "tools", "machine", "def disk(): return 'forged'")
     with open_app_in(tmp_path) as app:
         assert app.data("machine.disk()") != "forged"
@@ -358,17 +358,17 @@ def test_a_shipped_pack_cannot_be_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ['pack = "other"', 'pack: str = "other"'])
-def test_a_pack_may_be_named_in_the_file(tmp_path: Path, text: str) -> None:
+def test_a_file_may_set_the_name_of_its_pack(tmp_path: Path, text: str) -> None:
     write_pack(tmp_path / ".onetool" / "tools", "notes", f"{text}\ndef who(): return 'other'")
     with open_app_in(tmp_path) as app:
         assert app.value("other.who()") == "other"
         assert "notes" in app.failure("notes.who()")
 
 
-# --- what is known without running a file ------------------------------------------------------------------
+# --- static analysis ---------------------------------------------------------------------------------------
 
 
-def test_a_file_is_read_and_not_run(app: App, home: Path) -> None:
+def test_a_file_is_analyzed_without_running_it(app: App, home: Path) -> None:
     (full,) = app.data("ot.tools(pattern='harmful', info='full')")
     assert full["signature"].startswith("harmful.act(target: str, force: bool = ")
     assert full["signature"].endswith("depth: int | None = None) -> str")
@@ -378,14 +378,14 @@ def test_a_file_is_read_and_not_run(app: App, home: Path) -> None:
     assert not (home / ".onetool" / "tools" / "harmful" / "harm").exists()
 
 
-def test_public_functions_are_the_tools(app: App) -> None:
+def test_public_functions_are_tools(app: App) -> None:
     names = list_bundle_tools(app, "sample")
     assert "sample.facts" in names
     assert "sample.later" in names
     assert not {"sample._hidden", "sample.NoTool", "sample.NOT_A_TOOL"} & set(names)
 
 
-def test_all_says_which_functions_are_tools(tmp_path: Path) -> None:
+def test_dunder_all_selects_the_tools(tmp_path: Path) -> None:
     text = "__all__ = ['one', '_two']\ndef one(): return 1\ndef _two(): return 2\ndef three(): ..."
     write_pack(tmp_path / ".onetool" / "tools", "notes", text)
     with open_app_in(tmp_path) as app:
@@ -395,13 +395,13 @@ def test_all_says_which_functions_are_tools(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_parsed_is_reported(app: App, home: Path) -> None:
     file = home / ".onetool" / "tools" / "broken" / "broken_tools.py"
-    assert any(f"{file}, line 2" in problem for problem in problems_of(app))
+    assert any(f"{file}, line 2" in problem for problem in list_problems(app))
     for call in ("broken.fine()", "ot.call('broken.fine')"):
         assert f"{file}, line 2" in app.failure(call)
     assert app.data("plain.where()")
 
 
-def test_extension_tools_are_shown_as_any_others(app: App, home: Path) -> None:
+def test_extension_tools_are_described_like_other_tools(app: App, home: Path) -> None:
     (full,) = app.data("ot.tools(pattern='sample.choose', info='full')")
     assert full["signature"] == "sample.choose(unit: Literal['a', 'b'] = 'a', limit: int = 10) -> str"
     assert full["description"] == "Choose a unit, with care."
@@ -412,7 +412,7 @@ def test_extension_tools_are_shown_as_any_others(app: App, home: Path) -> None:
     assert "Needs permission: read" in text
 
 
-def test_the_text_of_a_pack_is_the_docstring_of_its_file(app: App) -> None:
+def test_the_description_of_a_pack_is_the_docstring_of_its_file(app: App) -> None:
     text = app.value("ot.help(query='sample')")
     assert "Small things, for trying out workers." in text
     assert "sample_tools.py" in text
@@ -421,14 +421,14 @@ def test_the_text_of_a_pack_is_the_docstring_of_its_file(app: App) -> None:
     assert facts["tool_count"] == len(list_bundle_tools(app, "sample"))
 
 
-def test_extension_tools_are_found_by_what_they_do(app: App) -> None:
+def test_extension_tools_are_found_by_their_description(app: App) -> None:
     assert "sample.choose" in app.value("ot.search(query='choose a unit with care')")
 
 
 # --- calls -------------------------------------------------------------------------------------------------
 
 
-def test_arguments_arrive_as_what_the_function_says(app: App) -> None:
+def test_arguments_are_converted_to_the_annotated_types(app: App) -> None:
     given: dict[str, Any] = {
         "path": "/a/b",
         "day": "2024-02-29",
@@ -451,12 +451,12 @@ def test_arguments_arrive_as_what_the_function_says(app: App) -> None:
     ]
 
 
-def test_code_may_pass_the_things_themselves(app: App) -> None:
+def test_code_may_pass_objects_of_the_annotated_types(app: App) -> None:
     code = "import datetime as dt, pathlib\n"
     call = "sample.kinds(pathlib.Path('/x'), dt.date(2024, 1, 2), blob=b'z', tags={'t'})"
-    shown = app.data(code + call)
-    assert shown[:3] == ["PosixPath('/x')", "datetime.date(2024, 1, 2)", "None"]
-    assert shown[4:7] == ["b'z'", "None", "{'t'}"]
+    output = app.data(code + call)
+    assert output[:3] == ["PosixPath('/x')", "datetime.date(2024, 1, 2)", "None"]
+    assert output[4:7] == ["b'z'", "None", "{'t'}"]
 
 
 @pytest.mark.parametrize(
@@ -469,13 +469,13 @@ def test_code_may_pass_the_things_themselves(app: App) -> None:
         ("sample.choose(limit='many')", "limit"),
     ],
 )
-def test_arguments_that_do_not_fit_are_named(app: App, call: str, message: str) -> None:
+def test_invalid_arguments_are_named(app: App, call: str, message: str) -> None:
     failure = app.failure(call)
     assert failure.startswith("ArgumentError")
     assert message in failure
 
 
-def test_parameters_by_place_and_by_name_alone(app: App) -> None:
+def test_positional_only_and_keyword_only_parameters_are_supported(app: App) -> None:
     assert app.data("sample.places(1)") == [1, 1, 3, 4, 5]
     assert app.data("sample.places(first=1, third=9)") == [1, 1, 9, 4, 5]
     assert app.data("sample.places(1, 2, 3, 4, fifth=6)") == [1, 2, 3, 4, 6]
@@ -485,19 +485,19 @@ def test_coroutines_are_awaited(app: App) -> None:
     assert app.data("sample.later(value=41)") == 42
 
 
-def test_a_worker_sees_its_settings_and_no_others(app: App) -> None:
+def test_a_worker_sees_only_its_own_settings(app: App) -> None:
     own = {"colour": "red", "limits": {"n": 3}}
     assert app.data("sample.settings()") == [own, True, own]
 
 
-def test_a_worker_gets_only_the_secrets_that_its_pack_names(app: App) -> None:
+def test_a_worker_gets_only_the_secrets_listed_for_its_pack(app: App) -> None:
     assert app.value("sample.has_token('token-' + '4711')") == "True"
     names = app.data("sample.environment()")
     assert "TOKEN" in names
     assert "OTHER" not in names
 
 
-def test_the_environment_of_a_worker_is_small(app: App) -> None:
+def test_a_worker_gets_few_environment_variables(app: App) -> None:
     names = set(app.data("sample.environment()"))
     assert "HOME" in names
     assert "SURPLUS" not in names
@@ -508,7 +508,7 @@ def test_a_function_may_call_other_tools(app: App) -> None:
     assert app.data("sample.listed()") == ["machine.disk"]
 
 
-def test_other_tools_are_called_with_the_rights_of_the_caller(app: App) -> None:
+def test_other_tools_are_called_with_the_permissions_of_the_caller(app: App) -> None:
     assert app.call("sample.cpu").ok
     write_only = app.call("sample.facts", agent="nobody")
     assert "read permission" in str(write_only.error)
@@ -520,18 +520,18 @@ def test_errors_keep_their_type_and_fields(app: App) -> None:
     assert app.data(caught) == ["it is full", 3]
 
 
-def test_the_permissions_of_a_pack_can_be_set_by_a_person(tmp_path: Path) -> None:
+def test_the_permissions_of_a_pack_can_be_configured(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "tools: {plain: {permissions: [exec]}}")
     write_pack(tmp_path / ".onetool" / "tools", "plain", PLAIN)
     with open_app_in(tmp_path) as app:
         assert "exec permission" in app.failure("plain.where()")
 
 
-# --- uv and the folder that somebody works in ----------------------------------------------------------------
+# --- uv and the working directory ----------------------------------------------------------------------------
 
 
-def test_a_uv_toml_in_the_working_directory_has_no_say_in_where_packages_come_from(tmp_path: Path) -> None:
-    """The directory may be a repository that was just cloned."""
+def test_a_uv_toml_in_the_working_directory_does_not_change_the_index(tmp_path: Path) -> None:
+    """Ignore uv.toml, because the directory may be a repository that was just cloned."""
     evil = '[[index]]\nurl = "http://127.0.0.1:9/simple"\ndefault = true\n'
     home, cloned = tmp_path / "home", tmp_path / "cloned"
     cloned.mkdir()
@@ -542,10 +542,10 @@ def test_a_uv_toml_in_the_working_directory_has_no_say_in_where_packages_come_fr
         assert app.data("sample.facts()")["six"]
 
 
-# --- the first minute --------------------------------------------------------------------------------------
+# --- onetool init ------------------------------------------------------------------------------------------
 
 
-def test_what_init_writes_can_be_called(tmp_path: Path) -> None:
+def test_tools_created_by_init_can_be_called(tmp_path: Path) -> None:
     run = partial(run_cli, tmp_path)
     project = tmp_path / "project"
     project.mkdir()

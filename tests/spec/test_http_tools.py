@@ -94,13 +94,13 @@ def calls() -> Calls:
     return Calls()
 
 
-def refused(definition: Mapping[str, Any]) -> str:
+def expect_rejection(definition: Mapping[str, Any]) -> str:
     with pytest.raises(ValidationError) as caught:
         HttpImpl.model_validate({"method": "GET", **definition})
     return str(caught.value)
 
 
-def in_turn(*pages: Page) -> Page:
+def serve_in_turn(*pages: Page) -> Page:
     left = list(pages)
 
     async def show(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -115,7 +115,7 @@ def in_turn(*pages: Page) -> Page:
 @pytest.mark.spec("bundles.http.url-scheme")
 def test_a_url_starts_with_http_or_https() -> None:
     for url in ("ftp://shop.test/", "shop.test", "//shop.test", "${scheme}://shop.test", "file:///etc/passwd"):
-        assert "must start with http:// or https://" in refused({"urlTemplate": url})
+        assert "must start with http:// or https://" in expect_rejection({"urlTemplate": url})
     for url in ("http://shop.test/", "https://shop.test/"):
         assert HttpImpl.model_validate({"method": "GET", "urlTemplate": url}).url_template == url
 
@@ -179,7 +179,7 @@ def test_a_response_is_json_or_text_or_follows_its_content_type(calls: Calls, si
 def test_a_selector_selects_part_of_the_response(calls: Calls, site: Site) -> None:
     site.pages["/items"] = page(b'{"items": [{"id": 1}, {"id": 2}]}', JSON)
     assert calls.value({"urlTemplate": site.url("/items"), "response": {"selector": "items[].id"}}) == [1, 2]
-    assert "JMESPath" in refused({"urlTemplate": site.url(), "response": {"selector": "items[?"}})
+    assert "JMESPath" in expect_rejection({"urlTemplate": site.url(), "response": {"selector": "items[?"}})
 
 
 # --- placeholders ------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_two_dollars_escape_a_placeholder(calls: Calls, site: Site) -> None:
      "https://shop.test${p}"],
 )  # fmt: skip
 def test_a_placeholder_in_the_host_is_rejected(url: str) -> None:
-    assert "in the host" in refused({"urlTemplate": url})
+    assert "in the host" in expect_rejection({"urlTemplate": url})
 
 
 @pytest.mark.spec("bundles.template.values-keep-their-place")
@@ -291,7 +291,7 @@ def test_a_tool_reaches_allowed_hosts(site: Site, allowed: list[str], admitted: 
 @pytest.mark.spec("bundles.host.final-url")
 def test_the_host_is_checked_when_the_tool_is_called(site: Site) -> None:
     tool = {"urlTemplate": site.url("/echo/${id}"), "errorMode": "empty"}
-    HttpImpl.model_validate({"method": "GET", **tool})  # storing it asks nobody
+    HttpImpl.model_validate({"method": "GET", **tool})  # storing a tool sends no request
     assert Calls(("elsewhere.test",)).failure(tool, id="@elsewhere.test/")["reason"] == "host_not_allowed"
     assert Calls(("127.0.0.1",)).result(tool, id="@elsewhere.test/").ok
 
@@ -327,7 +327,10 @@ def test_the_checked_address_is_used(site: Site) -> None:
     assert Calls(private=False, resolve=resolve).failure(tool)["reason"] == "address_not_allowed"
     assert site.requests == []
     assert Calls(resolve=resolve).result(tool).ok
-    assert asked == ["harmless.test", "harmless.test"]  # once a call: nobody can answer differently in between
+    assert asked == [
+        "harmless.test",
+        "harmless.test",
+    ]  # resolved once per call, so the address cannot change in between
     assert site.last.header("host") == f"harmless.test:{site.port}"
 
 
@@ -351,16 +354,16 @@ def test_secrets_are_not_sent_to_other_hosts_and_not_shown(calls: Calls, site: S
             calls.result(tool, to=other.url(), status=status)
             calls.result({**tool, "method": "POST", "body": {"t": "${secret:TOKEN}"}}, to=other.url(), status=status)
         seen = repr(other.requests)
-    assert len(other.requests) == 3  # a body that would have to go along stays, and so does the request
+    assert len(other.requests) == 3  # a request with a body is not redirected to another origin
     assert SECRETS["TOKEN"] not in seen
     assert "t0p-s3cret" not in seen
     at_home = [calls.result(tool, to=path, status=302) for path in ("/echo", "/status/404", "/cut", "/nowhere")]
-    told = [describe(result.error) if result.error else result.value for result in at_home]
-    assert "t0p-s3cret" not in json.dumps(told)
+    outcomes = [describe(result.error) if result.error else result.value for result in at_home]
+    assert "t0p-s3cret" not in json.dumps(outcomes)
     assert SECRETS["TOKEN"] in (site.last.header("x-key") or "")
 
 
-# --- repetition --------------------------------------------------------------------------------------------
+# --- retries -----------------------------------------------------------------------------------------------
 
 FINE = page(b'"fine"', JSON)
 
@@ -369,7 +372,7 @@ FINE = page(b'"fine"', JSON)
 def test_only_connect_errors_and_four_statuses_are_retried(site: Site) -> None:
     for status in (400, 401, 404, 408, 429, 500, 501, 502, 503, 504, 505):
         site.requests.clear()
-        site.pages["/turns"] = in_turn(page(b"", status=status), FINE)
+        site.pages["/turns"] = serve_in_turn(page(b"", status=status), FINE)
         Calls().result({"urlTemplate": site.url("/turns")})
         assert len(site.requests) == (2 if status in {429, 502, 503, 504} else 1)
     unreachable, cut = Calls(), Calls()
@@ -407,7 +410,7 @@ def test_pauses_grow_with_jitter_and_respect_retry_after(site: Site) -> None:
     assert plain.pauses == sorted(set(plain.pauses))
     assert lucky.pauses == sorted(set(lucky.pauses))
     assert all(shorter < longer for shorter, longer in zip(lucky.pauses, plain.pauses, strict=True))
-    site.pages["/later"] = in_turn(page(b"", ("Retry-After", "9"), status=429), FINE)
+    site.pages["/later"] = serve_in_turn(page(b"", ("Retry-After", "9"), status=429), FINE)
     asked = Calls()
     assert asked.value({"urlTemplate": site.url("/later"), "timeoutMs": 10_000}) == "fine"
     assert asked.pauses == [9.0]

@@ -15,7 +15,7 @@ def app() -> Iterator[App]:
 
 @pytest.mark.slow
 @pytest.mark.spec("ot-pack.tools.proxy-tool-signature-from-schema")
-def test_the_signature_of_a_proxied_tool_comes_from_its_schema(app: App) -> None:
+def test_the_signature_of_a_proxied_tool_is_based_on_its_schema(app: App) -> None:
     (search,) = app.data("ot.tools(pattern='github.search', info='full')")
     assert search["signature"] == "github.search_code(query: str, repo: str = '...', count: int = 5)"
     assert search["source"] == "proxy:github"
@@ -36,7 +36,7 @@ def test_a_proxied_server_is_a_pack(app: App) -> None:
 
 
 @pytest.mark.spec("ot-pack.health.disconnected-server")
-def test_a_server_that_is_not_connected_degrades_the_proxy(app: App) -> None:
+def test_a_disconnected_server_degrades_the_proxy(app: App) -> None:
     assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"]["gone"] != "discovering")
     proxy = app.data("ot.health()")["proxy"]
     assert proxy["servers"]["gone"] == "disconnected"

@@ -1,4 +1,4 @@
-"""Specification 2, snippets and projects: code with blanks, and paths that know their project."""
+"""Specification 2, snippets and projects: parameterized code, and paths inside a project."""
 
 import json
 import shlex
@@ -66,7 +66,7 @@ def test_a_snippet_is_expanded_and_run(app: App) -> None:
 @pytest.mark.parametrize(
     "form", ["$say text={}", "```\n$say text={}\n```", "__ot $say text={}", "\n  $say   text={}\n"]
 )
-def test_a_snippet_may_stand_where_code_may(app: App, form: str) -> None:
+def test_a_snippet_may_be_used_wherever_code_may(app: App, form: str) -> None:
     assert app.value(form.format("hello")) == "hello"
 
 
@@ -94,12 +94,12 @@ def test_a_snippet_may_stand_where_code_may(app: App, form: str) -> None:
         ("été", "été"),
     ],
 )
-def test_values_are_quoted_as_in_a_shell(app: App, written: str, meant: str) -> None:
+def test_values_are_quoted_like_in_a_shell(app: App, written: str, meant: str) -> None:
     assert app.value(f"$say text={written}") == meant
     assert shlex.split(f"text={written}") == [f"text={meant}"]
 
 
-def test_values_may_stand_on_lines_of_their_own(app: App) -> None:
+def test_values_may_be_on_separate_lines(app: App) -> None:
     assert json.loads(app.value("$wsq\nq1: what is new in AI?\nq2: 'ML'\np:\n  two\n    lines")) == [
         "two\n  lines",
         "what is new in AI?",
@@ -108,7 +108,7 @@ def test_values_may_stand_on_lines_of_their_own(app: App) -> None:
 
 
 @pytest.mark.parametrize("command", ["$say text='never closed", "$say text=a text=b", "$say hello", "$ say text=a"])
-def test_a_command_that_cannot_be_read_says_why(app: App, command: str) -> None:
+def test_an_invalid_command_is_an_error_without_traceback(app: App, command: str) -> None:
     assert "$" in app.failure(command)
     assert "Traceback" not in app.failure(command)
 
@@ -119,11 +119,11 @@ def test_unknown_and_missing_parameters_show_the_signature(app: App, command: st
 
 
 @pytest.mark.parametrize("command", ["$devide by=1", "ot.snippet('devide', by=1)"])
-def test_an_unknown_snippet_names_the_nearest(app: App, command: str) -> None:
+def test_an_unknown_snippet_suggests_the_nearest(app: App, command: str) -> None:
     assert "Did you mean $divide?" in app.failure(command)
 
 
-def test_a_long_name_is_not_repeated(app: App) -> None:
+def test_a_long_name_is_not_repeated_in_the_error(app: App) -> None:
     assert len(app.failure("ot.snippet('x' * 3_000_000)")) < 1000
 
 
@@ -151,70 +151,70 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_no_value_breaks_out_of_the_place_it_is_put_into(app: App, value: str) -> None:
+def test_a_value_cannot_escape_its_literal(app: App, value: str) -> None:
     code = f"values = ot.snippet('quotes', v={value!r})\n[each == {value!r} for each in values]"
     assert app.data(code) == [True] * 6
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_no_value_breaks_out_of_a_command(app: App, value: str) -> None:
+def test_a_value_cannot_escape_a_command(app: App, value: str) -> None:
     assert app.value(f"$say text={shlex.quote(value)}") == value
 
 
 @pytest.mark.parametrize(
     ("values", "total"), [("items=[1, 2]", 3), ("items=(1, 2), start=10", 13), ("items='[1,2]', start='5'", 8)]
 )
-def test_values_of_code_keep_their_kind(app: App, values: str, total: int) -> None:
+def test_values_passed_by_code_keep_their_type(app: App, values: str, total: int) -> None:
     assert app.data(f"ot.snippet('sum', {values})") == total
 
 
 # --- from code ---------------------------------------------------------------------------------------------
 
 
-def test_code_calls_snippets_that_call_snippets(app: App) -> None:
+def test_a_snippet_may_call_another_snippet(app: App) -> None:
     assert app.value("ot.snippet('outer', text='hello')") == "hello!"
     assert app.value("ot.snippet('$say', text='hello')") == "hello"
 
 
-def test_a_snippet_without_a_value_gives_none(app: App) -> None:
+def test_a_snippet_without_a_value_returns_none(app: App) -> None:
     assert app.value("ot.snippet('nothing')") == "None"
 
 
-def test_threads_call_snippets_side_by_side(app: App) -> None:
+def test_threads_call_snippets_concurrently(app: App) -> None:
     code = "ot.parallel([lambda n=n: ot.snippet('outer', text=str(n)) for n in range(40)])"
     assert app.data(code) == [f"{n}!" for n in range(40)]
 
 
-def test_a_snippet_has_names_of_its_own_and_prints_where_the_run_prints(app: App) -> None:
+def test_a_snippet_has_its_own_namespace_and_prints_to_the_run(app: App) -> None:
     assert app.run("x = 'mine'\not.snippet('sets')\nx").blocks == ("of the snippet\n", "mine")
 
 
 @pytest.mark.parametrize("code", ["ot.snippet('waits')", "import asyncio\nawait asyncio.sleep(0)\not.snippet('waits')"])
-def test_a_snippet_may_await_whoever_calls_it(app: App, code: str) -> None:
+def test_a_snippet_may_await_in_sync_and_async_code(app: App, code: str) -> None:
     assert app.value(code) == "5"
 
 
 @pytest.mark.parametrize("name", ["again", "side_by_side"])
-def test_snippets_that_call_themselves_come_to_an_end(app: App, name: str) -> None:
+def test_recursive_snippets_are_stopped(app: App, name: str) -> None:
     assert f"snippets are nested more than 20 levels deep, the last is ${name}" in app.failure(f"ot.snippet({name!r})")
 
 
 def test_an_error_in_a_snippet_names_the_snippet_and_both_lines(app: App) -> None:
-    place = "line 2: ot.snippet("
+    location = "line 2: ot.snippet("
     wrong_syntax = app.failure("x = 1\not.snippet('broken')")
     assert wrong_syntax.startswith("SyntaxError: invalid syntax (<$broken>, line 2)\n")
-    assert place in wrong_syntax
+    assert location in wrong_syntax
     raised = app.failure("x = 1\not.snippet('divide', by=0)")
     assert raised.startswith("ZeroDivisionError: division by zero (<$divide>, line 2)\n")
-    assert place in raised
+    assert location in raised
 
 
-def test_an_error_in_a_command_names_the_line_of_its_code(app: App) -> None:
+def test_an_error_in_a_command_names_the_line_of_the_snippet(app: App) -> None:
     assert app.failure("$divide by=0").startswith("ZeroDivisionError: division by zero\n  line 2 of $divide: one / 0")
     assert "line 2 of $broken: y = = 2" in app.failure("$broken")
 
 
-def test_an_error_that_was_caught_leaves_no_trace_of_a_snippet(app: App) -> None:
+def test_a_caught_error_leaves_no_reference_to_the_snippet(app: App) -> None:
     code = "try:\n    ot.snippet('divide', by=0)\nexcept ZeroDivisionError:\n    pass\n1 / 0"
     assert app.failure(code).startswith("ZeroDivisionError: division by zero\n  line 5: 1 / 0")
 
@@ -235,13 +235,13 @@ def test_a_project_is_an_attribute_and_a_path(app: App) -> None:
 
 
 @pytest.mark.spec("run-tool.proj.function-priority")
-def test_functions_come_before_projects(app: App) -> None:
+def test_functions_take_precedence_over_projects(app: App) -> None:
     assert app.data("proj.list()") == ["a-b", "app", "list", "onetool", "real"]
     assert app.data("[proj.path('list'), proj.path(name='app')]") == ["/srv/list", "/home/ada/app"]
 
 
 @pytest.mark.spec("run-tool.proj.path-operations-in-code")
-def test_a_slash_joins_and_gives_a_path(app: App) -> None:
+def test_a_slash_joins_paths(app: App) -> None:
     code = "path = proj.app / 'src' / 'main.py'\n[path, type(path).__name__, path.name, path.suffix, path.parent.name]"
     assert app.data(code) == ["/home/ada/app/src/main.py", "ProjectPath", "main.py", ".py", "src"]
     assert app.value("proj.app / 'src'") == "/home/ada/app/src"
@@ -254,22 +254,22 @@ def test_an_unknown_project_lists_functions_and_projects(app: App) -> None:
     assert app.value("hasattr(proj, 'unknown')") == "False"
 
 
-def test_without_projects_there_are_none() -> None:
+def test_without_projects_the_list_is_empty() -> None:
     with open_app() as app:
         assert app.data("proj.list()") == []
         assert "Projects: none." in app.failure("proj.app")
 
 
 @pytest.mark.parametrize("part", ["..", "../other", "src/../../x", "/etc/passwd"])
-def test_joining_never_leaves_the_project(app: App, part: str) -> None:
+def test_joining_cannot_leave_the_project(app: App, part: str) -> None:
     assert "outside the project directory '/home/ada/app'" in app.failure(f"proj.app / {part!r}")
 
 
-def test_leaving_the_project_has_to_be_asked_for(app: App) -> None:
+def test_leaving_the_project_must_be_explicit(app: App) -> None:
     assert app.value("proj.app.outside('..', 'other')") == "/home/ada/other"
 
 
-def test_reading_goes_through_the_tool(app: App) -> None:
+def test_reading_uses_the_fs_tools(app: App) -> None:
     journal = Journal()
     assert app.run("(proj.real / 'readme.md').read_text()", journal=journal).blocks == ("# é\n",)
     assert journal.calls == [("fs.read", "ok")]
@@ -278,9 +278,9 @@ def test_reading_goes_through_the_tool(app: App) -> None:
     assert app.data("[proj.real.is_dir(), (proj.real / 'x').exists()]") == [True, False]
 
 
-def test_a_path_is_text_for_tools(app: App) -> None:
+def test_a_path_is_a_string_argument_for_tools(app: App) -> None:
     assert app.data("sample.give({'path': proj.app / 'x'})") == {"path": "/home/ada/app/x"}
 
 
-def test_a_name_that_code_binds_hides_proj(app: App) -> None:
+def test_a_name_bound_by_code_hides_proj(app: App) -> None:
     assert app.value("proj = 42\nproj") == "42"

@@ -1,4 +1,4 @@
-"""Specification 2, `run`: what happens between the text that a client sends and the text that it gets."""
+"""Specification 2, `run`: from the command that a client sends to the output that it receives."""
 
 import ast
 import inspect
@@ -26,14 +26,14 @@ def upper(text: str) -> str:
 
 @tool("sample.pick")
 def pick(query_info: str = "", query: str = "", quality: str = "") -> dict[str, str]:
-    """Three parameters that begin alike."""
+    """Take three parameters with a common prefix."""
     given = {"query_info": query_info, "query": query, "quality": quality}
     return {name: value for name, value in given.items() if value}
 
 
 @tool("other.search")
 def other_search(query: str) -> str:
-    """A namesake in another pack."""
+    """Search in another pack."""
     return f"the other one: {query}"
 
 
@@ -68,7 +68,7 @@ def test_only_the_code_between_fences_is_run(app: App, command: str) -> None:
 
 @pytest.mark.spec("run-tool.fence.nested-fences-preserved")
 @pytest.mark.parametrize("outer", ["{}", "````python\n{}\n````", "~~~\n{}\n~~~"])
-def test_fences_that_are_data_stay_in_the_data(app: App, outer: str) -> None:
+def test_fences_inside_strings_are_preserved(app: App, outer: str) -> None:
     code = 'text = """\n```python\ncode\n```\n"""\ntext'
     assert app.value(outer.format(code)) == "\n```python\ncode\n```\n"
 
@@ -81,7 +81,7 @@ def test_the_old_prefix_is_rejected_with_a_hint(app: App) -> None:
     assert "ot.tools()" in text
 
 
-# --- one way for all code ----------------------------------------------------------------------------------
+# --- one path for all code ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_old_prefix_is_rejected_with_a_hint(app: App) -> None:
         ),
     ],
 )
-def test_a_call_and_a_block_run_alike(app: App, command: str) -> None:
+def test_a_call_and_a_block_are_executed_the_same(app: App, command: str) -> None:
     journal = Journal()
     assert app.run(command, journal=journal).blocks == ("HELLO",)
     assert journal.calls == [("upper", "ok")]
@@ -104,7 +104,7 @@ def test_a_call_and_a_block_run_alike(app: App, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "shown"),
+    ("code", "output"),
     [
         pytest.param(
             'sample.search(query="test")["query"]',
@@ -140,26 +140,26 @@ def test_a_call_and_a_block_run_alike(app: App, command: str) -> None:
         ),
     ],
 )
-def test_the_value_of_code_is_shown(app: App, code: str, shown: str) -> None:
-    assert app.run(code).blocks == (shown,)
+def test_the_value_of_code_is_shown(app: App, code: str, output: str) -> None:
+    assert app.run(code).blocks == (output,)
 
 
 @pytest.mark.spec("run-tool.capture.no-return-value")
 @pytest.mark.parametrize("code", ["x = 1", "def f():\n    return 1", "for x in []:\n    x"])
-def test_code_without_a_value_says_so(app: App, code: str) -> None:
+def test_code_without_a_value_is_reported(app: App, code: str) -> None:
     text = app.value(code)
     assert "no value" in text
     assert "None" not in text
 
 
 @pytest.mark.spec("run-tool.capture.composed-tool-results")
-def test_composed_results_are_one_clean_object(app: App) -> None:
-    shown = app.value('{"health": ot.health(), "tools": ot.tools(pattern="machine", info="list")}')
-    value = json.loads(shown)
+def test_composed_results_are_one_json_object(app: App) -> None:
+    output = app.value('{"health": ot.health(), "tools": ot.tools(pattern="machine", info="list")}')
+    value = json.loads(output)
     assert value["health"]["registry"]["status"] == "ok"
     assert "machine.disk" in value["tools"]
-    assert "\n" not in shown
-    assert "\\" not in shown
+    assert "\n" not in output
+    assert "\\" not in output
 
 
 # --- indentation -------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_composed_results_are_one_clean_object(app: App) -> None:
 
 @pytest.mark.spec("run-tool.indentation.already-indented-code")
 @pytest.mark.parametrize("indent", ["  ", "        ", "\t"])
-def test_code_indented_as_a_whole_runs(app: App, indent: str) -> None:
+def test_code_that_is_indented_as_a_whole_runs(app: App, indent: str) -> None:
     code = "total = 0\nfor n in range(4):\n    total += n\ntotal"
     assert app.value("".join(f"{indent}{line}\n" for line in code.splitlines())) == "6"
 
@@ -189,7 +189,7 @@ def test_code_with_tabs_and_spaces_runs(app: App, code: str) -> None:
 @pytest.mark.spec("run-tool.indentation.empty-lines")
 @pytest.mark.parametrize("empty", ["\n\n", "\n   \n", "\n\t\n"])
 @pytest.mark.parametrize("indent", ["", "    "])
-def test_empty_lines_do_no_harm(app: App, empty: str, indent: str) -> None:
+def test_empty_lines_are_allowed(app: App, empty: str, indent: str) -> None:
     lines = ["def double(x):", "    y = x * 2", "    return y", "double(4)"]
     assert app.value(empty.join(f"{indent}{line}" for line in lines)) == "8"
 
@@ -207,7 +207,7 @@ def test_empty_lines_do_no_harm(app: App, empty: str, indent: str) -> None:
         ("    a = 1\n    b = = 2", 2),
     ],
 )
-def test_a_syntax_error_names_the_line_sent(app: App, command: str, line: int) -> None:
+def test_a_syntax_error_names_the_line_of_the_sent_code(app: App, command: str, line: int) -> None:
     text = app.failure(command)
     assert text.startswith("SyntaxError: ")
     assert f"line {line}: b = = 2" in text
@@ -221,7 +221,7 @@ def test_an_exception_is_shown_with_type_and_message(app: App) -> None:
 
 @pytest.mark.spec("run-tool.errors.tool-not-found")
 @pytest.mark.parametrize("command", ["serch(query='x')", "sampel.search(query='x')"])
-def test_an_unknown_tool_lists_what_there_is(app: App, command: str) -> None:
+def test_an_unknown_tool_lists_the_available_tools(app: App, command: str) -> None:
     text = app.failure(command)
     tools = [name for name in app.onetool.bus.list_tools() if not name.startswith("ot.")]
     assert not [name for name in tools[:20] if name not in text]
@@ -231,7 +231,7 @@ def test_an_unknown_tool_lists_what_there_is(app: App, command: str) -> None:
 
 @pytest.mark.spec("run-tool.errors.argument-error")
 @pytest.mark.parametrize("call", ["search()", "search(query='x', limit=3)", "search(query=3)", "search('x', 1, 2)"])
-def test_wrong_arguments_show_the_signature(app: App, call: str) -> None:
+def test_invalid_arguments_show_the_signature(app: App, call: str) -> None:
     assert "sample.search(query: str, count: int = 5) -> dict[str, Any]" in app.failure(f"sample.{call}")
 
 
@@ -258,7 +258,7 @@ def test_an_unknown_function_lists_its_pack(app: App) -> None:
 
 
 @pytest.mark.spec("run-tool.pack.same-function-name-in-different-packs")
-def test_namesakes_in_two_packs_stay_apart(app: App) -> None:
+def test_tools_with_the_same_name_in_two_packs_are_distinct(app: App) -> None:
     assert app.value("other.search(query='a')") == "the other one: a"
     assert app.data("sample.search(query='a')") == {"query": "a", "count": 5}
 
@@ -271,7 +271,7 @@ def test_an_alias_calls_its_target(app: App) -> None:
 
 
 @pytest.mark.spec("run-tool.alias.unknown-alias-passthrough")
-def test_what_is_no_alias_is_called_as_it_stands(app: App) -> None:
+def test_a_name_that_is_not_an_alias_is_called_unchanged(app: App) -> None:
     assert app.failure("unknown(arg=1)").startswith("NameError: name 'unknown' is not defined")
     assert app.value("def unknown(arg):\n    return arg + 1\nunknown(arg=1)") == "2"
 
@@ -280,14 +280,14 @@ def test_what_is_no_alias_is_called_as_it_stands(app: App) -> None:
 
 
 @pytest.mark.spec("run-tool.modules.fence-processing-isolation")
-def test_fences_are_taken_off_in_one_module(app: App) -> None:
+def test_fences_are_removed_in_one_module(app: App) -> None:
     command = "__ot\n```python\n6 * 7\n```"
     assert app.value(command) == app.value(fence_processor.strip(command)) == "42"
-    assert not [text for text in _texts(runner) if "```" in text or "~~~" in text]
+    assert not [text for text in _list_strings(runner) if "```" in text or "~~~" in text]
 
 
 @pytest.mark.spec("run-tool.modules.tool-loading-isolation")
-def test_tools_are_found_and_cached_in_one_module() -> None:
+def test_tools_are_loaded_and_cached_in_one_module() -> None:
     with open_app() as app:
         assert app.onetool.bus.list_tools() == sorted(tool.name for tool in tool_loader.load_builtin_tools())
     once, again = ({tool.name: tool.backend for tool in tool_loader.load_builtin_tools()} for _ in range(2))
@@ -295,13 +295,13 @@ def test_tools_are_found_and_cached_in_one_module() -> None:
 
 
 @pytest.mark.spec("run-tool.modules.pack-proxy-isolation")
-def test_dots_are_resolved_by_objects_of_one_module(app: App) -> None:
+def test_dotted_names_are_resolved_in_one_module(app: App) -> None:
     modules = app.data("[type(sample).__module__, type(sample.search).__module__, type(ws).__module__]")
     assert modules == [pack_proxy.__name__] * 3
 
 
 @pytest.mark.spec("run-tool.modules.runner-focused-on-orchestration")
-def test_the_runner_imports_what_it_orders() -> None:
+def test_the_runner_imports_the_parts_that_it_orchestrates() -> None:
     tree = ast.parse(inspect.getsource(runner))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert {"explain", "fence_processor", "Presenter", "Cells"} <= imported
@@ -311,7 +311,7 @@ def test_the_runner_imports_what_it_orders() -> None:
     assert not called & {"exec", "eval", "compile", "ast.parse"}
 
 
-def _texts(module: ModuleType) -> Iterator[str]:
+def _list_strings(module: ModuleType) -> Iterator[str]:
     tree = ast.parse(inspect.getsource(module))
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -356,18 +356,18 @@ def _texts(module: ModuleType) -> Iterator[str]:
         ),
     ],
 )
-def test_abbreviated_parameters_mean_the_first_that_fits(app: App, call: str, value: object) -> None:
+def test_an_abbreviated_parameter_matches_the_first_prefix(app: App, call: str, value: object) -> None:
     assert app.data(call) == value
 
 
 @pytest.mark.spec("run-tool.prefix.no-match-passthrough")
-def test_a_name_that_fits_nothing_is_an_error(app: App) -> None:
+def test_a_name_without_a_matching_parameter_is_an_error(app: App) -> None:
     caught = "try:\n    sample.search(query='t', xyz='t')\nexcept TypeError as error:\n    text = str(error)\ntext"
     assert "'xyz'" in app.value(caught)
 
 
 @pytest.mark.spec("run-tool.prefix-scope.internal-tool-prefix-matching")
-def test_abbreviations_work_for_shipped_tools(app: App) -> None:
+def test_abbreviations_work_for_built_in_tools(app: App) -> None:
     assert app.data("machine.memory(u='GiB')")["unit"] == "GiB"
 
 
@@ -396,7 +396,7 @@ VALUE = {"a": [1, {"b": None}], "c": "x y", "d": {}}
 
 
 @pytest.mark.parametrize(
-    ("chosen", "shown"),
+    ("chosen", "output"),
     [
         pytest.param(
             "",
@@ -436,8 +436,8 @@ VALUE = {"a": [1, {"b": None}], "c": "x y", "d": {}}
         ),
     ],
 )
-def test_the_format_decides_how_data_is_written(app: App, chosen: str, shown: str) -> None:
-    assert app.value(f"{chosen}\n{VALUE!r}") == shown
+def test_the_format_determines_the_output(app: App, chosen: str, output: str) -> None:
+    assert app.value(f"{chosen}\n{VALUE!r}") == output
 
 
 @pytest.mark.spec("run-tool.format.yaml-flow-format", "run-tool.format.human-readable-yaml-format")
@@ -447,11 +447,11 @@ def test_yaml_loads_back_to_the_same_data(app: App, chosen: str) -> None:
 
 
 @pytest.mark.spec("run-tool.format.raw-format")
-def test_raw_is_what_str_says_of_any_object(app: App) -> None:
+def test_raw_is_the_str_of_any_object(app: App) -> None:
     assert app.value("__format__ = 'raw'\n({1}, 2.0, b'x')") == "({1}, 2.0, b'x')"
 
 
 @pytest.mark.spec("run-tool.format.string-passthrough-unchanged")
 @pytest.mark.parametrize("chosen", ["json", "json_h", "yml", "yml_h", "raw", "xml"])
-def test_strings_are_shown_as_they_are(app: App, chosen: str) -> None:
+def test_strings_are_returned_unchanged(app: App, chosen: str) -> None:
     assert app.value(f"__format__ = {chosen!r}\n'true: \"é\"\\n'") == 'true: "é"\n'

@@ -1,4 +1,4 @@
-"""Specification 3, as far as it is built: the tools that ship run in the server's own process."""
+"""Specification 3, built-in tools: they run in the server's process."""
 
 import ast
 import os
@@ -28,23 +28,23 @@ def app() -> Iterator[App]:
         yield app
 
 
-def pack_of(file: Path) -> str:
-    """The tool `grep` is in no pack."""
+def get_pack(file: Path) -> str:
+    """Return the pack of a file. The tool `grep` has no pack."""
     return file.stem.removesuffix("_tools").removeprefix("grep")
 
 
 @pytest.mark.spec("tool-execution.internal.internal-tool-detection")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_shipped_files_without_header_are_loaded_in_process(app: App, file: Path) -> None:
+def test_built_in_files_without_header_are_loaded_in_process(app: App, file: Path) -> None:
     assert not HEADER.search(file.read_text("utf-8"))
-    pack = pack_of(file)
+    pack = get_pack(file)
     loaded = [app.onetool.bus.get_tool(name) for name in app.onetool.registry.map_python_names(pack).values()]
     assert loaded
     assert all(isinstance(tool.backend, PythonBackend) for tool in loaded)
 
 
 @pytest.mark.spec("tool-execution.internal.internal-tool-detection")
-def test_a_shipped_function_runs_in_the_servers_process(app: App) -> None:
+def test_a_built_in_function_runs_in_the_servers_process(app: App) -> None:
     def process() -> int:
         return os.getpid()
 
@@ -58,13 +58,13 @@ def test_a_shipped_function_runs_in_the_servers_process(app: App) -> None:
 
 
 @pytest.mark.spec("tool-execution.internal.internal-tool-has-onetool-access")
-def test_shipped_tools_reach_registry_and_configuration(app: App) -> None:
+def test_built_in_tools_can_access_registry_and_settings(app: App) -> None:
     assert app.data("ot.tools(info='list')") == app.onetool.bus.list_tools()
     assert "https://example.com/docs/machine/" in app.value("ot.help(query='machine.disk')")
 
 
 @pytest.mark.spec("tool-execution.internal.internal-tool-has-onetool-access")
-def test_a_shipped_tool_gets_the_running_system(app: App) -> None:
+def test_a_built_in_tool_receives_the_running_system(app: App) -> None:
     def system_of(context: ToolContext) -> bool:
         return context.system is app.onetool
 
@@ -76,22 +76,22 @@ def test_a_shipped_tool_gets_the_running_system(app: App) -> None:
 
 @pytest.mark.spec("tool-execution.internal.internal-tool-dependencies")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_what_shipped_tools_import_is_declared(file: Path) -> None:
+def test_imports_of_built_in_tools_are_declared(file: Path) -> None:
     project = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
     declared = {re.split(r"[^\w-]", entry)[0].replace("-", "_") for entry in project["dependencies"]}
     known = {*sys.stdlib_module_names, "onetool", "onetool_child", *declared}
-    assert not imported_by(file) - known
+    assert not list_imports(file) - known
 
 
 @pytest.mark.spec("tool-execution.type.internal-tool-identification")
-def test_all_shipped_tools_are_of_the_internal_kind() -> None:
+def test_all_built_in_tools_are_internal() -> None:
     shipped = list(load_builtin_tools())
-    assert {tool.pack for tool in shipped} == {pack_of(file) for file in FILES}
+    assert {tool.pack for tool in shipped} == {get_pack(file) for file in FILES}
     assert {type(tool.backend) for tool in shipped} == {PythonBackend}
     assert {tool.source for tool in shipped} == {"local"}
 
 
-def imported_by(file: Path) -> set[str]:
+def list_imports(file: Path) -> set[str]:
     nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     absolute = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}

@@ -1,4 +1,4 @@
-"""Specification 5, as far as it is built: the bus alone, without settings, cells or doors."""
+"""Specification 5, the bus alone: without settings, cells or transports."""
 
 import functools
 import subprocess
@@ -17,7 +17,7 @@ from onetool.bus.adapt import as_tool
 from onetool.context import permissions
 from onetool.errors import describe
 
-NOBODY = ToolContext()
+CONTEXT = ToolContext()
 SHOP_WINDOW = """
 from onetool import OneTool, ToolBus, ToolContext, Permission, Result, ToolError, tool
 
@@ -29,7 +29,7 @@ print(ToolBus().register_tool(window).name)
 """
 
 
-def call(bus: ToolBus, name: str, params: Mapping[str, Any] | None = None, context: ToolContext = NOBODY) -> Result:
+def call(bus: ToolBus, name: str, params: Mapping[str, Any] | None = None, context: ToolContext = CONTEXT) -> Result:
     return anyio.run(bus.call_tool, name, params, context)
 
 
@@ -40,11 +40,11 @@ def bus_with(*things: object) -> ToolBus:
     return bus
 
 
-def granted(*words: str) -> ToolContext:
-    return ToolContext(permissions=permissions(words))
+def context_with(*names: str) -> ToolContext:
+    return ToolContext(permissions=permissions(names))
 
 
-def failure_of(result: Result) -> dict[str, Any]:
+def get_failure(result: Result) -> dict[str, Any]:
     assert not result.ok
     assert result.error is not None
     return describe(result.error)
@@ -57,7 +57,7 @@ def add(left: int, right: int = 2) -> int:
 
 
 class Reader:
-    """The example of the document: an object that keeps the whole contract."""
+    """The example of the specification: an object with the whole contract."""
 
     def name(self) -> str:
         return "fs.peek"
@@ -77,8 +77,8 @@ class Reader:
         return {"type": "object", "properties": properties, "required": ["path"]}
 
 
-class Smallest:
-    """An object that keeps what must be kept, as plain attributes."""
+class MinimalTool:
+    """An object with only the required parts, as plain attributes."""
 
     name = "smallest"
     permissions = ()
@@ -94,11 +94,11 @@ class Smallest:
 def test_a_decorated_function_is_a_tool() -> None:
     bus = bus_with(tool("net.fetch", permissions=["network"])(lambda: "got it"))
     assert bus.tool_info("net.fetch")["permissions"] == ["network"]
-    assert call(bus, "net.fetch", {}, granted("network")).unwrap() == "got it"
+    assert call(bus, "net.fetch", {}, context_with("network")).unwrap() == "got it"
 
 
 @pytest.mark.spec("toolbus.contract.decorated-function")
-def test_the_decorator_leaves_the_function_a_function() -> None:
+def test_the_decorator_returns_a_callable_function() -> None:
     assert add(1, right=3) == 4
 
 
@@ -115,27 +115,27 @@ def test_the_decorator_works_without_parentheses() -> None:
 
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.contract.decorated-function")
-def test_the_documented_imports_give_the_decorator() -> None:
+def test_the_documented_imports_work() -> None:
     process = subprocess.run([sys.executable, "-c", SHOP_WINDOW], capture_output=True, text=True, check=False)
     assert (process.stdout, process.stderr) == ("shop.window\n", "")
 
 
 @pytest.mark.spec("toolbus.contract.object")
-def test_an_object_with_the_three_parts_is_a_tool() -> None:
+def test_an_object_with_name_permissions_and_call_is_a_tool() -> None:
     context = ToolContext(working_dir=Path("/app"), permissions=permissions(["read"]))
     value = call(bus_with(Reader()), "fs.peek", {"path": "a.txt", "max_size": 5}, context).unwrap()
     assert value == {"path": "/app/a.txt", "size": 5}
 
 
 @pytest.mark.spec("toolbus.contract.optional-parts")
-def test_an_object_without_schema_takes_anything() -> None:
+def test_an_object_without_a_schema_accepts_any_arguments() -> None:
     params = {"any": [1, {"thing": None}], "n": 1.5}
-    assert call(bus_with(Smallest()), "smallest", params).unwrap() == params
+    assert call(bus_with(MinimalTool()), "smallest", params).unwrap() == params
 
 
 @pytest.mark.spec("toolbus.contract.names")
 @pytest.mark.parametrize("name", ["grep", "fs.read", "brave.web_search", "get-sum", "pack.get-sum", "größe.é"])
-def test_a_name_is_bare_or_has_a_pack(name: str) -> None:
+def test_a_pack_in_a_name_is_optional(name: str) -> None:
     bus = bus_with(tool(name)(lambda: name))
     assert bus.list_tools() == [name]
     assert call(bus, name).unwrap() == name
@@ -143,19 +143,19 @@ def test_a_name_is_bare_or_has_a_pack(name: str) -> None:
 
 @pytest.mark.spec("toolbus.contract.names")
 @pytest.mark.parametrize("name", [" ", "fs.", ".read", "fs..read", "fs read", "fs.read\n", "fs.read@1.0"])
-def test_what_cannot_be_a_name_is_refused(name: str) -> None:
+def test_an_invalid_name_is_rejected(name: str) -> None:
     with pytest.raises(ToolError, match="invalid tool name"):
         bus_with(tool(name)(lambda: None))
 
 
 @pytest.mark.spec("toolbus.contract.returned-value")
-def test_the_very_value_of_a_tool_comes_back() -> None:
+def test_the_value_of_a_tool_is_returned_unchanged() -> None:
     value = {"some": object()}
     assert call(bus_with(tool("a.b")(lambda: value)), "a.b").unwrap() is value
 
 
 @pytest.mark.spec("toolbus.contract.returned-result")
-def test_a_result_of_a_tool_is_taken_as_it_is() -> None:
+def test_a_result_returned_by_a_tool_is_kept() -> None:
     error = ToolError("no luck", attempts=3)
     bus = bus_with(tool("good")(lambda: Result(ok=True, value=[1])), tool("bad")(lambda: Result(ok=False, error=error)))
     assert call(bus, "good") == Result(ok=True, value=[1])
@@ -163,14 +163,14 @@ def test_a_result_of_a_tool_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.spec("toolbus.contract.returned-result")
-def test_a_result_that_failed_without_words_is_a_failure() -> None:
-    failure = failure_of(call(bus_with(tool("bad")(lambda: Result(ok=False))), "bad"))
+def test_a_failed_result_without_an_error_is_a_failure() -> None:
+    failure = get_failure(call(bus_with(tool("bad")(lambda: Result(ok=False))), "bad"))
     assert failure["type"] == "execution_error"
     assert "bad" in failure["message"]
 
 
 @pytest.mark.spec("toolbus.contract.raised-error")
-def test_a_tool_error_that_is_raised_is_the_failure() -> None:
+def test_a_raised_tool_error_is_the_failure() -> None:
     error = ToolError("File not found: a.txt")
     result = call(bus_with(tool("fs.fail")(raising(error))), "fs.fail")
     assert result == Result(ok=False, error=error)
@@ -183,12 +183,12 @@ def raising(error: BaseException) -> Callable[[], None]:
     return fail
 
 
-# --- registering, listing, finding -------------------------------------------------------------------------
+# --- registration and lookup -------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.register.listed-afterwards", "toolbus.list.names")
 def test_registered_tools_are_listed_and_callable() -> None:
-    bus = bus_with(Smallest(), add, Reader())
+    bus = bus_with(MinimalTool(), add, Reader())
     assert bus.list_tools() == ["fs.peek", "math.add", "smallest"]
     assert call(bus, "math.add", {"left": 1}).unwrap() == 3
 
@@ -204,7 +204,7 @@ class NeedsMore(Reader):
 
 @pytest.mark.spec("toolbus.register.not-a-tool")
 @pytest.mark.parametrize(
-    ("thing", "words"),
+    ("thing", "message"),
     [
         (OnlyNamed(), "missing permissions, call"),
         (object(), "missing name, permissions, call"),
@@ -215,9 +215,9 @@ class NeedsMore(Reader):
         (lambda *numbers: sum(numbers), r"\*numbers"),
     ],
 )
-def test_what_is_not_a_tool_is_rejected_with_the_reason(thing: object, words: str) -> None:
+def test_an_object_that_is_not_a_tool_is_rejected_with_the_reason(thing: object, message: str) -> None:
     bus = ToolBus()
-    with pytest.raises((ToolError, TypeError), match=words):
+    with pytest.raises((ToolError, TypeError), match=message):
         bus.register_tool(thing)
     assert bus.list_tools() == []
 
@@ -236,7 +236,7 @@ def test_a_new_bus_has_no_tools() -> None:
 
 
 @pytest.mark.spec("toolbus.get.known")
-def test_a_known_name_gives_the_tool() -> None:
+def test_a_known_name_returns_the_tool() -> None:
     bus = ToolBus()
     assert bus.get_tool(bus.register_tool(add).name).name == "math.add"
     registered = as_tool(Reader())
@@ -252,7 +252,7 @@ def test_getting_an_unknown_name_is_not_found() -> None:
 
 
 @pytest.mark.spec("toolbus.info.known")
-def test_information_has_permissions_schema_and_source() -> None:
+def test_tool_info_has_permissions_schema_and_source() -> None:
     info = bus_with(Reader()).tool_info("fs.peek")
     assert info["name"] == "fs.peek"
     assert info["permissions"] == ["read"]
@@ -268,18 +268,18 @@ def test_the_schema_of_a_function_is_its_signature() -> None:
 
 
 @pytest.mark.spec("toolbus.info.unknown")
-def test_information_on_an_unknown_name_is_not_found() -> None:
+def test_tool_info_of_an_unknown_name_is_not_found() -> None:
     with pytest.raises(ToolError) as caught:
         ToolBus().tool_info("nonexistent")
     assert caught.value.type == "not_found"
 
 
-# --- calling -----------------------------------------------------------------------------------------------
+# --- calls -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.call.answers-with-a-result")
 @pytest.mark.parametrize(("name", "ok"), [("math.add", True), ("fs.fail", False), ("nowhere", False)])
-def test_every_call_answers_with_a_result(name: str, ok: bool) -> None:
+def test_every_call_returns_a_result(name: str, ok: bool) -> None:
     bus = bus_with(add, tool("fs.fail")(raising(OSError("disk on fire"))))
     result = call(bus, name, {"left": 1} if name == "math.add" else {})
     assert isinstance(result, Result)
@@ -288,7 +288,7 @@ def test_every_call_answers_with_a_result(name: str, ok: bool) -> None:
 
 
 @pytest.mark.spec("toolbus.call.unwrap")
-def test_unwrap_gives_the_value_or_raises_the_original() -> None:
+def test_unwrap_returns_the_value_or_raises_the_original_error() -> None:
     original = LookupError("nothing there")
     bus = bus_with(add, tool("fail")(raising(original)))
     assert call(bus, "math.add", {"left": 40}).unwrap() == 42
@@ -299,20 +299,20 @@ def test_unwrap_gives_the_value_or_raises_the_original() -> None:
 
 @pytest.mark.spec("toolbus.call.unknown-tool")
 def test_calling_an_unknown_name_is_not_found() -> None:
-    failure = failure_of(call(bus_with(add), "math.ad"))
+    failure = get_failure(call(bus_with(add), "math.ad"))
     assert failure["type"] == "not_found"
     assert "Did you mean math.add?" in failure["message"]
 
 
 @pytest.mark.spec("toolbus.call.refused-before-it-runs")
-def test_a_refused_call_never_reaches_the_tool() -> None:
+def test_a_rejected_call_does_not_run_the_tool() -> None:
     ran: list[int] = []
     bus = bus_with(tool("a.b", permissions=["write"])(_appender(ran)))
-    assert failure_of(call(bus, "a.b", {"n": 1}))["type"] == "permission_denied"
-    assert failure_of(call(bus, "a.b", {"n": "one"}, granted("write")))["type"] == "validation_error"
-    assert failure_of(call(bus, "a.b", {}, granted("write")))["type"] == "validation_error"
+    assert get_failure(call(bus, "a.b", {"n": 1}))["type"] == "permission_denied"
+    assert get_failure(call(bus, "a.b", {"n": "one"}, context_with("write")))["type"] == "validation_error"
+    assert get_failure(call(bus, "a.b", {}, context_with("write")))["type"] == "validation_error"
     assert ran == []
-    assert call(bus, "a.b", {"n": 2}, granted("write")).ok
+    assert call(bus, "a.b", {"n": 2}, context_with("write")).ok
     assert ran == [2]
 
 
@@ -325,13 +325,13 @@ def _appender(ran: list[int]) -> Callable[[int], None]:
 
 @pytest.mark.spec("toolbus.validation.schema")
 @pytest.mark.parametrize("params", [{"left": "one"}, {"left": None}, {"left": 1.5}, {}])
-def test_wrong_parameters_name_the_field(params: dict[str, Any]) -> None:
-    failure = failure_of(call(bus_with(add), "math.add", params))
+def test_invalid_parameters_name_the_field(params: dict[str, Any]) -> None:
+    failure = get_failure(call(bus_with(add), "math.add", params))
     assert failure["type"] == "validation_error"
     assert "left" in failure["message"].partition("Signature:")[0]
 
 
-class Validated(Smallest):
+class Validated(MinimalTool):
     def __init__(self, answer: str | Exception) -> None:
         self._answer = answer
 
@@ -347,24 +347,24 @@ class Validated(Smallest):
     ["path parameter is required", ValueError("path parameter is required"), ToolError("path parameter is required")],
     ids=lambda answer: type(answer).__name__,
 )
-def test_the_words_of_a_validator_are_the_message(answer: str | Exception) -> None:
-    failure = failure_of(call(bus_with(Validated(answer)), "smallest"))
+def test_the_error_of_a_validator_is_the_message(answer: str | Exception) -> None:
+    failure = get_failure(call(bus_with(Validated(answer)), "smallest"))
     assert failure["type"] == "validation_error"
     assert "path parameter is required" in failure["message"]
 
 
 @pytest.mark.spec("toolbus.validation.own-validator")
-def test_a_validator_that_is_content_lets_calls_through() -> None:
-    bus, context = bus_with(Reader()), granted("read")
+def test_a_validator_without_an_error_accepts_the_call() -> None:
+    bus, context = bus_with(Reader()), context_with("read")
     assert call(bus, "fs.peek", {"path": "x"}, context).ok
-    assert "path must not be empty" in failure_of(call(bus, "fs.peek", {"path": ""}, context))["message"]
+    assert "path must not be empty" in get_failure(call(bus, "fs.peek", {"path": ""}, context))["message"]
 
 
 # --- binding -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.bind.prefix")
-def test_an_abbreviation_means_the_first_that_fits() -> None:
+def test_an_abbreviation_matches_the_first_prefix() -> None:
     def pick(query_info: str = "", query: str = "", quality: str = "") -> list[str]:
         return [query_info, query, quality]
 
@@ -376,14 +376,14 @@ def test_an_abbreviation_means_the_first_that_fits() -> None:
 
 @pytest.mark.spec("toolbus.bind.prefix")
 def test_abbreviations_work_for_objects_with_a_schema() -> None:
-    value = call(bus_with(Reader()), "fs.peek", {"p": "x", "max": 3}, granted("read")).unwrap()
+    value = call(bus_with(Reader()), "fs.peek", {"p": "x", "max": 3}, context_with("read")).unwrap()
     assert value["size"] == 3
 
 
 @pytest.mark.spec("toolbus.bind.two-keys-one-parameter")
 @pytest.mark.parametrize("params", [{"left": 1, "l": 2}, {"le": 1, "l": 2}])
 def test_two_keys_for_one_parameter_are_an_error(params: dict[str, Any]) -> None:
-    failure = failure_of(call(bus_with(add), "math.add", params))
+    failure = get_failure(call(bus_with(add), "math.add", params))
     assert failure["type"] == "validation_error"
     assert "multiple values for 'left'" in failure["message"]
 
@@ -397,8 +397,8 @@ def test_an_unknown_parameter_shows_the_signature() -> None:
 
 
 @pytest.mark.spec("toolbus.bind.defaults")
-def test_defaults_are_filled_in_before_the_tool_runs() -> None:
-    assert call(bus_with(Reader()), "fs.peek", {"path": "x"}, granted("read")).unwrap()["size"] == 2_097_152
+def test_defaults_are_applied_before_the_tool_runs() -> None:
+    assert call(bus_with(Reader()), "fs.peek", {"path": "x"}, context_with("read")).unwrap()["size"] == 2_097_152
     assert call(bus_with(add), "math.add", {"left": 1}).unwrap() == 3
 
 
@@ -406,13 +406,13 @@ def test_defaults_are_filled_in_before_the_tool_runs() -> None:
 
 
 @pytest.mark.spec("toolbus.async.sync-tool")
-def test_a_plain_function_is_called_off_the_loop() -> None:
-    bus = bus_with(tool("where")(lambda: threading.get_ident()))  # noqa: PLW0108 - a function is wanted
+def test_a_sync_function_runs_outside_the_event_loop() -> None:
+    bus = bus_with(tool("where")(lambda: threading.get_ident()))  # noqa: PLW0108 - a new function is needed
     assert call(bus, "where").unwrap() != threading.get_ident()
 
 
 @pytest.mark.spec("toolbus.async.sync-tool")
-def test_parameters_by_position_only_are_parameters() -> None:
+def test_positional_only_parameters_are_supported() -> None:
     def double(number: int, /) -> int:
         return number * 2
 
@@ -420,7 +420,7 @@ def test_parameters_by_position_only_are_parameters() -> None:
 
 
 @pytest.mark.spec("toolbus.async.async-tool")
-def test_a_coroutine_function_is_called_on_the_loop() -> None:
+def test_a_coroutine_function_runs_on_the_event_loop() -> None:
     async def where() -> int:
         return threading.get_ident()
 
@@ -428,7 +428,7 @@ def test_a_coroutine_function_is_called_on_the_loop() -> None:
 
 
 @pytest.mark.spec("toolbus.async.sync-tool", "toolbus.async.async-tool")
-def test_a_wrapped_function_is_called_as_what_it_is() -> None:
+def test_a_wrapped_function_runs_according_to_its_wrapper() -> None:
     async def on_the_loop(number: int) -> list[int]:
         return [number, threading.get_ident()]
 
@@ -447,7 +447,7 @@ def test_a_wrapped_function_is_called_as_what_it_is() -> None:
     assert call(bus, "async", {"number": 2}).unwrap() == [2, threading.get_ident()]
 
 
-class SlowObject(Smallest):
+class SlowObject(MinimalTool):
     name = "slow"
 
     def __init__(self, wait: Callable[[], object]) -> None:
@@ -459,7 +459,7 @@ class SlowObject(Smallest):
 
 @pytest.mark.spec("toolbus.async.slow-tool")
 @pytest.mark.parametrize("kind", ["sync", "async", "object"])
-def test_a_slow_tool_holds_up_no_other(kind: str) -> None:
+def test_a_slow_tool_does_not_delay_others(kind: str) -> None:
     answered: list[str] = []
 
     async def scenario() -> None:
@@ -473,7 +473,7 @@ def test_a_slow_tool_holds_up_no_other(kind: str) -> None:
             "async": tool("slow")(wait_on_the_loop),
             "object": SlowObject(lambda: blocked.wait(10)),
         }[kind]
-        bus = bus_with(slow, add, Smallest())
+        bus = bus_with(slow, add, MinimalTool())
 
         async def remember(name: str, params: dict[str, Any]) -> None:
             assert (await bus.call_tool(name, params)).ok
@@ -495,7 +495,7 @@ def test_a_slow_tool_holds_up_no_other(kind: str) -> None:
 
 
 @pytest.mark.spec("toolbus.permission.four-words")
-def test_there_are_four_permissions_and_no_other() -> None:
+def test_there_are_exactly_four_permissions() -> None:
     assert [str(word) for word in Permission] == ["read", "write", "exec", "network"]
     for word in ("root", "READ", "", "read,write"):
         with pytest.raises(ValueError, match="unknown permission"):
@@ -505,51 +505,51 @@ def test_there_are_four_permissions_and_no_other() -> None:
 @pytest.mark.spec("toolbus.permission.all-required")
 def test_every_required_permission_must_be_granted() -> None:
     bus = bus_with(tool("sync", permissions=["read", "write"])(lambda: "done"))
-    for some in (granted("read"), granted("write"), granted("exec", "network")):
-        assert failure_of(call(bus, "sync", {}, some))["type"] == "permission_denied"
-    assert call(bus, "sync", {}, granted("read", "write")).unwrap() == "done"
+    for some in (context_with("read"), context_with("write"), context_with("exec", "network")):
+        assert get_failure(call(bus, "sync", {}, some))["type"] == "permission_denied"
+    assert call(bus, "sync", {}, context_with("read", "write")).unwrap() == "done"
 
 
 @pytest.mark.spec("toolbus.permission.none-implied")
 @pytest.mark.parametrize("needed", list(Permission))
 def test_no_permission_includes_another(needed: Permission) -> None:
     bus = bus_with(tool("a.b", permissions=[needed])(lambda: "done"))
-    others = granted(*(word for word in Permission if word is not needed))
-    assert failure_of(call(bus, "a.b", {}, others))["type"] == "permission_denied"
-    assert call(bus, "a.b", {}, granted(needed)).unwrap() == "done"
+    others = context_with(*(word for word in Permission if word is not needed))
+    assert get_failure(call(bus, "a.b", {}, others))["type"] == "permission_denied"
+    assert call(bus, "a.b", {}, context_with(needed)).unwrap() == "done"
 
 
 @pytest.mark.spec("toolbus.permission.none-granted")
-def test_without_grants_only_harmless_tools_are_callable() -> None:
+def test_without_permissions_only_tools_without_requirements_are_callable() -> None:
     bus = bus_with(add, tool("a.b", permissions=["read"])(lambda: "done"))
     assert ToolContext().permissions == frozenset()
     assert call(bus, "math.add", {"left": 1}, ToolContext()).ok
-    assert failure_of(call(bus, "a.b", {}, ToolContext()))["type"] == "permission_denied"
+    assert get_failure(call(bus, "a.b", {}, ToolContext()))["type"] == "permission_denied"
 
 
 @pytest.mark.spec("toolbus.permission.message", "toolbus.permission.fields")
-def test_the_refusal_says_what_is_required_and_granted() -> None:
+def test_the_error_names_required_and_granted_permissions() -> None:
     bus = bus_with(tool("http.fetch", permissions=["network"])(lambda: None))
-    failure = failure_of(call(bus, "http.fetch", {}, granted("write", "read")))
+    failure = get_failure(call(bus, "http.fetch", {}, context_with("write", "read")))
     assert failure["message"].startswith("Tool requires network permission but agent only has [read, write]")
     assert failure["required"] == ["network"]
     assert failure["granted"] == ["read", "write"]
 
 
 @pytest.mark.spec("toolbus.permission.fields")
-def test_the_fields_name_all_that_is_required() -> None:
+def test_the_fields_list_all_required_permissions() -> None:
     bus = bus_with(tool("both", permissions=["network", "read"])(lambda: None))
-    failure = failure_of(call(bus, "both", {}, granted("read")))
+    failure = get_failure(call(bus, "both", {}, context_with("read")))
     assert failure["required"] == ["read", "network"]
     assert failure["granted"] == ["read"]
 
 
 @pytest.mark.spec("toolbus.permission.spelling")
 @pytest.mark.parametrize("word", ["read", ":read", Permission.READ])
-def test_a_permission_may_be_written_with_a_colon(word: str) -> None:
+def test_a_permission_may_have_a_leading_colon(word: str) -> None:
     bus = bus_with(tool("a.b", permissions=[word])(lambda: "done"))
     assert bus.tool_info("a.b")["permissions"] == ["read"]
-    assert call(bus, "a.b", {}, granted(word)).unwrap() == "done"
+    assert call(bus, "a.b", {}, context_with(word)).unwrap() == "done"
 
 
 # --- the context -------------------------------------------------------------------------------------------
@@ -571,7 +571,7 @@ def test_the_context_has_the_documented_fields() -> None:
 
 
 @pytest.mark.spec("toolbus.context.reaches-the-tool")
-def test_a_tool_gets_the_context_of_its_call() -> None:
+def test_a_tool_receives_the_context_of_its_call() -> None:
     def seen(context: ToolContext) -> ToolContext:
         return context
 
@@ -585,25 +585,25 @@ def test_a_tool_gets_the_context_of_its_call() -> None:
 
 
 @pytest.mark.spec("toolbus.context.reaches-the-tool")
-def test_the_context_is_no_argument_of_the_tool() -> None:
+def test_the_context_is_not_an_argument_of_the_tool() -> None:
     def seen(context: ToolContext) -> str:
         return context.agent_id
 
     bus = bus_with(seen)
     assert bus.tool_info("seen")["schema"]["properties"] == {}
-    assert failure_of(call(bus, "seen", {"context": {"agent_id": "root"}}))["type"] == "validation_error"
+    assert get_failure(call(bus, "seen", {"context": {"agent_id": "root"}}))["type"] == "validation_error"
 
 
 @pytest.mark.spec("toolbus.context.frozen")
 @pytest.mark.parametrize("field", [field.name for field in fields(ToolContext)])
-def test_no_field_of_a_context_can_be_replaced(field: str) -> None:
+def test_fields_of_a_context_cannot_be_replaced(field: str) -> None:
     with pytest.raises(FrozenInstanceError):
         setattr(ToolContext(), field, None)
 
 
 @pytest.mark.spec("toolbus.context.frozen")
 @pytest.mark.parametrize("field", ["agent_config", "sandbox", "metadata"])
-def test_no_tool_changes_what_a_context_holds(field: str) -> None:
+def test_a_tool_cannot_change_mappings_in_a_context(field: str) -> None:
     def meddle(context: ToolContext) -> None:
         getattr(context, field)["permissions"] = ["exec"]
 
@@ -614,7 +614,7 @@ def test_no_tool_changes_what_a_context_holds(field: str) -> None:
 
 
 @pytest.mark.spec("toolbus.context.metadata")
-def test_metadata_is_empty_unless_given() -> None:
+def test_metadata_is_empty_by_default() -> None:
     assert dict(ToolContext().metadata) == {}
     assert ToolContext(metadata={"ticket": 7}).metadata["ticket"] == 7
 
@@ -623,7 +623,7 @@ def test_metadata_is_empty_unless_given() -> None:
 
 
 class Silent(Exception):
-    """An exception that says nothing."""
+    """An exception without a message."""
 
 
 @pytest.mark.spec("toolbus.error.type-and-message")
@@ -642,15 +642,15 @@ class Silent(Exception):
     ids=repr,
 )
 def test_every_failure_has_a_type_and_a_message(raised: BaseException) -> None:
-    failure = failure_of(call(bus_with(tool("fail")(raising(raised))), "fail"))
+    failure = get_failure(call(bus_with(tool("fail")(raising(raised))), "fail"))
     assert failure["type"] == "execution_error"
     assert failure["message"]
 
 
 @pytest.mark.spec("toolbus.error.fields-are-kept")
-def test_the_fields_of_an_error_come_through() -> None:
+def test_the_fields_of_an_error_are_kept() -> None:
     error = ToolError("Rate limited", service="slack", status=429, retry_suggested=True)
-    failure = failure_of(call(bus_with(tool("fail")(raising(error))), "fail"))
+    failure = get_failure(call(bus_with(tool("fail")(raising(error))), "fail"))
     assert failure == {
         "type": "execution_error",
         "class": "ToolError",
@@ -666,10 +666,10 @@ def test_the_fields_of_an_error_come_through() -> None:
 def test_an_exception_keeps_its_class(raised: Exception) -> None:
     result = call(bus_with(tool("fail")(raising(raised))), "fail")
     assert result.error is raised
-    assert failure_of(result)["class"] == type(raised).__name__
+    assert get_failure(result)["class"] == type(raised).__name__
 
 
-def test_a_tool_is_frozen_data() -> None:
+def test_a_tool_is_immutable() -> None:
     registered = as_tool(add)
     with pytest.raises(FrozenInstanceError):
         registered.name = "other"  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Specification 5: agents, what is configured for their tools, and their budgets. Real settings, a real bus."""
+"""Specification 5: agents, their tool settings and their budgets, with real settings and a real bus."""
 
 import asyncio
 import json
@@ -75,7 +75,7 @@ def failure(result: Result) -> dict[str, Any]:
     return describe(result.error)
 
 
-def settings_at(home: Path) -> Mapping[str, Any]:
+def read_agents(home: Path) -> Mapping[str, Any]:
     return read_settings({}, home, None, home).settings.agents
 
 
@@ -83,12 +83,12 @@ def settings_at(home: Path) -> Mapping[str, Any]:
 
 
 @pytest.mark.spec("toolbus.agent.from-files")
-def test_an_agent_of_a_file_has_the_limits_of_the_file(tmp_path: Path) -> None:
-    folder = tmp_path / ".onetool"
-    (folder / "agents").mkdir(parents=True)
+def test_an_agent_defined_in_a_file_has_its_limits(tmp_path: Path) -> None:
+    directory = tmp_path / ".onetool"
+    (directory / "agents").mkdir(parents=True)
     text = 'name: "slack_notifier"\ntools: ["slack2.notify", "fs2.peek"]\npermissions: [":read", write]\n'
     text += 'tool_config:\n  slack2.notify:\n    channel: "#alerts"\n'
-    (folder / "agents" / "notifier.yml").write_text(text, encoding="utf-8")
+    (directory / "agents" / "notifier.yml").write_text(text, encoding="utf-8")
     with open_app_in(tmp_path) as app:
         for thing in TOOLS:
             app.onetool.bus.register_tool(thing)
@@ -99,32 +99,32 @@ def test_an_agent_of_a_file_has_the_limits_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("toolbus.agent.from-configuration")
-def test_an_agent_of_the_configuration_has_its_limits() -> None:
+def test_an_agent_defined_in_the_settings_has_its_limits() -> None:
     with open_app({"agents": {"writer": {"permissions": ["write"]}, "nobody": {}}}, TOOLS) as app:
         assert app.call("fs2.poke", agent="writer").unwrap() == "wrote ."
         assert failure(app.call("fs2.peek", agent="writer"))["granted"] == ["write"]
         assert failure(app.call("fs2.peek", agent="nobody"))["granted"] == []
         assert app.call("fs2.peek").unwrap() == "read ."
         assert "wrote" in app.run("fs2.poke()", agent="writer").text
-        refused = app.run("fs2.peek()", agent="writer")
-        assert refused.is_error
-        assert "agents: {writer: {permissions: [read, write]}}" in refused.text
+        rejected = app.run("fs2.peek()", agent="writer")
+        assert rejected.is_error
+        assert "agents: {writer: {permissions: [read, write]}}" in rejected.text
 
 
 @pytest.mark.spec("toolbus.agent.permissions-in-two-places")
-def test_permissions_may_stand_under_budgets(tmp_path: Path) -> None:
+def test_permissions_may_be_set_under_budgets(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "agents: {ci: {budgets: {permissions: [':read', write]}}}")
-    assert settings_at(tmp_path)["ci"].permissions == {Permission.READ, Permission.WRITE}
+    assert read_agents(tmp_path)["ci"].permissions == {Permission.READ, Permission.WRITE}
 
 
 @pytest.mark.spec("toolbus.agent.permissions-in-two-places")
-def test_permissions_in_both_places_must_agree(tmp_path: Path) -> None:
+def test_permissions_in_both_locations_must_match(tmp_path: Path) -> None:
     same = "agents: {ci: {permissions: [write, read], budgets: {permissions: [read, write]}}}"
     configure(tmp_path / ".onetool", same)
-    assert settings_at(tmp_path)["ci"].permissions == {Permission.READ, Permission.WRITE}
+    assert read_agents(tmp_path)["ci"].permissions == {Permission.READ, Permission.WRITE}
     configure(tmp_path / ".onetool", same.replace("[write, read]", "[read]"))
     with pytest.raises(ConfigError, match=r"agents\.ci has conflicting permissions and budgets\.permissions"):
-        settings_at(tmp_path)
+        read_agents(tmp_path)
 
 
 # --- the list of tools -----------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def narrow() -> Iterator[App]:
         ("all", {"fs2.peek", "fs2.poke", "net2.get-it", "bare"}),
     ],
 )
-def test_the_list_narrows_and_never_widens(narrow: App, agent: str, callable_ones: set[str]) -> None:
+def test_the_tool_list_restricts_and_never_extends(narrow: App, agent: str, callable_ones: set[str]) -> None:
     names = ("fs2.peek", "fs2.poke", "net2.get-it", "bare")
     assert {name for name in names if narrow.call(name, agent=agent).ok} == callable_ones
 
@@ -184,7 +184,7 @@ def test_the_list_narrows_and_never_widens(narrow: App, agent: str, callable_one
         "ot.call('wrap.around', name='g')",
     ],
 )
-def test_no_other_way_to_say_it_goes_around_the_list(narrow: App, code: str) -> None:
+def test_no_form_of_a_call_bypasses_the_tool_list(narrow: App, code: str) -> None:
     answer = narrow.run(code, agent="exact")
     assert answer.is_error, answer.text
     assert answer.error == "permission_denied", answer.text
@@ -198,14 +198,14 @@ def test_an_alias_of_a_listed_tool_may_be_called(narrow: App) -> None:
 
 
 @pytest.mark.spec("toolbus.agent.tools-narrow")
-def test_the_refusal_says_what_to_write(narrow: App) -> None:
+def test_the_error_suggests_the_setting(narrow: App) -> None:
     error = failure(narrow.call("fs2.poke", agent="exact"))
     assert error["tool"] == "fs2.poke"
     assert "agents: {exact: {tools: [fs2.peek, wrap.around, fs2.poke]}}" in error["message"]
 
 
 @pytest.mark.spec("toolbus.agent.tools-narrow")
-def test_what_ot_tells_without_a_right_everybody_may_ask(narrow: App) -> None:
+def test_ot_tools_without_permissions_are_callable_by_every_agent(narrow: App) -> None:
     for name in ("ot.version", "ot.health", "ot.tools", "ot.help", "ot.packs", "ot.aliases", "ot.config"):
         assert narrow.call(name, agent="none").ok
     for name, args in (
@@ -217,7 +217,7 @@ def test_what_ot_tells_without_a_right_everybody_may_ask(narrow: App) -> None:
 
 
 @pytest.mark.spec("toolbus.agent.tools-narrow", "toolbus.context.frozen")
-def test_nobody_widens_a_list_that_a_program_gave() -> None:
+def test_changing_the_original_list_does_not_change_the_context() -> None:
     tools: Any = ["fs2.peek"]
     rights: Any = {Permission.READ}
     context = ToolContext(tools=tools, permissions=rights)
@@ -227,32 +227,32 @@ def test_nobody_widens_a_list_that_a_program_gave() -> None:
 
 
 @pytest.mark.spec("toolbus.agent.tools-narrow")
-def test_an_agent_sees_only_what_its_list_has(narrow: App) -> None:
-    def said(name: str, **args: Any) -> str:
+def test_an_agent_sees_only_the_tools_in_its_list(narrow: App) -> None:
+    def read_output(name: str, **args: Any) -> str:
         return json.dumps(narrow.call(name, args, agent="exact").unwrap())
 
     names = narrow.call("ot.tools", {"info": "list"}, agent="exact").unwrap()
     assert [name for name in names if not name.startswith("ot.")] == ["fs2.peek", "wrap.around"]
     assert narrow.call("ot.packs", {"info": "list"}, agent="exact").unwrap() == ["fs2", "ot", "wrap"]
     everything = [
-        said("ot.tools"),
-        said("ot.tools", info="full"),
-        said("ot.packs", info="full"),
-        said("ot.help", query="fs2"),
-        said("ot.help", query="fs2.poke"),
-        said("ot.help", query="a change of a path", info="full"),
-        said("ot.search", query="a change of a path", limit=50),
-        said("ot.search", query="fs2.poke", limit=50),
+        read_output("ot.tools"),
+        read_output("ot.tools", info="full"),
+        read_output("ot.packs", info="full"),
+        read_output("ot.help", query="fs2"),
+        read_output("ot.help", query="fs2.poke"),
+        read_output("ot.help", query="a change of a path", info="full"),
+        read_output("ot.search", query="a change of a path", limit=50),
+        read_output("ot.search", query="fs2.poke", limit=50),
     ]
     for text in everything:
         assert "A change of a path" not in text
         assert "alias of fs2.poke" not in text
     assert "A change of a path" in narrow.call("ot.help", {"query": "fs2.poke"}, agent="all").unwrap()
-    assert "fs2.peek" in said("ot.search", query="look at a path", limit=1)
+    assert "fs2.peek" in read_output("ot.search", query="look at a path", limit=1)
 
 
 @pytest.mark.spec("toolbus.agent.tools-narrow")
-def test_a_list_holds_for_calls_from_workers(tmp_path: Path) -> None:
+def test_the_tool_list_applies_to_calls_from_workers(tmp_path: Path) -> None:
     text = "def through(name: str):\n    return ot.call(name)\n"
     write_pack(tmp_path / ".onetool" / "tools", "outer", text)
     agents = "agents: {ci: {permissions: [read, write], tools: [outer, fs2.peek]}}"
@@ -261,55 +261,55 @@ def test_a_list_holds_for_calls_from_workers(tmp_path: Path) -> None:
         for thing in TOOLS:
             app.onetool.bus.register_tool(thing)
         assert app.call("outer.through", {"name": "fs2.peek"}, agent="ci").unwrap() == "read ."
-        refused = app.call("outer.through", {"name": "fs2.poke"}, agent="ci")
-        assert isinstance(refused.error, PermissionDenied)
+        rejected = app.call("outer.through", {"name": "fs2.poke"}, agent="ci")
+        assert isinstance(rejected.error, PermissionDenied)
 
 
-# --- what is configured for a tool -----------------------------------------------------------------------------------
+# --- tool settings ---------------------------------------------------------------------------------------------------
 
 
-def configured(config: Mapping[str, Any], agent_id: str = "ci") -> ToolContext:
+def context_with_config(config: Mapping[str, Any], agent_id: str = "ci") -> ToolContext:
     return ToolContext(agent_id=agent_id, agent_config={"slack2.notify": config})
 
 
-def sent(config: Mapping[str, Any], *positional: Any, **params: Any) -> Result:
+def send(config: Mapping[str, Any], *positional: Any, **params: Any) -> Result:
     async def call() -> Result:
         bus = ToolBus()
         bus.register_tool(notify)
-        return await bus.call_tool("slack2.notify", params, configured(config), positional=positional)
+        return await bus.call_tool("slack2.notify", params, context_with_config(config), positional=positional)
 
     return anyio.run(call)
 
 
 @pytest.mark.spec("toolbus.tool-config.reaches-the-tool")
-def test_a_tool_finds_its_part_in_the_context() -> None:
+def test_a_tool_finds_its_settings_in_the_context() -> None:
     config = {"default_channel": "#alerts", "retries": 3}
-    value = sent(config, message="x").unwrap()
+    value = send(config, message="x").unwrap()
     assert value["own"] == config
     assert value["channel"] == "#general"
 
 
 @pytest.mark.spec("toolbus.tool-config.precedence")
-def test_the_call_beats_what_is_configured_and_that_beats_the_default() -> None:
+def test_arguments_override_settings_and_settings_override_defaults() -> None:
     config = {"channel": "#alerts", "tags": ["a", "b"]}
-    assert sent(config, message="x").unwrap()["channel"] == "#alerts"
-    assert sent(config, message="x").unwrap()["tags"] == ["a", "b"]
+    assert send(config, message="x").unwrap()["channel"] == "#alerts"
+    assert send(config, message="x").unwrap()["tags"] == ["a", "b"]
     for given in (
-        sent(config, message="x", channel="#mine"),
-        sent(config, message="x", chan="#mine"),
-        sent(config, "x", "#mine"),
+        send(config, message="x", channel="#mine"),
+        send(config, message="x", chan="#mine"),
+        send(config, "x", "#mine"),
     ):
         assert given.unwrap()["channel"] == "#mine"
-    assert sent(config, message="x", tags=None).unwrap()["tags"] is None
+    assert send(config, message="x", tags=None).unwrap()["tags"] is None
 
 
 @pytest.mark.spec("toolbus.tool-config.precedence")
-def test_what_is_configured_stands_in_for_a_required_parameter() -> None:
-    assert sent({"message": "as always"}).unwrap()["message"] == "as always"
+def test_a_setting_may_supply_a_required_parameter() -> None:
+    assert send({"message": "as always"}).unwrap()["message"] == "as always"
 
 
 @pytest.mark.spec("toolbus.tool-config.precedence")
-def test_each_agent_has_what_is_configured_for_it() -> None:
+def test_each_agent_has_its_own_tool_settings() -> None:
     agents = {name: {"tool_config": {"slack2.notify": {"channel": f"#{name}"}}} for name in ("one", "two")}
     with open_app({"aliases": {"n": "slack2.notify"}, "agents": agents}, TOOLS) as app:
         for name in ("one", "two"):
@@ -331,42 +331,42 @@ def test_each_agent_has_what_is_configured_for_it() -> None:
         ({"max_s": 7}, 7),
     ],
 )
-def test_a_call_may_lower_a_limit_and_never_raise_it(given: dict[str, Any], used: int) -> None:
-    assert sent({"max_size": 50}, message="x", **given).unwrap()["max_size"] == used
+def test_a_call_may_lower_a_limit_but_not_raise_it(given: dict[str, Any], used: int) -> None:
+    assert send({"max_size": 50}, message="x", **given).unwrap()["max_size"] == used
 
 
 @pytest.mark.spec("toolbus.tool-config.limits-only-tighten")
-def test_a_limit_by_position_is_a_limit_too() -> None:
-    assert sent({"max_size": 50}, "x", "#c", 1000).unwrap()["max_size"] == 50
-    assert sent({"max_size": 50}, "x", "#c", None).unwrap()["max_size"] == 50
+def test_a_positional_limit_is_enforced() -> None:
+    assert send({"max_size": 50}, "x", "#c", 1000).unwrap()["max_size"] == 50
+    assert send({"max_size": 50}, "x", "#c", None).unwrap()["max_size"] == 50
 
 
 @pytest.mark.spec("toolbus.tool-config.limits-only-tighten")
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300])
-def test_no_odd_number_is_above_a_limit(value: float) -> None:
-    assert sent({"seconds": 2.5}, message="x", seconds=value).unwrap()["seconds"] == 2.5
+def test_infinity_and_nan_do_not_exceed_a_limit(value: float) -> None:
+    assert send({"seconds": 2.5}, message="x", seconds=value).unwrap()["seconds"] == 2.5
 
 
 @pytest.mark.spec("toolbus.tool-config.limits-only-tighten")
-def test_without_a_configured_limit_a_call_chooses() -> None:
-    assert sent({}, message="x", max_size=10**6).unwrap()["max_size"] == 10**6
-    assert sent({"max_size": None}, message="x", max_size=10**6).unwrap()["max_size"] == 10**6
+def test_without_a_configured_limit_a_call_sets_any_limit() -> None:
+    assert send({}, message="x", max_size=10**6).unwrap()["max_size"] == 10**6
+    assert send({"max_size": None}, message="x", max_size=10**6).unwrap()["max_size"] == 10**6
 
 
 @pytest.mark.spec("toolbus.tool-config.limits-only-tighten")
 @pytest.mark.parametrize("given", [{}, {"max_size": 10}])
-def test_a_limit_that_is_no_number_is_an_error_that_names_the_configuration(given: dict[str, Any]) -> None:
-    error = failure(sent({"max_size": "lots"}, message="x", **given))
+def test_an_invalid_limit_is_an_error_that_names_the_setting(given: dict[str, Any]) -> None:
+    error = failure(send({"max_size": "lots"}, message="x", **given))
     assert error["type"] == "validation_error"
     assert "agents: {ci: {tool_config: {slack2.notify: {max_size: ...}}}}" in error["message"]
 
 
 @pytest.mark.spec("toolbus.tool-config.precedence")
-def test_a_wrong_value_is_blamed_on_who_gave_it() -> None:
-    assert "tool_config: {slack2.notify: {channel: ...}}" in failure(sent({"channel": 5}, message="x"))["message"]
-    assert "tool_config" not in failure(sent({"channel": "#a"}, message="x", channel=5))["message"]
-    assert "tool_config" not in failure(sent({"channel": "#a"}, message=5))["message"]
-    assert "tool_config: {slack2.notify: {tags: ...}}" in failure(sent({"tags": ["a", 1]}, message="x"))["message"]
+def test_an_invalid_value_is_attributed_to_its_source() -> None:
+    assert "tool_config: {slack2.notify: {channel: ...}}" in failure(send({"channel": 5}, message="x"))["message"]
+    assert "tool_config" not in failure(send({"channel": "#a"}, message="x", channel=5))["message"]
+    assert "tool_config" not in failure(send({"channel": "#a"}, message=5))["message"]
+    assert "tool_config: {slack2.notify: {tags: ...}}" in failure(send({"tags": ["a", 1]}, message="x"))["message"]
 
 
 # --- budgets ---------------------------------------------------------------------------------------------------------
@@ -388,22 +388,22 @@ async def within(context: ToolContext, times: int) -> int:
     return times
 
 
-def poor(budgets: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+def settings_with_budgets(budgets: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
     return {"agents": {"default": {"permissions": ["read"], "budgets": dict(budgets)}}, **settings}
 
 
 @pytest.mark.spec("toolbus.budget.four-kinds")
 @pytest.mark.parametrize("kind", ["time_seconds", "calls", "tokens", "cost"])
-def test_each_of_the_four_kinds_is_a_limit(kind: str) -> None:
+def test_each_of_the_four_kinds_of_budget_is_enforced(kind: str) -> None:
     tools = {"paid": {"cost_per_call": 1}}
-    with open_app(poor({kind: 0.000001 if kind == "time_seconds" else 1}, tools=tools), [paid]) as app:
+    with open_app(settings_with_budgets({kind: 0.000001 if kind == "time_seconds" else 1}, tools=tools), [paid]) as app:
         errors = [result for _ in range(2) if not (result := app.call("paid.look", {"size": 4})).ok]
         assert {(failure(error)["type"], failure(error)["budget"]) for error in errors} == {("budget_exceeded", kind)}
 
 
 @pytest.mark.spec("toolbus.budget.warns-once")
-def test_at_80_percent_the_next_answer_warns_the_client_once() -> None:
-    with open_app(poor({"calls": 10}), [paid]) as app:
+def test_at_80_percent_the_next_response_warns_the_client_once() -> None:
+    with open_app(settings_with_budgets({"calls": 10}), [paid]) as app:
         first = app.run("for _ in range(7): paid.look()")
         assert "Note:" not in first.text
         second = app.run("paid.look()")
@@ -412,8 +412,8 @@ def test_at_80_percent_the_next_answer_warns_the_client_once() -> None:
 
 
 @pytest.mark.spec("toolbus.budget.refuses")
-def test_what_is_used_up_is_refused() -> None:
-    with open_app(poor({"calls": 3}), [paid]) as app:
+def test_a_call_over_the_budget_is_rejected() -> None:
+    with open_app(settings_with_budgets({"calls": 3}), [paid]) as app:
         answer = app.run("for _ in range(5): paid.look()")
         assert (answer.is_error, answer.error) == (True, "budget_exceeded")
         assert "3 of 3 calls" in answer.text
@@ -422,25 +422,25 @@ def test_what_is_used_up_is_refused() -> None:
 
 
 @pytest.mark.spec("toolbus.budget.refuses")
-def test_calls_within_calls_are_calls() -> None:
-    with open_app(poor({"calls": 4}), [paid, within]) as app:
+def test_nested_calls_count_as_calls() -> None:
+    with open_app(settings_with_budgets({"calls": 4}), [paid, within]) as app:
         assert app.call("paid.within", {"times": 3}).unwrap() == 3
         assert not app.call("paid.look").ok
-    with open_app(poor({"calls": 3}), [paid, within]) as app:
+    with open_app(settings_with_budgets({"calls": 3}), [paid, within]) as app:
         assert failure(app.call("paid.within", {"times": 3}))["type"] == "budget_exceeded"
 
 
 @pytest.mark.spec("toolbus.budget.refuses")
-def test_a_call_that_failed_was_a_call() -> None:
-    with open_app(poor({"calls": 2}), [paid]) as app:
+def test_a_failed_call_counts_as_a_call() -> None:
+    with open_app(settings_with_budgets({"calls": 2}), [paid]) as app:
         for _ in range(2):
             assert failure(app.call("paid.look", {"fails": True}))["type"] == "execution_error"
         assert failure(app.call("paid.look"))["type"] == "budget_exceeded"
 
 
 @pytest.mark.spec("toolbus.budget.crossing-call")
-def test_the_call_that_crosses_the_tokens_is_charged_and_withheld() -> None:
-    with open_app(poor({"tokens": 100}), [paid]) as app:
+def test_a_call_that_exceeds_the_token_budget_is_charged_and_withheld() -> None:
+    with open_app(settings_with_budgets({"tokens": 100}), [paid]) as app:
         assert app.call("paid.look", {"size": 320}).unwrap() == "x" * 320
         error = failure(app.call("paid.look", {"size": 320}))
         assert (error["type"], error["budget"], error["spent"]) == ("budget_exceeded", "tokens", 160)
@@ -450,19 +450,19 @@ def test_the_call_that_crosses_the_tokens_is_charged_and_withheld() -> None:
 
 
 @pytest.mark.spec("toolbus.budget.crossing-call", "toolbus.budget.cost")
-def test_the_call_that_crosses_the_cost_is_charged_and_withheld() -> None:
+def test_a_call_that_exceeds_the_cost_budget_is_charged_and_withheld() -> None:
     tools = {"paid": {"cost_per_call": 0.4}}
-    with open_app(poor({"cost": 1}, tools=tools), [paid, bare]) as app:
+    with open_app(settings_with_budgets({"cost": 1}, tools=tools), [paid, bare]) as app:
         assert app.call("paid.look").ok
-        assert app.call("bare").ok  # costs nothing
-        assert not app.call("paid.look", {"fails": True}).ok  # and has cost what it costs
+        assert app.call("bare").ok  # has no cost
+        assert not app.call("paid.look", {"fails": True}).ok  # a failed call has its full cost
         error = failure(app.call("paid.look"))
         assert (error["budget"], error["limit"], error["spent"]) == ("cost", 1, 1.2)
         assert "was not made" in failure(app.call("bare"))["message"]
 
 
 @pytest.mark.spec("toolbus.budget.no-overspending")
-def test_five_hundred_at_once_never_make_more_calls_than_allowed() -> None:
+def test_concurrent_calls_never_exceed_the_budget() -> None:
     made: list[int] = []
 
     @tool("count.one")
@@ -473,14 +473,14 @@ def test_five_hundred_at_once_never_make_more_calls_than_allowed() -> None:
         context = app.onetool.context()
         return await asyncio.gather(*(app.onetool.bus.call_tool("count.one", {}, context) for _ in range(500)))
 
-    with open_app(poor({"calls": 77}), [one]) as app:
+    with open_app(settings_with_budgets({"calls": 77}), [one]) as app:
         results = app.portal.call(at_once, app)
         assert (sum(result.ok for result in results), len(made)) == (77, 77)
         assert all(isinstance(result.error, BudgetExceeded) for result in results if not result.ok)
 
 
 @pytest.mark.spec("toolbus.budget.no-overspending")
-def test_calls_at_once_share_the_time() -> None:
+def test_concurrent_calls_share_the_time_budget() -> None:
     @tool("wait.forever")
     async def wait() -> None:
         await anyio.sleep_forever()
@@ -488,17 +488,17 @@ def test_calls_at_once_share_the_time() -> None:
     async def at_once(app: App) -> list[Result]:
         context = app.onetool.context()
         calls = (app.onetool.bus.call_tool("wait.forever", {}, context) for _ in range(50))
-        with anyio.fail_after(20):  # one after the other they would take 50 times the limit
+        with anyio.fail_after(20):  # sequentially they would take 50 times the limit
             return await asyncio.gather(*calls)
 
-    with open_app(poor({"time_seconds": 1}), [wait, bare]) as app:
+    with open_app(settings_with_budgets({"time_seconds": 1}), [wait, bare]) as app:
         errors = [failure(result) for result in app.portal.call(at_once, app)]
         assert {(error["type"], error["budget"]) for error in errors} == {("budget_exceeded", "time_seconds")}
         assert failure(app.call("bare"))["type"] == "budget_exceeded"
 
 
 @pytest.mark.spec("toolbus.budget.refuses")
-def test_a_reload_forgives_nothing(tmp_path: Path) -> None:
+def test_a_reload_keeps_the_spent_budget(tmp_path: Path) -> None:
     text = "agents: {default: {permissions: [read], budgets: {calls: 3}}}"
     configure(tmp_path / ".onetool", text)
     with open_app_in(tmp_path) as app:
@@ -508,13 +508,13 @@ def test_a_reload_forgives_nothing(tmp_path: Path) -> None:
         assert app.call("bare").ok
         assert not app.call("bare").ok
         configure(tmp_path / ".onetool", text.replace("3", "6"))
-        assert not app.call("ot.reload").ok  # a call like any other
+        assert not app.call("ot.reload").ok  # this call counts too
         app.portal.call(app.onetool.reload)
         assert [app.call("bare").ok for _ in range(4)] == [True, True, True, False]
 
 
 @pytest.mark.spec("toolbus.agent.from-configuration")
-def test_the_very_limits_of_the_agent_are_in_the_context() -> None:
+def test_the_context_contains_the_limits_of_the_agent() -> None:
     settings = {"agents": {"ci": {"permissions": ["read"], "tools": ["fs2"], "sandbox": {"allowed_paths": ["/srv"]}}}}
     with open_app(settings) as app:
         context = app.onetool.context("ci")

@@ -1,4 +1,4 @@
-"""Specification 5, sandbox and files: the tools of `fs` behind a bus, under the context of a caller."""
+"""Specification 5, sandbox and files: the `fs` tools on a bus, with the context of a caller."""
 
 import os
 import socket
@@ -41,8 +41,8 @@ def as_pack_tool(name: str) -> object:
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
     """Create the directory of the specification, with similar names and secrets next to it."""
-    for folder in ("app/src", "app/lib", "app2", "etc"):
-        (tmp_path / folder).mkdir(parents=True)
+    for directory in ("app/src", "app/lib", "app2", "etc"):
+        (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "app/README.md").write_text("# My Project\n")
     (tmp_path / "app/src/main.ex").write_text("defmodule")
     (tmp_path / "app2/x").write_text("secret")
@@ -50,7 +50,7 @@ def app(tmp_path: Path) -> Path:
     return tmp_path / "app"
 
 
-def call(  # noqa: PLR0917 - what most calls leave out stands last
+def call(  # noqa: PLR0917 - optional arguments are last
     bus: ToolBus,
     name: str,
     params: Mapping[str, Any],
@@ -73,13 +73,13 @@ def failure(bus: ToolBus, name: str, params: Mapping[str, Any], app: Path, **san
     return describe(result.error)
 
 
-def refused(bus: ToolBus, path: Path | str, app: Path, **sandbox: Any) -> str:
+def expect_denied(bus: ToolBus, path: Path | str, app: Path, **sandbox: Any) -> str:
     """Check that reading and writing are rejected with the path; return the message of reading."""
     for params in ({"path": str(path)}, {"path": str(path), "content": "overwritten"}):
-        said = failure(bus, "fs.read" if len(params) == 1 else "fs.write", params, app, **sandbox)
-        assert said["type"] == "sandbox_denied"
-        assert said["path"] == str(path)
-        assert said["message"].startswith(f"File access denied by sandbox: {path}")
+        error = failure(bus, "fs.read" if len(params) == 1 else "fs.write", params, app, **sandbox)
+        assert error["type"] == "sandbox_denied"
+        assert error["path"] == str(path)
+        assert error["message"].startswith(f"File access denied by sandbox: {path}")
     message: str = failure(bus, "fs.read", {"path": str(path)}, app, **sandbox)["message"]
     return message
 
@@ -89,7 +89,7 @@ def refused(bus: ToolBus, path: Path | str, app: Path, **sandbox: Any) -> str:
 
 @pytest.mark.spec("toolbus.sandbox.none")
 @pytest.mark.parametrize("sandbox", [None, {"enabled": False}, {"enabled": False, "allowed_paths": ["/nowhere"]}])
-def test_without_a_sandbox_every_path_is_open(bus: ToolBus, app: Path, sandbox: Mapping[str, Any] | None) -> None:
+def test_without_a_sandbox_every_path_is_allowed(bus: ToolBus, app: Path, sandbox: Mapping[str, Any] | None) -> None:
     path = str(app.parent / "etc/passwd")
     assert call(bus, "fs.read", {"path": path}, app, sandbox).unwrap()["content"] == "secret"
     assert call(bus, "fs.write", {"path": path, "content": "x"}, app, sandbox).ok
@@ -100,33 +100,33 @@ def test_enabled_without_allowed_paths_means_the_working_directory(bus: ToolBus,
     sandboxes: list[dict[str, Any]] = [{}, {"allowed_paths": []}, {"allowed_paths": None}]
     for sandbox in sandboxes:
         assert content(bus, "README.md", app, **sandbox) == "# My Project\n"
-        refused(bus, app.parent / "etc/passwd", app, **sandbox)
+        expect_denied(bus, app.parent / "etc/passwd", app, **sandbox)
 
 
 @pytest.mark.spec("toolbus.sandbox.inside")
-def test_a_path_inside_an_allowed_one_is_open(bus: ToolBus, app: Path) -> None:
+def test_a_path_inside_an_allowed_path_is_allowed(bus: ToolBus, app: Path) -> None:
     allowed = [str(app / "src"), str(app / "test")]
     assert content(bus, app / "src/main.ex", app, allowed_paths=allowed) == "defmodule"
     assert content(bus, "src/../src/./main.ex", app, allowed_paths=allowed) == "defmodule"
 
 
 @pytest.mark.spec("toolbus.sandbox.outside")
-def test_a_path_outside_is_rejected_with_a_message_that_names_it(bus: ToolBus, app: Path) -> None:
+def test_a_path_outside_is_rejected_and_named_in_the_error(bus: ToolBus, app: Path) -> None:
     for path in (app.parent / "etc/passwd", "../etc/passwd", "src/../../etc/passwd", "/etc/passwd"):
-        message = refused(bus, path, app)
+        message = expect_denied(bus, path, app)
         assert "agents: {helper: {sandbox: {allowed_paths: [" in message
-    refused(bus, "README.md", app, allowed_paths=["src"])
+    expect_denied(bus, "README.md", app, allowed_paths=["src"])
 
 
 @pytest.mark.spec("toolbus.sandbox.whole-components")
-def test_an_allowed_directory_does_not_admit_its_namesakes(bus: ToolBus, app: Path) -> None:
-    refused(bus, app.parent / "app2/x", app, allowed_paths=[str(app)])
-    refused(bus, "../app2/x", app, allowed_paths=[f"{app}/"])
-    refused(bus, f"{app}.txt", app)
+def test_an_allowed_directory_does_not_allow_directories_with_its_prefix(bus: ToolBus, app: Path) -> None:
+    expect_denied(bus, app.parent / "app2/x", app, allowed_paths=[str(app)])
+    expect_denied(bus, "../app2/x", app, allowed_paths=[f"{app}/"])
+    expect_denied(bus, f"{app}.txt", app)
 
 
 @pytest.mark.spec("toolbus.sandbox.symlinks")
-def test_links_are_followed_before_the_decision(bus: ToolBus, app: Path) -> None:
+def test_links_are_resolved_before_the_check(bus: ToolBus, app: Path) -> None:
     (app / "inside").symlink_to(app / "src")
     (app / "outside").symlink_to(app.parent / "etc")
     (app / "outside_file").symlink_to("../etc/passwd")
@@ -134,13 +134,13 @@ def test_links_are_followed_before_the_decision(bus: ToolBus, app: Path) -> None
     assert content(bus, "inside/main.ex", app) == "defmodule"
     assert content(bus, app.parent / "to_app/README.md", app) == "# My Project\n"
     for path in ("outside/passwd", "outside_file", "outside/new"):
-        refused(bus, path, app)
+        expect_denied(bus, path, app)
     assert (app.parent / "etc/passwd").read_text() == "secret"
 
 
 @pytest.mark.spec("toolbus.sandbox.swapped-links")
 def test_the_opened_directory_is_checked_again(app: Path) -> None:
-    """The directory is replaced after the check. `test_swapped_links` tries this for longer."""
+    """The directory is replaced after the check. `test_swapped_links` repeats this for longer."""
 
     def swapped(start: int, names: Any, flags: int) -> int:
         if not (app / "src").is_symlink():
@@ -159,53 +159,53 @@ def test_the_opened_directory_is_checked_again(app: Path) -> None:
 def test_a_denied_pattern_wins_over_an_allowed_path(bus: ToolBus, app: Path) -> None:
     (app / "src/a.secret").write_text("secret")
     allowed = {"allowed_paths": [str(app), str(app / "src"), str(app / "src/a.secret")]}
-    message = refused(bus, "src/a.secret", app, denied_patterns=["**/*.secret", ".env*"], **allowed)
+    message = expect_denied(bus, "src/a.secret", app, denied_patterns=["**/*.secret", ".env*"], **allowed)
     assert "It matches a pattern in denied_patterns" in message
     assert content(bus, "src/a.secret", app, **allowed) == "secret"
 
 
 @pytest.mark.spec("toolbus.sandbox.name-patterns")
 @pytest.mark.parametrize("path", [".env", "src/.env", "src/a/b/.env.local", ".env/file", "lib/../.env"])
-def test_a_pattern_without_a_slash_fits_a_name_at_any_depth(bus: ToolBus, app: Path, path: str) -> None:
+def test_a_pattern_without_a_slash_matches_a_name_at_any_depth(bus: ToolBus, app: Path, path: str) -> None:
     (app / path).parent.mkdir(parents=True, exist_ok=True)
     (app / path).write_text("secret")
-    refused(bus, path, app, denied_patterns=[".env*"])
+    expect_denied(bus, path, app, denied_patterns=[".env*"])
     assert content(bus, path, app, denied_patterns=["env*"]) == "secret"
 
 
 @pytest.mark.spec("toolbus.sandbox.double-star")
 @pytest.mark.parametrize("path", ["a.secret", "src/a.secret", "src/deep/er/a.secret"])
-def test_a_leading_double_star_also_fits_no_directory(bus: ToolBus, app: Path, path: str) -> None:
-    refused(bus, path, app, denied_patterns=["**/*.secret"])
+def test_a_leading_double_star_also_matches_no_directory(bus: ToolBus, app: Path, path: str) -> None:
+    expect_denied(bus, path, app, denied_patterns=["**/*.secret"])
 
 
 @pytest.mark.spec("toolbus.sandbox.files-to-come")
-def test_patterns_hold_for_files_that_do_not_exist_yet(bus: ToolBus, app: Path) -> None:
+def test_patterns_apply_to_files_that_do_not_exist_yet(bus: ToolBus, app: Path) -> None:
     (app / "link").symlink_to(".env.local")
     for path in (".env", "src/.env.new", "new/folder/x.secret", "link"):
         params = {"path": path, "content": "x", "create_folders": True}
-        said = failure(bus, "fs.write", params, app, denied_patterns=["**/*.secret", ".env*"])
-        assert said["type"] == "sandbox_denied"
+        error = failure(bus, "fs.write", params, app, denied_patterns=["**/*.secret", ".env*"])
+        assert error["type"] == "sandbox_denied"
     assert sorted(path.name for path in app.iterdir()) == ["README.md", "lib", "link", "src"]
 
 
 @pytest.mark.spec("toolbus.sandbox.regular-files")
 def test_only_regular_files_are_opened(bus: ToolBus, app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(app / "pipe")
-    monkeypatch.chdir(app)  # the name of a socket is short
+    monkeypatch.chdir(app)  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
         for path in ("pipe", "socket", "src"):
-            said = failure(bus, "fs.read", {"path": path}, app)
-            assert said["type"] == "execution_error"
-            assert said["message"].startswith((f"{path} is a directory", f"cannot open {path}: it is a pipe"))
+            error = failure(bus, "fs.read", {"path": path}, app)
+            assert error["type"] == "execution_error"
+            assert error["message"].startswith((f"{path} is a directory", f"cannot open {path}: it is a pipe"))
             assert not call(bus, "fs.write", {"path": path, "content": "x"}, app).ok
     device = call(bus, "fs.read", {"path": "/dev/zero"}, app, None)
     assert "not a regular file" in describe(device.error or AssertionError())["message"]
 
 
 @pytest.mark.spec("toolbus.sandbox.silent-refusal")
-def test_an_error_does_not_tell_whether_the_file_exists(bus: ToolBus, app: Path) -> None:
+def test_an_error_does_not_reveal_whether_the_file_exists(bus: ToolBus, app: Path) -> None:
     (app / ".env").write_text("secret")
     (app / "out").symlink_to(app.parent / "etc")
     pairs = [
@@ -230,7 +230,7 @@ def test_an_error_does_not_tell_whether_the_file_exists(bus: ToolBus, app: Path)
 
 
 @pytest.mark.spec("toolbus.fs-read.result")
-def test_reading_gives_content_full_path_and_size_and_needs_read(bus: ToolBus, app: Path) -> None:
+def test_reading_returns_content_path_and_size_and_requires_read(bus: ToolBus, app: Path) -> None:
     value = call(bus, "fs.read", {"path": "src/main.ex"}, app, granted=("read",)).unwrap()
     assert value == {"content": "defmodule", "path": str(app / "src/main.ex"), "size": 9}
     (app / "é").write_text("é")
@@ -258,39 +258,39 @@ def test_without_max_size_the_limit_is_two_mebibytes(bus: ToolBus, app: Path) ->
 
 @pytest.mark.spec("toolbus.fs-read.too-large")
 def test_a_file_over_the_limit_is_an_error_with_its_size(bus: ToolBus, app: Path) -> None:
-    said = failure(bus, "fs.read", {"path": "src/main.ex", "max_size": 8}, app)
-    assert said["message"].startswith("File too large: 9 bytes")
-    assert (said["size"], said["max_size"]) == (9, 8)
+    error = failure(bus, "fs.read", {"path": "src/main.ex", "max_size": 8}, app)
+    assert error["message"].startswith("File too large: 9 bytes")
+    assert (error["size"], error["max_size"]) == (9, 8)
 
 
 @pytest.mark.spec("toolbus.fs-read.missing")
 def test_a_missing_file_is_an_error_that_names_it(bus: ToolBus, app: Path) -> None:
-    said = failure(bus, "fs.read", {"path": "src/missing.ex"}, app)
-    assert (said["class"], said["message"]) == ("FileNotFoundError", "File not found: src/missing.ex")
+    error = failure(bus, "fs.read", {"path": "src/missing.ex"}, app)
+    assert (error["class"], error["message"]) == ("FileNotFoundError", "File not found: src/missing.ex")
 
 
 @pytest.mark.spec("toolbus.fs-read.unreadable")
-def test_a_file_that_may_not_be_read_is_an_error_that_names_it(bus: ToolBus) -> None:
-    with TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        file = Path(folder) / "closed"
+def test_an_unreadable_file_is_an_error_that_names_it(bus: ToolBus) -> None:
+    with TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        file = Path(directory) / "closed"
         file.write_text("x")
         file.chmod(0)
         if IS_ROOT:
             os.seteuid(ORDINARY_USER)
         try:
-            said = failure(bus, "fs.read", {"path": "closed"}, Path(folder))
+            error = failure(bus, "fs.read", {"path": "closed"}, Path(directory))
         finally:
             if IS_ROOT:
                 os.seteuid(0)
-    assert (said["class"], said["message"]) == ("PermissionError", "Permission denied: closed")
+    assert (error["class"], error["message"]) == ("PermissionError", "Permission denied: closed")
 
 
 # --- fs.write --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.fs-write.result")
-def test_writing_gives_path_size_and_backup_and_needs_write(bus: ToolBus, app: Path) -> None:
+def test_writing_returns_path_size_and_backup_and_requires_write(bus: ToolBus, app: Path) -> None:
     params = {"path": "output.txt", "content": "Hello, Otto!", "backup": True}
     file = str(app / "output.txt")
     assert call(bus, "fs.write", params, app, granted=("write",)).unwrap() == {
@@ -303,19 +303,19 @@ def test_writing_gives_path_size_and_backup_and_needs_write(bus: ToolBus, app: P
 
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.fs-write.atomic")
-def test_a_reader_sees_the_old_content_or_the_new(bus: ToolBus, app: Path) -> None:
+def test_a_reader_sees_the_old_or_the_new_content(bus: ToolBus, app: Path) -> None:
     file = app / "file"
     file.write_text("a" * 300_000)
-    done, odd, seen = threading.Event(), [], set()
+    done, unexpected, seen = threading.Event(), [], set()
 
-    def look() -> None:
+    def read_repeatedly() -> None:
         while not done.is_set():
             text = file.read_text()
             seen.add(text[:1])
             if len(text) != 300_000 or len(set(text)) != 1:
-                odd.append(text[:10])
+                unexpected.append(text[:10])
 
-    reader = threading.Thread(target=look)
+    reader = threading.Thread(target=read_repeatedly)
     reader.start()
     try:
         for letter in "bcdefghij" * 5:
@@ -323,12 +323,12 @@ def test_a_reader_sees_the_old_content_or_the_new(bus: ToolBus, app: Path) -> No
     finally:
         done.set()
         reader.join()
-    assert odd == []
+    assert unexpected == []
     assert len(seen) > 1
 
 
 @pytest.mark.spec("toolbus.fs-write.backup")
-def test_the_old_bytes_are_kept_beside_the_file_unless_switched_off(bus: ToolBus, app: Path) -> None:
+def test_a_backup_of_the_old_content_is_written_by_default(bus: ToolBus, app: Path) -> None:
     (app / "bytes").write_bytes(b"\xff\x00\r\n")
     call(bus, "fs.write", {"path": "bytes", "content": "new"}, app).unwrap()
     assert (app / "bytes.bak").read_bytes() == b"\xff\x00\r\n"
@@ -338,7 +338,7 @@ def test_the_old_bytes_are_kept_beside_the_file_unless_switched_off(bus: ToolBus
 
 
 @pytest.mark.spec("toolbus.fs-write.mode")
-def test_a_new_file_is_0644_and_an_old_one_keeps_its_own(bus: ToolBus, app: Path) -> None:
+def test_a_new_file_has_mode_0644_and_an_existing_one_keeps_its_mode(bus: ToolBus, app: Path) -> None:
     (app / "old").touch(mode=0o600)
     cases: list[tuple[str, dict[str, Any], int]] = [
         ("new", {}, 0o644), ("script", {"mode": "0755"}, 0o755), ("number", {"mode": 0o600}, 0o600), ("old", {}, 0o600),
@@ -347,16 +347,16 @@ def test_a_new_file_is_0644_and_an_old_one_keeps_its_own(bus: ToolBus, app: Path
     for name, more, mode in cases:
         call(bus, "fs.write", {"path": name, "content": "x", **more}, app).unwrap()
         assert stat.S_IMODE((app / name).stat().st_mode) == mode
-    said = failure(bus, "fs.write", {"path": "new", "content": "x", "mode": "4755"}, app)
-    assert said["type"] == "validation_error"
+    error = failure(bus, "fs.write", {"path": "new", "content": "x", "mode": "4755"}, app)
+    assert error["type"] == "validation_error"
     assert failure(bus, "fs.write", {"path": "new", "content": 5}, app)["type"] == "validation_error"
 
 
 # --- projects --------------------------------------------------------------------------------------------------
 
 
-def test_paths_of_projects_work_on_these_tools(bus: ToolBus, app: Path) -> None:
-    """`proj` reads through fs.read, fs.list and fs.stat; a configured project may be read and not written."""
+def test_project_paths_use_the_fs_tools(bus: ToolBus, app: Path) -> None:
+    """`proj` uses fs.read, fs.list and fs.stat; a configured project is readable and not writable."""
     sandbox = OPEN | {"readable_paths": [str(app)]}
     elsewhere = app.parent / "app2"
     project = ProjectPath(str(app), lambda name, args: call(bus, name, args, elsewhere, sandbox).unwrap())
@@ -366,6 +366,8 @@ def test_paths_of_projects_work_on_these_tools(bus: ToolBus, app: Path) -> None:
     assert [path.name for path in project.iterdir()] == ["README.md", "lib", "src"]
     assert not (project / "missing" / "x").exists()
     assert (project / "src").is_dir()
-    said = describe(call(bus, "fs.write", {"path": f"{app}/x", "content": "x"}, elsewhere, sandbox).error or KeyError())
-    assert said["type"] == "sandbox_denied"
-    assert "It is read-only" in said["message"]
+    error = describe(
+        call(bus, "fs.write", {"path": f"{app}/x", "content": "x"}, elsewhere, sandbox).error or KeyError()
+    )
+    assert error["type"] == "sandbox_denied"
+    assert "It is read-only" in error["message"]

@@ -215,15 +215,15 @@ def test_headers_of_the_caller_are_sent_only_to_the_origin(site: Site) -> None:
 
 @pytest.mark.spec("toolbus.http.host-rules")
 def test_a_bus_alone_reaches_only_hosts_of_the_agent(site: Site) -> None:
-    with pytest.raises(NetworkError) as refused:
+    with pytest.raises(NetworkError) as rejected:
         get(site.url(), {})
-    assert refused.value.message == (
+    assert rejected.value.message == (
         "host 127.0.0.1 is not allowed. To allow it, add this to onetool.yaml: "
         f'agents: {{default: {{tool_config: {{http.get: {{allowed_hosts: ["127.0.0.1:{site.port}"]}}}}}}}}'
     )
-    with pytest.raises(NetworkError) as refused:
+    with pytest.raises(NetworkError) as rejected:
         get(site.url(), {"allowed_hosts": "127.0.0.1"})
-    assert refused.value.reason == "address_not_allowed"
+    assert rejected.value.reason == "address_not_allowed"
     assert not site.requests
 
 
@@ -268,9 +268,9 @@ def test_an_agent_can_only_restrict_the_settings(site: Site) -> None:
 
 @pytest.mark.spec("toolbus.http.host-rules")
 def test_without_settings_no_host_is_allowed_and_the_error_names_the_setting(site: Site) -> None:
-    with open_app() as app, pytest.raises(NetworkError) as refused:
+    with open_app() as app, pytest.raises(NetworkError) as rejected:
         app.call("http.get", {"url": "https://api.github.com/user"}).unwrap()
-    assert refused.value.message.endswith("add this to onetool.yaml: http: {allowedHosts: [api.github.com]}")
+    assert rejected.value.message.endswith("add this to onetool.yaml: http: {allowedHosts: [api.github.com]}")
     assert not site.requests
 
 

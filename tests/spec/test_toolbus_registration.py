@@ -1,4 +1,4 @@
-"""Specification 5: how tools come onto a bus and go, are loaded anew, call each other, and what is told of calls."""
+"""Specification 5: registration and reload of tools, calls between tools, call events and spans."""
 
 import asyncio
 import importlib
@@ -24,10 +24,10 @@ from onetool.bus.events import CallFinished, Event
 from onetool.context import permissions
 from onetool.errors import ToolNotFound, describe
 
-NOBODY = ToolContext()
+CONTEXT = ToolContext()
 
 
-def call(bus: ToolBus, name: str, context: ToolContext = NOBODY, **params: Any) -> Result:
+def call(bus: ToolBus, name: str, context: ToolContext = CONTEXT, **params: Any) -> Result:
     return anyio.run(bus.call_tool, name, params, context)
 
 
@@ -38,7 +38,7 @@ def bus_with(*things: object) -> ToolBus:
     return bus
 
 
-def failure_of(result: Result) -> dict[str, Any]:
+def get_failure(result: Result) -> dict[str, Any]:
     assert result.error is not None
     return describe(result.error)
 
@@ -62,7 +62,7 @@ class Greeter:
         return f"{self.word} {params['who']}"
 
 
-# --- coming and going ------------------------------------------------------------------------------------------------
+# --- registration ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.register.unregister")
@@ -70,7 +70,7 @@ def test_an_unregistered_tool_is_gone_and_its_name_is_free() -> None:
     bus = bus_with(add, tool("math.more")(lambda: 1))
     bus.unregister_tool("math.add")
     assert bus.list_tools() == ["math.more"]
-    assert failure_of(call(bus, "math.add", left=1))["type"] == "not_found"
+    assert get_failure(call(bus, "math.add", left=1))["type"] == "not_found"
     with pytest.raises(ToolNotFound):
         bus.unregister_tool("math.add")
     bus.register_tool(tool("math.add")(lambda: "another"))
@@ -79,7 +79,7 @@ def test_an_unregistered_tool_is_gone_and_its_name_is_free() -> None:
 
 @pytest.mark.spec("toolbus.register.unregister")
 @pytest.mark.parametrize("gone", ["p.x-y", "p.x+y", "p.x_y"])
-def test_of_names_that_code_writes_alike_the_others_stay(gone: str) -> None:
+def test_unregistering_a_tool_keeps_tools_with_the_same_python_name(gone: str) -> None:
     names = ["p.x-y", "p.x+y", "p.x_y"]
     bus = bus_with(*(tool(name)(lambda name=name: name) for name in names))
     assert call(bus, "p.x_y").unwrap() == "p.x_y"
@@ -94,7 +94,7 @@ def test_of_names_that_code_writes_alike_the_others_stay(gone: str) -> None:
 
 
 @pytest.mark.spec("toolbus.register.unregister")
-def test_what_was_unregistered_is_not_reloaded() -> None:
+def test_an_unregistered_tool_cannot_be_reloaded() -> None:
     bus = bus_with(add)
     bus.unregister_tool("math.add")
     bus.register_tool(bus_with(Greeter).get_tool("greet.by_class"))
@@ -103,7 +103,7 @@ def test_what_was_unregistered_is_not_reloaded() -> None:
 
 
 @pytest.mark.spec("toolbus.register.unregister")
-def test_a_call_under_way_ends_though_its_tool_is_gone() -> None:
+def test_a_call_in_flight_completes_after_its_tool_is_unregistered() -> None:
     async def test() -> None:
         begun, go = anyio.Event(), anyio.Event()
 
@@ -123,12 +123,12 @@ def test_a_call_under_way_ends_though_its_tool_is_gone() -> None:
     anyio.run(test)
 
 
-def test_a_class_is_made_into_an_object_and_an_object_stays_what_it_is() -> None:
+def test_a_class_is_instantiated_and_an_instance_is_used_as_it_is() -> None:
     assert call(bus_with(Greeter), "greet.by_class", who="Ada").unwrap() == "hello Ada"
     assert call(bus_with(Greeter("good day")), "greet.by_class", who="Ada").unwrap() == "good day Ada"
 
 
-def test_a_name_that_is_taken_is_refused_whatever_brings_it() -> None:
+def test_a_duplicate_name_is_rejected_for_every_kind_of_tool() -> None:
     bus = bus_with(Greeter("first"))
     for second in (Greeter, Greeter("second"), tool("greet.by_class")(lambda: "third")):
         with pytest.raises(ToolError, match="already registered"):
@@ -141,12 +141,12 @@ def test_a_name_that_is_taken_is_refused_whatever_brings_it() -> None:
 
 @dataclass(frozen=True)
 class Modules:
-    """A folder that Python imports from."""
+    """A directory that Python imports from."""
 
-    folder: Path
+    directory: Path
 
     def write(self, name: str, text: str) -> Path:
-        file = self.folder / f"{name.replace('.', '/')}.py"
+        file = self.directory / f"{name.replace('.', '/')}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(dedent(text), encoding="utf-8")
         return file
@@ -167,7 +167,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules
             del sys.modules[name]
 
 
-def test_a_module_brings_its_public_functions(modules: Modules) -> None:
+def test_a_module_registers_its_public_functions(modules: Modules) -> None:
     text = """
         from os.path import join
         from onetool import tool
@@ -184,7 +184,7 @@ def test_a_module_brings_its_public_functions(modules: Modules) -> None:
     assert not call(made, "other.three").ok
 
 
-def test_a_module_may_name_its_tools_and_its_pack(modules: Modules) -> None:
+def test_a_module_may_set_its_tools_and_its_pack(modules: Modules) -> None:
     text = """
         pack = "figures"
         __all__ = ["one"]
@@ -194,12 +194,12 @@ def test_a_module_may_name_its_tools_and_its_pack(modules: Modules) -> None:
     assert bus_with(modules.load("whatever", text)).list_tools() == ["figures.one"]
 
 
-def test_a_function_called_pack_is_a_function(modules: Modules) -> None:
+def test_a_function_named_pack_is_a_function(modules: Modules) -> None:
     assert bus_with(modules.load("zip_tools", "def pack(): return 1")).list_tools() == ["zip.pack"]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("def one(): ...\ndef taken(): ...", "already registered"),
         ("__all__ = ['one', 'gone']\ndef one(): ...", "'gone'"),
@@ -212,9 +212,9 @@ def test_a_function_called_pack_is_a_function(modules: Modules) -> None:
         ("from onetool import tool\ndef one(): ...\n@tool('no name')\ndef two(): ...", "invalid tool name"),
     ],
 )
-def test_a_module_brings_all_its_tools_or_none(modules: Modules, text: str, words: str) -> None:
+def test_a_module_registers_all_its_tools_or_none(modules: Modules, text: str, message: str) -> None:
     bus = bus_with(tool("half.taken")(lambda: "first"))
-    with pytest.raises((ToolError, TypeError), match=words):
+    with pytest.raises((ToolError, TypeError), match=message):
         bus.register_tool(modules.load("half_tools", text))
     assert bus.list_tools() == ["half.taken"]
     assert call(bus, "half.taken").unwrap() == "first"
@@ -224,12 +224,12 @@ def test_a_module_brings_all_its_tools_or_none(modules: Modules, text: str, word
 
 
 def install(modules: Modules, package: str, entries: str) -> Path:
-    """What an installer leaves behind of a package with these entry points."""
-    folder = modules.folder / f"{package}-1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
-    (folder / "entry_points.txt").write_text(f"[onetool.packs]\n{dedent(entries).strip()}\n", encoding="utf-8")
-    return folder
+    """Write the metadata of an installed package with these entry points."""
+    directory = modules.directory / f"{package}-1.0.dist-info"
+    directory.mkdir()
+    (directory / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
+    (directory / "entry_points.txt").write_text(f"[onetool.packs]\n{dedent(entries).strip()}\n", encoding="utf-8")
+    return directory
 
 
 SHOUTER = """
@@ -249,7 +249,7 @@ SHOUTER = """
 
 
 @pytest.mark.spec("toolbus.register.entry-points")
-def test_an_installed_package_brings_functions_classes_and_modules(modules: Modules) -> None:
+def test_an_installed_package_registers_functions_classes_and_modules(modules: Modules) -> None:
     modules.write("shouter", SHOUTER)
     modules.write("sums_tools", "def one(): return 1\ndef two(): return 2")
     install(modules, "shouter", "loud = shouter:loud\nsoft = shouter:Whisper\nsums = sums_tools")
@@ -260,7 +260,7 @@ def test_an_installed_package_brings_functions_classes_and_modules(modules: Modu
 
 
 @pytest.mark.spec("toolbus.register.entry-points")
-def test_a_package_that_fails_hurts_no_other(modules: Modules) -> None:
+def test_a_package_that_fails_does_not_affect_others(modules: Modules) -> None:
     modules.write("a_breaks", "1 / 0")
     modules.write("b_ends", "import sys\nsys.exit(3)")
     modules.write("c_wrong", "def (")
@@ -275,7 +275,7 @@ def test_a_package_that_fails_hurts_no_other(modules: Modules) -> None:
     with open_app() as app:
         problems = app.call("ot.health").unwrap()["problems"]
         found = [problem for problem in problems if problem.startswith("cannot load the tools of ")]
-        for words in (
+        for message in (
             "a_breaks = a_breaks: ZeroDivisionError",
             "b_ends = b_ends: SystemExit: 3",
             "c_wrong = c_wrong: SyntaxError",
@@ -283,13 +283,13 @@ def test_a_package_that_fails_hurts_no_other(modules: Modules) -> None:
             "d_number_GONE = d_number:GONE: AttributeError",
             "nowhere = nowhere: ModuleNotFoundError",
         ):
-            assert any(words in problem for problem in found), (words, found)
+            assert any(message in problem for problem in found), (message, found)
         assert app.value("shout.loud('hello')") == "HELLO"
         assert app.value("1 + 1") == "2"
 
 
 @pytest.mark.spec("toolbus.register.entry-points")
-def test_a_package_takes_no_name_that_is_taken(modules: Modules) -> None:
+def test_a_package_cannot_register_an_existing_name(modules: Modules) -> None:
     text = "from onetool import tool\n@tool('ot.version')\ndef version(): return 'mine'\ndef fine(): return 1"
     modules.write("taker_tools", text)
     install(modules, "taker", "taker = taker_tools")
@@ -301,11 +301,11 @@ def test_a_package_takes_no_name_that_is_taken(modules: Modules) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.register.entry-points")
-def test_a_tool_of_a_package_is_found_and_called_like_any_other(modules: Modules) -> None:
+def test_a_tool_of_a_package_is_found_and_called_like_others(modules: Modules) -> None:
     modules.write("shouter", SHOUTER)
     install(modules, "shouter", "loud = shouter:loud")
     with open_app() as app:
-        assert app.call("shout.loud", {"text": "a"}).unwrap() == "A"  # the very first thing that is asked
+        assert app.call("shout.loud", {"text": "a"}).unwrap() == "A"  # the first call of the application
         assert "shout.loud" in app.value("ot.tools(pattern='shout', info='list')")
         assert "In capitals." in app.value("ot.help('shout.loud')")
         assert app.value("shout.loud(t='b')") == "B"
@@ -313,7 +313,7 @@ def test_a_tool_of_a_package_is_found_and_called_like_any_other(modules: Modules
 
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.register.entry-points")
-def test_a_package_that_was_really_installed_brings_its_tools(tmp_path: Path, needs: Callable[[str], str]) -> None:
+def test_tools_of_a_package_installed_by_uv_are_registered(tmp_path: Path, needs: Callable[[str], str]) -> None:
     uv, package, home = needs("uv"), tmp_path / "package", tmp_path / "home"
     (package / "src" / "ot_shouter").mkdir(parents=True)
     home.mkdir()
@@ -349,7 +349,7 @@ def test_a_package_that_was_really_installed_brings_its_tools(tmp_path: Path, ne
     assert (done.stdout.strip(), done.returncode) == ("IT WORKS", 0), done.stderr
 
 
-# --- loaded anew -----------------------------------------------------------------------------------------------------
+# --- reload ----------------------------------------------------------------------------------------------------------
 
 
 ANSWER = """
@@ -361,9 +361,9 @@ ANSWER = """
 
 
 @pytest.mark.spec("toolbus.reload.new-code")
-def test_after_a_reload_the_new_code_answers(modules: Modules) -> None:
+def test_a_reloaded_tool_runs_the_new_code(modules: Modules) -> None:
     bus = bus_with(modules.load("answer_tools", ANSWER).get)
-    for word in ("two", "six", "ten"):  # of one length, within one second
+    for word in ("two", "six", "ten"):  # same length, within one second
         modules.write("answer_tools", ANSWER.replace("old", word))
         made = bus.reload_tool("answer.get")
         assert made is bus.get_tool("answer.get")
@@ -373,7 +373,7 @@ def test_after_a_reload_the_new_code_answers(modules: Modules) -> None:
 
 
 @pytest.mark.spec("toolbus.reload.new-code")
-def test_a_reload_brings_new_arguments_and_permissions(modules: Modules) -> None:
+def test_a_reload_updates_arguments_and_permissions(modules: Modules) -> None:
     bus = bus_with(modules.load("answer_tools", ANSWER).get)
     modules.write(
         "answer_tools", ANSWER.replace('get")', 'get", permissions=["read"])').replace("get()", "get(n: int)")
@@ -384,7 +384,7 @@ def test_a_reload_brings_new_arguments_and_permissions(modules: Modules) -> None
 
 
 @pytest.mark.spec("toolbus.reload.new-code")
-def test_a_tool_keeps_its_name_whatever_the_new_code_calls_it(modules: Modules) -> None:
+def test_a_reloaded_tool_keeps_its_name(modules: Modules) -> None:
     bus = bus_with(modules.load("answer_tools", ANSWER).get)
     modules.write("answer_tools", ANSWER.replace("answer.get", "math.add").replace("old", "two"))
     bus.reload_tool("answer.get")
@@ -394,7 +394,7 @@ def test_a_tool_keeps_its_name_whatever_the_new_code_calls_it(modules: Modules) 
 
 @pytest.mark.spec("toolbus.reload.new-code")
 @pytest.mark.parametrize("registered", ["class", "instance", "module"])
-def test_classes_objects_and_modules_are_reloaded_too(modules: Modules, registered: str) -> None:
+def test_classes_objects_and_modules_are_reloaded(modules: Modules, registered: str) -> None:
     text = """
         class Teller:
             name = "tell.it"
@@ -411,7 +411,7 @@ def test_classes_objects_and_modules_are_reloaded_too(modules: Modules, register
 
 
 @pytest.mark.spec("toolbus.reload.new-code")
-def test_a_module_of_a_package_is_the_new_one_for_who_imports_it(modules: Modules) -> None:
+def test_a_reloaded_module_replaces_the_attribute_of_its_package(modules: Modules) -> None:
     modules.write("shop.__init__", "")
     bus = bus_with(modules.load("shop.answer_tools", ANSWER).get)
     modules.write("shop.answer_tools", ANSWER.replace("old", "two"))
@@ -427,7 +427,7 @@ def test_reloading_an_unknown_name_is_not_found() -> None:
 
 @pytest.mark.spec("toolbus.reload.failed")
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("def (", "SyntaxError"),
         ("1 / 0", "ZeroDivisionError"),
@@ -441,14 +441,14 @@ def test_reloading_an_unknown_name_is_not_found() -> None:
         (None, "FileNotFoundError"),
     ],
 )
-def test_a_reload_that_fails_keeps_the_old_version(modules: Modules, text: str | None, words: str) -> None:
+def test_a_failed_reload_keeps_the_old_version(modules: Modules, text: str | None, message: str) -> None:
     module = modules.load("answer_tools", ANSWER)
     bus = bus_with(module.get)
     before = bus.get_tool("answer.get")
     file = modules.write("answer_tools", text or "")
     if text is None:
         file.unlink()
-    with pytest.raises(ToolError, match=words) as caught:
+    with pytest.raises(ToolError, match=message) as caught:
         bus.reload_tool("answer.get")
     assert caught.value.message.startswith("cannot reload answer.get: ")
     assert bus.get_tool("answer.get") is before
@@ -460,7 +460,7 @@ def test_a_reload_that_fails_keeps_the_old_version(modules: Modules, text: str |
 
 
 @pytest.mark.spec("toolbus.reload.failed")
-def test_what_has_no_place_in_a_file_cannot_be_reloaded() -> None:
+def test_a_tool_that_is_not_defined_in_a_module_cannot_be_reloaded() -> None:
     def inner() -> int:
         return 1
 
@@ -474,7 +474,7 @@ def test_what_has_no_place_in_a_file_cannot_be_reloaded() -> None:
 
 @pytest.mark.spec("toolbus.reload.calls-in-flight")
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_calls_under_way_end_on_the_version_they_began_on(modules: Modules, kind: str) -> None:
+def test_calls_in_flight_complete_with_the_old_version(modules: Modules, kind: str) -> None:
     wait = "await asyncio.to_thread(go.wait)" if kind.startswith("async") else "go.wait()"
     text = f"""
         import asyncio, threading
@@ -530,7 +530,7 @@ async def endless_too(context: ToolContext) -> Any:
     return await context.call("deep.endless_too")
 
 
-def at_once(bus: ToolBus, count: int, name: str, context: ToolContext = NOBODY) -> list[Any]:
+def call_concurrently(bus: ToolBus, count: int, name: str, context: ToolContext = CONTEXT) -> list[Any]:
     async def calls() -> list[Any]:
         results = await asyncio.gather(*(bus.call_tool(name, {"number": n}, context) for n in range(count)))
         return [result.unwrap() for result in results]
@@ -548,29 +548,29 @@ def test_a_tool_may_call_another(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.compose.no-deadlock")
 @pytest.mark.parametrize("name", ["deep.sync", "deep.async"])
-def test_two_thousand_tools_at_once_may_each_call_another(name: str) -> None:
+def test_two_thousand_concurrent_tools_may_each_call_another(name: str) -> None:
     bus = bus_with(sync_outer, async_outer, inner_tool)
-    assert at_once(bus, 2000, name) == [2 * number + 1 for number in range(2000)]
-    assert threading.active_count() < 600  # two levels of 256 at most, and what was there before
+    assert call_concurrently(bus, 2000, name) == [2 * number + 1 for number in range(2000)]
+    assert threading.active_count() < 600  # two levels of 256 at most, and the threads that existed before
 
 
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.compose.no-deadlock")
-def test_ten_thousand_calls_at_once_are_all_answered() -> None:
-    assert at_once(bus_with(inner_tool), 10_000, "deep.inner") == [2 * number for number in range(10_000)]
+def test_ten_thousand_concurrent_calls_complete() -> None:
+    assert call_concurrently(bus_with(inner_tool), 10_000, "deep.inner") == [2 * number for number in range(10_000)]
 
 
 @pytest.mark.spec("toolbus.compose.no-deadlock")
 @pytest.mark.parametrize("name", ["deep.endless", "deep.endless_too"])
-def test_tools_that_call_themselves_for_ever_end_in_a_clear_error(name: str) -> None:
+def test_infinite_recursion_of_tools_is_a_clear_error(name: str) -> None:
     bus = bus_with(endless, endless_too, inner_tool)
-    error = failure_of(call(bus, name))
+    error = get_failure(call(bus, name))
     assert f"{name} was not called: tool calls are nested more than 102 levels deep" in error["message"]
     assert call(bus, "deep.inner", number=1).unwrap() == 2
 
 
 @pytest.mark.spec("toolbus.compose.same-limits")
-def test_a_call_from_a_tool_has_the_very_context_of_its_caller() -> None:
+def test_a_nested_call_has_the_context_of_its_caller() -> None:
     seen: list[ToolContext] = []
 
     @tool("see.inner")
@@ -594,7 +594,7 @@ def test_a_call_from_a_tool_has_the_very_context_of_its_caller() -> None:
 
 
 @pytest.mark.spec("toolbus.compose.same-limits")
-def test_a_tool_reaches_nothing_that_its_caller_may_not() -> None:
+def test_a_nested_call_requires_the_permissions_of_the_caller() -> None:
     @tool("safe.inner", permissions=["write"])
     def inner() -> str:
         return "written"
@@ -604,16 +604,16 @@ def test_a_tool_reaches_nothing_that_its_caller_may_not() -> None:
         return str(context.call_sync("safe.inner"))
 
     bus = bus_with(inner, outer)
-    assert failure_of(call(bus, "safe.outer"))["type"] == "permission_denied"
+    assert get_failure(call(bus, "safe.outer"))["type"] == "permission_denied"
     assert call(bus, "safe.outer", ToolContext(permissions=permissions(["write"]))).unwrap() == "written"
     narrow = ToolContext(permissions=permissions(["write"]), tools=("safe.outer",))
-    assert failure_of(call(bus, "safe.outer", narrow))["tool"] == "safe.inner"
+    assert get_failure(call(bus, "safe.outer", narrow))["tool"] == "safe.inner"
     poor = ToolContext(permissions=permissions(["write"]), budget_guard=BudgetGuard(Limits(calls=1)))
-    assert failure_of(call(bus, "safe.outer", poor))["type"] == "budget_exceeded"
+    assert get_failure(call(bus, "safe.outer", poor))["type"] == "budget_exceeded"
 
 
 @pytest.mark.spec("toolbus.compose.same-limits")
-def test_what_a_called_tool_raises_is_raised_in_its_caller() -> None:
+def test_an_error_of_a_nested_call_is_raised_in_the_caller() -> None:
     @tool("raise.inner")
     def inner() -> None:
         raise KeyError("nothing there")
@@ -630,11 +630,11 @@ def test_what_a_called_tool_raises_is_raised_in_its_caller() -> None:
 
 
 @pytest.mark.spec("toolbus.compose.same-limits")
-def test_one_context_on_two_buses_calls_on_each_what_is_there() -> None:
-    def adding(more: int) -> ToolBus:
+def test_one_context_may_be_used_on_two_buses() -> None:
+    def bus_that_adds(more: int) -> ToolBus:
         return bus_with(async_outer, tool("deep.inner")(lambda number: number + more))
 
-    one, two = adding(10), adding(20)
+    one, two = bus_that_adds(10), bus_that_adds(20)
     context = ToolContext()
     assert call(one, "deep.async", context, number=0).unwrap() == 11
     assert call(two, "deep.async", context, number=0).unwrap() == 21
@@ -642,8 +642,8 @@ def test_one_context_on_two_buses_calls_on_each_what_is_there() -> None:
 
 
 @dataclass
-class Late:
-    """A tool in a thread that calls another when it is told to, and what became of that."""
+class LateCaller:
+    """A tool in a thread that calls another on request, and the outcomes of those calls."""
 
     begun: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
@@ -665,18 +665,18 @@ class Late:
             self.go.wait(10)
             try:
                 context.call_sync(name)
-            except BaseException as error:  # noqa: BLE001 - whatever it is
+            except BaseException as error:  # noqa: BLE001 - any error is recorded
                 self.outcomes.append(type(error).__name__)
             self.over.set()
 
         return bus_with(sync_inner, async_inner, outer)
 
 
-async def until_it_is_given_up(late: Late, name: str) -> None:
-    assert failure_of(await late.bus().call_tool("late.outer", {"name": name}))["type"] == "timeout"
+async def wait_for_timeout(late: LateCaller, name: str) -> None:
+    assert get_failure(await late.bus().call_tool("late.outer", {"name": name}))["type"] == "timeout"
 
 
-async def until_it_is_cancelled(late: Late, name: str) -> None:
+async def cancel_call(late: LateCaller, name: str) -> None:
     call = asyncio.ensure_future(late.bus().call_tool("late.outer", {"name": name}))
     assert await asyncio.to_thread(late.begun.wait, 10)
     call.cancel()
@@ -685,12 +685,12 @@ async def until_it_is_cancelled(late: Late, name: str) -> None:
 
 
 @pytest.mark.spec("toolbus.compose.same-limits")
-@pytest.mark.parametrize("ending", [until_it_is_given_up, until_it_is_cancelled])
+@pytest.mark.parametrize("ending", [wait_for_timeout, cancel_call])
 @pytest.mark.parametrize("name", ["late.sync", "late.async"])
-def test_a_tool_that_nobody_waits_for_calls_no_other(
-    name: str, ending: Callable[[Late, str], Coroutine[Any, Any, None]]
+def test_a_tool_that_timed_out_or_was_cancelled_cannot_call_others(
+    name: str, ending: Callable[[LateCaller, str], Coroutine[Any, Any, None]]
 ) -> None:
-    late = Late()
+    late = LateCaller()
 
     async def test() -> None:
         await ending(late, name)
@@ -702,7 +702,7 @@ def test_a_tool_that_nobody_waits_for_calls_no_other(
 
 
 @pytest.mark.spec("toolbus.compose.same-limits")
-def test_a_call_that_a_tool_waits_for_ends_with_it() -> None:
+def test_a_nested_call_is_cancelled_with_its_caller() -> None:
     async def test() -> None:
         begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -727,7 +727,7 @@ def test_a_call_that_a_tool_waits_for_ends_with_it() -> None:
     anyio.run(test)
 
 
-def test_waiting_for_a_call_on_the_loop_is_an_error_that_says_what_to_write() -> None:
+def test_call_sync_on_the_event_loop_is_an_error_with_a_hint() -> None:
     @tool("wrong.outer")
     async def outer(context: ToolContext) -> None:
         context.call_sync("deep.inner", number=1)
@@ -738,15 +738,15 @@ def test_waiting_for_a_call_on_the_loop_is_an_error_that_says_what_to_write() ->
 
     bus = bus_with(outer, thread, inner_tool)
     for name in ("wrong.outer", "wrong.thread"):
-        assert "await context.call(...)" in failure_of(call(bus, name))["hint"]
+        assert "await context.call(...)" in get_failure(call(bus, name))["hint"]
 
 
-# --- time ------------------------------------------------------------------------------------------------------------
+# --- timeouts --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.error.timeout")
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_call_that_takes_too_long_is_given_up(kind: str) -> None:
+def test_a_call_over_its_timeout_is_cancelled(kind: str) -> None:
     over = threading.Event()
 
     @tool("slow.sync", timeout=0.05)
@@ -757,30 +757,30 @@ def test_a_call_that_takes_too_long_is_given_up(kind: str) -> None:
     async def on_loop() -> None:
         await anyio.sleep_forever()
 
-    error = failure_of(call(bus_with(in_thread, on_loop), f"slow.{kind}"))
+    error = get_failure(call(bus_with(in_thread, on_loop), f"slow.{kind}"))
     over.set()
     assert (error["type"], error["timeout_ms"]) == ("timeout", 50)
     assert f"slow.{kind} timed out after 0.05 s" in error["message"]
 
 
 @pytest.mark.spec("toolbus.error.timeout")
-def test_a_pack_may_be_given_a_timeout() -> None:
+def test_a_pack_may_have_a_timeout() -> None:
     with open_app({"tools": {"machine": {"timeout": 7}}}) as app:
         assert app.onetool.bus.get_tool("machine.disk").timeout == 7
         assert app.call("machine.disk").ok
 
 
-# --- what is told of calls -------------------------------------------------------------------------------------------
+# --- events ----------------------------------------------------------------------------------------------------------
 
 
-def told_by(bus: ToolBus) -> tuple[list[Event], Callable[[], None]]:
+def record_events(bus: ToolBus) -> tuple[list[Event], Callable[[], None]]:
     events: list[Event] = []
     return events, bus.subscribe(events.append)
 
 
-def test_each_call_is_called_and_then_completed_or_failed() -> None:
+def test_each_call_emits_called_and_then_completed_or_failed() -> None:
     bus = bus_with(add)
-    events, _ = told_by(bus)
+    events, _ = record_events(bus)
     context = ToolContext("ci", correlation_id="c1")
     call(bus, "math.add", context, left=1)
     call(bus, "math.add", context, left="x")
@@ -798,20 +798,20 @@ def test_each_call_is_called_and_then_completed_or_failed() -> None:
     assert events[1].seconds > 0
 
 
-def test_calls_side_by_side_are_told_apart() -> None:
+def test_events_of_concurrent_calls_have_distinct_ids() -> None:
     bus = bus_with(sync_outer, inner_tool)
-    events, _ = told_by(bus)
-    at_once(bus, 50, "deep.sync")
+    events, _ = record_events(bus)
+    call_concurrently(bus, 50, "deep.sync")
     called = {event.call_id: event.name for event in events if event.kind == "called"}
     completed = {event.call_id: event.name for event in events if event.kind == "completed"}
     assert called == completed
     assert len(called) == 100
 
 
-def test_a_cancelled_call_is_told_as_failed() -> None:
+def test_a_cancelled_call_is_reported_as_failed() -> None:
     async def test() -> list[Event]:
         bus = bus_with(tool("slow.one")(anyio.sleep_forever))
-        events, _ = told_by(bus)
+        events, _ = record_events(bus)
         with anyio.move_on_after(0.01):
             await bus.call_tool("slow.one")
         return events
@@ -819,10 +819,10 @@ def test_a_cancelled_call_is_told_as_failed() -> None:
     assert [(event.kind, event.error) for event in anyio.run(test)] == [("called", None), ("failed", "cancelled")]
 
 
-def test_who_has_ended_it_hears_nothing_any_more() -> None:
+def test_an_unsubscribed_listener_receives_no_events() -> None:
     bus = bus_with(add)
-    events, end = told_by(bus)
-    others, end_other = told_by(bus)
+    events, end = record_events(bus)
+    others, end_other = record_events(bus)
     end()
     end()
     call(bus, "math.add", left=1)
@@ -830,41 +830,41 @@ def test_who_has_ended_it_hears_nothing_any_more() -> None:
     end_other()
 
 
-def test_a_listener_that_subscribed_twice_ends_one_at_a_time() -> None:
+def test_each_subscription_of_a_listener_ends_separately() -> None:
     bus = bus_with(add)
-    heard: list[Event] = []
-    listener: Callable[[Event], None] = heard.append
+    received: list[Event] = []
+    listener: Callable[[Event], None] = received.append
     end = bus.subscribe(listener)
     bus.subscribe(listener)
     end()
     call(bus, "math.add", left=1)
-    assert len(heard) == 2
+    assert len(received) == 2
 
 
-def test_a_listener_may_end_itself_and_others_while_it_is_told() -> None:
+def test_a_listener_may_unsubscribe_itself_and_others_during_an_event() -> None:
     bus = bus_with(add)
-    heard: list[str] = []
+    received: list[str] = []
     ends: list[Callable[[], None]] = []
 
     def once(event: Event) -> None:
-        heard.append(f"once {event.kind}")
+        received.append(f"once {event.kind}")
         for end in ends:
             end()
 
-    ends.extend([bus.subscribe(once), bus.subscribe(lambda event: heard.append(f"second {event.kind}"))])
-    bus.subscribe(lambda event: heard.append(f"third {event.kind}"))
+    ends.extend([bus.subscribe(once), bus.subscribe(lambda event: received.append(f"second {event.kind}"))])
+    bus.subscribe(lambda event: received.append(f"third {event.kind}"))
     call(bus, "math.add", left=1)
-    assert heard == ["once called", "third called", "third completed"]
+    assert received == ["once called", "third called", "third completed"]
 
 
 @pytest.mark.parametrize("raised", [ValueError("no"), SystemExit(1), RecursionError()])
-def test_a_listener_that_raises_hurts_nobody(raised: BaseException) -> None:
+def test_a_listener_that_raises_does_not_affect_others(raised: BaseException) -> None:
     def fails(_event: Event) -> None:
         raise raised
 
     bus = bus_with(add)
     bus.subscribe(fails)
-    events, _ = told_by(bus)
+    events, _ = record_events(bus)
     assert call(bus, "math.add", left=1).unwrap() == 3
     assert [event.kind for event in events] == ["called", "completed"]
 
@@ -924,7 +924,7 @@ assert not any(span.events for span in spans)
 
 
 @pytest.mark.slow
-def test_each_call_is_a_span_within_that_of_its_caller() -> None:
+def test_each_call_is_a_child_span_of_its_caller() -> None:
     done = subprocess.run([sys.executable, "-c", SPANS], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     facts = {"onetool.agent": "ci", "onetool.run": "c1"}
@@ -941,7 +941,7 @@ def test_each_call_is_a_span_within_that_of_its_caller() -> None:
     ]
 
 
-def test_without_the_sdk_nothing_of_it_is_imported() -> None:
+def test_without_the_sdk_opentelemetry_is_not_imported() -> None:
     code = """
         import sys
         class Missing:

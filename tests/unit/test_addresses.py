@@ -94,7 +94,7 @@ def draw_loopback_notation(draw: st.DrawFn) -> str:
     tail = draw(st.integers(0, 0xFFFFFF))
     count = draw(st.integers(1, 4))
     number = (127 << 24) | tail
-    parts = [(number >> (24 - 8 * place)) & 0xFF for place in range(count - 1)]
+    parts = [(number >> (24 - 8 * position)) & 0xFF for position in range(count - 1)]
     parts.append(number & ((1 << (32 - 8 * (count - 1))) - 1))
     return ".".join(draw(list_part_notations(part)) for part in parts) + draw(st.sampled_from(["", "."]))
 
@@ -103,9 +103,9 @@ def draw_loopback_notation(draw: st.DrawFn) -> str:
 @given(draw_loopback_notation(), st.booleans())
 def test_no_notation_of_loopback_is_accepted(host: str, wide: bool) -> None:
     spelled = host.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)}) if wide else host
-    with pytest.raises(NetworkError) as refused:
+    with pytest.raises(NetworkError) as rejected:
         PUBLIC_ONLY.check(f"http://{spelled}/")
-    assert refused.value.reason in {"host_not_allowed", "address_not_allowed", "protocol"}
+    assert rejected.value.reason in {"host_not_allowed", "address_not_allowed", "protocol"}
 
 
 def test_the_system_reads_these_notations_as_loopback() -> None:
@@ -162,9 +162,9 @@ def test_a_host_is_normalized(url: str, host: str, port: int) -> None:
     "host", ["[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "10.0.0.1."]
 )
 def test_an_address_in_a_url_is_checked_before_sending(host: str) -> None:
-    with pytest.raises(NetworkError, match="allowPrivateAddresses: true") as refused:
+    with pytest.raises(NetworkError, match="allowPrivateAddresses: true") as rejected:
         PUBLIC_ONLY.check(f"http://{host}/")
-    assert refused.value.reason == "address_not_allowed"
+    assert rejected.value.reason == "address_not_allowed"
 
 
 def test_an_allowed_host_may_still_have_a_rejected_address() -> None:
@@ -181,9 +181,9 @@ def test_a_rejection_never_shows_a_possible_password() -> None:
         "http://h:hunter2@/",
         "http://a/?k=hunter2\n",
     ):
-        with pytest.raises(NetworkError) as refused:
+        with pytest.raises(NetworkError) as rejected:
             ANY.check(url)
-        assert "hunter2" not in refused.value.message
+        assert "hunter2" not in rejected.value.message
 
 
 # --- the allow-list ----------------------------------------------------------------------------------------
@@ -224,9 +224,9 @@ def test_a_pattern_matches_its_hosts(pattern: str, url: str, admits: bool) -> No
     if admits:
         rules.check(url)
     else:
-        with pytest.raises(NetworkError) as refused:
+        with pytest.raises(NetworkError) as rejected:
             rules.check(url)
-        assert refused.value.reason == "host_not_allowed"
+        assert rejected.value.reason == "host_not_allowed"
 
 
 @pytest.mark.parametrize(
@@ -253,9 +253,9 @@ def test_an_invalid_pattern_is_a_config_error(pattern: str) -> None:
 
 
 def test_an_empty_list_allows_nothing_and_the_error_names_the_setting() -> None:
-    with pytest.raises(NetworkError) as refused:
+    with pytest.raises(NetworkError) as rejected:
         HostRules().check("https://api.github.com/user")
-    assert refused.value.message == (
+    assert rejected.value.message == (
         "host api.github.com is not allowed. "
         "To allow it, add this to onetool.yaml: http: {allowedHosts: [api.github.com]}"
     )
@@ -265,9 +265,9 @@ def test_the_suggested_setting_is_yaml_and_keeps_allowed_hosts() -> None:
     import yaml
 
     rules = HostRules(("a.com", "*.b.com", "[2606::1]:80", "c.com:8080"))
-    with pytest.raises(NetworkError) as refused:
+    with pytest.raises(NetworkError) as rejected:
         rules.check("https://[2606::2]/")
-    line = refused.value.message.partition("onetool.yaml: ")[2]
+    line = rejected.value.message.partition("onetool.yaml: ")[2]
     assert yaml.safe_load(line) == {"http": {"allowedHosts": [*rules.allowed_hosts, "[2606::2]"]}}
     HostRules((*rules.allowed_hosts, "[2606::2]")).check("https://[2606::2]/")
 

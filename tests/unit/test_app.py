@@ -1,4 +1,4 @@
-"""Opening, reloading and asking about OneTool itself, with real files and real cells."""
+"""Opening, reloading and inspecting OneTool, with real files and real cells."""
 
 from pathlib import Path
 
@@ -12,35 +12,35 @@ from onetool.errors import ConfigError, ToolError
 from onetool.logging import Log
 
 
-def configured(home: Path, text: str) -> Path:
+def write_settings(home: Path, text: str) -> Path:
     file = home / ".onetool" / "onetool.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file
 
 
-def reading(home: Path, cwd: Path | None = None) -> OneTool:
+def make_onetool(home: Path, cwd: Path | None = None) -> OneTool:
     return OneTool(read=lambda: read_settings({}, cwd or home, None, home), log=Log())
 
 
 @pytest.mark.slow
-def test_a_reload_takes_over_what_changed(tmp_path: Path) -> None:
-    configured(tmp_path, "aliases: {t: machine.now}")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(tmp_path)) as onetool:
+def test_a_reload_applies_changed_settings(tmp_path: Path) -> None:
+    write_settings(tmp_path, "aliases: {t: machine.now}")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool:
         app = App(portal, onetool)
         assert "T" in app.value("t()")
-        configured(tmp_path, "aliases: {u: machine.now}\nexecution: {timeout: 7}")
+        write_settings(tmp_path, "aliases: {u: machine.now}\nexecution: {timeout: 7}")
         assert app.value("ot.reload()") == "OK: Configuration reloaded"
         assert "T" in app.value("u()")
         assert "NameError" in app.failure("t()")
         assert onetool.settings.execution.timeout == 7
 
 
-def test_a_reload_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
-    configured(tmp_path, "aliases: {t: machine.now}")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(tmp_path)) as onetool:
+def test_an_invalid_reload_changes_nothing(tmp_path: Path) -> None:
+    write_settings(tmp_path, "aliases: {t: machine.now}")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool:
         app = App(portal, onetool)
-        configured(tmp_path, "alias: {t: machine.now}")
+        write_settings(tmp_path, "alias: {t: machine.now}")
         failure = app.failure("ot.reload()")
         assert "onetool.yaml:1" in failure
         assert "aliases" in failure
@@ -48,9 +48,9 @@ def test_a_reload_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_wrong_settings_stop_all_runs_but_help(tmp_path: Path) -> None:
-    file = configured(tmp_path, "execution: {timeout: soon}")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(tmp_path)) as onetool:
+def test_invalid_settings_stop_all_runs_except_ot_tools(tmp_path: Path) -> None:
+    file = write_settings(tmp_path, "execution: {timeout: soon}")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool:
         app = App(portal, onetool)
         assert isinstance(onetool.config_error, ConfigError)
         assert "onetool.yaml:1" in app.failure("1+1")
@@ -62,11 +62,11 @@ def test_wrong_settings_stop_all_runs_but_help(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_untrusted_folder_is_said_once(tmp_path: Path) -> None:
+def test_an_untrusted_directory_is_reported_once(tmp_path: Path) -> None:
     home, project = tmp_path / "home", tmp_path / "project"
     home.mkdir()
-    configured(project, "aliases: {t: machine.now}")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(home, project)) as onetool:
+    write_settings(project, "aliases: {t: machine.now}")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(home, project)) as onetool:
         app = App(portal, onetool)
         first, second = app.run("1+1"), app.run("1+1")
         assert "onetool trust" in first.blocks[0]
@@ -77,23 +77,23 @@ def test_an_untrusted_folder_is_said_once(tmp_path: Path) -> None:
         assert "T" in app.value("t()")
 
 
-def test_a_secret_never_shows_in_an_answer(tmp_path: Path) -> None:
-    secrets = configured(tmp_path, "log_level: INFO").with_name("secrets.yaml")
+def test_a_secret_is_redacted_in_output(tmp_path: Path) -> None:
+    secrets = write_settings(tmp_path, "log_level: INFO").with_name("secrets.yaml")
     secrets.write_text("TOKEN: hunter2-hunter2\n", encoding="utf-8")
     secrets.chmod(0o600)
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading(tmp_path)) as onetool:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool:
         app = App(portal, onetool)
         assert app.value("'hunter2' + '-hunter2'") == "[REDACTED]"
 
 
-def test_an_unknown_agent_is_refused_with_names() -> None:
+def test_an_unknown_agent_is_rejected_with_the_known_names() -> None:
     with open_app() as app:
         answer = app.run("1+1", agent="nobody")
         assert answer.is_error
         assert "expected default" in answer.text
 
 
-def test_an_unopened_app_says_how_to_open() -> None:
+def test_an_unopened_app_is_an_error_with_a_hint() -> None:
     with pytest.raises(RuntimeError, match="async with OneTool"):
         OneTool().warm_up()
 

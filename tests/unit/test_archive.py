@@ -1,4 +1,4 @@
-"""Bundles as ZIP archives: out and in again the same, and hostile archives refused before they cost anything."""
+"""Bundles as ZIP archives: export and import are inverse, and hostile archives are rejected early."""
 
 import contextlib
 import io
@@ -58,11 +58,11 @@ def unpack_error(data: bytes) -> BundleError:
     return caught.value
 
 
-# --- out and in ----------------------------------------------------------------------------------------------------
+# --- export and import ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.zip.round-trip")
-def test_a_bundle_comes_back_as_it_went() -> None:
+def test_an_exported_bundle_is_imported_unchanged() -> None:
     found = unpack(pack({**BUNDLE, **OF_A_STORE}, [{**TOOL, **OF_A_STORE}, PYTHON]))
     assert found.bundle == BUNDLE
     assert found.tools == [("get-thing", "1.0", read_body(TOOL)), ("größe", "2", read_body(PYTHON))]
@@ -71,7 +71,7 @@ def test_a_bundle_comes_back_as_it_went() -> None:
 
 
 @pytest.mark.spec("bundles.zip.round-trip")
-def test_an_imported_document_comes_back_as_it_went() -> None:
+def test_an_exported_imported_document_is_imported_unchanged() -> None:
     given = import_document(build_document({"operationId": "x", "parameters": [{"name": "ü", "in": "query"}]}))
     found = unpack(pack(given.bundle, [{"slug": s, "version": v, **body} for s, v, body in given.tools]))
     assert (found.bundle, found.tools, found.hosts) == (given.bundle, given.tools, given.hosts)
@@ -114,7 +114,7 @@ def test_a_bundle_may_have_no_tools() -> None:
     assert unpack(pack(BUNDLE, [])).tools == []
 
 
-# --- hostile names and kinds ---------------------------------------------------------------------------------------
+# --- hostile names and entry types ---------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.zip.hostile-archives")
@@ -194,7 +194,7 @@ def test_other_compression_methods_are_rejected(method: int) -> None:
     assert "compression method" in unpack_error(target.getvalue()).message
 
 
-# --- bombs and lies ------------------------------------------------------------------------------------------------
+# --- bombs and wrong sizes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.zip.hostile-archives")
@@ -248,7 +248,7 @@ def test_wrong_zip64_sizes_are_rejected() -> None:
     assert unpack_error(bytes(data)).code == "invalid"
 
 
-# --- wrong content -------------------------------------------------------------------------------------------------
+# --- invalid content -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_an_invalid_tool_is_rejected_and_named(change: dict[str, Any]) -> None:
     assert error.message.startswith("tools/a.json: ")
 
 
-def test_an_archive_without_a_bundle_says_so() -> None:
+def test_an_archive_without_a_bundle_is_rejected() -> None:
     assert "no bundle.json" in unpack_error(make_zip({"tools/a.json": TOOL})).message
 
 
@@ -298,7 +298,7 @@ def test_other_files_are_rejected_as_archives() -> None:
     assert unpack_error(b"{}").message == "not a ZIP archive"
 
 
-# --- whatever is sent ----------------------------------------------------------------------------------------------
+# --- arbitrary input -----------------------------------------------------------------------------------------------
 
 
 @given(st.binary())

@@ -107,7 +107,7 @@ def test_arguments_without_known_annotations_are_unchanged(annotation: Any, valu
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value", "said"),
+    ("annotation", "value", "message"),
     [
         (dt.date, "soon", "Invalid isoformat string: 'soon'"),
         (dt.date, 5, "argument must be str"),
@@ -123,12 +123,12 @@ def test_arguments_without_known_annotations_are_unchanged(annotation: Any, valu
         (dict[str, Path], [], ""),
     ],
 )
-def test_an_argument_that_cannot_be_converted_is_named(annotation: Any, value: Any, said: str) -> None:
+def test_an_argument_that_cannot_be_converted_is_named(annotation: Any, value: Any, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         convert(annotation, value)
     assert caught.value.argument == "x"
     assert str(caught.value).startswith(f"invalid value x={value!r}: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_long_argument_is_not_repeated_in_its_error() -> None:
@@ -143,10 +143,10 @@ def test_an_unknown_annotation_does_not_affect_others() -> None:
     assert bind(function, {"a": "x", "b": 1, "c": "2024-02-29"}) == ([], {"a": Path("x"), "b": 1, "c": DAY})
 
 
-# --- by place and by name ----------------------------------------------------------------------------------
+# --- positional and keyword arguments ----------------------------------------------------------------------
 
 
-def places(a: Any, b: Any = DAY, c: Any = 3, /, d: Any = 4, *, e: Any = 5) -> list[Any]:
+def take_all_kinds(a: Any, b: Any = DAY, c: Any = 3, /, d: Any = 4, *, e: Any = 5) -> list[Any]:
     return [a, b, c, d, e]
 
 
@@ -161,8 +161,8 @@ def places(a: Any, b: Any = DAY, c: Any = 3, /, d: Any = 4, *, e: Any = 5) -> li
     ],
 )
 def test_every_parameter_gets_its_own_value(args: dict[str, Any], got: list[Any]) -> None:
-    positional, named = bind(places, args)
-    assert places(*positional, **named) == got
+    positional, named = bind(take_all_kinds, args)
+    assert take_all_kinds(*positional, **named) == got
 
 
 @functools.cache
@@ -191,5 +191,5 @@ def test_names_beyond_the_signature_are_passed_on() -> None:
 
 
 def test_other_callables_get_all_arguments_by_name() -> None:
-    assert bind(functools.partial(places, 1), {"d": 2}) == ([], {"d": 2})
+    assert bind(functools.partial(take_all_kinds, 1), {"d": 2}) == ([], {"d": 2})
     assert bind(dict, {"a": 1}) == ([], {"a": 1})

@@ -1,4 +1,4 @@
-"""The audit log: which calls are in it, what a line says, and what never stands there."""
+"""The audit log: audited calls, contents of a line, and redaction."""
 
 import json
 import os
@@ -62,20 +62,20 @@ def stray() -> None:
     raise SandboxDenied("File access denied by sandbox: /etc/passwd")
 
 
-def all_lines(file: Path) -> list[dict[str, Any]]:
+def read_all_lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
-def lines(file: Path) -> list[dict[str, Any]]:
-    """The outcomes."""
-    return [line for line in all_lines(file) if line["name"] == "call"]
+def read_outcomes(file: Path) -> list[dict[str, Any]]:
+    """Return the lines with the outcome of a call."""
+    return [line for line in read_all_lines(file) if line["name"] == "call"]
 
 
-def written(app: App, count: int) -> list[dict[str, Any]]:
-    """The lines of the log, when there are so many."""
+def wait_for_outcomes(app: App, count: int) -> list[dict[str, Any]]:
+    """Return the outcomes in the log as soon as it has at least `count`."""
     file = app.onetool.directories.data / "logs" / "audit.jsonl"
-    assert eventually(lambda: len(lines(file)) >= count), lines(file)
-    return lines(file)
+    assert eventually(lambda: len(read_outcomes(file)) >= count), read_outcomes(file)
+    return read_outcomes(file)
 
 
 @pytest.fixture
@@ -84,12 +84,12 @@ def app() -> Iterator[App]:
         yield app
 
 
-# --- which calls, and what is said of them ---------------------------------------------------------------------------
+# --- audited calls ---------------------------------------------------------------------------------------------------
 
 
 def test_a_call_that_writes_is_one_line(app: App) -> None:
     app.call("demo.put", {"content": "hello"})
-    (line,) = written(app, 1)
+    (line,) = wait_for_outcomes(app, 1)
     assert line["time"].startswith("20")
     assert line["duration_ms"] >= 0
     assert len(line["correlation_id"]) == 16
@@ -103,16 +103,16 @@ def test_a_call_that_writes_is_one_line(app: App) -> None:
     }
 
 
-def test_a_call_that_only_reads_is_not_there(app: App) -> None:
+def test_a_call_that_only_reads_is_not_audited(app: App) -> None:
     app.call("demo.look", {"path": "x"})
     app.call("ot.version")
     app.call("demo.put")
-    assert [line["tool"] for line in written(app, 1)] == ["demo.put"]
+    assert [line["tool"] for line in wait_for_outcomes(app, 1)] == ["demo.put"]
 
 
 def test_calls_of_a_run_are_audited_with_its_id(app: App) -> None:
     app.run("demo.put('a')\ndemo.look('b')\ndemo.put('c')")
-    one, two = written(app, 2)
+    one, two = wait_for_outcomes(app, 2)
     assert (one["arguments"]["content"], two["arguments"]["content"]) == ("a", "c")
     assert one["correlation_id"] == two["correlation_id"]
 
@@ -123,49 +123,51 @@ def test_calls_of_a_run_are_audited_with_its_id(app: App) -> None:
         ("demo.put", "reader", "refused", "permission_denied"),
         ("demo.put", "narrow", "refused", "permission_denied"),
         ("demo.stray", "default", "refused", "sandbox_denied"),
-        ("demo.put", "curt", "allowed", "budget_exceeded"),  # it was made, and its result was withheld
+        ("demo.put", "curt", "allowed", "budget_exceeded"),  # the call was made, and its result was withheld
     ],
 )
-def test_a_line_says_whether_the_call_was_made(app: App, name: str, agent: str, decision: str, outcome: str) -> None:
+def test_a_line_records_whether_the_call_was_allowed(
+    app: App, name: str, agent: str, decision: str, outcome: str
+) -> None:
     assert not app.call(name, {}, agent=agent).ok
-    (line,) = written(app, 1)
+    (line,) = wait_for_outcomes(app, 1)
     assert (line["agent"], line["decision"], line["outcome"]) == (agent, decision, outcome)
 
 
 def test_a_call_over_budget_is_rejected(app: App) -> None:
     app.call("demo.put", agent="poor")
     app.call("demo.put", agent="poor")
-    made, refused = written(app, 2)
+    made, rejected = wait_for_outcomes(app, 2)
     assert (made["decision"], made["outcome"]) == ("allowed", "ok")
-    assert (refused["decision"], refused["outcome"]) == ("refused", "budget_exceeded")
+    assert (rejected["decision"], rejected["outcome"]) == ("refused", "budget_exceeded")
 
 
-def test_a_call_that_failed_was_allowed(app: App) -> None:
+def test_a_failed_call_is_recorded_as_allowed(app: App) -> None:
     app.call("demo.fail", {"message": "no such host"})
-    (line,) = written(app, 1)
+    (line,) = wait_for_outcomes(app, 1)
     assert (line["decision"], line["outcome"]) == ("allowed", "execution_error")
     assert "no such host" not in json.dumps({**line, "arguments": {}})
 
 
-def test_an_argument_that_needs_a_right_puts_the_call_there(app: App) -> None:
+def test_a_call_is_audited_if_an_argument_requires_a_permission(app: App) -> None:
     app.call("ot.stats")
     app.call("ot.stats", {"output": "report.html"}, agent="reader")
-    (line,) = written(app, 1)
+    (line,) = wait_for_outcomes(app, 1)
     assert (line["tool"], line["permissions"], line["decision"]) == ("ot.stats", ["write"], "refused")
 
 
-def test_a_call_that_makes_no_sense_is_not_there(app: App) -> None:
+def test_an_invalid_call_is_not_audited(app: App) -> None:
     app.call("demo.fail", {"massage": "x"})
     app.call("demo.nothing")
     app.call("demo.put")
-    assert [line["tool"] for line in written(app, 1)] == ["demo.put"]
+    assert [line["tool"] for line in wait_for_outcomes(app, 1)] == ["demo.put"]
 
 
-# --- what never stands there -----------------------------------------------------------------------------------------
+# --- redaction -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def audited(file: Path, *secrets: str) -> Iterator[AuditLog]:
+def open_audit_log(file: Path, *secrets: str) -> Iterator[AuditLog]:
     audit = AuditLog(file, Redactor(secrets))
     yield audit
     audit.close()
@@ -191,7 +193,7 @@ def finish_call(audit: AuditLog, args: Mapping[str, Any]) -> None:
 )
 def test_secrets_are_redacted(tmp_path: Path, value: Any) -> None:
     file = tmp_path / "audit.jsonl"
-    with audited(file, CANARY) as audit:
+    with open_audit_log(file, CANARY) as audit:
         finish_call(audit, {"content": value})
     text = file.read_text(encoding="utf-8")
     assert REDACTED[:2] in text
@@ -199,45 +201,45 @@ def test_secrets_are_redacted(tmp_path: Path, value: Any) -> None:
         assert part not in text, text
 
 
-def test_secrets_of_several_lines_are_redacted(tmp_path: Path) -> None:
+def test_multiline_secrets_are_redacted(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     key = "-----BEGIN KEY-----\nMIIabcdefgh\nZZZZabcdefgh\n-----END KEY-----\n"
-    with audited(file, key) as audit:
+    with open_audit_log(file, key) as audit:
         finish_call(audit, {"content": key, "more": {"key": [key]}})
     assert "abcdefgh" not in file.read_text(encoding="utf-8")
 
 
-def test_secrets_of_the_configuration_never_reach_the_file(tmp_path: Path) -> None:
-    folder = tmp_path / ".onetool"
-    configure(folder, "agents: {default: {permissions: [read, write]}}")
-    write_secrets(folder, f"TOKEN: {json.dumps(CANARY)}")
+def test_configured_secrets_are_redacted(tmp_path: Path) -> None:
+    directory = tmp_path / ".onetool"
+    configure(directory, "agents: {default: {permissions: [read, write]}}")
+    write_secrets(directory, f"TOKEN: {json.dumps(CANARY)}")
     with open_app_in(tmp_path) as app:
         app.onetool.bus.register_tool(put)
         app.run(f"demo.put([{CANARY!r}], {{'a': {CANARY!r}}})")
-        assert REDACTED in json.dumps(written(app, 1))
-    for file in folder.rglob("*"):
+        assert REDACTED in json.dumps(wait_for_outcomes(app, 1))
+    for file in directory.rglob("*"):
         if file.is_file() and file.name != "secrets.yaml":
             assert b"c4n4ry" not in file.read_bytes(), file
 
 
-def test_long_arguments_are_cut(tmp_path: Path) -> None:
+def test_long_arguments_are_truncated(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
-    with audited(file) as audit:
+    with open_audit_log(file) as audit:
         finish_call(audit, {"content": "x" * 1_000_000, "more": ["y"] * 1_000_000})
-    (line,) = lines(file)
+    (line,) = read_outcomes(file)
     assert line["arguments"]["content"] == "x" * MAX_ARGUMENT_CHARS + "… (1000000 characters)"
     assert line["arguments"]["more"].startswith('["y", "y"')
     assert len(file.read_bytes()) < 4 * MAX_ARGUMENT_CHARS
 
 
-def deep() -> list[Any]:
+def make_deep_list() -> list[Any]:
     value: list[Any] = []
     for _ in range(100_000):
         value = [value]
     return value
 
 
-def circle() -> list[Any]:
+def make_circular_list() -> list[Any]:
     value: list[Any] = []
     value.append(value)
     return value
@@ -251,41 +253,52 @@ class Unprintable:
 
 
 @pytest.mark.parametrize(
-    "value", [deep(), circle(), Unprintable(), {(1, 2): 3}, "\ud800", 2**100, float("nan"), b"\xff\x00", {1, 2}]
+    "value",
+    [
+        make_deep_list(),
+        make_circular_list(),
+        Unprintable(),
+        {(1, 2): 3},
+        "\ud800",
+        2**100,
+        float("nan"),
+        b"\xff\x00",
+        {1, 2},
+    ],
 )
-def test_no_argument_hurts_the_call_or_the_log(tmp_path: Path, value: Any) -> None:
+def test_unusual_arguments_do_not_break_the_call_or_the_log(tmp_path: Path, value: Any) -> None:
     file = tmp_path / "audit.jsonl"
-    with audited(file) as audit:
+    with open_audit_log(file) as audit:
         finish_call(audit, {"content": value})
         finish_call(audit, {"content": "next"})
-    assert [line["tool"] for line in lines(file)] == ["demo.put", "demo.put"]
+    assert [line["tool"] for line in read_outcomes(file)] == ["demo.put", "demo.put"]
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def test_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_the_log_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "audit.jsonl"
-    with audited(file) as audit:
+    with open_audit_log(file) as audit:
         finish_call(audit, {})
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_large_one_is_rotated_and_so_many_are_kept(tmp_path: Path) -> None:
+def test_a_large_log_is_rotated_and_old_logs_are_deleted(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     for number in range(5):
         file.write_bytes(b"%d" % number * 2000)
-        with audited(file) as audit:
+        with open_audit_log(file) as audit:
             audit.configure(Redactor(), max_bytes=1000, keep=2)
             finish_call(audit, {})
-        assert len(lines(file)) == 1
+        assert len(read_outcomes(file)) == 1
     kept = {path.name: path.read_bytes()[:1] for path in tmp_path.iterdir() if path.suffix in {".1", ".2", ".3"}}
     assert kept == {"audit.jsonl.1": b"4", "audit.jsonl.2": b"3"}
 
 
 @pytest.mark.slow
-def test_two_servers_that_rotate_at_once_lose_no_line(tmp_path: Path) -> None:
+def test_concurrent_rotation_loses_no_lines(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom onetool.logging import Log, rotate\n"
         "log = Log(Path(sys.argv[1]))\nfor number in range(60):\n"
@@ -296,15 +309,15 @@ def test_two_servers_that_rotate_at_once_lose_no_line(tmp_path: Path) -> None:
     assert [writer.wait(60) for writer in writers] == [0, 0]
     files = [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
     assert len(files) > 3
-    assert sum(len(lines(path)) for path in files) == 120
+    assert sum(len(read_outcomes(path)) for path in files) == 120
 
 
 @pytest.mark.slow
-def test_lines_of_several_servers_stay_whole(tmp_path: Path) -> None:
+def test_lines_of_concurrent_servers_are_complete(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(file), mark]) for mark in "abc"]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    found = lines(file)
+    found = read_outcomes(file)
     assert len(found) == 6000
     for mark in "abc":
         own = [line for line in found if line["process"] == mark]
@@ -312,43 +325,45 @@ def test_lines_of_several_servers_stay_whole(tmp_path: Path) -> None:
         assert {line["text"] for line in own} == {mark * 3_000}
 
 
-def test_the_configuration_says_where_it_is(tmp_path: Path) -> None:
+def test_the_path_is_a_setting(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "audit: {file: there/audit.log}\nagents: {default: {permissions: [read, write]}}")
     with open_app_in(tmp_path) as app:
         app.onetool.bus.register_tool(put)
         app.call("demo.put")
-        assert eventually(lambda: len(lines(tmp_path / ".onetool" / "there" / "audit.log")) == 1)
+        assert eventually(lambda: len(read_outcomes(tmp_path / ".onetool" / "there" / "audit.log")) == 1)
 
 
-def test_a_reload_moves_it_and_loses_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / ".onetool"
-    configure(folder, "agents: {default: {permissions: [read, write]}}")
+def test_a_reload_changes_the_path_and_loses_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / ".onetool"
+    configure(directory, "agents: {default: {permissions: [read, write]}}")
     with open_app_in(tmp_path) as app:
         app.onetool.bus.register_tool(put)
         app.call("demo.put", {"content": "one"})
-        configure(folder, "audit: {file: other.jsonl}\nagents: {default: {permissions: [read, write]}}")
+        configure(directory, "audit: {file: other.jsonl}\nagents: {default: {permissions: [read, write]}}")
         app.call("ot.reload")
         app.call("demo.put", {"content": "two"})
-    contents = [lines(folder / name)[0]["arguments"]["content"] for name in ("logs/audit.jsonl", "other.jsonl")]
+    contents = [
+        read_outcomes(directory / name)[0]["arguments"]["content"] for name in ("logs/audit.jsonl", "other.jsonl")
+    ]
     assert contents == ["one", "two"]
 
 
-# --- what cannot be audited is not done ------------------------------------------------------------------------------
+# --- calls that cannot be audited ------------------------------------------------------------------------------------
 
 
-def test_a_call_is_recorded_before_it_is_made(tmp_path: Path) -> None:
+def test_a_call_is_recorded_before_it_runs(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
 
     @tool("demo.peek", permissions=["write"])
     def peek() -> list[dict[str, Any]]:
-        return all_lines(file)
+        return read_all_lines(file)
 
     with open_app({"audit": {"file": str(file)}, "agents": AGENTS}, [peek]) as app:
         (line,) = app.call("demo.peek").unwrap()
         assert (line["name"], line["tool"], line["agent"]) == ("call.started", "demo.peek", "default")
 
 
-def unwritable(tmp_path: Path, how: str) -> Path:
+def make_unwritable_file(tmp_path: Path, how: str) -> Path:
     file = tmp_path / "audit.jsonl"
     if how == "directory":
         file.mkdir()
@@ -364,7 +379,7 @@ def unwritable(tmp_path: Path, how: str) -> Path:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("how", ["directory", "parent", "pipe", "full"])
 def test_a_call_that_cannot_be_audited_is_not_made(tmp_path: Path, how: str) -> None:
-    file, done = unwritable(tmp_path, how), []
+    file, done = make_unwritable_file(tmp_path, how), []
 
     @tool("demo.act", permissions=["write"])
     def act() -> None:
@@ -388,20 +403,20 @@ def test_a_call_that_cannot_be_audited_is_not_made(tmp_path: Path, how: str) -> 
         assert "demo.look" in app.call("ot.tools", {"info": "list"}).unwrap()
         assert app.call("ot.help", {"query": "demo.act"}).ok
         cause = f"{file.parent} is not a directory" if how == "parent" else f"the audit log {file}"
-        assert any(cause in problem for problem in problems(app))
+        assert any(cause in problem for problem in list_problems(app))
 
 
-def test_a_call_is_made_again_when_the_log_is_writable_again(tmp_path: Path) -> None:
-    file = unwritable(tmp_path, "directory")
+def test_calls_work_again_when_the_log_is_writable_again(tmp_path: Path) -> None:
+    file = make_unwritable_file(tmp_path, "directory")
     with open_app({"audit": {"file": str(file)}, "agents": AGENTS}, [put]) as app:
         assert not app.call("demo.put").ok
         file.rmdir()
         assert app.call("demo.put").ok
-        assert eventually(lambda: any(line["outcome"] == "ok" for line in lines(file)))
-        assert not problems(app)
+        assert eventually(lambda: any(line["outcome"] == "ok" for line in read_outcomes(file)))
+        assert not list_problems(app)
 
 
-def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path) -> None:
+def test_an_incomplete_line_does_not_damage_the_next(tmp_path: Path) -> None:
     file = tmp_path / "log"
     code = (
         "import resource, signal, sys\nfrom pathlib import Path\nfrom onetool.logging import Log\n"
@@ -417,6 +432,6 @@ def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path) -> None:
     assert json.loads(whole)["name"] == "whole"
 
 
-def problems(app: App) -> list[str]:
+def list_problems(app: App) -> list[str]:
     found: list[str] = app.call("ot.health").unwrap()["problems"]
     return found

@@ -25,7 +25,7 @@ Fields = Iterable[tuple[str, str]]
 
 
 @dataclass
-class Door:
+class AuthHarness:
     """The middleware and the agents of accepted requests. The clock moves only when a test moves it."""
 
     bind: Bind = LOOPBACK
@@ -36,24 +36,24 @@ class Door:
     def __post_init__(self) -> None:
         token = Token(name="t", hash=hashlib.sha256(RIGHT.encode()).hexdigest(), agent="ada")
         keys = TokenSet([token], {})
-        self.gate = AuthMiddleware(
-            self._inside,
+        self.middleware = AuthMiddleware(
+            self._accept,
             self.bind,
             lambda: keys,
             allowed_hosts=lambda: self.names,
             throttle=AuthThrottle(lambda: self.now),
         )
 
-    async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _accept(self, scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
         self.agents.append(scope["state"]["agent"])
         await PlainTextResponse("in")(scope, receive, send)
 
-    def ask(self, *fields: tuple[str, str], path: str = "/api/tools", method: str = "GET", **more: Any) -> int:
-        return int(self.answer(*fields, path=path, method=method, **more)["status"])
+    def get_status(self, *fields: tuple[str, str], path: str = "/api/tools", method: str = "GET", **more: Any) -> int:
+        return int(self.send(*fields, path=path, method=method, **more)["status"])
 
-    def answer(
+    def send(
         self,
         *fields: tuple[str, str],
         path: str = "/api/tools",
@@ -63,10 +63,10 @@ class Door:
     ) -> dict[str, Any]:
         headers = [(name.encode(), value.encode("latin-1")) for name, value in fields]
         scope = {"type": "http", "method": method, "path": path, "headers": headers, "client": (client, 1)}
-        return asyncio.run(_asked(self.gate, scope, list(body)))
+        return asyncio.run(_send(self.middleware, scope, list(body)))
 
 
-async def _asked(app: Any, scope: Scope, body: list[bytes]) -> dict[str, Any]:
+async def _send(app: Any, scope: Scope, body: list[bytes]) -> dict[str, Any]:
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -89,9 +89,9 @@ async def _asked(app: Any, scope: Scope, body: list[bytes]) -> dict[str, Any]:
     ["localhost", "localhost:8765", "LOCALHOST:8765", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8765", "localhost:0"],
 )
 def test_local_requests_need_no_token(host: str) -> None:
-    door = Door()
-    assert door.ask(("host", host)) == 200
-    assert door.agents == [None]
+    auth = AuthHarness()
+    assert auth.get_status(("host", host)) == 200
+    assert auth.agents == [None]
 
 
 @pytest.mark.parametrize(
@@ -129,33 +129,33 @@ def test_local_requests_need_no_token(host: str) -> None:
     ],
 )
 def test_unknown_hosts_are_rejected(host: str) -> None:
-    door = Door()
+    auth = AuthHarness()
     for path in ("/", "/healthz", "/api/tools", "/mcp", "/page/index.js"):
-        assert door.ask(("host", host), path=path) in {400, 403}, path
-        assert door.ask(("host", host), BEARER, path=path) in {400, 403}, "a token does not help"
-    assert door.agents == []
+        assert auth.get_status(("host", host), path=path) in {400, 403}, path
+        assert auth.get_status(("host", host), BEARER, path=path) in {400, 403}, "a token does not help"
+    assert auth.agents == []
 
 
 def test_allowed_hosts_are_accepted_with_a_token() -> None:
-    door = Door(names=("tools.example.com",))
-    assert door.ask(("host", "Tools.Example.com:8443"), BEARER) == 200
-    assert door.agents == ["ada"]
-    assert door.ask(("host", "tools.example.com")) == 401, "however near it seems to come from"
-    assert door.ask(("host", "tools.example.com"), path="/healthz") == 200
-    assert door.ask(("host", "sub.tools.example.com"), BEARER) == 403
-    assert door.ask(LOCAL) == 200
+    auth = AuthHarness(names=("tools.example.com",))
+    assert auth.get_status(("host", "Tools.Example.com:8443"), BEARER) == 200
+    assert auth.agents == ["ada"]
+    assert auth.get_status(("host", "tools.example.com")) == 401, "a local peer address is not sufficient"
+    assert auth.get_status(("host", "tools.example.com"), path="/healthz") == 200
+    assert auth.get_status(("host", "sub.tools.example.com"), BEARER) == 403
+    assert auth.get_status(LOCAL) == 200
 
 
 def test_exactly_one_host_header_is_required() -> None:
-    door = Door()
-    assert door.ask() == 400
-    assert door.ask(LOCAL, LOCAL) == 400
-    assert door.ask(LOCAL, ("host", "evil.example")) == 400
+    auth = AuthHarness()
+    assert auth.get_status() == 400
+    assert auth.get_status(LOCAL, LOCAL) == 400
+    assert auth.get_status(LOCAL, ("host", "evil.example")) == 400
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:8765", "https://localhost:8765", "HTTP://LocalHost:8765"])
 def test_same_origin_requests_are_accepted(origin: str) -> None:
-    assert Door().ask(LOCAL, ("origin", origin), ("sec-fetch-site", "same-origin"), method="POST") == 200
+    assert AuthHarness().get_status(LOCAL, ("origin", origin), ("sec-fetch-site", "same-origin"), method="POST") == 200
 
 
 @pytest.mark.parametrize(
@@ -181,33 +181,33 @@ def test_same_origin_requests_are_accepted(origin: str) -> None:
 )
 @pytest.mark.parametrize("bind", [LOOPBACK, OPEN])
 def test_cross_origin_requests_are_rejected_even_with_a_token(origin: str, bind: Bind) -> None:
-    door = Door(bind)
+    auth = AuthHarness(bind)
     for path in ("/", "/api/run", "/mcp", "/healthz"):
-        assert door.ask(LOCAL, BEARER, ("origin", origin), path=path) == 403
-    assert door.ask(LOCAL, BEARER, ("origin", "http://localhost:8765"), ("origin", origin)) == 403
-    assert door.agents == []
+        assert auth.get_status(LOCAL, BEARER, ("origin", origin), path=path) == 403
+    assert auth.get_status(LOCAL, BEARER, ("origin", "http://localhost:8765"), ("origin", origin)) == 403
+    assert auth.agents == []
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "odd", "CROSS-SITE"])
 def test_cross_site_loads_are_rejected_and_links_are_accepted(site: str) -> None:
-    door, fetched = Door(), ("sec-fetch-site", site)
-    assert door.ask(LOCAL, fetched, ("sec-fetch-mode", "no-cors")) == 403
-    assert door.ask(LOCAL, fetched) == 403
-    assert door.ask(LOCAL, ("sec-fetch-site", "same-origin"), fetched) == 403
+    auth, fetched = AuthHarness(), ("sec-fetch-site", site)
+    assert auth.get_status(LOCAL, fetched, ("sec-fetch-mode", "no-cors")) == 403
+    assert auth.get_status(LOCAL, fetched) == 403
+    assert auth.get_status(LOCAL, ("sec-fetch-site", "same-origin"), fetched) == 403
     link = (LOCAL, fetched, ("sec-fetch-mode", "navigate"))
-    assert door.ask(*link, ("sec-fetch-dest", "document"), path="/") == 200
-    assert door.ask(*link, ("sec-fetch-dest", "iframe"), path="/") == 403
-    assert door.ask(*link, ("sec-fetch-dest", "document"), path="/api/run", method="POST") == 403
+    assert auth.get_status(*link, ("sec-fetch-dest", "document"), path="/") == 200
+    assert auth.get_status(*link, ("sec-fetch-dest", "iframe"), path="/") == 403
+    assert auth.get_status(*link, ("sec-fetch-dest", "document"), path="/api/run", method="POST") == 403
 
 
 def test_the_size_and_version_of_the_head_are_checked() -> None:
-    door = Door()
-    assert door.ask(LOCAL, ("x", "x" * 10_000)) == 200
-    assert door.ask(LOCAL, ("x", "x" * MAX_HEAD_BYTES)) == 413
-    assert door.ask(LOCAL, *[("x", "y" * 8)] * (MAX_HEAD_BYTES // 8)) == 413
+    auth = AuthHarness()
+    assert auth.get_status(LOCAL, ("x", "x" * 10_000)) == 200
+    assert auth.get_status(LOCAL, ("x", "x" * MAX_HEAD_BYTES)) == 413
+    assert auth.get_status(LOCAL, *[("x", "y" * 8)] * (MAX_HEAD_BYTES // 8)) == 413
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")], "client": None}
-    assert asyncio.run(_asked(door.gate, {**scope, "http_version": "2.0"}, [b""]))["status"] == 400
-    assert asyncio.run(_asked(door.gate, {**scope, "query_string": b"x" * MAX_HEAD_BYTES}, [b""]))["status"] == 413
+    assert asyncio.run(_send(auth.middleware, {**scope, "http_version": "2.0"}, [b""]))["status"] == 400
+    assert asyncio.run(_send(auth.middleware, {**scope, "query_string": b"x" * MAX_HEAD_BYTES}, [b""]))["status"] == 413
 
 
 # --- paths ---------------------------------------------------------------------------------------------------------
@@ -233,17 +233,17 @@ def test_the_size_and_version_of_the_head_are_checked() -> None:
     ],
 )
 def test_ambiguous_paths_are_rejected(path: str) -> None:
-    door = Door(OPEN)
-    assert door.ask(LOCAL, path=path, client="192.0.2.1") in {400, 401}
-    assert door.agents == []
+    auth = AuthHarness(OPEN)
+    assert auth.get_status(LOCAL, path=path, client="192.0.2.1") in {400, 401}
+    assert auth.agents == []
 
 
 def test_public_paths_are_read_only_and_anonymous() -> None:
-    door = Door(OPEN)
+    auth = AuthHarness(OPEN)
     for path in ("/", "/healthz", "/readyz", "/favicon.ico", "/page/index.js"):
-        assert door.ask(LOCAL, path=path, client="192.0.2.1") == 200
-        assert door.ask(LOCAL, path=path, client="192.0.2.1", method="POST") == 401
-    assert set(door.agents) == {ANONYMOUS}
+        assert auth.get_status(LOCAL, path=path, client="192.0.2.1") == 200
+        assert auth.get_status(LOCAL, path=path, client="192.0.2.1", method="POST") == 401
+    assert set(auth.agents) == {ANONYMOUS}
     assert get_agent({"state": {"agent": ANONYMOUS}}) == ANONYMOUS != get_agent({"state": {"agent": None}})
 
 
@@ -251,13 +251,13 @@ def test_public_paths_are_read_only_and_anonymous() -> None:
 
 
 def test_other_addresses_need_a_token_even_from_the_local_machine() -> None:
-    door = Door(OPEN)
+    auth = AuthHarness(OPEN)
     for client in ("192.0.2.1", "127.0.0.1", "::1"):
-        refused = door.answer(LOCAL, client=client)
-        assert refused["status"] == 401
-        assert (b"www-authenticate", b"Bearer") in refused["headers"]
-        assert door.ask(("host", "any.example"), BEARER, client=client) == 200
-    assert door.agents == ["ada"] * 3
+        rejected = auth.send(LOCAL, client=client)
+        assert rejected["status"] == 401
+        assert (b"www-authenticate", b"Bearer") in rejected["headers"]
+        assert auth.get_status(("host", "any.example"), BEARER, client=client) == 200
+    assert auth.agents == ["ada"] * 3
 
 
 @pytest.mark.parametrize(
@@ -286,10 +286,10 @@ def test_other_addresses_need_a_token_even_from_the_local_machine() -> None:
     ],
 )
 def test_forwarded_requests_need_a_token(name: str, value: str) -> None:
-    door = Door()
-    assert door.ask(LOCAL, (name, value)) == 401
-    assert door.ask(LOCAL, (name, value), path="/healthz") == 200
-    assert door.ask(LOCAL, BEARER, (name, value)) == 200
+    auth = AuthHarness()
+    assert auth.get_status(LOCAL, (name, value)) == 401
+    assert auth.get_status(LOCAL, (name, value), path="/healthz") == 200
+    assert auth.get_status(LOCAL, BEARER, (name, value)) == 200
 
 
 def test_headers_of_clients_do_not_count_as_forwarded() -> None:
@@ -318,21 +318,21 @@ def test_headers_of_clients_do_not_count_as_forwarded() -> None:
         "x-started": "12:30:45",
         "x-symbol": "std::cafe",
     }
-    assert Door().ask(LOCAL, *usual.items()) == 200
+    assert AuthHarness().get_status(LOCAL, *usual.items()) == 200
 
 
 def test_a_body_with_two_lengths_is_rejected_first() -> None:
-    door = Door()
+    auth = AuthHarness()
     both = (("content-length", "4"), ("transfer-encoding", "chunked"))
-    assert door.ask(("host", "evil.example"), *both) == 400
-    assert door.ask(LOCAL, ("authorization", "Bearer wrong"), *both) == 400
+    assert auth.get_status(("host", "evil.example"), *both) == 400
+    assert auth.get_status(LOCAL, ("authorization", "Bearer wrong"), *both) == 400
 
 
 @pytest.mark.parametrize("given", [f"bearer {RIGHT}", f"BEARER   {RIGHT}  ", f"Bearer {RIGHT}"])
 def test_the_authorization_scheme_is_case_insensitive(given: str) -> None:
-    door = Door()
-    assert door.ask(LOCAL, ("authorization", given)) == 200
-    assert door.agents == ["ada"]
+    auth = AuthHarness()
+    assert auth.get_status(LOCAL, ("authorization", given)) == 200
+    assert auth.agents == ["ada"]
 
 
 @pytest.mark.parametrize(
@@ -353,54 +353,54 @@ def test_the_authorization_scheme_is_case_insensitive(given: str) -> None:
     ],
 )
 def test_a_wrong_token_is_rejected_even_if_none_is_needed(given: str) -> None:
-    door = Door()
-    assert door.ask(LOCAL, ("authorization", given)) == 401
-    assert door.ask(LOCAL, BEARER, BEARER) == 401
-    assert door.agents == []
+    auth = AuthHarness()
+    assert auth.get_status(LOCAL, ("authorization", given)) == 401
+    assert auth.get_status(LOCAL, BEARER, BEARER) == 401
+    assert auth.agents == []
 
 
 def test_a_token_with_an_empty_variable_matches_nothing() -> None:
     keys = TokenSet([Token(name="t", token_env="NONE"), Token(name="u", token_env="EMPTY")], {"EMPTY": ""})
     assert not keys
-    assert [keys.find_agent(hash_token(shown)) for shown in ("", "None", "x")] == [None] * 3
+    assert [keys.find_agent(hash_token(token)) for token in ("", "None", "x")] == [None] * 3
     assert new_token() != new_token()
 
 
-# --- guessing ------------------------------------------------------------------------------------------------------
+# --- rate limits ---------------------------------------------------------------------------------------------------
 
 
-def _guess(door: Door, count: int, client: str = "192.0.2.1") -> list[int]:
+def _guess(auth: AuthHarness, count: int, client: str = "192.0.2.1") -> list[int]:
     wrong = [("authorization", f"Bearer wrong-{number}") for number in range(count)]
-    return [door.ask(LOCAL, one, client=client) for one in wrong]
+    return [auth.get_status(LOCAL, one, client=client) for one in wrong]
 
 
 def test_failed_attempts_are_rate_limited_even_if_the_next_is_correct() -> None:
-    door = Door(OPEN)
-    assert _guess(door, MAX_FAILURES + 2) == [401] * MAX_FAILURES + [429] * 2
-    refused = door.answer(LOCAL, BEARER, client="192.0.2.1")
-    assert refused["status"] == 429
-    assert (b"retry-after", b"60") in refused["headers"]
-    assert door.ask(LOCAL, BEARER, client="192.0.2.2") == 200, "another address is another matter"
-    door.now += WINDOW_SECONDS + 1
-    assert door.ask(LOCAL, BEARER, client="192.0.2.1") == 200
+    auth = AuthHarness(OPEN)
+    assert _guess(auth, MAX_FAILURES + 2) == [401] * MAX_FAILURES + [429] * 2
+    rejected = auth.send(LOCAL, BEARER, client="192.0.2.1")
+    assert rejected["status"] == 429
+    assert (b"retry-after", b"60") in rejected["headers"]
+    assert auth.get_status(LOCAL, BEARER, client="192.0.2.2") == 200, "other addresses are not limited"
+    auth.now += WINDOW_SECONDS + 1
+    assert auth.get_status(LOCAL, BEARER, client="192.0.2.1") == 200
 
 
 def test_failed_attempts_do_not_lock_out_known_tokens() -> None:
-    door = Door()
-    assert door.ask(LOCAL, BEARER) == 200
-    _guess(door, MAX_FAILURES + 1, "127.0.0.1")
-    assert door.ask(LOCAL, BEARER) == 200
-    assert door.ask(LOCAL) == 200, "the owner needs no token"
-    assert _guess(door, 1, "127.0.0.1") == [429]
+    auth = AuthHarness()
+    assert auth.get_status(LOCAL, BEARER) == 200
+    _guess(auth, MAX_FAILURES + 1, "127.0.0.1")
+    assert auth.get_status(LOCAL, BEARER) == 200
+    assert auth.get_status(LOCAL) == 200, "local requests need no token"
+    assert _guess(auth, 1, "127.0.0.1") == [429]
 
 
 def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
-    door = Door(OPEN)
+    auth = AuthHarness(OPEN)
     for number in range(MAX_FAILURES):
-        _guess(door, 1, f"2001:db8::{number:x}")
-    assert _guess(door, 1, "2001:db8::ffff") == [429]
-    assert _guess(door, 1, "2001:db8:0:1::1") == [401]
-    assert _guess(door, 1, "fe80::1%eth0") == [401]
+        _guess(auth, 1, f"2001:db8::{number:x}")
+    assert _guess(auth, 1, "2001:db8::ffff") == [429]
+    assert _guess(auth, 1, "2001:db8:0:1::1") == [401]
+    assert _guess(auth, 1, "fe80::1%eth0") == [401]
 
 
 def test_recorded_failures_are_bounded() -> None:
@@ -411,20 +411,20 @@ def test_recorded_failures_are_bounded() -> None:
     assert len(failures._failed) == len(failures._known) == MAX_ADDRESSES
 
 
-# --- bodies and answers --------------------------------------------------------------------------------------------
+# --- bodies and responses ------------------------------------------------------------------------------------------
 
 
 def test_a_body_is_limited_by_content_length_and_actual_size() -> None:
-    door, piece = Door(), b"x" * (1 << 20)
+    auth, piece = AuthHarness(), b"x" * (1 << 20)
     sent: dict[str, Any] = {"method": "POST"}
-    assert door.ask(LOCAL, ("content-length", str(MAX_BODY_BYTES + 1)), **sent) == 413
-    assert door.ask(LOCAL, ("content-length", "9" * 9000), **sent) == 413
-    assert door.ask(LOCAL, body=[piece] * 4, **sent) == 200
-    assert door.ask(LOCAL, body=[*[piece] * 4, b"x", *[piece] * 100], **sent) == 413
-    assert door.ask(LOCAL, body=[piece] * 64, path="/api/import", **sent) == 200
-    assert door.ask(LOCAL, ("content-length", str(MAX_IMPORT_BYTES + 1)), path="/api/import", **sent) == 413
-    assert door.ask(LOCAL, ("content-length", "1"), ("transfer-encoding", "chunked"), **sent) == 400
-    assert door.gate._body_limiter.held_bytes == 0
+    assert auth.get_status(LOCAL, ("content-length", str(MAX_BODY_BYTES + 1)), **sent) == 413
+    assert auth.get_status(LOCAL, ("content-length", "9" * 9000), **sent) == 413
+    assert auth.get_status(LOCAL, body=[piece] * 4, **sent) == 200
+    assert auth.get_status(LOCAL, body=[*[piece] * 4, b"x", *[piece] * 100], **sent) == 413
+    assert auth.get_status(LOCAL, body=[piece] * 64, path="/api/import", **sent) == 200
+    assert auth.get_status(LOCAL, ("content-length", str(MAX_IMPORT_BYTES + 1)), path="/api/import", **sent) == 413
+    assert auth.get_status(LOCAL, ("content-length", "1"), ("transfer-encoding", "chunked"), **sent) == 400
+    assert auth.middleware._body_limiter.held_bytes == 0
 
 
 def test_the_total_size_of_open_bodies_is_limited() -> None:
@@ -436,9 +436,9 @@ def test_the_total_size_of_open_bodies_is_limited() -> None:
 
         first, second = intake.body("/", piece), intake.body("/", piece)
         await first()
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(ApiError) as rejected:
             await second()
-        assert refused.value.code == "busy"
+        assert rejected.value.code == "busy"
         first.end()
         second.end()
         await intake.body("/", piece)()
@@ -449,7 +449,7 @@ def test_the_total_size_of_open_bodies_is_limited() -> None:
 
 @pytest.mark.parametrize("fields", [(LOCAL,), (), (LOCAL, ("authorization", "Bearer wrong"))])
 def test_every_response_has_security_headers(fields: Fields) -> None:
-    headers = Door().answer(*fields)["headers"]
+    headers = AuthHarness().send(*fields)["headers"]
     for name, value in SECURITY_HEADERS.items():
         assert [each for each in headers if each[0] == name.encode()] == [(name.encode(), value.encode())]
     assert (b"cache-control", b"no-store") in headers
@@ -462,10 +462,10 @@ def test_an_error_after_the_response_began_sends_no_second_response() -> None:
         raise ApiError("too_large", "late")
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")], "client": None}
-    assert asyncio.run(_asked(AuthMiddleware(late, LOOPBACK, lambda: TokenSet([], {})), scope, [b""]))["status"] == 200
+    assert asyncio.run(_send(AuthMiddleware(late, LOOPBACK, lambda: TokenSet([], {})), scope, [b""]))["status"] == 200
 
 
-# --- ids -----------------------------------------------------------------------------------------------------------
+# --- request ids ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -487,6 +487,6 @@ def test_an_error_after_the_response_began_sends_no_second_response() -> None:
 def test_a_valid_request_id_is_kept_and_others_are_replaced(fields: Fields, kept: str | None) -> None:
     headers = [(name.encode(), value.encode("latin-1")) for name, value in (LOCAL, *fields)]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": None}
-    answer = asyncio.run(_asked(Door().gate, scope, [b""]))
+    answer = asyncio.run(_send(AuthHarness().middleware, scope, [b""]))
     (given,) = [value.decode() for name, value in answer["headers"] if name == b"x-request-id"]
     assert given == kept if kept else len(given) == 16

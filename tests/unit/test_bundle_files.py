@@ -1,4 +1,4 @@
-"""The store as files: foreign and damaged ones, hands that edit, an index that is lost, writers that died half way."""
+"""The store as files: foreign and damaged files, manual edits, a lost index and killed writers."""
 
 import json
 import os
@@ -46,88 +46,88 @@ def edit(file: Path, **change: object) -> None:
     os.utime(file, ns=(later, later))
 
 
-def identity(file: Path) -> tuple[int, ...]:
+def get_identity(file: Path) -> tuple[int, ...]:
     status = file.lstat()
     return status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-# --- files that are not as they should be ----------------------------------------------------------------------------
+# --- damaged files ---------------------------------------------------------------------------------------------------
 
 
 def damage_json(file: Path) -> None:
     file.write_text('{"schemaVersion": 1, "id":')
 
 
-def add_a_field(file: Path) -> None:
+def add_unknown_field(file: Path) -> None:
     edit(file, surprise=True)
 
 
-def come_from_the_future(file: Path) -> None:
+def set_newer_version(file: Path) -> None:
     edit(file, schemaVersion=2, new={"things": 1})
 
 
-def forget_the_version(file: Path) -> None:
+def remove_version(file: Path) -> None:
     file.write_text("{}")
 
 
-def become_a_link(file: Path) -> None:
+def replace_with_link(file: Path) -> None:
     target = file.parent.parent / ".elsewhere"
     file.rename(target)
     file.symlink_to(target)
 
 
-def become_a_pipe(file: Path) -> None:
+def replace_with_pipe(file: Path) -> None:
     file.unlink()
     os.mkfifo(file)
 
 
-def become_a_directory(file: Path) -> None:
+def replace_with_directory(file: Path) -> None:
     file.unlink()
     file.mkdir()
 
 
-def become_huge(file: Path) -> None:
+def make_huge(file: Path) -> None:
     file.write_text(" " * 2_000_000)
 
 
-def become_deep(file: Path) -> None:
+def make_deeply_nested(file: Path) -> None:
     file.write_text("[" * 100_000)
 
 
-def lose_its_request(file: Path) -> None:
+def remove_request(file: Path) -> None:
     edit(file, type="http")
 
 
-def take_another_name(file: Path) -> None:
+def change_slug(file: Path) -> None:
     edit(file, slug="other")
 
 
 DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (damage_json, "is not valid JSON"),
-    (add_a_field, "surprise"),
-    (come_from_the_future, "newer OneTool"),
-    (forget_the_version, "schemaVersion"),
-    (become_a_link, "cannot be read"),
-    (become_a_pipe, "not a regular file"),
-    (become_a_directory, "not a regular file"),
-    (become_huge, "bytes"),
-    (become_deep, "is not valid JSON"),
-    (lose_its_request, "requires httpImpl"),
-    (take_another_name, "must be named other@1.json"),
+    (add_unknown_field, "surprise"),
+    (set_newer_version, "newer OneTool"),
+    (remove_version, "schemaVersion"),
+    (replace_with_link, "cannot be read"),
+    (replace_with_pipe, "not a regular file"),
+    (replace_with_directory, "not a regular file"),
+    (make_huge, "bytes"),
+    (make_deeply_nested, "is not valid JSON"),
+    (remove_request, "requires httpImpl"),
+    (change_slug, "must be named other@1.json"),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("damage", "reason"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
 @pytest.mark.parametrize("seen_by", ["a rescan", "a new index"])
-def test_a_damaged_file_is_reported_skipped_and_left_alone(
+def test_a_damaged_file_is_reported_skipped_and_not_changed(
     root: Path, store: BundleStore, damage: Callable[[Path], None], reason: str, seen_by: str
 ) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "good", "bad")
     file = bundle_directory(root, bundle) / "bad@1.json"
     damage(file)
-    before = identity(file)
+    before = get_identity(file)
     shutil.rmtree(root / ".index") if seen_by == "a new index" else store.rescan()
     assert list_slugs(store) == ["good"]
     assert search_slugs(store, "bad") == []
@@ -138,7 +138,7 @@ def test_a_damaged_file_is_reported_skipped_and_left_alone(
     expect_error("duplicate", lambda: store.put_tool(bundle, "bad", "1", tool_body()))
     store.delete_tool(bundle, "good", "1")
     expect_error("bundle_not_empty", store.delete_bundle, bundle)
-    assert identity(file) == before
+    assert get_identity(file) == before
 
 
 def test_a_repaired_file_is_read_again_and_its_problem_is_removed(root: Path, store: BundleStore) -> None:
@@ -173,20 +173,20 @@ def test_a_damaged_bundle_hides_its_tools_until_it_is_repaired(root: Path, store
 
 def test_foreign_files_and_directories_are_reported_and_kept(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
-    strangers = [
+    foreign_files = [
         root / "notes.txt",
         root / "folder",
         bundle_directory(root, bundle) / "readme.md",
         root / b"\xff.json".decode("utf-8", "surrogateescape"),
     ]
-    strangers[1].mkdir()
-    for stranger in (strangers[0], strangers[2], strangers[3]):
-        stranger.write_text("mine")
-    (strangers[1] / "x").write_text("mine")
+    foreign_files[1].mkdir()
+    for foreign_file in (foreign_files[0], foreign_files[2], foreign_files[3]):
+        foreign_file.write_text("mine")
+    (foreign_files[1] / "x").write_text("mine")
     for _ in range(2):
         store.rescan()
-        assert len(store.problems) == len(strangers), store.problems
-    assert all(os.path.lexists(stranger) for stranger in strangers)
+        assert len(store.problems) == len(foreign_files), store.problems
+    assert all(os.path.lexists(foreign_file) for foreign_file in foreign_files)
 
 
 def test_a_link_to_another_directory_is_never_followed(tmp_path: Path, root: Path, store: BundleStore) -> None:
@@ -205,7 +205,7 @@ def test_a_link_to_another_directory_is_never_followed(tmp_path: Path, root: Pat
     assert any("is not a file of the store" in problem for problem in map(str, store.problems))
 
 
-def test_a_bundle_that_was_copied_by_hand_is_reported(root: Path, store: BundleStore) -> None:
+def test_a_manually_copied_bundle_is_reported(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
     shutil.copytree(bundle_directory(root, bundle), root / f"copy-{bundle}")
@@ -214,10 +214,10 @@ def test_a_bundle_that_was_copied_by_hand_is_reported(root: Path, store: BundleS
     assert any("same ID" in problem for problem in map(str, store.problems))
 
 
-# --- hands -----------------------------------------------------------------------------------------------------------
+# --- manual edits ----------------------------------------------------------------------------------------------------
 
 
-def test_an_edit_by_hand_is_seen_when_the_tool_is_fetched(root: Path, store: BundleStore) -> None:
+def test_a_manual_edit_is_seen_when_the_tool_is_fetched(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
     before = store.version()
@@ -228,7 +228,7 @@ def test_an_edit_by_hand_is_seen_when_the_tool_is_fetched(root: Path, store: Bun
     assert store.version() > before
 
 
-def test_a_file_that_was_deleted_by_hand_is_gone_when_it_is_fetched(root: Path, store: BundleStore) -> None:
+def test_a_manually_deleted_file_is_not_found(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
     (bundle_directory(root, bundle) / "tool@1.json").unlink()
@@ -236,12 +236,12 @@ def test_a_file_that_was_deleted_by_hand_is_gone_when_it_is_fetched(root: Path, 
     assert list_slugs(store) == []
 
 
-def test_a_file_that_was_put_there_by_hand_can_be_fetched_at_once(root: Path, store: BundleStore) -> None:
+def test_a_manually_added_file_can_be_fetched_at_once(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
-    folder = bundle_directory(root, bundle)
-    shutil.copy(folder / "tool@1.json", folder / "other@1.json")
-    edit(folder / "other@1.json", slug="other", id=store.new_id())
+    directory = bundle_directory(root, bundle)
+    shutil.copy(directory / "tool@1.json", directory / "other@1.json")
+    edit(directory / "other@1.json", slug="other", id=store.new_id())
     assert store.get_tool(bundle, "other", "1").slug == "other"
     expect_error("duplicate", lambda: store.put_tool(bundle, "other", "1", tool_body()))
 
@@ -252,7 +252,7 @@ def test_a_bundle_disabled_by_hand_rejects_changes_at_once(root: Path, store: Bu
     expect_error("bundle_disabled", lambda: put(store, bundle, "tool"))
 
 
-def test_a_bundle_that_was_looked_at_while_it_was_half_written_is_found_again(root: Path, store: BundleStore) -> None:
+def test_a_bundle_read_while_half_written_is_found_again(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     file = bundle_directory(root, bundle) / "bundle.json"
     whole = file.read_text()
@@ -280,37 +280,40 @@ def test_a_new_process_finds_files_changed_in_the_meantime(root: Path) -> None:
 # --- the index -------------------------------------------------------------------------------------------------------
 
 
-def spoil(root: Path) -> None:
+def overwrite_databases(root: Path) -> None:
     for file in (root / ".index").glob("*.db"):
         file.write_bytes(b"no database" * 1000)
 
 
-def truncate(root: Path) -> None:
+def truncate_databases(root: Path) -> None:
     for file in (*(root / ".index").glob("*.db"), *(root / ".index").glob("*.db-wal")):
         os.truncate(file, file.stat().st_size // 2)
 
 
-def lose_the_database(root: Path) -> None:
+def delete_databases(root: Path) -> None:
     for file in (root / ".index").glob("*.db"):
         file.unlink()
 
 
-def lose_the_pointer(root: Path) -> None:
+def delete_pointer(root: Path) -> None:
     (root / ".index" / "current").unlink()
 
 
-def point_to_nothing(root: Path) -> None:
+def write_invalid_pointer(root: Path) -> None:
     (root / ".index" / "current").write_text("\x00nothing")
 
 
-def lose_all(root: Path) -> None:
+def delete_index(root: Path) -> None:
     shutil.rmtree(root / ".index")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", [spoil, truncate, lose_the_database, lose_the_pointer, point_to_nothing, lose_all])
+@pytest.mark.parametrize(
+    "loss",
+    [overwrite_databases, truncate_databases, delete_databases, delete_pointer, write_invalid_pointer, delete_index],
+)
 @pytest.mark.parametrize("while_open", [True, False])
-def test_losing_the_index_loses_nothing(root: Path, loss: Callable[[Path], None], while_open: bool) -> None:
+def test_losing_the_index_loses_no_data(root: Path, loss: Callable[[Path], None], while_open: bool) -> None:
     with open_store(root) as store:
         bundle = new_bundle(store)
         put(store, bundle, "first", "second")
@@ -327,42 +330,42 @@ def test_losing_the_index_loses_nothing(root: Path, loss: Callable[[Path], None]
         again.close()
 
 
-def test_two_open_stores_agree_after_the_index_was_deleted_under_them(root: Path) -> None:
+def test_two_open_stores_agree_after_the_index_was_deleted(root: Path) -> None:
     with open_store(root) as one, open_store(root) as other:
         bundle = new_bundle(one)
         put(other, bundle, "before")
-        lose_all(root)
+        delete_index(root)
         put(one, bundle, "from-one")
         put(other, bundle, "from-other")
         assert list_slugs(one) == list_slugs(other) == ["before", "from-one", "from-other"]
 
 
-# --- the dead --------------------------------------------------------------------------------------------------------
+# --- killed writers --------------------------------------------------------------------------------------------------
 
 
-def test_the_next_reader_repairs_the_index_after_a_writer_died(root: Path, store: BundleStore) -> None:
+def test_the_next_reader_repairs_the_index_after_a_writer_is_killed(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "kept", "deleted")
-    folder = bundle_directory(root, bundle)
+    directory = bundle_directory(root, bundle)
     put(store, bundle, "added")
-    content = (folder / "added@1.json").read_text()
+    content = (directory / "added@1.json").read_text()
     store.delete_tool(bundle, "added", "1")
-    # as if it had died after it had touched the files and before it told the index
-    (folder / "added@1.json").write_text(content)
-    (folder / "deleted@1.json").unlink()
-    (root / ".lock").write_text(json.dumps([f"{folder.name}/added@1.json", f"{folder.name}/deleted@1.json"]))
+    # as if it had been killed after it changed the files and before it updated the index
+    (directory / "added@1.json").write_text(content)
+    (directory / "deleted@1.json").unlink()
+    (root / ".lock").write_text(json.dumps([f"{directory.name}/added@1.json", f"{directory.name}/deleted@1.json"]))
     assert list_slugs(store) == ["kept", "added"]
     assert (root / ".lock").stat().st_size == 0
 
 
-def test_a_mark_that_was_not_written_whole_means_that_nothing_was_touched(root: Path, store: BundleStore) -> None:
+def test_an_incomplete_lock_file_is_ignored(root: Path, store: BundleStore) -> None:
     bundle = new_bundle(store)
     (root / ".lock").write_text('["half a')
     put(store, bundle, "tool")
     assert list_slugs(store) == ["tool"]
 
 
-def test_an_empty_directory_of_a_dead_writer_is_removed(root: Path, store: BundleStore) -> None:
+def test_an_empty_directory_of_a_killed_writer_is_removed(root: Path, store: BundleStore) -> None:
     new_bundle(store)
     left = root / f"left-{store.new_id()}"
     left.mkdir()
@@ -371,24 +374,22 @@ def test_an_empty_directory_of_a_dead_writer_is_removed(root: Path, store: Bundl
     assert not left.exists()
 
 
-def test_scratch_of_the_dead_is_removed_and_that_of_the_living_and_of_strangers_stays(
-    root: Path, store: BundleStore
-) -> None:
+def test_only_temporary_files_of_killed_processes_are_removed(root: Path, store: BundleStore) -> None:
     new_bundle(store)
     (living,) = (root / ".tmp").iterdir()
-    dead, strange = root / ".tmp" / ("a" * 16), root / ".tmp" / "mine"
-    for folder in (dead, strange):
-        folder.mkdir()
-        (folder / "owner").touch()
-        (folder / f"{'b' * 16}.new").write_text("half")
+    dead, foreign = root / ".tmp" / ("a" * 16), root / ".tmp" / "mine"
+    for directory in (dead, foreign):
+        directory.mkdir()
+        (directory / "owner").touch()
+        (directory / f"{'b' * 16}.new").write_text("half")
     with open_store(root) as other:
         new_bundle(other, "other")
         assert not dead.exists()
         assert living.exists()
-        assert strange.exists()
+        assert foreign.exists()
 
 
-def test_writers_in_many_threads_lose_nothing(store: BundleStore) -> None:
+def test_concurrent_threads_lose_no_writes(store: BundleStore) -> None:
     bundle = new_bundle(store)
     threads = [
         threading.Thread(target=lambda n=number: put(store, bundle, *(f"t-{n}-{i}" for i in range(10))))
@@ -424,7 +425,7 @@ for _ in range(100):
 """
 
 
-def test_a_store_that_does_not_exist_is_closed_while_it_is_read(tmp_path: Path) -> None:
+def test_a_missing_store_can_be_closed_while_it_is_read(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CLOSED_WHILE_READ, str(tmp_path / "missing")],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What may be a slug and a version, and that each pair has a file of its own on every file system."""
+"""Valid slugs and versions, and unique file names for each pair on every file system."""
 
 import unicodedata
 from pathlib import Path
@@ -17,26 +17,26 @@ SOME_ID = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
 RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
 
 
-def as_a_folding_system_sees(name: str) -> str:
+def fold_name(name: str) -> str:
     return unicodedata.normalize("NFKD", unicodedata.normalize("NFC", name).casefold()).casefold()
 
 
 @pytest.mark.slow
 @settings(deadline=None)
 @given(SLUGS)
-def test_every_text_of_letters_digits_and_dashes_is_a_slug(slug: str) -> None:
+def test_letters_digits_and_dashes_are_a_valid_slug(slug: str) -> None:
     assert rules.check_slug(slug) == slug
 
 
 @settings(deadline=None)
 @given(VERSIONS)
-def test_a_version_may_have_dots_too(version: str) -> None:
+def test_a_version_may_contain_dots(version: str) -> None:
     assert rules.check_version_label(version) == version
 
 
 @settings(deadline=None)
 @given(st.text(max_size=70))
-def test_a_text_is_a_slug_exactly_if_all_its_characters_may_stand_in_one(text: str) -> None:
+def test_a_slug_is_valid_if_and_only_if_all_characters_are_allowed(text: str) -> None:
     kinds = {unicodedata.category(letter) for letter in text.replace("-", "")}
     fits = 1 <= len(text) <= 64 and all(kind == "Nd" or kind[0] == "L" for kind in kinds)
     assert (rules.slug_problem(text) is None) == fits
@@ -59,18 +59,16 @@ def test_an_invalid_version_is_rejected_with_a_reason(wrong: object) -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.tuples(SLUGS, VERSIONS), st.tuples(SLUGS, VERSIONS))
-def test_two_pairs_never_share_a_file_whatever_the_file_system_folds(
-    one: tuple[str, str], other: tuple[str, str]
-) -> None:
+def test_two_pairs_never_share_a_file_on_any_file_system(one: tuple[str, str], other: tuple[str, str]) -> None:
     if one != other:
-        names = {as_a_folding_system_sees(name) for name in tool_file_names(*one)}
-        assert not names & {as_a_folding_system_sees(name) for name in tool_file_names(*other)}
+        names = {fold_name(name) for name in tool_file_names(*one)}
+        assert not names & {fold_name(name) for name in tool_file_names(*other)}
         assert not any(is_tool_file(name, *other) for name in tool_file_names(*one))
 
 
 @settings(deadline=None)
 @given(SLUGS, VERSIONS)
-def test_pairs_that_differ_in_case_or_in_normal_form_have_different_files(slug: str, version: str) -> None:
+def test_pairs_that_differ_in_case_or_normalization_have_different_files(slug: str, version: str) -> None:
     for twin in {
         slug.upper(),
         slug.lower(),
@@ -78,13 +76,13 @@ def test_pairs_that_differ_in_case_or_in_normal_form_have_different_files(slug: 
         unicodedata.normalize("NFKC", slug),
     } - {slug}:
         if rules.slug_problem(twin) is None:
-            ours, theirs = (set(map(as_a_folding_system_sees, tool_file_names(one, version))) for one in (slug, twin))
+            ours, theirs = (set(map(fold_name, tool_file_names(one, version))) for one in (slug, twin))
             assert not ours & theirs
 
 
 @settings(deadline=None)
 @given(SLUGS, VERSIONS)
-def test_a_file_name_is_short_no_device_and_known_again_when_it_was_normalised(slug: str, version: str) -> None:
+def test_file_names_are_short_and_portable_and_survive_normalization(slug: str, version: str) -> None:
     for name in tool_file_names(slug, version):
         assert len(name.encode()) <= 143
         assert name.partition(".")[0].casefold() not in RESERVED
@@ -110,15 +108,15 @@ def test_other_directory_names_have_no_bundle_id(name: str) -> None:
     assert parse_id(name) is None or name.endswith(parse_id(name) or "")
 
 
-def test_plain_names_are_read_as_they_are() -> None:
+def test_simple_names_are_used_unchanged() -> None:
     assert tool_file_names("read-file", "1.0") == ("read-file@1.0.json",)
     assert directory_names("my-pack", SOME_ID) == (f"my-pack-{SOME_ID}",)
 
 
 @settings(deadline=None)
 @given(slug=SLUGS, version=VERSIONS)
-def test_this_file_system_keeps_every_name(tmp_path_factory: pytest.TempPathFactory, slug: str, version: str) -> None:
-    folder = tmp_path_factory.mktemp("names")
+def test_the_file_system_keeps_every_name(tmp_path_factory: pytest.TempPathFactory, slug: str, version: str) -> None:
+    directory = tmp_path_factory.mktemp("names")
     for name in tool_file_names(slug, version):
-        Path(folder, name).write_text("x")
-        assert any(is_tool_file(found, slug, version) for found in (entry.name for entry in folder.iterdir()))
+        Path(directory, name).write_text("x")
+        assert any(is_tool_file(found, slug, version) for found in (entry.name for entry in directory.iterdir()))

@@ -1,4 +1,4 @@
-"""Pages: that a token cannot be made up, and that what does not change is given exactly once while the rest moves."""
+"""Paging: tokens cannot be forged, and unchanged items are listed exactly once during changes."""
 
 import base64
 import random
@@ -15,13 +15,13 @@ from onetool.bundles.paging import PageTokens
 FILTERS = ["tools", None, None, False]
 
 
-def test_a_token_holds_its_place_for_every_process(tmp_path: Path) -> None:
+def test_a_token_is_valid_in_every_process(tmp_path: Path) -> None:
     token = PageTokens(tmp_path / ".key").make(FILTERS, ["a", 1])
     assert PageTokens(tmp_path / ".key").read(token, FILTERS) == ["a", 1]
     assert (tmp_path / ".key").stat().st_mode & 0o077 == 0
 
 
-def test_no_change_of_a_token_goes_unnoticed(tmp_path: Path) -> None:
+def test_every_change_of_a_token_is_detected(tmp_path: Path) -> None:
     tokens = PageTokens(tmp_path / ".key")
     data = bytearray(base64.urlsafe_b64decode(tokens.make(FILTERS, ["abc"]) + "=="))
     for at in range(len(data)):
@@ -45,8 +45,8 @@ def test_a_damaged_key_is_replaced(tmp_path: Path) -> None:
     assert tokens.read(tokens.make(FILTERS, [1]), FILTERS) == [1]
 
 
-class Crowd:
-    """Tools that stay, among others that come and go at every page."""
+class ChangingTools:
+    """Tools that stay, among others that are added and deleted between pages."""
 
     def __init__(self, store: BundleStore, clock: Clock, chance: random.Random) -> None:
         self.store, self.clock, self.chance = store, clock, chance
@@ -63,7 +63,7 @@ class Crowd:
         self.store.put_tool(bundle, slug, "1", body)
         return bundle, slug
 
-    def stir(self, turn: int) -> None:
+    def change(self, turn: int) -> None:
         bundle, slug = self.moving.pop(self.chance.randrange(len(self.moving)))
         self.store.delete_tool(bundle, slug, "1")
         self.moving += [self._add(f"move-{turn}-{number}") for number in range(self.chance.randint(0, 2))]
@@ -72,48 +72,48 @@ class Crowd:
         self.store.set_tool_enabled(bundle, slug, "1", not tool.is_enabled)
 
 
-QUESTIONS: dict[str, Callable[..., Page[Any]]] = {
+QUERIES: dict[str, Callable[..., Page[Any]]] = {
     "list": lambda store, **page: store.list_tools(**page),
     "by tag": lambda store, **page: store.list_tools(tags=["red", "green"], **page),
     "search": lambda store, **page: store.search("apple", **page),
-    "search with a slip": lambda store, **page: store.search("appel", **page),
+    "search with a typo": lambda store, **page: store.search("appel", **page),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 @pytest.mark.parametrize("seed", range(3))
 def test_unchanged_items_are_listed_exactly_once_during_changes(
-    tmp_path: Path, ask: Callable[..., Page[Any]], seed: int
+    tmp_path: Path, query: Callable[..., Page[Any]], seed: int
 ) -> None:
     chance, clock = random.Random(seed), Clock()
     with open_store(tmp_path / "bundles", clock=clock) as store:
-        crowd = Crowd(store, clock, chance)
-        expected = {slug for _, slug in crowd.staying} & set(_slugs(ask(store, size=256)))
+        tools = ChangingTools(store, clock, chance)
+        expected = {slug for _, slug in tools.staying} & set(_list_slugs(query(store, size=256)))
         assert len(expected) >= 10
-        given: list[str] = []
+        listed: list[str] = []
         token, turn = None, 0
         while turn == 0 or token:
-            page = ask(store, size=chance.randint(1, 6), token=token)
-            given, token, turn = given + _slugs(page), page.next_token, turn + 1
-            crowd.stir(turn) if len(crowd.moving) > 2 else None
-        stayed = [slug for slug in given if slug.startswith("stay-")]
+            page = query(store, size=chance.randint(1, 6), token=token)
+            listed, token, turn = listed + _list_slugs(page), page.next_token, turn + 1
+            tools.change(turn) if len(tools.moving) > 2 else None
+        stayed = [slug for slug in listed if slug.startswith("stay-")]
         assert sorted(stayed) == sorted(expected)
 
 
-def _slugs(page: Page[Any]) -> list[str]:
+def _list_slugs(page: Page[Any]) -> list[str]:
     return [getattr(item, "tool", item).slug for item in page.items]
 
 
-def test_all_pages_together_are_the_list_whatever_their_sizes(tmp_path: Path) -> None:
+def test_pages_of_any_size_add_up_to_the_list(tmp_path: Path) -> None:
     with open_store(tmp_path / "bundles") as store:
         bundle = new_bundle(store)
         store.put_many(bundle, [(f"tool-{number}", "1", tool_body()) for number in range(40)])
         for size in (1, 3, 39, 40, 41, 256):
-            given: list[str] = []
+            listed: list[str] = []
             token = None
-            while token is not None or not given:
+            while token is not None or not listed:
                 page = store.list_tools(size=size, token=token)
                 assert len(page.items) <= size
-                given, token = given + _slugs(page), page.next_token
-            assert given == [f"tool-{number}" for number in range(40)]
+                listed, token = listed + _list_slugs(page), page.next_token
+            assert listed == [f"tool-{number}" for number in range(40)]

@@ -1,4 +1,4 @@
-"""Ranking of stored tools: one rule decides, and what the index offers never disagrees with it."""
+"""Ranking of stored tools: the index and the ranking rule agree."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -30,46 +30,46 @@ def store(tmp_path: Path) -> Iterator[BundleStore]:
         yield store
 
 
-def matches(store: BundleStore, q: str) -> list[tuple[str, str]]:
+def list_matches(store: BundleStore, q: str) -> list[tuple[str, str]]:
     return [(hit.tool.slug, hit.match) for hit in store.search(q).items]
 
 
-def test_several_words_may_stand_in_any_order_and_in_several_fields(store: BundleStore) -> None:
+def test_words_may_be_in_any_order_and_in_several_fields(store: BundleStore) -> None:
     bundle = new_bundle(store)
     store.put_tool(bundle, "send-mail", "1", tool_body(displayName="Post", description="to a friend"))
     store.put_tool(bundle, "send-fax", "1", tool_body(displayName="Old"))
-    assert matches(store, "mail send") == [("send-mail", "word")]
-    assert matches(store, "friend send") == [("send-mail", "word")]
-    assert matches(store, "friend fax") == []
+    assert list_matches(store, "mail send") == [("send-mail", "word")]
+    assert list_matches(store, "friend send") == [("send-mail", "word")]
+    assert list_matches(store, "friend fax") == []
 
 
-def test_parts_of_words_and_slips_of_the_finger_are_likeness(store: BundleStore) -> None:
+def test_parts_of_words_and_typos_are_fuzzy_matches(store: BundleStore) -> None:
     bundle = new_bundle(store)
     store.put_tool(bundle, "read-file", "1", tool_body(displayName="Reader"))
     for q in ("ead", "raed", "red", "readd", "rfad", "readfile", "eadfil", "fi"):
         expected = [] if q == "red" else [("read-file", "fuzzy")]
-        assert matches(store, q) == expected, q
+        assert list_matches(store, q) == expected, q
 
 
-def test_numbers_are_never_misspelt(store: BundleStore) -> None:
+def test_numbers_are_not_matched_fuzzily(store: BundleStore) -> None:
     bundle = new_bundle(store)
     store.put_tool(bundle, "job-1234", "1", tool_body())
-    assert matches(store, "1235") == []
-    assert matches(store, "1234") == [("job-1234", "word")]
+    assert list_matches(store, "1235") == []
+    assert list_matches(store, "1234") == [("job-1234", "word")]
 
 
-def test_camel_case_comes_apart(store: BundleStore) -> None:
+def test_camel_case_is_split_into_words(store: BundleStore) -> None:
     bundle = new_bundle(store)
     store.put_tool(bundle, "getUserName", "1", tool_body())
-    assert matches(store, "user") == [("getUserName", "word")]
-    assert matches(store, "GETUSER") == [("getUserName", "prefix")]
+    assert list_matches(store, "user") == [("getUserName", "word")]
+    assert list_matches(store, "GETUSER") == [("getUserName", "prefix")]
 
 
 def test_scripts_without_spaces_are_searched_by_character(store: BundleStore) -> None:
     bundle = new_bundle(store)
     store.put_tool(bundle, "検索ツール", "1", tool_body(displayName="ファイルを読む"))
-    assert matches(store, "検索") == [("検索ツール", "prefix")]
-    assert matches(store, "索") == [("検索ツール", "word")]
+    assert list_matches(store, "検索") == [("検索ツール", "prefix")]
+    assert list_matches(store, "索") == [("検索ツール", "word")]
 
 
 @pytest.mark.slow
@@ -93,16 +93,16 @@ def test_scripts_without_spaces_are_searched_by_character(store: BundleStore) ->
         "%_",
     ],
 )
-def test_no_character_is_syntax(store: BundleStore, q: str) -> None:
+def test_a_query_has_no_special_characters(store: BundleStore, q: str) -> None:
     bundle = new_bundle(store)
     store.put_tool(bundle, "x", "1", tool_body(displayName=f"name {q.strip(chr(0))} end"))
     assert isinstance(search_slugs(store, q), list)
 
 
-def test_a_display_name_may_start_with_characters_that_are_no_letters(store: BundleStore) -> None:
+def test_a_display_name_may_start_with_symbols(store: BundleStore) -> None:
     bundle = new_bundle(store)
     store.put_tool(bundle, "odd", "1", tool_body(displayName="*** stars ***"))
-    assert matches(store, "***") == [("odd", "prefix")]
+    assert list_matches(store, "***") == [("odd", "prefix")]
 
 
 def test_a_query_that_is_too_long_is_rejected(store: BundleStore) -> None:
@@ -124,22 +124,22 @@ def test_the_index_and_the_ranking_agree(tools: list[tuple[list[str], list[str],
     with closing(open_database(":memory:")) as database:
         create_tables(database)
         write_bundle(database, "folder", BundleFile.new(BUNDLE, BundleDraft.of(bundle_body()), START), STAMP)
-        files = [written(database, number, *fields) for number, fields in enumerate(tools)]
-        places = {
+        files = [write_to_index(database, number, *fields) for number, fields in enumerate(tools)]
+        ranks = {
             key: find_rank(
                 question, fold_name(file.slug), fold_name(file.display_name), SearchText.of(file, "tools tools")
             )
             for key, file in files
         }
-        newest_first = sorted((key for key, place in places.items() if place is not None), reverse=True)
-        expected = [RankedHit(places[key] or 0, key) for key in sorted(newest_first, key=lambda key: places[key] or 0)]
+        newest_first = sorted((key for key, rank in ranks.items() if rank is not None), reverse=True)
+        expected = [RankedHit(ranks[key] or 0, key) for key in sorted(newest_first, key=lambda key: ranks[key] or 0)]
         finder = ToolFinder(database, question, include_disabled=False)
         assert list(finder.hits(None)) == expected
         for number, hit in enumerate(expected):
             assert list(finder.hits(hit)) == expected[number + 1 :]
 
 
-def written(
+def write_to_index(
     database: sqlite3.Connection, number: int, slug: list[str], name: list[str], about: list[str]
 ) -> tuple[int, ToolFile]:
     draft = ToolDraft.of(tool_body(displayName=" ".join(name), description=" ".join(about)))
@@ -152,7 +152,7 @@ def written(
 @settings(deadline=None)
 @given(st.text(min_size=1, max_size=5), st.text(max_size=3))
 @example("\U0010ffff", "\U0010ffff" * 2)
-def test_the_next_text_comes_after_all_that_start_alike(start: str, rest: str) -> None:
+def test_the_next_prefix_sorts_after_all_texts_with_the_prefix(start: str, rest: str) -> None:
     if all(ord(letter) < 0xD800 or ord(letter) > 0xDFFF for letter in start + rest):
         assert start <= start + rest < _next_prefix(start)
         _next_prefix(start).encode()
@@ -160,7 +160,7 @@ def test_the_next_text_comes_after_all_that_start_alike(start: str, rest: str) -
 
 @settings(deadline=None)
 @given(st.text("abcd", min_size=4, max_size=8), st.integers(0, 7), st.sampled_from("abcdx"))
-def test_words_one_slip_apart_share_a_cut(word: str, at: int, letter: str) -> None:
+def test_words_one_typo_apart_share_a_deletion(word: str, at: int, letter: str) -> None:
     at %= len(word)
     slips = {word[:at] + word[at + 1 :], word[:at] + letter + word[at:], word[:at] + letter + word[at + 1 :]}
     if at + 1 < len(word):

@@ -1,4 +1,4 @@
-"""Counts of calls of stored tools: exact over processes, apart from the tools' files, and never in a caller's way."""
+"""Call counts of stored tools: exact across processes, separate from tool files, and never blocking a caller."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ recorder.close()
 """
 
 
-def count(file: Path, *uses: UseRecord) -> None:
+def count_uses(file: Path, *uses: UseRecord) -> None:
     recorder = Recorder(file, enabled=False)
     for use in uses:
         recorder.add(use)
@@ -45,14 +45,14 @@ def test_counts_of_four_processes_add_up_exactly(tmp_path: Path) -> None:
     assert found["a"].last == "2026-11-15T12:06:39.000000Z"
 
 
-def test_the_latest_call_counts_whatever_the_order(tmp_path: Path) -> None:
+def test_the_latest_call_is_recorded_in_any_order(tmp_path: Path) -> None:
     file = tmp_path / "stats.db"
     for minutes in (3, 9, 1):
-        count(file, UseRecord("a", (START + timedelta(minutes=minutes)).timestamp()))
+        count_uses(file, UseRecord("a", (START + timedelta(minutes=minutes)).timestamp()))
     assert UsageCounts(file).of(["a"])["a"] == (3, "2026-11-15T12:09:00.000000Z")
 
 
-def test_a_damaged_file_is_reported_and_counts_nothing(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_and_has_no_counts(tmp_path: Path) -> None:
     file = tmp_path / "stats.db"
     file.write_bytes(b"no database at all" * 500)
     counts = UsageCounts(file)
@@ -61,14 +61,14 @@ def test_a_damaged_file_is_reported_and_counts_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("bundles.usage.exact", "bundles.usage.apart")
-def test_counting_never_touches_the_file_of_a_tool(tmp_path: Path) -> None:
+def test_counting_does_not_change_the_file_of_a_tool(tmp_path: Path) -> None:
     with open_store(tmp_path / "bundles") as store, open_store(tmp_path / "bundles") as other:
         bundle = new_bundle(store)
         tool = store.put_tool(bundle, "tool", "1", tool_body())
         assert (tool.call_count, tool.last_called_at) == (0, None)
         file = bundle_directory(tmp_path / "bundles", bundle) / "tool@1.json"
         before, number = (file.read_bytes(), file.stat().st_mtime_ns), store.version()
-        count(tmp_path / "stats" / "stats.db", *[UseRecord(tool.id, START.timestamp())] * 3)
+        count_uses(tmp_path / "stats" / "stats.db", *[UseRecord(tool.id, START.timestamp())] * 3)
         assert (file.read_bytes(), file.stat().st_mtime_ns) == before
         assert store.version() == number
         for found in (
@@ -80,11 +80,11 @@ def test_counting_never_touches_the_file_of_a_tool(tmp_path: Path) -> None:
             assert found.modified_at == tool.modified_at
 
 
-def test_a_tool_that_is_put_again_starts_at_nought(tmp_path: Path) -> None:
+def test_a_recreated_tool_starts_at_zero(tmp_path: Path) -> None:
     with open_store(tmp_path / "bundles") as store:
         bundle = new_bundle(store)
         for _ in range(2):
             tool = store.put_tool(bundle, "tool", "1", tool_body())
-            count(tmp_path / "stats" / "stats.db", UseRecord(tool.id, START.timestamp()))
+            count_uses(tmp_path / "stats" / "stats.db", UseRecord(tool.id, START.timestamp()))
             assert store.get_tool(bundle, "tool", "1").call_count == 1
             store.delete_tool(bundle, "tool", "1")

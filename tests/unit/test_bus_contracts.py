@@ -1,4 +1,4 @@
-"""What programs can get wrong on a bus fails closed and says why: validation, errors, budgets, permissions, names."""
+"""Errors of programs on a bus fail closed with a reason: validation, errors, budgets, permissions and names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ def call(thing: object, params: Mapping[str, Any] | None = None, context: ToolCo
     return anyio.run(bus.call_tool, name, params or {}, context)
 
 
-def type_of(result: Result) -> str:
+def get_error_type(result: Result) -> str:
     assert result.error is not None
     return error_type(result.error)
 
@@ -48,7 +48,7 @@ async def _late() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("outcome", "words"),
+    ("outcome", "message"),
     [
         (False, "rejected the arguments"),
         (("error", "path is required"), "path is required"),
@@ -68,17 +68,17 @@ async def _late() -> None: ...
         (TypeError("path is required"), "path is required"),
     ],
 )
-def test_a_tool_whose_validation_says_anything_but_yes_does_not_run(outcome: Any, words: str) -> None:
+def test_a_tool_that_fails_validation_does_not_run(outcome: Any, message: str) -> None:
     thing = Validated(outcome)
     result = call(thing)
     assert not result.ok
     assert not thing.ran
-    assert type_of(result) == "validation_error"
-    assert words in str(result.error)
+    assert get_error_type(result) == "validation_error"
+    assert message in str(result.error)
 
 
 @pytest.mark.parametrize("outcome", [None, True, ("ok", {}), (True, None), Result(ok=True), {"ok": True}])
-def test_a_tool_whose_validation_says_yes_runs(outcome: Any) -> None:
+def test_a_tool_that_passes_validation_runs(outcome: Any) -> None:
     assert call(Validated(outcome)).value == "ran"
 
 
@@ -102,7 +102,7 @@ def test_a_failed_result_keeps_type_and_fields(error: Any, kind: str, message: s
     assert (error_type(found), found.message, found.fields) == (kind, message, fields)
 
 
-def test_the_type_of_an_error_survives_a_pipe() -> None:
+def test_the_type_of_an_error_survives_serialization() -> None:
     sent = ToolError("used up", type="quota", left=0)
     back = restore(describe(sent))
     assert isinstance(back, ToolError)
@@ -110,25 +110,25 @@ def test_the_type_of_an_error_survives_a_pipe() -> None:
     assert error_type(restore(describe(PermissionDenied("no")))) == "permission_denied"
 
 
-def test_a_budget_of_tokens_counts_on_a_bare_bus() -> None:
+def test_a_token_budget_is_enforced_on_a_bare_bus() -> None:
     @tool("demo.long")
     async def long() -> str:
         return "word " * 400
 
     guard = BudgetGuard(Limits(tokens=100))
     result = call(long, context=ToolContext(budget_guard=guard))
-    assert type_of(result) == "budget_exceeded"
+    assert get_error_type(result) == "budget_exceeded"
     assert guard.spent["tokens"] == 500
 
 
 @pytest.mark.parametrize("kind", ["time_seconds", "calls", "tokens", "cost"])
 @pytest.mark.parametrize("limit", [-1, float("nan"), "10", True])
-def test_a_limit_that_is_none_is_refused(kind: str, limit: Any) -> None:
+def test_an_invalid_limit_is_rejected(kind: str, limit: Any) -> None:
     with pytest.raises(ValueError, match=kind):
         Limits(**{kind: limit})
 
 
-def test_permissions_may_be_words_and_unknown_ones_are_errors(tmp_path: Path) -> None:
+def test_permissions_may_be_strings_and_unknown_ones_are_errors(tmp_path: Path) -> None:
     context = ToolContext(permissions={":read", "write"}, working_dir=tmp_path)  # type: ignore[arg-type]
     assert context.permissions == {Permission.READ, Permission.WRITE}
     for wrong in ({"fly"}, {":fly"}, {"READ"}):
@@ -138,17 +138,17 @@ def test_permissions_may_be_words_and_unknown_ones_are_errors(tmp_path: Path) ->
         ToolContext(permissions="read")  # type: ignore[arg-type]
 
 
-def test_a_tool_with_words_for_permissions_needs_them() -> None:
+def test_permissions_given_as_strings_are_required() -> None:
     def noted() -> str:
         return "done"
 
     made = function_tool(noted, "demo.noted", permissions=frozenset({":write"}))
-    assert type_of(call(made)) == "permission_denied"
+    assert get_error_type(call(made)) == "permission_denied"
     assert call(made, context=ToolContext(permissions=frozenset({Permission.WRITE}))).value == "done"
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: function_tool(lambda: 1), "a lambda has no name"),
         (lambda: function_tool(lambda: 1, "demo.<lambda>"), "a lambda has no name"),
@@ -157,8 +157,8 @@ def test_a_tool_with_words_for_permissions_needs_them() -> None:
         (lambda: function_tool(len_of, "demo.x", timeout=float("nan")), "invalid timeout"),
     ],
 )
-def test_a_tool_that_cannot_be_meant_is_refused(make: Any, words: str) -> None:
-    with pytest.raises(ToolError, match=words):
+def test_an_object_that_is_not_a_tool_is_rejected(make: Any, message: str) -> None:
+    with pytest.raises(ToolError, match=message):
         ToolBus().register_tool(make())
 
 
@@ -166,7 +166,7 @@ def len_of(text: str) -> int:
     return len(text)
 
 
-def test_a_function_that_yields_gives_a_list() -> None:
+def test_a_generator_function_returns_a_list() -> None:
     @tool("demo.numbers")
     async def numbers() -> Any:
         for number in range(3):

@@ -1,6 +1,6 @@
-"""From text to value: code behaves as a module does, with `return` or without, and keeps its lines and its strings."""
+"""Execution of code as a module, with or without `return`: values, lines and strings are preserved."""
 
-# ruff: noqa: E501 - code that fits a line is read as one
+# ruff: noqa: E501 - code samples stay on one line
 
 import importlib.util
 import json
@@ -20,27 +20,27 @@ Run = Callable[[str], Any]
 
 @pytest.fixture
 def run() -> Iterator[Run]:
-    """Runs code in a module of its own, which stands in sys.modules as a cell's does; `run.module` is the last one."""
+    """Return a function that runs code in a new module in sys.modules; `run.module` is the last module."""
     names: list[str] = []
 
-    def in_a_module(code: str) -> Any:
+    def run_in_module(code: str) -> Any:
         module = types.ModuleType(f"run_{len(names)}_{id(names)}")
         names.append(module.__name__)
         sys.modules[module.__name__] = module
-        in_a_module.__dict__["module"] = module
+        run_in_module.__dict__["module"] = module
         return execute(code, module.__dict__)
 
-    yield in_a_module
+    yield run_in_module
     for name in names:
         del sys.modules[name]
 
 
-def _module(run: Run) -> types.ModuleType:
+def _get_module(run: Run) -> types.ModuleType:
     module: types.ModuleType = run.__dict__["module"]
     return module
 
 
-# --- which part of the code is its value -------------------------------------------------------------------------------
+# --- the value of code -------------------------------------------------------------------------------------------------
 
 VALUES: dict[str, tuple[str, Any]] = {
     "an expression": ("1 + 1", 2),
@@ -83,7 +83,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "return of a tuple": ("return 1, 2", (1, 2)),
     "the word return in a text": ("x = 'return'\nx", "return"),
     "return in a function only": ("def f():\n    return 5\nf()", 5),
-    "return in a lambda's neighbour": ("f = lambda: 5\nreturn f()", 5),
+    "return in a lambda's neighbor": ("f = lambda: 5\nreturn f()", 5),
     "a function that stands at the end": ("if False:\n    return 1\ndef f(): pass", NO_VALUE),
     "await": ("import asyncio\nawait asyncio.sleep(0, 5)", 5),
     "await in the middle": ("import asyncio\nx = await asyncio.sleep(0, 5)\nx + 1", 6),
@@ -111,13 +111,13 @@ VALUES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_the_value_of_code_is(kind: str, run: Run) -> None:
+def test_the_value_of_code_is_captured(kind: str, run: Run) -> None:
     code, value = VALUES[kind]
     assert run(code) == value
 
 
 @pytest.mark.parametrize("code", ["yield 1", "x = yield", "yield from []", "return 1\nyield 2", "lambda: 1\nyield"])
-def test_yield_at_the_top_is_wrong_syntax(code: str, run: Run) -> None:
+def test_yield_at_the_top_level_is_a_syntax_error(code: str, run: Run) -> None:
     with pytest.raises(SyntaxError, match="'yield"):
         run(code)
 
@@ -144,13 +144,13 @@ def test_yield_at_the_top_is_wrong_syntax(code: str, run: Run) -> None:
         "import a.b as c.d",
     ],
 )
-def test_what_is_wrong_in_a_module_is_wrong_here(code: str, run: Run) -> None:
+def test_a_syntax_error_of_a_module_is_a_syntax_error(code: str, run: Run) -> None:
     with pytest.raises(SyntaxError) as caught:
         run(code)
     assert caught.value.filename == FILENAME
 
 
-# --- as a module: with return and without ------------------------------------------------------------------------------
+# --- modules, with and without return ----------------------------------------------------------------------------------
 
 AS_A_MODULE: dict[str, tuple[str, Any]] = {
     "names are global": ("x = 5\ndef f(): return x\nf()", 5),
@@ -273,38 +273,38 @@ AS_A_MODULE: dict[str, tuple[str, Any]] = {
 }
 
 
-def _returning(code: str) -> str:
-    """The same code with its last expression returned."""
+def _return_last_expression(code: str) -> str:
+    """Return the code with its last expression returned."""
     *before, last = code.split("\n")
     *same_line, expression = last.split("; ") if "; " in last and "'" not in last else [last]
     return "\n".join([*before, *same_line, f"return {expression}"])
 
 
 @pytest.mark.parametrize("kind", AS_A_MODULE)
-def test_code_is_a_module(kind: str, run: Run) -> None:
+def test_code_behaves_like_a_module(kind: str, run: Run) -> None:
     code, value = AS_A_MODULE[kind]
     assert run(code) == value
 
 
 @pytest.mark.parametrize("kind", AS_A_MODULE)
-def test_code_that_returns_is_a_module_too(kind: str, run: Run) -> None:
+def test_code_with_return_behaves_like_a_module(kind: str, run: Run) -> None:
     code, value = AS_A_MODULE[kind]
-    assert run(_returning(code)) == value
+    assert run(_return_last_expression(code)) == value
 
 
 @pytest.mark.parametrize("kind", AS_A_MODULE)
-def test_code_that_returns_and_awaits_is_a_module_too(kind: str, run: Run) -> None:
+def test_code_with_return_and_await_behaves_like_a_module(kind: str, run: Run) -> None:
     code, value = AS_A_MODULE[kind]
     future = "from __future__ import annotations\n"
     front = future if code.startswith(future) else ""
     body = code.removeprefix(future)
-    assert run(f"{front}import asyncio\nawait asyncio.sleep(0)\n{_returning(body)}") == value
+    assert run(f"{front}import asyncio\nawait asyncio.sleep(0)\n{_return_last_expression(body)}") == value
 
 
 @pytest.mark.parametrize("ending", ["", "\nreturn None"], ids=["as it is", "with return"])
-def test_what_code_defines_stays_in_its_module(ending: str, run: Run) -> None:
+def test_definitions_stay_in_the_module(ending: str, run: Run) -> None:
     run(f"import math\nx = 5\ndef f(): return x\nclass C: pass{ending}")
-    module = _module(run)
+    module = _get_module(run)
     assert (module.x, module.f(), module.C.__name__, module.math.__name__) == (5, 5, "C", "math")
 
 
@@ -312,23 +312,23 @@ def test_annotations_of_a_module_are_kept(run: Run) -> None:
     assert run("x: int = 5\n__annotations__") == {"x": int}
 
 
-def test_future_imports_hold_for_all_of_the_code(run: Run) -> None:
+def test_future_imports_apply_to_all_code(run: Run) -> None:
     code = "from __future__ import annotations\ndef f(x: undefined) -> also: pass\n"
     assert run(f"{code}f.__annotations__") == {"x": "undefined", "return": "also"}
     assert run(f"{code}return f.__annotations__") == {"x": "undefined", "return": "also"}
 
 
-def test_future_imports_may_stand_after_documentation(run: Run) -> None:
+def test_future_imports_may_follow_the_docstring(run: Run) -> None:
     code = '"""doc"""\nfrom __future__ import annotations\ndef f(x: undefined): pass\n'
     assert run(f"{code}f.__annotations__") == {"x": "undefined"}
     assert run(f"{code}return f.__annotations__") == {"x": "undefined"}
 
 
-def test_the_documentation_of_a_module_is_kept(run: Run) -> None:
+def test_the_docstring_of_a_module_is_kept(run: Run) -> None:
     assert run('"""doc"""\nx = 1\n__doc__') == "doc"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax came with Python 3.12")
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax requires Python 3.12")
 def test_type_statements_and_type_parameters_work(run: Run) -> None:
     code = "type Pair[T] = tuple[T, T]\ndef first[T](x: list[T]) -> T: return x[0]\n"
     assert run(f"{code}[Pair.__name__, first([5])]") == ["Pair", 5]
@@ -358,7 +358,7 @@ INDENTED: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", INDENTED)
-def test_indentation_that_is_wrong_as_a_whole_is_mended(kind: str, run: Run) -> None:
+def test_code_that_is_indented_as_a_whole_is_dedented(kind: str, run: Run) -> None:
     code, value = INDENTED[kind]
     assert run(code) == value
 
@@ -377,7 +377,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_no_text_changes_when_indentation_is_mended(kind: str, run: Run) -> None:
+def test_dedenting_does_not_change_strings(kind: str, run: Run) -> None:
     code = TEXTS[kind]
     opened = max(code.find('"""'), code.find("'''"))
     if opened < 0:
@@ -391,12 +391,12 @@ def test_no_text_changes_when_indentation_is_mended(kind: str, run: Run) -> None
 @pytest.mark.parametrize(
     "code", ["if True:\nx = 1", "    x = 1\n  y = 2", "if 1:\n    x = 1\n  y = 2\nx", "  x\n for", "x = 1\n  for\n  y"]
 )
-def test_indentation_that_makes_no_sense_stays_wrong(code: str, run: Run) -> None:
+def test_invalid_indentation_is_an_error(code: str, run: Run) -> None:
     with pytest.raises(SyntaxError):
         run(code)
 
 
-def test_code_that_is_right_is_taken_as_it_is(run: Run) -> None:
+def test_valid_code_is_unchanged(run: Run) -> None:
     code = 'x = """\n    kept\n\tas it is\n"""\nif True:\n\ty = 1\nx'
     assert run(code) == "\n    kept\n\tas it is\n"
 
@@ -425,7 +425,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("kind", FAILING)
-def test_an_error_is_on_the_line_of_the_text_that_was_sent(kind: str, run: Run) -> None:
+def test_an_error_has_the_line_of_the_sent_code(kind: str, run: Run) -> None:
     code, line = FAILING[kind]
     with pytest.raises(ZeroDivisionError) as caught:
         run(code)
@@ -445,7 +445,7 @@ def test_an_error_is_on_the_line_of_the_text_that_was_sent(kind: str, run: Run) 
         ('x = 1\n"""unfinished\n\n', 2),
     ],
 )
-def test_wrong_syntax_is_on_the_line_of_the_text_that_was_sent(code: str, line: int, run: Run) -> None:
+def test_a_syntax_error_has_the_line_of_the_sent_code(code: str, line: int, run: Run) -> None:
     with pytest.raises(SyntaxError) as caught:
         run(code)
     assert (caught.value.lineno, caught.value.filename) == (line, FILENAME)
@@ -454,7 +454,7 @@ def test_wrong_syntax_is_on_the_line_of_the_text_that_was_sent(code: str, line: 
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [50, 5_000, 200_000])
 @pytest.mark.parametrize("piece", ["(", "[", "-", "not ", "a.", "f(", "x if y else ", "lambda: ", "1+"])
-def test_code_of_any_depth_is_a_value_or_an_error_and_never_a_crash(piece: str, depth: int) -> None:
+def test_code_of_any_depth_is_a_value_or_an_error_and_never_crashes(piece: str, depth: int) -> None:
     closing = {"(": ")", "[": "]", "f(": ")"}.get(piece, "")
     program = f"""
 from onetool_child.capture import execute
@@ -465,21 +465,21 @@ for before in ('', 'return '):
 sys.stdout.write('alive')
 """
     if depth > 5_000 and not NIGHTLY and piece not in {"(", "-"}:
-        pytest.skip("the rest of these depths is for the night")
+        pytest.skip("other depths run nightly")
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
     )
     assert done.stdout.endswith("alive"), done.stderr[-500:]
 
 
-def test_code_with_nul_bytes_is_an_error_in_words(run: Run) -> None:
+def test_null_bytes_in_code_are_a_clear_error(run: Run) -> None:
     with pytest.raises((SyntaxError, ValueError), match="null bytes"):
         run("x = 1\0")
 
 
-# --- Python's own tests, as code that was sent ------------------------------------------------------------------------
+# --- the test suite of Python, as sent code ---------------------------------------------------------------------------
 
-OWN_TESTS = (
+PYTHON_TESTS = (
     "test_grammar",
     "test_scope",
     "test_dataclasses",
@@ -525,7 +525,7 @@ MORE_TESTS = (
     "test_except_star",
     "test_yield_from",
 )
-CHOSEN = (*OWN_TESTS, *MORE_TESTS) if NIGHTLY else OWN_TESTS
+CHOSEN = (*PYTHON_TESTS, *MORE_TESTS) if NIGHTLY else PYTHON_TESTS
 DRIVER = """
 import importlib.util, io, json, linecache, sys, types, unittest
 from onetool_child.capture import execute
@@ -547,7 +547,7 @@ sys.stdout.write(json.dumps({'run': result.testsRun, 'bad': sorted(bad)}))
 PLAINLY = DRIVER.replace("execute(code, module.__dict__)", "exec(compile(code, where, 'exec'), module.__dict__)")
 
 
-def _tested(program: str, name: str, ending: str) -> dict[str, Any]:
+def _run_python_tests(program: str, name: str, ending: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program, name, ending],
         capture_output=True,
@@ -564,15 +564,15 @@ def _tested(program: str, name: str, ending: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "\nreturn 42\n"], ids=["as it is", "with return"])
 @pytest.mark.parametrize("name", CHOSEN)
-def test_pythons_own_tests_pass_as_code_that_was_sent(name: str, ending: str) -> None:
+def test_the_test_suite_of_python_passes_as_sent_code(name: str, ending: str) -> None:
     if importlib.util.find_spec("test") is None or importlib.util.find_spec(f"test.{name}") is None:
-        skip_or_fail(f"this Python comes without its test.{name}")
-    sent = _tested(DRIVER, name, ending)
-    plain = _tested(PLAINLY, name, "") if sent["bad"] else sent
+        skip_or_fail(f"this Python has no test.{name}")
+    sent = _run_python_tests(DRIVER, name, ending)
+    plain = _run_python_tests(PLAINLY, name, "") if sent["bad"] else sent
     assert sent["run"] > 0
     assert [case for case in sent["bad"] if case not in plain["bad"] or plain is sent] == []
 
 
-def test_the_driver_of_pythons_own_tests_notices_a_failure() -> None:
+def test_the_driver_of_the_test_suite_detects_failures() -> None:
     broken = DRIVER.replace("code = file.read()", "code = file.read().replace('assertEqual', 'assertNotEqual')")
-    assert _tested(broken, "test_with", "")["bad"]
+    assert _run_python_tests(broken, "test_with", "")["bad"]

@@ -1,4 +1,4 @@
-"""The server's end of a pipe: whoever asks gets an answer, and what was sent behind an answer changes nothing of it."""
+"""The server's end of a pipe: every request gets a response, and later messages do not change it."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ Talk = Callable[[Channel, "Sink"], Awaitable[None]]
 
 
 class Sink(asyncio.WriteTransport):
-    """What the other end would read."""
+    """The data that the other end would read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,14 +31,14 @@ class Sink(asyncio.WriteTransport):
         return False
 
     def abort(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def converse(talk: Talk, result: Result | Exception | None = None) -> None:
     async def respond(_method: str, _params: dict[str, Any]) -> Result:
         if isinstance(result, Result):
             return result
-        raise result or AssertionError("nobody asks")
+        raise result or AssertionError("unexpected request")
 
     async def main() -> None:
         channel, sink = Channel(respond, lambda _method, _params: None, lambda _kind, _data: None), Sink()
@@ -48,7 +48,7 @@ def converse(talk: Talk, result: Result | Exception | None = None) -> None:
     asyncio.run(main())
 
 
-def test_the_size_of_an_answer_is_not_that_of_what_follows() -> None:
+def test_the_size_of_a_response_excludes_later_messages() -> None:
     async def talk(channel: Channel, _sink: Sink) -> None:
         answer = channel.request("run", {})
         line = json.dumps({"id": 1, "result": {"value": "x" * 1000}}).encode()
@@ -59,22 +59,22 @@ def test_the_size_of_an_answer_is_not_that_of_what_follows() -> None:
     converse(talk)
 
 
-class Odd:
+class WithoutText:
     def __str__(self) -> str:
         raise RuntimeError("it has no text")
 
 
 class Unfinished(ToolError):
     def __init__(self) -> None:
-        """It forgets what every error has."""
+        """Set none of the fields of an error."""
 
 
 @pytest.mark.parametrize(
     ("result", "kind", "message"),
     [
-        (Result(ok=True, value=[Odd()]), "RuntimeError", "it has no text"),
-        (Result(ok=True, value={"deep": object.__new__(Odd)}), "RuntimeError", "it has no text"),
-        (Result(ok=False, error=ToolError("failed", odd=Odd())), "ToolError", "failed"),
+        (Result(ok=True, value=[WithoutText()]), "RuntimeError", "it has no text"),
+        (Result(ok=True, value={"deep": object.__new__(WithoutText)}), "RuntimeError", "it has no text"),
+        (Result(ok=False, error=ToolError("failed", odd=WithoutText())), "ToolError", "failed"),
         (Result(ok=False, error=Unfinished()), "Unfinished", "Unfinished"),
         (OSError("no disk"), "OSError", "no disk"),
     ],
@@ -90,6 +90,6 @@ def test_every_request_is_answered(result: Result | Exception, kind: str, messag
     converse(talk, result)
 
 
-def test_the_texts_of_an_error_are_texts() -> None:
+def test_fields_of_an_error_are_converted_to_strings() -> None:
     error = RemoteError({"class": ["a"], "message": {"b": 1}, "type": None, "line": 3})
     assert error.data == {"class": "['a']", "message": "{'b': 1}", "type": "None", "line": 3}

@@ -1,4 +1,4 @@
-"""The configurations of clients: found, read and extended without losing a byte of what a person wrote."""
+"""Client configurations: found, read and extended while preserving every other byte."""
 
 import json
 import os
@@ -28,20 +28,20 @@ ENTRY = {"command": "C:\\Program Files\\onetool.exe", "args": ["a b", "ü"], "en
 CURRENT = ("command", "args")
 
 
-def merged(text: str, entry: Mapping[str, Any] = ENTRY) -> str:
+def merge_json(text: str, entry: Mapping[str, Any] = ENTRY) -> str:
     return apply_edits(text, json_edit.edits_for(text, "mcp.json", PATH, entry, CURRENT))
 
 
-def data_of(text: str) -> Any:
+def parse_json(text: str) -> Any:
     return json_edit.parse(text, "mcp.json")
 
 
-def wanted(old: Any, entry: Mapping[str, Any] = ENTRY) -> Any:
+def expected_data(old: Any, entry: Mapping[str, Any] = ENTRY) -> Any:
     return {**(old or {}), "mcpServers": {**(old or {}).get("mcpServers", {}), "onetool": entry}}
 
 
-def without(text: str, edits: list[Edit]) -> str:
-    """The edited text with what was inserted cut out again."""
+def remove_edits(text: str, edits: list[Edit]) -> str:
+    """Return the edited text without the inserted text."""
     kept, at, shift = [], 0, 0
     for edit in sorted(edits, key=lambda edit: edit.start):
         assert edit.start == edit.end
@@ -61,7 +61,7 @@ KEYS = st.sampled_from(["a", "mcpServers", "é", "//", 'with \\" quote'])
 
 @st.composite
 def json_texts(draw: st.DrawFn, depth: int = 0) -> str:
-    """A value as somebody might have written it, with comments in every gap."""
+    """Draw a JSON value with comments in every gap."""
     kind = draw(st.sampled_from(["{", "[", ""])) if 0 < depth < 4 else "{" if depth == 0 else ""
     if not kind:
         return draw(st.sampled_from(['"x, // }"', "1", "-0.5e3", "true", "null", '""', '"\\u00e9\\n"']))
@@ -86,34 +86,34 @@ def json_texts(draw: st.DrawFn, depth: int = 0) -> str:
 @given(text=json_texts(), before=TRIVIA, after=TRIVIA, mark=st.sampled_from(["", "\ufeff"]))
 def test_an_entry_is_added_to_any_json_and_nothing_else_changes(text: str, before: str, after: str, mark: str) -> None:
     whole = mark + before + text + after
-    old = data_of(whole)
+    old = parse_json(whole)
     edits = json_edit.edits_for(whole, "mcp.json", PATH, ENTRY, CURRENT)
     new = apply_edits(whole, edits)
-    assert data_of(new) == wanted(old)
-    assert without(new, edits) == whole
-    assert merged(new) == new
+    assert parse_json(new) == expected_data(old)
+    assert remove_edits(new, edits) == whole
+    assert merge_json(new) == new
 
 
 @pytest.mark.slow
 @given(text=json_texts())
-def test_our_parser_reads_strict_json_as_python_does(text: str) -> None:
-    strict = json.dumps(data_of(text))
-    assert data_of(strict) == json.loads(strict)
+def test_strict_json_is_parsed_like_in_python(text: str) -> None:
+    strict = json.dumps(parse_json(text))
+    assert parse_json(strict) == json.loads(strict)
 
 
 @pytest.mark.slow
 @given(text=json_texts(), entry=st.fixed_dictionaries({"command": st.text(), "args": st.lists(st.text())}))
-def test_a_stale_entry_is_brought_up_to_date_and_keeps_what_else_it_has(text: str, entry: dict[str, Any]) -> None:
-    old = merged(text)
-    new = merged(old, entry)
-    assert data_of(new) == wanted(data_of(text), {**ENTRY, **entry})
-    assert merged(new, entry) == new
+def test_a_stale_entry_is_updated_and_keeps_its_other_keys(text: str, entry: dict[str, Any]) -> None:
+    old = merge_json(text)
+    new = merge_json(old, entry)
+    assert parse_json(new) == expected_data(parse_json(text), {**ENTRY, **entry})
+    assert merge_json(new, entry) == new
 
 
 @pytest.mark.parametrize("text", ["", "\ufeff", " \n", "// only a comment", "/* one */\r\n"])
-def test_a_file_without_a_value_gets_one(text: str) -> None:
-    assert merged(text).startswith(text)
-    assert data_of(merged(text)) == wanted(None)
+def test_an_empty_file_gets_an_object(text: str) -> None:
+    assert merge_json(text).startswith(text)
+    assert parse_json(merge_json(text)) == expected_data(None)
 
 
 @pytest.mark.parametrize(
@@ -141,16 +141,16 @@ def test_a_file_without_a_value_gets_one(text: str) -> None:
         ),
     ],
 )
-def test_the_entry_looks_as_if_the_person_had_written_it(old: str, new: str) -> None:
-    assert merged(old, {"command": "x", "args": []}) == new
+def test_the_entry_follows_the_formatting_of_the_file(old: str, new: str) -> None:
+    assert merge_json(old, {"command": "x", "args": []}) == new
 
 
-def test_lists_of_arguments_stand_in_one_line() -> None:
-    assert '"args": ["a b", "ü"]' in merged("{}")
+def test_lists_of_arguments_are_written_on_one_line() -> None:
+    assert '"args": ["a b", "ü"]' in merge_json("{}")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ('{\n"a": 1\n"b": 2}', "mcp.json:3: is not valid JSON: Expecting ',' delimiter"),
         ("{\n\n'a': 1}", "mcp.json:3: is not valid JSON: Expecting property name enclosed in double quotes"),
@@ -177,18 +177,18 @@ def test_lists_of_arguments_stand_in_one_line() -> None:
         ('{"mcpServers": {"onetool": {},\n\n"onetool": {}}}', "lines 1 and 3"),
     ],
 )
-def test_json_that_cannot_be_extended_is_refused_with_its_line(text: str, words: str) -> None:
+def test_json_that_cannot_be_extended_is_rejected_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        merged(text)
-    assert words in str(caught.value)
+        merge_json(text)
+    assert message in str(caught.value)
 
 
 @pytest.mark.slow
-def test_a_huge_file_takes_seconds_at_most() -> None:
+def test_a_huge_file_is_edited_in_seconds() -> None:
     history = [{"display": f'{number} \\ " é' * 5, "at": number} for number in range(20_000)]
     text = json.dumps({"history": history, "mcpServers": {"a": {}}}, indent=1)
     started = time.process_time()
-    assert '"onetool"' in merged(text)
+    assert '"onetool"' in merge_json(text)
     assert time.process_time() - started < 20
 
 
@@ -205,7 +205,7 @@ TOML_LINES = st.lists(
 )  # fmt: skip
 
 
-def toml_merged(text: str, entry: Mapping[str, Any] = ENTRY) -> str:
+def merge_toml(text: str, entry: Mapping[str, Any] = ENTRY) -> str:
     return toml_edit.update(text, "config.toml", TOML_PATH, entry, CURRENT)
 
 
@@ -216,11 +216,11 @@ def test_a_table_is_added_to_any_toml_and_nothing_else_changes(
     ordered = sorted(lines, key=lambda line: line.startswith("["))
     text = mark + ("\n".join(ordered) + "\n" * last).replace("\n", ends)
     old = toml_edit.parse(text, "config.toml")
-    new = toml_merged(text)
+    new = merge_toml(text)
     assert new.startswith(text)
     servers = {**old.get("mcp_servers", {}), "onetool": ENTRY}
     assert toml_edit.parse(new, "config.toml") == {**old, "mcp_servers": servers}
-    assert toml_merged(new) == new
+    assert merge_toml(new) == new
     assert "\n" not in new.replace(ends, "") or ends not in text
 
 
@@ -235,12 +235,12 @@ def test_a_table_is_added_to_any_toml_and_nothing_else_changes(
         "\ufeffmcp_servers.onetool.command = 'x'\n\n[mcp_servers.onetool.env]\nA = '1'\n",
     ],
 )
-def test_a_stale_table_is_brought_up_to_date(old: str) -> None:
+def test_a_stale_table_is_updated(old: str) -> None:
     before = toml_edit.parse(old, "c")
-    new = toml_merged(old)
+    new = merge_toml(old)
     entry = {**before["mcp_servers"]["onetool"], "command": ENTRY["command"], "args": ENTRY["args"]}
     assert toml_edit.parse(new, "c") == {**before, "mcp_servers": {"onetool": entry}}
-    assert toml_merged(new) == new
+    assert merge_toml(new) == new
     for comment in ("# why", "# ours"):
         assert (comment in old) == (comment in new)
 
@@ -253,15 +253,15 @@ def test_only_the_stale_line_of_a_file_changes() -> None:
 
 
 @pytest.mark.slow
-def test_a_huge_toml_file_takes_seconds_at_most() -> None:
+def test_a_huge_toml_file_is_edited_in_seconds() -> None:
     text = "".join(f'[projects."/home/ada/{number}"]\ntrust_level = "trusted"\n' for number in range(60_000))
     started = time.process_time()
-    assert toml_merged(text).startswith(text)
+    assert merge_toml(text).startswith(text)
     assert time.process_time() - started < 20
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("a = 1\nb = \n", "config.toml:2: is not valid TOML"),
         ("a = '''\n", "config.toml:2: is not valid TOML"),
@@ -273,10 +273,10 @@ def test_a_huge_toml_file_takes_seconds_at_most() -> None:
         ("a = " + "[" * 3000 + "]" * 3000, "nested too deep"),
     ],
 )
-def test_toml_that_cannot_be_extended_is_refused(text: str, words: str) -> None:
+def test_toml_that_cannot_be_extended_is_rejected(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        toml_merged(text)
-    assert words in str(caught.value)
+        merge_toml(text)
+    assert message in str(caught.value)
 
 
 # --- YAML --------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
         "---\nservers:\n  a: {command: x}\n",
     ],
 )
-def test_servers_are_added_to_yaml_and_all_else_stays(text: str) -> None:
+def test_servers_are_added_to_yaml_and_everything_else_is_kept(text: str) -> None:
     old = yaml_edit.parse_mapping(text, "onetool.yaml")
     new = yaml_edit.add_keys(text, "onetool.yaml", "servers", SERVERS)
     assert yaml_loader.read(new, "x").data == {**old, "servers": {**(old.get("servers") or {}), **SERVERS}}
@@ -325,18 +325,18 @@ def test_servers_are_added_to_yaml_and_all_else_stays(text: str) -> None:
 
 @pytest.mark.slow
 @given(secrets=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), TEXTS))
-def test_any_text_comes_back_out_of_yaml(secrets: dict[str, str]) -> None:
+def test_any_string_survives_yaml(secrets: dict[str, str]) -> None:
     text = yaml_edit.add_keys("# mine\nold: x\n", "secrets.yaml", None, secrets)
     assert yaml_loader.read(text, "x").data == {"old": "x", **secrets}
     assert text.startswith("# mine\n")
 
 
 @pytest.mark.parametrize("text", ["{servers: {}, aliases: {}}\n", "{aliases: {}}\n", "a: 1\n...\n", "- 1\n", "a: [\n"])
-def test_yaml_that_cannot_be_extended_is_refused_or_still_right(text: str) -> None:
+def test_yaml_that_cannot_be_extended_is_rejected_or_extended_correctly(text: str) -> None:
     try:
         new = yaml_edit.add_keys(text, "onetool.yaml", "servers", SERVERS)
     except ConfigError as error:
-        assert "onetool.yaml" in str(error)  # noqa: PT017 - either way is right, and both are checked
+        assert "onetool.yaml" in str(error)  # noqa: PT017 - both outcomes are valid and checked
     else:
         assert yaml_loader.read(new, "x").data["servers"] == SERVERS
 
@@ -344,7 +344,7 @@ def test_yaml_that_cannot_be_extended_is_refused_or_still_right(text: str) -> No
 # --- files -------------------------------------------------------------------------------------------------
 
 
-def test_a_changed_file_keeps_its_mode_and_leaves_numbered_backups(tmp_path: Path) -> None:
+def test_a_changed_file_keeps_its_mode_and_gets_numbered_backups(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_bytes(b"one\r\n")
     file.chmod(0o640)
@@ -355,13 +355,13 @@ def test_a_changed_file_keeps_its_mode_and_leaves_numbered_backups(tmp_path: Pat
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o640}
 
 
-def test_a_new_file_is_made_with_its_folders(tmp_path: Path) -> None:
+def test_a_new_file_is_created_with_its_directories(tmp_path: Path) -> None:
     file = tmp_path / "a" / "b" / "mcp.json"
     assert text_files.write(text_files.read(file), "x") is None
     assert [path.name for path in file.parent.iterdir()] == ["mcp.json"]
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_a_link_is_kept_and_its_target_is_written(tmp_path: Path) -> None:
     real, link = tmp_path / "dotfiles" / "mcp.json", tmp_path / "mcp.json"
     real.parent.mkdir()
     real.write_text("old")
@@ -374,7 +374,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert not backup.is_symlink()
 
 
-def test_a_link_to_nothing_gets_its_file(tmp_path: Path) -> None:
+def test_the_missing_target_of_a_link_is_created(tmp_path: Path) -> None:
     link = tmp_path / "mcp.json"
     link.symlink_to(tmp_path / "later" / "real.json")
     text_files.write(text_files.read(link), "new")
@@ -382,7 +382,7 @@ def test_a_link_to_nothing_gets_its_file(tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
-def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_changed_by_another_program_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text("read")
     before = text_files.read(file)
@@ -393,7 +393,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_file_that_appeared_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_created_by_another_program_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     before = text_files.read(file)
     file.write_text("")
@@ -402,7 +402,7 @@ def test_a_file_that_appeared_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert file.read_text() == ""
 
 
-def test_a_read_only_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_read_only_file_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text("x")
     file.chmod(0o444)
@@ -411,7 +411,7 @@ def test_a_read_only_file_is_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_secrets_are_never_readable_by_others(tmp_path: Path) -> None:
+def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     file = tmp_path / "secrets.yaml"
     file.write_text("A: b\n")
     file.chmod(0o644)
@@ -420,7 +420,7 @@ def test_secrets_are_never_readable_by_others(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_rejected(tmp_path: Path) -> None:
     latin = tmp_path / "latin.json"
     latin.write_bytes('{\n"a": "é"}'.encode("latin-1"))
     with pytest.raises(ConfigError, match=r"latin\.json:2: not valid UTF-8"):
@@ -435,35 +435,35 @@ def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
         text_files.read(tmp_path / "loop")
 
 
-def test_a_difference_shows_no_secret_and_no_endless_line(tmp_path: Path) -> None:
+def test_a_diff_hides_secrets_and_truncates_long_lines(tmp_path: Path) -> None:
     before = text_files.TextFile(tmp_path / "x.json", b"", 'a\n"KEY": "hidden value"\nb\n')
-    shown = text_files.diff(before, before.text + "c\n" + "d" * 5000, lambda text: text.replace("hidden value", "***"))
-    assert "hidden" not in shown
-    assert "+c\n+... a line of 5,000 characters" in shown
+    output = text_files.diff(before, before.text + "c\n" + "d" * 5000, lambda text: text.replace("hidden value", "***"))
+    assert "hidden" not in output
+    assert "+c\n+... a line of 5,000 characters" in output
 
 
 @pytest.mark.slow
 @given(old=st.lists(st.sampled_from("abc")), new=st.lists(st.sampled_from("abc")))
-def test_a_difference_is_the_usual_one(old: list[str], new: list[str]) -> None:
-    shown = text_files.diff(text_files.TextFile(Path("x"), b"", "\n".join(old)), "\n".join(new)).splitlines()
-    assert [line[1:] for line in shown[2:] if line[0] == "+"].count("a") >= new.count("a") - old.count("a")
-    for hunk in (line.split() for line in shown if line.startswith("@@")):
+def test_a_diff_is_a_valid_unified_diff(old: list[str], new: list[str]) -> None:
+    output = text_files.diff(text_files.TextFile(Path("x"), b"", "\n".join(old)), "\n".join(new)).splitlines()
+    assert [line[1:] for line in output[2:] if line[0] == "+"].count("a") >= new.count("a") - old.count("a")
+    for hunk in (line.split() for line in output if line.startswith("@@")):
         start, size = (int(number) for number in (hunk[2][1:] + ",1").split(",")[:2])
-        at = shown.index(" ".join(hunk)) + 1
-        body = [line[1:] for line in shown[at:] if line[0] in "+ "]
+        at = output.index(" ".join(hunk)) + 1
+        body = [line[1:] for line in output[at:] if line[0] in "+ "]
         assert body[:size] == new[start - 1 : start - 1 + size] if size else True
 
 
-def test_a_difference_of_huge_files_is_quick(tmp_path: Path) -> None:
+def test_a_diff_of_huge_files_is_fast(tmp_path: Path) -> None:
     text = "\n".join(["{", "}"] * 300_000)
     started = time.monotonic()
-    shown = text_files.diff(text_files.TextFile(tmp_path / "x", b"", text), text.replace("}\n{", "}\nnew\n{", 1))
+    output = text_files.diff(text_files.TextFile(tmp_path / "x", b"", text), text.replace("}\n{", "}\nnew\n{", 1))
     assert time.monotonic() - started < 5
-    assert "\n+new\n" in shown
-    assert len(shown.splitlines()) < 20
+    assert "\n+new\n" in output
+    assert len(output.splitlines()) < 20
 
 
-# --- where things are, and how we are started --------------------------------------------------------------
+# --- locations, and the command that starts OneTool --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -474,10 +474,10 @@ def test_a_difference_of_huge_files_is_quick(tmp_path: Path) -> None:
         ("win32", "AppData/Roaming/Code/User/mcp.json"),
     ],
 )
-def test_vs_code_keeps_its_file_where_the_system_wants_it(system: str, expected: str) -> None:
-    place = Machine(system, {}, Path("/home/ada"), Path("/place"))
-    assert CLIENTS["vscode"].locate_file(place, project=False) == Path("/home/ada") / expected
-    assert CLIENTS["vscode"].locate_file(place, project=True) == Path("/place/.vscode/mcp.json")
+def test_the_file_of_vs_code_depends_on_the_system(system: str, expected: str) -> None:
+    machine = Machine(system, {}, Path("/home/ada"), Path("/place"))
+    assert CLIENTS["vscode"].locate_file(machine, project=False) == Path("/home/ada") / expected
+    assert CLIENTS["vscode"].locate_file(machine, project=True) == Path("/place/.vscode/mcp.json")
 
 
 @pytest.mark.parametrize(
@@ -489,29 +489,29 @@ def test_vs_code_keeps_its_file_where_the_system_wants_it(system: str, expected:
         ("claude-desktop", {"XDG_CONFIG_HOME": ""}, "/home/ada/.config/Claude/claude_desktop_config.json"),
     ],
 )
-def test_variables_move_the_files_of_clients(client: str, env: dict[str, str], expected: str) -> None:
-    place = Machine("linux", env, Path("/home/ada"), Path("/place"))
-    assert CLIENTS[client].locate_file(place, project=False) == Path(expected)
+def test_environment_variables_change_the_files_of_clients(client: str, env: dict[str, str], expected: str) -> None:
+    machine = Machine("linux", env, Path("/home/ada"), Path("/place"))
+    assert CLIENTS[client].locate_file(machine, project=False) == Path(expected)
 
 
-def test_a_client_without_project_files_says_so() -> None:
+def test_a_client_without_project_files_is_an_error() -> None:
     with pytest.raises(ToolError, match="Windsurf has no project configuration"):
         CLIENTS["windsurf"].locate_file(Machine("linux", {}, Path("/h"), Path("/w")), project=True)
 
 
-def installed(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "onetool").touch()
-    return folder / "python"
+def install_executable(directory: Path) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "onetool").touch()
+    return directory / "python"
 
 
-def test_onetool_is_started_by_the_path_beside_its_python(tmp_path: Path) -> None:
-    python = installed(tmp_path / "bin")
+def test_onetool_is_started_by_the_executable_next_to_its_python(tmp_path: Path) -> None:
+    python = install_executable(tmp_path / "bin")
     assert find_start_command(python, None, lambda _: None) == OneToolCommand(str(tmp_path / "bin" / "onetool"))
 
 
-def test_out_of_uvs_cache_it_is_uvx_again(tmp_path: Path) -> None:
-    python = installed(tmp_path / "archive-v0" / "x" / "bin")
+def test_onetool_in_the_uv_cache_is_started_by_uvx(tmp_path: Path) -> None:
+    python = install_executable(tmp_path / "archive-v0" / "x" / "bin")
     programs = {"uvx": "/usr/bin/uvx"}
     assert find_start_command(python, None, programs.get) == OneToolCommand("/usr/bin/uvx", ("onetool-run",))
     git = json.dumps({"url": "https://x/y.git", "vcs_info": {"vcs": "git"}})
@@ -523,7 +523,7 @@ def test_out_of_uvs_cache_it_is_uvx_again(tmp_path: Path) -> None:
     assert find_start_command(python, None, lambda _: None).note
 
 
-def test_without_an_executable_nothing_is_fetched_from_anywhere(tmp_path: Path) -> None:
+def test_without_an_executable_python_is_used_and_nothing_is_downloaded(tmp_path: Path) -> None:
     start = find_start_command(tmp_path / "python", None, {"uvx": "/usr/bin/uvx"}.get)
     assert start.command == str(tmp_path / "python")
 
@@ -531,25 +531,25 @@ def test_without_an_executable_nothing_is_fetched_from_anywhere(tmp_path: Path) 
 # --- servers of clients ------------------------------------------------------------------------------------
 
 
-def found_in(text: str, name: str = "mcp.json", folder: Path = Path("/place")) -> ClientServers:
-    return client_servers.read_servers(text_files.TextFile(Path("/place") / name, text.encode(), text), folder)
+def read_client_servers(text: str, name: str = "mcp.json", directory: Path = Path("/place")) -> ClientServers:
+    return client_servers.read_servers(text_files.TextFile(Path("/place") / name, text.encode(), text), directory)
 
 
-def taken(
+def import_from(
     *found: ClientServers,
     servers: Mapping[str, Any] | None = None,
     secrets: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
     inline_secrets: bool = True,
 ) -> ServerImport:
-    there = ImportTarget(
+    target = ImportTarget(
         servers or {}, secrets or {}, frozenset({"machine"}), env or {}, Path("/place"), Path("/home/ada")
     )
-    return import_servers(found, there, inline_secrets=inline_secrets)
+    return import_servers(found, target, inline_secrets=inline_secrets)
 
 
-def server_of(server: Mapping[str, Any], **env: str) -> Any:
-    return taken(ClientServers(Path("/place/mcp.json"), {"a": server}), env=env).servers.get("a")
+def import_server(server: Mapping[str, Any], **env: str) -> Any:
+    return import_from(ClientServers(Path("/place/mcp.json"), {"a": server}), env=env).servers.get("a")
 
 
 @pytest.mark.parametrize(
@@ -565,17 +565,17 @@ def server_of(server: Mapping[str, Any], **env: str) -> Any:
         '{"projects": {"/place": {"mcpServers": {"a": {"command": "x"}}}, "/b": {"mcpServers": {"b": {}}}}}',
     ],
 )
-def test_the_content_tells_the_format(text: str) -> None:
-    assert taken(found_in(text)).servers == {"a": {"command": "x"}}
+def test_the_format_is_detected_from_the_content(text: str) -> None:
+    assert import_from(read_client_servers(text)).servers == {"a": {"command": "x"}}
 
 
-def test_servers_of_other_folders_stay_there_and_are_named() -> None:
+def test_servers_of_other_directories_are_skipped_and_named() -> None:
     text = '{"mcpServers": {}, "projects": {"/other": {"mcpServers": {"b": {"command": "y"}}}, "/c": {}}}'
-    assert found_in(text).notes == ("skipped servers of /other: b",)
+    assert read_client_servers(text).notes == ("skipped servers of /other: b",)
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "words"),
+    ("text", "name", "message"),
     [
         ("", "x.json", "is empty"),
         ("{}", "x.json", "no servers in"),
@@ -585,9 +585,9 @@ def test_servers_of_other_folders_stay_there_and_are_named() -> None:
         ("{\n'", "x.json", r"x\.json:2: is not valid JSON"),
     ],
 )
-def test_what_cannot_be_imported_says_why(text: str, name: str, words: str) -> None:
-    with pytest.raises(ToolError, match=words):
-        found_in(text, name)
+def test_a_file_that_cannot_be_imported_is_an_error_with_the_reason(text: str, name: str, message: str) -> None:
+    with pytest.raises(ToolError, match=message):
+        read_client_servers(text, name)
 
 
 @pytest.mark.parametrize(
@@ -619,14 +619,14 @@ def test_what_cannot_be_imported_says_why(text: str, name: str, words: str) -> N
         ),
     ],
 )  # fmt: skip
-def test_keys_of_clients_become_keys_of_onetool(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert server_of(given) == expected
+def test_keys_of_clients_are_translated(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert import_server(given) == expected
 
 
-def test_an_address_without_a_type_is_sse_for_gemini_only() -> None:
+def test_a_url_without_a_type_is_sse_for_gemini_only() -> None:
     servers = {"a": {"url": "https://x/mcp"}}
-    assert taken(ClientServers(Path("/w/.gemini/settings.json"), servers)).servers["a"]["transport"] == "sse"
-    assert "transport" not in taken(ClientServers(Path("/w/.cursor/mcp.json"), servers)).servers["a"]
+    assert import_from(ClientServers(Path("/w/.gemini/settings.json"), servers)).servers["a"]["transport"] == "sse"
+    assert "transport" not in import_from(ClientServers(Path("/w/.cursor/mcp.json"), servers)).servers["a"]
 
 
 @pytest.mark.parametrize(
@@ -647,29 +647,29 @@ def test_an_address_without_a_type_is_sse_for_gemini_only() -> None:
     ],
 )
 def test_variables_of_clients_are_translated_or_kept(text: str, expected: str) -> None:
-    assert server_of({"command": "x", "args": [text]}, SET="1")["args"] == [expected]
+    assert import_server({"command": "x", "args": [text]}, SET="1")["args"] == [expected]
 
 
-def test_what_means_nothing_here_is_reported() -> None:
+def test_unsupported_keys_and_variables_are_reported() -> None:
     servers = {"a": {"command": "x", "args": ["${command:pick}"], "envFile": ".env", "autoApprove": []}}
-    notes = " ".join(taken(ClientServers(Path("/w/mcp.json"), servers)).notes)
+    notes = " ".join(import_from(ClientServers(Path("/w/mcp.json"), servers)).notes)
     assert "${command:pick}" in notes
     assert "envFile, autoApprove" in notes
 
 
-def test_inputs_become_variables_that_are_asked_for() -> None:
+def test_inputs_become_variables() -> None:
     text = """{"inputs": [{"id": "api-key", "description": "The key", "password": true},
         {"id": "region", "default": "eu"}],
         "servers": {"a": {"command": "x", "env":
         {"K": "${input:api-key}", "R": "${input:region}", "U": "${input:1}"}}}}"""
-    result = taken(found_in(text))
+    result = import_from(read_client_servers(text))
     assert result.servers["a"]["env"] == {"K": "${API_KEY:-}", "R": "${REGION:-eu}", "U": "${INPUT_1:-}"}
     assert result.missing == {"API_KEY": "The key", "INPUT_1": ""}
 
 
 def test_gemini_variables_need_no_braces() -> None:
     found = ClientServers(Path("/w/.gemini/settings.json"), {"a": {"command": "x", "env": {"K": "$KEY"}}})
-    assert taken(found, env={"KEY": "1"}).servers["a"]["env"] == {"K": "${KEY}"}
+    assert import_from(found, env={"KEY": "1"}).servers["a"]["env"] == {"K": "${KEY}"}
 
 
 @pytest.mark.parametrize(
@@ -682,18 +682,18 @@ def test_gemini_variables_need_no_braces() -> None:
         ("ot", {"command": "/usr/bin/uv", "args": ["run", "onetool"]}),
     ],
 )
-def test_our_own_entry_is_known_and_left_out(name: str, server: dict[str, Any]) -> None:
+def test_our_own_entry_is_recognized_and_skipped(name: str, server: dict[str, Any]) -> None:
     assert is_ours(name, server)
-    assert taken(ClientServers(Path("/w/mcp.json"), {name: server})).servers == {}
+    assert import_from(ClientServers(Path("/w/mcp.json"), {name: server})).servers == {}
 
 
-def test_a_server_about_onetool_is_not_ours() -> None:
+def test_a_server_with_onetool_as_argument_is_not_our_entry() -> None:
     assert not is_ours("docs", {"command": "npx", "args": ["onetool"]})
 
 
-def test_names_become_names_that_code_can_use() -> None:
+def test_names_become_python_identifiers() -> None:
     names = ["my-server", "my_server", "21st.dev", "class", "machine", "list", "münchen", "日本", "-", "ﬁle"]
-    result = taken(ClientServers(Path("/w/mcp.json"), {name: {"command": "x"} for name in names}))
+    result = import_from(ClientServers(Path("/w/mcp.json"), {name: {"command": "x"} for name in names}))
     assert list(result.servers) == [
         "my_server", "my_server_2", "mcp_21st_dev", "mcp_class", "mcp_machine", "mcp_list", "münchen", "日本", "server",
         "file",
@@ -701,9 +701,9 @@ def test_names_become_names_that_code_can_use() -> None:
     assert "my-server: renamed to my_server" in " ".join(result.notes)
 
 
-def test_the_first_file_wins_and_what_is_there_stays() -> None:
+def test_the_first_file_wins_and_existing_servers_are_kept() -> None:
     first, second = (ClientServers(Path(f"/w/{n}"), {"a": {"command": n}, n: {"command": n}}) for n in ("one", "two"))
-    result = taken(first, second, servers={"one": {"command": "other"}, "two": {"command": "two"}})
+    result = import_from(first, second, servers={"one": {"command": "other"}, "two": {"command": "two"}})
     assert result.servers == {"a": {"command": "one"}}
     assert "a: skipped the duplicate in /w/two" in " ".join(result.notes)
     assert "one: skipped, because a server of this name exists with other settings" in " ".join(result.notes)
@@ -714,14 +714,14 @@ def test_the_first_file_wins_and_what_is_there_stays() -> None:
     "server",
     [3, None, [], {}, {"args": []}, {"url": ""}, {"url": "ws://x", "type": "ws"}, {"url": "ftp://x"}, {"command": ""}],
 )
-def test_what_is_no_server_is_left_out_and_said(server: Any) -> None:
-    result = taken(ClientServers(Path("/w/mcp.json"), {"a": server}))
+def test_an_invalid_server_is_skipped_and_reported(server: Any) -> None:
+    result = import_from(ClientServers(Path("/w/mcp.json"), {"a": server}))
     assert result.servers == {}
     assert any(note.startswith("a: skipped") for note in result.notes)
 
 
-def test_an_address_may_begin_with_a_variable() -> None:
-    assert server_of({"url": "${BASE:-https://x}/mcp"}) == {"url": "${BASE:-https://x}/mcp"}
+def test_a_url_may_start_with_a_variable() -> None:
+    assert import_server({"url": "${BASE:-https://x}/mcp"}) == {"url": "${BASE:-https://x}/mcp"}
 
 
 # --- secrets -----------------------------------------------------------------------------------------------
@@ -745,7 +745,7 @@ def test_an_address_may_begin_with_a_variable() -> None:
         ("Authorization", "Digest abcdefgh123"),
     ],
 )
-def test_secrets_are_told_by_name_or_looks(name: str, value: str) -> None:
+def test_secrets_are_recognized_by_name_or_format(name: str, value: str) -> None:
     assert looks_secret(name, value)
 
 
@@ -765,18 +765,18 @@ def test_secrets_are_told_by_name_or_looks(name: str, value: str) -> None:
         ("sort_key", "created"),
     ],
 )
-def test_what_is_no_secret_stays(name: str, value: str) -> None:
+def test_ordinary_values_are_not_secrets(name: str, value: str) -> None:
     assert not looks_secret(name, value)
 
 
 @pytest.mark.parametrize("part", ["-eyJ", "-----BEGIN PRIVATE KEY-----x", "1234567890:", "sk-", "-SG.", "T12345678/B"])
-def test_no_text_takes_long_to_search(part: str) -> None:
+def test_secrets_are_searched_in_linear_time(part: str) -> None:
     started = time.process_time()
     SECRET_VALUE.sub("", part * (1_000_000 // len(part)))
     assert time.process_time() - started < 2
 
 
-def test_a_private_key_is_found_to_its_end() -> None:
+def test_a_private_key_is_matched_to_its_end() -> None:
     key = "-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-128-CBC,00\n\nMIIB\n-----END RSA PRIVATE KEY-----"
     assert SECRET_VALUE.sub("***", f"before {key} after") == "before *** after"
 
@@ -786,7 +786,7 @@ _HEX = "0123456789abcdef" * 2
 
 
 @pytest.mark.parametrize(
-    ("words", "secrets"),
+    ("args", "secrets"),
     [
         ([f"--token={_KEY}"], [_KEY]),
         ([f"--anything={_HEX}"], [_HEX]),
@@ -801,34 +801,38 @@ _HEX = "0123456789abcdef" * 2
         (["https://example.org/a/long/path/with/many/parts"], []),
     ],
 )
-def test_only_the_secret_of_an_argument_is_taken(words: list[str], secrets: list[str]) -> None:
-    result = taken(ClientServers(Path("/w/mcp.json"), {"a": {"command": "srv", "args": words}}), inline_secrets=False)
+def test_only_the_secret_part_of_an_argument_is_moved(args: list[str], secrets: list[str]) -> None:
+    result = import_from(
+        ClientServers(Path("/w/mcp.json"), {"a": {"command": "srv", "args": args}}), inline_secrets=False
+    )
     assert sorted(result.secrets.values()) == sorted(secrets)
-    assert sorted(find_secrets(words)) == sorted(secrets)
+    assert sorted(find_secrets(args)) == sorted(secrets)
     assert result.notes == []
 
 
-def test_a_value_that_may_be_a_password_is_pointed_out() -> None:
+def test_a_value_that_may_be_a_password_is_reported() -> None:
     server = {"command": "srv", "args": ["-p", "plainpw", "-t", "stdio"]}
-    result = taken(ClientServers(Path("/w/mcp.json"), {"a": server}), inline_secrets=False)
+    result = import_from(ClientServers(Path("/w/mcp.json"), {"a": server}), inline_secrets=False)
     assert result.secrets == {}
     assert [note.partition(";")[0] for note in result.notes] == ["a: the value of -p was kept"]
 
 
-def test_secrets_get_names_of_their_own_and_are_shared_where_they_are_the_same() -> None:
+def test_secrets_get_unique_names_and_equal_secrets_are_shared() -> None:
     servers = {
         "a": {"command": "x", "env": {"API_KEY": "first-key", "MODE": "dark"}},
         "b-b": {"command": "x", "env": {"API_KEY": "second-key"}},
         "c": {"command": "x", "env": {"API_KEY": "first-key"}},
         "d": {"url": "https://x", "headers": {"Authorization": "Bearer third-key", "Accept": "x"}},
     }
-    result = taken(ClientServers(Path("/w/mcp.json"), servers), secrets={"B_B_API_KEY": "other"}, inline_secrets=False)
+    result = import_from(
+        ClientServers(Path("/w/mcp.json"), servers), secrets={"B_B_API_KEY": "other"}, inline_secrets=False
+    )
     assert result.secrets == {"API_KEY": "first-key", "B_B_API_KEY_2": "second-key", "D_AUTHORIZATION": "third-key"}
     assert result.servers["a"]["env"] == {"API_KEY": "${API_KEY}", "MODE": "dark"}
     assert result.servers["b_b"]["env"] == {"API_KEY": "${B_B_API_KEY_2}"}
     assert result.servers["c"]["env"] == {"API_KEY": "${API_KEY}"}
     assert result.servers["d"]["headers"] == {"Authorization": "Bearer ${D_AUTHORIZATION}", "Accept": "x"}
-    again = taken(ClientServers(Path("/w/mcp.json"), servers), secrets={**result.secrets, "B_B_API_KEY": "other"},
+    again = import_from(ClientServers(Path("/w/mcp.json"), servers), secrets={**result.secrets, "B_B_API_KEY": "other"},
                   servers=result.servers, inline_secrets=False)  # fmt: skip
     assert (again.servers, again.secrets) == ({}, {})
 
@@ -874,22 +878,22 @@ TOKEN = "ghp_" + "a1" * 18
         ),
     ],
 )
-def test_secrets_in_arguments_and_urls_move_to_secrets(
+def test_secrets_in_arguments_and_urls_are_moved_to_secrets(
     server: dict[str, Any], hidden: dict[str, Any], secrets: dict[str, str] | None
 ) -> None:
     found = ClientServers(Path("/w/mcp.json"), {"a": {"command": "x", **server}})
-    result = taken(found, inline_secrets=False)
+    result = import_from(found, inline_secrets=False)
     assert result.servers["a"] == {"command": "x", **hidden}
     assert secrets is None or result.secrets == secrets
     assert result.notes == []
-    kept = taken(found)
+    kept = import_from(found)
     assert kept.servers["a"] == {"command": "x", **server}
     assert "its settings contain a secret" in kept.notes[0]
 
 
-def test_secrets_in_the_url_of_a_server_move_to_secrets() -> None:
+def test_secrets_in_the_url_of_a_server_are_moved_to_secrets() -> None:
     address = "https://me:word@host/mcp?token=k1234567"
-    result = taken(ClientServers(Path("/w/mcp.json"), {"a": {"url": address}}), inline_secrets=False)
+    result = import_from(ClientServers(Path("/w/mcp.json"), {"a": {"url": address}}), inline_secrets=False)
     assert result.servers["a"]["url"] == "https://me:${A_PASSWORD}@host/mcp?token=${A_TOKEN}"
     assert result.secrets == {"A_PASSWORD": "word", "A_TOKEN": "k1234567"}
 
@@ -903,15 +907,15 @@ def test_secrets_in_the_url_of_a_server_move_to_secrets() -> None:
         ["--verbose", "--token-cache", "off"],
     ],
 )
-def test_ordinary_arguments_stay(args: list[str]) -> None:
+def test_ordinary_arguments_are_unchanged(args: list[str]) -> None:
     env = {"TOKEN": "x", "KEY": "x", "USER": "x", "PASS": "x"}
-    result = taken(
+    result = import_from(
         ClientServers(Path("/w/mcp.json"), {"a": {"command": "x", "args": args}}), env=env, inline_secrets=False
     )
     assert (result.servers["a"]["args"], result.secrets) == (args, {})
 
 
-def test_a_server_of_the_person_with_relative_paths_starts_in_the_project(tmp_path: Path) -> None:
+def test_a_user_server_with_relative_paths_starts_in_the_project(tmp_path: Path) -> None:
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "main.js").write_text("")
     given = {
@@ -926,13 +930,13 @@ def test_a_server_of_the_person_with_relative_paths_starts_in_the_project(tmp_pa
     }
     found = ClientServers(tmp_path / ".mcp.json", given)
     for is_user in (True, False):
-        there = ImportTarget({}, {}, frozenset(), {}, tmp_path, Path("/home/ada"), is_user)
-        servers = import_servers([found], there, inline_secrets=False).servers
+        target = ImportTarget({}, {}, frozenset(), {}, tmp_path, Path("/home/ada"), is_user)
+        servers = import_servers([found], target, inline_secrets=False).servers
         expected = {"dotted", "here", "option", "found", "program"} if is_user else set()
         assert {name for name, server in servers.items() if server.get("cwd") == "project"} == expected
 
 
-def test_toml_of_codex_reads_like_its_documentation() -> None:
+def test_toml_of_codex_is_read_as_documented() -> None:
     text = """[mcp_servers.figma]
 url = "https://mcp.figma.com/mcp"
 bearer_token_env_var = "FIGMA"
@@ -942,7 +946,7 @@ command = "x"
 enabled = false
 startup_timeout_sec = 20
 """
-    result = taken(found_in(text, "config.toml"), env={"FIGMA": "1"})
+    result = import_from(read_client_servers(text, "config.toml"), env={"FIGMA": "1"})
     headers = {"X-Region": "us", "Authorization": "Bearer ${FIGMA}"}
     assert result.servers["figma"] == {"url": "https://mcp.figma.com/mcp", "headers": headers}
     assert result.servers["off"] == {"command": "x", "enabled": False}

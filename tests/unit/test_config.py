@@ -1,4 +1,4 @@
-"""From files and variables to settings: layers, references, secrets, and the words for what is wrong."""
+"""Settings from files and environment variables: layers, references, secrets and error messages."""
 
 import math
 import subprocess
@@ -49,8 +49,8 @@ DEFAULTS = """
 
 
 @dataclass
-class Place:
-    """A machine in a folder: a home, a folder to work in, and files in both."""
+class FakeMachine:
+    """A machine in a directory: a home directory, a working directory, and files in both."""
 
     root: Path
 
@@ -85,38 +85,38 @@ class Place:
     def error(self, text: str = "", **env: str) -> str:
         with pytest.raises(ConfigError) as caught:
             self.settings(text, **env)
-        return self.short(str(caught.value))
+        return self.shorten(str(caught.value))
 
-    def short(self, text: str) -> str:
+    def shorten(self, text: str) -> str:
         return text.replace(str(self.user), "~").replace(f"{self.project}/", "").replace(str(self.root), "")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def machine(tmp_path: Path) -> FakeMachine:
+    return FakeMachine(tmp_path)
 
 
-def written(model: Settings) -> dict[str, Any]:
+def dump_settings(model: Settings) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True)
 
 
-def test_defaults_are_those_of_the_interface(place: Place) -> None:
+def test_defaults_match_the_documentation(machine: FakeMachine) -> None:
     documented = yaml_loader.read(dedent(DEFAULTS), "interfaces.md").data
-    assert Settings.model_validate(documented) == Settings() == place.settings()
-    dumped = written(Settings())
+    assert Settings.model_validate(documented) == Settings() == machine.settings()
+    dumped = dump_settings(Settings())
     assert dumped.keys() == documented.keys()
     assert {key: dumped[key] for key in documented.keys() - {"agents"}} == {
         key: documented[key] for key in documented.keys() - {"agents"}
     }
 
 
-def test_the_default_agent_reads_inside_the_working_folder(place: Place) -> None:
-    agent = place.settings().agents["default"]
+def test_the_default_agent_may_read_in_the_working_directory(machine: FakeMachine) -> None:
+    agent = machine.settings().agents["default"]
     assert agent.permissions == {Permission.READ, Permission.NETWORK}
     assert (agent.sandbox.enabled, agent.sandbox.allowed_paths, agent.tools) == (True, (), None)
 
 
-def test_importing_and_loading_stay_light() -> None:
+def test_loading_settings_imports_few_modules() -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from onetool.config import load; from onetool.paths import find_directories\n"
@@ -127,13 +127,13 @@ def test_importing_and_loading_stay_light() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_settings_are_frozen_through_and_through() -> None:
+def test_settings_are_immutable() -> None:
     with pytest.raises(ValidationError):
         Settings().execution.timeout = 5
 
 
-def test_a_server_has_all_documented_keys(place: Place) -> None:
-    server = place.settings("servers: {git: {command: uvx, args: [mcp-server-git, 8080]}}").servers["git"]
+def test_a_server_has_all_documented_keys(machine: FakeMachine) -> None:
+    server = machine.settings("servers: {git: {command: uvx, args: [mcp-server-git, 8080]}}").servers["git"]
     assert server.args == ("mcp-server-git", "8080")
     assert server.model_dump(exclude={"command", "args"}) == {
         "env": {}, "cwd": None, "url": None, "headers": {}, "transport": "http", "enabled": True,
@@ -142,15 +142,15 @@ def test_a_server_has_all_documented_keys(place: Place) -> None:
     }  # fmt: skip
 
 
-def test_packs_take_their_own_keys_too(place: Place) -> None:
-    pack = place.settings("tools: {brave: {timeout: 5, secrets: [KEY], safe: off, deep: {a: [1]}}}").tools["brave"]
+def test_packs_accept_their_own_keys(machine: FakeMachine) -> None:
+    pack = machine.settings("tools: {brave: {timeout: 5, secrets: [KEY], safe: off, deep: {a: [1]}}}").tools["brave"]
     assert (pack.timeout, pack.secrets, pack.permissions) == (5, ("KEY",), None)
     assert pack.options == {"safe": "off", "deep": {"a": [1]}}
 
 
-def test_snippet_parameters_without_default_are_required(place: Place) -> None:
+def test_snippet_parameters_without_default_are_required(machine: FakeMachine) -> None:
     text = "snippets: {s: {body: x, params: {a: {description: d}, b: {default: null}, c: {default: 5}, d: }}}"
-    params = place.settings(text).snippets["s"].params
+    params = machine.settings(text).snippets["s"].params
     assert {name: param.required for name, param in params.items()} == {
         "a": True,
         "b": False,
@@ -159,37 +159,37 @@ def test_snippet_parameters_without_default_are_required(place: Place) -> None:
     }
 
 
-def test_words_of_older_yaml_mean_what_they_say(place: Place) -> None:
-    found = place.settings("execution: {isolation: off}\nservers: {a: {url: http://a, pin: off}}")
+def test_yaml_1_1_booleans_are_strings(machine: FakeMachine) -> None:
+    found = machine.settings("execution: {isolation: off}\nservers: {a: {url: http://a, pin: off}}")
     assert (found.execution.isolation, found.servers["a"].pin) == ("off", "off")
 
 
-def test_log_levels_may_be_written_small(place: Place) -> None:
-    assert place.settings("log_level: debug").log_level == "DEBUG"
+def test_log_levels_may_be_lower_case(machine: FakeMachine) -> None:
+    assert machine.settings("log_level: debug").log_level == "DEBUG"
 
 
-def test_keys_with_nothing_behind_them_keep_defaults(place: Place) -> None:
-    place.write(place.user / "onetool.yaml", "servers: {a: {url: http://a}}\nexecution: {timeout: 7}")
-    found = place.settings("servers:\nexecution:\nprompts: {packs: }\nagents: {ci: }\ntools: {x: }")
+def test_keys_without_a_value_keep_defaults(machine: FakeMachine) -> None:
+    machine.write(machine.user / "onetool.yaml", "servers: {a: {url: http://a}}\nexecution: {timeout: 7}")
+    found = machine.settings("servers:\nexecution:\nprompts: {packs: }\nagents: {ci: }\ntools: {x: }")
     assert (list(found.servers), found.execution.timeout, found.prompts.packs) == (["a"], 7, {})
     assert (found.agents["ci"], found.tools["x"].options) == (Agent(), {})
 
 
-def test_a_file_of_comments_changes_nothing(place: Place) -> None:
-    assert place.settings("# servers:\n#   a: {}\n") == Settings()
+def test_a_file_with_only_comments_changes_nothing(machine: FakeMachine) -> None:
+    assert machine.settings("# servers:\n#   a: {}\n") == Settings()
 
 
 # Layers
 
 
-def test_project_beats_user_key_by_key(place: Place) -> None:
-    place.write(place.user / "onetool.yaml", "execution: {timeout: 1, cells: 1}\ntools_dir: [/a, /b]")
-    found = place.settings("execution: {timeout: 2}\ntools_dir: [/c]")
+def test_project_settings_override_user_settings_by_key(machine: FakeMachine) -> None:
+    machine.write(machine.user / "onetool.yaml", "execution: {timeout: 1, cells: 1}\ntools_dir: [/a, /b]")
+    found = machine.settings("execution: {timeout: 2}\ntools_dir: [/c]")
     assert (found.execution.timeout, found.execution.cells, found.tools_dir) == (2, 1, ("/c",))
 
 
-def test_the_environment_beats_all_files(place: Place) -> None:
-    found = place.settings(
+def test_environment_variables_override_all_files(machine: FakeMachine) -> None:
+    found = machine.settings(
         "execution: {timeout: 2, cells: 1}",
         ONETOOL_EXECUTION__TIMEOUT="3.5",
         ONETOOL_HTTP__ALLOWEDHOSTS="[a.com, '*.b.com:8443']",
@@ -202,8 +202,8 @@ def test_the_environment_beats_all_files(place: Place) -> None:
     assert found.http.allowed_hosts == ("a.com", "*.b.com:8443")
 
 
-def test_variables_find_names_whatever_their_case(place: Place) -> None:
-    found = place.settings(
+def test_environment_variables_match_names_case_insensitively(machine: FakeMachine) -> None:
+    found = machine.settings(
         "servers: {GitHub: {url: http://a}}",
         ONETOOL_SERVERS__GITHUB__TIMEOUT="5",
         ONETOOL_SERVERS__NEW__COMMAND="run",
@@ -218,8 +218,8 @@ def test_variables_find_names_whatever_their_case(place: Place) -> None:
     assert found.agents["default"].permissions == {Permission.READ, Permission.NETWORK}
 
 
-def test_variables_that_are_no_settings_are_errors(place: Place) -> None:
-    message = place.error(
+def test_invalid_environment_variables_are_errors(machine: FakeMachine) -> None:
+    message = machine.error(
         ONETOOL_EXECUTON__TIMEOUT="1",
         ONETOOL_EXECUTION__TIMOUT="1",
         ONETOOL_EXECUTION__CELLS="many",
@@ -237,27 +237,27 @@ def test_variables_that_are_no_settings_are_errors(place: Place) -> None:
     ]
 
 
-def test_variables_of_others_are_only_mentioned(place: Place) -> None:
-    assert tuple(map(str, place.load({"ONETOOL_LOGLEVEL": "x"}).problems)) == (
+def test_unknown_environment_variables_are_only_reported(machine: FakeMachine) -> None:
+    assert tuple(map(str, machine.load({"ONETOOL_LOGLEVEL": "x"}).problems)) == (
         "environment variable ONETOOL_LOGLEVEL: loglevel is an unknown key\nHint: did you mean log_level?",
     )
 
 
-def test_prompts_come_from_their_own_file(place: Place) -> None:
-    place.write(place.user / "prompts.yaml", "instructions: user\npacks: {a: ua, b: ub}")
-    place.write(place.project / "prompts.yaml", "packs: {b: pb, c: pc}")
-    prompts = place.settings("prompts: {packs: {c: inline}}").prompts
+def test_prompts_are_read_from_their_own_file(machine: FakeMachine) -> None:
+    machine.write(machine.user / "prompts.yaml", "instructions: user\npacks: {a: ua, b: ub}")
+    machine.write(machine.project / "prompts.yaml", "packs: {b: pb, c: pc}")
+    prompts = machine.settings("prompts: {packs: {c: inline}}").prompts
     assert (prompts.instructions, prompts.packs) == ("user", {"a": "ua", "b": "pb", "c": "inline"})
 
 
-def test_agents_come_from_files_of_their_own(place: Place) -> None:
-    place.write(place.user / "agents" / "ci.yml", "permissions: [read]\nclients: [bot]")
-    place.write(place.project / "agents" / "one.yaml", "name: ci\nbudgets: {calls: 3}")
-    place.write(
-        place.project / "agents" / "notifier.yml",
+def test_agents_are_read_from_their_own_files(machine: FakeMachine) -> None:
+    machine.write(machine.user / "agents" / "ci.yml", "permissions: [read]\nclients: [bot]")
+    machine.write(machine.project / "agents" / "one.yaml", "name: ci\nbudgets: {calls: 3}")
+    machine.write(
+        machine.project / "agents" / "notifier.yml",
         "tools: [slack.notify]\ntool_config: {slack.notify: {a: 1}}",
     )
-    agents = place.settings().agents
+    agents = machine.settings().agents
     assert agents["ci"].permissions == {Permission.READ}
     assert (agents["ci"].clients, agents["ci"].budgets.calls) == (("bot",), 3)
     assert (agents["notifier"].tools, agents["notifier"].tool_config) == (
@@ -267,10 +267,10 @@ def test_agents_come_from_files_of_their_own(place: Place) -> None:
     assert agents.keys() == {"default", "ci", "notifier"}
 
 
-def test_an_agent_defined_twice_is_an_error(place: Place) -> None:
-    place.write(place.project / "agents" / "ci.yml", "permissions: [read]")
-    place.write(place.project / "agents" / "other.yml", "# second\nname: ci")
-    assert place.error("log_level: INFO\nagents: {ci: {permissions: [read]}}").split("\n") == [
+def test_an_agent_defined_twice_is_an_error(machine: FakeMachine) -> None:
+    machine.write(machine.project / "agents" / "ci.yml", "permissions: [read]")
+    machine.write(machine.project / "agents" / "other.yml", "# second\nname: ci")
+    assert machine.error("log_level: INFO\nagents: {ci: {permissions: [read]}}").split("\n") == [
         'agents/ci.yml:1: agent "ci" is already defined in onetool.yaml:2',
         "Hint: delete one of them",
         'agents/other.yml:2: agent "ci" is already defined in agents/ci.yml:1',
@@ -278,152 +278,158 @@ def test_an_agent_defined_twice_is_an_error(place: Place) -> None:
     ]
 
 
-@pytest.mark.parametrize("words", ["[read, write]", "[':read', ':write']", "[:read, :write]"])
-def test_permissions_may_be_written_with_colons(place: Place, words: str) -> None:
-    agents = place.settings(f"agents: {{a: {{permissions: {words}}}, b: {{budgets: {{permissions: {words}}}}}}}").agents
+@pytest.mark.parametrize("names", ["[read, write]", "[':read', ':write']", "[:read, :write]"])
+def test_permissions_may_be_written_with_colons(machine: FakeMachine, names: str) -> None:
+    agents = machine.settings(
+        f"agents: {{a: {{permissions: {names}}}, b: {{budgets: {{permissions: {names}}}}}}}"
+    ).agents
     assert agents["a"].permissions == agents["b"].permissions == {Permission.READ, Permission.WRITE}
 
 
-def test_permissions_in_budgets_replace_the_default_ones(place: Place) -> None:
-    agent = place.settings("agents: {default: {budgets: {permissions: [exec]}}}").agents["default"]
+def test_permissions_in_budgets_replace_the_default_ones(machine: FakeMachine) -> None:
+    agent = machine.settings("agents: {default: {budgets: {permissions: [exec]}}}").agents["default"]
     assert agent.permissions == {Permission.EXEC}
     assert agent.sandbox.enabled
 
 
-def test_permissions_that_agree_are_no_conflict(place: Place) -> None:
+def test_equal_permissions_in_both_locations_are_accepted(machine: FakeMachine) -> None:
     text = "agents: {a: {permissions: [read, write], budgets: {permissions: [:write, :read]}}}"
-    assert place.settings(text).agents["a"].permissions == {Permission.READ, Permission.WRITE}
+    assert machine.settings(text).agents["a"].permissions == {Permission.READ, Permission.WRITE}
 
 
-def test_more_extension_folders_start_at_their_file(place: Place) -> None:
-    place.write(place.user / "onetool.yaml", "tools_dir: [mine, ~/more, '${BASE}/x']")
-    found = place.settings(BASE="/base").tools_dir
-    assert found == (str(place.user / "mine"), str(place.root / "home" / "more"), "/base/x")
-    assert place.settings(ONETOOL_TOOLS_DIR="[here]").tools_dir == (str(place.root / "work" / "here"),)
+def test_extension_directories_are_relative_to_their_file(machine: FakeMachine) -> None:
+    machine.write(machine.user / "onetool.yaml", "tools_dir: [mine, ~/more, '${BASE}/x']")
+    found = machine.settings(BASE="/base").tools_dir
+    assert found == (str(machine.user / "mine"), str(machine.root / "home" / "more"), "/base/x")
+    assert machine.settings(ONETOOL_TOOLS_DIR="[here]").tools_dir == (str(machine.root / "work" / "here"),)
 
 
-def test_the_files_that_were_read_are_known(place: Place) -> None:
-    place.write(place.user / "secrets.yaml", "A: b")
-    place.write(place.user / "onetool.yaml", "log_level: INFO")
-    place.write(place.project / "agents" / "ci.yml", "permissions: [read]")
-    assert [place.short(str(path)) for path in place.load().files] == [
+def test_the_files_that_were_read_are_listed(machine: FakeMachine) -> None:
+    machine.write(machine.user / "secrets.yaml", "A: b")
+    machine.write(machine.user / "onetool.yaml", "log_level: INFO")
+    machine.write(machine.project / "agents" / "ci.yml", "permissions: [read]")
+    assert [machine.shorten(str(path)) for path in machine.load().files] == [
         "~/secrets.yaml",
         "~/onetool.yaml",
         "agents/ci.yml",
     ]
 
 
-def test_a_named_file_brings_its_whole_folder(place: Place) -> None:
-    conf = place.root / "conf"
-    place.write(conf / "my.yaml", "log_level: ERROR")
-    place.write(conf / "prompts.yaml", "instructions: conf")
-    place.write(place.project / "onetool.yaml", "log_level: DEBUG")
+def test_a_config_file_option_uses_the_whole_directory(machine: FakeMachine) -> None:
+    conf = machine.root / "conf"
+    machine.write(conf / "my.yaml", "log_level: ERROR")
+    machine.write(conf / "prompts.yaml", "instructions: conf")
+    machine.write(machine.project / "onetool.yaml", "log_level: DEBUG")
     for loaded in (
-        place.load(config=conf / "my.yaml", trust=None),
-        place.load({"ONETOOL_CONFIG": str(conf / "my.yaml")}),
+        machine.load(config=conf / "my.yaml", trust=None),
+        machine.load({"ONETOOL_CONFIG": str(conf / "my.yaml")}),
     ):
         assert (loaded.settings.log_level, loaded.settings.prompts.instructions) == ("ERROR", "conf")
         assert (loaded.directories.data, loaded.problems) == (conf, ())
 
 
-def test_a_named_file_must_be_there(place: Place) -> None:
+def test_a_missing_config_file_is_an_error(machine: FakeMachine) -> None:
     with pytest.raises(ConfigError, match="file not found\nHint: check --config and ONETOOL_CONFIG"):
-        place.load(config=place.root / "none.yaml")
+        machine.load(config=machine.root / "none.yaml")
 
 
-def test_the_home_folder_is_read_only_once(place: Place) -> None:
-    place.write(place.user / "onetool.yaml", "log_level: ERROR")
-    loaded = place.load({"OT_CWD": "~"}, trust=None)
-    assert (loaded.settings.log_level, loaded.files) == ("ERROR", (place.user / "onetool.yaml",))
+def test_the_home_directory_is_read_only_once(machine: FakeMachine) -> None:
+    machine.write(machine.user / "onetool.yaml", "log_level: ERROR")
+    loaded = machine.load({"OT_CWD": "~"}, trust=None)
+    assert (loaded.settings.log_level, loaded.files) == ("ERROR", (machine.user / "onetool.yaml",))
     assert loaded.problems == ()
 
 
-def test_a_working_folder_that_is_none_is_told(place: Place) -> None:
-    assert place.error(OT_CWD="/none") == "/none: the working directory is not a directory\nHint: check OT_CWD"
+def test_an_invalid_working_directory_is_an_error(machine: FakeMachine) -> None:
+    assert machine.error(OT_CWD="/none") == "/none: the working directory is not a directory\nHint: check OT_CWD"
 
 
 # References and secrets
 
 
-def test_references_are_filled_from_secrets_first(place: Place) -> None:
-    place.write(place.user / "secrets.yaml", "TOKEN: user\nOTHER: other")
-    place.write(place.project / "secrets.yaml", "TOKEN: project")
+def test_secrets_take_precedence_in_references(machine: FakeMachine) -> None:
+    machine.write(machine.user / "secrets.yaml", "TOKEN: user\nOTHER: other")
+    machine.write(machine.project / "secrets.yaml", "TOKEN: project")
     text = "projects: {a: '${HOST:-local}/${EMPTY:-e}${EMPTY}', b: '${TOKEN}-${OTHER}-${ENV}'}"
-    found = place.settings(text, TOKEN="env", ENV="env", EMPTY="").projects
+    found = machine.settings(text, TOKEN="env", ENV="env", EMPTY="").projects
     assert found == {"a": "local/e", "b": "project-other-env"}
 
 
-def test_filled_values_are_not_filled_again(place: Place) -> None:
-    place.write(place.user / "secrets.yaml", "TOKEN: '${PATH} $${'")
-    found = place.settings("projects: {a: '${TOKEN}', b: 'x$${NAME}$$', c: 'a$b', d: '$$${E}'}", PATH="/bin", E="e")
+def test_references_in_values_are_not_expanded(machine: FakeMachine) -> None:
+    machine.write(machine.user / "secrets.yaml", "TOKEN: '${PATH} $${'")
+    found = machine.settings("projects: {a: '${TOKEN}', b: 'x$${NAME}$$', c: 'a$b', d: '$$${E}'}", PATH="/bin", E="e")
     assert found.projects == {"a": "${PATH} $${", "b": "x${NAME}$$", "c": "a$b", "d": "$${E}"}
 
 
-def test_filled_text_becomes_the_kind_asked_for(place: Place) -> None:
-    found = place.settings("execution: {timeout: '${T:-7}', cells: '${C}'}\nstats: {enabled: '${S:-false}'}", C="3")
+def test_expanded_references_are_converted_to_the_type_of_the_setting(machine: FakeMachine) -> None:
+    found = machine.settings("execution: {timeout: '${T:-7}', cells: '${C}'}\nstats: {enabled: '${S:-false}'}", C="3")
     assert (found.execution.timeout, found.execution.cells, found.stats.enabled) == (7, 3, False)
 
 
-def test_secrets_of_a_project_fill_only_its_own_settings(place: Place) -> None:
-    place.write(place.user / "secrets.yaml", "TOKEN: mine\nOWN: own")
-    place.write(place.project / "secrets.yaml", "TOKEN: theirs\nHOME: /evil\nONLY: theirs")
+def test_secrets_of_a_project_are_used_only_in_its_own_settings(machine: FakeMachine) -> None:
+    machine.write(machine.user / "secrets.yaml", "TOKEN: mine\nOWN: own")
+    machine.write(machine.project / "secrets.yaml", "TOKEN: theirs\nHOME: /evil\nONLY: theirs")
     entry = "{{command: x, env: {{A: '${{TOKEN}}', B: '${{HOME}}', C: '${{ONLY:-none}}', D: '${{OWN}}'}}, args: [{0}]}}"
-    place.write(place.user / "onetool.yaml", f"servers: {{mine: {entry.format('1')}, both: {entry.format('2')}}}")
+    machine.write(machine.user / "onetool.yaml", f"servers: {{mine: {entry.format('1')}, both: {entry.format('2')}}}")
     text = f"servers: {{theirs: {entry.format('3')}, both: {{enabled: false}}}}"
-    found = place.settings(text, HOME="/home/ada", ONETOOL_SERVERS__MINE__ARGS="['${TOKEN}', '${ONLY:-none}']").servers
+    found = machine.settings(
+        text, HOME="/home/ada", ONETOOL_SERVERS__MINE__ARGS="['${TOKEN}', '${ONLY:-none}']"
+    ).servers
     mine = {"A": "mine", "B": "/home/ada", "C": "none", "D": "own"}
     assert (found["mine"].env, found["both"].env) == (mine, mine)
     assert found["mine"].args == ("mine", "none")
     assert found["theirs"].env == {"A": "theirs", "B": "/evil", "C": "theirs", "D": "own"}
 
 
-def test_a_pack_of_the_user_gets_the_users_secrets(place: Place) -> None:
-    place.write(place.user / "secrets.yaml", "TOKEN: mine")
-    place.write(place.project / "secrets.yaml", "TOKEN: theirs")
-    place.write(place.user / "onetool.yaml", "tools: {mine: {secrets: [TOKEN]}, both: {secrets: [TOKEN]}}")
-    place.write(place.project / "onetool.yaml", "tools: {mine: {timeout: 5}, both: {secrets: [TOKEN]}}")
-    loaded = place.load()
+def test_a_pack_of_the_user_gets_the_secrets_of_the_user(machine: FakeMachine) -> None:
+    machine.write(machine.user / "secrets.yaml", "TOKEN: mine")
+    machine.write(machine.project / "secrets.yaml", "TOKEN: theirs")
+    machine.write(machine.user / "onetool.yaml", "tools: {mine: {secrets: [TOKEN]}, both: {secrets: [TOKEN]}}")
+    machine.write(machine.project / "onetool.yaml", "tools: {mine: {timeout: 5}, both: {secrets: [TOKEN]}}")
+    loaded = machine.load()
     assert (loaded.secrets_for("mine")["TOKEN"], loaded.secrets_for("both")["TOKEN"]) == ("mine", "theirs")
     assert loaded.secret_values == {"mine", "theirs"}
 
 
-def test_a_secret_by_its_full_name_comes_from_no_variable(place: Place) -> None:
-    place.write(place.user / "secrets.yaml", "TOKEN: kept")
+def test_a_secret_reference_is_not_read_from_the_environment(machine: FakeMachine) -> None:
+    machine.write(machine.user / "secrets.yaml", "TOKEN: kept")
     text = "servers: {x: {url: 'https://x', headers: {A: '${secret:TOKEN}', B: '${secret:NONE:-default}'}}}"
-    assert place.settings(text, TOKEN="variable").servers["x"].headers == {"A": "kept", "B": "default"}
-    message = place.error("servers: {x: {command: '${secret:PLAIN}'}}", PLAIN="variable")
+    assert machine.settings(text, TOKEN="variable").servers["x"].headers == {"A": "kept", "B": "default"}
+    message = machine.error("servers: {x: {command: '${secret:PLAIN}'}}", PLAIN="variable")
     assert (
         "refers to PLAIN, which is not set\nHint: set it in secrets.yaml, or write ${secret:PLAIN:-default}" in message
     )
 
 
-def test_servers_belong_to_who_says_what_is_started(place: Place) -> None:
-    place.write(place.user / "onetool.yaml", "servers: {mine: {command: a}, tuned: {command: a}, taken: {command: a}}")
-    place.write(
-        place.project / "onetool.yaml", "servers: {theirs: {command: b}, tuned: {timeout: 5}, taken: {args: [x]}}"
+def test_servers_belong_to_the_layer_that_sets_their_command(machine: FakeMachine) -> None:
+    machine.write(
+        machine.user / "onetool.yaml", "servers: {mine: {command: a}, tuned: {command: a}, taken: {command: a}}"
     )
-    assert place.load({"ONETOOL_SERVERS__EXTRA__COMMAND": "c"}).user_servers == {"mine", "tuned", "extra"}
-    assert place.load({"ONETOOL_CONFIG": str(place.project / "onetool.yaml")}).user_servers == {"mine", "tuned"}
+    machine.write(
+        machine.project / "onetool.yaml", "servers: {theirs: {command: b}, tuned: {timeout: 5}, taken: {args: [x]}}"
+    )
+    assert machine.load({"ONETOOL_SERVERS__EXTRA__COMMAND": "c"}).user_servers == {"mine", "tuned", "extra"}
+    assert machine.load({"ONETOOL_CONFIG": str(machine.project / "onetool.yaml")}).user_servers == {"mine", "tuned"}
 
 
-def test_text_for_models_receives_no_secret(place: Place) -> None:
-    place.write(place.user / "secrets.yaml", "TOKEN: canary")
-    place.write(place.project / "prompts.yaml", "packs: {a: 'use ${TOKEN}'}")
-    found = place.settings("""
+def test_prompts_and_snippets_receive_no_secrets(machine: FakeMachine) -> None:
+    machine.write(machine.user / "secrets.yaml", "TOKEN: canary")
+    machine.write(machine.project / "prompts.yaml", "packs: {a: 'use ${TOKEN}'}")
+    found = machine.settings("""
         prompts: {instructions: "use ${TOKEN} and $${X}"}
         snippets:
           s: {description: "${TOKEN}", body: "f('${TOKEN}')", params: {p: {default: "${TOKEN}"}}}
     """)
-    assert "canary" not in str(written(found))
+    assert "canary" not in str(dump_settings(found))
     assert found.prompts.instructions == "use ${TOKEN} and $${X}"
     assert found.snippets["s"].body == "f('${TOKEN}')"
 
 
-def test_missing_references_name_key_file_and_line(place: Place) -> None:
-    place.write(place.user / "onetool.yaml", "servers:\n  a:\n    url: ${URL}\n    headers: {B: '${}', C: '${x'}")
+def test_missing_references_name_key_file_and_line(machine: FakeMachine) -> None:
+    machine.write(machine.user / "onetool.yaml", "servers:\n  a:\n    url: ${URL}\n    headers: {B: '${}', C: '${x'}")
     advice = "set it in secrets.yaml or the environment, or write"
     literal = "Hint: write $${ for a literal ${"
-    assert place.error("log_level: INFO\ntools:\n  brave: {keys: [a, '${KEY}']}").split("\n") == [
+    assert machine.error("log_level: INFO\ntools:\n  brave: {keys: [a, '${KEY}']}").split("\n") == [
         "~/onetool.yaml:3: servers.a.url refers to URL, which is not set",
         "Hint: " + advice + " ${URL:-default}",
         "~/onetool.yaml:4: servers.a.headers.B contains ${ without a valid reference such as ${NAME}",
@@ -436,15 +442,15 @@ def test_missing_references_name_key_file_and_line(place: Place) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o602])
-def test_secrets_that_others_can_read_are_refused(place: Place, mode: int) -> None:
-    place.write(place.project / "secrets.yaml", "TOKEN: canary", mode)
-    message = place.error("servers: {a: {url: 'http://${TOKEN}'}}")
+def test_secrets_readable_by_others_are_rejected(machine: FakeMachine, mode: int) -> None:
+    machine.write(machine.project / "secrets.yaml", "TOKEN: canary", mode)
+    message = machine.error("servers: {a: {url: 'http://${TOKEN}'}}")
     assert message == "secrets.yaml: other users can read this file\nHint: run `chmod 600 secrets.yaml`"
 
 
-def test_secrets_keep_every_character_as_written(place: Place) -> None:
-    place.write(place.user / "secrets.yaml", "PIN: 0123\nYES: yes\nHEX: 0x10\nNUM: 1e5\nTILDE: ~\nTEXT: 'a # b'")
-    assert place.load().secrets == {
+def test_secrets_are_strings_exactly_as_written(machine: FakeMachine) -> None:
+    machine.write(machine.user / "secrets.yaml", "PIN: 0123\nYES: yes\nHEX: 0x10\nNUM: 1e5\nTILDE: ~\nTEXT: 'a # b'")
+    assert machine.load().secrets == {
         "PIN": "0123",
         "YES": "yes",
         "HEX": "0x10",
@@ -454,10 +460,10 @@ def test_secrets_keep_every_character_as_written(place: Place) -> None:
     }
 
 
-def test_wrong_secrets_are_told_without_their_text(place: Place) -> None:
-    place.write(place.user / "secrets.yaml", "A: [canary]\nB:\nbad-name: canary\nC: {x: canary}\nD: ok")
-    place.write(place.project / "secrets.yaml", "A: *canary")
-    assert place.error().split("\n") == [
+def test_invalid_secrets_are_reported_without_their_values(machine: FakeMachine) -> None:
+    machine.write(machine.user / "secrets.yaml", "A: [canary]\nB:\nbad-name: canary\nC: {x: canary}\nD: ok")
+    machine.write(machine.project / "secrets.yaml", "A: *canary")
+    assert machine.error().split("\n") == [
         "~/secrets.yaml:1: A must be a string, not a list or a mapping",
         "~/secrets.yaml:2: B must be a string, not empty",
         '~/secrets.yaml:3: invalid secret name "bad-name"',
@@ -468,9 +474,9 @@ def test_wrong_secrets_are_told_without_their_text(place: Place) -> None:
     ]
 
 
-def test_secrets_never_show_in_errors_or_reprs(place: Place) -> None:
-    place.write(place.user / "secrets.yaml", "TOKEN: canary")
-    message = place.error("""
+def test_secrets_are_not_shown_in_errors_or_reprs(machine: FakeMachine) -> None:
+    machine.write(machine.user / "secrets.yaml", "TOKEN: canary")
+    message = machine.error("""
         execution: {timeout: "${TOKEN}", isolation: "${TOKEN}", cells: "${TOKEN}"}
         agents: {a: {permissions: ["${TOKEN}"]}}
         servers: {a: {url: "${TOKEN}", pin: "${TOKEN}"}}
@@ -481,21 +487,21 @@ def test_secrets_never_show_in_errors_or_reprs(place: Place) -> None:
     """)
     assert "canary" not in message
     assert len(message.split("\n")) == 10
-    loaded = place.settings("servers: {a: {url: http://a, headers: {A: '${TOKEN}'}, env: {B: '${TOKEN}'}}}")
-    assert "canary" not in repr(loaded) + repr(place.load())
+    loaded = machine.settings("servers: {a: {url: http://a, headers: {A: '${TOKEN}'}, env: {B: '${TOKEN}'}}}")
+    assert "canary" not in repr(loaded) + repr(machine.load())
 
 
-# What is said when something is wrong
+# Error messages
 
 
-def test_wrong_files_are_told_like_prose(place: Place) -> None:
-    place.write(place.user / "onetool.yaml", "- a\n- list\n")
-    place.write(place.user / "prompts.yaml", "instructions: x\nintructions: y\npacks: [a]")
-    place.write(place.user / "agents" / "list.yml", "# agents\n[a, b]")
-    place.write(place.user / "agents" / "name.yml", "name: [a]")
-    place.write(place.user / "agents" / "typo.yml", "permission: [read]\nsandbox: {allowed: [/]}")
+def test_invalid_files_are_reported_completely(machine: FakeMachine) -> None:
+    machine.write(machine.user / "onetool.yaml", "- a\n- list\n")
+    machine.write(machine.user / "prompts.yaml", "instructions: x\nintructions: y\npacks: [a]")
+    machine.write(machine.user / "agents" / "list.yml", "# agents\n[a, b]")
+    machine.write(machine.user / "agents" / "name.yml", "name: [a]")
+    machine.write(machine.user / "agents" / "typo.yml", "permission: [read]\nsandbox: {allowed: [/]}")
     assert (
-        place.error("""
+        machine.error("""
         aliases: {ws: 5}
         executon: {timeout: 5}
         mcpServers: {}
@@ -597,8 +603,8 @@ def test_wrong_files_are_told_like_prose(place: Place) -> None:
         ("a: 1\na: 2", "duplicate key 'a', first defined in line 2"),
     ],
 )
-def test_single_mistakes_are_told_precisely(place: Place, text: str, reason: str) -> None:
-    assert reason in place.error("\n" + text)
+def test_single_errors_have_a_precise_reason(machine: FakeMachine, text: str, reason: str) -> None:
+    assert reason in machine.error("\n" + text)
 
 
 @pytest.mark.parametrize(
@@ -615,32 +621,32 @@ def test_single_mistakes_are_told_precisely(place: Place, text: str, reason: str
     ],
 )
 @pytest.mark.parametrize("name", ["onetool.yaml", "prompts.yaml", "secrets.yaml", "agents/a.yml"])
-def test_damaged_files_are_clear_errors(place: Place, name: str, content: bytes, reason: str) -> None:
-    place.write(place.project / name, "")
-    (place.project / name).write_bytes(content)
-    message = place.error()
+def test_damaged_files_are_clear_errors(machine: FakeMachine, name: str, content: bytes, reason: str) -> None:
+    machine.write(machine.project / name, "")
+    (machine.project / name).write_bytes(content)
+    message = machine.error()
     assert message.startswith(name)
     assert reason in message
 
 
 @pytest.mark.parametrize("name", ["onetool.yaml", "prompts.yaml", "agents/a.yml"])
-def test_folders_in_place_of_files_are_errors(place: Place, name: str) -> None:
-    (place.project / name).mkdir(parents=True)
-    assert place.error() == f"{name}: is a directory, not a file"
+def test_directories_in_place_of_files_are_errors(machine: FakeMachine, name: str) -> None:
+    (machine.project / name).mkdir(parents=True)
+    assert machine.error() == f"{name}: is a directory, not a file"
 
 
-def test_a_file_in_place_of_the_folder_is_an_error(place: Place) -> None:
-    place.user.write_text("")
-    assert "cannot be read: Not a directory" in place.error()
+def test_a_file_in_place_of_the_directory_is_an_error(machine: FakeMachine) -> None:
+    machine.user.write_text("")
+    assert "cannot be read: Not a directory" in machine.error()
 
 
-def test_two_agents_cannot_have_one_client(place: Place) -> None:
+def test_a_client_can_belong_to_only_one_agent(machine: FakeMachine) -> None:
     text = "agents:\n  a: {clients: [bot]}\n  b: {clients: [x, bot]}"
-    assert place.error(text) == "onetool.yaml:3: agents.b.clients[1] is already a client of agent a"
+    assert machine.error(text) == "onetool.yaml:3: agents.b.clients[1] is already a client of agent a"
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("https://a.example", "must be a host name such as tools.example.com"),
         ("a.example:443", "must be a host name such as tools.example.com"),
@@ -651,12 +657,12 @@ def test_two_agents_cannot_have_one_client(place: Place) -> None:
         ("7", "must be a string"),
     ],
 )
-def test_names_of_the_server_are_names(place: Place, name: str, words: str) -> None:
-    assert words in place.error(f"auth: {{allowed_hosts: [{name}]}}")
+def test_invalid_allowed_hosts_are_errors(machine: FakeMachine, name: str, message: str) -> None:
+    assert message in machine.error(f"auth: {{allowed_hosts: [{name}]}}")
 
 
-def test_tokens_and_aliases_must_lead_somewhere(place: Place) -> None:
-    assert place.error("aliases: {a-b: x, class: y}\nauth: {tokens: [{name: t, hash: h, agent: z}]}").split("\n") == [
+def test_tokens_and_aliases_must_be_valid(machine: FakeMachine) -> None:
+    assert machine.error("aliases: {a-b: x, class: y}\nauth: {tokens: [{name: t, hash: h, agent: z}]}").split("\n") == [
         "onetool.yaml:1: aliases.a-b is not a valid Python name",
         "Hint: use letters, digits and _",
         "onetool.yaml:1: aliases.class is a Python keyword, so code cannot call it",
@@ -665,8 +671,8 @@ def test_tokens_and_aliases_must_lead_somewhere(place: Place) -> None:
     ]
 
 
-def test_strange_keys_stay_on_one_line(place: Place) -> None:
-    message = place.error('"a\\nb\\e[31m": 1\n' + "k" * 200 + ": 1")
+def test_unusual_keys_are_reported_on_one_line(machine: FakeMachine) -> None:
+    message = machine.error('"a\\nb\\e[31m": 1\n' + "k" * 200 + ": 1")
     assert len(message.split("\n")) == 4  # each with its hint
     assert "\x1b" not in message
 
@@ -682,7 +688,7 @@ sections = st.dictionaries(st.sampled_from(list(Settings.model_fields)), json_li
 @pytest.mark.slow
 @given(sections)
 @settings(deadline=None)
-def test_any_data_is_taken_or_refused_cleanly(data: Mapping[str, Any]) -> None:
+def test_any_data_is_accepted_or_rejected_cleanly(data: Mapping[str, Any]) -> None:
     try:
         found = Settings.model_validate(data)
     except ValidationError:

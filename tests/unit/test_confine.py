@@ -1,7 +1,7 @@
-"""Each layer of the confinement alone: what it forbids, what it leaves, and what it says where the machine lacks it.
+"""Each layer of the confinement alone: denied and allowed operations, and errors if the kernel lacks the layer.
 
-A layer is final, so each is put on in a process of its own. The filters are also run here, by an interpreter of a dozen
-lines, over every call of both kinds of processor.
+A layer cannot be removed, so each test installs its layer in a new process. The filters are also run in this process,
+by a small interpreter, for every call of both architectures.
 """
 
 import errno
@@ -24,36 +24,36 @@ from tests.cells_support import IS_ROOT, ROOT, skip_or_fail
 
 from onetool_child import confine, syscalls
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are those of Linux")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers require Linux")
 
 MACHINES = ("x86_64", "aarch64")
 PID = 4242
 ALLOW, PRETEND, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
-# --- a filter, run -------------------------------------------------------------------------------------------------
+# --- BPF interpreter -----------------------------------------------------------------------------------------------
 
 
-def verdict(program: bytes, arch: int, number: int, *arguments: int) -> int:
-    """What the kernel would make of a call: classic BPF, as far as these programs use it."""
+def run_filter(program: bytes, arch: int, number: int, *arguments: int) -> int:
+    """Return the kernel's decision about a call. Interprets the part of classic BPF that the filters use."""
     padded = (*arguments, *[0] * 6)[:6]
     call = struct.pack("=IIQ6Q", number & 0xFFFFFFFF, arch, 0, *(value & 0xFFFFFFFFFFFFFFFF for value in padded))
     code = list(struct.iter_unpack("HBBI", program))
-    value, place = 0, 0
+    value, index = 0, 0
     while True:
-        kind, if_true, if_false, constant = code[place]
-        place += 1
+        kind, if_true, if_false, constant = code[index]
+        index += 1
         match kind:
             case 0x20:
                 (value,) = struct.unpack_from("=I", call, constant)
             case 0x54:
                 value &= constant
             case 0x15:
-                place += if_true if value == constant else if_false
+                index += if_true if value == constant else if_false
             case 0x35:
-                place += if_true if value >= constant else if_false
+                index += if_true if value >= constant else if_false
             case 0x45:
-                place += if_true if value & constant else if_false
+                index += if_true if value & constant else if_false
             case 0x06:
                 return int(constant)
             case _:
@@ -61,21 +61,21 @@ def verdict(program: bytes, arch: int, number: int, *arguments: int) -> int:
 
 
 class Machine:
-    """The two filters of one kind of processor, put together as the kernel puts them: the stricter one wins."""
+    """The two filters of one architecture, combined like in the kernel: the stricter one wins."""
 
     def __init__(self, name: str) -> None:
         zygote, cell = syscalls.zygote_filter(name), syscalls.cell_filter(name)
         assert zygote is not None
         assert cell is not None
         self.name, self.arch, self.column = name, syscalls.AUDIT_ARCH[name], syscalls.COLUMN[name]
-        self.programs = {"zygote": zygote, "cell": _for_process(cell, PID)}
+        self.programs = {"zygote": zygote, "cell": _fill_pid(cell, PID)}
 
     def zygote(self, number: int, *arguments: int) -> int:
-        return verdict(self.programs["zygote"], self.arch, number, *arguments)
+        return run_filter(self.programs["zygote"], self.arch, number, *arguments)
 
     def cell(self, number: int, *arguments: int, arch: int | None = None) -> int:
         arch = self.arch if arch is None else arch
-        both = [verdict(program, arch, number, *arguments) for program in self.programs.values()]
+        both = [run_filter(program, arch, number, *arguments) for program in self.programs.values()]
         return min(both, key=_severity)
 
     def number(self, numbers: tuple[int | None, int | None]) -> int | None:
@@ -83,14 +83,14 @@ class Machine:
 
 
 def _severity(result: int) -> int:
-    """As the kernel orders them: killing is stricter than an error, an error than leave."""
+    """Return the rank in the kernel's order: kill is stricter than an error, an error is stricter than allow."""
     return (KILL, 0x00050000, ALLOW).index(result & 0xFFFF0000)
 
 
-def _for_process(program: bytes, pid: int) -> bytes:
+def _fill_pid(program: bytes, pid: int) -> bytes:
     filled = bytearray(program)
-    for place in syscalls.find_pid_offsets(program):
-        struct.pack_into("I", filled, place, pid)
+    for index in syscalls.find_pid_offsets(program):
+        struct.pack_into("I", filled, index, pid)
     return bytes(filled)
 
 
@@ -112,9 +112,9 @@ def test_a_program_is_well_formed(machine: Machine) -> None:
         code = list(struct.iter_unpack("HBBI", program))
         assert 0 < len(code) <= 4096
         assert code[-1][0] == 0x06
-        for place, (kind, if_true, if_false, constant) in enumerate(code):
+        for index, (kind, if_true, if_false, constant) in enumerate(code):
             if kind in {0x15, 0x35, 0x45}:
-                assert place + 1 + max(if_true, if_false) < len(code)
+                assert index + 1 + max(if_true, if_false) < len(code)
             if kind == 0x20:
                 assert constant % 4 == 0
                 assert constant < 64
@@ -122,7 +122,7 @@ def test_a_program_is_well_formed(machine: Machine) -> None:
                 assert constant & 0xFFFF0000 in {ALLOW, KILL, 0x00050000}
 
 
-def test_the_number_of_the_process_stands_where_it_belongs(machine: Machine) -> None:
+def test_the_filter_contains_the_pid_at_its_offsets(machine: Machine) -> None:
     program = syscalls.cell_filter(machine.name)
     assert program is not None
     assert len(syscalls.find_pid_offsets(program)) == 2
@@ -130,12 +130,12 @@ def test_the_number_of_the_process_stands_where_it_belongs(machine: Machine) -> 
     assert syscalls.find_pid_offsets(machine.programs["zygote"]) == []
 
 
-def test_another_architecture_is_killed(machine: Machine) -> None:
+def test_calls_of_another_architecture_are_killed(machine: Machine) -> None:
     others = {0x40000003, 0xC000003E, 0xC00000B7, 0x40000028, 0} - {machine.arch}
     assert {machine.cell(number, arch=arch) for number in range(500) for arch in others} == {KILL}
 
 
-def test_calls_of_the_x32_kind_are_killed(machine: Machine) -> None:
+def test_x32_calls_are_killed(machine: Machine) -> None:
     numbers = (*range(0x40000000, 0x40000300), 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
     assert {machine.cell(number) for number in numbers} == {KILL}
 
@@ -145,12 +145,12 @@ def test_every_allowed_call_is_allowed(machine: Machine) -> None:
     assert {machine.cell(number) for number in numbers if number is not None} == {ALLOW}
 
 
-def test_what_is_pretended_does_nothing_and_says_it_worked(machine: Machine) -> None:
+def test_ignored_calls_return_success(machine: Machine) -> None:
     numbers = [machine.number(each) for each in syscalls.PRETENDED.values()]
     assert {machine.cell(number) for number in numbers if number is not None} == {PRETEND}
 
 
-def test_what_libc_falls_back_from_does_not_exist(machine: Machine) -> None:
+def test_calls_with_a_libc_fallback_return_enosys(machine: Machine) -> None:
     numbers = [machine.number(each) for each in syscalls.MISSING.values()]
     assert {machine.cell(number) for number in numbers if number is not None} == {MISSING}
 
@@ -165,7 +165,7 @@ def test_no_number_is_in_two_tables(machine: Machine) -> None:
     assert len(known) == len(set(known))
 
 
-def test_every_other_call_is_refused(machine: Machine) -> None:
+def test_every_other_call_is_rejected(machine: Machine) -> None:
     tables = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.ZYGOTE_CALLS)
     known = {machine.number(each) for table in tables for each in table.values()}
     decided = {machine.number(each) for each in (syscalls.FCNTL, syscalls.IOCTL, syscalls.PRCTL)}
@@ -174,7 +174,7 @@ def test_every_other_call_is_refused(machine: Machine) -> None:
     assert {machine.cell(number, 0xFFFFFFFF, 0xFFFFFFFF) for number in others} <= {REFUSED, _error(errno.ENOTSUP)}
 
 
-# As the kernel's own tables have them, for x86_64 and aarch64; a mistake in ours must not be made twice.
+# Numbers from the kernel's tables for x86_64 and aarch64, so that a mistake in our table is detected.
 FORBIDDEN = {
     "socket": (41, 198), "connect": (42, 203), "accept": (43, 202), "accept4": (288, 242), "bind": (49, 200),
     "listen": (50, 201), "execve": (59, 221), "execveat": (322, 281), "fork": (57, None), "vfork": (58, None),
@@ -210,15 +210,15 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)
-def test_a_call_that_reaches_out_is_refused(name: str, machine: Machine) -> None:
+def test_a_call_that_leaves_the_cell_is_rejected(name: str, machine: Machine) -> None:
     number = machine.number(FORBIDDEN[name])
     assert number is None or machine.cell(number) & 0xFFFF0000 == 0x00050000
     assert number is None or machine.cell(number) != PRETEND
 
 
-def _numbers_of(header: Path) -> dict[str, int]:
+def _read_numbers(header: Path) -> dict[str, int]:
     if not header.exists():
-        skip_or_fail(f"the kernel's own table of calls is not installed: {header}")
+        skip_or_fail(f"the kernel headers are not installed: {header}")
     lines = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)\s*$", header.read_text(encoding="ascii"), re.MULTILINE)
     return {name: int(number) for name, number in lines}
 
@@ -227,8 +227,8 @@ HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64":
 OTHER_NAMES = {"newfstatat": "fstatat", "fadvise64": "fadvise64"}
 
 
-def test_the_numbers_are_those_of_the_kernels_own_tables(machine: Machine) -> None:
-    numbers = _numbers_of(Path(HEADERS[machine.name]))
+def test_the_numbers_match_the_kernel_headers(machine: Machine) -> None:
+    numbers = _read_numbers(Path(HEADERS[machine.name]))
     own = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.ZYGOTE_CALLS)
     tables = (*own, syscalls.DENIED_TO_EXTENSIONS, FORBIDDEN)
     wrong = {}
@@ -246,21 +246,21 @@ def _number(machine: Machine, pair: tuple[int, int]) -> int:
     return pair[machine.column]
 
 
-HIGH = 0xFFFFFFFF00000000  # the half that the kernel does not read of these arguments
+HIGH = 0xFFFFFFFF00000000  # the half of these arguments that the kernel ignores
 
 
 @pytest.mark.parametrize("rubbish", [0, HIGH], ids=["plain", "with the upper half filled"])
-def test_threads_may_be_made_and_processes_may_not(machine: Machine, rubbish: int) -> None:
+def test_threads_may_be_created_and_processes_may_not(machine: Machine, rubbish: int) -> None:
     clone = _number(machine, syscalls.CLONE)
-    thread = 0x3D0F00  # what pthread_create asks for
+    thread = 0x3D0F00  # the flags of pthread_create
     assert machine.cell(clone, thread | rubbish) == ALLOW
-    unshared = thread & ~0x400  # descriptors that the server could not count
+    unshared = thread & ~0x400  # the server could not count unshared descriptors
     for flags in (0, 17, 0x100 | 17, 0x4000 | 0x100, 0x10000000, 0x20000, 0x7E020000, 0x8000, unshared):
         assert machine.cell(clone, flags | rubbish) == REFUSED
 
 
 @pytest.mark.parametrize("rubbish", [0, HIGH], ids=["plain", "with the upper half filled"])
-def test_a_cell_may_signal_itself_alone(machine: Machine, rubbish: int) -> None:
+def test_a_cell_may_only_signal_itself(machine: Machine, rubbish: int) -> None:
     for pair in (syscalls.KILL, syscalls.TGKILL):
         number = _number(machine, pair)
         assert machine.cell(number, PID | rubbish, 9) == ALLOW
@@ -268,25 +268,25 @@ def test_a_cell_may_signal_itself_alone(machine: Machine, rubbish: int) -> None:
             assert machine.cell(number, other, 9) == REFUSED
 
 
-def test_limits_of_its_own_may_be_asked_for_and_those_of_others_not(machine: Machine) -> None:
+def test_a_process_may_read_only_its_own_limits(machine: Machine) -> None:
     prlimit = _number(machine, syscalls.PRLIMIT)
     assert machine.cell(prlimit, 0) == ALLOW
     assert {machine.cell(prlimit, other) for other in (1, PID, 0xFFFFFFFF)} == {REFUSED}
 
 
-def test_threads_cannot_have_descriptors_of_their_own(machine: Machine) -> None:
+def test_threads_cannot_have_their_own_descriptors(machine: Machine) -> None:
     close_range = _number(machine, syscalls.CLOSE_RANGE)
     assert {machine.cell(close_range, 3, 5, flags) for flags in (0, 4)} == {ALLOW}
     assert {machine.cell(close_range, 3, 5, flags) for flags in (2, 6, 0xFFFFFFFF)} == {REFUSED}
 
 
 @pytest.mark.parametrize("network", [False, True])
-def test_a_fenced_extension_cannot_change_what_it_only_reads(machine: Machine, network: bool) -> None:
+def test_a_fenced_extension_cannot_change_read_only_files(machine: Machine, network: bool) -> None:
     program = syscalls.extension_filter(machine.name, network=network)
     assert program is not None
 
     def decide(number: int | None, *arguments: int) -> int:
-        return REFUSED if number is None else verdict(program, machine.arch, number, *arguments)
+        return REFUSED if number is None else run_filter(program, machine.arch, number, *arguments)
 
     assert {decide(machine.number(each)) for each in syscalls.DENIED_TO_EXTENSIONS.values()} == {REFUSED}
     numbers = [machine.number(each) for each in syscalls.PRETENDED.values()]
@@ -298,10 +298,10 @@ def test_a_fenced_extension_cannot_change_what_it_only_reads(machine: Machine, n
     assert decide(_number(machine, syscalls.SOCKET), 1, 2) == sockets
     assert decide(_number(machine, syscalls.SOCKETPAIR), 1, 2) == sockets
     assert decide(_number(machine, syscalls.SOCKETPAIR), 1, 1) == ALLOW
-    assert verdict(program, 0x40000003, 0) == KILL
+    assert run_filter(program, 0x40000003, 0) == KILL
 
 
-def test_a_descriptor_can_be_made_to_signal_nobody(machine: Machine) -> None:
+def test_a_descriptor_cannot_be_set_to_signal_a_process(machine: Machine) -> None:
     fcntl = _number(machine, syscalls.FCNTL)
     for harmless in (0, 1, 2, 3, 4, 5, 6, 7, 1030):
         assert machine.cell(fcntl, 3, harmless) == ALLOW
@@ -309,7 +309,7 @@ def test_a_descriptor_can_be_made_to_signal_nobody(machine: Machine) -> None:
         assert machine.cell(fcntl, 3, command) == REFUSED
 
 
-def test_only_harmless_questions_may_be_asked_of_a_device(machine: Machine) -> None:
+def test_only_harmless_ioctls_are_allowed(machine: Machine) -> None:
     ioctl = _number(machine, syscalls.IOCTL)
     for harmless in (0x5401, 0x541B, 0x5421):
         assert machine.cell(ioctl, 3, harmless) == ALLOW
@@ -317,14 +317,14 @@ def test_only_harmless_questions_may_be_asked_of_a_device(machine: Machine) -> N
         assert machine.cell(ioctl, 3, command) == NO_TERMINAL
 
 
-def test_a_cell_may_name_itself_and_change_nothing_else_about_itself(machine: Machine) -> None:
+def test_a_cell_may_set_its_name_and_no_other_process_attribute(machine: Machine) -> None:
     prctl = _number(machine, syscalls.PRCTL)
     assert {machine.cell(prctl, option) for option in (3, 15, 16)} == {ALLOW}
     others = [option for option in (*range(80), 0x53564D41, 0x59616D61, 0xFFFFFFFF) if option not in {3, 15, 16}]
     assert {machine.cell(prctl, option) for option in others} == {REFUSED}
 
 
-def test_a_pair_of_sockets_is_a_stream_or_refused(machine: Machine) -> None:
+def test_only_stream_socket_pairs_are_allowed(machine: Machine) -> None:
     pair = _number(machine, syscalls.SOCKETPAIR)
     for flags in (0, 0x800, 0x80000, 0x80800):
         assert machine.cell(pair, 1, 1 | flags) == ALLOW
@@ -333,26 +333,26 @@ def test_a_pair_of_sockets_is_a_stream_or_refused(machine: Machine) -> None:
     assert machine.cell(pair, 1, 1 | 0x40000000) == REFUSED
 
 
-def test_the_zygote_can_still_make_cells(machine: Machine) -> None:
+def test_the_zygote_can_create_cells(machine: Machine) -> None:
     assert machine.zygote(_number(machine, syscalls.CLONE), 17) == ALLOW
     assert machine.zygote(_number(machine, syscalls.KILL), -5 & 0xFFFFFFFF, 9) == ALLOW
     assert {machine.zygote(_number(machine, syscalls.PRCTL), option) for option in (1, 22, 38)} == {ALLOW}
     assert {machine.zygote(number) for number in (434, 444, 445, 446)} == {ALLOW}
 
 
-def test_the_zygote_can_mend_the_modes_of_what_it_removes(machine: Machine) -> None:
-    """It takes the scratch directories away when the server is gone, and hostile code may have closed them."""
+def test_the_zygote_can_change_file_modes(machine: Machine) -> None:
+    """The zygote removes scratch directories when the server is gone; hostile code may have changed their modes."""
     numbers = [machine.number(syscalls.PRETENDED[name]) for name in ("chmod", "fchmod", "fchmodat")]
     assert {machine.zygote(number) for number in numbers if number is not None} == {ALLOW}
 
 
-def test_the_zygote_cannot_reach_out_either(machine: Machine) -> None:
+def test_the_zygote_cannot_make_forbidden_calls(machine: Machine) -> None:
     needed = {"pidfd_open"}
     numbers = [machine.number(pair) for name, pair in FORBIDDEN.items() if name not in needed]
     assert ALLOW not in {machine.zygote(number) for number in numbers if number is not None}
 
 
-def test_a_machine_whose_numbers_are_not_known_has_no_filter() -> None:
+def test_an_unknown_architecture_has_no_filter() -> None:
     for name in ("riscv64", "i686", "armv7l", "ppc64le", "s390x", ""):
         assert syscalls.zygote_filter(name) is None
         assert syscalls.cell_filter(name) is None
@@ -361,16 +361,16 @@ def test_a_machine_whose_numbers_are_not_known_has_no_filter() -> None:
         confine.Filter(None)
 
 
-# --- layers, each in a process of its own --------------------------------------------------------------------------
+# --- layers, each in its own process -------------------------------------------------------------------------------
 
 BEFORE = """
 import ctypes, errno, json, os, platform, resource, signal, socket, sys, tempfile, threading
 sys.path[:0] = [{source!r}, {root!r}]
 from onetool_child import confine, syscalls
-told = {{}}
+results = {{}}
 def tried(name, attempt):
-    try: told[name] = attempt() or 'worked'
-    except BaseException as error: told[name] = type(error).__name__
+    try: results[name] = attempt() or 'worked'
+    except BaseException as error: results[name] = type(error).__name__
 def read(path):
     with open(path) as file: return file.read(5) and 'worked'
 def fork():
@@ -381,14 +381,14 @@ def thread():
     made = threading.Thread(target=int); made.start(); made.join()
 """
 AFTER = """
-sys.stdout.write(json.dumps(told))
+sys.stdout.write(json.dumps(results))
 sys.stdout.flush()
 os._exit(0)
 """
 
 
-def alone(code: str, **facts: Any) -> dict[str, str]:
-    """What the code noted down in `told`, in a process of its own."""
+def run_confined(code: str, **facts: Any) -> dict[str, str]:
+    """Run the code in its own process and return the results that it recorded in `results`."""
     body = textwrap.dedent(code).strip()
     for name, fact in facts.items():
         body = body.replace(f"@{name}@", repr(fact))
@@ -397,13 +397,13 @@ def alone(code: str, **facts: Any) -> dict[str, str]:
         [sys.executable, "-c", f"{source}\n{body}\n{AFTER}"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    told: dict[str, str] = json.loads(done.stdout)
-    return told
+    results: dict[str, str] = json.loads(done.stdout)
+    return results
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """`in` is to be written, `seen` to be read, `out` neither."""
+def directory(tmp_path: Path) -> Path:
+    """Create `in` (writable), `seen` (readable) and `out` (neither)."""
     for name in ("in", "seen", "out"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("text", encoding="utf-8")
@@ -418,18 +418,18 @@ def listener() -> Iterator[int]:
 
 def needs_landlock(version: int = 1) -> None:
     if confine.landlock_version() < version:
-        skip_or_fail(f"this kernel has Landlock {confine.landlock_version()}, and this needs {version}")
+        skip_or_fail(f"this kernel has Landlock {confine.landlock_version()}, but {version} is required")
 
 
 FILES = """
-os.chdir(@folder@)
+os.chdir(@directory@)
 confine.landlock(['seen', 'seen/file', 'nowhere'], ['in', '/dev/null'])
 """
 
 
-def test_landlock_alone_leaves_the_named_files_and_folders(folder: Path) -> None:
+def test_landlock_alone_allows_the_given_files_and_directories(directory: Path) -> None:
     needs_landlock()
-    told = alone(
+    results = run_confined(
         FILES
         + """
 tried('read', lambda: read('seen/file'))
@@ -443,15 +443,15 @@ tried('remove', lambda: os.unlink('in/a/b/new'))
 tried('remove folder', lambda: os.removedirs('in/a/b'))
 tried('null', lambda: open('/dev/null', 'w').write('x'))
 """,
-        folder=str(folder),
+        directory=str(directory),
     )
-    assert "list" in told
-    assert not [name for name, result in told.items() if str(result).endswith("Error")], told
+    assert "list" in results
+    assert not [name for name, result in results.items() if str(result).endswith("Error")], results
 
 
-def test_landlock_alone_closes_everything_else(folder: Path) -> None:
+def test_landlock_alone_denies_everything_else(directory: Path) -> None:
     needs_landlock()
-    told = alone(
+    results = run_confined(
         FILES
         + """
 tried('read', lambda: read('out/file'))
@@ -474,55 +474,55 @@ tried('passwords', lambda: read('/etc/passwd'))
 tried('processes', lambda: os.listdir('/proc'))
 tried('itself', lambda: read('/proc/self/environ'))
 """,
-        folder=str(folder),
+        directory=str(directory),
     )
-    assert not {name: result for name, result in told.items() if result not in {"PermissionError", "OSError"}}
+    assert not {name: result for name, result in results.items() if result not in {"PermissionError", "OSError"}}
 
 
-def test_landlock_closes_what_is_cut_short_from_its_third_version_on(folder: Path) -> None:
+def test_landlock_3_denies_truncation(directory: Path) -> None:
     needs_landlock(3)
-    told = alone(FILES + "tried('truncate', lambda: os.truncate('out/file', 0))", folder=str(folder))
-    assert told == {"truncate": "PermissionError"}
+    results = run_confined(FILES + "tried('truncate', lambda: os.truncate('out/file', 0))", directory=str(directory))
+    assert results == {"truncate": "PermissionError"}
 
 
-def test_landlock_closes_the_network_from_its_fourth_version_on(folder: Path, listener: int) -> None:
+def test_landlock_4_denies_tcp(directory: Path, listener: int) -> None:
     needs_landlock(4)
-    told = alone(
+    results = run_confined(
         FILES
         + """
 tried('connect', lambda: socket.create_connection(('127.0.0.1', @port@), 2))
 tried('bind', lambda: socket.create_server(('127.0.0.1', 0)))
 tried('datagram', lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9)) and None)
 """,
-        folder=str(folder),
+        directory=str(directory),
         port=listener,
     )
-    # datagrams are what it leaves: that is why there is a second layer
-    assert told == {"connect": "PermissionError", "bind": "PermissionError", "datagram": "worked"}
+    # Landlock does not cover datagrams; the second layer does
+    assert results == {"connect": "PermissionError", "bind": "PermissionError", "datagram": "worked"}
 
 
-def test_landlock_closes_other_processes_from_its_sixth_version_on(folder: Path) -> None:
+def test_landlock_6_denies_signals_and_abstract_sockets(directory: Path) -> None:
     needs_landlock(6)
     name = f"\0confine-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as abstract:
         abstract.bind(name)
         abstract.listen()
-        told = alone(
+        results = run_confined(
             FILES
             + """
 tried('signal', lambda: os.kill(os.getppid(), 0))
 tried('abstract', lambda: socket.socket(socket.AF_UNIX).connect(@name@))
 tried('own child', fork)
 """,
-            folder=str(folder),
+            directory=str(directory),
             name=name,
         )
-    assert told == {"signal": "PermissionError", "abstract": "PermissionError", "own child": "worked"}
+    assert results == {"signal": "PermissionError", "abstract": "PermissionError", "own child": "worked"}
 
 
-def test_landlock_is_inherited_and_only_ever_narrows(folder: Path) -> None:
+def test_landlock_is_inherited_and_cannot_be_extended(directory: Path) -> None:
     needs_landlock()
-    told = alone(
+    results = run_confined(
         FILES
         + """
 ruleset = confine.landlock_ruleset(['/'], ['/'])
@@ -533,31 +533,31 @@ if child == 0:
     except PermissionError: pass
     try: read('seen/file'); os._exit(0)
     except PermissionError: os._exit(2)
-told['child'] = str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+results['child'] = str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """,
-        folder=str(folder),
+        directory=str(directory),
     )
-    assert told == {"child": "0"}
+    assert results == {"child": "0"}
 
 
-def test_a_file_that_is_named_is_opened_and_its_neighbours_are_not(folder: Path) -> None:
+def test_a_given_file_is_readable_and_its_siblings_are_not(directory: Path) -> None:
     needs_landlock()
-    (folder / "seen" / "other").write_text("text", encoding="utf-8")
-    told = alone(
+    (directory / "seen" / "other").write_text("text", encoding="utf-8")
+    results = run_confined(
         """
-os.chdir(@folder@)
+os.chdir(@directory@)
 confine.landlock(['seen/file'], [])
 tried('named', lambda: read('seen/file'))
 tried('beside', lambda: read('seen/other'))
 """,
-        folder=str(folder),
+        directory=str(directory),
     )
-    assert told == {"named": "worked", "beside": "PermissionError"}
+    assert results == {"named": "worked", "beside": "PermissionError"}
 
 
-def test_the_standard_library_is_whole_under_landlock_and_packages_are_not_in_it() -> None:
+def test_landlock_allows_the_standard_library_without_packages() -> None:
     needs_landlock()
-    told = alone(
+    results = run_confined(
         """
 import site
 packages = [path for path in sys.path if path.endswith('-packages')]
@@ -570,14 +570,14 @@ tried('random', lambda: open('/dev/urandom', 'rb').read(1) and None)
 tried('packages', lambda: [os.listdir(path) for path in packages] and None)
 """
     )
-    assert told.pop("packages") == "PermissionError"
-    assert set(told.values()) == {"worked"}, told
+    assert results.pop("packages") == "PermissionError"
+    assert set(results.values()) == {"worked"}, results
 
 
-def test_seccomp_alone_leaves_computing_threads_and_files(folder: Path) -> None:
-    told = alone(
+def test_seccomp_alone_allows_computation_threads_and_files(directory: Path) -> None:
+    results = run_confined(
         """
-os.chdir(@folder@)
+os.chdir(@directory@)
 confine.forbid_new_privileges()
 for each in (syscalls.zygote_filter, syscalls.cell_filter): confine.Filter(each(platform.machine())).install()
 tried('read', lambda: read('out/file'))
@@ -590,20 +590,20 @@ tried('itself', lambda: os.kill(os.getpid(), 0))
 tried('import', lambda: __import__('sqlite3') and None)
 tried('mode', lambda: os.chmod('out/file', 0o600))
 tried('times', lambda: os.utime('out/file', (1, 1)))
-told['mode'] = oct(os.stat('out/file').st_mode & 0o777) if told['mode'] == 'worked' else told['mode']
-told['times'] = str(os.stat('out/file').st_mtime > 1)
+results['mode'] = oct(os.stat('out/file').st_mode & 0o777) if results['mode'] == 'worked' else results['mode']
+results['times'] = str(os.stat('out/file').st_mtime > 1)
 """,
-        folder=str(folder),
+        directory=str(directory),
     )
-    assert told.pop("mode") == "0o644"
-    assert told.pop("times") == "True"
-    assert not {name: result for name, result in told.items() if str(result).endswith("Error")}
+    assert results.pop("mode") == "0o644"
+    assert results.pop("times") == "True"
+    assert not {name: result for name, result in results.items() if str(result).endswith("Error")}
 
 
-def test_seccomp_alone_refuses_processes_signals_and_networks(folder: Path) -> None:
-    told = alone(
+def test_seccomp_alone_denies_processes_signals_and_networks(directory: Path) -> None:
+    results = run_confined(
         """
-os.chdir(@folder@)
+os.chdir(@directory@)
 confine.forbid_new_privileges()
 for each in (syscalls.zygote_filter, syscalls.cell_filter): confine.Filter(each(platform.machine())).install()
 tried('socket', lambda: socket.socket())
@@ -621,38 +621,38 @@ tried('truncate', lambda: os.truncate('out/file', 0))
 tried('memory file', lambda: os.memfd_create('x'))
 tried('priority', lambda: os.setpriority(os.PRIO_PROCESS, 0, 5))
 """,
-        folder=str(folder),
+        directory=str(directory),
     )
-    assert set(told.values()) == {"PermissionError"}, told
+    assert set(results.values()) == {"PermissionError"}, results
 
 
-def test_seccomp_cannot_be_taken_off(folder: Path) -> None:
-    told = alone(
+def test_seccomp_cannot_be_removed(directory: Path) -> None:
+    results = run_confined(
         """
 confine.forbid_new_privileges()
 for each in (syscalls.zygote_filter, syscalls.cell_filter): confine.Filter(each(platform.machine())).install()
 tried('again', lambda: confine.Filter(syscalls.cell_filter(platform.machine())).install())
 libc = ctypes.CDLL(None)
-told['off'] = str(libc.prctl(22, 0, 0, 0, 0))
+results['off'] = str(libc.prctl(22, 0, 0, 0, 0))
 """,
-        folder=str(folder),
+        directory=str(directory),
     )
-    assert told == {"again": "Unavailable", "off": "-1"}
+    assert results == {"again": "Unavailable", "off": "-1"}
 
 
-def test_capabilities_are_all_gone_and_stay_so(folder: Path) -> None:
+def test_all_capabilities_are_dropped_permanently(directory: Path) -> None:
     if not IS_ROOT:
-        pytest.skip("only root has capabilities to lose")
-    (folder / "out" / "theirs").write_text("text", encoding="utf-8")
-    os.chown(folder / "out" / "theirs", 61234, 61234)
-    (folder / "out" / "theirs").chmod(0o600)
-    told = alone(
+        pytest.skip("only root has capabilities")
+    (directory / "out" / "theirs").write_text("text", encoding="utf-8")
+    os.chown(directory / "out" / "theirs", 61234, 61234)
+    (directory / "out" / "theirs").chmod(0o600)
+    results = run_confined(
         """
-os.chdir(@folder@)
+os.chdir(@directory@)
 tried('before', lambda: read('out/theirs'))
 confine.drop_capabilities()
 with open('/proc/self/status') as status: lines = [line.split() for line in status if line[:3] in ('Cap', 'NoN')]
-told.update({line[0].rstrip(':'): line[1] for line in lines})
+results.update({line[0].rstrip(':'): line[1] for line in lines})
 tried('read', lambda: read('out/theirs'))
 tried('chown', lambda: os.chown('out/file', 1, 1))
 tried('user', lambda: os.setuid(1))
@@ -660,30 +660,30 @@ tried('chroot', lambda: os.chroot('.'))
 tried('nice', lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
 tried('own files', lambda: read('out/file'))
 """,
-        folder=str(folder),
+        directory=str(directory),
     )
-    assert told["before"] == "worked"
-    assert told["own files"] == "worked"
+    assert results["before"] == "worked"
+    assert results["own files"] == "worked"
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-        assert int(told[name], 16) == 0, name
-    assert told["NoNewPrivs"] == "1"
+        assert int(results[name], 16) == 0, name
+    assert results["NoNewPrivs"] == "1"
     for name in ("read", "chown", "user", "chroot", "nice"):
-        assert told[name] == "PermissionError", name
+        assert results[name] == "PermissionError", name
 
 
-def test_capabilities_may_be_dropped_by_those_who_have_none() -> None:
-    told = alone("confine.drop_capabilities()\ntried('again', confine.drop_capabilities)")
-    assert told == {"again": "worked"}
+def test_dropping_capabilities_works_without_capabilities() -> None:
+    results = run_confined("confine.drop_capabilities()\ntried('again', confine.drop_capabilities)")
+    assert results == {"again": "worked"}
 
 
 LIMITS = "confine.limit_resources(memory_bytes=64 << 20, file_bytes=1 << 20)\nconfine.limit_descriptors(32)\n"
 
 
-def test_limits_alone_bound_memory_files_and_descriptors(folder: Path) -> None:
-    told = alone(
+def test_limits_alone_restrict_memory_files_and_descriptors(directory: Path) -> None:
+    results = run_confined(
         LIMITS
         + """
-os.chdir(@folder@)
+os.chdir(@directory@)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 tried('some memory', lambda: bytearray(32 << 20) and None)
 tried('memory', lambda: bytearray(128 << 20))
@@ -693,20 +693,20 @@ tried('hole', lambda: os.truncate(open('in/hole', 'w').name, 1 << 30))
 tried('descriptors', lambda: [os.pipe() for _ in range(40)])
 tried('core', lambda: str(resource.getrlimit(resource.RLIMIT_CORE)))
 """,
-        folder=str(folder),
+        directory=str(directory),
     )
-    assert told["some memory"] == "worked"
-    assert told["memory"] == "MemoryError"
-    assert "Error" not in str(told["small file"])
-    assert told["large file"] in {"worked", "OSError"}
-    assert (folder / "in" / "large").stat().st_size <= 1 << 20
-    assert told["hole"] == "OSError"
-    assert told["descriptors"] == "OSError"
-    assert told["core"] == "(0, 0)"
+    assert results["some memory"] == "worked"
+    assert results["memory"] == "MemoryError"
+    assert "Error" not in str(results["small file"])
+    assert results["large file"] in {"worked", "OSError"}
+    assert (directory / "in" / "large").stat().st_size <= 1 << 20
+    assert results["hole"] == "OSError"
+    assert results["descriptors"] == "OSError"
+    assert results["core"] == "(0, 0)"
 
 
-def test_limits_cannot_be_raised_again() -> None:
-    told = alone(
+def test_limits_cannot_be_raised() -> None:
+    results = run_confined(
         f"""confine.drop_capabilities()
 {LIMITS}
 for name in ('RLIMIT_AS', 'RLIMIT_FSIZE', 'RLIMIT_NOFILE', 'RLIMIT_CORE'):
@@ -715,23 +715,23 @@ for name in ('RLIMIT_AS', 'RLIMIT_FSIZE', 'RLIMIT_NOFILE', 'RLIMIT_CORE'):
     tried(name, lambda: resource.setrlimit(kind, (limit + 1, limit + 1)))
 """
     )
-    assert set(told.values()) == {"ValueError"}
+    assert set(results.values()) == {"ValueError"}
 
 
-def test_limits_that_are_lower_already_stay() -> None:
-    told = alone(
+def test_lower_limits_are_kept() -> None:
+    results = run_confined(
         """
 resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
 confine.limit_resources(memory_bytes=1 << 40, file_bytes=1 << 40)
 confine.limit_descriptors(999)
-told['descriptors'] = str(resource.getrlimit(resource.RLIMIT_NOFILE))
+results['descriptors'] = str(resource.getrlimit(resource.RLIMIT_NOFILE))
 """
     )
-    assert told == {"descriptors": "(16, 16)"}
+    assert results == {"descriptors": "(16, 16)"}
 
 
-def test_two_hundred_threads_fit_into_half_a_gigabyte() -> None:
-    told = alone(
+def test_two_hundred_threads_fit_into_512_megabytes() -> None:
+    results = run_confined(
         """
 confine.limit_malloc_arenas()
 threading.stack_size(1 << 20)
@@ -746,11 +746,11 @@ def start():
 tried('threads', start)
 """
     )
-    assert told == {"threads": "worked"}
+    assert results == {"threads": "worked"}
 
 
 def test_a_process_dies_with_its_parent() -> None:
-    told = alone(
+    results = run_confined(
         """
 import time
 reader, writer = os.pipe()
@@ -765,46 +765,46 @@ if parent == 0:
 handle = os.pidfd_open(int(os.read(reader, 99)))
 os.kill(parent, signal.SIGKILL)
 import select
-told['child'] = 'gone' if select.select([handle], [], [], 10)[0] else 'alive'
+results['child'] = 'gone' if select.select([handle], [], [], 10)[0] else 'alive'
 """
     )
-    assert told == {"child": "gone"}
+    assert results == {"child": "gone"}
 
 
-def test_a_process_whose_parent_is_gone_already_ends_itself() -> None:
-    told = alone(
+def test_a_process_whose_parent_is_gone_exits() -> None:
+    results = run_confined(
         """
 child = os.fork()
 if child == 0:
     confine.die_with_parent(1 if os.getppid() != 1 else 2)
     os._exit(5)
-told['status'] = str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+results['status'] = str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     )
-    assert told == {"status": "0"}
+    assert results == {"status": "0"}
 
 
-# --- machines that lack a layer ------------------------------------------------------------------------------------
+# --- kernels without a layer ---------------------------------------------------------------------------------------
 
 LACKING = "from tests.e2e.missing_layers import pretend_that_this_kernel_has_no\n"
 
 
-def test_a_kernel_without_landlock_says_so() -> None:
-    told = alone(
+def test_a_kernel_without_landlock_is_reported() -> None:
+    results = run_confined(
         LACKING
         + """
 pretend_that_this_kernel_has_no(['landlock'])
-told['version'] = confine.landlock_version()
+results['version'] = confine.landlock_version()
 tried('landlock', lambda: confine.landlock([], []))
 tried('ruleset', lambda: confine.landlock_ruleset([], []))
 tried('read', lambda: read('/etc/passwd'))
 """
     )
-    assert told == {"version": 0, "landlock": "Unavailable", "ruleset": "Unavailable", "read": "worked"}
+    assert results == {"version": 0, "landlock": "Unavailable", "ruleset": "Unavailable", "read": "worked"}
 
 
-def test_a_kernel_without_seccomp_says_so() -> None:
-    told = alone(
+def test_a_kernel_without_seccomp_is_reported() -> None:
+    results = run_confined(
         LACKING
         + """
 pretend_that_this_kernel_has_no(['seccomp'])
@@ -813,38 +813,38 @@ tried('seccomp', lambda: confine.Filter(syscalls.cell_filter(platform.machine())
 tried('socket', lambda: socket.socket() and None)
 """
     )
-    assert told == {"seccomp": "Unavailable", "socket": "worked"}
+    assert results == {"seccomp": "Unavailable", "socket": "worked"}
 
 
-def test_a_container_that_forbids_dropping_capabilities_says_so() -> None:
-    told = alone(
+def test_a_container_that_forbids_dropping_capabilities_is_reported() -> None:
+    results = run_confined(
         LACKING
         + """
 pretend_that_this_kernel_has_no(['capabilities'])
 tried('capabilities', confine.drop_capabilities)
 """
     )
-    assert told == {"capabilities": "Unavailable"}
+    assert results == {"capabilities": "Unavailable"}
 
 
 @pytest.mark.parametrize("lacking", [["landlock"], ["seccomp"], ["landlock", "seccomp"], ["capabilities"]])
-def test_the_zygote_puts_on_what_there_is(lacking: list[str], tmp_path: Path) -> None:
-    told = alone(
+def test_the_zygote_installs_the_available_layers(lacking: list[str], tmp_path: Path) -> None:
+    results = run_confined(
         LACKING
         + """
 from onetool_child import zygote
 pretend_that_this_kernel_has_no(@lacking@)
 options = zygote.Options(scratch=@scratch@, memory_bytes=1 << 29, file_bytes=1 << 20, isolation='auto')
 confinement = zygote.confine_zygote(options)
-told['layers'] = '+'.join(confinement.layers)
-told['filter'] = str(confinement.filter is not None)
+results['layers'] = '+'.join(confinement.layers)
+results['filter'] = str(confinement.filter is not None)
 """,
         lacking=lacking,
         scratch=str(tmp_path),
     )
     layers = [layer for layer in ("landlock", "seccomp") if layer not in lacking]
-    assert told == {"layers": "+".join(layers), "filter": str("seccomp" in layers)}
+    assert results == {"layers": "+".join(layers), "filter": str("seccomp" in layers)}
 
 
-def test_this_machine_is_known() -> None:
+def test_this_architecture_is_supported() -> None:
     assert platform.machine() in MACHINES or syscalls.cell_filter(platform.machine()) is None

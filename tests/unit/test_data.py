@@ -1,4 +1,4 @@
-"""Values as data: every kind of value has one form on the other side of a pipe, and none harms the one who sends it."""
+"""Values as data: every type of value has one JSON representation, and no value harms its sender."""
 
 import array
 import collections
@@ -23,7 +23,7 @@ from hypothesis import given, strategies as some
 from onetool_child.data import NotData, as_data, encode
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
     PAIR = (1, 2)
 
@@ -113,7 +113,7 @@ VALUES = {
     "a path": (pathlib.PurePosixPath("/a/b"), "/a/b"),
     "an identifier": (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
     "an address": (ipaddress.ip_address("::1"), "::1"),
-    "an enum": ([Colour.RED, Colour.PAIR], ["red", [1, 2]]),
+    "an enum": ([Color.RED, Color.PAIR], ["red", [1, 2]]),
     "enums that are numbers and words": ([Number.ONE, Word.HI], [1, "hi"]),
     "flags": (Access.READ | Access.WRITE, 3),
     "a data class": (Box({1}), {"content": [1], "when": "2026-01-02"}),
@@ -138,9 +138,9 @@ VALUES = {
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_every_kind_of_value_has_a_form_as_data(kind: str) -> None:
+def test_every_type_of_value_has_a_representation(kind: str) -> None:
     value, data = VALUES[kind]
-    if isinstance(value, Iterator):  # those can be gone through once; here each is asked for twice
+    if isinstance(value, Iterator):  # an iterator can be used only once, and the test uses it twice
         value = list(value)
     assert as_data(value) == data
     assert as_data({"key": [value]}) == {"key": [data]}
@@ -153,7 +153,7 @@ def test_a_value_is_one_line_of_ascii(kind: str) -> None:
     assert "\n" not in line
 
 
-def test_numbers_that_are_none_stay_for_the_formats_to_decide() -> None:
+def test_nan_and_infinity_are_kept() -> None:
     assert encode([float("nan"), float("inf"), -float("inf")]) == "[NaN,Infinity,-Infinity]"
 
 
@@ -168,7 +168,7 @@ KEYS = {
     "tuples": ({(1, 2): "a"}, {"(1, 2)": "a"}),
     "bytes": ({b"hi": 1}, {"aGk=": 1}),
     "dates": ({dt.date(2026, 1, 2): 1}, {"2026-01-02": 1}),
-    "enums": ({Colour.RED: 1, Number.ONE: 2}, {"red": 1, "1": 2}),
+    "enums": ({Color.RED: 1, Number.ONE: 2}, {"red": 1, "1": 2}),
     "frozen sets": ({frozenset({1}): 1}, {"frozenset({1})": 1}),
     "objects": ({Own(): 1}, {"own text": 1}),
     "decimals": ({decimal.Decimal("1.5"): 1}, {"1.5": 1}),
@@ -177,57 +177,59 @@ KEYS = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_every_kind_of_key_becomes_text(kind: str) -> None:
+def test_every_type_of_key_becomes_a_string(kind: str) -> None:
     value, data = KEYS[kind]
     assert as_data(value) == data
     assert as_data([{"deep": value}]) == [{"deep": data}]
 
 
-def test_values_beside_an_odd_key_keep_their_form() -> None:
+def test_values_under_an_unusual_key_keep_their_representation() -> None:
     value = {(1, 2): {"set": {1}, "when": dt.date(2026, 1, 2), "box": Box(None), "more": [b"hi"]}}
     inner = {"set": [1], "when": "2026-01-02", "box": {"content": None, "when": "2026-01-02"}, "more": ["aGk="]}
     assert as_data(value) == {"(1, 2)": inner}
 
 
-def test_what_can_be_gone_through_once_survives_an_odd_key_beside_it() -> None:
+def test_iterators_next_to_an_unusual_key_are_converted() -> None:
     assert as_data({"numbers": (n for n in range(3)), (1, 2): "pair"}) == {"numbers": [0, 1, 2], "(1, 2)": "pair"}
     assert as_data([map(str, [1, 2]), {(1, 2): 3}]) == [["1", "2"], {"(1, 2)": 3}]
 
 
-# --- values that cannot be said --------------------------------------------------------------------------------------
+# --- values without a representation ---------------------------------------------------------------------------------
 
 
-def _circle() -> list[Any]:
+def _make_circular_list() -> list[Any]:
     circle: list[Any] = []
     circle.append(circle)
     return circle
 
 
-def _circle_of_mappings() -> dict[Any, Any]:
+def _make_circular_mapping() -> dict[Any, Any]:
     circle: dict[Any, Any] = {}
     circle["itself"] = circle
     return circle
 
 
-def _circle_with_odd_keys() -> dict[Any, Any]:
+def _make_circular_mapping_with_odd_keys() -> dict[Any, Any]:
     circle: dict[Any, Any] = {}
     circle[1, 2] = circle
     return circle
 
 
-def _circle_of_boxes() -> Box:
+def _make_circular_box() -> Box:
     box = Box(None)
     box.content = box
     return box
 
 
-@pytest.mark.parametrize("make", [_circle, _circle_of_mappings, _circle_of_boxes, _circle_with_odd_keys])
-def test_a_value_that_holds_itself_is_refused_in_words(make: Any) -> None:
+@pytest.mark.parametrize(
+    "make", [_make_circular_list, _make_circular_mapping, _make_circular_box, _make_circular_mapping_with_odd_keys]
+)
+def test_a_circular_value_is_rejected(make: Any) -> None:
     with pytest.raises(NotData, match=r"refers to itself|nested too deeply"):
         encode(make())
 
 
-def _deep(levels: int, key: Any = None) -> Any:
+def _make_deep(levels: int, key: Any = None) -> Any:
     deep: Any = "bottom"
     for _ in range(levels):
         deep = [deep] if key is None else {key: deep}
@@ -236,17 +238,17 @@ def _deep(levels: int, key: Any = None) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [None, "a", (1, 2)])
-def test_a_value_that_is_too_deep_is_refused_in_words(key: Any) -> None:
+def test_a_value_that_is_too_deep_is_rejected(key: Any) -> None:
     with pytest.raises(NotData, match="nested too deeply"):
-        encode(_deep(100_000, key))
+        encode(_make_deep(100_000, key))
 
 
 @pytest.mark.parametrize("key", [None, "a", (1, 2)])
-def test_a_value_of_ordinary_depth_is_not_too_deep(key: Any) -> None:
-    assert as_data(_deep(150, key))
+def test_a_value_of_ordinary_depth_is_accepted(key: Any) -> None:
+    assert as_data(_make_deep(150, key))
 
 
-def test_a_number_of_too_many_digits_is_refused_in_words() -> None:
+def test_a_number_with_too_many_digits_is_rejected() -> None:
     with pytest.raises(NotData, match="digits"):
         encode(10**5000)
 
@@ -255,7 +257,7 @@ def test_a_number_of_too_many_digits_is_refused_in_words() -> None:
 
 
 class Hostile:
-    """Every way of asking it raises what it was given."""
+    """An object that raises the given error from every method."""
 
     def __init__(self, error: BaseException) -> None:
         self.__dict__["error"] = error
@@ -272,18 +274,18 @@ class Hostile:
 @pytest.mark.parametrize(
     "error", [ValueError("mine"), TypeError("mine"), KeyError("mine"), SystemExit("mine"), RecursionError("mine")]
 )
-def test_what_a_hostile_object_raises_is_raised_and_nothing_hangs(error: BaseException) -> None:
+def test_an_error_of_a_hostile_object_is_raised(error: BaseException) -> None:
     with pytest.raises((type(error), NotData)):
         encode(Hostile(error))
 
 
-def test_a_text_that_is_no_text_is_an_error() -> None:
+def test_a_str_method_that_returns_no_string_is_an_error() -> None:
     wrong = type("Wrong", (), {"__str__": lambda _self: 5})
     with pytest.raises(TypeError):
         encode(wrong())
 
 
-def test_an_object_that_becomes_itself_is_refused() -> None:
+def test_an_object_that_dumps_itself_is_rejected() -> None:
     class Stubborn:
         def model_dump(self) -> Any:
             return self
@@ -292,7 +294,7 @@ def test_an_object_that_becomes_itself_is_refused() -> None:
         encode(Stubborn())
 
 
-def test_an_object_that_becomes_ever_new_objects_is_refused() -> None:
+def test_an_object_that_dumps_new_objects_forever_is_rejected() -> None:
     class Hydra:
         def model_dump(self) -> Any:
             return [Hydra()]
@@ -301,7 +303,7 @@ def test_an_object_that_becomes_ever_new_objects_is_refused() -> None:
         encode(Hydra())
 
 
-def test_a_mapping_that_lies_about_itself_is_taken_at_its_word() -> None:
+def test_a_mapping_with_inconsistent_items_is_converted() -> None:
     class Liar(dict[str, int]):
         def items(self) -> Any:
             return [("lie", 1)]
@@ -309,7 +311,7 @@ def test_a_mapping_that_lies_about_itself_is_taken_at_its_word() -> None:
     assert as_data(Liar(truth=2)) in ({"lie": 1}, {"truth": 2})
 
 
-def test_sets_that_cannot_be_sorted_are_lists_all_the_same() -> None:
+def test_sets_that_cannot_be_sorted_become_lists() -> None:
     assert sorted(as_data({1, "a"}), key=str) == [1, "a"]
 
 
@@ -321,7 +323,7 @@ JSON_VALUES = some.recursive(
 
 @pytest.mark.slow
 @given(JSON_VALUES)
-def test_what_is_data_already_arrives_as_it_was(value: Any) -> None:
+def test_json_values_are_unchanged(value: Any) -> None:
     assert as_data(value) == value
     assert json.loads(encode({"in": [value]})) == {"in": [value]}
 
@@ -352,13 +354,13 @@ ANYTHING = some.recursive(
 
 @pytest.mark.slow
 @given(ANYTHING)
-def test_whatever_python_has_becomes_one_line(value: Any) -> None:
+def test_any_value_becomes_one_line(value: Any) -> None:
     line = encode(value)
     assert line.isascii()
     assert "\n" not in line
     json.loads(line)
 
 
-def test_an_endless_value_is_not_asked_for_more_than_memory() -> None:
+def test_an_iterator_is_consumed_completely() -> None:
     first = itertools.islice(itertools.count(), 1000)
     assert len(as_data(first)) == 1000

@@ -1,4 +1,4 @@
-"""A switch is kept, is seen by others, and a file that cannot be read disables everything and is not overwritten."""
+"""Disabled tools: shared between processes; an unreadable file disables everything and is not overwritten."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from onetool.disabled_tools import EVERYTHING, FILE, Switches
 from onetool.errors import BundleError
 
 
-def test_what_is_switched_off_stays_off_until_it_is_switched_on(tmp_path: Path) -> None:
+def test_a_disabled_tool_stays_disabled_until_it_is_enabled(tmp_path: Path) -> None:
     one, other = Switches(tmp_path), Switches(tmp_path)
     assert one.off() == frozenset()
     one.set("a.b", on=False)
@@ -20,7 +20,7 @@ def test_what_is_switched_off_stays_off_until_it_is_switched_on(tmp_path: Path) 
     assert Switches(tmp_path).off() == {"ünï"}
 
 
-def test_switching_on_what_is_on_writes_nothing(tmp_path: Path) -> None:
+def test_enabling_an_enabled_tool_writes_nothing(tmp_path: Path) -> None:
     Switches(tmp_path).set("a", on=True)
     assert not (tmp_path / FILE).exists()
 
@@ -45,21 +45,21 @@ def test_a_damaged_file_disables_everything_and_is_not_overwritten(tmp_path: Pat
 
 
 def test_a_file_that_cannot_be_opened_disables_everything_until_it_can(tmp_path: Path) -> None:
-    (tmp_path / FILE).symlink_to(FILE)  # a link to itself, which root cannot open either
+    (tmp_path / FILE).symlink_to(FILE)  # a link to itself, which even root cannot open
     switches = Switches(tmp_path)
     assert switches.off() == {EVERYTHING}
     (tmp_path / FILE).unlink()
     assert switches.off() == frozenset()
 
 
-def test_a_pipe_in_place_of_the_file_disables_everything_and_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_the_file_disables_everything_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE)
     switches = Switches(tmp_path)
     assert switches.off() == {EVERYTHING}
     assert "not a regular file" in str(switches.problem)
 
 
-def test_half_a_character_in_a_name_breaks_nothing(tmp_path: Path) -> None:
+def test_a_lone_surrogate_in_a_name_is_supported(tmp_path: Path) -> None:
     switches = Switches(tmp_path)
     switches.set("pack.\ud800", on=False)
     assert switches.off() == {"pack.\ud800"}

@@ -1,4 +1,4 @@
-"""What is left of a configuration that is wrong, and how problems are reported."""
+"""The valid parts of an invalid configuration, and the report of problems."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from onetool.paths import find_directories
 from onetool.problem import OK, WARNING, Location, Problem, storage_problem
 
 
-def write(home: Path, text: str) -> None:
-    folder = home / ".onetool"
-    folder.mkdir()
-    (folder / "onetool.yaml").write_text(text, encoding="utf-8")
+def write_settings(home: Path, text: str) -> None:
+    directory = home / ".onetool"
+    directory.mkdir()
+    (directory / "onetool.yaml").write_text(text, encoding="utf-8")
 
 
-def test_what_is_right_is_left_of_a_wrong_configuration(tmp_path: Path) -> None:
-    write(
+def test_valid_parts_of_an_invalid_configuration_are_used(tmp_path: Path) -> None:
+    write_settings(
         tmp_path,
         """\
 executon: {}
@@ -48,17 +48,17 @@ auth: {tokens: [{name: t, hash: h, agent: pilot}, {name: u, hash: h, agent: nobo
 
 
 @pytest.mark.parametrize("text", ["servers: 5\n", "agents: [x]\n", "snippets: {a: {}}\n", "tools_dir: [1, {}]\n"])
-def test_whatever_is_wrong_something_is_left(tmp_path: Path, text: str) -> None:
-    write(tmp_path, f"log_level: DEBUG\n{text}")
+def test_valid_settings_next_to_an_invalid_section_are_used(tmp_path: Path, text: str) -> None:
+    write_settings(tmp_path, f"log_level: DEBUG\n{text}")
     examined = examine(find_directories({}, tmp_path, None, tmp_path), {})
     assert examined.errors
     assert examined.loaded.settings.log_level == "DEBUG"
 
 
-def test_a_file_of_a_newer_version_is_told_of_alone_and_the_others_count(tmp_path: Path) -> None:
-    write(tmp_path, "version: 2\nthings: {}\n")
-    folder = tmp_path / ".onetool"
-    (folder / "prompts.yaml").write_text("version: 1\ninstructions: brief\n", encoding="utf-8")
+def test_a_file_of_a_newer_version_is_reported_and_other_files_are_used(tmp_path: Path) -> None:
+    write_settings(tmp_path, "version: 2\nthings: {}\n")
+    directory = tmp_path / ".onetool"
+    (directory / "prompts.yaml").write_text("version: 1\ninstructions: brief\n", encoding="utf-8")
     examined = examine(
         find_directories({"ONETOOL_VERSION": "0.9"}, tmp_path, None, tmp_path), {"ONETOOL_VERSION": "0.9"}
     )
@@ -72,18 +72,18 @@ def report(tmp_path: Path, *problems: Problem) -> list[Problem]:
     return sort_problems(problems, examine(find_directories({}, tmp_path, None, tmp_path), {}).loaded)
 
 
-def test_what_is_endless_is_shortened(tmp_path: Path) -> None:
+def test_a_long_message_is_truncated(tmp_path: Path) -> None:
     (short, long) = report(tmp_path, Problem("short"), Problem("z" * 200_000))
     assert short.message == "short"
     assert long.message.endswith("… (200,000 characters)")
 
 
-def test_the_worst_is_first_and_each_is_there_once(tmp_path: Path) -> None:
+def test_problems_are_sorted_by_severity_without_duplicates(tmp_path: Path) -> None:
     fine, odd, bad = Problem("fine", level=OK), Problem("odd", level=WARNING), Problem("bad")
     assert report(tmp_path, fine, odd, bad, odd, fine) == [bad, odd, fine]
 
 
-def test_what_follows_from_a_directory_that_cannot_be_used_is_not_reported_beside_it(tmp_path: Path) -> None:
+def test_problems_inside_an_unusable_directory_are_not_reported(tmp_path: Path) -> None:
     directory = storage_problem("is no directory", tmp_path / "data")
     inside = storage_problem("cannot be written", tmp_path / "data" / "stats.db")
     beside = storage_problem("cannot be written", tmp_path / "data-of-others")
@@ -91,12 +91,12 @@ def test_what_follows_from_a_directory_that_cannot_be_used_is_not_reported_besid
     assert report(tmp_path, directory, inside, beside, setting) == [directory, beside, setting]
 
 
-def test_a_problem_with_a_line_says_which_line_to_correct(tmp_path: Path) -> None:
+def test_a_problem_with_a_line_has_a_hint_with_the_line(tmp_path: Path) -> None:
     (found,) = report(tmp_path, Problem("must be a number", location=Location("/a/b.yaml", 3)))
     assert found.hint == "fix line 3 of /a/b.yaml"
 
 
-def test_a_hint_of_several_lines_stays_one_problem() -> None:
+def test_a_hint_of_several_lines_is_one_problem() -> None:
     problem = Problem("the server fails", "see what it says: x\nor leave it out", Location("/a.yaml", 2), "c")
     assert str(problem) == "the server fails\nHint: see what it says: x\nor leave it out"
     assert problem.to_json() == {

@@ -17,12 +17,12 @@ from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import Environments, StartCommand, make_uv_environment, make_worker_environment
 from onetool.extensions.pep723 import ScriptHeader, parse_header
 
-FILE = Path("/nowhere/notes_tools.py")  # only headers with paths in them have a use for it
+FILE = Path("/nowhere/notes_tools.py")  # only used by headers that contain paths
 EMPTY = ScriptHeader("dependencies = []\n")
 Work = Callable[[Environments], Awaitable[object]]
 
 
-def six() -> ScriptHeader:
+def parse_six_header() -> ScriptHeader:
     header = parse_header(HEADER)
     assert header is not None
     return header
@@ -31,8 +31,8 @@ def six() -> ScriptHeader:
 def ignore(_line: str) -> None: ...
 
 
-def make_environments(folder: Path) -> Environments:
-    return Environments(folder, os.environ)
+def make_environments(directory: Path) -> Environments:
+    return Environments(directory, os.environ)
 
 
 def get_python(start: StartCommand) -> str:
@@ -50,34 +50,34 @@ async def build(environments: Environments, header: ScriptHeader, file: Path = F
     return get_python(await environments.get_start_command(header, file))
 
 
-def test_a_file_without_a_header_gets_the_servers_own_python(tmp_path: Path) -> None:
+def test_a_file_without_a_header_uses_the_python_of_the_server(tmp_path: Path) -> None:
     assert asyncio.run(make_environments(tmp_path).get_start_command(None, FILE)) == StartCommand((sys.executable,))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_an_environment_that_was_built_ahead_is_started_without_uv(tmp_path: Path) -> None:
-    python = asyncio.run(build(make_environments(tmp_path), six()))
+def test_a_prebuilt_environment_is_started_without_uv(tmp_path: Path) -> None:
+    python = asyncio.run(build(make_environments(tmp_path), parse_six_header()))
     assert imports(python, "six")
     assert not imports(python, "pydantic")
 
 
 def test_a_missing_environment_is_created_when_the_worker_starts(tmp_path: Path) -> None:
-    told: list[str] = []
-    start = asyncio.run(make_environments(tmp_path).get_start_command(six(), FILE, told.append))
+    lines: list[str] = []
+    start = asyncio.run(make_environments(tmp_path).get_start_command(parse_six_header(), FILE, lines.append))
     assert start.by_uv
     assert start.command[1] == "run"
     assert start.command[-2] == "--script"
-    assert parse_header(Path(start.command[-1]).read_text("utf-8")) == six()
-    assert told
+    assert parse_header(Path(start.command[-1]).read_text("utf-8")) == parse_six_header()
+    assert lines
 
 
-def test_a_known_environment_is_not_made_again(tmp_path: Path) -> None:
+def test_an_existing_environment_is_not_created_again(tmp_path: Path) -> None:
     first = asyncio.run(build(make_environments(tmp_path), EMPTY))
     (script,) = tmp_path.glob("*.py")
     script.unlink()
-    assert asyncio.run(build(make_environments(tmp_path), EMPTY)) == first  # as the next server would, too
-    assert not script.exists()  # nobody asked uv
+    assert asyncio.run(build(make_environments(tmp_path), EMPTY)) == first  # the next server does the same
+    assert not script.exists()  # uv was not called
 
 
 def test_the_interpreter_of_a_worker_is_recorded(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_recorded_interpreter_that_does_not_exist_is_ignored(tmp_path: Path, n
     assert asyncio.run(make_environments(tmp_path).get_start_command(EMPTY, FILE)).by_uv
 
 
-def test_an_environment_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+def test_a_deleted_environment_is_created_again(tmp_path: Path) -> None:
     environments = make_environments(tmp_path)
     first = asyncio.run(build(environments, EMPTY))
     shutil.rmtree(Path(first).parent.parent)
@@ -106,8 +106,8 @@ def test_an_environment_that_was_deleted_is_made_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_concurrent_callers_share_an_environment(tmp_path: Path) -> None:
     async def at_once() -> list[str]:
-        one, other = make_environments(tmp_path), make_environments(tmp_path)  # the second like another process
-        return await asyncio.gather(*(build(each, six()) for each in (one, one, other, other)))
+        one, other = make_environments(tmp_path), make_environments(tmp_path)  # the second one is like another process
+        return await asyncio.gather(*(build(each, parse_six_header()) for each in (one, one, other, other)))
 
     assert len(set(asyncio.run(at_once()))) == 1
 
@@ -116,7 +116,7 @@ def test_a_caller_waits_while_the_environment_is_created(tmp_path: Path) -> None
     async def during() -> tuple[StartCommand, StartCommand]:
         environments = make_environments(tmp_path)
         building = asyncio.ensure_future(environments.build(EMPTY, FILE, ignore))
-        while not environments._in_progress:  # noqa: ASYNC110 - nobody announces it
+        while not environments._in_progress:  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0)
         started = await environments.get_start_command(EMPTY, FILE)
         await building
@@ -127,12 +127,12 @@ def test_a_caller_waits_while_the_environment_is_created(tmp_path: Path) -> None
     assert not first.by_uv
 
 
-# --- what goes wrong ---------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('requires-python = ">=99"\n', ">=99"),
         ('dependencies = ["six>2", "six<1"]\n', "six"),
@@ -142,10 +142,10 @@ def test_a_caller_waits_while_the_environment_is_created(tmp_path: Path) -> None
         ("tool = 1\n", "tool = 1"),
     ],
 )
-def test_a_missing_package_is_reported_with_the_output_of_uv(tmp_path: Path, text: str, said: str) -> None:
+def test_a_missing_package_is_reported_with_the_output_of_uv(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ToolError, match="uv could not create the environment: ") as caught:
         asyncio.run(build(make_environments(tmp_path), ScriptHeader(text)))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert not list(tmp_path.glob("*.path"))
 
 
@@ -167,18 +167,18 @@ def test_an_unwritable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for work in (lambda each: each.build(EMPTY, FILE, ignore), lambda each: each.get_start_command(EMPTY, FILE)):
         with pytest.raises(StorageError, match=r"cannot write .*environments"):
-            asyncio.run(_awaited(work, make_environments(tmp_path / "file" / "environments")))
+            asyncio.run(_await_work(work, make_environments(tmp_path / "file" / "environments")))
 
 
-async def _awaited(work: Work, environments: Environments) -> None:
+async def _await_work(work: Work, environments: Environments) -> None:
     await work(environments)
 
 
-def test_closing_leaves_nothing_running(tmp_path: Path) -> None:
+def test_closing_leaves_no_processes(tmp_path: Path) -> None:
     async def closed() -> object:
         environments = make_environments(tmp_path)
-        building = asyncio.ensure_future(environments.build(six(), FILE, ignore))
-        while len(list_descendants(os.getpid())) == before:  # noqa: ASYNC110 - nobody announces it
+        building = asyncio.ensure_future(environments.build(parse_six_header(), FILE, ignore))
+        while len(list_descendants(os.getpid())) == before:  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.001)
         await environments.close()
         (outcome,) = await asyncio.gather(building, return_exceptions=True)
@@ -189,13 +189,13 @@ def test_closing_leaves_nothing_running(tmp_path: Path) -> None:
     assert len(list_descendants(os.getpid())) == before
 
 
-# --- headers that name files -------------------------------------------------------------------------------
+# --- headers with paths ------------------------------------------------------------------------------------
 
 
-def write_wheel(folder: Path, version: str) -> Path:
+def write_wheel(directory: Path, version: str) -> Path:
     """Write a minimal wheel and return its path."""
-    folder.mkdir(exist_ok=True)
-    file = folder / f"tiny_thing-{version}-py3-none-any.whl"
+    directory.mkdir(exist_ok=True)
+    file = directory / f"tiny_thing-{version}-py3-none-any.whl"
     info = f"tiny_thing-{version}.dist-info"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("tiny_thing.py", f"version = {version!r}")
@@ -215,12 +215,12 @@ def test_a_path_in_a_header_is_relative_to_the_file(tmp_path: Path) -> None:
     environments = make_environments(tmp_path / "environments")
     pythons = {}
     for name, version in (("one", "1.0"), ("two", "2.0")):
-        folder = tmp_path / name
-        source = make_source(f"./{write_wheel(folder, version).name}")
-        (folder / "notes_tools.py").write_text(source, encoding="utf-8")
+        directory = tmp_path / name
+        source = make_source(f"./{write_wheel(directory, version).name}")
+        (directory / "notes_tools.py").write_text(source, encoding="utf-8")
         header = parse_header(source)
         assert header is not None
-        pythons[version] = asyncio.run(build(environments, header, folder / "notes_tools.py"))
+        pythons[version] = asyncio.run(build(environments, header, directory / "notes_tools.py"))
     found = {
         subprocess.run(
             [python, "-c", "import tiny_thing as t; print(t.version)"], capture_output=True, check=True
@@ -239,10 +239,10 @@ def test_a_missing_path_is_reported_with_the_output_of_uv(tmp_path: Path) -> Non
         asyncio.run(build(make_environments(tmp_path / "environments"), header, tmp_path / "notes_tools.py"))
 
 
-# --- what programs are told of this machine ----------------------------------------------------------------
+# --- environment variables ---------------------------------------------------------------------------------
 
 
-def test_a_worker_gets_few_variables_and_uv_some_more() -> None:
+def test_workers_get_few_variables_and_uv_a_few_more() -> None:
     environment = dict.fromkeys(
         ("HOME", "PATH", "https_proxy", "SSL_CERT_FILE", "UV_INDEX_URL", "UV_CACHE_DIR", "AWS_SECRET", "PYTHONPATH"),
         "x",

@@ -46,7 +46,7 @@ class Client:
         return bool(self.sent) and not self.sent[-1].get("more_body", False) and "body" in self.sent[-1]
 
 
-def listened(work: Work) -> Client:
+def listen_to(work: Work) -> Client:
     async def listen() -> Client:
         client = Client(EventStream(work))
         await client.listen()
@@ -63,7 +63,7 @@ def test_output_is_joined_and_the_latest_progress_is_sent() -> None:
         feed.put("progress", {"message": "2"})
         feed.put("result", {"x": "\u2028\ud800"})
 
-    client = listened(work)
+    client = listen_to(work)
     assert client.is_complete
     assert client.body.split("\n\n") == [
         'event: progress\ndata: {"message":"2"}',
@@ -80,7 +80,7 @@ def test_output_is_batched_and_the_result_is_sent_at_once() -> None:
             await asyncio.sleep(0.001)
         feed.put("result", {})
 
-    client = listened(work)
+    client = listen_to(work)
     assert client.body.count("#") == 50
     assert client.body.count("event: output") < 10
 
@@ -91,7 +91,7 @@ def test_output_is_omitted_for_slow_clients() -> None:
             feed.put("output", "#" * (MAX_WAITING_CHARS // 10))
         feed.put("result", {"text": "whole"})
 
-    body = listened(work).body
+    body = listen_to(work).body
     assert body.count("#") <= 1.1 * MAX_WAITING_CHARS
     assert "characters omitted" in body
     assert 'event: result\ndata: {"text":"whole"}' in body
@@ -101,8 +101,8 @@ def test_events_from_other_threads_are_sent() -> None:
     async def work(feed: Feed) -> None:
         await asyncio.gather(*(asyncio.to_thread(feed.put, "call", {"n": n}) for n in range(100)))
 
-    told = [json.loads(part.partition("data: ")[2])["n"] for part in listened(work).body.split("\n\n") if part]
-    assert sorted(told) == list(range(100))
+    numbers = [json.loads(part.partition("data: ")[2])["n"] for part in listen_to(work).body.split("\n\n") if part]
+    assert sorted(numbers) == list(range(100))
 
 
 def test_an_error_is_a_response_before_the_stream_and_an_event_in_it() -> None:
@@ -114,10 +114,10 @@ def test_an_error_is_a_response_before_the_stream_and_an_event_in_it() -> None:
         await feed.wait_until_sent()
         raise ApiError("not_found", "there is nothing")
 
-    client = listened(at_once)
+    client = listen_to(at_once)
     assert client.sent[0]["status"] == 404
     assert json.loads(client.body)["error"]["code"] == "not_found"
-    client = listened(later)
+    client = listen_to(later)
     assert client.sent[0]["status"] == 200
     assert client.body.startswith("event: call\n")
     assert "event: refused\ndata: " in client.body
@@ -142,7 +142,7 @@ def test_idle_streams_send_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0.001)
 
     async def listen() -> str:
-        client = Client(EventStream(_forever))
+        client = Client(EventStream(_run_forever))
         listening = asyncio.ensure_future(client.listen())
         while ":" not in client.body:
             client.news.clear()
@@ -154,7 +154,7 @@ def test_idle_streams_send_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asyncio.run(listen()).startswith(": ")
 
 
-async def _forever(_feed: Feed) -> None:
+async def _run_forever(_feed: Feed) -> None:
     await asyncio.Event().wait()
 
 
@@ -170,7 +170,7 @@ def test_the_work_ends_with_the_client_the_server_or_the_task(way: str) -> None:
             try:
                 await asyncio.Event().wait()
             finally:
-                await asyncio.sleep(0)  # even where cleaning up takes its time
+                await asyncio.sleep(0)  # even if cleaning up takes time
                 ended.set()
 
         client = Client(EventStream(work, ends_with_server=True), **{STOPPING: stopping})
@@ -200,7 +200,7 @@ def test_the_stream_waits_for_slow_clients() -> None:
                 put += 1
                 await feed.wait_until_sent()
 
-        client = Asleep(EventStream(work))
+        client = SleepingClient(EventStream(work))
         listening = asyncio.ensure_future(client.listen())
         for _ in range(1000):
             await asyncio.sleep(0)
@@ -211,7 +211,7 @@ def test_the_stream_waits_for_slow_clients() -> None:
     assert asyncio.run(listen()) == 1
 
 
-class Asleep(Client):
+class SleepingClient(Client):
     async def _send(self, _message: Any) -> None:
         await asyncio.Event().wait()
 

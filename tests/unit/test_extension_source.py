@@ -15,17 +15,19 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "notes_tools.py"
 
 
-def of(file: Path, text: str) -> Extension:
+def write_and_read(file: Path, text: str) -> Extension:
     file.write_text(text, encoding="utf-8")
     return read(file)
 
 
-def names(extension: Extension) -> list[str]:
+def list_names(extension: Extension) -> list[str]:
     return [function.name for function in extension.functions]
 
 
-def test_a_file_is_known_by_what_stands_in_it(file: Path) -> None:
-    extension = of(file, '"""Doc."""\npermissions = ["read", ":exec"]\nasync def f(x: int) -> list[str]:\n  """Do."""')
+def test_a_file_is_described_by_its_source(file: Path) -> None:
+    extension = write_and_read(
+        file, '"""Doc."""\npermissions = ["read", ":exec"]\nasync def f(x: int) -> list[str]:\n  """Do."""'
+    )
     assert extension.pack == "notes"
     assert extension.permissions == {Permission.READ, Permission.EXEC}
     assert extension.description == "Doc."
@@ -37,23 +39,23 @@ def test_a_file_is_known_by_what_stands_in_it(file: Path) -> None:
 
 def test_a_file_is_never_run(file: Path) -> None:
     text = "import os\nos.abort()\n@os.abort()\ndef f(x: os.abort() = os.abort()): ...\nclass C(os.abort()): ..."
-    assert names(of(file, text)) == ["f"]
+    assert list_names(write_and_read(file, text)) == ["f"]
 
 
 def test_the_last_function_of_a_name_is_used(file: Path) -> None:
     text = (
         "from typing import overload\n@overload\ndef f(a: int): ...\n@overload\ndef f(a: str): ...\ndef f(b): 'Last.'\n"
     )
-    (function,) = of(file, text).functions
+    (function,) = write_and_read(file, text).functions
     assert list(function.input.properties) == ["b"]
     assert function.description == "Last."
 
 
-def test_a_function_is_found_whatever_ends_the_lines_before_it(file: Path) -> None:
+def test_functions_are_found_after_any_line_endings(file: Path) -> None:
     file.write_bytes(b"x = 'a\\\r\n\x0c b'\r\n\x0c\r\n@print\r\ndef f(a, b=(1,\r\n 2)):\r\n    return a\r\ny = 1")
     (function,) = read(file).functions
     assert list(function.input.properties) == ["a", "b"]
-    assert of(file, "t = '\u2028\x0b\x1c'\ndef g(c): return c").functions[0].input.required == {"c"}
+    assert write_and_read(file, "t = '\u2028\x0b\x1c'\ndef g(c): return c").functions[0].input.required == {"c"}
 
 
 @pytest.mark.parametrize(
@@ -67,32 +69,34 @@ def test_a_function_is_found_whatever_ends_the_lines_before_it(file: Path) -> No
         ("def a(): ...\nclass K:\n  def b(self): ...\n  def a(self, x): ...", ["a"]),
     ],
 )
-def test_tools_are_what_is_exported_or_public(file: Path, text: str, found: list[str]) -> None:
-    extension = of(file, text)
-    assert names(extension) == found
+def test_exported_or_public_functions_are_tools(file: Path, text: str, found: list[str]) -> None:
+    extension = write_and_read(file, text)
+    assert list_names(extension) == found
     assert extension.problem is None
 
 
 def test_an_exported_name_that_is_not_a_function_is_reported(file: Path) -> None:
-    extension = of(file, "__all__ = ['a', 'LIMIT', 'gone']\nLIMIT = 1\ndef a(): ...")
-    assert names(extension) == ["a"]
+    extension = write_and_read(file, "__all__ = ['a', 'LIMIT', 'gone']\nLIMIT = 1\ndef a(): ...")
+    assert list_names(extension) == ["a"]
     assert [problem.message.rpartition(": ")[2] for problem in extension.problems] == [
         "__all__ contains 'LIMIT', which is not a function of this file or of a module in its directory",
         "__all__ contains 'gone', which is not a function of this file or of a module in its directory",
     ]
 
 
-def test_a_function_that_cannot_be_a_tool_is_reported_and_the_others_are_tools(file: Path) -> None:
-    extension = of(file, "def a(*args): ...\ndef b(): ...")
-    assert names(extension) == ["b"]
+def test_an_invalid_function_is_reported_and_the_others_are_tools(file: Path) -> None:
+    extension = write_and_read(file, "def a(*args): ...\ndef b(): ...")
+    assert list_names(extension) == ["b"]
     assert tuple(map(str, extension.problems)) == (
         f"{file}: a: a tool cannot take *args: name its arguments, or take a list",
     )
 
 
 def test_a_function_with_permissions_in_its_decorator_is_rejected(file: Path) -> None:
-    extension = of(file, "@tool(permissions=['exec'])\ndef a(): ...\n@tool\ndef b(): ...\n@tool()\ndef c(): ...")
-    assert names(extension) == ["b", "c"]
+    extension = write_and_read(
+        file, "@tool(permissions=['exec'])\ndef a(): ...\n@tool\ndef b(): ...\n@tool()\ndef c(): ..."
+    )
+    assert list_names(extension) == ["b", "c"]
     assert "at the top of the file" in extension.problems[0].message
 
 
@@ -118,16 +122,16 @@ def test_a_function_with_permissions_in_its_decorator_is_rejected(file: Path) ->
         ("x = '\0'", ""),
     ],
 )
-def test_a_file_that_cannot_be_used_says_where_and_why(file: Path, text: str, problem: str) -> None:
-    extension = of(file, text)
+def test_an_invalid_file_is_an_error_with_line_and_reason(file: Path, text: str, problem: str) -> None:
+    extension = write_and_read(file, text)
     assert str(extension.problem).startswith(str(file))
     assert problem in str(extension.problem)
     assert extension.functions == ()
 
 
-def test_a_file_that_cannot_be_parsed_is_known_by_the_name_it_gives_itself(file: Path) -> None:
-    assert of(file, 'pack: str = "other"\ndef f(:').pack == "other"
-    assert of(file, "def f(:").pack == "notes"
+def test_a_file_that_cannot_be_parsed_keeps_its_pack_name(file: Path) -> None:
+    assert write_and_read(file, 'pack: str = "other"\ndef f(:').pack == "other"
+    assert write_and_read(file, "def f(:").pack == "notes"
 
 
 def test_a_file_is_read_in_its_own_encoding(file: Path) -> None:
@@ -158,21 +162,21 @@ def test_a_file_that_is_too_large_is_reported(file: Path) -> None:
     assert "more than" in str(read(file).problem)
 
 
-def test_a_broken_header_is_a_small_problem(file: Path) -> None:
-    extension = of(file, "# /// script\n# x = [\n# ///\ndef f(): ...")
-    assert names(extension) == ["f"]
+def test_an_invalid_header_does_not_invalidate_the_file(file: Path) -> None:
+    extension = write_and_read(file, "# /// script\n# x = [\n# ///\ndef f(): ...")
+    assert list_names(extension) == ["f"]
     assert extension.header is None
     assert "invalid header: not valid TOML" in extension.problems[0].message
 
 
-def test_the_stamp_tells_that_a_file_was_written_and_the_digest_whether_it_changed(file: Path) -> None:
-    first = of(file, "def f(): ...")
+def test_the_stamp_changes_with_a_write_and_the_digest_with_the_content(file: Path) -> None:
+    first = write_and_read(file, "def f(): ...")
     assert first.stamp == stamp_file(file)
     os.utime(file, ns=(1, 1))
     again = read(file)
     assert again.stamp != first.stamp
     assert again.digest == first.digest
-    assert of(file, "def g(): ...").digest != first.digest
+    assert write_and_read(file, "def g(): ...").digest != first.digest
 
 
 PIECES = (
@@ -218,6 +222,6 @@ MORE = (
 @settings(max_examples=200, deadline=None)
 def test_no_text_makes_reading_fail(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     file = tmp_path_factory.getbasetemp() / "any_tools.py"
-    extension = of(file, text)
+    extension = write_and_read(file, text)
     assert extension.problem is None or str(file) in extension.problem.message
-    assert len(set(names(extension))) == len(extension.functions)
+    assert len(set(list_names(extension))) == len(extension.functions)

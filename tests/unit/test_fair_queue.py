@@ -12,7 +12,7 @@ from onetool.config.model import RunLimits
 from onetool.transports.fair_queue import QUEUES, Bounds, FairQueue, QueueFull, Queues, turn
 
 DEFAULT = Bounds(RunLimits().total, RunLimits().running, RunLimits().waiting)
-MIN_WAITING = 100  # requests of one agent that may wait
+MIN_WAITING = 100  # waiting requests of one agent
 
 
 class QueueWorkers:
@@ -56,7 +56,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def _end(workers: QueueWorkers) -> None:
+async def _release_all(workers: QueueWorkers) -> None:
     while workers.running:
         await workers.release()
 
@@ -65,7 +65,7 @@ def run_with_workers(work: Callable[[QueueWorkers], Awaitable[None]], **limits: 
     async def run() -> None:
         workers = QueueWorkers(FairQueue(lambda: DEFAULT._replace(**limits)))
         await work(workers)
-        await _end(workers)
+        await _release_all(workers)
         assert workers.queue._total == 0
         assert not workers.queue._waiting
         assert not workers.queue._running
@@ -120,13 +120,13 @@ def test_requests_beyond_the_waiting_limit_are_rejected() -> None:
     async def work(workers: QueueWorkers) -> None:
         await workers.add("a", DEFAULT.per_agent + DEFAULT.waiting)
         assert workers.queue.waiting("a") == DEFAULT.waiting >= MIN_WAITING
-        with pytest.raises(QueueFull) as refused:
+        with pytest.raises(QueueFull) as rejected:
             async with workers.queue.turn("a"):
-                raise AssertionError("it was let in")
-        assert (refused.value.code, refused.value.retry_after) == ("rate_limited", 1)
-        assert "wait" in refused.value.message
+                raise AssertionError("the request was accepted")
+        assert (rejected.value.code, rejected.value.retry_after) == ("rate_limited", 1)
+        assert "wait" in rejected.value.message
         await workers.add("b", 1)
-        assert workers.inside == {"a": 8, "b": 1}, "another agent is not refused"
+        assert workers.inside == {"a": 8, "b": 1}, "other agents are accepted"
 
     run_with_workers(work)
 
@@ -149,7 +149,7 @@ def test_a_turn_granted_during_cancellation_is_passed_on() -> None:
     async def work(workers: QueueWorkers) -> None:
         first, second, third = await workers.add("a", 3)
         workers._release[first].set()
-        while first in workers.running:  # noqa: ASYNC110 - its turn is handed on, and nobody has taken it yet
+        while first in workers.running:  # noqa: ASYNC110 - the turn is granted but not yet used
             await asyncio.sleep(0)
         second.cancel()
         await settle()
@@ -176,7 +176,7 @@ def test_a_failed_or_cancelled_request_returns_its_turn() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_limits_hold_and_every_request_gets_a_turn(seed: int) -> None:
+def test_limits_are_enforced_and_every_request_gets_a_turn(seed: int) -> None:
     chance = random.Random(seed)
 
     async def run() -> None:
@@ -233,6 +233,6 @@ def test_raised_limits_apply_to_waiting_requests() -> None:
         bounds = Bounds(3, 3, 3)
         await workers.add("a", 1)
         assert workers.order == ["a"] * 3
-        await _end(workers)
+        await _release_all(workers)
 
     asyncio.run(run())

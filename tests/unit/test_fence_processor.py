@@ -1,4 +1,4 @@
-"""What stands around the code comes off, the code itself stays as it is and on the line where it was."""
+"""Removal of prefixes and fences: the code is unchanged and keeps its line numbers."""
 
 import ast
 import time
@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings, strategies as st
 from onetool.errors import ToolError
 from onetool.runner.fence_processor import strip
 
-no_deadline = settings(deadline=None)  # a busy machine is no failure
+no_deadline = settings(deadline=None)  # a slow machine is not a failure
 
 PREFIXES = ["__ot", "__ot__run", "__onetool", "__onetool__run", "mcp__onetool__run"]
 FENCES = ["```", "````", "``````````", "~~~", "~~~~~"]
@@ -31,7 +31,7 @@ LINE_BREAKS = ["\n", "\r\n", "\r"]
 @pytest.mark.parametrize("info", INFO_STRINGS)
 @pytest.mark.parametrize("fence", FENCES)
 @pytest.mark.parametrize("line_break", LINE_BREAKS)
-def test_a_fence_around_the_code_comes_off(fence: str, info: str, line_break: str) -> None:
+def test_a_fence_around_the_code_is_removed(fence: str, info: str, line_break: str) -> None:
     code = f"x = 1{line_break}x + 1"
 
     assert strip(line_break.join([fence + info, code, fence])) == line_break + code
@@ -54,7 +54,7 @@ def test_a_fence_around_the_code_comes_off(fence: str, info: str, line_break: st
         ("```python foo()", "foo()"),
     ],
 )
-def test_backticks_around_the_code_come_off(sent: str, code: str) -> None:
+def test_backticks_around_the_code_are_removed(sent: str, code: str) -> None:
     assert strip(sent) == code
 
 
@@ -77,7 +77,7 @@ def test_backticks_around_the_code_come_off(sent: str, code: str) -> None:
         (' print("```")', 'print("```")'),
     ],
 )
-def test_a_prefix_comes_off_before_the_fence(prefix: str, after_prefix: str, code: str) -> None:
+def test_a_prefix_is_removed_before_the_fence(prefix: str, after_prefix: str, code: str) -> None:
     assert strip(prefix + after_prefix) == code
 
 
@@ -92,7 +92,7 @@ def test_a_prefix_comes_off_before_the_fence(prefix: str, after_prefix: str, cod
         ("```\n__ot foo()\n```", "\nfoo()"),
     ],
 )
-def test_removed_lines_leave_empty_lines_behind(sent: str, code: str) -> None:
+def test_removed_lines_become_empty_lines(sent: str, code: str) -> None:
     assert strip(sent) == code
 
 
@@ -118,7 +118,7 @@ def test_removed_lines_leave_empty_lines_behind(sent: str, code: str) -> None:
         "x = 'tab\there \r\n\x0c \u2028'",
     ],
 )
-def test_text_without_a_wrapping_passes_unchanged(code: str) -> None:
+def test_code_without_fences_is_unchanged(code: str) -> None:
     assert strip(code) == code
 
 
@@ -153,7 +153,7 @@ def test_a_closing_fence_may_follow_the_code_directly() -> None:
     assert strip("```python\nfoo()```") == "\nfoo()"
 
 
-def test_code_of_an_answer_cut_off_survives() -> None:
+def test_a_truncated_block_keeps_its_code() -> None:
     assert strip("```python\nx = 1\nprint('''\n```\n") == "\nx = 1\nprint('''"
     assert strip("```python\nx = 1\nfoo(x)\n") == "\nx = 1\nfoo(x)\n"
 
@@ -166,12 +166,12 @@ def test_a_call_on_the_fence_line_is_code(language: str) -> None:
 @pytest.mark.parametrize(
     "command", ["!onetool upper(text='x')", " !onetool", "mcp__ot__run foo()", "mcp__ot__run\n`x`"]
 )
-def test_old_prefixes_say_what_to_write(command: str) -> None:
+def test_old_prefixes_are_rejected_with_a_hint(command: str) -> None:
     with pytest.raises(ToolError, match=r"(?s)invalid syntax.*(!onetool|mcp__ot__run).*__ot ot\.tools\(\)"):
         strip(command)
 
 
-def test_an_old_prefix_behind_a_fence_is_refused() -> None:
+def test_an_old_prefix_inside_a_fence_is_rejected() -> None:
     with pytest.raises(ToolError, match="invalid syntax"):
         strip("```\n!onetool foo()\n```")
 
@@ -196,7 +196,7 @@ def test_an_old_prefix_behind_a_fence_is_refused() -> None:
         "\xa0",
     ],
 )
-def test_an_empty_command_says_what_to_send(command: str) -> None:
+def test_an_empty_command_is_rejected_with_a_hint(command: str) -> None:
     with pytest.raises(ToolError, match=r"empty\nHint: send Python code, for example ot\.tools\(\)"):
         strip(command)
 
@@ -222,7 +222,7 @@ MILLION = 1_000_000
     ],
     ids=lambda command: repr(command[:8]),
 )
-def test_hostile_megabytes_take_linear_time(command: str) -> None:
+def test_hostile_input_takes_linear_time(command: str) -> None:
     started = time.process_time()
     with suppress(ToolError):
         strip(command)
@@ -237,7 +237,7 @@ CODE_WITH_FENCES = st.lists(CODE | st.sampled_from(["`", "``", "```", "~~~", "``
 
 @no_deadline
 @given(CODE)
-def test_code_without_fences_is_never_changed(code: str) -> None:
+def test_random_code_without_fences_is_unchanged(code: str) -> None:
     assert strip(code) == code
 
 
@@ -248,7 +248,7 @@ def test_code_without_fences_is_never_changed(code: str) -> None:
     st.sampled_from(INFO_STRINGS),
     st.sampled_from(["", "__ot ", "__ot\n"]),
 )
-def test_wrapped_code_comes_back_on_its_lines(code: str, fence: str, info: str, prefix: str) -> None:
+def test_fenced_code_keeps_its_lines(code: str, fence: str, info: str, prefix: str) -> None:
     assume(code.strip(" \t\n`~"))
     head = f"{prefix}{fence}{info}\n"
 
@@ -257,7 +257,7 @@ def test_wrapped_code_comes_back_on_its_lines(code: str, fence: str, info: str, 
 
 @no_deadline
 @given(CODE, st.sampled_from(["`", "``"]))
-def test_inline_code_comes_back_on_its_lines(code: str, ticks: str) -> None:
+def test_inline_code_keeps_its_lines(code: str, ticks: str) -> None:
     code = code.strip()
 
     assert strip(f"\n {ticks}{code}{ticks} ") == "\n" + code
@@ -265,7 +265,7 @@ def test_inline_code_comes_back_on_its_lines(code: str, ticks: str) -> None:
 
 @no_deadline
 @given(st.integers(0, 5), st.sampled_from(["", *PREFIXES]), st.sampled_from(FENCES))
-def test_a_syntax_error_names_the_line_sent(blank_lines: int, prefix: str, fence: str) -> None:
+def test_a_syntax_error_names_the_line_of_the_sent_code(blank_lines: int, prefix: str, fence: str) -> None:
     sent = "\n" * blank_lines + f"{prefix}\n{fence}python\nx = 1\nx = = 2\n{fence}"
 
     with pytest.raises(SyntaxError) as caught:

@@ -28,12 +28,12 @@ PARTS = st.sampled_from(["a", "b", "*", "a*", "?", "**", "*.py", "[ab]", "[!a]",
 SHORT = st.sampled_from(["a", "b", "ab", "x.py", ".env", "c"])
 
 
-def rules(folder: Path | str = "/app", **sandbox: Any) -> Rules:
-    return Rules.from_context(ToolContext(working_dir=Path(folder), sandbox=sandbox))
+def make_rules(directory: Path | str = "/app", **sandbox: Any) -> Rules:
+    return Rules.from_context(ToolContext(working_dir=Path(directory), sandbox=sandbox))
 
 
-def files(folder: Path, **sandbox: Any) -> Files:
-    return Files(ToolContext(working_dir=folder, sandbox=sandbox))
+def make_files(directory: Path, **sandbox: Any) -> Files:
+    return Files(ToolContext(working_dir=directory, sandbox=sandbox))
 
 
 # --- patterns ----------------------------------------------------------------------------------------------
@@ -73,20 +73,20 @@ def test_a_pattern_matches_whole_paths(pattern: str, path: str, fits: bool) -> N
 
 @given(st.lists(st.sampled_from(["a", "b", "**", "x.py", "*"]), min_size=1, max_size=5), st.lists(SHORT, max_size=5))
 def test_matching_by_name_equals_one_regular_expression(parts: list[str], names: list[str]) -> None:
-    said = parts if parts[-1] != "**" else [*parts, "*"]
+    segments = parts if parts[-1] != "**" else [*parts, "*"]
     expression = "".join(
-        "(?:[^/]+/)*" if part == "**" else "[^/]+/" if part == "*" else re.escape(part) + "/" for part in said
+        "(?:[^/]+/)*" if part == "**" else "[^/]+/" if part == "*" else re.escape(part) + "/" for part in segments
     )
     *_, states = Glob("/".join(parts)).iter_states(names)
     assert Glob("/".join(parts)).is_complete(states) is bool(re.fullmatch(expression, "".join(f"{n}/" for n in names)))
 
 
 @given(st.lists(PARTS, min_size=1, max_size=4), st.lists(SHORT, max_size=3), st.lists(SHORT, max_size=3))
-def test_a_remainder_matches_like_the_whole_pattern(parts: list[str], folder: list[str], names: list[str]) -> None:
+def test_a_remainder_matches_like_the_whole_pattern(parts: list[str], directory: list[str], names: list[str]) -> None:
     glob = Glob("/".join(parts))
-    rests = [Glob(rest) for rest in glob.remainders(folder)]
-    covered_before = glob.covers(folder)
-    assert glob.covers([*folder, *names]) is (covered_before or any(rest.covers(names) for rest in rests))
+    rests = [Glob(rest) for rest in glob.remainders(directory)]
+    covered_before = glob.covers(directory)
+    assert glob.covers([*directory, *names]) is (covered_before or any(rest.covers(names) for rest in rests))
 
 
 @given(st.lists(PARTS, min_size=1, max_size=5), st.lists(SHORT, min_size=1, max_size=4), SHORT)
@@ -110,7 +110,7 @@ def test_braces_are_expanded() -> None:
         expand_braces("{a,b}" * 20)
 
 
-# --- what is denied ----------------------------------------------------------------------------------------
+# --- denied patterns ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -139,32 +139,32 @@ def test_braces_are_expanded() -> None:
         ("cafe\u0301", "/app/caf\u00e9/x", True),
     ],
 )
-def test_denied_patterns(pattern: str, path: str, is_denied: bool) -> None:
+def test_denied_patterns_match_paths_and_names(pattern: str, path: str, is_denied: bool) -> None:
     expected = Denial.DENIED if is_denied else None
-    assert rules(denied_patterns=[pattern]).find_denial(path, writing=False) is expected
+    assert make_rules(denied_patterns=[pattern]).find_denial(path, writing=False) is expected
 
 
 def test_a_pattern_starts_at_each_allowed_path() -> None:
-    both = rules(allowed_paths=["/app", "/app/sub", "/nowhere"], denied_patterns=["x/y"])
+    both = make_rules(allowed_paths=["/app", "/app/sub", "/nowhere"], denied_patterns=["x/y"])
     denied = ["/app/x/y", "/app/sub/x/y", "/nowhere/x/y/z"]
     assert [both.find_denial(path, writing=False) for path in denied] == [Denial.DENIED] * 3
     assert both.find_denial("/app/z/x/y", writing=False) is None
 
 
 def test_a_denied_name_above_an_allowed_directory_denies_nothing() -> None:
-    assert rules("/build/app", denied_patterns=["build"]).find_denial("/build/app/x", writing=False) is None
+    assert make_rules("/build/app", denied_patterns=["build"]).find_denial("/build/app/x", writing=False) is None
 
 
 def test_a_denied_pattern_beats_an_allowed_file() -> None:
-    only = rules(allowed_paths=["/nowhere/.env", "/nowhere/a.txt"], denied_patterns=[".env"])
+    only = make_rules(allowed_paths=["/nowhere/.env", "/nowhere/a.txt"], denied_patterns=[".env"])
     assert only.find_denial("/nowhere/.env", writing=False) is Denial.DENIED
     assert only.find_denial("/nowhere/a.txt", writing=False) is None
     assert only.find_denial("/nowhere/b.txt", writing=False) is Denial.OUTSIDE
 
 
-def test_a_denied_pattern_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_denied_pattern_may_start_with_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
-    mine = rules(allowed_paths=["~"], denied_patterns=["~/.ssh"])
+    mine = make_rules(allowed_paths=["~"], denied_patterns=["~/.ssh"])
     assert mine.find_denial("/home/ada/.ssh/id", writing=False) is Denial.DENIED
     assert mine.find_denial("/home/ada/x/.ssh", writing=False) is None
 
@@ -173,7 +173,7 @@ def test_an_absolute_pattern_through_a_link_denies_what_is_behind_the_link(tmp_p
     real = tmp_path / "real"
     (real / "in").mkdir(parents=True)
     (tmp_path / "link").symlink_to(real)
-    denying = rules(tmp_path, denied_patterns=[f"{tmp_path}/link/in/*"])
+    denying = make_rules(tmp_path, denied_patterns=[f"{tmp_path}/link/in/*"])
     assert denying.find_denial(f"{real}/in/x", writing=False) is Denial.DENIED
 
 
@@ -183,11 +183,11 @@ def test_an_absolute_pattern_through_a_link_denies_what_is_behind_the_link(tmp_p
 @pytest.mark.parametrize("value", ["/app", [1], [""], {"a": 1}, [None]])
 def test_rules_must_be_lists_of_strings(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"sandbox.{key}: expected a list of strings"):
-        rules(**{key: value})
+        make_rules(**{key: value})
 
 
 def test_an_empty_alternative_denies_nothing() -> None:
-    assert [path for path in ("/app/a", "/app/b") if rules(denied_patterns=["{a,}"]).is_denied(path)] == ["/app/a"]
+    assert [path for path in ("/app/a", "/app/b") if make_rules(denied_patterns=["{a,}"]).is_denied(path)] == ["/app/a"]
 
 
 def test_files_are_read_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,24 +195,24 @@ def test_files_are_read_without_a_home_directory(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", nowhere)
-    assert rules(denied_patterns=["~/x"]).find_denial("/app/x", writing=False) is None
+    assert make_rules(denied_patterns=["~/x"]).find_denial("/app/x", writing=False) is None
     assert parse_path("~/x", Path("/app")).absolute == "/app/~/x"
 
 
 def test_a_pattern_with_dots_is_rejected() -> None:
     with pytest.raises(ConfigError, match="leaves the directory"):
-        rules(denied_patterns=["../x"])
+        make_rules(denied_patterns=["../x"])
 
 
-# --- where ---------------------------------------------------------------------------------------------------
+# --- allowed paths -------------------------------------------------------------------------------------------
 
 
 @given(st.lists(NAMES, min_size=1, max_size=4), st.lists(NAMES, max_size=3), NAMES)
 def test_an_allowed_directory_allows_its_contents_only(root: list[str], below: list[str], more: str) -> None:
-    folder = "/" + "/".join(root)
-    assert is_below("/".join([folder, *below]), folder)
-    assert not is_below(folder + more, folder)
-    assert is_below(folder, "/")
+    directory = "/" + "/".join(root)
+    assert is_below("/".join([directory, *below]), directory)
+    assert not is_below(directory + more, directory)
+    assert is_below(directory, "/")
 
 
 @given(st.lists(st.one_of(NAMES, st.sampled_from(["..", ".", "", "~"])), max_size=8))
@@ -225,8 +225,8 @@ def test_dots_do_not_leave_the_directory(names: list[str]) -> None:
     assert admitted is Path(os.path.normpath(f"/nowhere/app/{path}")).is_relative_to("/nowhere/app")
 
 
-def test_read_only_hidden_and_protected_paths() -> None:
-    guarded = rules(
+def test_read_only_hidden_and_protected_paths_are_denied() -> None:
+    guarded = make_rules(
         readable_paths=["/nowhere"], hidden_paths=["/app/.onetool/secrets.yaml"], protected_paths=["/app/.onetool"]
     )
     reading = {path: guarded.find_denial(path, writing=False) for path in ("/nowhere/a", "/app/.onetool/onetool.yaml")}
@@ -240,7 +240,7 @@ def test_read_only_hidden_and_protected_paths() -> None:
 def test_hidden_paths_are_hidden_behind_links_and_in_every_spelling(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    hiding = rules(tmp_path, hidden_paths=[f"{tmp_path}/link/caf\u00e9"])
+    hiding = make_rules(tmp_path, hidden_paths=[f"{tmp_path}/link/caf\u00e9"])
     for path in ("real/caf\u00e9", "real/cafe\u0301", "link/cafe\u0301/x"):
         assert hiding.find_name_denial(f"{tmp_path}/{path}") is Denial.HIDDEN
 
@@ -252,14 +252,14 @@ def test_without_a_sandbox_everything_is_open() -> None:
 
 def test_allowed_paths_start_at_the_working_directory_and_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
-    some = rules("/app", allowed_paths=["src", "../nowhere", "~/x"])
+    some = make_rules("/app", allowed_paths=["src", "../nowhere", "~/x"])
     open_ = [path for path in ("/app/src/a", "/app/a", "/nowhere/a", "/home/ada/x/a", "/home/ada/y")
              if some.find_denial(path, writing=True) is None]  # fmt: skip
     assert open_ == ["/app/src/a", "/nowhere/a", "/home/ada/x/a"]
 
 
 @pytest.mark.parametrize(
-    ("folder", "sandbox", "is_guarded"),
+    ("directory", "sandbox", "is_guarded"),
     [
         ("/app/a", {"denied_patterns": ["a/secret"]}, True),
         ("/app/b", {"denied_patterns": ["a/secret"]}, False),
@@ -271,11 +271,11 @@ def test_allowed_paths_start_at_the_working_directory_and_at_home(monkeypatch: p
         ("/app/b", {"protected_paths": ["/app/a/b"]}, False),
     ],
 )
-def test_directories_with_rules_are_detected(folder: str, sandbox: dict[str, Any], is_guarded: bool) -> None:
-    assert rules(**sandbox).has_rules_below(folder) is is_guarded
+def test_directories_with_rules_are_detected(directory: str, sandbox: dict[str, Any], is_guarded: bool) -> None:
+    assert make_rules(**sandbox).has_rules_below(directory) is is_guarded
 
 
-# --- nasty paths ---------------------------------------------------------------------------------------------
+# --- hostile paths -------------------------------------------------------------------------------------------
 
 NASTY = [
     "../outside/secret.txt", "./../outside/secret.txt", "in/../../outside/secret.txt", "link/secret.txt",
@@ -295,8 +295,8 @@ NASTY = [
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     app = tmp_path / "app"
-    for folder in ("app/in", "app/deep", "app2", "outside"):
-        (tmp_path / folder).mkdir(parents=True)
+    for directory in ("app/in", "app/deep", "app2", "outside"):
+        (tmp_path / directory).mkdir(parents=True)
     for file in ("app/in/file.txt", "app2/x", "outside/secret.txt", "app/.env", "app/in/.env", "app/caf\u00e9"):
         (tmp_path / file).write_text("secret" if "in/file" not in file else "fine")
     (app / "link").symlink_to(tmp_path / "outside")
@@ -326,7 +326,7 @@ def test_a_hostile_path_reads_no_denied_file(tree: Path, path: str, opener: str)
     )
 )  # fmt: skip
 def test_random_paths_read_only_the_allowed_file(tree: Path, names: list[str]) -> None:
-    opened = files(tree, denied_patterns=[".env*", "cafe\u0301"])
+    opened = make_files(tree, denied_patterns=[".env*", "cafe\u0301"])
     try:
         content = read(opened, "/".join(names) or ".", 1 << 20)
     except (ToolError, FileNotFoundError):
@@ -357,9 +357,9 @@ def test_directories_left_by_dots_are_checked() -> None:
 
 
 def test_an_invalid_path_is_not_allowed(tmp_path: Path) -> None:
-    assert not files(tmp_path).is_allowed(tmp_path / os.fsdecode(b"\xff"))
-    assert not files(tmp_path).is_allowed(tmp_path / ("x" * 300))
-    assert files(tmp_path).is_allowed(tmp_path / "x")
+    assert not make_files(tmp_path).is_allowed(tmp_path / os.fsdecode(b"\xff"))
+    assert not make_files(tmp_path).is_allowed(tmp_path / ("x" * 300))
+    assert make_files(tmp_path).is_allowed(tmp_path / "x")
 
 
 def test_long_paths_are_checked_quickly(tmp_path: Path) -> None:
@@ -370,10 +370,10 @@ def test_long_paths_are_checked_quickly(tmp_path: Path) -> None:
     assert [Files(context).is_allowed(Path(path)) for path in longest] == [True, True, True, False]
 
 
-# --- what the refusals say -----------------------------------------------------------------------------------
+# --- error messages ------------------------------------------------------------------------------------------
 
 
-def message(opened: Files, path: str, **options: Any) -> str:
+def get_message(opened: Files, path: str, **options: Any) -> str:
     with pytest.raises(SandboxDenied) as caught:
         opened.run_at(path, lambda _: None, **options)
     assert caught.value.path == path
@@ -385,25 +385,25 @@ def test_the_suggested_setting_is_yaml_that_allows_the_path(tmp_path: Path) -> N
     app.mkdir()
     other.mkdir()
     context = ToolContext(agent_id="helper", working_dir=app, sandbox={"enabled": True})
-    said = message(Files(context), str(other / "a.txt"))
-    assert said.startswith(f"File access denied by sandbox: {other}/a.txt. ")
-    line = yaml.safe_load(said.partition("onetool.yaml: ")[2])
+    message = get_message(Files(context), str(other / "a.txt"))
+    assert message.startswith(f"File access denied by sandbox: {other}/a.txt. ")
+    line = yaml.safe_load(message.partition("onetool.yaml: ")[2])
     assert Files(ToolContext(working_dir=app, sandbox=line["agents"]["helper"]["sandbox"])).is_allowed(other / "a.txt")
     assert Files(ToolContext(working_dir=app, sandbox=line["agents"]["helper"]["sandbox"])).is_allowed(app / "a.txt")
 
 
 def test_an_error_does_not_reveal_whether_a_file_exists(tree: Path) -> None:
-    opened = files(tree, denied_patterns=[".env*"], hidden_paths=[str(tree / "deep")])
+    opened = make_files(tree, denied_patterns=[".env*"], hidden_paths=[str(tree / "deep")])
     pairs = [("../outside/secret.txt", "../outside/nothing.txt"), (".env", ".env.nothing"), ("deep/up", "deep/nothing"),
              ("link/secret.txt", "link/nothing.txt"), ("in/.env", "in/.env2")]  # fmt: skip
     for present, missing in pairs:
         for options in ({}, {"writing": True}, {"writing": True, "follow": False}, {"create_folders": True}):
-            one, other = message(opened, present, **options), message(opened, missing, **options)
+            one, other = get_message(opened, present, **options), get_message(opened, missing, **options)
             assert one.replace(Path(present).name, "_") == other.replace(Path(missing).name, "_")
 
 
 def test_an_error_does_not_reveal_the_target_of_a_link(tree: Path) -> None:
-    assert "outside" not in message(files(tree), "link/secret.txt")
+    assert "outside" not in get_message(make_files(tree), "link/secret.txt")
 
 
 # --- ripgrep -------------------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ def test_ripgrep_with_the_globs_finds_allowed_files_only(tmp_path: Path, below: 
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("needle")
-    opened = files(
+    opened = make_files(
         tmp_path,
         denied_patterns=[
             ".env*",
@@ -445,7 +445,7 @@ def test_ripgrep_with_the_globs_finds_allowed_files_only(tmp_path: Path, below: 
 
 def test_a_pattern_that_ripgrep_reads_differently_is_not_passed_to_it(tmp_path: Path) -> None:
     for pattern in ("[z-a]", "[^a]", "[]", "a[", "[\\w]"):
-        for glob in files(tmp_path, denied_patterns=[pattern]).list_denied_globs(tmp_path):
+        for glob in make_files(tmp_path, denied_patterns=[pattern]).list_denied_globs(tmp_path):
             done = subprocess.run(
                 [RIPGREP, f"--glob={glob}", "--files"], cwd=tmp_path, capture_output=True, check=False
             )
@@ -453,7 +453,7 @@ def test_a_pattern_that_ripgrep_reads_differently_is_not_passed_to_it(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("path", "writing", "refusal"),
+    ("path", "writing", "error"),
     [
         ("/elsewhere/.onetool/onetool.yaml", False, Denial.HIDDEN),
         ("/elsewhere/.OneTool/tools/x/x_tools.py", True, Denial.HIDDEN),
@@ -462,6 +462,6 @@ def test_a_pattern_that_ripgrep_reads_differently_is_not_passed_to_it(tmp_path: 
         ("/elsewhere/file", True, Denial.OUTSIDE),
     ],
 )
-def test_a_path_that_no_setting_can_allow_is_not_reported_as_outside(path: str, writing: bool, refusal: Denial) -> None:
-    given = rules(hidden_names=[".onetool"], protected_paths=["/elsewhere/packs"])
-    assert given.find_denial(path, writing=writing) is refusal
+def test_a_path_that_no_setting_can_allow_is_not_reported_as_outside(path: str, writing: bool, error: Denial) -> None:
+    given = make_rules(hidden_names=[".onetool"], protected_paths=["/elsewhere/packs"])
+    assert given.find_denial(path, writing=writing) is error

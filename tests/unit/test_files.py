@@ -33,8 +33,8 @@ def opener(request: pytest.FixtureRequest) -> Opener:
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
     """Return an allowed directory with a secret next to it."""
-    for folder in ("app/src/deep", "lib", "outside", "app2"):
-        (tmp_path / folder).mkdir(parents=True)
+    for directory in ("app/src/deep", "lib", "outside", "app2"):
+        (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "app/src/a.txt").write_text("alpha")
     (tmp_path / "lib/b.txt").write_text("beta")
     (tmp_path / "app2/x").write_text("secret")
@@ -42,31 +42,31 @@ def app(tmp_path: Path) -> Path:
     return tmp_path / "app"
 
 
-def context(app: Path, **sandbox: Any) -> ToolContext:
+def make_context(app: Path, **sandbox: Any) -> ToolContext:
     return ToolContext(working_dir=app, sandbox={"enabled": True, **sandbox})
 
 
-def files(app: Path, opener: Opener | None = None, **sandbox: Any) -> Files:
-    return Files(context(app, **sandbox), opener)
+def make_files(app: Path, opener: Opener | None = None, **sandbox: Any) -> Files:
+    return Files(make_context(app, **sandbox), opener)
 
 
 def text(opened: Files, path: str) -> str:
     return disk.read(opened, path, 1 << 20).data.decode()
 
 
-def snapshot(folder: Path) -> dict[str, bytes | None]:
-    found = sorted(folder.rglob("*"))
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in found}
+def read_tree(directory: Path) -> dict[str, bytes | None]:
+    found = sorted(directory.rglob("*"))
+    return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None for path in found}
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_open() -> Iterator[None]:
+def check_descriptors() -> Iterator[None]:
     before = len(list(Path("/proc/self/fd").iterdir()))
     yield
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
-# --- the two ways of opening -----------------------------------------------------------------------------------
+# --- openers ---------------------------------------------------------------------------------------------------
 
 
 def test_the_kernel_opener_is_chosen_where_it_works() -> None:
@@ -101,7 +101,7 @@ def test_an_opener_opens_names_below_and_follows_no_link(app: Path, opener: Open
 
 def test_files_inside_the_sandbox_are_read(app: Path, opener: Opener) -> None:
     for path in ("src/a.txt", "./src//a.txt", "src/deep/../a.txt", str(app / "src/a.txt"), f"//{app}/src/a.txt"):
-        content = disk.read(files(app, opener), path, 100)
+        content = disk.read(make_files(app, opener), path, 100)
         assert (content.data, content.path) == (b"alpha", f"{app}/src/a.txt")
 
 
@@ -112,7 +112,7 @@ def test_links_inside_the_sandbox_are_followed(app: Path, opener: Opener) -> Non
     (app / "chain").symlink_to("folder")
     (app / "other_root").symlink_to(app.parent / "lib")
     (app.parent / "from_outside").symlink_to(app)
-    opened = files(app, opener, allowed_paths=[".", "../lib"])
+    opened = make_files(app, opener, allowed_paths=[".", "../lib"])
     for path in (
         "relative",
         "absolute",
@@ -128,7 +128,7 @@ def test_links_inside_the_sandbox_are_followed(app: Path, opener: Opener) -> Non
 def test_an_allowed_path_may_be_a_link_a_file_or_missing(app: Path, opener: Opener) -> None:
     (app / "way").symlink_to(app.parent / "lib")
     (app / "src/c.txt").write_text("gamma")
-    opened = files(app, opener, allowed_paths=["way", "src/a.txt", "not/there"])
+    opened = make_files(app, opener, allowed_paths=["way", "src/a.txt", "not/there"])
     assert text(opened, "way/b.txt") == "beta"
     assert text(opened, "src/a.txt") == "alpha"
     for path in ("src/c.txt", "src", ".", "src/a.txt2"):
@@ -139,7 +139,7 @@ def test_an_allowed_path_may_be_a_link_a_file_or_missing(app: Path, opener: Open
 
 
 def test_the_whole_machine_may_be_allowed(app: Path, opener: Opener) -> None:
-    opened = files(app, opener, allowed_paths=["/"], denied_patterns=["outside"])
+    opened = make_files(app, opener, allowed_paths=["/"], denied_patterns=["outside"])
     assert text(opened, "src/a.txt") == "alpha"
     assert disk.stat_path(opened, "/")[0] == "/"
     with pytest.raises(SandboxDenied):
@@ -158,41 +158,41 @@ def test_circular_links_are_reported(app: Path, opener: Opener) -> None:
     (app / "self").symlink_to("self/x")
     for path in ("one", "one/x", "self", "self/y"):
         with pytest.raises((ToolError, FileNotFoundError), match=r"are circular|not found"):
-            text(files(app, opener), path)
+            text(make_files(app, opener), path)
 
 
 def test_a_missing_file_is_reported(app: Path, opener: Opener) -> None:
     (app / "dangling").symlink_to("nothing")
     for path in ("nothing", "nothing/x", "src/a.txt/x", "dangling", "dangling/x"):
         with pytest.raises(FileNotFoundError, match=f"^File not found: {path}$"):
-            text(files(app, opener), path)
+            text(make_files(app, opener), path)
 
 
 def test_only_regular_files_are_opened_without_blocking(app: Path, opener: Opener) -> None:
     os.mkfifo(app / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         here = Path.cwd()
-        os.chdir(app)  # the name of a socket is short
+        os.chdir(app)  # the path of a socket must be short
         listener.bind("socket")
         os.chdir(here)
         for path in ("pipe", "socket"):
             with pytest.raises(ToolError, match="not a regular file"):
-                text(files(app, opener), path)
+                text(make_files(app, opener), path)
     opened = Files(ToolContext(working_dir=app), opener)
     for path in ("/dev/null", "/dev/zero", "/dev/tty"):
         with pytest.raises(ToolError, match="not a regular file"):
             text(opened, path)
     with pytest.raises(ToolError, match="is a directory"):
-        text(files(app, opener), "src")
+        text(make_files(app, opener), "src")
 
 
 def test_the_size_limit_applies_to_what_is_read(app: Path) -> None:
     (app / "empty").touch()
     (app / "full").write_bytes(b"x" * 10)
-    assert disk.read(files(app), "full", 10).data == b"x" * 10
-    assert disk.read(files(app), "empty", 0).data == b""
+    assert disk.read(make_files(app), "full", 10).data == b"x" * 10
+    assert disk.read(make_files(app), "empty", 0).data == b""
     with pytest.raises(ToolError, match="File too large: 10 bytes") as caught:
-        disk.read(files(app), "full", 9)
+        disk.read(make_files(app), "full", 9)
     assert (caught.value.size, caught.value.max_size) == (10, 9)
     kernel = Files(ToolContext())
     assert Path("/proc/self/status").stat().st_size == 0
@@ -201,22 +201,22 @@ def test_the_size_limit_applies_to_what_is_read(app: Path) -> None:
         disk.read(kernel, f"/proc/{os.getpid()}/status", 10)
 
 
-def test_encodings_and_size_limits_of_reads(app: Path) -> None:
+def test_reads_check_encoding_and_size(app: Path) -> None:
     (app / "bytes").write_bytes(b"\xff\x00")
     (app / "latin").write_bytes("é\r\n".encode("latin-1"))
-    assert base64.b64decode(fs.read("bytes", context(app), encoding="base64")["content"]) == b"\xff\x00"
-    assert fs.read("latin", context(app), encoding="latin-1")["content"] == "é\r\n"
+    assert base64.b64decode(fs.read("bytes", make_context(app), encoding="base64")["content"]) == b"\xff\x00"
+    assert fs.read("latin", make_context(app), encoding="latin-1")["content"] == "é\r\n"
     with pytest.raises(ToolError, match=r'bytes is not valid utf-8 .*encoding="base64"'):
-        fs.read("bytes", context(app))
+        fs.read("bytes", make_context(app))
     for size in (-1, 1 << 40):
         with pytest.raises(ArgumentError, match="invalid max_size"):
-            fs.read("bytes", context(app), max_size=size)
+            fs.read("bytes", make_context(app), max_size=size)
 
 
-# --- swapping, at the worst moment -----------------------------------------------------------------------------
+# --- races -----------------------------------------------------------------------------------------------------
 
 
-def swapping(opener: Opener, swap: Callable[[], None], times: int) -> Opener:
+def make_swapping_opener(opener: Opener, swap: Callable[[], None], times: int) -> Opener:
     """Return an opener that calls `swap` between the check and the opening."""
     left = [times]
 
@@ -249,18 +249,18 @@ def test_a_directory_replaced_by_a_link_gains_no_access(app: Path, opener: Opene
         lambda opened: disk.copy(opened, "src/secret.txt", "taken", overwrite=False),
         lambda opened: opened.resolve_search_root("src/secret.txt"),
     ]
-    before = snapshot(app.parent / "outside")
+    before = read_tree(app.parent / "outside")
     for operate in operations:
         with pytest.raises(SandboxDenied):
-            operate(files(app, swapping(opener, swap, times)))
+            operate(make_files(app, make_swapping_opener(opener, swap, times)))
         (app / "src").unlink()
         (app / "gone").rename(app / "src")
-    assert snapshot(app.parent / "outside") == before
+    assert read_tree(app.parent / "outside") == before
     assert not (app / "taken").exists()
 
 
 def test_a_directory_replaced_repeatedly_ends_in_an_error(app: Path, opener: Opener) -> None:
-    """Whenever it is checked it is a directory, and whenever it is opened it is a link."""
+    """The path is a directory at every check and a link at every opening."""
     (app / "other").mkdir()
     (app / "other/a.txt").write_text("alpha")
 
@@ -274,7 +274,7 @@ def test_a_directory_replaced_repeatedly_ends_in_an_error(app: Path, opener: Ope
             (app / "gone").rename(app / "src")
 
     with pytest.raises((ToolError, FileNotFoundError), match=r"keep changing|not found"):
-        text(files(app, flip), "src/a.txt")
+        text(make_files(app, flip), "src/a.txt")
 
 
 def test_a_link_changed_inside_the_sandbox_is_followed_to_its_new_target(app: Path, opener: Opener) -> None:
@@ -288,7 +288,7 @@ def test_a_link_changed_inside_the_sandbox_is_followed_to_its_new_target(app: Pa
         (app / "current").symlink_to("two")
         (app / "one").rmdir()
 
-    assert text(files(app, swapping(opener, swap, 1)), "current/x") == "two"
+    assert text(make_files(app, make_swapping_opener(opener, swap, 1)), "current/x") == "two"
 
 
 def test_a_directory_moved_out_of_the_sandbox_is_not_read(app: Path, opener: Opener) -> None:
@@ -301,7 +301,7 @@ def test_a_directory_moved_out_of_the_sandbox_is_not_read(app: Path, opener: Ope
         return descriptor
 
     with pytest.raises(SandboxDenied):
-        text(files(app, moved_out), "src/a.txt")
+        text(make_files(app, moved_out), "src/a.txt")
 
 
 def test_a_directory_renamed_to_a_denied_name_is_not_read(app: Path, opener: Opener) -> None:
@@ -312,7 +312,7 @@ def test_a_directory_renamed_to_a_denied_name_is_not_read(app: Path, opener: Ope
         return descriptor
 
     with pytest.raises(SandboxDenied):
-        text(files(app, renamed, denied_patterns=["private"]), "src/a.txt")
+        text(make_files(app, renamed, denied_patterns=["private"]), "src/a.txt")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_a_directory_renamed_to_a_denied_name_is_not_read(app: Path, opener: Ope
 def test_a_new_file_is_written(app: Path, opener: Opener) -> None:
     before = os.umask(0o077)
     try:
-        written = disk.write(files(app, opener), "new.txt", b"new")
+        written = disk.write(make_files(app, opener), "new.txt", b"new")
     finally:
         os.umask(before)
     assert (written.path, written.size, written.backup_path) == (f"{app}/new.txt", 3, None)
@@ -332,21 +332,21 @@ def test_a_new_file_is_written(app: Path, opener: Opener) -> None:
 def test_an_old_file_keeps_its_mode_and_its_bytes_in_the_backup(app: Path, opener: Opener) -> None:
     file = app / "src/a.txt"
     file.chmod(0o640)
-    written = disk.write(files(app, opener), "src/a.txt", b"new")
+    written = disk.write(make_files(app, opener), "src/a.txt", b"new")
     assert written.backup_path == f"{app}/src/a.txt.bak"
     assert (file.read_text(), (app / "src/a.txt.bak").read_text()) == ("new", "alpha")
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    disk.write(files(app, opener), "src/a.txt", b"newer", mode=0o600)
+    disk.write(make_files(app, opener), "src/a.txt", b"newer", mode=0o600)
     assert ((app / "src/a.txt.bak").read_text(), stat.S_IMODE(file.stat().st_mode)) == ("new", 0o600)
-    assert disk.write(files(app, opener), "src/a.txt", b"newest", backup=False).backup_path is None
+    assert disk.write(make_files(app, opener), "src/a.txt", b"newest", backup=False).backup_path is None
     assert (app / "src/a.txt.bak").read_text() == "new"
     assert sorted(path.name for path in (app / "src").iterdir()) == ["a.txt", "a.txt.bak", "deep"]
 
 
 def test_writing_replaces_one_of_two_hard_links(app: Path) -> None:
     os.link(app.parent / "outside/secret.txt", app / "twin")
-    disk.write(files(app), "twin", b"new")
-    disk.write(files(app), "twin.bak", b"newer")
+    disk.write(make_files(app), "twin", b"new")
+    disk.write(make_files(app), "twin.bak", b"newer")
     assert (app.parent / "outside/secret.txt").read_text() == "secret"
 
 
@@ -356,7 +356,7 @@ def test_the_backup_is_a_copy_without_hard_links(app: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(os, "link", refused)
     (app / "src/a.txt").chmod(0o600)
-    disk.write(files(app), "src/a.txt", b"new")
+    disk.write(make_files(app), "src/a.txt", b"new")
     kept = app / "src/a.txt.bak"
     assert (kept.read_text(), stat.S_IMODE(kept.stat().st_mode)) == ("alpha", 0o600)
     assert sorted(path.name for path in (app / "src").iterdir()) == ["a.txt", "a.txt.bak", "deep"]
@@ -370,7 +370,7 @@ def test_a_pipe_that_replaces_the_file_does_not_block(app: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "link", swapped)
     with pytest.raises(ToolError, match="not a regular file"):
-        disk.write(files(app), "src/a.txt", b"new")
+        disk.write(make_files(app), "src/a.txt", b"new")
 
 
 def test_writing_through_a_link_writes_an_allowed_target(app: Path, opener: Opener) -> None:
@@ -378,24 +378,24 @@ def test_writing_through_a_link_writes_an_allowed_target(app: Path, opener: Open
     (app / "to_come").symlink_to("src/new.txt")
     (app / "out").symlink_to(app.parent / "outside/secret.txt")
     (app / "out_new").symlink_to(app.parent / "outside/new.txt")
-    assert disk.write(files(app, opener), "link", b"new").path == f"{app}/src/a.txt"
-    assert disk.write(files(app, opener), "to_come", b"new").path == f"{app}/src/new.txt"
+    assert disk.write(make_files(app, opener), "link", b"new").path == f"{app}/src/a.txt"
+    assert disk.write(make_files(app, opener), "to_come", b"new").path == f"{app}/src/new.txt"
     assert (app / "link").is_symlink()
     for path in ("out", "out_new"):
         with pytest.raises(SandboxDenied):
-            disk.write(files(app, opener), path, b"overwritten")
-    assert snapshot(app.parent / "outside") == {"secret.txt": b"secret"}
+            disk.write(make_files(app, opener), path, b"overwritten")
+    assert read_tree(app.parent / "outside") == {"secret.txt": b"secret"}
 
 
 def test_a_link_with_the_name_of_the_backup_is_replaced(app: Path) -> None:
     (app / "src/a.txt.bak").symlink_to(app.parent / "outside/secret.txt")
-    disk.write(files(app), "src/a.txt", b"new")
+    disk.write(make_files(app), "src/a.txt", b"new")
     assert not (app / "src/a.txt.bak").is_symlink()
     assert (app.parent / "outside/secret.txt").read_text() == "secret"
 
 
 def test_a_denied_pattern_covers_the_backup_too(app: Path) -> None:
-    opened = files(app, denied_patterns=["*.bak"])
+    opened = make_files(app, denied_patterns=["*.bak"])
     assert disk.write(opened, "new.txt", b"new").backup_path is None
     with pytest.raises(
         SandboxDenied, match=r"new\.txt\.bak\. It matches a pattern in denied_patterns\. Pass backup=False"
@@ -406,18 +406,18 @@ def test_a_denied_pattern_covers_the_backup_too(app: Path) -> None:
 
 def test_directories_are_created_on_request(app: Path, opener: Opener) -> None:
     with pytest.raises(FileNotFoundError, match=r"directory not found for a/b/c\.txt; create_folders=True creates it"):
-        fs.write("a/b/c.txt", "c", context(app))
-    disk.write(files(app, opener), "a/b/c.txt", b"c", create_folders=True)
-    disk.write(files(app, opener), "a/b/d.txt", b"d", create_folders=True)
-    assert snapshot(app / "a") == {"b": None, "b/c.txt": b"c", "b/d.txt": b"d"}
+        fs.write("a/b/c.txt", "c", make_context(app))
+    disk.write(make_files(app, opener), "a/b/c.txt", b"c", create_folders=True)
+    disk.write(make_files(app, opener), "a/b/d.txt", b"d", create_folders=True)
+    assert read_tree(app / "a") == {"b": None, "b/c.txt": b"c", "b/d.txt": b"d"}
     deep = "/".join("d" * 900) + "/x"
-    assert disk.write(files(app, opener), deep, b"deep", create_folders=True).size == 4
+    assert disk.write(make_files(app, opener), deep, b"deep", create_folders=True).size == 4
 
 
 def test_concurrent_writers_leave_complete_files_only(app: Path) -> None:
     def many(letter: str) -> None:
         for _ in range(15):
-            disk.write(files(app), "shared", letter.encode() * 50_000)
+            disk.write(make_files(app), "shared", letter.encode() * 50_000)
 
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(many, "abcdef"))
@@ -431,7 +431,7 @@ def test_only_regular_files_are_replaced(app: Path, opener: Opener) -> None:
     os.mkfifo(app / "pipe")
     for path in ("src", "pipe", "."):
         with pytest.raises(ToolError, match="not a regular file"):
-            disk.write(files(app, opener), path, b"new")
+            disk.write(make_files(app, opener), path, b"new")
     assert stat.S_ISFIFO((app / "pipe").stat().st_mode)
 
 
@@ -440,38 +440,38 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(app: Path, monkeypatch
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(os, "fsync", full)
-    before = snapshot(app)
+    before = read_tree(app)
     with pytest.raises(ToolError, match=r"No space left on device: src/a\.txt"):
-        disk.write(files(app), "src/a.txt", b"new")
-    assert snapshot(app) == before
+        disk.write(make_files(app), "src/a.txt", b"new")
+    assert read_tree(app) == before
 
 
 @pytest.mark.parametrize("mode", ["0644", "644", 0o644, "0o644"])
 def test_modes_are_accepted_as_numbers_and_strings(app: Path, mode: int | str) -> None:
-    fs.write("x", "x", context(app), mode=mode)
-    assert fs.stat("x", context(app))["mode"] == "0644"
+    fs.write("x", "x", make_context(app), mode=mode)
+    assert fs.stat("x", make_context(app))["mode"] == "0644"
 
 
 @pytest.mark.parametrize("mode", ["4755", 0o4755, 644, "rw-r--r--", "", "-1", "0888", -1, "9" * 5000])
 def test_an_invalid_mode_is_rejected(app: Path, mode: int | str) -> None:
     with pytest.raises(ArgumentError, match=r"invalid mode .*: expected permissions such as"):
-        fs.write("x", "x", context(app), mode=mode)
+        fs.write("x", "x", make_context(app), mode=mode)
     assert not (app / "x").exists()
 
 
 def test_content_that_cannot_be_encoded_is_rejected(app: Path) -> None:
     with pytest.raises(ToolError, match="cannot encode the content as utf-8: character 1"):
-        fs.write("x", "a\ud800", context(app))
+        fs.write("x", "a\ud800", make_context(app))
     with pytest.raises(ToolError, match="not valid base64"):
-        fs.write("x", "*", context(app), encoding="base64")
-    assert fs.write("x", "/wA=", context(app), encoding="base64")["size"] == 2
+        fs.write("x", "*", make_context(app), encoding="base64")
+    assert fs.write("x", "/wA=", make_context(app), encoding="base64")["size"] == 2
     assert (app / "x").read_bytes() == b"\xff\x00"
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
+@pytest.mark.skipif(not IS_ROOT, reason="only root can change the user")
 def test_read_only_files_are_not_replaced() -> None:
-    with TemporaryDirectory() as folder:
-        app = Path(folder)
+    with TemporaryDirectory() as directory:
+        app = Path(directory)
         app.chmod(0o777)
         for name, mode in (("protected", 0o444), ("unreadable", 0)):
             (app / name).write_text("alpha")
@@ -480,15 +480,15 @@ def test_read_only_files_are_not_replaced() -> None:
         os.seteuid(ORDINARY_USER)
         try:
             with pytest.raises(PermissionError, match=r"^Permission denied: protected$"):
-                disk.write(files(app), "protected", b"new")
+                disk.write(make_files(app), "protected", b"new")
             with pytest.raises(PermissionError, match=r"^Permission denied: unreadable$"):
-                text(files(app), "unreadable")
+                text(make_files(app), "unreadable")
             for operate in (disk.stat_path, text):
                 with pytest.raises(PermissionError, match=r"^Permission denied: closed/x$"):
-                    operate(files(app), "closed/x")
+                    operate(make_files(app), "closed/x")
             with pytest.raises(PermissionError, match=r"^Permission denied: closed$"):
-                names(app, "closed")
-            assert names(app, ".", "**") == ["closed", "protected", "unreadable"]
+                list_names(app, "closed")
+            assert list_names(app, ".", "**") == ["closed", "protected", "unreadable"]
         finally:
             os.seteuid(0)
         assert (app / "protected").read_text() == "alpha"
@@ -499,9 +499,9 @@ def test_read_only_files_are_not_replaced() -> None:
 
 def test_an_exact_text_is_replaced(app: Path) -> None:
     (app / "x").write_bytes("one\r\ntwo\r\none é".encode())
-    edited = fs.edit("x", "two\r\n", "2\r\n", context(app))
+    edited = fs.edit("x", "two\r\n", "2\r\n", make_context(app))
     assert (edited["replaced"], edited["backup_path"]) == (1, f"{app}/x.bak")
-    assert fs.edit("x", "one", "1", context(app), count=2)["replaced"] == 2
+    assert fs.edit("x", "one", "1", make_context(app), count=2)["replaced"] == 2
     assert (app / "x").read_bytes() == "1\r\n2\r\n1 é".encode()
 
 
@@ -511,18 +511,18 @@ def test_an_exact_text_is_replaced(app: Path) -> None:
 def test_an_edit_with_the_wrong_count_changes_nothing(app: Path, old: str, count: int, found: int) -> None:
     (app / "x").write_text("aaa")
     with pytest.raises(ToolError, match=rf"has {found} occurrences? in x, expected {count}"):
-        fs.edit("x", old, "new", context(app), count)
+        fs.edit("x", old, "new", make_context(app), count)
     assert sorted(path.name for path in app.iterdir()) == ["src", "x"]
 
 
 def test_an_edit_that_would_use_too_much_memory_is_rejected(app: Path) -> None:
     (app / "x").write_text("a" * 100_000)
     with pytest.raises(ToolError, match="would make x larger than"):
-        fs.edit("x", "a", "b" * 100_000, context(app), count=100_000)
+        fs.edit("x", "a", "b" * 100_000, make_context(app), count=100_000)
 
 
-def test_an_edit_of_a_file_changed_meanwhile_changes_nothing(app: Path) -> None:
-    opened = files(app)
+def test_an_edit_of_a_concurrently_changed_file_changes_nothing(app: Path) -> None:
+    opened = make_files(app)
     content = disk.read(opened, "src/a.txt", 100)
     (app / "src/a.txt").write_text("changed")
     with pytest.raises(ToolError, match="changed since it was read"):
@@ -533,15 +533,15 @@ def test_an_edit_of_a_file_changed_meanwhile_changes_nothing(app: Path) -> None:
 # --- listing ---------------------------------------------------------------------------------------------------
 
 
-def names(app: Path, *arguments: Any, sandbox: dict[str, Any] | None = None, **options: Any) -> list[str]:
-    return [entry["name"] for entry in fs.list(context(app, **(sandbox or {})), *arguments, **options)]
+def list_names(app: Path, *arguments: Any, sandbox: dict[str, Any] | None = None, **options: Any) -> list[str]:
+    return [entry["name"] for entry in fs.list(make_context(app, **(sandbox or {})), *arguments, **options)]
 
 
 def test_a_directory_is_listed_in_order(app: Path) -> None:
     (app / "b").write_text("bb")
     (app / ".hidden").touch()
     os.mkfifo(app / "pipe")
-    assert fs.list(context(app)) == [
+    assert fs.list(make_context(app)) == [
         {"name": ".hidden", "type": "file", "size": 0},
         {"name": "b", "type": "file", "size": 2},
         {"name": "pipe", "type": "other", "size": 0},
@@ -564,13 +564,13 @@ def test_a_directory_is_listed_in_order(app: Path) -> None:
 )
 def test_entries_are_filtered_by_pattern(app: Path, pattern: str | None, recursive: bool, found: list[str]) -> None:
     (app / "src/deep/z.txt").touch()
-    assert names(app, ".", pattern, recursive) == found
+    assert list_names(app, ".", pattern, recursive) == found
 
 
 @pytest.mark.parametrize("pattern", ["", "/etc/*", "../*", "src/../../*", "x" * 5000])
 def test_a_pattern_that_leaves_the_directory_is_rejected(app: Path, pattern: str) -> None:
     with pytest.raises(ArgumentError, match="leaves the directory"):
-        names(app, ".", pattern)
+        list_names(app, ".", pattern)
 
 
 def test_denied_files_are_not_listed(app: Path) -> None:
@@ -586,36 +586,36 @@ def test_denied_files_are_not_listed(app: Path) -> None:
     (app / "circle").symlink_to("circle")
     (app / "up").symlink_to(".")
     sandbox = {"denied_patterns": [".env*"], "hidden_paths": [str(app / "kept/secrets.yaml")]}
-    assert names(app, ".", None, True, sandbox=sandbox) == [
+    assert list_names(app, ".", None, True, sandbox=sandbox) == [
         "circle", "in", "in_nothing", "kept", "src", "src/a.txt", "src/deep", "up",
     ]  # fmt: skip
-    types = {entry["name"]: entry["type"] for entry in fs.list(context(app))}
+    types = {entry["name"]: entry["type"] for entry in fs.list(make_context(app))}
     assert [types[name] for name in ("in", "in_nothing", "circle", "up")] == ["dir", "other", "other", "dir"]
 
 
 def test_a_list_is_never_truncated(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         (app / str(number)).touch()
-    assert len(names(app, max_results=6)) == 6
+    assert len(list_names(app, max_results=6)) == 6
     with pytest.raises(ToolError, match="more than 5 entries"):
-        names(app, max_results=5)
+        list_names(app, max_results=5)
     with pytest.raises(ArgumentError, match="expected 1 or more"):
-        names(app, max_results=0)
+        list_names(app, max_results=0)
     monkeypatch.setattr("onetool.files.listing.MAX_SCANNED_ENTRIES", 3)
     with pytest.raises(ToolError, match="more than 3 entries"):
-        names(app, pattern="nothing*")
+        list_names(app, pattern="nothing*")
 
 
-def test_names_that_are_not_valid_text_are_omitted_and_a_file_is_not_listed(app: Path) -> None:
+def test_undecodable_names_are_omitted_and_a_file_is_not_listed(app: Path) -> None:
     (app / os.fsdecode(b"\xff")).touch()
-    assert names(app) == ["src"]
+    assert list_names(app) == ["src"]
     with pytest.raises(ToolError, match="not a directory"):
-        names(app, "src/a.txt")
+        list_names(app, "src/a.txt")
     with pytest.raises(FileNotFoundError):
-        names(app, "nothing")
+        list_names(app, "nothing")
 
 
-# --- facts -----------------------------------------------------------------------------------------------------
+# --- stat ------------------------------------------------------------------------------------------------------
 
 
 def test_stat_returns_path_type_size_and_mode(app: Path) -> None:
@@ -629,55 +629,55 @@ def test_stat_returns_path_type_size_and_mode(app: Path) -> None:
         "modified": "1970-01-01T00:00:00+00:00",
         "mode": "0640",
     }
-    assert fs.stat("src/a.txt", context(app)) == fs.stat("link", context(app)) == expected
-    assert fs.stat(".", context(app))["type"] == "dir"
+    assert fs.stat("src/a.txt", make_context(app)) == fs.stat("link", make_context(app)) == expected
+    assert fs.stat(".", make_context(app))["type"] == "dir"
     os.mkfifo(app / "pipe")
-    assert fs.stat("pipe", context(app))["type"] == "other"
+    assert fs.stat("pipe", make_context(app))["type"] == "other"
 
 
 # --- deleting, moving, copying -----------------------------------------------------------------------------------
 
 
 def test_a_deleted_file_can_be_restored(app: Path, opener: Opener) -> None:
-    kept = disk.delete(files(app, opener), "src/a.txt", recursive=False)
+    kept = disk.delete(make_files(app, opener), "src/a.txt", recursive=False)
     assert kept.startswith(f"{app}/{TRASH}/")
     assert kept.endswith("/a.txt")
     assert not (app / "src/a.txt").exists()
-    assert disk.move(files(app, opener), kept, "src/a.txt", overwrite=False) == f"{app}/src/a.txt"
-    assert text(files(app, opener), "src/a.txt") == "alpha"
+    assert disk.move(make_files(app, opener), kept, "src/a.txt", overwrite=False) == f"{app}/src/a.txt"
+    assert text(make_files(app, opener), "src/a.txt") == "alpha"
 
 
 def test_a_directory_is_deleted_only_with_recursive(app: Path, opener: Opener) -> None:
     with pytest.raises(ToolError, match="recursive=True"):
-        disk.delete(files(app, opener), "src", recursive=False)
-    kept = disk.delete(files(app, opener), "src", recursive=True)
-    assert snapshot(Path(kept)) == {"a.txt": b"alpha", "deep": None}
+        disk.delete(make_files(app, opener), "src", recursive=False)
+    kept = disk.delete(make_files(app, opener), "src", recursive=True)
+    assert read_tree(Path(kept)) == {"a.txt": b"alpha", "deep": None}
 
 
 def test_the_trash_is_kept_out_of_lists_and_repositories_and_is_not_deleted(app: Path) -> None:
-    kept = disk.delete(files(app), "src/a.txt", recursive=False)
+    kept = disk.delete(make_files(app), "src/a.txt", recursive=False)
     assert (app / TRASH / ".gitignore").read_text() == "*\n"
-    assert names(app, ".", None, True) == [TRASH, "src", "src/deep"]
-    assert names(app, TRASH, "**/a.txt") == [Path(kept).relative_to(app / TRASH).as_posix()]
+    assert list_names(app, ".", None, True) == [TRASH, "src", "src/deep"]
+    assert list_names(app, TRASH, "**/a.txt") == [Path(kept).relative_to(app / TRASH).as_posix()]
     for path in (kept, TRASH, str(Path(kept).parent)):
         with pytest.raises(ToolError, match="already in the trash"):
-            disk.delete(files(app), path, recursive=True)
+            disk.delete(make_files(app), path, recursive=True)
 
 
 def test_a_link_is_deleted_and_moved_itself(app: Path, opener: Opener) -> None:
     (app / "link").symlink_to("src/a.txt")
     (app / "out").symlink_to(app.parent / "outside/secret.txt")
-    disk.move(files(app, opener), "link", "link2", overwrite=False)
+    disk.move(make_files(app, opener), "link", "link2", overwrite=False)
     assert (app / "link2").is_symlink()
     for path in ("link2", "out"):
-        kept = Path(disk.delete(files(app, opener), path, recursive=False))
+        kept = Path(disk.delete(make_files(app, opener), path, recursive=False))
         assert kept.is_symlink()
-    assert text(files(app, opener), "src/a.txt") == "alpha"
+    assert text(make_files(app, opener), "src/a.txt") == "alpha"
     with pytest.raises(SandboxDenied):
-        text(files(app, opener), str(kept))
+        text(make_files(app, opener), str(kept))
 
 
-def test_the_trash_without_a_sandbox(app: Path) -> None:
+def test_without_a_sandbox_the_trash_can_be_used(app: Path) -> None:
     opened = Files(ToolContext(working_dir=app))
     assert disk.delete(opened, "src/a.txt", recursive=False).startswith(f"{app}/{TRASH}/")
     kept = disk.delete(opened, str(app.parent / "lib/b.txt"), recursive=False)
@@ -687,9 +687,9 @@ def test_the_trash_without_a_sandbox(app: Path) -> None:
 @pytest.mark.parametrize("path", [".", "src/..", "", "..", "/"])
 def test_the_allowed_directory_itself_cannot_be_deleted(app: Path, path: str) -> None:
     with pytest.raises(ToolError):
-        disk.delete(files(app), path, recursive=True)
+        disk.delete(make_files(app), path, recursive=True)
     with pytest.raises(ToolError):
-        disk.move(files(app), path, "src/deep/x", overwrite=True)
+        disk.move(make_files(app), path, "src/deep/x", overwrite=True)
     assert (app / "src/a.txt").exists()
 
 
@@ -702,14 +702,14 @@ def test_directories_with_rules_cannot_be_moved(app: Path) -> None:
     ]
     for rules in sandbox:
         with pytest.raises(ToolError, match="cannot move or delete"):
-            disk.move(files(app, **rules), "src", "other", overwrite=False)
+            disk.move(make_files(app, **rules), "src", "other", overwrite=False)
         with pytest.raises(ToolError, match="cannot move or delete"):
-            disk.delete(files(app, **rules), "src", recursive=True)
+            disk.delete(make_files(app, **rules), "src", recursive=True)
 
 
 def test_moving_a_directory_creates_no_protected_files(app: Path) -> None:
-    """A file that may not be written in .onetool/tools cannot be moved there in a directory or behind a link."""
-    opened = files(app, protected_paths=[str(app / ".onetool/tools")], denied_patterns=["config/*.key"])
+    """Reject moving a directory or a link that contains files which are not allowed in .onetool/tools."""
+    opened = make_files(app, protected_paths=[str(app / ".onetool/tools")], denied_patterns=["config/*.key"])
     disk.write(opened, "made/tools/evil_tools.py", b"evil", create_folders=True)
     disk.write(opened, "made/a.key", b"evil")
     (app / "link").symlink_to("made")
@@ -722,12 +722,12 @@ def test_moving_a_directory_creates_no_protected_files(app: Path) -> None:
 
 def test_files_and_directories_are_moved(app: Path, opener: Opener) -> None:
     (app / "x").write_text("x")
-    opened = files(app, opener)
+    opened = make_files(app, opener)
     with pytest.raises(ToolError, match=r"src/a\.txt already exists"):
         disk.move(opened, "x", "src/a.txt", overwrite=False)
     assert disk.move(opened, "x", "src/a.txt", overwrite=True) == f"{app}/src/a.txt"
     assert disk.move(opened, "src", "lib/sub", overwrite=False, create_folders=True) == f"{app}/lib/sub"
-    assert snapshot(app) == {"lib": None, "lib/sub": None, "lib/sub/a.txt": b"x", "lib/sub/deep": None}
+    assert read_tree(app) == {"lib": None, "lib/sub": None, "lib/sub/a.txt": b"x", "lib/sub/deep": None}
     with pytest.raises(FileNotFoundError, match="File not found: nothing"):
         disk.move(opened, "nothing", "y", overwrite=False)
     with pytest.raises(ToolError, match="into itself"):
@@ -739,25 +739,25 @@ def test_files_and_directories_are_moved(app: Path, opener: Opener) -> None:
 
 
 def test_source_and_target_are_both_checked(app: Path, opener: Opener) -> None:
-    opened = files(
+    opened = make_files(
         app, opener, readable_paths=["../lib"], denied_patterns=["*.key"], protected_paths=[str(app / "src/deep")]
     )
-    refused = [("src/a.txt", "../outside/x"), ("../outside/secret.txt", "x"), ("src/a.txt", "a.key"),
+    rejected = [("src/a.txt", "../outside/x"), ("../outside/secret.txt", "x"), ("src/a.txt", "a.key"),
                ("src/a.txt", "../lib/x"), ("src/a.txt", "src/deep/x"), ("a.key", "x")]  # fmt: skip
-    before = snapshot(app.parent)
-    for source, target in [*refused, ("../lib/b.txt", "x")]:
+    before = read_tree(app.parent)
+    for source, target in [*rejected, ("../lib/b.txt", "x")]:
         with pytest.raises(SandboxDenied):
             disk.move(opened, source, target, overwrite=True)
-    for source, target in refused:
+    for source, target in rejected:
         with pytest.raises(SandboxDenied):
             disk.copy(opened, source, target, overwrite=True)
-    assert snapshot(app.parent) == before
+    assert read_tree(app.parent) == before
     assert disk.copy(opened, "../lib/b.txt", "b.txt", overwrite=False).size == 4
 
 
 def test_files_are_copied(app: Path, opener: Opener) -> None:
     (app / "src/a.txt").chmod(0o755)
-    opened = files(app, opener)
+    opened = make_files(app, opener)
     copied = disk.copy(opened, "src/a.txt", "new/b.txt", overwrite=False, create_folders=True)
     assert (copied.path, copied.size) == (f"{app}/new/b.txt", 5)
     assert stat.S_IMODE((app / "new/b.txt").stat().st_mode) == 0o755
@@ -779,22 +779,22 @@ def test_nothing_is_replaced_without_renameat2(app: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(writing, "rename_without_replacing", missing)
     (app / "x").write_text("x")
     with pytest.raises(ToolError, match="already exists"):
-        disk.move(files(app), "x", "src/a.txt", overwrite=False)
+        disk.move(make_files(app), "x", "src/a.txt", overwrite=False)
     with pytest.raises(ToolError):
-        disk.move(files(app), "src/deep", "src/a.txt", overwrite=False)
-    disk.move(files(app), "x", "y", overwrite=False)
-    disk.move(files(app), "src", "z", overwrite=False)
-    assert snapshot(app) == {"y": b"x", "z": None, "z/a.txt": b"alpha", "z/deep": None}
+        disk.move(make_files(app), "src/deep", "src/a.txt", overwrite=False)
+    disk.move(make_files(app), "x", "y", overwrite=False)
+    disk.move(make_files(app), "src", "z", overwrite=False)
+    assert read_tree(app) == {"y": b"x", "z": None, "z/a.txt": b"alpha", "z/deep": None}
 
 
 def test_a_file_moves_to_another_disk(app: Path) -> None:
     memory = Path("/dev/shm")
     if not memory.is_dir() or memory.stat().st_dev == app.stat().st_dev:
-        pytest.skip("there is no other disk")
+        pytest.skip("no second file system is available")
     other = memory / f"onetool-{os.urandom(4).hex()}"
     other.mkdir()
     try:
-        opened = files(app, allowed_paths=[".", str(other)])
+        opened = make_files(app, allowed_paths=[".", str(other)])
         assert disk.move(opened, "src/a.txt", str(other / "a.txt"), overwrite=False) == str(other / "a.txt")
         assert (other / "a.txt").read_text() == "alpha"
         assert not (app / "src/a.txt").exists()

@@ -405,8 +405,8 @@ def test_large_responses_are_parsed_too(call: Caller) -> None:
 
 
 def render_everything(result: Result) -> str:
-    shown = repr(result) if result.error is None else repr((describe(result.error), result.error, result.error.args))
-    return shown + json.dumps(result.value) + repr(getattr(result.error, "__context__", None))
+    output = repr(result) if result.error is None else repr((describe(result.error), result.error, result.error.args))
+    return output + json.dumps(result.value) + repr(getattr(result.error, "__context__", None))
 
 
 def assert_redacted(result: Result, *secrets: str) -> None:

@@ -1,4 +1,4 @@
-"""The log: spans as JSON lines, redacted, never in the way."""
+"""The log: spans as redacted JSON lines that never fail a call."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from onetool.logging import MAX_LOG_BYTES, Log
 from onetool.redact import Redactor
 
 
-def lines(file: Path) -> list[dict[str, Any]]:
+def read_lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
@@ -20,7 +20,7 @@ def test_a_span_is_one_line_with_its_outcome(tmp_path: Path) -> None:
     with log.span("run", correlation_id="c1") as fields:
         fields["agent"] = "default"
     log.close()
-    (line,) = lines(tmp_path / "logs" / "onetool.log")
+    (line,) = read_lines(tmp_path / "logs" / "onetool.log")
     assert (line["name"], line["status"], line["correlation_id"], line["agent"]) == ("run", "ok", "c1", "default")
     assert line["duration_ms"] >= 0
 
@@ -30,7 +30,7 @@ def test_a_failed_span_names_the_error_type(tmp_path: Path) -> None:
     with pytest.raises(ToolTimeout), log.span("tool.call"):
         raise ToolTimeout("late")
     log.close()
-    assert lines(tmp_path / "onetool.log")[0]["error_type"] == "timeout"
+    assert read_lines(tmp_path / "onetool.log")[0]["error_type"] == "timeout"
 
 
 def test_secrets_are_redacted_plain_and_escaped(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_secrets_are_redacted_plain_and_escaped(tmp_path: Path) -> None:
     log.close()
     text = (tmp_path / "onetool.log").read_text(encoding="utf-8")
     assert "word" not in text
-    assert "abc" in text  # too short to be taken for a secret everywhere
+    assert "abc" in text  # too short to be redacted as a secret
 
 
 def test_lines_below_the_level_are_left_out(tmp_path: Path) -> None:
@@ -47,10 +47,10 @@ def test_lines_below_the_level_are_left_out(tmp_path: Path) -> None:
     log.event("run")
     log.event("run", level="ERROR")
     log.close()
-    assert len(lines(tmp_path / "onetool.log")) == 1
+    assert len(read_lines(tmp_path / "onetool.log")) == 1
 
 
-def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder", encoding="utf-8")
     log = Log(tmp_path / "file" / "onetool.log")
     log.event("run")
@@ -65,5 +65,5 @@ def test_a_large_log_is_rotated(tmp_path: Path) -> None:
     log = Log(file)
     log.event("run")
     log.close()
-    assert len(lines(file)) == 1
+    assert len(read_lines(file)) == 1
     assert (tmp_path / "onetool.log.1").stat().st_size > MAX_LOG_BYTES

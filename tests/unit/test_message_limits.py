@@ -29,16 +29,16 @@ from onetool_child import messages
     ],
 )
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_values_are_counted_outside_of_strings_wherever_chunks_end(value: Any, size: int) -> None:
+def test_values_are_counted_outside_of_strings_in_any_chunks(value: Any, size: int) -> None:
     line = json.dumps(value).encode()
 
-    def marks(part: Any) -> int:
+    def count_separators(part: Any) -> int:
         if not isinstance(part, dict | list):
             return 0
         inner = part.values() if isinstance(part, dict) else part
-        return 1 + max(0, len(part) - 1) + sum(map(marks, inner))
+        return 1 + max(0, len(part) - 1) + sum(map(count_separators, inner))
 
-    assert messages.count_values(messages.split_bytes(line, size)) == marks(value)
+    assert messages.count_values(messages.split_bytes(line, size)) == count_separators(value)
 
 
 def test_a_line_over_a_limit_is_not_parsed() -> None:
@@ -49,27 +49,27 @@ def test_a_line_over_a_limit_is_not_parsed() -> None:
         messages.parse(b"[" * (messages.MAX_VALUES + 1))
 
 
-def test_long_strings_are_taken_out_and_put_back() -> None:
+def test_long_strings_are_extracted_and_restored() -> None:
     value = {"args": ["x" * 2000, 5], "kwargs": {"a": {"b": ["é" * 3000, "short"]}, "c": "\ud800" * 1024}}
     before = json.loads(json.dumps(value))
-    places, text = messages.take_strings(value)
+    paths, text = messages.take_strings(value)
     assert len(json.dumps(value)) < 200
-    messages.put_strings(value, json.loads(json.dumps(places)), text)
+    messages.put_strings(value, json.loads(json.dumps(paths)), text)
     assert value == before
 
 
 @pytest.mark.parametrize(
-    "places", [[[["x"], 1]], [[["a"], 9]], [[["a"], -1]], [[[], 1]], [["a", 1, 2]], [5], [[["b"], 1]]]
+    "paths", [[[["x"], 1]], [[["a"], 9]], [[["a"], -1]], [[[], 1]], [["a", 1, 2]], [5], [[["b"], 1]]]
 )
-def test_strings_without_a_place_are_rejected(places: Any) -> None:
+def test_strings_with_an_invalid_path_are_rejected(paths: Any) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
-        messages.put_strings({"a": "", "b": "full"}, places, "text")
+        messages.put_strings({"a": "", "b": "full"}, paths, "text")
 
 
 @pytest.mark.parametrize(
     "line", [b"=x", b"=x y", b"=x -1", b"=x 262145", b"=x " + b"1" * 5000, "=x ²".encode(), b"=\xff 1"]
 )
-def test_a_header_that_is_wrong_is_rejected(line: bytes) -> None:
+def test_an_invalid_header_is_rejected(line: bytes) -> None:
     with pytest.raises((messages.TooLarge, UnicodeDecodeError)):
         messages.parse_piece_header(line)
 
@@ -98,11 +98,11 @@ def test_a_fast_sender_is_paused() -> None:
         (b"", None),
     ],
 )
-def test_the_id_is_found_at_both_ends_of_a_message(message: bytes, ident: object) -> None:
+def test_the_id_is_found_at_either_end_of_a_message(message: bytes, ident: object) -> None:
     assert find_id(message) == ident
 
 
-def test_of_a_message_that_is_too_large_both_ends_are_kept() -> None:
+def test_both_ends_of_an_oversized_message_are_kept() -> None:
     collector = Collector(1000)
     for chunk in (b'{"id":5,', b"x" * 800, b"y" * 800, b'"end":1}'):
         collector.add(chunk)
@@ -115,7 +115,7 @@ def test_of_a_message_that_is_too_large_both_ends_are_kept() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_events_are_whole_wherever_chunks_end(size: int, end: bytes) -> None:
+def test_events_are_complete_in_any_chunks(size: int, end: bytes) -> None:
     lines = [b"event: message", b'data: {"a":1}', b"", b"data: [1,", b"data: 2]", b"id: 5", b"", b": ping", b""]
     stream, whole = end.join(lines) + end, _EventSplitter()
     found = [event for chunk in messages.split_bytes(stream, size) for event in whole.add(chunk)]
@@ -124,16 +124,16 @@ def test_events_are_whole_wherever_chunks_end(size: int, end: bytes) -> None:
     ]  # fmt: skip
 
 
-def test_what_was_printed_is_kept_in_whole_lines_since_the_last_call() -> None:
-    told: list[str] = []
-    printed = Printed(told.append)
+def test_printed_output_is_kept_in_complete_lines_since_the_last_call() -> None:
+    lines: list[str] = []
+    printed = Printed(lines.append)
     for number in range(1000):
         printed.add(b"line %d\nli" % number)
         printed.add(b"ne\n")
     assert len(printed.shown) <= MAX_QUOTED_CHARS
     assert set(printed.shown.splitlines()) >= {"line", "line 999"}
     assert all(line.startswith("line") for line in printed.shown.splitlines())
-    assert all(text.endswith("\n") for text in told)
+    assert all(text.endswith("\n") for text in lines)
     printed.clear()
     assert printed.sentence == ""
     printed.add("é".encode()[:1])

@@ -17,7 +17,7 @@ SAMPLE = re.compile(
 LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\[\\"n])*)"')
 
 
-def read(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def parse_samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Return the samples of the text. Raise if the text does not follow the format."""
     assert text.endswith("\n")
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
@@ -45,8 +45,8 @@ def app() -> Iterator[App]:
         yield app
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float:
-    return read(metrics.text())[name, frozenset(labels.items())]
+def get_value(metrics: Metrics, name: str, **labels: str) -> float:
+    return parse_samples(metrics.text())[name, frozenset(labels.items())]
 
 
 def test_calls_and_runs_are_counted_by_outcome(app: App) -> None:
@@ -58,19 +58,19 @@ def test_calls_and_runs_are_counted_by_outcome(app: App) -> None:
     app.run("sample.give()")
     app.run("1/0")
     calls, by = "onetool_tool_calls_total", {"agent": "default"}
-    assert value(metrics, calls, tool="sample.give", outcome="ok", **by) == 2
-    assert value(metrics, calls, tool="sample.give", outcome="validation_error", **by) == 1
-    assert value(metrics, calls, tool=OTHER, outcome="not_found", **by) == 1
-    assert value(metrics, "onetool_runs_total", outcome="ok", **by) == 1
-    assert value(metrics, "onetool_runs_total", outcome="execution_error", **by) == 1
-    assert value(metrics, "onetool_runs_in_flight", **by) == 0
-    assert value(metrics, "onetool_run_seconds_count", **by) == 2
-    assert value(metrics, "onetool_tool_call_seconds_bucket", le="+Inf", **by) == 4
-    assert value(metrics, "onetool_cells") >= 1
-    assert value(metrics, "process_resident_memory_bytes") > 1 << 20
+    assert get_value(metrics, calls, tool="sample.give", outcome="ok", **by) == 2
+    assert get_value(metrics, calls, tool="sample.give", outcome="validation_error", **by) == 1
+    assert get_value(metrics, calls, tool=OTHER, outcome="not_found", **by) == 1
+    assert get_value(metrics, "onetool_runs_total", outcome="ok", **by) == 1
+    assert get_value(metrics, "onetool_runs_total", outcome="execution_error", **by) == 1
+    assert get_value(metrics, "onetool_runs_in_flight", **by) == 0
+    assert get_value(metrics, "onetool_run_seconds_count", **by) == 2
+    assert get_value(metrics, "onetool_tool_call_seconds_bucket", le="+Inf", **by) == 4
+    assert get_value(metrics, "onetool_cells") >= 1
+    assert get_value(metrics, "process_resident_memory_bytes") > 1 << 20
     metrics.close()
     app.call("sample.give")
-    assert value(metrics, calls, tool="sample.give", outcome="ok", **by) == 2
+    assert get_value(metrics, calls, tool="sample.give", outcome="ok", **by) == 2
 
 
 def test_histogram_buckets_are_cumulative(app: App) -> None:
@@ -79,7 +79,7 @@ def test_histogram_buckets_are_cumulative(app: App) -> None:
     for seconds in (0.0, 0.005, 0.0051, 3, 1e9):
         app.onetool.bus.events.emit(CallFinished(1, "sample.give", context, seconds, None))
     bounds = [*map(str, BUCKETS), "+Inf"]
-    counts = [value(metrics, "onetool_tool_call_seconds_bucket", agent="default", le=bound) for bound in bounds]
+    counts = [get_value(metrics, "onetool_tool_call_seconds_bucket", agent="default", le=bound) for bound in bounds]
     assert counts == sorted(counts)
     assert (counts[0], counts[1], counts[-1]) == (2, 3, 5)
 
@@ -88,7 +88,7 @@ def test_labels_are_escaped_and_agents_are_separate(app: App) -> None:
     metrics = Metrics(app.onetool)
     app.call("sample.give", agent='odd"\\\n')
     app.call("sample.give")
-    assert value(metrics, "onetool_tool_calls_total", agent=r"odd\"\\\n", tool="sample.give", outcome="ok") == 1
+    assert get_value(metrics, "onetool_tool_calls_total", agent=r"odd\"\\\n", tool="sample.give", outcome="ok") == 1
     assert 'agent="default"' not in metrics.text('odd"\\\n')
     assert "onetool_http_requests_total" not in metrics.text("default")
 
@@ -102,9 +102,11 @@ def test_the_number_of_series_is_bounded(app: App) -> None:
         app.call(f"none.tool{number}")
     context = app.onetool.context()
     app.onetool.bus.events.emit(CallFinished(1, "sample.give", context, 0.1, "an error of somebody's own"))
-    names = {dict(labels)["tool"] for name, labels in read(metrics.text()) if name == "onetool_tool_calls_total"}
+    names = {
+        dict(labels)["tool"] for name, labels in parse_samples(metrics.text()) if name == "onetool_tool_calls_total"
+    }
     assert len(names) == MAX_TOOLS + 1
-    outcomes = {dict(labels).get("outcome") for _, labels in read(metrics.text())}
+    outcomes = {dict(labels).get("outcome") for _, labels in parse_samples(metrics.text())}
     assert outcomes <= {None, "ok", "not_found", OTHER}
 
 
@@ -112,11 +114,13 @@ def test_aliases_and_python_names_count_for_the_tool() -> None:
     with open_app({"aliases": {"g": "sample.give"}}, [give]) as app:
         metrics = Metrics(app.onetool)
         app.call("g")
-        assert value(metrics, "onetool_tool_calls_total", agent="default", tool="sample.give", outcome="ok") == 1
+        assert get_value(metrics, "onetool_tool_calls_total", agent="default", tool="sample.give", outcome="ok") == 1
 
 
 def test_runs_that_started_earlier_are_not_counted(app: App) -> None:
     metrics = Metrics(app.onetool)
     app.onetool.bus.events.emit(RunFinished(77, app.onetool.context(), 1.0, None))
-    assert value(metrics, "onetool_runs_in_flight", agent="default") == 0
-    assert ("onetool_runs_total", frozenset({("agent", "default"), ("outcome", "ok")})) not in read(metrics.text())
+    assert get_value(metrics, "onetool_runs_in_flight", agent="default") == 0
+    assert ("onetool_runs_total", frozenset({("agent", "default"), ("outcome", "ok")})) not in parse_samples(
+        metrics.text()
+    )

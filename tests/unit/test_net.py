@@ -124,10 +124,10 @@ def test_an_empty_post_has_a_content_length(site: Site) -> None:
     ],
 )
 def test_a_header_that_would_change_the_request_is_rejected(site: Site, header: tuple[str, str]) -> None:
-    with pytest.raises(ArgumentError) as refused:
+    with pytest.raises(ArgumentError) as rejected:
         send(site.url(), headers=[header])
     assert not site.requests
-    assert "header" in refused.value.message
+    assert "header" in rejected.value.message
 
 
 @pytest.mark.parametrize("method", ["", "GET /x", "GET\r\n", "CONNECT", "trace", "Ü"])
@@ -159,7 +159,7 @@ def test_proxies_and_passwords_of_the_environment_are_ignored(
 
 def test_a_host_that_is_not_allowed_is_not_resolved() -> None:
     async def resolve(_host: str, _port: int) -> Sequence[str]:
-        raise AssertionError("it was looked up")
+        raise AssertionError("the host was resolved")
 
     assert (
         get_failure_reason("http://b.example/", rules=HostRules(("a.example",)), resolve=resolve) == "host_not_allowed"
@@ -182,7 +182,11 @@ def test_localhost_is_rejected(site: Site) -> None:
 
 
 def test_a_host_is_resolved_once_and_the_checked_address_is_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [["127.0.0.1"], ["127.0.0.2"], ["127.0.0.2"]]  # the first counts as public here, the next do not
+    answers = [
+        ["127.0.0.1"],
+        ["127.0.0.2"],
+        ["127.0.0.2"],
+    ]  # the test treats the first address as public, and the others as private
     monkeypatch.setattr("onetool.net.hosts.is_public", lambda address: address == "127.0.0.1")
     asked: list[str] = []
 
@@ -445,7 +449,7 @@ def test_a_head_response_may_announce_more_than_the_limit(site: Site) -> None:
 # --- compression -------------------------------------------------------------------------------------------
 
 
-def raw_deflate(data: bytes) -> bytes:
+def compress_raw_deflate(data: bytes) -> bytes:
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush()
 
@@ -460,7 +464,7 @@ READ = [
     ("gzip", gzip.compress(b""), b""),
     ("gzip", b"", b""),
     ("deflate", zlib.compress(b"hello"), b"hello"),
-    ("deflate", raw_deflate(b"hello"), b"hello"),
+    ("deflate", compress_raw_deflate(b"hello"), b"hello"),
     ("deflate", b"", b""),
     ("br", b"as it is", b"as it is"),
     ("identity", b"plain", b"plain"),
@@ -497,7 +501,9 @@ def test_a_damaged_or_doubly_compressed_body_is_an_error(site: Site, encoding: s
 def test_a_compressed_body_is_read_the_same_in_any_chunks(data: bytes, sizes: list[int], form: str) -> None:
     from onetool.net.response_body import read_body
 
-    packed = gzip.compress(data) if form == "gzip" else zlib.compress(data) if form == "zlib" else raw_deflate(data)
+    packed = (
+        gzip.compress(data) if form == "gzip" else zlib.compress(data) if form == "zlib" else compress_raw_deflate(data)
+    )
 
     async def chunks() -> Any:
         rest = packed
@@ -558,17 +564,17 @@ def test_cancelling_closes_the_connection(site: Site) -> None:
 # --- errors ------------------------------------------------------------------------------------------------
 
 
-def closed_port() -> int:
+def find_closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def test_only_unsent_requests_have_the_reason_connect(site: Site) -> None:
-    assert get_failure_reason(f"http://127.0.0.1:{closed_port()}/") == "connect"
+    assert get_failure_reason(f"http://127.0.0.1:{find_closed_port()}/") == "connect"
     assert get_failure_reason("http://a.example/", resolve=resolve_to()) == "connect"
     for path in ("/hang-up", "/cut", "/garbage"):
         assert get_failure_reason(site.url(path)) == "protocol"
-    assert get_failure_reason(add_redirect(site, f"http://127.0.0.1:{closed_port()}/")) == "redirects"
+    assert get_failure_reason(add_redirect(site, f"http://127.0.0.1:{find_closed_port()}/")) == "redirects"
 
 
 def test_a_response_in_another_protocol_is_an_error(site: Site) -> None:
@@ -601,13 +607,13 @@ def test_secret_parameters_are_redacted_in_errors_and_responses(site: Site, path
     url = site.url(f"{path}?key={SECRET}&%6bey={SECRET}&url=http://b.example/?key={SECRET}")
     rules = HostRules(("127.0.0.1",), allow_private_addresses=True)
     try:
-        shown = send(
+        output = send(
             url, rules=rules, secret_query=frozenset({"key"}), timeout=0.5 if path == "/never" else TIMEOUT_SECONDS
         ).url
     except ToolError as error:
-        shown = f"{error.message} {error.fields}"
+        output = f"{error.message} {error.fields}"
     assert site.requests[0].query["key"] == [SECRET, SECRET]
-    assert SECRET not in shown.partition("url=")[0]
+    assert SECRET not in output.partition("url=")[0]
 
 
 # --- connections -------------------------------------------------------------------------------------------
@@ -718,7 +724,7 @@ def test_the_http_library_is_imported_with_the_first_request() -> None:
     heavy = "{'httpx2', 'httpcore2', 'ssl'}"
     code = f"import sys; from onetool.net import HostRules, Net; Net(HostRules()); print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() in {"set()", "{'ssl'}"}  # ssl comes with asyncio
+    assert done.stdout.strip() in {"set()", "{'ssl'}"}  # asyncio imports ssl
 
 
 # --- text --------------------------------------------------------------------------------------------------

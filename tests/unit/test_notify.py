@@ -1,4 +1,4 @@
-"""Messages land whole in the file that the configuration names, or nowhere."""
+"""Messages are written completely to the configured file, or not at all."""
 
 import os
 import resource
@@ -27,20 +27,20 @@ def topics(*pairs: tuple[str, str]) -> tuple[Topic, ...]:
     return tuple(Topic(pattern=pattern, file=file) for pattern, file in pairs)
 
 
-def send(folder: Path, message: Any, file: str = "notes.yaml") -> str:
-    return publish(topics(("**", file)), NoticeFiles(folder), "notes", message, at_noon)
+def send(directory: Path, message: Any, file: str = "notes.yaml") -> str:
+    return publish(topics(("**", file)), NoticeFiles(directory), "notes", message, at_noon)
 
 
-def test_a_full_file_takes_no_more_messages(tmp_path: Path) -> None:
+def test_a_full_file_rejects_messages(tmp_path: Path) -> None:
     known = topics(("**", "notes.yaml"))
     publish(known, NoticeFiles(tmp_path, 1000), "notes", "x" * 600, at_noon)
     with pytest.raises(StorageError, match=r"the file is full \(notify.max_file_bytes is 1000\)\nHint: move") as caught:
         publish(known, NoticeFiles(tmp_path, 1000), "notes", "x" * 600, at_noon)
     assert caught.value.file == str(tmp_path / "notes.yaml")
-    assert len(documents(tmp_path / "notes.yaml")) == 1
+    assert len(read_documents(tmp_path / "notes.yaml")) == 1
 
 
-def test_an_agent_sends_so_many_messages_in_a_minute() -> None:
+def test_an_agent_may_send_a_limited_number_of_messages_per_minute() -> None:
     now = [0.0]
     rate = RateLimit(lambda: now[0])
     for _ in range(3):
@@ -52,7 +52,7 @@ def test_an_agent_sends_so_many_messages_in_a_minute() -> None:
     rate.take("a", 3)
 
 
-def documents(file: Path) -> list[Any]:
+def read_documents(file: Path) -> list[Any]:
     return list(yaml.safe_load_all(file.read_bytes()))
 
 
@@ -66,7 +66,7 @@ def test_a_message_is_appended_as_a_yaml_document(tmp_path: Path) -> None:
         '---\ntopic: notes\ntime: "2025-11-15T12:00:00Z"\nmessage: "Remember to review PR #123"\n'
     )
     send(tmp_path, {"done": [1, 2]})
-    assert [each["message"] for each in documents(tmp_path / "notes.yaml")] == [
+    assert [each["message"] for each in read_documents(tmp_path / "notes.yaml")] == [
         "Remember to review PR #123",
         {"done": [1, 2]},
     ]
@@ -99,7 +99,7 @@ def test_a_message_is_appended_as_a_yaml_document(tmp_path: Path) -> None:
         ("é*", "été", True),
     ],
 )
-def test_a_star_stays_between_colons_and_two_stars_do_not(
+def test_one_star_matches_between_colons_and_two_stars_match_across(
     tmp_path: Path, pattern: str, topic: str, matches: bool
 ) -> None:
     answer = publish(topics((pattern, "n.yaml")), NoticeFiles(tmp_path), topic, "x", at_noon)
@@ -107,53 +107,51 @@ def test_a_star_stays_between_colons_and_two_stars_do_not(
     assert answer.startswith("OK: " if matches else "SKIP: ")
 
 
-def test_the_first_pattern_that_matches_wins(tmp_path: Path) -> None:
+def test_the_first_matching_pattern_wins(tmp_path: Path) -> None:
     known = topics(("todo:*", "todo.yaml"), ("**", "rest.yaml"), ("todo:home", "never.yaml"))
 
     assert publish(known, NoticeFiles(tmp_path), "todo:home", "x", at_noon) == "OK: todo:home -> todo.yaml"
     assert publish(known, NoticeFiles(tmp_path), "other", "x", at_noon) == "OK: other -> rest.yaml"
 
 
-def test_a_hostile_pattern_takes_no_longer_than_its_length(tmp_path: Path) -> None:
-    def seconds(stars: int) -> float:
+def test_a_hostile_pattern_takes_linear_time(tmp_path: Path) -> None:
+    def measure_seconds(stars: int) -> float:
         known = topics(("*a" * stars + "b", "n.yaml"))
         start = time.thread_time()
         assert publish(known, NoticeFiles(tmp_path), "a" * 200, "x", at_noon) == "SKIP: no matching topic"
         return time.thread_time() - start
 
-    # Trying all ways to share the topic among the stars would take hundreds of thousands of times as long.
-    assert min(seconds(4) for _ in range(20)) < 8 * min(seconds(1) for _ in range(20))
+    # Trying all distributions of the topic over the stars would take hundreds of thousands of times as long.
+    assert min(measure_seconds(4) for _ in range(20)) < 8 * min(measure_seconds(1) for _ in range(20))
 
 
-def test_a_topic_has_a_limit(tmp_path: Path) -> None:
+def test_the_length_of_a_topic_is_limited(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="maximum 500"):
         publish((), NoticeFiles(tmp_path), "x" * 501, "x", at_noon)
 
 
-def test_relative_files_are_in_the_folder_and_others_where_they_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_files_are_in_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     send(tmp_path / "folder", "a", "deep/er/notes.yaml")
     send(tmp_path / "folder", "b", str(tmp_path / "absolute.yaml"))
     send(tmp_path / "folder", "c", "~/mine.yaml")
 
     for path, message in (("folder/deep/er/notes.yaml", "a"), ("absolute.yaml", "b"), ("home/mine.yaml", "c")):
-        assert documents(tmp_path / path)[0]["message"] == message
+        assert read_documents(tmp_path / path)[0]["message"] == message
 
 
-def test_a_new_file_belongs_to_its_owner_alone(tmp_path: Path) -> None:
+def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     send(tmp_path, "x")
 
     assert stat.S_IMODE((tmp_path / "notes.yaml").stat().st_mode) == 0o600
 
 
-def test_a_file_that_a_person_left_without_a_last_line_break_stays_readable(tmp_path: Path) -> None:
+def test_a_file_without_a_final_line_break_stays_readable(tmp_path: Path) -> None:
     (tmp_path / "notes.yaml").write_text("mine: 1")
     send(tmp_path, "x")
 
-    assert [*documents(tmp_path / "notes.yaml")[0]] == ["mine"]
-    assert len(documents(tmp_path / "notes.yaml")) == 2
+    assert [*read_documents(tmp_path / "notes.yaml")[0]] == ["mine"]
+    assert len(read_documents(tmp_path / "notes.yaml")) == 2
 
 
 plain = st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.booleans() | st.none()
@@ -162,22 +160,22 @@ plain = st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.b
 @pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text("abc:-# "), inner))))
-def test_every_message_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, messages: list[Any]) -> None:
-    folder = tmp_path_factory.mktemp("notify")
+def test_every_message_is_read_back_unchanged(tmp_path_factory: pytest.TempPathFactory, messages: list[Any]) -> None:
+    directory = tmp_path_factory.mktemp("notify")
     for message in ["---\n...\n", *messages]:
-        send(folder, message)
+        send(directory, message)
 
-    assert [each["message"] for each in documents(folder / "notes.yaml")] == ["---\n...\n", *messages]
+    assert [each["message"] for each in read_documents(directory / "notes.yaml")] == ["---\n...\n", *messages]
 
 
-def test_a_message_has_a_limit(tmp_path: Path) -> None:
+def test_the_size_of_a_message_is_limited(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="maximum 100000"):
         send(tmp_path, "x" * 1_000_001)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("file", ["folder", "file/notes.yaml", "pipe", "x" * 300, "n\0"])
-def test_a_file_that_cannot_be_written_is_an_error_that_says_why(tmp_path: Path, file: str) -> None:
+def test_an_unwritable_file_is_an_error_with_the_reason(tmp_path: Path, file: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     os.mkfifo(tmp_path / "pipe")
@@ -187,7 +185,7 @@ def test_a_file_that_cannot_be_written_is_an_error_that_says_why(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_a_message_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_message_that_does_not_fit_leaves_the_file_unchanged(tmp_path: Path) -> None:
     send(tmp_path, "first")
     before = (tmp_path / "notes.yaml").read_bytes()
     code = """
@@ -206,7 +204,7 @@ publish([Topic(pattern="*", file="notes.yaml")], NoticeFiles(Path(sys.argv[1])),
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
 
 
-def test_a_lock_waits_for_the_process_that_holds_it_and_goes_when_that_dies(tmp_path: Path) -> None:
+def test_a_lock_is_released_when_its_process_dies(tmp_path: Path) -> None:
     code = "import sys, time; from pathlib import Path; from onetool.util.locks import locked\n"
     code += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE) as holder:

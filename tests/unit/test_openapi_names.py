@@ -100,7 +100,7 @@ def test_an_argument_name_is_a_python_identifier(name: str, argument: str) -> No
 
 def test_a_second_argument_with_a_name_gets_its_location() -> None:
     taken = names.UniqueNames("_")
-    made = [names.to_argument_name("id", place, taken) for place in ("path", "header", "body", "body", "body")]
+    made = [names.to_argument_name("id", location, taken) for location in ("path", "header", "body", "body", "body")]
     assert made == ["id", "id_header", "id_body", "id_body_2", "id_body_3"]
 
 

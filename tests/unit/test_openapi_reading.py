@@ -114,7 +114,7 @@ def test_webhooks_and_extensions_are_ignored() -> None:
     assert [slug for slug, _, _ in found.tools] == ["get-a"]
 
 
-# --- documents that cost more than they weigh ----------------------------------------------------------------------
+# --- expensive documents -------------------------------------------------------------------------------------------
 
 
 def schema_ref(name: object) -> dict[str, str]:
@@ -160,10 +160,10 @@ def test_a_small_document_that_expands_too_much_is_rejected(monkeypatch: pytest.
     assert caught.value.code == "too_large"
 
 
-# --- whatever is sent ----------------------------------------------------------------------------------------------
+# --- arbitrary input -----------------------------------------------------------------------------------------------
 
 
-def is_sound(found: BundleImport) -> bool:
+def is_valid(found: BundleImport) -> bool:
     BundleDraft.of(found.bundle)
     for _, _, tool in found.tools:
         ToolDraft.of(tool)
@@ -288,4 +288,4 @@ def test_any_document_is_imported_or_rejected(document: Any, version: Any, title
     found: BundleImport | None = None
     with contextlib.suppress(BundleError):
         found = to_bundle(text, server="https://api.example.com")
-    assert found is None or is_sound(found)
+    assert found is None or is_valid(found)

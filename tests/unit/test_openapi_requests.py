@@ -16,8 +16,8 @@ FORM = "application/x-www-form-urlencoded"
 JSON_BODY = "application/json"
 
 
-def parameter(name: str, place: str, schema: Any = None, **more: Any) -> dict[str, Any]:
-    return {"name": name, "in": place, "schema": schema or {"type": "string"}, **more}
+def parameter(name: str, location: str, schema: Any = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "in": location, "schema": schema or {"type": "string"}, **more}
 
 
 def build_document_with_parameters(*parameters: dict[str, Any], path: str = "/things") -> dict[str, Any]:
@@ -112,7 +112,7 @@ def test_a_document_without_a_usable_server_is_rejected(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told", "base"),
+    ("url", "server", "base"),
     [
         ("/v1", "https://a.example", "https://a.example"),
         ("v1", "a.example/v1/", "https://a.example/v1"),
@@ -121,8 +121,8 @@ def test_a_document_without_a_usable_server_is_rejected(url: str) -> None:
         ("https://{x}.example", "https://a.example", "https://a.example"),
     ],
 )
-def test_the_user_may_set_the_server(url: str, told: str, base: str) -> None:
-    [(_, _, tool)] = import_document(build_document({}, servers=[{"url": url}]), server=told).tools
+def test_the_user_may_set_the_server(url: str, server: str, base: str) -> None:
+    [(_, _, tool)] = import_document(build_document({}, servers=[{"url": url}]), server=server).tools
     assert tool["httpImpl"]["urlTemplate"] == f"{base}/things"
 
 
@@ -189,10 +189,10 @@ def test_an_api_key_declared_as_a_list_is_not_an_argument() -> None:
 
 
 @pytest.mark.parametrize("item", [LIST, OBJECT])
-@pytest.mark.parametrize("place", ["path", "query", "header"])
-def test_lists_of_lists_and_objects_are_not_supported(place: str, item: dict[str, Any]) -> None:
-    described = parameter("x", place, {"type": "array", "items": item}, required=True, explode=False)
-    paths = {"/{x}" if place == "path" else "/x": {"get": {"parameters": [described]}}, "/good": {"get": {}}}
+@pytest.mark.parametrize("location", ["path", "query", "header"])
+def test_lists_of_lists_and_objects_are_not_supported(location: str, item: dict[str, Any]) -> None:
+    described = parameter("x", location, {"type": "array", "items": item}, required=True, explode=False)
+    paths = {"/{x}" if location == "path" else "/x": {"get": {"parameters": [described]}}, "/good": {"get": {}}}
     found = import_document(build_document({}, paths=paths))
     assert [slug for slug, _, _ in found.tools] == ["get-good"]
     assert "'x'" in found.problems[0]
@@ -416,7 +416,7 @@ def test_vendor_json_types_are_json(kind: str) -> None:
     assert build_body(build_document_with_body(OBJECT, kind), a="x") == {"a": "x"}
 
 
-def test_an_optional_body_that_is_not_given_is_not_sent() -> None:
+def test_an_omitted_optional_body_is_not_sent() -> None:
     for kind in (JSON_BODY, "application/xml"):
         content = {"requestBody": {"content": {kind: {"schema": LIST}}}}
         request = build_request(import_tool(build_document(content, method="post")), {})
@@ -563,8 +563,8 @@ def test_names_with_special_characters_are_sent_unchanged() -> None:
 # --- Swagger 2 -----------------------------------------------------------------------------------------------------
 
 
-def build_swagger_parameter(name: str, place: str, kind: str = "string", **more: Any) -> dict[str, Any]:
-    return {"name": name, "in": place, "type": kind, **more}
+def build_swagger_parameter(name: str, location: str, kind: str = "string", **more: Any) -> dict[str, Any]:
+    return {"name": name, "in": location, "type": kind, **more}
 
 
 @pytest.mark.parametrize(
@@ -626,7 +626,7 @@ def test_a_tool_has_the_description_of_its_operation() -> None:
     assert (tool["type"], tool["isEnabled"]) == ("http", True)
 
 
-def test_a_long_description_is_cut_after_a_sentence() -> None:
+def test_a_long_description_is_truncated_after_a_sentence() -> None:
     text = import_tool(build_document({"description": "A sentence that is not short. " * 100}))["description"]
     assert len(text) <= 1_200
     assert text.endswith("not short. …")

@@ -1,4 +1,4 @@
-"""What reads text that others wrote: JSON, YAML, reports of tests, and ripgrep's output. None trusts a word of it."""
+"""Parsers of untrusted text: JSON, YAML, test reports and the output of ripgrep."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from onetool.tools import json_tools, parsing, yaml_tools
 from onetool.tools.grep_tools import _OutputParser
 from onetool.tools.reports import ReportError, SuiteReport, parse_junit, parse_mix
 
-ANY_TEXT = st.text(st.characters())  # half characters too
+ANY_TEXT = st.text(st.characters())  # with lone surrogates
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | ANY_TEXT
 DATA = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner), max_leaves=20)
 NASTY = st.text(
@@ -33,7 +33,7 @@ SCHEMAS = st.recursive(
 )
 
 
-def refusal(parse: Callable[..., Any], *args: Any) -> ArgumentError | None:
+def find_error(parse: Callable[..., Any], *args: Any) -> ArgumentError | None:
     try:
         parse(*args)
     except ArgumentError as error:
@@ -46,7 +46,7 @@ def refusal(parse: Callable[..., Any], *args: Any) -> ArgumentError | None:
 
 @pytest.mark.slow
 @given(DATA)
-def test_json_gives_back_what_was_encoded(value: Any) -> None:
+def test_json_parse_is_the_inverse_of_encoding(value: Any) -> None:
     assert json_tools.parse(json.dumps(value)) == value
     assert json_tools.parse(json.dumps(value, ensure_ascii=False, indent=1)) == value
 
@@ -58,8 +58,8 @@ def test_long_integers_are_exact(digits: int, digit: int) -> None:
 
 
 @given(ANY_TEXT | NASTY)
-def test_any_text_is_json_or_an_error_that_says_why(text: str) -> None:
-    error = refusal(json_tools.parse, text)
+def test_any_text_is_json_or_an_error_with_the_reason(text: str) -> None:
+    error = find_error(json_tools.parse, text)
     if error is None:
         assert json_tools.parse(text) == json.loads(text.removeprefix("\ufeff"))
     else:
@@ -67,12 +67,12 @@ def test_any_text_is_json_or_an_error_that_says_why(text: str) -> None:
         assert 0 < len(error.message) < 1000
 
 
-def test_of_two_equal_keys_the_last_one_counts() -> None:
+def test_the_last_of_two_equal_keys_wins() -> None:
     assert json_tools.parse('{"a": 1, "a": 2}') == {"a": 2}
 
 
 @given(st.integers(0, 300), st.booleans())
-def test_depth_is_counted_exactly(depth: int, objects: bool) -> None:
+def test_the_depth_limit_is_exact(depth: int, objects: bool) -> None:
     opening, closing = ('{"a":', "}") if objects else ("[", "]")
     text = opening * depth + "1" + closing * depth
     if depth <= parsing.MAX_DEPTH:
@@ -87,8 +87,8 @@ def test_depth_is_counted_exactly(depth: int, objects: bool) -> None:
 
 @given(ANY_TEXT | NASTY)
 @settings(max_examples=300)
-def test_any_text_is_yaml_or_an_error_that_says_why(text: str) -> None:
-    error = refusal(yaml_tools.parse, text)
+def test_any_text_is_yaml_or_an_error_with_the_reason(text: str) -> None:
+    error = find_error(yaml_tools.parse, text)
     assert error is None or (error.field == "yaml" and re.match(r"yaml:\d+: ", error.message))
 
 
@@ -97,14 +97,14 @@ def test_any_text_is_yaml_or_an_error_that_says_why(text: str) -> None:
 
 @pytest.mark.slow
 @given(DATA, SCHEMAS)
-@settings(max_examples=30, deadline=None)  # some are checked in a process of their own
-def test_any_data_and_any_schema_fit_or_are_an_error(value: Any, schema: dict[str, Any]) -> None:
-    error = refusal(json_tools.parse, json.dumps(value), schema)
+@settings(max_examples=30, deadline=None)  # some schemas are checked in their own process
+def test_any_data_and_any_schema_match_or_are_an_error(value: Any, schema: dict[str, Any]) -> None:
+    error = find_error(json_tools.parse, json.dumps(value), schema)
     assert error is None or error.field in {"json", "schema"}
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "pattern": "."}])
-def test_what_does_not_fit_is_not_repeated_at_length(schema: dict[str, Any]) -> None:
+def test_rejected_data_is_truncated_in_the_error(schema: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="does not match the schema") as caught:
         json_tools.parse(json.dumps(list(range(100_000))), schema)
     assert len(caught.value.message) < 1500
@@ -120,33 +120,35 @@ def test_what_does_not_fit_is_not_repeated_at_length(schema: dict[str, Any]) -> 
         ({"pattern": "^é$"}, '\ufeff"é"', '"e"'),
     ],
 )
-def test_a_costly_schema_is_checked_all_the_same(schema: dict[str, Any], fits: str, fits_not: str) -> None:
+def test_an_expensive_schema_is_checked(schema: dict[str, Any], fits: str, fits_not: str) -> None:
     json_tools.parse(fits, schema)
     with pytest.raises(ArgumentError, match="does not match the schema"):
         json_tools.parse(fits_not, schema)
 
 
-def bomb(levels: int = 60) -> dict[str, Any]:
-    """Each level asks for the one below twice."""
+def make_schema_bomb(levels: int = 60) -> dict[str, Any]:
+    """Return a schema in which each level refers to the one below twice."""
     below = ({"$ref": f"#/$defs/l{level - 1}"} for level in range(1, levels))
     parts = {f"l{level}": {"allOf": [part, part]} for level, part in enumerate(below, 1)}
     return {"$defs": {"l0": {"type": "integer"}, **parts}, "$ref": f"#/$defs/l{levels - 1}"}
 
 
 @pytest.mark.slow
-def test_a_schema_that_never_comes_to_an_end_holds_up_nobody() -> None:
+def test_an_exponential_schema_does_not_block_the_server() -> None:
     bus = ToolBus()
     bus.register_tool(json_tools)
     context = ToolContext(permissions=permissions(["read"]))
     with start_blocking_portal("asyncio") as portal:
-        endless = portal.start_task_soon(bus.call_tool, "json.parse", {"json": "1", "schema": bomb()}, context)
+        endless = portal.start_task_soon(
+            bus.call_tool, "json.parse", {"json": "1", "schema": make_schema_bomb()}, context
+        )
         for _ in range(50):
             assert portal.call(bus.call_tool, "json.parse", {"json": "1"}, context).unwrap() == 1
         assert not endless.done()
         assert isinstance(endless.result().error, ToolTimeout)
 
 
-def test_a_schema_that_is_too_deep_or_too_large_is_refused() -> None:
+def test_a_schema_that_is_too_deep_or_too_large_is_rejected() -> None:
     deep: dict[str, Any] = {}
     for _ in range(5000):
         deep = {"not": deep}
@@ -156,12 +158,12 @@ def test_a_schema_that_is_too_deep_or_too_large_is_refused() -> None:
         assert caught.value.field == "schema"
 
 
-# --- reports of tests -----------------------------------------------------------------------------------------------
+# --- test reports ---------------------------------------------------------------------------------------------------
 
 
-def junit(text: str | bytes) -> SuiteReport:
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "report.xml"
+def parse_report(text: str | bytes) -> SuiteReport:
+    with TemporaryDirectory() as directory:
+        file = Path(directory) / "report.xml"
         file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
         return parse_junit(file)
 
@@ -171,10 +173,10 @@ def suite(*cases: str, tests: int | str | None = None) -> str:
     return f'<testsuites><testsuite tests="{count}">{"".join(cases)}</testsuite></testsuites>'
 
 
-def test_a_test_that_stands_there_twice_is_one_test() -> None:
+def test_a_test_that_is_listed_twice_is_counted_once() -> None:
     failed = '<testcase file="a.py" classname="a" name="t"><failure message="no">a.py:3: Error</failure></testcase>'
     again = '<testcase file="a.py" classname="a" name="t"><error message="failed on teardown">x</error></testcase>'
-    report = junit(suite(failed, again))
+    report = parse_report(suite(failed, again))
     assert (report.passed, report.failed, report.skipped) == (0, 1, 0)
     assert report.failures[0].message == "no\nfailed on teardown"
     assert report.failures[0].line == 3
@@ -194,12 +196,12 @@ def test_a_test_that_stands_there_twice_is_one_test() -> None:
         "<a>" * 100_000,
     ],
 )
-def test_what_does_not_add_up_is_no_report(text: str | bytes) -> None:
+def test_an_inconsistent_report_is_rejected(text: str | bytes) -> None:
     with pytest.raises(ReportError):
-        junit(text)
+        parse_report(text)
 
 
-def test_a_link_is_no_report(tmp_path: Path) -> None:
+def test_a_link_is_rejected_as_a_report(tmp_path: Path) -> None:
     (tmp_path / "real.xml").write_text(suite("<testcase/>"))
     (tmp_path / "link.xml").symlink_to("real.xml")
     assert parse_junit(tmp_path / "real.xml").passed == 1
@@ -218,28 +220,28 @@ MIX = st.lists(st.sampled_from(["1", " ", "test", "s", ", ", "0 failures", "\n",
 @pytest.mark.slow
 @given(ANY_TEXT | XML | st.lists(XML).map(lambda cases: suite(*(f"<testcase>{case}</testcase>" for case in cases))))
 @settings(deadline=None)
-def test_any_text_is_a_report_or_none(text: str) -> None:
+def test_any_text_is_a_report_or_rejected(text: str) -> None:
     with suppress(ReportError):
-        assert min(*counts(junit(text))) >= 0
+        assert min(*get_counts(parse_report(text))) >= 0
 
 
-def counts(report: SuiteReport) -> tuple[int, int, int]:
+def get_counts(report: SuiteReport) -> tuple[int, int, int]:
     return report.passed, report.failed, report.skipped
 
 
 @given(ANY_TEXT | MIX)
-def test_any_output_of_mix_is_a_report_or_none(text: str) -> None:
+def test_any_output_of_mix_is_a_report_or_rejected(text: str) -> None:
     with suppress(ReportError):
-        assert min(*counts(parse_mix(text))) >= 0
+        assert min(*get_counts(parse_mix(text))) >= 0
 
 
-def test_projects_under_one_umbrella_are_added_up() -> None:
+def test_results_of_an_umbrella_project_are_added_up() -> None:
     output = "==> one\n3 tests, 0 failures\n==> two\n1 property, 4 tests, 2 failures, 1 excluded, 1 invalid\n"
-    assert counts(parse_mix(output)) == (4, 3, 1)
+    assert get_counts(parse_mix(output)) == (4, 3, 1)
 
 
-def test_colours_do_not_matter() -> None:
-    assert counts(parse_mix("\x1b[32m3 tests, 0 failures\x1b[0m\n")) == (3, 0, 0)
+def test_colors_are_ignored() -> None:
+    assert get_counts(parse_mix("\x1b[32m3 tests, 0 failures\x1b[0m\n")) == (3, 0, 0)
 
 
 # --- ripgrep --------------------------------------------------------------------------------------------------------
@@ -248,22 +250,22 @@ NAMES = st.text(st.sampled_from("ab/:\n1é"), max_size=8).map(lambda name: f"/fo
 CONTENTS = st.binary(max_size=30).map(lambda content: content.replace(b"\n", b"").replace(b"\0", b""))
 
 
-def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
+def split_at(data: bytes, cuts: Iterable[int]) -> list[bytes]:
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     return [data[start:end] for start, end in pairwise(places)]
 
 
 @given(st.lists(st.tuples(NAMES, st.integers(1), st.integers(1), CONTENTS)), st.lists(st.integers(0, 500)))
-def test_output_means_the_same_however_it_is_cut(matches: list[tuple[str, int, int, bytes]], cuts: list[int]) -> None:
+def test_output_is_parsed_the_same_in_any_chunks(matches: list[tuple[str, int, int, bytes]], cuts: list[int]) -> None:
     found = _OutputParser(1000, b"/folder")
     lines = [f"{name}\0{line}:{column}:".encode() + content for name, line, column, content in matches]
     remark = b"/folder/x.bin: WARNING: stopped searching binary file after match"
-    for piece in pieces(b"".join(line + b"\n" for line in [*lines, remark]), cuts):
+    for piece in split_at(b"".join(line + b"\n" for line in [*lines, remark]), cuts):
         assert not found(piece)
     assert [(name.decode(), *rest) for name, *rest in found.matches] == matches
 
 
-def test_a_line_without_end_takes_no_space() -> None:
+def test_an_endless_line_takes_bounded_memory() -> None:
     found = _OutputParser(10, b"/folder")
     found(b"/folder/a\0001:1:")
     for _ in range(1000):
@@ -275,7 +277,7 @@ def test_a_line_without_end_takes_no_space() -> None:
     assert second == (b"/folder/b", 2, 3, b"y")
 
 
-def test_it_says_when_that_is_enough() -> None:
+def test_the_parser_reports_when_it_is_full() -> None:
     found = _OutputParser(2, b"/folder")
     assert [found(b"/folder/a\0001:1:x\n") for _ in range(3)] == [False, False, True]
     assert found.is_full

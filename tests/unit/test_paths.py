@@ -1,4 +1,4 @@
-"""Where things are, from nothing but what is passed in."""
+"""Directories and files, computed only from the given arguments."""
 
 import dataclasses
 from pathlib import Path
@@ -20,24 +20,24 @@ def work(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def trusted(directories: Directories) -> Directories:
+def make_trusted(directories: Directories) -> Directories:
     return dataclasses.replace(directories, trusted=True)
 
 
-def test_without_a_project_the_user_folder_holds_data(home: Path, work: Path) -> None:
+def test_without_a_project_the_user_directory_holds_data(home: Path, work: Path) -> None:
     directories = find_directories({}, work, None, home)
     assert directories == Directories(working_dir=work, user=home / ".onetool")
     assert (directories.data, directories.layers) == (home / ".onetool", (home / ".onetool",))
 
 
-def test_a_project_folder_holds_data_once_trusted(home: Path, work: Path) -> None:
+def test_a_trusted_project_directory_holds_data(home: Path, work: Path) -> None:
     (work / ".onetool").mkdir()
     directories = find_directories({}, work, None, home)
     assert directories.project == work / ".onetool"
-    assert (directories.data, trusted(directories).data) == (home / ".onetool", work / ".onetool")
+    assert (directories.data, make_trusted(directories).data) == (home / ".onetool", work / ".onetool")
 
 
-def test_a_named_working_folder_replaces_the_current_one(home: Path, work: Path) -> None:
+def test_ot_cwd_replaces_the_current_directory(home: Path, work: Path) -> None:
     (work / "sub" / ".onetool").mkdir(parents=True)
     named = [str(work / "sub"), "sub"]
     assert {find_directories({"OT_CWD": name}, work, None, home).project for name in named} == {
@@ -45,12 +45,12 @@ def test_a_named_working_folder_replaces_the_current_one(home: Path, work: Path)
     }
 
 
-def test_the_working_folder_may_start_with_a_tilde(home: Path, work: Path) -> None:
+def test_the_working_directory_may_start_with_a_tilde(home: Path, work: Path) -> None:
     assert find_directories({"OT_CWD": "~/code"}, work, None, home).working_dir == home / "code"
     assert find_directories({"OT_CWD": "~"}, work, None, home).working_dir == home
 
 
-def test_a_named_file_makes_its_folder_the_project(home: Path, work: Path) -> None:
+def test_a_config_file_makes_its_directory_the_project(home: Path, work: Path) -> None:
     (work / ".onetool").mkdir()
     for directories in (
         find_directories({}, work, Path("conf/my.yaml"), home),
@@ -62,18 +62,18 @@ def test_a_named_file_makes_its_folder_the_project(home: Path, work: Path) -> No
         assert directories.config_path(directories.user) == home / ".onetool" / "onetool.yaml"
 
 
-def test_a_file_on_the_command_line_beats_the_environment(home: Path, work: Path) -> None:
+def test_the_config_option_overrides_the_environment(home: Path, work: Path) -> None:
     directories = find_directories({"ONETOOL_CONFIG": "env.yaml"}, work, work / "line.yaml", home)
     assert directories.config_file == work / "line.yaml"
 
 
-def test_a_file_is_found_from_where_the_person_stands(home: Path, work: Path) -> None:
+def test_a_config_file_is_relative_to_the_current_directory(home: Path, work: Path) -> None:
     (work / "elsewhere").mkdir()
     directories = find_directories({"OT_CWD": "elsewhere"}, work, Path("my.yaml"), home)
     assert (directories.working_dir, directories.config_file) == (work / "elsewhere", work / "my.yaml")
 
 
-def test_the_home_folder_counts_only_once(home: Path) -> None:
+def test_the_home_directory_is_used_only_once(home: Path) -> None:
     (home / ".onetool").mkdir()
     directories = find_directories({}, home, None, home)
     assert (directories.project, directories.layers, directories.data) == (
@@ -83,45 +83,45 @@ def test_the_home_folder_counts_only_once(home: Path) -> None:
     )
 
 
-def test_a_link_to_the_home_folder_counts_once(home: Path, tmp_path: Path) -> None:
+def test_a_link_to_the_home_directory_is_used_once(home: Path, tmp_path: Path) -> None:
     (home / ".onetool").mkdir()
     (tmp_path / "link").symlink_to(home)
     assert find_directories({}, tmp_path / "link", None, home).project is None
 
 
-def test_a_named_file_in_the_user_folder_replaces_its_own(home: Path, work: Path) -> None:
+def test_a_config_file_in_the_user_directory_replaces_the_default_file(home: Path, work: Path) -> None:
     (home / ".onetool").mkdir()
     directories = find_directories({}, work, home / ".onetool" / "other.yaml", home)
     assert directories.layers == (home / ".onetool",)
     assert directories.config_path(home / ".onetool") == home / ".onetool" / "other.yaml"
 
 
-def test_a_file_called_like_the_folder_is_no_project(home: Path, work: Path) -> None:
+def test_a_file_named_onetool_is_not_a_project(home: Path, work: Path) -> None:
     (work / ".onetool").write_text("")
     assert find_directories({}, work, None, home).project is None
 
 
-def test_a_link_to_itself_is_no_project(home: Path, work: Path) -> None:
+def test_a_link_to_itself_is_not_a_project(home: Path, work: Path) -> None:
     (work / ".onetool").symlink_to(".onetool")
     assert find_directories({}, work, None, home).project is None
 
 
-def test_looking_for_folders_creates_none_of_them(home: Path, work: Path, tmp_path: Path) -> None:
+def test_finding_directories_creates_none(home: Path, work: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     find_directories({"ONETOOL_CONFIG": "a/b.yaml", "OT_CWD": "c"}, work, None, home)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_files_are_found_in_the_project_first(home: Path, work: Path) -> None:
-    for folder in (home / ".onetool", work / ".onetool"):
-        folder.mkdir()
-        (folder / "both.txt").write_text("")
+    for directory in (home / ".onetool", work / ".onetool"):
+        directory.mkdir()
+        (directory / "both.txt").write_text("")
     (home / ".onetool" / "one.txt").write_text("")
     directories = find_directories({}, work, None, home)
     assert directories.find("both.txt") == home / ".onetool" / "both.txt"
-    assert trusted(directories).find("both.txt") == work / ".onetool" / "both.txt"
-    assert trusted(directories).find("one.txt") == home / ".onetool" / "one.txt"
-    assert trusted(directories).find("none.txt") is None
+    assert make_trusted(directories).find("both.txt") == work / ".onetool" / "both.txt"
+    assert make_trusted(directories).find("one.txt") == home / ".onetool" / "one.txt"
+    assert make_trusted(directories).find("none.txt") is None
 
 
 def test_agents_and_extensions_are_listed_in_order(work: Path) -> None:
@@ -134,7 +134,7 @@ def test_agents_and_extensions_are_listed_in_order(work: Path) -> None:
     assert agent_files(work / "none") == extension_files(work / "none") == ()
 
 
-def test_paths_start_at_home_base_or_root() -> None:
+def test_paths_are_relative_to_home_base_or_root() -> None:
     base, home = Path("/base"), Path("/home/me")
     assert [str(resolve_path(text, base, home)) for text in ("~/x", "~x", "x/y", "/x", "~")] == [
         "/home/me/x",

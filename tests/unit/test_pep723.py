@@ -19,22 +19,22 @@ import requests
 """
 
 
-def script(*lines: str) -> str:
+def make_script(*lines: str) -> str:
     return "".join(f"{line}\n" for line in ("# /// script", *lines, "# ///", "x = 1"))
 
 
-def data_of(source: str) -> dict[str, object]:
+def parse_data(source: str) -> dict[str, object]:
     header = parse_header(source)
     assert header is not None
     return header.data
 
 
 def test_the_example_of_the_pep_is_read() -> None:
-    assert data_of(REFERENCE) == {"requires-python": ">=3.11", "dependencies": ["requests<3", "rich"]}
+    assert parse_data(REFERENCE) == {"requires-python": ">=3.11", "dependencies": ["requests<3", "rich"]}
 
 
 def test_line_ends_of_windows_make_no_difference() -> None:
-    assert data_of(REFERENCE.replace("\n", "\r\n")) == data_of(REFERENCE)
+    assert parse_data(REFERENCE.replace("\n", "\r\n")) == parse_data(REFERENCE)
 
 
 @pytest.mark.parametrize(
@@ -49,28 +49,28 @@ def test_line_ends_of_windows_make_no_difference() -> None:
     ],
 )
 def test_a_header_may_contain_any_toml(lines: list[str], data: dict[str, object] | None) -> None:
-    if not lines:  # the PEP wants a line between the two
-        assert parse_header(script()) is None
+    if not lines:  # the PEP requires a line between the two
+        assert parse_header(make_script()) is None
         return
-    assert data is None or data_of(script(*lines)) == data
-    assert find_problem(script(*lines)) is None
+    assert data is None or parse_data(make_script(*lines)) == data
+    assert find_problem(make_script(*lines)) is None
 
 
 def test_the_last_closing_line_in_a_row_of_comments_counts() -> None:
-    """As the PEP requires: the block may contain lines that look like its end."""
-    source = script('# a = """', "# ///", '# """')
-    assert data_of(source) == {"a": "///\n"}
+    """The PEP requires that the block may contain lines that look like its end."""
+    source = make_script('# a = """', "# ///", '# """')
+    assert parse_data(source) == {"a": "///\n"}
 
 
 def test_other_blocks_are_ignored() -> None:
     other = "# /// pyproject\n# x = [\n# ///\n"
     assert parse_header(other) is None
     assert find_problem(other) is None
-    assert data_of(f"{other}\n{script('# a = 1')}") == {"a": 1}
+    assert parse_data(f"{other}\n{make_script('# a = 1')}") == {"a": 1}
 
 
 def test_two_headers_are_rejected() -> None:
-    source = f"{script('# a = 1')}\n{script('# a = 2')}"
+    source = f"{make_script('# a = 1')}\n{make_script('# a = 2')}"
     assert len(extract_blocks(source)) == 2
     assert parse_header(source) is None
     assert find_problem(source) == "invalid header: more than one header in the file"
@@ -78,8 +78,8 @@ def test_two_headers_are_rejected() -> None:
 
 @pytest.mark.parametrize("line", ["# dependencies = [", "# a = 1\n# a = 2", "# = 1", "# a = é"])
 def test_a_header_that_is_not_toml_is_reported(line: str) -> None:
-    assert parse_header(script(line)) is None
-    assert str(find_problem(script(line))).startswith("invalid header: not valid TOML: ")
+    assert parse_header(make_script(line)) is None
+    assert str(find_problem(make_script(line))).startswith("invalid header: not valid TOML: ")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Projects in code: paths that can be joined and read, and that stay inside unless asked."""
+"""Projects in code: paths that can be joined and read, and that stay inside unless explicitly left."""
 
 import base64
 import copy
@@ -18,7 +18,7 @@ from onetool_child.project_path import ProjectPath, ProjectsProxy
 
 
 def call(name: str, arguments: dict[str, Any]) -> Any:
-    """The tools behind a path, as the server offers them."""
+    """Call the tools behind a path like the server does."""
     path = Path(arguments["path"])
     match name:
         case "fs.read":
@@ -46,7 +46,7 @@ def project(tmp_path: Path) -> ProjectPath:
     return ProjectsProxy({"app": str(tmp_path / "app")}, call).path("app")
 
 
-def test_a_path_is_a_text_that_can_be_joined(project: ProjectPath) -> None:
+def test_a_path_is_a_string_that_can_be_joined(project: ProjectPath) -> None:
     joined = project / "src" / "main.py"
 
     assert isinstance(joined, ProjectPath)
@@ -58,7 +58,7 @@ def test_a_path_is_a_text_that_can_be_joined(project: ProjectPath) -> None:
     assert repr(joined) == f"ProjectPath({str(joined)!r})"
 
 
-def test_a_path_knows_its_parts(project: ProjectPath) -> None:
+def test_a_path_has_name_suffix_and_parent(project: ProjectPath) -> None:
     path = project / "src" / "main.test.py"
 
     assert (path.name, path.stem, path.suffix) == ("main.test.py", "main.test", ".py")
@@ -68,7 +68,7 @@ def test_a_path_knows_its_parts(project: ProjectPath) -> None:
 
 
 @pytest.mark.parametrize("part", ["..", "../other", "src/../../other", "/etc/passwd", "//etc", "../app2", "a/../.."])
-def test_joining_does_not_leave_the_project(project: ProjectPath, part: str) -> None:
+def test_joining_cannot_leave_the_project(project: ProjectPath, part: str) -> None:
     with pytest.raises(ValueError, match=r"is outside the project directory .*; use \.outside\("):
         project / part
     with pytest.raises(ValueError, match="outside"):
@@ -81,8 +81,8 @@ def test_the_parent_of_the_project_is_outside(project: ProjectPath) -> None:
 
 
 @pytest.mark.parametrize("part", ["", ".", "src/..", "./src", "..data", "a/.../b"])
-def test_joining_inside_is_free(project: ProjectPath, part: str) -> None:
-    assert (project / part) == os.path.normpath(os.path.join(project, part))  # noqa: PTH118 - the plain rule
+def test_joining_inside_the_project_is_unrestricted(project: ProjectPath, part: str) -> None:
+    assert (project / part) == os.path.normpath(os.path.join(project, part))  # noqa: PTH118 - the reference implementation
 
 
 def test_an_absolute_path_inside_may_be_joined(project: ProjectPath) -> None:
@@ -92,7 +92,7 @@ def test_an_absolute_path_inside_may_be_joined(project: ProjectPath) -> None:
 @given(
     st.lists(st.sampled_from(["..", ".", "a", "app", "app2", "/", "//", "../", "a/..", "/app", "/app/x", "\0", "~"]))
 )
-def test_no_sequence_of_joins_gets_out(parts: list[str]) -> None:
+def test_no_sequence_of_joins_leaves_the_project(parts: list[str]) -> None:
     path = ProjectPath("/app", call)
     for part in parts:
         try:
@@ -103,7 +103,7 @@ def test_no_sequence_of_joins_gets_out(parts: list[str]) -> None:
         assert ".." not in path.parts
 
 
-def test_going_outside_has_to_be_asked_for(project: ProjectPath) -> None:
+def test_leaving_the_project_must_be_explicit(project: ProjectPath) -> None:
     outside = project.outside("..", "other")
 
     assert outside == str(Path(project).parent / "other")
@@ -113,7 +113,7 @@ def test_going_outside_has_to_be_asked_for(project: ProjectPath) -> None:
     assert project.outside("/etc") == "/etc"
 
 
-def test_reading_goes_through_the_tools(project: ProjectPath) -> None:
+def test_reading_uses_the_fs_tools(project: ProjectPath) -> None:
     assert (project / "src" / "main.py").read_text() == "print('é')"
     assert (project / "src" / "main.py").read_text(encoding="utf-8") == "print('é')"
     assert (project / "data.bin").read_text("latin-1") == "ÿ\0"
@@ -123,7 +123,7 @@ def test_reading_goes_through_the_tools(project: ProjectPath) -> None:
         (project / "none").read_text()
 
 
-def test_looking_goes_through_the_tools(project: ProjectPath) -> None:
+def test_checking_existence_uses_the_fs_tools(project: ProjectPath) -> None:
     assert [(project / name).exists() for name in ("src", "data.bin", "pipe", "none", "data.bin/x")] == [
         True, True, True, False, False,
     ]  # fmt: skip
@@ -131,24 +131,24 @@ def test_looking_goes_through_the_tools(project: ProjectPath) -> None:
     assert [(project / name).is_file() for name in ("src", "data.bin", "pipe", "none")] == [False, True, False, False]
 
 
-def test_a_refusal_is_not_taken_for_a_missing_file(project: ProjectPath) -> None:
+def test_a_denied_path_is_not_reported_as_missing(project: ProjectPath) -> None:
     with pytest.raises(SandboxDenied):
         (project / "secret").exists()
 
 
-def test_a_folder_lists_paths(project: ProjectPath) -> None:
+def test_a_directory_lists_paths(project: ProjectPath) -> None:
     assert list(project.iterdir()) == [project / "data.bin", project / "pipe", project / "src"]
     assert list(project.glob("**/*.py")) == list(project.rglob("*.py")) == [project / "src" / "main.py"]
     assert all(isinstance(path, ProjectPath) for path in project.iterdir())
 
 
 @pytest.mark.parametrize("pattern", ["../*", "/etc/*", "src/../../*", "**/../.."])
-def test_a_pattern_does_not_lead_out(project: ProjectPath, pattern: str) -> None:
+def test_a_glob_pattern_cannot_leave_the_directory(project: ProjectPath, pattern: str) -> None:
     with pytest.raises(ValueError, match="leaves the directory"):
         project.glob(pattern)
 
 
-def test_a_path_passes_for_a_text_everywhere(project: ProjectPath) -> None:
+def test_a_path_is_accepted_wherever_a_string_is(project: ProjectPath) -> None:
     assert json.loads(json.dumps([project])) == [str(project)]
     assert Path(project) == Path(str(project))
     assert os.fspath(project) == str(project)
@@ -166,12 +166,12 @@ def test_projects_are_attributes_of_proj() -> None:
     assert dir(proj) == ["list", "my_app", "onetool", "path"]
 
 
-def test_the_project_whose_name_it_is_comes_before_one_that_is_written_alike() -> None:
+def test_an_exact_name_takes_precedence_over_its_python_form() -> None:
     assert ProjectsProxy({"my-app": "/a", "my_app": "/b"}, call).my_app == "/b"
     assert ProjectsProxy({"my_app": "/b", "my-app": "/a"}, call).my_app == "/b"
 
 
-def test_the_functions_come_before_projects_of_the_same_name() -> None:
+def test_functions_take_precedence_over_projects_with_the_same_name() -> None:
     proj = ProjectsProxy({"path": "/a", "list": "/b"}, call)
 
     assert proj.list() == ["list", "path"]
@@ -186,6 +186,6 @@ def test_an_unknown_project_lists_functions_and_projects(look_up: Any) -> None:
     assert not hasattr(ProjectsProxy({}, call), "__wrapped__")
 
 
-def test_a_child_needs_nothing_but_the_standard_library() -> None:
+def test_the_child_module_imports_only_the_standard_library() -> None:
     code = "import sys, onetool_child.project_path\nsys.exit(bool(set(sys.modules) & {'onetool', 'pydantic', 'yaml'}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

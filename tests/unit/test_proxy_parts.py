@@ -47,23 +47,23 @@ class Kept:
         return str(len(self.all))
 
 
-def text(words: str) -> TextContent:
-    return TextContent(type="text", text=words)
+def text(content_text: str) -> TextContent:
+    return TextContent(type="text", text=content_text)
 
 
-def value(*blocks: ContentBlock, definition: Definition = ECHO, keep: Kept | None = None, **fields: Any) -> Any:
+def convert(*blocks: ContentBlock, definition: Definition = ECHO, keep: Kept | None = None, **fields: Any) -> Any:
     return content.convert_result(CallToolResult(content=list(blocks), **fields), definition, keep or Kept())
 
 
-def encoded(data: bytes) -> str:
+def encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-# --- answers as data ---------------------------------------------------------------------------------------
+# --- conversion of results ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("raw", "expected"),
     [
         ("plain", "plain"),
         ('{"a": 1}', {"a": 1}),
@@ -74,28 +74,28 @@ def encoded(data: bytes) -> str:
         ("[" * 100_000, "[" * 100_000),
     ],
 )
-def test_text_is_data_where_it_is_json_with_a_structure(words: str, expected: object) -> None:
-    assert value(text(words)) == expected
+def test_text_that_is_a_json_object_or_list_is_parsed(raw: str, expected: object) -> None:
+    assert convert(text(raw)) == expected
 
 
-def test_no_block_is_nothing_one_is_itself_and_several_are_a_list() -> None:
-    assert value() is None
-    assert value(text("a")) == "a"
-    assert value(text("a"), text("[1]")) == ["a", [1]]
+def test_the_number_of_blocks_determines_none_one_value_or_a_list() -> None:
+    assert convert() is None
+    assert convert(text("a")) == "a"
+    assert convert(text("a"), text("[1]")) == ["a", [1]]
 
 
-def test_structured_content_stands_before_text() -> None:
-    assert value(text("three"), structured_content={"sum": 3}) == {"sum": 3}
+def test_structured_content_takes_precedence_over_text() -> None:
+    assert convert(text("three"), structured_content={"sum": 3}) == {"sum": 3}
 
 
-def test_a_picture_beside_structured_content_is_not_lost() -> None:
-    picture = ImageContent(type="image", data=encoded(b"x"), mime_type="image/png")
-    found = value(text("{}"), picture, structured_content={"sum": 3})
+def test_an_image_next_to_structured_content_is_kept() -> None:
+    picture = ImageContent(type="image", data=encode(b"x"), mime_type="image/png")
+    found = convert(text("{}"), picture, structured_content={"sum": 3})
     assert found == [{"sum": 3}, {"type": "image", "mimeType": "image/png", "size": 1, "media": "1"}]
 
 
-def test_a_picture_beside_data_of_a_promised_form_is_kept_and_told() -> None:
-    picture = ImageContent(type="image", data=encoded(b"x"), mime_type="image/png")
+def test_an_image_omitted_by_an_output_schema_is_stored_and_reported() -> None:
+    picture = ImageContent(type="image", data=encode(b"x"), mime_type="image/png")
     answer = CallToolResult(content=[text("{}"), picture], structured_content={"sum": 3})
     promised = replace(ECHO, output_schema=SUM)
     assert content.convert_result(answer, promised, Kept()) == {"sum": 3}
@@ -107,54 +107,54 @@ def test_a_picture_beside_data_of_a_promised_form_is_kept_and_told() -> None:
 @pytest.mark.parametrize("mark", [{"x-fastmcp-wrap-result": True}, {"title": "echoOutput"}])
 def test_a_wrapped_value_is_unwrapped(mark: dict[str, Any]) -> None:
     wrapped = replace(ECHO, output_schema={**SUM, **mark})
-    assert value(definition=wrapped, structured_content={"result": 3}) == 3
-    assert value(definition=replace(ECHO, output_schema=SUM), structured_content={"result": 3}) == {"result": 3}
+    assert convert(definition=wrapped, structured_content={"result": 3}) == 3
+    assert convert(definition=replace(ECHO, output_schema=SUM), structured_content={"result": 3}) == {"result": 3}
 
 
-def test_a_promise_of_structured_content_that_is_broken_is_an_error() -> None:
+def test_missing_structured_content_is_an_error_if_a_schema_requires_it() -> None:
     with pytest.raises(OutputInvalid, match="echo returned no structured content"):
-        value(text("3"), definition=replace(ECHO, output_schema=SUM))
+        convert(text("3"), definition=replace(ECHO, output_schema=SUM))
 
 
-def test_a_reported_failure_is_raised_with_its_words() -> None:
+def test_a_reported_failure_is_raised_with_its_message() -> None:
     with pytest.raises(ToolError, match=r"^no\nway$"):
-        value(text("no"), text("way"), is_error=True)
+        convert(text("no"), text("way"), is_error=True)
     with pytest.raises(ToolError, match="echo failed without an error message"):
-        value(is_error=True)
+        convert(is_error=True)
 
 
-def test_sounds_and_blobs_are_kept_as_bytes_of_their_kind() -> None:
+def test_audio_and_blobs_are_stored_with_their_mime_type() -> None:
     keep = Kept()
-    blob = BlobResourceContents(uri="a://b", mime_type="application/pdf", blob=encoded(b"%PDF"))
-    sound_ = AudioContent(type="audio", data=encoded(b"RIFF"), mime_type="audio/wav")
-    found = value(sound_, EmbeddedResource(type="resource", resource=blob), keep=keep)
+    blob = BlobResourceContents(uri="a://b", mime_type="application/pdf", blob=encode(b"%PDF"))
+    sound_ = AudioContent(type="audio", data=encode(b"RIFF"), mime_type="audio/wav")
+    found = convert(sound_, EmbeddedResource(type="resource", resource=blob), keep=keep)
     assert keep.all == [(b"RIFF", "audio/wav"), (b"%PDF", "application/pdf")]
     assert [each["media"] for each in found] == ["1", "2"]
     assert found[1]["uri"] == "a://b"
 
 
-def test_texts_of_resources_and_links_are_data() -> None:
+def test_text_resources_and_links_are_data() -> None:
     resource = TextResourceContents(uri="a://b", mime_type="text/plain", text="[1]")
-    assert value(EmbeddedResource(type="resource", resource=resource)) == {
+    assert convert(EmbeddedResource(type="resource", resource=resource)) == {
         "uri": "a://b",
         "mimeType": "text/plain",
         "text": "[1]",
     }
     link = ResourceLink(type="resource_link", uri="a://c", name="c")
-    assert value(link)["uri"] == "a://c"
+    assert convert(link)["uri"] == "a://c"
 
 
-def test_a_picture_that_is_not_base64_is_an_error() -> None:
+def test_invalid_base64_in_an_image_is_an_error() -> None:
     with pytest.raises(OutputInvalid, match="not valid base64"):
-        value(ImageContent(type="image", data="a", mime_type="image/png"))
+        convert(ImageContent(type="image", data="a", mime_type="image/png"))
     with pytest.raises(OutputInvalid, match="not valid base64"):
-        value(ImageContent(type="image", data="é", mime_type="image/png"))
+        convert(ImageContent(type="image", data="é", mime_type="image/png"))
 
 
 def test_messages_of_a_prompt_are_texts_and_handles() -> None:
-    picture = ImageContent(type="image", data=encoded(b"x"), mime_type="image/png")
-    said = [PromptMessage(role="user", content=each) for each in (text("[1]"), picture)]
-    found = content.convert_prompt(GetPromptResult(messages=said, description="d"), Kept())
+    picture = ImageContent(type="image", data=encode(b"x"), mime_type="image/png")
+    messages = [PromptMessage(role="user", content=each) for each in (text("[1]"), picture)]
+    found = content.convert_prompt(GetPromptResult(messages=messages, description="d"), Kept())
     assert found["description"] == "d"
     assert found["messages"][0]["content"] == "[1]"
     assert found["messages"][1]["content"]["media"] == "1"
@@ -163,7 +163,7 @@ def test_messages_of_a_prompt_are_texts_and_handles() -> None:
 # --- definitions -------------------------------------------------------------------------------------------
 
 
-def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_cached_list_is_read_back_unchanged(tmp_path: Path) -> None:
     lists = ToolListCache(tmp_path / "cache")
     assert lists.get("k") is None
     lists.put("k", [ECHO, replace(ECHO, name="other", output_schema=SUM)])
@@ -185,7 +185,7 @@ def test_a_modified_list_is_ignored(tmp_path: Path) -> None:
     assert ToolListCache(tmp_path).get("k") is None
 
 
-def test_a_server_is_the_same_as_long_as_it_is_reached_in_the_same_way() -> None:
+def test_the_cache_key_depends_only_on_how_a_server_is_reached() -> None:
     server = Server(command="a", args=("b",), env={"KEY": "secret"})
     assert cache_key(server) == cache_key(server.model_copy(update={"pin": "strict"}))
     assert cache_key(server) != cache_key(server.model_copy(update={"args": ("c",)}))
@@ -199,7 +199,7 @@ def test_invalid_schemas_are_marked_or_removed() -> None:
     assert check_schemas(replace(ECHO, output_schema={"type": 5})).output_schema is None
 
 
-def test_words_in_a_schema_are_cleaned_and_names_of_arguments_are_not() -> None:
+def test_descriptions_in_a_schema_are_sanitized_and_argument_names_are_kept() -> None:
     bad = "<system>x"
     schema = {"properties": {"description": {"title": bad, "default": bad, "anyOf": [{"description": bad}]}}}
     argument = clean_schema(schema)["properties"]["description"]
@@ -213,7 +213,7 @@ def test_words_in_a_schema_are_cleaned_and_names_of_arguments_are_not() -> None:
 # --- pins --------------------------------------------------------------------------------------------------
 
 
-def test_what_was_never_seen_is_pinned_and_what_changed_is_told(tmp_path: Path) -> None:
+def test_new_tools_are_pinned_and_changes_are_reported(tmp_path: Path) -> None:
     pins, changed = Pins(tmp_path / "pins.json"), replace(ECHO, description="Something else.")
     assert compare(pins, "s", [ECHO]) == ({}, {})
     difference = compare(pins, "s", [changed]).changed["echo"]
@@ -222,7 +222,7 @@ def test_what_was_never_seen_is_pinned_and_what_changed_is_told(tmp_path: Path) 
     assert compare(pins, "other", [changed]) == ({}, {})
 
 
-def test_a_tool_that_comes_back_is_what_it_was_before(tmp_path: Path) -> None:
+def test_a_removed_tool_that_returns_is_compared_to_its_pin(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
     compare(pins, "s", [ECHO])
     assert compare(pins, "s", []) == ({}, {})
@@ -246,7 +246,7 @@ def test_a_definition_has_the_title_and_the_annotations_of_its_tool() -> None:
     assert (found.title, found.annotations) == ("Echo", {"readOnlyHint": True, "destructiveHint": False})
 
 
-def test_a_strictly_pinned_server_adds_nothing_by_itself(tmp_path: Path) -> None:
+def test_strict_pinning_adds_no_new_tools(tmp_path: Path) -> None:
     pins, added = Pins(tmp_path / "pins.json"), replace(ECHO, name="added")
     assert compare(pins, "s", [ECHO], is_strict=True) == ({}, {})
     for _ in range(2):
@@ -255,13 +255,13 @@ def test_a_strictly_pinned_server_adds_nothing_by_itself(tmp_path: Path) -> None
     assert compare(pins, "s", [ECHO, added], is_strict=True) == ({}, {})
 
 
-def test_a_first_list_without_tools_counts_as_the_first(tmp_path: Path) -> None:
+def test_an_empty_first_list_counts_as_the_first_list(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
     assert compare(pins, "s", [], is_strict=True) == ({}, {})
     assert compare(pins, "s", [ECHO], is_strict=True).new.keys() == {"echo"}
 
 
-def test_a_tool_that_went_away_comes_back_only_as_it_was(tmp_path: Path) -> None:
+def test_strict_pinning_accepts_a_returning_tool_only_unchanged(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
     compare(pins, "s", [ECHO], is_strict=True)
     compare(pins, "s", [], is_strict=True)
@@ -269,7 +269,7 @@ def test_a_tool_that_went_away_comes_back_only_as_it_was(tmp_path: Path) -> None
     assert compare(pins, "s", [replace(ECHO, description="new")], is_strict=True).changed.keys() == {"echo"}
 
 
-def test_pins_of_an_older_version_take_up_what_they_lack(tmp_path: Path) -> None:
+def test_pins_of_an_older_version_are_completed(tmp_path: Path) -> None:
     file = tmp_path / "pins.json"
     older = {"name": ECHO.name, "description": ECHO.description, "input_schema": ECHO.input_schema}
     file.write_text(json.dumps({"version": 1, "servers": {"s": {"echo": older}}}), encoding="utf-8")
@@ -278,7 +278,7 @@ def test_pins_of_an_older_version_take_up_what_they_lack(tmp_path: Path) -> None
     assert compare(Pins(file), "s", [replace(titled, title="Other")], is_strict=True).changed.keys() == {"echo"}
 
 
-def test_a_long_difference_is_cut(tmp_path: Path) -> None:
+def test_a_long_diff_is_truncated(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
     compare(pins, "s", [ECHO])
     large = {"type": "object", "properties": {f"p{number}": {} for number in range(200)}}
@@ -288,7 +288,7 @@ def test_a_long_difference_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"s": 5}', b'{"s": {"echo": 5}}'])
-def test_pins_that_cannot_be_read_are_never_taken_for_none(tmp_path: Path, damaged: bytes) -> None:
+def test_unreadable_pins_are_an_error(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / "pins.json").write_bytes(damaged)
     with pytest.raises(ToolError, match=r"pins\.json"):
         compare(Pins(tmp_path / "pins.json"), "s", [ECHO])
@@ -297,7 +297,7 @@ def test_pins_that_cannot_be_read_are_never_taken_for_none(tmp_path: Path, damag
 # --- media -------------------------------------------------------------------------------------------------
 
 
-def test_media_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+def test_media_are_readable_by_their_agent_only(tmp_path: Path) -> None:
     media = Media(tmp_path / "tmp", HOUR)
     handle = media.put(b"data", "image/png", "ada")
     assert media.get(handle, "ada") == (b"data", "image/png")
@@ -311,7 +311,7 @@ def test_an_invalid_handle_is_rejected(tmp_path: Path, handle: object) -> None:
         Media(tmp_path, HOUR).get(handle, "ada")
 
 
-def test_media_are_private_and_forgotten_after_their_time(tmp_path: Path) -> None:
+def test_media_files_are_private_and_expire(tmp_path: Path) -> None:
     now = [0.0]
     media = Media(tmp_path, HOUR, lambda: now[0])
     handle = media.put(b"data", "image/png", "ada")
@@ -326,10 +326,10 @@ def test_media_are_private_and_forgotten_after_their_time(tmp_path: Path) -> Non
     assert (tmp_path / "media-of-somebody-else.bin").exists()
 
 
-# --- what a run remembers of servers -----------------------------------------------------------------------
+# --- metadata of responses in a run ------------------------------------------------------------------------
 
 
-def test_a_run_remembers_what_servers_said_about_their_answers_and_not_more_than_that() -> None:
+def test_a_run_keeps_a_bounded_amount_of_response_metadata() -> None:
     journal = Journal()
     for number in range(MAX_META + 5):
         journal.record_foreign(Foreign(f"s.t{number}", {"n": number}, is_untrusted=False))
@@ -337,7 +337,7 @@ def test_a_run_remembers_what_servers_said_about_their_answers_and_not_more_than
     assert not journal.is_untrusted
 
 
-def test_one_answer_that_is_not_trusted_is_enough() -> None:
+def test_one_untrusted_response_makes_a_run_untrusted() -> None:
     journal = Journal()
     for is_untrusted in (True, False):
         journal.record_foreign(Foreign("s.t", {}, is_untrusted))

@@ -1,4 +1,4 @@
-"""No secret is seen, however it is written and wherever a text was cut."""
+"""Redaction of secrets in every encoding and in truncated text."""
 
 import json
 import time
@@ -25,29 +25,29 @@ KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nc29tZSBtb3JlIG9mIGl0\n-----
         f"a{SECRET}{SECRET}b",
     ],
 )
-def test_a_secret_is_known_however_it_is_written(text: str) -> None:
-    shown = Redactor([SECRET])(text)
-    assert REDACTED in shown
-    assert not [part for part in ("pass", "w\\u00f6rd", "wörd") if part in shown]
+def test_a_secret_is_redacted_in_every_encoding_of_a_format(text: str) -> None:
+    output = Redactor([SECRET])(text)
+    assert REDACTED in output
+    assert not [part for part in ("pass", "w\\u00f6rd", "wörd") if part in output]
 
 
-def test_a_secret_of_several_lines_is_known_by_each() -> None:
-    shown = Redactor([KEY])(yaml.safe_dump({"key": KEY}, default_style="|"))
-    assert "MIIE" not in shown
-    assert "c29tZ" not in shown
+def test_each_line_of_a_multiline_secret_is_redacted() -> None:
+    output = Redactor([KEY])(yaml.safe_dump({"key": KEY}, default_style="|"))
+    assert "MIIE" not in output
+    assert "c29tZ" not in output
 
 
-def test_what_is_too_short_to_be_a_secret_stays() -> None:
+def test_values_that_are_too_short_are_not_redacted() -> None:
     assert Redactor(["abc", ""])("abc") == "abc"
     assert Redactor(["long enough\nno\n"])("no") == "no"
 
 
-def test_texts_without_secrets_stay_as_they_are() -> None:
+def test_text_without_secrets_is_unchanged() -> None:
     assert Redactor([SECRET])("nothing here") == "nothing here"
     assert list(Redactor().redact_pieces(["a", "b"])) == ["a", "b", ""]
 
 
-def test_secrets_that_overlap_leave_nothing_behind() -> None:
+def test_overlapping_secrets_are_redacted_completely() -> None:
     redact = Redactor(["abcdef", "defghi", "abcd"])
     assert redact("-abcdefghi-abcd-") == f"-{REDACTED}-{REDACTED}-"
     assert Redactor(["abab"])("xababab") == f"x{REDACTED}"
@@ -59,20 +59,20 @@ SECRETS = st.lists(st.text("ab", min_size=4, max_size=7), max_size=4)
 @given(SECRETS, st.lists(st.text("abc", max_size=9), max_size=12))
 @example(["aaaa", "aaaab"], ["aaa", "a", "b"])
 @example(["abab"], ["ab", "ab", "ab", "c"])
-def test_pieces_are_redacted_as_the_whole_is(secrets: list[str], pieces: list[str]) -> None:
+def test_chunks_are_redacted_like_the_whole_text(secrets: list[str], pieces: list[str]) -> None:
     redact = Redactor(secrets)
-    shown = "".join(redact.redact_pieces(pieces))
-    assert shown == redact("".join(pieces))
-    assert not [secret for secret in secrets if secret in shown]
+    output = "".join(redact.redact_pieces(pieces))
+    assert output == redact("".join(pieces))
+    assert not [secret for secret in secrets if secret in output]
 
 
-def test_no_more_is_held_back_than_a_secret_is_long() -> None:
-    shown = list(Redactor(["aaaa"]).redact_pieces(["a" * 1000] * 1000))
-    assert "".join(shown) == REDACTED
+def test_at_most_the_length_of_a_secret_is_buffered() -> None:
+    output = list(Redactor(["aaaa"]).redact_pieces(["a" * 1000] * 1000))
+    assert "".join(output) == REDACTED
     assert max(map(len, Redactor(["x" * 10]).redact_pieces(["y" * 1000] * 10))) <= 1009
 
 
-def test_nothing_is_held_back_that_cannot_be_a_secret() -> None:
+def test_only_possible_prefixes_of_a_secret_are_buffered() -> None:
     stream = Redactor(["x" * 5000, "password1"]).stream()
     assert stream.add("a line\n") == "a line\n"
     assert stream.add("a pass") == "a "
@@ -81,7 +81,7 @@ def test_nothing_is_held_back_that_cannot_be_a_secret() -> None:
 
 
 @given(SECRETS, st.text("abc", max_size=30), st.integers(0, 30))
-def test_a_text_that_was_cut_shows_nothing_of_a_secret_at_its_end(secrets: list[str], text: str, cut: int) -> None:
+def test_truncated_text_shows_no_part_of_a_secret_at_its_end(secrets: list[str], text: str, cut: int) -> None:
     redact = Redactor(secrets)
     assert redact(text).startswith(redact.redact_truncated(text[:cut]).removesuffix(REDACTED))
 
@@ -97,39 +97,39 @@ def test_no_encoding_hides_a_secret(around: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_secret_in_any_encoding_is_seen_across_the_border_of_two_pieces() -> None:
+def test_an_encoded_secret_is_redacted_across_chunk_boundaries() -> None:
     redact = Redactor(VALUES)
     for name, secret, text in ALL:
         whole = f"before {text} after"
-        shown = redact(whole)
+        output = redact(whole)
         for at in range(1 + len(name) % 5, len(whole), 5):
-            assert "".join(redact.redact_pieces([whole[:at], whole[at:]])) == shown, (name, secret, at)
+            assert "".join(redact.redact_pieces([whole[:at], whole[at:]])) == output, (name, secret, at)
 
 
-def test_a_secret_is_cut_out_of_a_large_text_and_nothing_else() -> None:
+def test_only_the_secret_is_removed_from_a_large_text() -> None:
     around = 'line \\n with "escapes" %20 and &amp; 100% = x\n' * 300
     for name, secret, text in ALL[::5]:
-        shown = Redactor(VALUES)(f"{around} {text} {around}")
-        assert shown.startswith(around), (name, secret)
-        assert shown.endswith(around), (name, secret)
-        assert REDACTED in shown, (name, secret)
+        output = Redactor(VALUES)(f"{around} {text} {around}")
+        assert output.startswith(around), (name, secret)
+        assert output.endswith(around), (name, secret)
+        assert REDACTED in output, (name, secret)
 
 
 @pytest.mark.parametrize(
     "text", ["%", "\\", "&", "=", "100 % \\o/ a=b &c", "%zz%4", "\\u12", "&#99999999;", "\\U00110000", "\0" * 9]
 )
-def test_text_that_only_looks_escaped_stays_as_it_is(text: str) -> None:
+def test_text_that_only_looks_escaped_is_unchanged(text: str) -> None:
     redact = Redactor(VALUES)
     assert redact(text) == text
     assert "".join(redact.redact_pieces(text)) == text
 
 
-def test_what_is_shown_at_once_is_not_held_back() -> None:
+def test_a_complete_line_is_not_buffered() -> None:
     stream = Redactor(VALUES).stream()
     assert stream.add("step 1 of 3\n") == "step 1 of 3\n"
 
 
-def test_a_large_text_takes_time_that_fits_its_size() -> None:
+def test_a_large_text_is_redacted_quickly() -> None:
     redact = Redactor([f"{secret}-{number}" for secret in VALUES for number in range(20)])
     text = "some text of a page with a \\n now and then and no secret\n" * 20_000
     started = time.process_time()

@@ -1,4 +1,4 @@
-"""The child's end of the line protocol: many threads, one pair of descriptors, no answer ever in the wrong hands."""
+"""The child's end of the line protocol: many threads share one connection, and each gets its own response."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from onetool_child.rpc import ConnectionLost, Peer
 Answer = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
-class Other:
-    """The other end: answers what it is asked, in whatever order the test wants."""
+class FakeServer:
+    """The server's end: responds in the order that the test wants."""
 
     def __init__(self) -> None:
         ours, self._socket = socket.socketpair()
@@ -40,7 +40,7 @@ class Other:
             self.write(piece)
 
     def serve(self, count: int, shuffle: int = 1) -> None:
-        """Answer so many requests with their own params, a handful at a time and in no order."""
+        """Respond to this many requests with their own params, several at a time in random order."""
         dice = random.Random(5)
         for _ in range(count // shuffle):
             requests = [self.read() for _ in range(shuffle)]
@@ -57,34 +57,34 @@ class Other:
 
 
 @pytest.fixture
-def other() -> Iterator[Other]:
-    other = Other()
-    yield other
-    other.close()
+def server() -> Iterator[FakeServer]:
+    server = FakeServer()
+    yield server
+    server.close()
 
 
-def _served(other: Other, count: int, shuffle: int = 1) -> threading.Thread:
-    thread = threading.Thread(target=other.serve, args=[count, shuffle])
+def _serve_in_thread(server: FakeServer, count: int, shuffle: int = 1) -> threading.Thread:
+    thread = threading.Thread(target=server.serve, args=[count, shuffle])
     thread.start()
     return thread
 
 
-def test_a_request_is_a_line_and_its_answer_is_returned(other: Other) -> None:
+def test_a_request_is_a_line_and_its_result_is_returned(server: FakeServer) -> None:
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(other.peer.request, "call", {"name": "x"})
-        assert other.read() == {"jsonrpc": "2.0", "id": 1, "method": "call", "params": {"name": "x"}}
-        other.write({"jsonrpc": "2.0", "id": 1, "result": [1, "ü"]})
+        answer = pool.submit(server.peer.request, "call", {"name": "x"})
+        assert server.read() == {"jsonrpc": "2.0", "id": 1, "method": "call", "params": {"name": "x"}}
+        server.write({"jsonrpc": "2.0", "id": 1, "result": [1, "ü"]})
         assert answer.result(5) == [1, "ü"]
 
 
-def test_a_notice_is_a_line_without_an_id(other: Other) -> None:
-    other.peer.notify("output", {"text": "x\ny"})
-    assert other.read() == {"jsonrpc": "2.0", "method": "output", "params": {"text": "x\ny"}}
+def test_a_notification_is_a_line_without_an_id(server: FakeServer) -> None:
+    server.peer.notify("output", {"text": "x\ny"})
+    assert server.read() == {"jsonrpc": "2.0", "method": "output", "params": {"text": "x\ny"}}
 
 
-def test_one_message_is_one_line_of_ascii(other: Other) -> None:
-    other.peer.notify("output", {"text": "ü\n\u2028\ud800"})
-    line = other._lines.readline()
+def test_one_message_is_one_line_of_ascii(server: FakeServer) -> None:
+    server.peer.notify("output", {"text": "ü\n\u2028\ud800"})
+    line = server._lines.readline()
     assert line.isascii()
     assert json.loads(line)["params"] == {"text": "ü\n\u2028\ud800"}
 
@@ -104,129 +104,129 @@ def test_one_message_is_one_line_of_ascii(other: Other) -> None:
         ({}, ToolError, ""),
     ],
 )
-def test_an_error_is_raised_as_what_it_was(
-    other: Other, data: dict[str, Any], kind: type[Exception], text: str
+def test_an_error_is_raised_with_its_original_class(
+    server: FakeServer, data: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
-    other.write({"id": 1, "error": {"code": -32000, "message": text, "data": data}})
+    server.write({"id": 1, "error": {"code": -32000, "message": text, "data": data}})
     with pytest.raises(kind) as caught:
-        other.peer.request("call", {})
+        server.peer.request("call", {})
     assert str(caught.value) == text
 
 
-def test_the_fields_of_an_error_arrive(other: Other) -> None:
-    other.write({"id": 1, "error": {"data": {"class": "ArgumentError", "message": "m", "signature": "f(x)"}}})
+def test_the_fields_of_an_error_are_restored(server: FakeServer) -> None:
+    server.write({"id": 1, "error": {"data": {"class": "ArgumentError", "message": "m", "signature": "f(x)"}}})
     with pytest.raises(ArgumentError) as caught:
-        other.peer.request("call", {})
+        server.peer.request("call", {})
     assert caught.value.signature == "f(x)"
 
 
-def test_an_error_without_data_is_an_error_all_the_same(other: Other) -> None:
-    other.write({"id": 1, "error": {"code": -1, "message": "plain"}})
+def test_an_error_without_data_is_raised(server: FakeServer) -> None:
+    server.write({"id": 1, "error": {"code": -1, "message": "plain"}})
     with pytest.raises(ToolError, match="plain"):
-        other.peer.request("call", {})
+        server.peer.request("call", {})
 
 
-def test_an_answer_that_came_in_pieces_is_put_together(other: Other) -> None:
+def test_a_response_in_chunks_is_reassembled(server: FakeServer) -> None:
     line = json.dumps({"id": 1, "result": "x" * 200_000}).encode() + b"\n"
     pieces = [line[start : start + 7919] for start in range(0, len(line), 7919)]
-    sender = threading.Thread(target=other.write_slowly, args=[pieces])
+    sender = threading.Thread(target=server.write_slowly, args=[pieces])
     sender.start()
-    assert other.peer.request("call", {}) == "x" * 200_000
+    assert server.peer.request("call", {}) == "x" * 200_000
     sender.join()
 
 
-def test_answers_that_came_together_are_taken_apart(other: Other) -> None:
-    other.write(*({"id": number, "result": number} for number in (3, 1, 2)))
-    assert [other.peer.request("call", {}) for _ in range(3)] == [1, 2, 3]
+def test_responses_in_one_chunk_are_separated(server: FakeServer) -> None:
+    server.write(*({"id": number, "result": number} for number in (3, 1, 2)))
+    assert [server.peer.request("call", {}) for _ in range(3)] == [1, 2, 3]
 
 
-def test_messages_that_answer_nothing_disturb_nobody(other: Other) -> None:
-    other.write({"method": "cancel", "params": {}}, {"id": 99, "result": "stray"}, {"id": 1, "result": "mine"})
-    assert other.peer.request("call", {}) == "mine"
+def test_unknown_messages_are_ignored(server: FakeServer) -> None:
+    server.write({"method": "cancel", "params": {}}, {"id": 99, "result": "stray"}, {"id": 1, "result": "mine"})
+    assert server.peer.request("call", {}) == "mine"
 
 
 @pytest.mark.parametrize("shuffle", [1, 8])
-def test_a_thousand_calls_from_eight_threads_are_never_crossed(other: Other, shuffle: int) -> None:
-    served = _served(other, 1000, shuffle)
+def test_responses_to_eight_threads_are_never_mixed_up(server: FakeServer, shuffle: int) -> None:
+    served = _serve_in_thread(server, 1000, shuffle)
 
     def ask(thread: int) -> bool:
         asked = [{"thread": thread, "number": number} for number in range(125)]
-        return [other.peer.request("call", params) for params in asked] == asked
+        return [server.peer.request("call", params) for params in asked] == asked
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(8))) == [True] * 8
     served.join()
 
 
-def test_a_slow_answer_keeps_no_other_thread_waiting(other: Other) -> None:
+def test_a_slow_response_does_not_delay_other_threads(server: FakeServer) -> None:
     with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(other.peer.request, "call", {"is": "slow"})
-        assert other.read()["params"] == {"is": "slow"}
-        quick = pool.submit(other.peer.request, "call", {"is": "quick"})
-        assert other.read()["params"] == {"is": "quick"}
-        other.write({"id": 2, "result": "second"})
+        slow = pool.submit(server.peer.request, "call", {"is": "slow"})
+        assert server.read()["params"] == {"is": "slow"}
+        quick = pool.submit(server.peer.request, "call", {"is": "quick"})
+        assert server.read()["params"] == {"is": "quick"}
+        server.write({"id": 2, "result": "second"})
         assert quick.result(5) == "second"
         assert not slow.done()
-        other.write({"id": 1, "result": "first"})
+        server.write({"id": 1, "result": "first"})
         assert slow.result(5) == "first"
 
 
-def test_whoever_reads_hands_over_when_it_has_its_own_answer(other: Other) -> None:
-    """Eight threads wait; each answer is sent only after the one before was taken."""
+def test_a_reading_thread_hands_over_after_its_own_response(server: FakeServer) -> None:
+    """Eight threads wait; each response is sent only after the previous one was received."""
     with ThreadPoolExecutor(8) as pool:
-        waiting = {number: pool.submit(other.peer.request, "call", {"n": number}) for number in range(8)}
-        asked = [other.read() for _ in range(8)]
+        waiting = {number: pool.submit(server.peer.request, "call", {"n": number}) for number in range(8)}
+        asked = [server.read() for _ in range(8)]
         for message in reversed(asked):
-            other.write({"id": message["id"], "result": message["params"]})
+            server.write({"id": message["id"], "result": message["params"]})
             assert waiting[message["params"]["n"]].result(5) == message["params"]
 
 
-def test_everybody_who_waits_learns_that_the_connection_is_lost(other: Other) -> None:
+def test_all_waiting_threads_learn_that_the_connection_is_lost(server: FakeServer) -> None:
     with ThreadPoolExecutor(8) as pool:
-        waiting = [pool.submit(other.peer.request, "call", {}) for _ in range(8)]
+        waiting = [pool.submit(server.peer.request, "call", {}) for _ in range(8)]
         for _ in range(8):
-            other.read()
-        other.hang_up()
+            server.read()
+        server.hang_up()
         errors = [future.exception(5) for future in waiting]
     assert all(isinstance(error, ConnectionLost | OSError) for error in errors), errors
 
 
-def test_a_connection_that_is_lost_in_the_middle_of_a_line_is_lost(other: Other) -> None:
-    other.write(b'{"id": 1, "resu')
-    other.hang_up()
+def test_a_connection_lost_in_the_middle_of_a_line_is_an_error(server: FakeServer) -> None:
+    server.write(b'{"id": 1, "resu')
+    server.hang_up()
     with pytest.raises((ConnectionLost, OSError)):
-        other.peer.request("call", {})
+        server.peer.request("call", {})
 
 
-def test_an_answer_that_arrived_before_the_loss_still_counts(other: Other) -> None:
+def test_a_response_received_before_the_connection_is_lost_is_returned(server: FakeServer) -> None:
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(other.peer.request, "call", {})
-        other.read()
-        other.write({"id": 1, "result": "just in time"})
-        other.hang_up()
+        answer = pool.submit(server.peer.request, "call", {})
+        server.read()
+        server.write({"id": 1, "result": "just in time"})
+        server.hang_up()
         assert answer.result(5) == "just in time"
 
 
-def test_lines_of_many_threads_never_run_into_each_other(other: Other) -> None:
+def test_lines_of_concurrent_threads_are_not_mixed(server: FakeServer) -> None:
     def talk(thread: int) -> None:
         for number in range(50):
-            other.peer.notify("output", {"text": f"{thread}-{number}" * 2000})
+            server.peer.notify("output", {"text": f"{thread}-{number}" * 2000})
 
     with ThreadPoolExecutor(8) as pool:
         talking = [pool.submit(talk, thread) for thread in range(8)]
-        heard = [other.read()["params"]["text"] for _ in range(400)]
+        heard = [server.read()["params"]["text"] for _ in range(400)]
         assert [future.exception(5) for future in talking] == [None] * 8
     assert sorted(heard) == sorted(f"{thread}-{number}" * 2000 for thread in range(8) for number in range(50))
 
 
-def test_a_value_that_is_no_data_is_the_callers_error_and_harms_no_other_call(other: Other) -> None:
+def test_a_value_that_is_not_serializable_is_an_error_of_the_caller(server: FakeServer) -> None:
     with pytest.raises(TypeError):
-        other.peer.request("call", {"x": object()})
-    other.write({"id": 2, "result": "fine"})
-    assert other.peer.request("call", {}) == "fine"
+        server.peer.request("call", {"x": object()})
+    server.write({"id": 2, "result": "fine"})
+    assert server.peer.request("call", {}) == "fine"
 
 
-def test_descriptors_may_be_given_later() -> None:
+def test_descriptors_may_be_set_later() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         peer = Peer(-1, -1)
@@ -235,7 +235,7 @@ def test_descriptors_may_be_given_later() -> None:
         assert json.loads(theirs.recv(999))["method"] == "ready"
 
 
-def test_two_pipes_serve_as_well_as_a_socket() -> None:
+def test_two_pipes_work_like_a_socket() -> None:
     to_us, from_them = os.pipe()
     to_them, from_us = os.pipe()
     try:
@@ -249,15 +249,15 @@ def test_two_pipes_serve_as_well_as_a_socket() -> None:
 
 
 @pytest.mark.slow
-def test_the_time_for_a_long_answer_grows_with_its_length_and_no_faster(other: Other) -> None:
-    def seconds(size: int) -> float:
-        line = b'{"id": %d, "result": "%s"}\n' % (other.peer._last_id + 1, b"x" * size)
-        sender = threading.Thread(target=other.write, args=[line])
+def test_a_long_response_takes_linear_time(server: FakeServer) -> None:
+    def measure_seconds(size: int) -> float:
+        line = b'{"id": %d, "result": "%s"}\n' % (server.peer._last_id + 1, b"x" * size)
+        sender = threading.Thread(target=server.write, args=[line])
         sender.start()
         started = time.perf_counter()
-        assert len(other.peer.request("call", {})) == size
+        assert len(server.peer.request("call", {})) == size
         sender.join()
         return time.perf_counter() - started
 
-    short, long = (min(seconds(size) for _ in range(5)) for size in (8_000_000, 64_000_000))
+    short, long = (min(measure_seconds(size) for _ in range(5)) for size in (8_000_000, 64_000_000))
     assert long < 40 * short, f"eight times the length took {long / short:.0f} times as long"

@@ -1,4 +1,4 @@
-"""The registry of running servers: who is in it, who is not any more, and what a reload request leaves behind."""
+"""The registry of running servers: live and dead entries, and reload requests."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_a_server_is_listed_until_it_closes(tmp_path: Path) -> None:
     assert (list_servers(tmp_path), list((tmp_path / DIRECTORY).iterdir())) == ([], [])
 
 
-def test_entries_that_nobody_holds_are_removed(tmp_path: Path) -> None:
+def test_entries_without_a_lock_are_removed(tmp_path: Path) -> None:
     directory = tmp_path / DIRECTORY
     directory.mkdir()
     (directory / f"dead{ENTRY_SUFFIX}").write_text('{"pid": 1}', encoding="utf-8")
@@ -41,7 +41,7 @@ def test_entries_that_nobody_holds_are_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "[]", "{", '{"pid": "x"}', '{"pid": true}', "[" * 100_000, '{"generation": "2"}']
 )
-def test_a_damaged_entry_and_a_damaged_request_count_for_nothing(tmp_path: Path, content: str) -> None:
+def test_damaged_entries_and_requests_are_ignored(tmp_path: Path, content: str) -> None:
     held = Registration.create(tmp_path, ENTRY)
     assert held.path is not None
     held.path.write_text(content, encoding="utf-8")

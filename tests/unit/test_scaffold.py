@@ -1,4 +1,4 @@
-"""What `onetool init` and `ot.scaffold` write, and what they leave alone."""
+"""Files that `onetool init` and `ot.scaffold` write, and existing files."""
 
 import json
 import re
@@ -45,17 +45,17 @@ EXAMPLES = {
 WRITER = "agents: {default: {permissions: [read, write]}}"
 
 
-# --- a folder ----------------------------------------------------------------------------------------------
+# --- the directory -----------------------------------------------------------------------------------------
 
 
-def test_a_folder_gets_a_configuration_an_example_and_a_list_for_git(tmp_path: Path) -> None:
-    folder = tmp_path / ".onetool"
-    example = extension_file(folder, "hello")
-    assert write_settings_directory(folder) == [folder / "onetool.yaml", folder / ".gitignore", example]
-    assert example == folder / "tools" / "hello" / "hello_tools.py"
+def test_a_directory_gets_settings_an_example_and_a_gitignore(tmp_path: Path) -> None:
+    directory = tmp_path / ".onetool"
+    example = extension_file(directory, "hello")
+    assert write_settings_directory(directory) == [directory / "onetool.yaml", directory / ".gitignore", example]
+    assert example == directory / "tools" / "hello" / "hello_tools.py"
 
 
-def test_the_example_is_a_pack_without_problems(tmp_path: Path) -> None:
+def test_the_example_is_a_valid_pack(tmp_path: Path) -> None:
     extension = static_analysis.read(write_extension(tmp_path, "my_pack"))
     assert (extension.pack, extension.problem, extension.problems) == ("my_pack", None, ())
     assert extension.header is not None
@@ -66,22 +66,22 @@ def test_the_example_is_a_pack_without_problems(tmp_path: Path) -> None:
     assert not extension.permissions
 
 
-def test_the_new_configuration_is_valid_and_sets_nothing(tmp_path: Path) -> None:
+def test_the_new_settings_file_is_valid_and_sets_nothing(tmp_path: Path) -> None:
     write_settings_directory(tmp_path / ".onetool")
     loaded = read_settings({}, tmp_path, None, tmp_path)
     assert loaded.problems == ()
     assert loaded.settings == Settings()
 
 
-def test_commented_settings_show_the_defaults(tmp_path: Path) -> None:
-    folder = tmp_path / ".onetool"
-    configure(folder, UNCOMMENTED)
+def test_commented_settings_are_the_defaults(tmp_path: Path) -> None:
+    directory = tmp_path / ".onetool"
+    configure(directory, UNCOMMENTED)
     loaded = read_settings({}, tmp_path, None, tmp_path)
     assert loaded.settings == Settings()
     assert loaded.problems == ()
 
 
-def test_every_setting_is_shown_with_its_default() -> None:
+def test_every_setting_is_listed_with_its_default() -> None:
     written = yaml.safe_load(UNCOMMENTED)
     assert written.keys() == Settings.kinds().keys()
     for key, kind in Settings.kinds().items():
@@ -99,7 +99,7 @@ def test_every_key_of_an_entry_is_in_an_example(kind: type[Section]) -> None:
 
 @pytest.mark.parametrize("key", ["aliases", "snippets", "projects", "servers", "tools"])
 def test_the_examples_are_valid(tmp_path: Path, key: str) -> None:
-    """Each stands under the setting that it is for, with words behind some of its values."""
+    """Each example is below its setting, with explanations after some values."""
     configure(tmp_path / ".onetool", f"{key}:\n{EXAMPLES[key]}")
     env = {"GITHUB_TOKEN": "1", "DASHBOARD_TOKEN": "2"}
     assert getattr(read_settings(env, tmp_path, None, tmp_path).settings, key)
@@ -110,18 +110,18 @@ def test_private_and_generated_files_are_ignored_by_git() -> None:
 
 
 def test_existing_files_are_not_changed(tmp_path: Path) -> None:
-    folder = tmp_path / ".onetool"
-    configure(folder, "aliases: {x: machine.now}")
-    assert folder / "onetool.yaml" not in write_settings_directory(folder)
-    assert (folder / "onetool.yaml").read_text("utf-8") == "aliases: {x: machine.now}"
-    assert write_settings_directory(folder) == []
+    directory = tmp_path / ".onetool"
+    configure(directory, "aliases: {x: machine.now}")
+    assert directory / "onetool.yaml" not in write_settings_directory(directory)
+    assert (directory / "onetool.yaml").read_text("utf-8") == "aliases: {x: machine.now}"
+    assert write_settings_directory(directory) == []
 
 
 def test_links_are_not_followed_when_writing(tmp_path: Path) -> None:
-    folder = tmp_path / ".onetool"
-    folder.mkdir()
-    (folder / "onetool.yaml").symlink_to(tmp_path / "elsewhere")
-    write_settings_directory(folder)
+    directory = tmp_path / ".onetool"
+    directory.mkdir()
+    (directory / "onetool.yaml").symlink_to(tmp_path / "elsewhere")
+    write_settings_directory(directory)
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -146,7 +146,7 @@ def test_an_existing_pack_is_not_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["notes", "n" * 300])
 def test_an_unwritable_path_is_reported(tmp_path: Path, name: str) -> None:
     (tmp_path / "tools").mkdir()
-    (tmp_path / "tools" / "notes").touch()  # in place of the directory
+    (tmp_path / "tools" / "notes").touch()  # a file in place of the directory
     with pytest.raises(ToolError, match="cannot write"):
         write_extension(tmp_path, name)
 
@@ -165,14 +165,14 @@ def test_a_model_with_write_permission_can_create_a_pack(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_pack_created_by_a_model_in_a_project_needs_trust(tmp_path: Path) -> None:
-    home, folder = tmp_path / "home", tmp_path / "project" / ".onetool"
+    home, directory = tmp_path / "home", tmp_path / "project" / ".onetool"
     configure(home / ".onetool", WRITER)
-    folder.mkdir(parents=True)
-    trust(folder, home / ".onetool")
+    directory.mkdir(parents=True)
+    trust(directory, home / ".onetool")
     with open_app_in(home, tmp_path / "project") as app:
         assert "`onetool trust`" in app.value("ot.scaffold(pack='notes')")
         assert "notes" in app.failure("notes.greet(name='Ada')")
-        trust(folder, home / ".onetool")
+        trust(directory, home / ".onetool")
         assert app.data("ot.tools(pattern='notes.', info='list')") == ["notes.greet", "notes.since"]
 
 
@@ -205,32 +205,32 @@ def test_init_explains_why_it_cannot_write(tmp_path: Path, obstacle: str) -> Non
     assert "Traceback" not in process.stderr
 
 
-def test_init_trusts_the_folder_that_it_makes(tmp_path: Path) -> None:
+def test_init_trusts_the_directory_that_it_creates(tmp_path: Path) -> None:
     home, project = tmp_path / "home", tmp_path / "home" / "project"
     project.mkdir(parents=True)
-    process = run_in(project, home, "init")
+    process = run_in_directory(project, home, "init")
     assert (process.returncode, process.stderr) == (0, "")
     assert is_trusted(project / ".onetool", home / ".onetool", {})
 
 
-def test_init_that_cannot_remember_its_trust_says_so(tmp_path: Path) -> None:
+def test_init_reports_that_trust_cannot_be_stored(tmp_path: Path) -> None:
     home, project = tmp_path / "home", tmp_path / "home" / "project"
     project.mkdir(parents=True)
     (home / ".onetool").touch()
-    process = run_in(project, home, "init")
+    process = run_in_directory(project, home, "init")
     assert process.returncode == 1
     assert "was created but not trusted" in process.stderr
     assert "Traceback" not in process.stderr
 
 
-def run_in(folder: Path, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_in_directory(directory: Path, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PROGRAM, *arguments], cwd=folder, env=environment(home), capture_output=True, encoding="utf-8", check=False
+        [PROGRAM, *arguments], cwd=directory, env=environment(home), capture_output=True, encoding="utf-8", check=False
     )
 
 
-def test_several_who_make_a_folder_at_once_make_one(tmp_path: Path) -> None:
-    """Each file is one's own or another's, whole, and nobody is told off."""
+def test_concurrent_inits_create_one_directory(tmp_path: Path) -> None:
+    """Each file is written once and completely, and no process fails."""
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: write_settings_directory(tmp_path / ".onetool"), range(8)))
     files = [file for one in made for file in one]

@@ -1,4 +1,4 @@
-"""Schemas from functions, from JSON and from source that is never run: the same function gives the same schema."""
+"""Schemas from functions, from JSON and from source that is never run: they are the same for the same function."""
 
 from datetime import date
 from pathlib import Path
@@ -38,16 +38,16 @@ def search(
     return [query, count, kind, tags]
 
 
-class Nothing:
+class NullBackend:
     async def invoke(self, _tool: Tool, _args: Any, _context: ToolContext) -> None:
         return None
 
 
-def test_source_and_function_give_one_schema() -> None:
+def test_source_and_function_have_the_same_schema() -> None:
     assert Schema.from_source(SOURCE, "search").json == Schema.from_callable(search).json
 
 
-def test_a_function_tells_types_defaults_and_words() -> None:
+def test_a_schema_has_types_defaults_and_descriptions() -> None:
     schema = Schema.from_callable(search)
     assert schema.required == {"query"}
     assert schema.defaults == {"count": 5, "kind": "web", "tags": None}
@@ -55,14 +55,14 @@ def test_a_function_tells_types_defaults_and_words() -> None:
     assert schema.properties["kind"]["enum"] == ["web", "news"]
 
 
-def test_the_context_is_no_argument() -> None:
+def test_the_context_is_not_an_argument() -> None:
     def where(context: ToolContext, name: str) -> str:
         return f"{context.working_dir}/{name}"
 
     assert list(Schema.from_callable(where).properties) == ["name"]
 
 
-def test_arguments_by_position_alone_are_refused() -> None:
+def test_variable_positional_arguments_are_rejected() -> None:
     def many(*names: str) -> None: ...
 
     with pytest.raises(TypeError, match="cannot take \\*names"):
@@ -71,7 +71,7 @@ def test_arguments_by_position_alone_are_refused() -> None:
         _ = Schema.from_source("def many(*names): ...", "many").json
 
 
-def test_further_named_arguments_are_open() -> None:
+def test_variable_keyword_arguments_are_allowed() -> None:
     def options(**rest: int) -> None: ...
 
     assert Schema.from_callable(options).open
@@ -80,7 +80,7 @@ def test_further_named_arguments_are_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "words"),
+    ("args", "message"),
     [
         ({"query": 1}, 'query: 1 is not of type "string"'),
         ({"query": "a", "count": "5"}, 'count: "5" is not of type "integer"'),
@@ -88,10 +88,10 @@ def test_further_named_arguments_are_open() -> None:
         ({"query": "a", "tags": ["x", 2]}, "tags"),
     ],
 )
-def test_what_does_not_fit_is_said(args: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_are_an_error_with_the_reason(args: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         Schema.from_callable(search).check(args)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_schema_never_fetches_another_document() -> None:
@@ -100,7 +100,7 @@ def test_a_schema_never_fetches_another_document() -> None:
         schema.check({"a": 1})
 
 
-def test_a_schema_that_is_wrong_says_so() -> None:
+def test_an_invalid_schema_is_an_error() -> None:
     with pytest.raises(ArgumentError, match="invalid schema of the tool"):
         Schema.from_json({"type": "nonsense"}).check({})
 
@@ -115,19 +115,19 @@ def test_a_schema_that_is_wrong_says_so() -> None:
         "def f(a=open('x')): ...",
     ],
 )
-def test_odd_annotations_in_source_are_anything(source: str) -> None:
+def test_unsupported_annotations_in_source_accept_anything(source: str) -> None:
     assert "type" not in Schema.from_source(source, "f").properties["a"]
 
 
-def test_rich_types_have_formats() -> None:
+def test_dates_and_paths_have_formats() -> None:
     def on(day: date, file: Path) -> None: ...
 
     properties = Schema.from_callable(on).properties
     assert (properties["day"]["format"], properties["file"]["format"]) == ("date", "path")
 
 
-def test_a_signature_reads_like_python() -> None:
-    tool = Tool("web.search", Nothing(), Schema.from_callable(search), returns="list")
+def test_a_signature_is_valid_python() -> None:
+    tool = Tool("web.search", NullBackend(), Schema.from_callable(search), returns="list")
     kinds = "kind: Literal['web', 'news'] = 'web', tags: list[str] | None = None"
     assert signature(tool) == f"web.search(query: str, count: int = 5, {kinds}) -> list"
     assert arguments(tool) == ["query: What to look for.", "count: How many."]
@@ -135,7 +135,7 @@ def test_a_signature_reads_like_python() -> None:
 
 def test_an_optional_argument_without_default_shows_dots() -> None:
     schema = {"properties": {"repo": {"type": "string"}, "query": {"type": "string"}}, "required": ["query"]}
-    tool = Tool("github.search", Nothing(), Schema.from_json(schema))
+    tool = Tool("github.search", NullBackend(), Schema.from_json(schema))
     assert signature(tool) == "github.search(query: str, repo: str = '...')"
 
 
@@ -149,7 +149,7 @@ def test_an_optional_argument_without_default_shows_dots() -> None:
         ({"enum": list(range(20)), "type": "integer"}, "int"),
     ],
 )
-def test_types_have_python_words(part: dict[str, Any], word: str) -> None:
+def test_types_are_shown_as_python_types(part: dict[str, Any], word: str) -> None:
     assert type_name(part) == word
 
 
@@ -168,6 +168,6 @@ INTEGERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
         ({"type": "object", "additionalProperties": INTEGERS}, {"a": [3.0]}, {"a": [3]}),
     ],
 )
-def test_a_float_without_a_fraction_becomes_the_integer_that_is_declared(part: Any, given: Any, expected: Any) -> None:
+def test_a_float_without_a_fraction_becomes_a_declared_integer(part: Any, given: Any, expected: Any) -> None:
     checked = Schema.from_json({"type": "object", "properties": {"x": part}}).check({"x": given})
     assert repr(checked["x"]) == repr(expected)

@@ -30,7 +30,7 @@ class Line:
         self._in_flight: set[int] = set()
         self.notices: list[tuple[str, dict[str, Any]]] = []
         self.peer = ServingPeer(
-            reader, writer, json.dumps, self._answer, lambda name, params: self.notices.append((name, params))
+            reader, writer, json.dumps, self._respond, lambda name, params: self.notices.append((name, params))
         )
         self.thread = threading.Thread(target=self.peer.serve, daemon=True)
         self.answers: dict[int, Any] = {}
@@ -47,7 +47,7 @@ class Line:
         self.hang_up()
         self.thread.join(TIMEOUT_SECONDS)
         assert not self.thread.is_alive()
-        assert eventually(lambda: not self._in_flight)  # whoever still has an answer has a line for it
+        assert eventually(lambda: not self._in_flight)  # every request in flight gets a response line
         os.close(self._ends[1])
         self._listener.join(TIMEOUT_SECONDS)
         self._lines.close()
@@ -64,14 +64,14 @@ class Line:
     def write(self, *messages: dict[str, Any]) -> None:
         os.write(self._to, b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in messages))
 
-    def answer_to(self, ident: int) -> Any:
+    def wait_for_response(self, ident: int) -> Any:
         with self._arrived:
-            assert self._arrived.wait_for(lambda: ident in self.answers, self.patience), f"no answer to {ident}"
+            assert self._arrived.wait_for(lambda: ident in self.answers, self.patience), f"no response to {ident}"
             return self.answers[ident]
 
-    def next_question(self) -> dict[str, Any]:
+    def next_call(self) -> dict[str, Any]:
         with self._arrived:
-            assert self._arrived.wait_for(lambda: self.asked, TIMEOUT_SECONDS), "nothing was asked"
+            assert self._arrived.wait_for(lambda: self.asked, TIMEOUT_SECONDS), "no call was made"
             return self.asked.pop(0)
 
     def _listen(self) -> None:
@@ -84,14 +84,14 @@ class Line:
                     self.answers[message["id"]] = message["result"]
                 self._arrived.notify_all()
 
-    def _answer(self, request: dict[str, Any]) -> None:
+    def _respond(self, request: dict[str, Any]) -> None:
         self._in_flight.add(request["id"])
         try:
-            self.peer.send_line(json.dumps({"id": request["id"], "result": self._result(request["params"])}))
+            self.peer.send_line(json.dumps({"id": request["id"], "result": self._compute(request["params"])}))
         finally:
             self._in_flight.discard(request["id"])
 
-    def _result(self, params: dict[str, Any]) -> Any:
+    def _compute(self, params: dict[str, Any]) -> Any:
         try:
             return self._functions[params["function"]](self, params["value"])
         except ToolError as error:
@@ -148,31 +148,31 @@ def line() -> Iterator[Line]:
 def test_sequential_requests_are_answered(line: Line) -> None:
     for ident in range(200):
         line.send(ident, "echo", [ident])
-        assert line.answer_to(ident) == [ident]
+        assert line.wait_for_response(ident) == [ident]
 
 
-def test_many_requests_at_once_get_their_own_answers(line: Line) -> None:
+def test_concurrent_requests_get_their_own_responses(line: Line) -> None:
     for ident in range(500):
         line.send(ident, "echo", ident * 2)
-    assert [line.answer_to(ident) for ident in range(500)] == [ident * 2 for ident in range(500)]
+    assert [line.wait_for_response(ident) for ident in range(500)] == [ident * 2 for ident in range(500)]
 
 
 def test_a_quick_request_needs_no_other_thread(line: Line) -> None:
     before = threading.active_count()
     for ident in range(50):
         line.send(ident, "echo", ident)
-        line.answer_to(ident)
-    assert threading.active_count() <= before + 15  # some may seem long on a machine that is busy
+        line.wait_for_response(ident)
+    assert threading.active_count() <= before + 15  # some requests may seem long on a busy machine
 
 
 def test_a_long_request_does_not_delay_others(line: Line) -> None:
     line.send(1, "wait")
     for ident in range(2, 100):
         line.send(ident, "echo", ident)
-        assert line.answer_to(ident) == ident
+        assert line.wait_for_response(ident) == ident
     assert 1 not in line.answers
     GATE.set()
-    assert line.answer_to(1) is True
+    assert line.wait_for_response(1) is True
 
 
 def test_a_long_request_after_an_idle_time_does_not_delay_others(line: Line) -> None:
@@ -180,18 +180,18 @@ def test_a_long_request_after_an_idle_time_does_not_delay_others(line: Line) -> 
     for round_ in range(3):
         GATE.clear()
         line.send(10 * round_, "echo")
-        line.answer_to(10 * round_)
+        line.wait_for_response(10 * round_)
         assert eventually(lambda: not line.peer._busy.is_set())
         line.peer._slow_functions.clear()
         line.send(10 * round_ + 1, "wait")
         line.send(10 * round_ + 2, "echo", "through")
-        assert line.answer_to(10 * round_ + 2) == "through"
+        assert line.wait_for_response(10 * round_ + 2) == "through"
         GATE.set()
-        assert line.answer_to(10 * round_ + 1) is True
+        assert line.wait_for_response(10 * round_ + 1) is True
 
 
-def test_a_request_that_arrives_while_the_watcher_goes_to_sleep_is_watched(line: Line) -> None:
-    """The moment between the last check and the sleep is prolonged."""
+def test_a_request_that_arrives_while_the_watcher_falls_asleep_is_watched(line: Line) -> None:
+    """Prolong the moment between the last check and the sleep."""
 
     class Busy(threading.Event):
         def clear(self) -> None:
@@ -202,19 +202,19 @@ def test_a_request_that_arrives_while_the_watcher_goes_to_sleep_is_watched(line:
 
     busy = Busy()
     old, line.peer._busy = line.peer._busy, busy
-    old.set()  # whoever waits on the old one comes round to the new
+    old.set()  # threads that wait on the old event continue with the new one
     line.send(1, "echo", 1)
-    assert line.answer_to(1) == 1
+    assert line.wait_for_response(1) == 1
     assert eventually(lambda: "clear" in vars(busy))
     line.patience = 2.0
     line.send(3, "echo", "through")
-    assert line.answer_to(3) == "through"
+    assert line.wait_for_response(3) == "through"
 
 
 def test_slow_and_quick_requests_run_concurrently(line: Line) -> None:
     for ident in range(100):
         line.send(ident, *(("nap", 0.02) if ident % 3 == 0 else ("echo", ident)))
-    assert [line.answer_to(ident) for ident in range(100)] == [
+    assert [line.wait_for_response(ident) for ident in range(100)] == [
         0.02 if ident % 3 == 0 else ident for ident in range(100)
     ]
 
@@ -223,43 +223,43 @@ def test_more_long_requests_than_threads_all_complete(line: Line, monkeypatch: p
     monkeypatch.setattr(serving, "MAX_THREADS", 4)
     for ident in range(40):
         line.send(ident, "nap", 0.005)
-    assert [line.answer_to(ident) for ident in range(40)] == [0.005] * 40
+    assert [line.wait_for_response(ident) for ident in range(40)] == [0.005] * 40
 
 
-# --- asking the other end from inside ----------------------------------------------------------------------
+# --- calls to the other side -------------------------------------------------------------------------------
 
 
-def answer_questions(line: Line, count: int) -> None:
+def respond_to_calls(line: Line, count: int) -> None:
     for _ in range(count):
-        question = line.next_question()
-        line.write({"id": question["id"], "result": question["params"]["asked"]})
+        call = line.next_call()
+        line.write({"id": call["id"], "result": call["params"]["asked"]})
 
 
 def test_a_request_may_call_the_other_side(line: Line) -> None:
     line.send(1, "ask", "x")
-    answer_questions(line, 1)
-    assert line.answer_to(1) == "x"
+    respond_to_calls(line, 1)
+    assert line.wait_for_response(1) == "x"
 
 
 def test_other_requests_are_answered_while_one_waits_for_the_other_side(line: Line) -> None:
     line.send(1, "ask", "x")
-    question = line.next_question()
+    call = line.next_call()
     for ident in range(2, 50):
         line.send(ident, "echo", ident)
-        assert line.answer_to(ident) == ident
-    line.write({"id": question["id"], "result": "at last"})
-    assert line.answer_to(1) == "at last"
+        assert line.wait_for_response(ident) == ident
+    line.write({"id": call["id"], "result": "at last"})
+    assert line.wait_for_response(1) == "at last"
     line.send(50, "echo", 50)
-    assert line.answer_to(50) == 50
+    assert line.wait_for_response(50) == 50
 
 
 def test_each_response_goes_to_its_caller(line: Line) -> None:
     for ident in range(20):
         line.send(ident, "ask", ident)
-    questions = [line.next_question() for _ in range(20)]
-    for question in reversed(questions):
-        line.write({"id": question["id"], "result": question["params"]["asked"]})
-    assert [line.answer_to(ident) for ident in range(20)] == list(range(20))
+    questions = [line.next_call() for _ in range(20)]
+    for call in reversed(questions):
+        line.write({"id": call["id"], "result": call["params"]["asked"]})
+    assert [line.wait_for_response(ident) for ident in range(20)] == list(range(20))
 
 
 @pytest.mark.parametrize("function", ["ask_twice", "ask_in_thread"])
@@ -267,41 +267,43 @@ def test_one_request_may_make_several_calls(line: Line, function: str) -> None:
     count = 2 if function == "ask_twice" else 5
     for ident in range(5):
         line.send(ident, function, ident)
-    answer_questions(line, 5 * count)
-    assert [line.answer_to(ident) for ident in range(5)] == [[[ident, n] for n in range(count)] for ident in range(5)]
+    respond_to_calls(line, 5 * count)
+    assert [line.wait_for_response(ident) for ident in range(5)] == [
+        [[ident, n] for n in range(count)] for ident in range(5)
+    ]
 
 
 def test_an_error_of_the_other_side_is_raised_in_the_caller(line: Line) -> None:
     line.send(1, "ask", "x")
     error = {"class": "PermissionDenied", "message": "no"}
-    line.write({"id": line.next_question()["id"], "error": {"code": 1, "message": "no", "data": error}})
-    assert line.answer_to(1) == "PermissionDenied: no"
+    line.write({"id": line.next_call()["id"], "error": {"code": 1, "message": "no", "data": error}})
+    assert line.wait_for_response(1) == "PermissionDenied: no"
 
 
 def test_all_threads_may_wait_for_the_other_side_at_once(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "MAX_THREADS", 3)
     for ident in range(3):
         line.send(ident, "ask", ident)
-    answer_questions(line, 3)
-    assert [line.answer_to(ident) for ident in range(3)] == [0, 1, 2]
+    respond_to_calls(line, 3)
+    assert [line.wait_for_response(ident) for ident in range(3)] == [0, 1, 2]
 
 
 def test_notifications_are_handled_by_any_reader(line: Line) -> None:
     line.write({"method": "cancel", "params": {"id": 1}})
     line.send(1, "ask", "x")
-    question = line.next_question()
-    line.write({"method": "cancel", "params": {"id": 2}}, {"id": question["id"], "result": 0})
-    line.answer_to(1)
+    call = line.next_call()
+    line.write({"method": "cancel", "params": {"id": 2}}, {"id": call["id"], "result": 0})
+    line.wait_for_response(1)
     assert line.notices == [("cancel", {"id": 1}), ("cancel", {"id": 2})]
 
 
-# --- the end -----------------------------------------------------------------------------------------------
+# --- end of the connection ---------------------------------------------------------------------------------
 
 
 def test_serving_ends_when_the_connection_is_closed() -> None:
     with Line(FUNCTIONS) as line:
         line.send(1, "echo", 1)
-        line.answer_to(1)
+        line.wait_for_response(1)
         line.hang_up()
         line.thread.join(TIMEOUT_SECONDS)
         assert not line.thread.is_alive()
@@ -313,7 +315,7 @@ def test_serving_ends_while_calls_are_in_flight() -> None:
         for ident in range(5):
             line.send(ident, "wait")
         line.send(9, "echo", 9)
-        line.answer_to(9)
+        line.wait_for_response(9)
         line.hang_up()
         GATE.set()
         line.thread.join(TIMEOUT_SECONDS)
@@ -334,6 +336,6 @@ def test_a_waiting_caller_learns_that_the_connection_is_lost() -> None:
         for ident in range(3):
             line.send(ident, "ask")
         for _ in range(3):
-            line.next_question()
+            line.next_call()
         line.hang_up()
         assert eventually(lambda: len(lost) == 3)

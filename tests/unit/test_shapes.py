@@ -1,4 +1,4 @@
-"""Shapes of results: types and keys, never values, whatever tools give and in whatever order."""
+"""Shapes of results: types and keys, never values, for any results in any order."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ shapes = st.builds(infer_shape, results | wide)
         ({"first name": 1, "日本": 2, "@type": "x"}, '{"first name": int, 日本: int, "@type": str}'),
     ],
 )
-def test_a_shape_reads_like_a_type(value: object, text: str) -> None:
+def test_a_shape_is_written_like_a_type(value: object, text: str) -> None:
     assert render_shape(infer_shape(value)) == text
 
 
@@ -130,7 +130,7 @@ def test_keys_that_are_names_are_kept(key: str) -> None:
 PEOPLE = ("ada", "bob", "cid", "dan", "eve", "fay", "gus", "hal", "ida")
 
 
-def test_what_entries_that_are_all_alike_are_filed_under_is_data() -> None:
+def test_keys_of_entries_with_equal_shapes_are_data() -> None:
     entries: dict[str, Any] = {name: {"age": 36, "town": "Rome"} for name in PEOPLE[:3]}
     assert render_shape(infer_shape(entries)) == "{str: {age: int, town: str}}"
     assert render_shape(infer_shape({**entries, "eve": {}})) == "{str: dict | {age: int, town: str}}"
@@ -140,7 +140,7 @@ def test_what_entries_that_are_all_alike_are_filed_under_is_data() -> None:
     assert "ada" not in render_shape(deep)
 
 
-def test_parts_that_differ_are_fields() -> None:
+def test_keys_of_entries_with_different_shapes_are_fields() -> None:
     parts = {"user": {"id": 1, "login": "x"}, "repo": {"id": 2, "url": "x"}, "owner": {"id": 3, "login": "x"}}
     assert (
         render_shape(infer_shape(parts))
@@ -150,35 +150,35 @@ def test_parts_that_differ_are_fields() -> None:
     assert render_shape(infer_shape(empty)) == "{errors: list, warnings: list, items: list}"
 
 
-def test_keys_of_results_that_have_none_in_common_are_data() -> None:
+def test_keys_that_results_do_not_share_are_data() -> None:
     assert render_shape(reduce(merge, (infer_shape({name: 1}) for name in PEOPLE))) == "{str: int}"
     common = reduce(merge, (infer_shape({name: 1, "at": 2}) for name in PEOPLE))
     assert render_shape(common).startswith("{ada?: int, at: int, bob?: int")
 
 
-def test_nothing_found_does_not_spoil_what_was_found_before() -> None:
+def test_an_empty_result_does_not_change_a_shape() -> None:
     found = {f"field_{letter}": 1 for letter in "abcdefghij"}
     assert len(merge(infer_shape(found), infer_shape({})).fields or ()) == 10
 
 
-def test_very_many_keys_are_data() -> None:
+def test_too_many_keys_are_data() -> None:
     few, many = ({f"name{chr(97 + i % 26)}{'x' * (i // 26)}": 1 for i in range(n)} for n in (MAX_KEYS, MAX_KEYS + 1))
     assert len(infer_shape(few).fields or ()) == MAX_KEYS
     assert render_shape(infer_shape(many)) == "{str: int}"
 
 
-def test_many_keys_over_many_results_are_data() -> None:
+def test_too_many_keys_over_many_results_are_data() -> None:
     observed = (infer_shape({f"key_{letter}{other}": 1}) for letter in "abcdefghijkl" for other in "abcdefghijkl")
     assert render_shape(reduce(merge, observed)) == "{str: int}"
 
 
-def test_what_comes_late_or_seldom_in_a_list_is_seen() -> None:
+def test_late_and_rare_items_of_a_list_are_seen() -> None:
     rows: list[dict[str, Any]] = [{"a": None if row % 2 else 1} for row in range(1000)]
     assert render_shape(infer_shape(rows)) == "list[{a: int | None}]"
     assert render_shape(infer_shape([1] * 500 + ["x"] * 500)) == "list[str | int]"
 
 
-def test_a_look_at_a_huge_result_is_short() -> None:
+def test_the_shape_of_a_huge_result_is_short() -> None:
     wide = {f"k{i}": [{f"j{j}": list(range(100)) for j in range(100)}] * 100 for i in range(100)}
     assert len(render_shape(infer_shape([wide] * 10_000))) <= MAX_TEXT_CHARS
     assert len(render_shape(infer_shape([[[[[[[[[[1]]]]]]]]]]))) <= MAX_TEXT_CHARS
@@ -208,7 +208,7 @@ def test_merging_is_associative_commutative_and_idempotent(one: Shape, two: Shap
 @pytest.mark.slow
 @given(results, results)
 @no_deadline
-def test_a_list_of_two_has_the_shape_of_either(one: object, two: object) -> None:
+def test_the_shape_of_a_list_is_the_merged_shape_of_its_items(one: object, two: object) -> None:
     assert infer_shape([one, two]).items == merge(
         infer_shape([one]).items or NOTHING, infer_shape([two]).items or NOTHING
     )
@@ -216,11 +216,11 @@ def test_a_list_of_two_has_the_shape_of_either(one: object, two: object) -> None
 
 @given(shapes)
 @no_deadline
-def test_a_shape_survives_the_file(shape: Shape) -> None:
+def test_a_shape_survives_serialization(shape: Shape) -> None:
     assert from_json(json.loads(json.dumps(to_json(shape)))) == shape
 
 
-# --- remembering --------------------------------------------------------------------------------------------------
+# --- storage ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "stats" / "shapes.json"
 
 
-def test_what_was_learned_is_there_at_the_next_start(file: Path) -> None:
+def test_learned_shapes_are_loaded_at_the_next_start(file: Path) -> None:
     first = Shapes(file)
     first.learn("web.search", [{"title": "x", "score": 1.0}])
     assert first.text("web.search") == "list[{title: str, score: float}]"
@@ -242,7 +242,7 @@ def test_what_was_learned_is_there_at_the_next_start(file: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_only_a_new_shape_is_written(file: Path) -> None:
+def test_only_a_changed_shape_is_written(file: Path) -> None:
     known = Shapes(file)
     known.learn("a.b", {"n": 1})
     known.flush()
@@ -252,7 +252,7 @@ def test_only_a_new_shape_is_written(file: Path) -> None:
     assert file.stat() == written
 
 
-def test_a_tool_that_is_known_well_is_seldom_looked_at(file: Path) -> None:
+def test_results_of_a_known_tool_are_sampled(file: Path) -> None:
     known = Shapes(file)
     for _ in range(SAMPLE_AFTER):
         known.learn("a.b", 1)
@@ -264,7 +264,7 @@ def test_a_tool_that_is_known_well_is_seldom_looked_at(file: Path) -> None:
     known.close()
 
 
-def test_a_shape_does_not_grow_without_end(file: Path) -> None:
+def test_the_size_of_a_shape_is_bounded(file: Path) -> None:
     known = Shapes(file)
     for outer in range(SAMPLE_AFTER):
         known.learn("a.b", {f"o{chr(97 + outer)}": {f"i{chr(97 + inner)}": 1 for inner in range(26)}})
@@ -272,7 +272,7 @@ def test_a_shape_does_not_grow_without_end(file: Path) -> None:
     assert len(file.read_bytes()) < 20_000
 
 
-def test_of_a_result_that_is_too_much_the_upper_part_is_remembered(file: Path) -> None:
+def test_a_shape_that_is_too_large_keeps_its_upper_levels(file: Path) -> None:
     known = Shapes(file)
     names = [f"{first}{second}" for first in "abcdefghi" for second in "abcdefghi"]
     large = {name: {**{f"i{inner}": 1 for inner in "abcdef"}, name: "x"} for name in names}
@@ -287,7 +287,7 @@ def test_of_a_result_that_is_too_much_the_upper_part_is_remembered(file: Path) -
 
 
 @pytest.mark.slow
-def test_two_processes_remember_what_either_saw(file: Path) -> None:
+def test_shapes_of_two_processes_are_merged(file: Path) -> None:
     program = """if True:
         import sys; from pathlib import Path; from onetool.stats.shapes import Shapes
         known = Shapes(Path(sys.argv[1]))
@@ -306,7 +306,7 @@ def test_two_processes_remember_what_either_saw(file: Path) -> None:
 @pytest.mark.parametrize(
     "damaged", [b"", b"{", b"\x00\xff", b"[]", b'{"version": 1, "shapes": {"a": 3}}', b"[" * 100_000]
 )
-def test_a_damaged_file_is_kept_aside(file: Path, damaged: bytes) -> None:
+def test_a_damaged_file_is_renamed_and_kept(file: Path, damaged: bytes) -> None:
     file.parent.mkdir()
     file.write_bytes(damaged)
     known = Shapes(file, clock=lambda: 0.0)

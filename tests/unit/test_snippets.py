@@ -1,4 +1,4 @@
-"""A snippet becomes code; whatever its values hold, they stay values."""
+"""Expansion of snippets to code: values stay values, whatever they contain."""
 
 import ast
 import json
@@ -21,7 +21,7 @@ from onetool.snippets import describe, expand, expand_call, is_snippet, render_s
 from onetool.snippets.values import insert, parse_exactly
 from onetool.util import yaml_loader
 
-no_deadline = settings(deadline=None)  # a busy machine is no failure
+no_deadline = settings(deadline=None)  # a slow machine is not a failure
 
 RESEARCH = """\
 results = brave.search(query="{{ topic }}", count={{ count }})
@@ -33,28 +33,28 @@ def snippet(body: str, **params: Any) -> Snippet:
     return Snippet(body=body, params={key: Param.model_validate(param) for key, param in params.items()})
 
 
-def research() -> Snippet:
+def make_research_snippet() -> Snippet:
     topic, count = {"description": "Topic to research"}, {"default": 5, "description": "Number of sources"}
     about = {"description": "Search web and extract structured findings"}
     return snippet(RESEARCH, topic=topic, count=count).model_copy(update=about)
 
 
 def expand_body(body: str, **values: Any) -> str:
-    """The expansion of a body whose parameters are those that are given."""
+    """Return the expansion of a body with these parameters."""
     return expand_call("s", values, {"s": Snippet(body=body, params={key: Param() for key in values})})
 
 
 def pass_value(call: str, body: str, **params: Any) -> Any:
-    """The value that the code of an expansion has."""
+    """Return the value of the expanded code."""
     return ast.literal_eval(expand(call, {"s": snippet(body, **params)}))
 
 
-def seconds(work: Callable[[], object], runs: int = 5) -> float:
-    """The best of several runs, on the clock of this thread alone: what else the machine does is not counted."""
-    return min(_seconds_once(work) for _ in range(runs))
+def measure_seconds(work: Callable[[], object], runs: int = 5) -> float:
+    """Return the best of several runs, measured by the CPU time of this thread."""
+    return min(_measure_once(work) for _ in range(runs))
 
 
-def _seconds_once(work: Callable[[], object]) -> float:
+def _measure_once(work: Callable[[], object]) -> float:
     start = time.thread_time()
     work()
     return time.thread_time() - start
@@ -73,17 +73,17 @@ def test_a_command_that_starts_with_a_dollar_is_a_snippet(command: str, expected
 
 @no_deadline
 @given(st.text("ab= \t\r\n'\"\\é\u00a0", max_size=12))
-def test_values_are_split_by_the_rules_of_shlex(text: str) -> None:
+def test_values_are_split_like_shlex_does(text: str) -> None:
     command = f"$s topic={text}"
     known = {"s": snippet("'{{ topic }}'", topic={})}
     try:
-        words = shlex.split(f"topic={text}")
+        parts = shlex.split(f"topic={text}")
     except ValueError:
         with pytest.raises(ArgumentError, match=r"unclosed|accepts only named values"):
             expand(command, known)
     else:
-        if len(words) == 1:
-            assert f"topic={ast.literal_eval(expand(command, known))}" == words[0]
+        if len(parts) == 1:
+            assert f"topic={ast.literal_eval(expand(command, known))}" == parts[0]
         else:
             with pytest.raises(ArgumentError, match=r"accepts only named values|no parameter|twice"):
                 expand(command, known)
@@ -105,11 +105,11 @@ def test_values_are_split_by_the_rules_of_shlex(text: str) -> None:
         ("\n\ntopic : AI\r\n", "AI"),
     ],
 )
-def test_values_may_stand_on_lines_of_their_own(lines: str, topic: str) -> None:
+def test_values_may_be_on_separate_lines(lines: str, topic: str) -> None:
     assert pass_value(f"$s\n{lines}", '"{{ topic }}"', topic={}) == topic
 
 
-def test_lines_hold_one_parameter_each() -> None:
+def test_each_line_has_one_parameter() -> None:
     body = '("{{ a }}", "{{ b }}", {{ count }})'
 
     assert pass_value("$s\na: x y\nb: z\ncount: 3", body, a={}, b={}, count={"default": 5}) == ("x y", "z", 3)
@@ -132,7 +132,7 @@ def test_lines_hold_one_parameter_each() -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_a_command_that_cannot_be_read_says_so_in_few_words(command: str, message: str) -> None:
+def test_an_invalid_command_is_a_short_error(command: str, message: str) -> None:
     with pytest.raises(ToolError, match=message) as error:
         expand(command, {"s": snippet("{{ topic }}", topic={})})
     assert len(str(error.value)) < 200
@@ -140,19 +140,19 @@ def test_a_command_that_cannot_be_read_says_so_in_few_words(command: str, messag
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["$s topic={}", "$s topic='{}'", '$s topic="{}"', "$s\ntopic: {}"])
-def test_a_megabyte_is_read_in_linear_time(command: str) -> None:
+def test_a_megabyte_is_parsed_in_linear_time(command: str) -> None:
     def read(size: int) -> None:
         assert len(expand(command.format("x" * size), {"s": snippet('"{{ topic }}"', topic={})})) == size + 2
 
-    assert seconds(partial(read, 800_000)) < 8 * seconds(partial(read, 200_000))
+    assert measure_seconds(partial(read, 800_000)) < 8 * measure_seconds(partial(read, 200_000))
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_snippet_lists_the_nearest() -> None:
+def test_an_unknown_snippet_suggests_the_nearest() -> None:
     with pytest.raises(ToolNotFound, match=r"unknown snippet \$reserch. Did you mean \$research\?") as error:
-        expand("$reserch topic=x", {"research": research(), "other": research()})
+        expand("$reserch topic=x", {"research": make_research_snippet(), "other": make_research_snippet()})
     assert error.value.nearest == ["$research"]
 
 
@@ -163,20 +163,20 @@ def test_an_unknown_snippet_lists_the_nearest() -> None:
         ("$research topic=x cuont=2", r"\$research has no parameter 'cuont'. Did you mean count\?"),
     ],
 )
-def test_wrong_parameters_show_the_signature(command: str, problem: str) -> None:
+def test_invalid_parameters_show_the_signature(command: str, problem: str) -> None:
     with pytest.raises(ArgumentError, match=problem) as error:
-        expand(command, {"research": research()})
+        expand(command, {"research": make_research_snippet()})
     assert str(error.value).endswith("$research topic=… [count=5]")
 
 
-def test_a_signature_shows_defaults_as_they_are_typed() -> None:
+def test_a_signature_shows_defaults_as_command_values() -> None:
     params: dict[str, Any] = {"a": {}, "b": {"default": "two words"}, "c": {"default": None}, "d": {"default": [1]}}
 
     assert render_signature("s", snippet("", **params)) == "$s a=… [b='two words'] [c=None] [d='[1]']"
     assert len(render_signature("s", snippet("", a={"default": "x" * 1000}))) < 60
 
 
-def test_a_text_beside_a_default_of_another_kind_becomes_that_kind() -> None:
+def test_a_string_is_converted_to_the_type_of_the_default() -> None:
     body = "({% if flag %}1{% else %}2{% endif %}, {{ count > 3 }}, '{{ text }}', {{ items|length }})"
     params: dict[str, Any] = {
         "flag": {"default": True},
@@ -247,14 +247,14 @@ def test_jinja_works_on_values(body: str, values: dict[str, Any], code: str) -> 
         ("x" * 100_001, "the result has 100001 characters, the limit is 100000"),
     ],
 )
-def test_a_body_that_is_wrong_says_why(body: str, problem: str) -> None:
+def test_an_invalid_body_is_an_error_with_the_reason(body: str, problem: str) -> None:
     with pytest.raises(ToolError, match=problem) as error:
         expand_body(body, a="x")
     assert str(error.value).startswith("cannot render the body of $s: ")
 
 
 BIG = "x" * 500_000
-# Bodies that anybody could write, with the values that a model would choose to do harm.
+# Bodies that a user could write, with values that a hostile model could choose.
 BOMBS: list[tuple[str, dict[str, Any]]] = [
     ("{{ a * n }}", {"a": "x", "n": 10**9}),
     ("{{ xs * n }}", {"xs": [1], "n": 10**9}),
@@ -279,27 +279,27 @@ BOMBS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def refuse(body: str, values: dict[str, Any]) -> None:
+def expect_render_error(body: str, values: dict[str, Any]) -> None:
     with pytest.raises(ToolError, match="cannot render"):
         expand_body(body, **values)
 
 
 @pytest.fixture(scope="module")
 def longest() -> float:
-    """What a rendering costs that uses up its time in small steps."""
-    return seconds(partial(refuse, *BOMBS[-1]), runs=1)
+    """Return the duration of a rendering that reaches its limit in small steps."""
+    return measure_seconds(partial(expect_render_error, *BOMBS[-1]), runs=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("body", "values"), BOMBS, ids=[body for body, _ in BOMBS])
-def test_values_that_would_take_for_ever_or_all_memory_are_refused(
+def test_values_that_need_too_much_time_or_memory_are_rejected(
     body: str, values: dict[str, Any], longest: float
 ) -> None:
-    assert seconds(partial(refuse, body, values), runs=1) < 3 * longest
+    assert measure_seconds(partial(expect_render_error, body, values), runs=1) < 3 * longest
 
 
 @pytest.mark.slow
-def test_refusing_bombs_takes_no_memory() -> None:
+def test_rejecting_expensive_values_takes_little_memory() -> None:
     code = """
 import json, sys
 from onetool.config.model import Snippet
@@ -335,7 +335,7 @@ FRAGMENTS = [
     "007", "3.10", " ", "f", "rb", "if", "lambda: evil()", "a", "", "\ue000", "\ue001", "\ue000ab-0\ue001",
 ]  # fmt: skip
 
-# Every kind of literal, with the value alone, at its ends, beside quotes and behind a backslash.
+# Every type of literal, with the value alone, at its ends, next to quotes and after a backslash.
 EVERYWHERE = r"""
 seen(1, "{{ v }}", '{{ v }}', u"{{ v }}")
 seen(2, "<{{ v }}>", '"{{ v }}"', "\\{{ v }}", "\{{ v }}", '{{ v }}''{{ v }}')
@@ -351,8 +351,8 @@ seen(8, "{{ v }}" "" '{{ v }}', ("{{ v }}"
 """
 
 
-class Seen:
-    """What the expanded code really passes on."""
+class Recorder:
+    """A function that records the values that the expanded code passes."""
 
     def __init__(self) -> None:
         self.calls: dict[int, list[Any]] = {}
@@ -368,13 +368,13 @@ def check_everywhere(values: list[str]) -> None:
     shape = [ast.dump(without_literals(statement)) for statement in trees[:length]]
     for index, value in enumerate(values, 1):
         part = trees[index * length : (index + 1) * length]
-        seen = Seen()
+        seen = Recorder()
         exec(compile(ast.Module(part, []), "expansion", "exec"), {"seen": seen})
-        assert seen.calls == expected(value)
+        assert seen.calls == expected_calls(value)
         assert [ast.dump(without_literals(statement)) for statement in part] == shape
 
 
-def expected(v: str) -> dict[int, list[Any]]:
+def expected_calls(v: str) -> dict[int, list[Any]]:
     data = v.encode("utf-8", "surrogatepass")
     bare = parse_exactly(v)
     return {
@@ -423,7 +423,7 @@ def test_hostile_strings_stay_values_in_every_literal() -> None:
 @given(st.lists(st.text(st.characters(exclude_categories=())), max_size=10))
 @example(["\ue000", "\ue001"])
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
-def test_any_text_stays_a_value_in_every_literal(values: list[str]) -> None:
+def test_any_string_stays_a_value_in_every_literal(values: list[str]) -> None:
     check_everywhere(values)
 
 
@@ -437,7 +437,7 @@ PIECES = [
 
 @st.composite
 def codes(draw: st.DrawFn) -> str:
-    """Pieces of Python in any order, with placeholders among them, often inside a string."""
+    """Draw pieces of Python in any order, with placeholders, often inside a string."""
     code = "".join(draw(st.lists(st.sampled_from([*PIECES, *[MARK] * 8]), min_size=1, max_size=12)))
     quote = draw(st.sampled_from(["'", '"', "'''", '"""']))
     return draw(
@@ -453,7 +453,7 @@ def codes(draw: st.DrawFn) -> str:
 @example(f"{MARK} ** 2", "-5")
 @example(f'f"{{x["{MARK}"]}}"', 'a"]+evil()+x["b')
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
-def test_code_of_any_shape_keeps_it_whatever_the_value(code: str, value: str) -> None:
+def test_no_value_changes_the_structure_of_the_code(code: str, value: str) -> None:
     harmless = {tree_shape(result) for result in with_value(code, "harmless", 1)} - {None}
     if harmless:
         assert {tree_shape(result) for result in with_value(code, value)} <= {*harmless, None}
@@ -468,7 +468,7 @@ def with_value(code: str, *values: Any) -> Iterator[str]:
 
 
 def tree_shape(code: str) -> str | None:
-    """The tree without constants and names; None where Python refuses the code, and nothing of it would run."""
+    """Return the tree without constants and names, or None if the code is not valid Python."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError):
@@ -507,12 +507,12 @@ def tree_shape(code: str) -> str | None:
     ],
     ids=lambda text: text[:20],
 )
-def test_a_value_alone_is_the_literal_it_is_exactly_or_else_a_text(text: str, code: str) -> None:
+def test_a_bare_value_is_its_literal_or_a_string(text: str, code: str) -> None:
     assert expand_body("f({{ a }})", a=text) == f"f({code})"
 
 
 @pytest.mark.parametrize("body", ["'abc' {{ a }}", "{{ a }} {{ a }}", "1{{ a }}", "i{{ a }} x: pass", "r{{ a }}'text'"])
-def test_a_value_where_python_expects_none_is_refused(body: str) -> None:
+def test_a_value_where_python_allows_none_is_rejected(body: str) -> None:
     with pytest.raises(ToolError, match=r"cannot render the body of \$s: the result is not valid Python, line 1"):
         expand_body(body, a="f")
 
@@ -524,7 +524,7 @@ def test_a_body_may_be_indented_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("line", ["f('{{ q }}') + ", "f('{{ q }}')\n"])
-def test_code_that_grows_with_the_values_is_bounded(line: str) -> None:
+def test_the_length_of_expanded_code_is_limited(line: str) -> None:
     body = f"{{% for q in qs %}}{line}{{% endfor %}}0"
 
     assert expand_body(body, qs=["x"] * 500).count("x") == 500
@@ -532,7 +532,7 @@ def test_code_that_grows_with_the_values_is_bounded(line: str) -> None:
         expand_body(body, qs=["x"] * 10_000)
 
 
-def test_what_is_shown_keeps_the_quotes_of_the_body() -> None:
+def test_expansion_keeps_the_quotes_of_the_body() -> None:
     assert expand_body("f(\"{{ a }}\", '{{ a }}', f'<{{ a }}>')", a="é x") == "f(\"é x\", 'é x', f'<é x>')"
 
 
@@ -557,7 +557,7 @@ def test_a_value_may_be_part_of_a_name(body: str, value: str, code: str) -> None
 
 @pytest.mark.parametrize("value", ["a b", "x()", "a\n", "a'", "\ud800", "-", "a=b"])
 @pytest.mark.parametrize("body", ["x.{{ a }}", "{{ a }}_", "_{{ a }}", "{{ a|name }}", "f({{ a }}=1)"])
-def test_what_is_no_name_cannot_be_part_of_one(body: str, value: str) -> None:
+def test_a_value_that_is_not_an_identifier_cannot_be_part_of_a_name(body: str, value: str) -> None:
     with pytest.raises(ArgumentError, match="is not a valid name"):
         expand_body(body, a=value)
 
@@ -571,7 +571,7 @@ def test_what_is_no_name_cannot_be_part_of_one(body: str, value: str) -> None:
         ("x.i{{ a }}", "f"),
     ],
 )
-def test_a_value_cannot_make_a_keyword_or_a_longer_path(body: str, value: str) -> None:
+def test_a_value_cannot_become_a_keyword_or_a_longer_path(body: str, value: str) -> None:
     with pytest.raises(ArgumentError, match="is not a valid name"):
         expand_body(body, a=value)
 
@@ -585,13 +585,13 @@ def test_a_value_cannot_make_a_keyword_or_a_longer_path(body: str, value: str) -
         ("f'{x.{{ a }}}'", "name"),
     ],
 )
-def test_plain_values_may_stand_between_the_braces_of_an_f_string(body: str, value: str) -> None:
+def test_simple_values_are_allowed_in_the_braces_of_an_f_string(body: str, value: str) -> None:
     assert expand_body(body, a=value) == body.replace("{{ a }}", value)
 
 
 @pytest.mark.parametrize("value", ["it's", '"', "\\", "{x}", "'] + evil() + d['"])
 @pytest.mark.parametrize("body", ["f\"{d['{{ a }}']}\"", "f'{x:{{ a }}}'", "f'{ {{ a }} }'"])
-def test_others_are_refused_there_because_python_3_11_cannot_write_them(body: str, value: str) -> None:
+def test_other_values_are_rejected_in_the_braces_of_an_f_string(body: str, value: str) -> None:
     with pytest.raises(ArgumentError, match="inside the braces of an f-string"):
         expand_body(body, a=value)
 
@@ -607,21 +607,21 @@ def test_others_are_refused_there_because_python_3_11_cannot_write_them(body: st
         ({"a": (1,)}, "f({'a': [1]}, \"{'a': (1,)}\")"),
     ],
 )
-def test_values_from_code_keep_their_kind(value: Any, code: str) -> None:
+def test_values_from_code_keep_their_type(value: Any, code: str) -> None:
     assert expand_body("f({{ a }}, '{{ a }}')", a=value) == code
 
 
-def nested(levels: int) -> list[Any]:
-    return [nested(levels - 1)] if levels else []
+def make_nested(levels: int) -> list[Any]:
+    return [make_nested(levels - 1)] if levels else []
 
 
 @pytest.mark.parametrize("body", ["f({{ a }})", "f('{{ a }}')", "$other x={{ a }}", "$other x='<{{ a }}>'"])
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [(nested(60), "nested more than 50 levels deep"), (10**5_000, r"Exceeds the limit \(4300 digits\)")],
+    [(make_nested(60), "nested more than 50 levels deep"), (10**5_000, r"Exceeds the limit \(4300 digits\)")],
     ids=["deep", "long"],
 )
-def test_a_value_that_cannot_be_written_down_is_refused(body: str, value: Any, problem: str) -> None:
+def test_a_value_without_a_literal_is_rejected(body: str, value: Any, problem: str) -> None:
     known = {"s": snippet(body, a={}), "other": snippet("{{ x }}", x={})}
 
     with pytest.raises(ToolError, match=rf"cannot render the body of \$s: .*{problem}"):
@@ -636,14 +636,14 @@ def test_a_value_that_cannot_be_written_down_is_refused(body: str, value: Any, p
     "body",
     ["$inner topic={{ t }} n={{ n }}", "$inner topic='{{ t }}' n={{ n }}", "$inner\ntopic: {{ t }}\nn: {{ n }}"],
 )
-def test_a_body_may_call_another_snippet_with_values_of_its_own(body: str, topic: str) -> None:
+def test_a_body_may_call_another_snippet_with_its_own_values(body: str, topic: str) -> None:
     inner = snippet("('{{ topic }}', {{ n }})", topic={}, n={})
     known = {"outer": snippet(body, t={}, n={"default": 3}), "inner": inner}
 
     assert ast.literal_eval(expand_call("outer", {"t": topic}, known)) == (topic, 3)
 
 
-def test_snippets_that_run_in_a_circle_are_an_error() -> None:
+def test_circular_snippets_are_an_error() -> None:
     with pytest.raises(ToolError, match=r"are circular: \$a → \$b → \$a"):
         expand("$a", {"a": snippet("$b"), "b": snippet("  $a")})
 
@@ -653,7 +653,7 @@ def test_a_long_chain_of_snippets_is_an_error() -> None:
         expand("$s0", {f"s{index}": snippet(f"$s{index + 1}") for index in range(50)})
 
 
-def test_a_parameter_that_a_value_names_is_checked_and_shown_like_any_other() -> None:
+def test_a_parameter_name_from_a_value_is_validated() -> None:
     known = {"a": snippet("$b {{ key }}=1", key={}), "b": snippet("{{ x }}", x={})}
 
     assert expand("$a key=x", known) == "1"
@@ -661,21 +661,21 @@ def test_a_parameter_that_a_value_names_is_checked_and_shown_like_any_other() ->
         expand("$a key=y", known)
 
 
-def test_a_value_cannot_choose_the_snippet() -> None:
+def test_a_value_cannot_select_the_snippet() -> None:
     with pytest.raises(ToolError, match="invalid snippet call: expected"):
         expand("$a x=b", {"a": snippet("${{ x }}", x={}), "b": snippet("1")})
 
 
-def test_a_value_that_looks_like_a_snippet_is_a_text() -> None:
+def test_a_value_that_looks_like_a_snippet_is_a_string() -> None:
     assert expand_body("{{ a }}", a="$s") == "'$s'"
 
 
 # --- descriptions ---------------------------------------------------------------------------------------------------
 
 
-def test_a_description_is_the_definition_an_example_and_its_expansion() -> None:
+def test_a_description_has_definition_example_and_expansion() -> None:
     assert (
-        describe("brv_research", research())
+        describe("brv_research", make_research_snippet())
         == """\
 name: brv_research
 description: Search web and extract structured findings
@@ -694,13 +694,13 @@ llm.transform(input=results, prompt="Extract key findings")"""
     )
 
 
-def test_an_example_that_cannot_be_expanded_says_why() -> None:
+def test_an_example_that_cannot_be_expanded_shows_the_reason() -> None:
     last = describe("s", snippet("{{ a // 2 }}", a={})).splitlines()[-1]
 
     assert last.startswith("# cannot expand with this value: cannot render the body of $s: // requires numbers")
 
 
-def test_an_example_follows_the_snippets_that_the_body_calls() -> None:
+def test_an_example_expands_nested_snippets() -> None:
     known = {"outer": snippet("$inner x={{ a }}", a={}), "inner": snippet("f('{{ x }}')", x={})}
 
     assert describe("outer", known["outer"], known).endswith("\nf('Python')")

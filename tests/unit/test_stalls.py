@@ -1,4 +1,4 @@
-"""Many tools must not hold up other runs: work that grows with their number is done in threads."""
+"""Many tools must not delay other runs: work that grows with their number is done in threads."""
 
 import asyncio
 import gc
@@ -55,7 +55,7 @@ def _fill(bus: ToolBus, count: int) -> None:
 
 @contextmanager
 def _no_gc() -> Iterator[None]:
-    """A collection may happen in any thread, and is not what is measured."""
+    """Disable garbage collection, which may run in any thread and is not measured."""
     gc.disable()
     try:
         yield
@@ -65,7 +65,7 @@ def _no_gc() -> Iterator[None]:
 
 @asynccontextmanager
 async def _longest_step() -> AsyncIterator[list[float]]:
-    """Yield CPU seconds of the event loop's thread between beats. How busy the machine is does not count."""
+    """Yield the CPU seconds of the event loop's thread between beats. The load of the machine does not count."""
     steps = []
 
     async def beat() -> None:
@@ -80,7 +80,7 @@ async def _longest_step() -> AsyncIterator[list[float]]:
 
 
 async def _ask_everything(app: OneTool) -> dict[str, float]:
-    """Return the CPU seconds of the longest step of the event loop for each question."""
+    """Return the CPU seconds of the longest step of the event loop for each query."""
     import httpx2
 
     transport = httpx2.ASGITransport(build(app, Bind("127.0.0.1", 80)))
@@ -101,7 +101,7 @@ async def test_the_event_loop_does_no_work_that_grows_with_the_number_of_tools(t
     async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
         with _no_gc():
             _fill(app.bus, FEW)
-            await _ask_everything(app)  # what is imported and made once
+            await _ask_everything(app)  # imports and one-time work
             few = await _ask_everything(app)
             _fill(app.bus, MANY)
             many = await _ask_everything(app)
@@ -113,22 +113,22 @@ async def test_the_event_loop_does_no_work_that_grows_with_the_number_of_tools(t
 
 
 def _store_without_index(home: Path) -> Path:
-    folder = home / "bundles"
-    with open_store(folder) as store:
+    directory = home / "bundles"
+    with open_store(directory) as store:
         bundle = new_id()
         store.put_bundle(bundle, {"slug": "weather", "displayName": "Weather", "isEnabled": True})
         store.put_tool(bundle, "today", "1", http_draft("http://127.0.0.1/"))
-    shutil.rmtree(folder / ".index")
-    return folder
+    shutil.rmtree(directory / ".index")
+    return directory
 
 
 @pytest.mark.anyio
 async def test_runs_do_not_wait_for_the_index_of_stored_tools(tmp_path: Path) -> None:
-    """Another process holds the store, as one does that builds the index."""
-    folder = _store_without_index(tmp_path)
+    """Another process holds the lock of the store, like during the creation of the index."""
+    directory = _store_without_index(tmp_path)
     async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
         await app.run("1 + 1")
-        with StoreLock(folder / ".lock").hold():
+        with StoreLock(directory / ".lock").hold():
             cancelled, listing = (asyncio.create_task(app.run("ot.tools(pattern='weather')")) for _ in range(2))
             await asyncio.wait_for(app.run("name = 'a'; name.upper()"), TIMEOUT_SECONDS / 2)
             cancelled.cancel()
@@ -139,12 +139,12 @@ async def test_runs_do_not_wait_for_the_index_of_stored_tools(tmp_path: Path) ->
 
 
 @pytest.mark.anyio
-async def test_lists_and_searches_of_a_server_say_that_the_index_is_being_built(tmp_path: Path) -> None:
-    """Another process builds it; whoever names the pack waits, and finds it as soon as it is there."""
-    folder = _store_without_index(tmp_path)
+async def test_lists_and_searches_report_that_the_index_is_being_built(tmp_path: Path) -> None:
+    """Another process builds the index; a call of the pack waits, and finds it as soon as it exists."""
+    directory = _store_without_index(tmp_path)
     async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
         app.bundles.keeps_running = True
-        with StoreLock(folder / ".lock").hold():
+        with StoreLock(directory / ".lock").hold():
             for code in ("ot.tools(pattern='weather')", "ot.search(query='weather')"):
                 answer = await asyncio.wait_for(app.run(code), TIMEOUT_SECONDS)
                 assert "stored tools are not listed yet: their index is being built" in answer.text

@@ -1,4 +1,4 @@
-"""Statistics: what is recorded is there, exactly, whatever happens to processes and files; and what it adds up to."""
+"""Statistics: records are exact despite failing processes and damaged files, and their sums are correct."""
 
 import contextlib
 import json
@@ -61,7 +61,7 @@ def make_run(run_id: str = "r1", **facts: Any) -> RunRecord:
     return RunRecord(run_id, **{**known, "round_trips": 0, "answer_tokens": 0, "result_tokens": 0, **facts})
 
 
-def rows(file: Path, table: str = "calls") -> int:
+def count_rows(file: Path, table: str = "calls") -> int:
     database = sqlite3.connect(file)
     try:
         return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
@@ -86,7 +86,7 @@ def test_records_are_in_the_file_after_a_flush(recorder: Recorder, file: Path) -
     recorder.add(SessionRecord("s1", "default", {"web.search": 100}, 40))
     assert not file.exists()
     recorder.flush()
-    assert [rows(file, table) for table in ("calls", "runs", "sessions")] == [1, 1, 1]
+    assert [count_rows(file, table) for table in ("calls", "runs", "sessions")] == [1, 1, 1]
     assert recorder.problem is None
     assert file.stat().st_mode & 0o077 == 0
 
@@ -97,7 +97,7 @@ def test_records_are_written_without_a_flush(file: Path) -> None:
     recorder.add(make_call())
     while not summarize(file)["total_calls"]:
         time.sleep(0.05)
-    assert rows(file) == 1
+    assert count_rows(file) == 1
     recorder.close()
 
 
@@ -159,7 +159,7 @@ def test_an_idle_recorder_has_no_thread_and_a_busy_one_sleeps(file: Path) -> Non
     assert threading.active_count() == before
 
 
-def test_hostile_names_are_kept_within_bounds(recorder: Recorder, file: Path) -> None:
+def test_hostile_names_are_truncated(recorder: Recorder, file: Path) -> None:
     for name in ("\ud800", "x" * 1_000_000, "'; DROP TABLE calls; --", "nul\0nul", ""):
         recorder.add(make_call(name))
     recorder.flush()
@@ -169,7 +169,7 @@ def test_hostile_names_are_kept_within_bounds(recorder: Recorder, file: Path) ->
     assert summarize(file, tool="\ud800")["total_calls"] == 1
 
 
-def test_threads_record_at_the_same_time(recorder: Recorder, file: Path) -> None:
+def test_threads_record_concurrently(recorder: Recorder, file: Path) -> None:
     def record() -> None:
         for _ in range(500):
             recorder.add(make_call())
@@ -181,7 +181,7 @@ def test_threads_record_at_the_same_time(recorder: Recorder, file: Path) -> None
     for thread in threads:
         thread.join()
     recorder.close()
-    assert rows(file) == 4000
+    assert count_rows(file) == 4000
 
 
 WRITER = """if True:
@@ -199,21 +199,21 @@ WRITER = """if True:
 
 
 @pytest.mark.slow
-def test_processes_that_write_at_once_are_all_counted(file: Path) -> None:
+def test_records_of_concurrent_processes_are_all_counted(file: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(file), "2000"]
     processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
     while any(process.poll() is None for process in processes):
-        summarize(file)  # a reader is never in the way
+        summarize(file)  # a reader never blocks writers
         time.sleep(0.02)
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert rows(file) == 6000
+    assert count_rows(file) == 6000
     assert check_integrity(file) == "ok"
 
 
-# --- files that are not as they should be -------------------------------------------------------------------------
+# --- damaged files ------------------------------------------------------------------------------------------------
 
 
-def filled_file(file: Path, calls: int = 2000) -> bytes:
+def fill_file(file: Path, calls: int = 2000) -> bytes:
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
     for number in range(calls):
         recorder.add(make_call(f"pack.tool{number % 50}"))
@@ -223,11 +223,11 @@ def filled_file(file: Path, calls: int = 2000) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [0.001, 0.1, 0.5, 0.9, 0.999])
-def test_a_file_cut_short_is_kept_and_a_new_one_begun(file: Path, part: float) -> None:
-    whole = filled_file(file)
+def test_a_truncated_file_is_kept_and_a_new_one_is_created(file: Path, part: float) -> None:
+    whole = fill_file(file)
     cut = whole[: int(len(whole) * part)]
     file.write_bytes(cut)
-    # A summary reads only what it needs.
+    # A summary reads only the pages that it needs.
     with pytest.raises(ToolError, match="damaged") if part <= 0.5 else contextlib.suppress(ToolError):
         summarize(file)
     recorder = Recorder(file, enabled=True, clock=lambda: 0.0)
@@ -239,7 +239,7 @@ def test_a_file_cut_short_is_kept_and_a_new_one_begun(file: Path, part: float) -
     assert summarize(file)["total_calls"] == 1
 
 
-def test_a_file_cut_short_while_in_use_loses_nothing_new(file: Path, recorder: Recorder) -> None:
+def test_truncation_of_an_open_file_loses_no_new_records(file: Path, recorder: Recorder) -> None:
     for number in range(3):
         for _ in range(500):
             recorder.add(make_call())
@@ -248,20 +248,20 @@ def test_a_file_cut_short_while_in_use_loses_nothing_new(file: Path, recorder: R
         file.write_bytes(whole[: len(whole) // 2])
         recorder.add(make_call())
         recorder.flush()
-        assert rows(file) == 1
+        assert count_rows(file) == 1
         assert len(list(file.parent.glob("stats.db.damaged-*"))) == number + 1
         file.unlink()
 
 
-def test_damage_in_the_middle_is_found_at_the_next_start(file: Path) -> None:
-    whole = filled_file(file)
+def test_damage_in_the_middle_is_detected_at_the_next_start(file: Path) -> None:
+    whole = fill_file(file)
     middle = len(whole) // 2 // 4096 * 4096
     file.write_bytes(whole[:middle] + b"\xff" * 8192 + whole[middle + 8192 :])
     recorder = Recorder(file, enabled=True)
     recorder.add(make_call())
     recorder.close()
     assert "damaged" in str(recorder.problem)
-    assert rows(file) == 1
+    assert count_rows(file) == 1
 
 
 def test_a_file_that_is_not_a_database_is_kept(file: Path) -> None:
@@ -272,18 +272,18 @@ def test_a_file_that_is_not_a_database_is_kept(file: Path) -> None:
     recorder.close()
     (kept,) = file.parent.glob("stats.db.damaged-*")
     assert kept.read_bytes().startswith(b"dear diary")
-    assert rows(file) == 1
+    assert count_rows(file) == 1
 
 
 @pytest.mark.slow
-def test_processes_that_find_damage_at_once_begin_one_new_file(file: Path) -> None:
-    whole = filled_file(file)
+def test_processes_that_detect_damage_concurrently_create_one_new_file(file: Path) -> None:
+    whole = fill_file(file)
     file.write_bytes(whole[: len(whole) // 2])
     command = [sys.executable, "-c", WRITER.partition("    assert")[0], str(file), "500"]
     processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
     assert len(list(file.parent.glob("stats.db.damaged-*"))) == 1
-    assert rows(file) == 1500
+    assert count_rows(file) == 1500
 
 
 def test_an_unwritable_directory_is_a_problem_and_not_an_error(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_an_unwritable_directory_is_a_problem_and_not_an_error(tmp_path: Path) -
     recorder.add(make_call())
     recorder.close()
     assert recorder.problem is None
-    assert rows(tmp_path / "file" / "stats.db") == 2  # what could not be written then is written now
+    assert count_rows(tmp_path / "file" / "stats.db") == 2  # the pending record is written too
 
 
 @pytest.mark.slow
@@ -329,22 +329,22 @@ FULL_DISK = """if True:
 """
 
 
-def test_a_full_disk_is_a_problem_until_there_is_room(file: Path) -> None:
+def test_a_full_disk_is_a_problem_until_space_is_available(file: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(file)], capture_output=True, text=True, timeout=60, check=True
     )
     full, later = done.stdout.splitlines()
     assert "cannot write" in full
     assert later == "None"
-    assert rows(file) == 2001
+    assert count_rows(file) == 2001
     assert check_integrity(file) == "ok"
 
 
-# --- for how long ---------------------------------------------------------------------------------------------------
+# --- retention ------------------------------------------------------------------------------------------------------
 
 
-def fill(file: Path, count: int, names: int = 20) -> None:
-    """Put so many calls and runs into the file, one a second, the last one at NOW."""
+def insert_rows(file: Path, count: int, names: int = 20) -> None:
+    """Insert this many calls and runs, one per second, the last one at NOW."""
     with contextlib.closing(sqlite3.connect(file)) as database:
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
         call = f"'p.tool' || (i % {names}), 'default', 's', 'r' || i, (i % 99) / 100.0, NULL, 10, {NOW} - {count} + i"
@@ -362,27 +362,27 @@ def test_old_calls_runs_and_sessions_are_deleted(file: Path, recorder: Recorder)
         recorder.add(make_run(str(age), at=NOW - age * DAY))
         recorder.add(SessionRecord(str(age), "default", {f"tool{age}": 1}, 1, at=NOW - age * DAY))
     recorder.flush()
-    assert [rows(file, table) for table in ("calls", "runs", "sessions", "definitions")] == [2, 2, 2, 2]
+    assert [count_rows(file, table) for table in ("calls", "runs", "sessions", "definitions")] == [2, 2, 2, 2]
 
 
 @pytest.mark.slow
-def test_the_oldest_calls_are_deleted_where_there_are_too_many(file: Path) -> None:
+def test_the_oldest_calls_above_the_limit_are_deleted(file: Path) -> None:
     recorder = Recorder(file, enabled=True, max_rows=dict.fromkeys(MAX_ROWS, 10_000), clock=lambda: NOW)
     recorder.add(make_call())
     recorder.flush()
-    fill(file, 30_000)
-    for _ in range(20):  # each goes on where the last one stopped
+    insert_rows(file, 30_000)
+    for _ in range(20):  # each write continues where the previous one stopped
         recorder.add(make_call("last"))
         recorder.flush()
     recorder.close()
-    assert [rows(file), rows(file, "runs")] == [10_000, 10_000]
+    assert [count_rows(file), count_rows(file, "runs")] == [10_000, 10_000]
     assert summarize(file, tool="last", now=NOW)["total_calls"] == 20
 
 
-# --- the history of runs --------------------------------------------------------------------------------------------
+# --- run history ----------------------------------------------------------------------------------------------------
 
 
-def test_the_last_runs_have_their_code_and_their_calls(file: Path, recorder: Recorder) -> None:
+def test_recent_runs_have_their_code_and_calls(file: Path, recorder: Recorder) -> None:
     recorder.add(make_call("b.late", run_id="new", at=NOW - 2, seconds=0.5))
     recorder.add(make_call("a.early", run_id="new", at=NOW - 3, seconds=2.0, error_type="timeout"))
     recorder.add(make_run("new", at=NOW - 4, client="editor", command="x" * 6000, calls=2, failed=1))
@@ -399,7 +399,7 @@ def test_the_last_runs_have_their_code_and_their_calls(file: Path, recorder: Rec
     assert find_run(file, "none") is None
 
 
-def test_calls_without_a_run_with_one_context_are_one_run_and_no_run_in_the_statistics(file: Path) -> None:
+def test_calls_outside_of_runs_with_one_context_are_one_entry(file: Path) -> None:
     inner = make_run("c", kind="call", name="a.inner", calls=1, failed=1, error_type="timeout", at=NOW - 1)
     outer = make_run("c", kind="call", name="a.outer", calls=1, at=NOW - 2)
     summary = record_and_summarize(
@@ -426,7 +426,7 @@ def test_calls_and_code_of_runs_are_recorded(tmp_path: Path) -> None:
     assert 0 <= call.at - run.at < time.time() - run.at
 
 
-def test_code_that_waits_for_a_file_that_cannot_be_written_is_dropped(tmp_path: Path) -> None:
+def test_pending_code_is_dropped_while_the_file_is_unwritable(tmp_path: Path) -> None:
     blocker = tmp_path / "stats"
     blocker.write_text("", encoding="utf-8")
     recorder = Recorder(blocker / "stats.db", enabled=True)
@@ -438,12 +438,12 @@ def test_code_that_waits_for_a_file_that_cannot_be_written_is_dropped(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_summary_of_many_names_lists_those_with_the_most_calls(file: Path) -> None:
+def test_a_summary_of_many_names_lists_the_most_called(file: Path) -> None:
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
     for _ in range(9):
         recorder.add(make_call("often", error_type="timeout"))
     recorder.close()
-    fill(file, 20_000, names=20_000)
+    insert_rows(file, 20_000, names=20_000)
     summary = summarize(file, now=NOW)
     assert (summary["total_calls"], len(summary["tools"]), len(summary["series"]["tools"])) == (20_009, 500, 500)
     assert (summary["tools"][1]["name"], summary["tools"][1]["errors"]) == ("often", {"timeout": 9})
@@ -452,7 +452,7 @@ def test_a_summary_of_many_names_lists_those_with_the_most_calls(file: Path) -> 
     assert sum(summary["series"]["calls"]) == 20_009
 
 
-# --- adding up ----------------------------------------------------------------------------------------------------
+# --- summaries ----------------------------------------------------------------------------------------------------
 
 
 def record_and_summarize(file: Path, *records: CallRecord | RunRecord | SessionRecord, **filters: Any) -> StatsSummary:
@@ -463,7 +463,7 @@ def record_and_summarize(file: Path, *records: CallRecord | RunRecord | SessionR
     return summarize(file, **{"now": NOW, **filters})
 
 
-def test_nothing_recorded_is_a_summary_of_zeros(file: Path) -> None:
+def test_an_empty_summary_has_zeros(file: Path) -> None:
     empty = summarize(file, now=NOW)
     assert (empty["total_calls"], empty["success_rate"], empty["tools"]) == (0, None, [])
     assert (empty["context_saved"], empty["time_saved_ms"], empty["runs"]["total"]) == (0, 0, 0)
@@ -501,7 +501,7 @@ def test_a_tool_has_calls_success_times_tokens_and_errors(file: Path) -> None:
     assert summary["errors"] == {"timeout": 2, "network": 1}
 
 
-def test_runs_are_counted_beside_calls(file: Path) -> None:
+def test_runs_are_counted_separately_from_calls(file: Path) -> None:
     runs = [make_run(str(number), seconds=number) for number in range(1, 4)]
     summary = record_and_summarize(file, *runs, make_run("4", seconds=9, error_type="execution_error"))
     times = {"p50_ms": pytest.approx(2000, rel=0.122), "p95_ms": pytest.approx(9000, rel=0.122)}
@@ -512,7 +512,7 @@ def test_runs_are_counted_beside_calls(file: Path) -> None:
     ("period", "calls"),
     [("day", 2), ("week", 3), ("month", 4), ("all", 5)],
 )
-def test_every_figure_follows_the_period(file: Path, period: str, calls: int) -> None:
+def test_every_number_is_filtered_by_period(file: Path, period: str, calls: int) -> None:
     ages = (0.0, 0.9 * DAY, 6.9 * DAY, 29.9 * DAY, 400.0 * DAY)
     records: list[CallRecord | RunRecord | SessionRecord] = []
     for age in ages:
@@ -529,7 +529,7 @@ def test_every_figure_follows_the_period(file: Path, period: str, calls: int) ->
     assert summary["time_saved_ms"] == calls * 2 * 1000
 
 
-def test_an_agent_sees_its_own_figures(file: Path) -> None:
+def test_an_agent_sees_its_own_numbers(file: Path) -> None:
     summary = record_and_summarize(
         file,
         *(make_call(agent=agent) for agent in ("ada", "ada", "bob")),
@@ -544,12 +544,12 @@ def test_an_agent_sees_its_own_figures(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_failure_among_very_many_is_not_called_perfect(file: Path) -> None:
+def test_one_failure_among_very_many_is_not_rounded_to_100_percent(file: Path) -> None:
     calls = [make_call() for _ in range(30_000)]
     assert record_and_summarize(file, *calls, make_call(error_type="timeout"))["success_rate"] == 99.99
 
 
-def test_an_unknown_period_says_which_there_are(file: Path) -> None:
+def test_an_unknown_period_lists_the_valid_periods(file: Path) -> None:
     with pytest.raises(ToolError) as caught:
         summarize(file, period="invalid")
     assert str(caught.value) == (
@@ -560,14 +560,14 @@ def test_an_unknown_period_says_which_there_are(file: Path) -> None:
 # --- savings ------------------------------------------------------------------------------------------------------
 
 
-def test_definitions_count_once_a_session_less_our_own(file: Path) -> None:
+def test_definitions_count_once_per_session_minus_our_own(file: Path) -> None:
     tools = {"web.search": 300, "db.query": 100}
     sessions = [SessionRecord(name, "default", tools, 50) for name in ("s1", "s1", "s2")]
     assert record_and_summarize(file, *sessions)["context_saved"] == 2 * (400 - 50)
-    assert rows(file, "definitions") == 2  # the same catalogue is stored once
+    assert count_rows(file, "definitions") == 2  # the same catalog is stored once
 
 
-def test_a_session_that_got_more_tools_counts_with_the_most_it_had(file: Path) -> None:
+def test_a_session_counts_with_its_largest_number_of_tools(file: Path) -> None:
     few, more = {"web.search": 300}, {"web.search": 300, "db.query": 100}
     sessions = [SessionRecord("s1", "default", tools, 50) for tools in (few, more, few)]
     assert record_and_summarize(file, *sessions)["context_saved"] == 400 - 50
@@ -577,18 +577,18 @@ def test_a_session_with_few_tools_may_cost_more_than_it_saves(file: Path) -> Non
     assert record_and_summarize(file, SessionRecord("s1", "default", {"a.b": 30}, 400))["context_saved"] == -370
 
 
-def test_results_that_stayed_in_a_run_count_and_never_below_zero(file: Path) -> None:
+def test_savings_of_runs_are_never_negative(file: Path) -> None:
     kept_out = make_run("r1", round_trips=2, result_tokens=1000, answer_tokens=100)
     talkative = make_run("r2", round_trips=1, result_tokens=10, answer_tokens=500)
     assert record_and_summarize(file, kept_out, talkative)["context_saved"] == 900
 
 
-def test_round_trips_count_from_the_second_call_on(file: Path) -> None:
+def test_round_trips_are_saved_from_the_second_call_on(file: Path) -> None:
     runs = [make_run(str(calls), round_trips=calls) for calls in (0, 1, 5)]
     assert record_and_summarize(file, *runs, round_trip_ms=4000)["time_saved_ms"] == 4 * 4000
 
 
-def test_the_shares_of_tools_add_up_to_the_whole(file: Path) -> None:
+def test_the_shares_of_tools_add_up_to_the_total(file: Path) -> None:
     records: list[CallRecord | RunRecord | SessionRecord] = [
         SessionRecord("s1", "default", {"web.search": 300, "db.query": 100}, 40),
         *(make_call("web.search", run_id="r1", result_tokens=600) for _ in range(3)),
@@ -596,7 +596,7 @@ def test_the_shares_of_tools_add_up_to_the_whole(file: Path) -> None:
         make_run("r1", round_trips=4, result_tokens=2000, answer_tokens=400),
         make_call("db.query", run_id="r2"),
         make_run("r2", round_trips=2),
-        make_call("db.query", run_id=""),  # nobody's run: it saves nothing
+        make_call("db.query", run_id=""),  # outside of a run, so it saves nothing
     ]
     whole = record_and_summarize(file, *records, round_trip_ms=1000)
     web, db, other = (
@@ -613,7 +613,7 @@ def test_the_shares_of_tools_add_up_to_the_whole(file: Path) -> None:
     assert [list(part["series"]["tools"]) for part in (web, db, other)] == [["web.search"], ["db.query"], []]
 
 
-# --- over time ----------------------------------------------------------------------------------------------------
+# --- time series --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("age", [0, 59, HOUR, 3 * DAY, 60 * DAY, 900 * DAY, 20_000 * DAY, -5 * DAY])
@@ -641,7 +641,7 @@ def test_a_summary_is_plain_data(file: Path) -> None:
 HOSTILE = '</td><script>alert("x")</script><img src=x onerror=alert(1)>&amp;\u202e\0'
 
 
-def test_no_name_can_break_out_of_the_report(file: Path) -> None:
+def test_names_are_escaped_in_the_report(file: Path) -> None:
     text = render_html(record_and_summarize(file, make_call(HOSTILE, error_type=HOSTILE), tool=HOSTILE))
     assert "<script" not in text
     assert "<img" not in text
@@ -649,13 +649,13 @@ def test_no_name_can_break_out_of_the_report(file: Path) -> None:
     assert "&lt;script&gt;alert(&#34;x&#34;)" in text
 
 
-def test_the_report_needs_nothing_from_elsewhere(file: Path) -> None:
+def test_the_report_has_no_external_resources(file: Path) -> None:
     text = render_html(record_and_summarize(file, make_call(), make_run()))
     assert "default-src 'none'" in text
     assert not any(word in text for word in ("http:", "https:", "//", "url(", "@import", "src=", "<script", "<link"))
 
 
-def test_large_and_small_numbers_are_written_out(file: Path) -> None:
+def test_large_and_small_numbers_are_formatted(file: Path) -> None:
     calls = [make_call(seconds=seconds) for seconds in (0.9996, 0.00012, 60.0, 8_010_000.0)]
     run = make_run(round_trips=2_000_001, result_tokens=10**12)
     text = render_html(record_and_summarize(file, *calls, run, round_trip_ms=4000))
@@ -666,7 +666,7 @@ def test_large_and_small_numbers_are_written_out(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("trips", "text"), [(1, "4 s"), (45, "3 min"), (46, "3 min 4 s"), (900, "1 h"), (901, "1 h")])
-def test_a_duration_has_no_part_that_is_zero(file: Path, trips: int, text: str) -> None:
+def test_a_duration_omits_zero_parts(file: Path, trips: int, text: str) -> None:
     assert f'<p class="figure">{text}</p>' in render_html(
         record_and_summarize(file, make_run(round_trips=trips + 1), round_trip_ms=4000)
     )
@@ -675,12 +675,12 @@ def test_a_duration_has_no_part_that_is_zero(file: Path, trips: int, text: str) 
 @pytest.mark.parametrize(
     ("tokens", "text"), [(999, "999"), (999_499, "999k"), (999_500, "1.00M"), (12_345, "12.3k"), (10**9 - 1, "1.00G")]
 )
-def test_a_number_of_tokens_never_has_four_figures_and_a_letter(file: Path, tokens: int, text: str) -> None:
+def test_a_number_of_tokens_with_a_unit_has_at_most_three_digits(file: Path, tokens: int, text: str) -> None:
     assert f">{text}</td>" in render_html(record_and_summarize(file, make_call(result_tokens=tokens)))
 
 
 @pytest.mark.parametrize("records", [(), (make_call(),), (make_run(),), (SessionRecord("s", "d", {"a.b": 1}, 90),)])
-def test_the_report_of_little_is_a_whole_page(file: Path, records: tuple[Any, ...]) -> None:
+def test_a_report_of_few_records_is_a_complete_page(file: Path, records: tuple[Any, ...]) -> None:
     text = render_html(record_and_summarize(file, *records))
     assert text.startswith("<!doctype html>")
     assert text.endswith("</html>\n")
@@ -693,7 +693,7 @@ def test_the_report_of_little_is_a_whole_page(file: Path, records: tuple[Any, ..
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_sums_of_any_period_are_those_of_its_calls_and_runs(file: Path, seed: int) -> None:
+def test_sums_of_any_period_match_its_calls_and_runs(file: Path, seed: int) -> None:
     chance = random.Random(seed)
     spans = (90.0, HOUR, DAY, 8 * DAY, 31 * DAY, 300 * DAY)
     records: list[CallRecord | RunRecord | SessionRecord] = []
@@ -707,9 +707,9 @@ def test_sums_of_any_period_are_those_of_its_calls_and_runs(file: Path, seed: in
         )
     chance.shuffle(records)
     recorder = Recorder(file, enabled=True, clock=lambda: NOW)
-    for place, record in enumerate(sorted(records, key=lambda record: isinstance(record, RunRecord))):
+    for position, record in enumerate(sorted(records, key=lambda record: isinstance(record, RunRecord))):
         recorder.add(record)
-        if place % 97 == 0:
+        if position % 97 == 0:
             recorder.flush()
     recorder.close()
     for period, reach in (("day", DAY), ("week", 7 * DAY), ("month", 30 * DAY), ("all", 400 * DAY)):
@@ -752,7 +752,7 @@ def test_a_secret_used_as_a_tool_name_is_not_in_the_statistics(tmp_path: Path) -
     assert anyio.run(names) == ["pack.[REDACTED]"]
 
 
-def test_statistics_that_fail_never_fail_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_statistics_never_fails_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def called() -> bool:
         async with OneTool(folder=tmp_path) as app:
             monkeypatch.setattr(app.stores.recorder, "add", lambda _record: 1 / 0)

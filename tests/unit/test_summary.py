@@ -1,4 +1,4 @@
-"""The few words that stand for a large value."""
+"""Short descriptions of large values."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from onetool_child.summary import summary
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "expected"),
     [
         ([{"file": f"f{i % 42}.py", "line": i} for i in range(847)], "847 matches in 42 files"),
         ({"results": [{"path": "a", "line_number": 1, "content": "x"}], "total": 1}, "1 match in 1 file"),
@@ -28,5 +28,5 @@ from onetool_child.summary import summary
         (None, ""),
     ],
 )
-def test_summaries_are_honest(value: Any, words: str) -> None:
-    assert summary(value) == words
+def test_a_summary_describes_the_value(value: Any, expected: str) -> None:
+    assert summary(value) == expected

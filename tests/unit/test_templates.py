@@ -132,7 +132,7 @@ def test_the_definition_names_its_arguments_and_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "words"),
+    ("template", "message"),
     [
         ("ftp://api.test/", "must start with http:// or https://"),
         ("//api.test/", "must start with"),
@@ -164,8 +164,8 @@ def test_the_definition_names_its_arguments_and_secrets() -> None:
         ("https://api.test/?a=1&${x}", "name of a parameter"),
     ],
 )
-def test_an_invalid_url_template_is_rejected(template: str, words: str) -> None:
-    assert words in get_rejection(urlTemplate=template)
+def test_an_invalid_url_template_is_rejected(template: str, message: str) -> None:
+    assert message in get_rejection(urlTemplate=template)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_no_value_changes_the_rest_of_the_url(one: Any, two: Any, three: Any) ->
     assert [unquote(part) for part in parts.path.split("/")] == ["", "v1", as_text(one), f"x-{as_text(two)}.json"]
     pairs = [("fix", "1"), ("three", as_text(three)), ("four", f"<{as_text(one)}>")]
     assert parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) == pairs
-    target = parse_target(url)  # as it is really sent
+    target = parse_target(url)  # as it is sent
     assert (target.origin, target.path) == ("https://api.test", url.removeprefix("https://api.test"))
 
 
@@ -449,8 +449,8 @@ def test_a_deeply_nested_object_is_an_error() -> None:
 
 def test_a_long_key_is_not_repeated_without_limit() -> None:
     key = "k" * 500_000
-    for value, words in (({key: [1] * 500_000}, "characters"), ({key: {"a": {}, "b": {}}}, "very long keys")):
-        with pytest.raises(ArgumentError, match=words):
+    for value, message in (({key: [1] * 500_000}, "characters"), ({key: {"a": {}, "b": {}}}, "very long keys")):
+        with pytest.raises(ArgumentError, match=message):
             fill(build_impl(method="POST", body="m=${m}", headers=FORM), m=value)
     assert fill(build_impl(method="POST", body="m=${m}", headers=FORM), m={"k": "v" * 1_000_000}).content
 
@@ -535,7 +535,7 @@ def test_secrets_outside_of_auth_are_marked_too() -> None:
         ("${user}:${secret:PAIR}", {"user": "al"}, "YWw6Ym9iOnA6dw=="),
     ],
 )
-def test_basic_authentication(value: str, args: dict[str, Any], token: str) -> None:
+def test_basic_authentication_is_encoded(value: str, args: dict[str, Any], token: str) -> None:
     definition = fill(build_impl(auth={"type": "basic", "value": value}), **args)
     assert definition.headers == [("Authorization", f"Basic {token}")]
 
@@ -566,7 +566,7 @@ def test_a_secret_that_is_not_set_is_named() -> None:
 def test_an_invalid_secret_is_not_shown() -> None:
     with pytest.raises(ToolError) as caught:
         fill(build_impl(auth={"type": "bearer", "value": "${secret:LINES}"}))
-    assert caught.type is ToolError  # the arguments of the caller are fine
+    assert caught.type is ToolError  # the arguments of the caller are valid
     assert "secret:LINES" in str(caught.value)
     assert "one" not in str(caught.value)
 
@@ -720,7 +720,7 @@ def test_a_text_body_is_sent_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ('{"${k}": 1}', "in a key"),
         ("{${k}: 1}", "in a key"),
@@ -732,8 +732,8 @@ def test_a_text_body_is_sent_as_it_is() -> None:
         ("${x} tail", "is not valid JSON"),
     ],
 )
-def test_a_template_that_cannot_become_json_is_rejected(body: str, words: str) -> None:
-    assert words in get_rejection(method="POST", body=body, headers={"Content-Type": "application/json"})
+def test_a_template_that_cannot_become_json_is_rejected(body: str, message: str) -> None:
+    assert message in get_rejection(method="POST", body=body, headers={"Content-Type": "application/json"})
 
 
 def test_json_lines_are_supported() -> None:
@@ -745,7 +745,7 @@ def test_json_lines_are_supported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "words"),
+    ("body", "headers", "message"),
     [
         ({"${k}": 1}, {}, "in a key"),
         ({"a": 1}, {"Content-Type": "text/plain"}, "is sent as JSON"),
@@ -755,8 +755,8 @@ def test_json_lines_are_supported() -> None:
         ({"half": ["\ud800"]}, {}, "surrogate"),
     ],
 )
-def test_unsupported_bodies_are_rejected(body: Any, headers: dict[str, str], words: str) -> None:
-    assert words in get_rejection(method="POST", body=body, headers=headers)
+def test_unsupported_bodies_are_rejected(body: Any, headers: dict[str, str], message: str) -> None:
+    assert message in get_rejection(method="POST", body=body, headers=headers)
 
 
 def test_a_deeply_nested_body_is_an_error() -> None:
@@ -777,7 +777,7 @@ def test_values_that_orjson_rejects_are_serialized() -> None:
             assert load_body(fill(definition, x=value)) == {"a": value}
 
 
-# --- the rest of the definition ----------------------------------------------------------------------------
+# --- other fields of the definition ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Trust: a folder that somebody cloned does nothing until a person says so, and again when it changes."""
+"""Trust: a cloned directory is ignored until a person trusts it, and again after it changes."""
 
 import stat
 from collections.abc import Callable, Mapping
@@ -29,25 +29,25 @@ def user(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "work" / ".onetool"
+    directory = tmp_path / "work" / ".onetool"
     for name in ("agents", "tools/mine", "more/extra"):
-        (folder / name).mkdir(parents=True)
-    (folder / "onetool.yaml").write_text(CONFIG)
-    (folder / "agents" / "ci.yml").write_text("permissions: [read]")
-    (folder / "tools" / "mine" / "mine_tools.py").write_text("")
-    return folder
+        (directory / name).mkdir(parents=True)
+    (directory / "onetool.yaml").write_text(CONFIG)
+    (directory / "agents" / "ci.yml").write_text("permissions: [read]")
+    (directory / "tools" / "mine" / "mine_tools.py").write_text("")
+    return directory
 
 
-def loaded(project: Path, user: Path, **env: str) -> Loaded:
+def load_project(project: Path, user: Path, **env: str) -> Loaded:
     return load(find_directories(env, project.parent, None, user.parent), env)
 
 
-def test_a_new_folder_is_not_trusted(project: Path, user: Path) -> None:
+def test_a_new_directory_is_not_trusted(project: Path, user: Path) -> None:
     assert not is_trusted(project, user, {})
     assert not user.exists()
 
 
-def test_a_trusted_folder_stays_so_until_untrusted(project: Path, user: Path) -> None:
+def test_a_trusted_directory_stays_trusted_until_it_is_untrusted(project: Path, user: Path) -> None:
     trust(project, user)
     assert is_trusted(project, user, {})
     assert untrust(project, user)
@@ -55,13 +55,13 @@ def test_a_trusted_folder_stays_so_until_untrusted(project: Path, user: Path) ->
     assert not untrust(project, user)
 
 
-def test_machines_may_trust_by_a_variable(project: Path, user: Path) -> None:
+def test_an_environment_variable_may_set_trust(project: Path, user: Path) -> None:
     assert is_trusted(project, user, {"ONETOOL_TRUST": "1"})
     assert not is_trusted(project, user, {"ONETOOL_TRUST": "0"})
     assert not is_trusted(project, user, {"ONETOOL_TRUST": ""})
 
 
-def test_the_user_folder_is_always_trusted(user: Path) -> None:
+def test_the_user_directory_is_always_trusted(user: Path) -> None:
     assert is_trusted(user, user, {})
 
 
@@ -102,14 +102,14 @@ def test_a_file_that_is_a_link_out_of_the_directory_is_rejected(
     assert f"{name} is a symbolic link that leads out of it" in decision.problems[0].message
 
 
-def test_a_link_inside_the_directory_is_fine(project: Path, user: Path) -> None:
+def test_a_link_inside_the_directory_is_accepted(project: Path, user: Path) -> None:
     (project / "onetool.yaml").rename(project / "data.yaml")
     (project / "onetool.yaml").symlink_to("data.yaml")
     trust(project, user)
     assert is_trusted(project, user, {})
 
 
-def write(name: str, text: str) -> Callable[[Path], object]:
+def write_file(name: str, text: str) -> Callable[[Path], object]:
     def change(project: Path) -> None:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text)
@@ -117,26 +117,26 @@ def write(name: str, text: str) -> Callable[[Path], object]:
     return change
 
 
-def remove(name: str) -> Callable[[Path], object]:
+def remove_file(name: str) -> Callable[[Path], object]:
     return lambda project: (project / name).unlink()
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        write("onetool.yaml", f"# a comment\n{CONFIG}\n\n# and another\n"),
-        write(
+        write_file("onetool.yaml", f"# a comment\n{CONFIG}\n\n# and another\n"),
+        write_file(
             "onetool.yaml",
             "# a comment\naliases: {a: 'b.c'}\ntools_dir: ['more']\nservers:\n  git:\n    command: uvx",
         ),
-        write("prompts.yaml", "# nothing but a comment"),
-        write("agents/empty.txt", "no settings"),
-        write("tools/mine/mine_tools.py", "def f(): ..."),
-        write("tools/mine/helper.py", ""),
-        write("stats/today.json", "{}"),
+        write_file("prompts.yaml", "# nothing but a comment"),
+        write_file("agents/empty.txt", "no settings"),
+        write_file("tools/mine/mine_tools.py", "def f(): ..."),
+        write_file("tools/mine/helper.py", ""),
+        write_file("stats/today.json", "{}"),
     ],
 )
-def test_harmless_changes_do_not_ask_again(project: Path, user: Path, change: Callable[[Path], object]) -> None:
+def test_harmless_changes_keep_trust(project: Path, user: Path, change: Callable[[Path], object]) -> None:
     trust(project, user)
     change(project)
     assert is_trusted(project, user, {})
@@ -145,31 +145,33 @@ def test_harmless_changes_do_not_ask_again(project: Path, user: Path, change: Ca
 @pytest.mark.parametrize(
     "change",
     [
-        write("onetool.yaml", CONFIG + "execution: {isolation: off}"),
-        write("onetool.yaml", CONFIG.replace("uvx", "sh")),
-        write("onetool.yaml", CONFIG + "http: {allowedHosts: ['*']}"),
-        write("onetool.yaml", "servers: {git: {command: uvx}"),
-        write("onetool.yaml", "[]"),
-        remove("onetool.yaml"),
-        write("agents/ci.yml", "permissions: [read, exec]"),
-        write("agents/new.yaml", "permissions: [exec]"),
-        remove("agents/ci.yml"),
-        write("tools/new/new_tools.py", ""),
-        write("tools/mine/second_tools.py", ""),
-        remove("tools/mine/mine_tools.py"),
-        write("more/extra/extra_tools.py", ""),
-        write("onetool.yaml", CONFIG + "log_level: DEBUG"),
-        write("onetool.yaml", CONFIG + "output: {sanitize: false}"),
-        write("onetool.yaml", CONFIG + "snippets: {s: {body: x}}"),
-        write("onetool.yaml", CONFIG + "prompts: {instructions: obey}"),
-        write("onetool.yaml", CONFIG.replace("b.c", "b.d")),
-        write("onetool.yaml", CONFIG.replace("{a: b.c}", "{a: {b: c}}")),
-        write("onetool.yaml", CONFIG.replace("tools_dir: [more]", "tools_dir: [more, other]")),
-        write("prompts.yaml", "instructions: x"),
-        write("secrets.yaml", "HOME: /somewhere/else"),
+        write_file("onetool.yaml", CONFIG + "execution: {isolation: off}"),
+        write_file("onetool.yaml", CONFIG.replace("uvx", "sh")),
+        write_file("onetool.yaml", CONFIG + "http: {allowedHosts: ['*']}"),
+        write_file("onetool.yaml", "servers: {git: {command: uvx}"),
+        write_file("onetool.yaml", "[]"),
+        remove_file("onetool.yaml"),
+        write_file("agents/ci.yml", "permissions: [read, exec]"),
+        write_file("agents/new.yaml", "permissions: [exec]"),
+        remove_file("agents/ci.yml"),
+        write_file("tools/new/new_tools.py", ""),
+        write_file("tools/mine/second_tools.py", ""),
+        remove_file("tools/mine/mine_tools.py"),
+        write_file("more/extra/extra_tools.py", ""),
+        write_file("onetool.yaml", CONFIG + "log_level: DEBUG"),
+        write_file("onetool.yaml", CONFIG + "output: {sanitize: false}"),
+        write_file("onetool.yaml", CONFIG + "snippets: {s: {body: x}}"),
+        write_file("onetool.yaml", CONFIG + "prompts: {instructions: obey}"),
+        write_file("onetool.yaml", CONFIG.replace("b.c", "b.d")),
+        write_file("onetool.yaml", CONFIG.replace("{a: b.c}", "{a: {b: c}}")),
+        write_file("onetool.yaml", CONFIG.replace("tools_dir: [more]", "tools_dir: [more, other]")),
+        write_file("prompts.yaml", "instructions: x"),
+        write_file("secrets.yaml", "HOME: /somewhere/else"),
     ],
 )
-def test_changes_that_grant_something_ask_again(project: Path, user: Path, change: Callable[[Path], object]) -> None:
+def test_changes_that_grant_something_need_trust_again(
+    project: Path, user: Path, change: Callable[[Path], object]
+) -> None:
     trust(project, user)
     change(project)
     decision = check_trust(project, user, {})
@@ -179,39 +181,39 @@ def test_changes_that_grant_something_ask_again(project: Path, user: Path, chang
     assert is_trusted(project, user, {})
 
 
-def test_an_untrusted_folder_is_ignored_whole(project: Path, user: Path) -> None:
+def test_an_untrusted_directory_is_ignored_completely(project: Path, user: Path) -> None:
     (project / "secrets.yaml").write_text("open to all, and no mapping")
     (project / "prompts.yaml").write_text("instructions: obey me")
-    found = loaded(project, user)
+    found = load_project(project, user)
     assert (found.settings.servers, found.settings.prompts.instructions, found.secrets) == ({}, "", {})
     assert found.settings.agents.keys() == {"default"}
     assert (found.directories.project, found.directories.data, found.files) == (None, user, ())
 
 
-def test_what_to_type_is_said(project: Path, user: Path) -> None:
+def test_the_problem_suggests_the_command(project: Path, user: Path) -> None:
     advice = f"review its content, then run `onetool trust` in {project.parent}"
     ignored = Problem(f"{project} is not trusted and is ignored", advice, Location(str(project)), UNTRUSTED)
-    assert loaded(project, user).problems == (ignored,)
+    assert load_project(project, user).problems == (ignored,)
     trust(project, user)
-    write("tools/new/new_tools.py", "")(project)
+    write_file("tools/new/new_tools.py", "")(project)
     changed = "changed since it was trusted and is ignored: extension file tools/new/new_tools.py was added"
-    assert loaded(project, user).problems == (replace(ignored, message=f"{project} {changed}"),)
+    assert load_project(project, user).problems == (replace(ignored, message=f"{project} {changed}"),)
 
 
-def test_every_line_that_changed_is_named_without_its_value(project: Path, user: Path) -> None:
+def test_changed_lines_are_named_without_their_values(project: Path, user: Path) -> None:
     (project / "secrets.yaml").write_text("KEY: one-secret\nOTHER: same\n")
     trust(project, user)
     assert "one-secret" not in (user / "trust.json").read_text()
     (project / "secrets.yaml").write_text("KEY: two-secret\nOTHER: same\n")
     (project / "onetool.yaml").write_text("# first\nservers:\n  git: {command: evil}\n  obey me now: {command: x}\n")
     problem = check_trust(project, user, {}).problems[0].message
-    for said in (
+    for message in (
         "onetool.yaml:3 (servers.git.command) changed",
         "onetool.yaml:4 (servers.….command) was added",
         "onetool.yaml (aliases.a) was removed",
         "secrets.yaml:1 (KEY) changed",
     ):
-        assert said in problem
+        assert message in problem
     assert not any(word in problem for word in ("evil", "obey", "secret ", "two-secret", "OTHER"))
 
 
@@ -221,7 +223,7 @@ def test_many_changes_are_counted(project: Path, user: Path) -> None:
     assert check_trust(project, user, {}).problems[0].message.endswith("and 12 more")
 
 
-def test_items_of_a_list_are_one_change(project: Path, user: Path) -> None:
+def test_changed_items_of_a_list_are_one_change(project: Path, user: Path) -> None:
     (project / "onetool.yaml").write_text("servers:\n  git:\n    command: git\n    args: [a, b, c]\n")
     trust(project, user)
     (project / "onetool.yaml").write_text("servers:\n  git:\n    command: git\n    args: [x, y, z, more]\n")
@@ -230,14 +232,14 @@ def test_items_of_a_list_are_one_change(project: Path, user: Path) -> None:
     assert (change.before, change.after) == (["a", "b", "c"], ["x", "y", "z", "more"])
 
 
-# --- a variable of the environment covers what was there at the start --------------------------------------------
+# --- trust by environment variable applies to the state at the start ---------------------------------------------
 
 
-def test_a_variable_covers_what_was_there_at_the_start(project: Path, user: Path) -> None:
+def test_a_variable_trusts_only_the_state_at_the_start(project: Path, user: Path) -> None:
     env = {"ONETOOL_TRUST": "1"}
     found = load(find_directories(env, project.parent, None, user.parent), env)
     assert still_trusted(found.directories, env, found.snapshot).trusted
-    write("tools/new/new_tools.py", "")(project)
+    write_file("tools/new/new_tools.py", "")(project)
     decision = still_trusted(found.directories, env, found.snapshot)
     assert not decision.trusted
     assert (
@@ -245,20 +247,20 @@ def test_a_variable_covers_what_was_there_at_the_start(project: Path, user: Path
     )
 
 
-def test_a_trusted_folder_is_used_whole(project: Path, user: Path) -> None:
+def test_a_trusted_directory_is_used_completely(project: Path, user: Path) -> None:
     trust(project, user)
-    found = loaded(project, user)
+    found = load_project(project, user)
     assert (list(found.settings.servers), found.directories.data, found.problems) == (["git"], project, ())
-    assert loaded(project, user, ONETOOL_TRUST="1").settings == found.settings
+    assert load_project(project, user, ONETOOL_TRUST="1").settings == found.settings
 
 
-def test_a_file_that_a_person_named_is_trusted(project: Path, user: Path) -> None:
-    found = loaded(project, user, ONETOOL_CONFIG=str(project / "onetool.yaml"))
+def test_a_config_file_set_by_a_person_is_trusted(project: Path, user: Path) -> None:
+    found = load_project(project, user, ONETOOL_CONFIG=str(project / "onetool.yaml"))
     assert (list(found.settings.servers), found.directories.data, found.problems) == (["git"], project, ())
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": 1}', b"\xff", b"[" * 100_000])
-def test_a_damaged_store_trusts_nobody_and_says_so(project: Path, user: Path, content: bytes) -> None:
+def test_a_damaged_store_trusts_nothing_and_is_reported(project: Path, user: Path, content: bytes) -> None:
     trust(project, user)
     (user / "trust.json").write_bytes(content)
     decision = check_trust(project, user, {})
@@ -268,7 +270,7 @@ def test_a_damaged_store_trusts_nobody_and_says_so(project: Path, user: Path, co
     assert check_trust(project, user, {}).trusted
 
 
-def test_the_store_is_private_and_leaves_no_scraps(project: Path, user: Path) -> None:
+def test_the_store_is_private_and_leaves_no_temporary_files(project: Path, user: Path) -> None:
     trust(project, user)
     assert stat.S_IMODE((user / "trust.json").stat().st_mode) == 0o600
     assert stat.S_IMODE(user.stat().st_mode) == 0o700

@@ -1,4 +1,4 @@
-"""A version that is newer than ours is refused; whatever else stands there is judged by who reads it."""
+"""Versions of files: newer ones are rejected, all others are checked by their readers."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from onetool.util.versioning import NewerVersion, reject_newer
 
 
 @pytest.mark.parametrize("version", [2, 99, 1 << 80])
-def test_a_newer_version_is_refused_with_what_to_do(version: int) -> None:
+def test_a_newer_version_is_rejected_with_a_hint(version: int) -> None:
     with pytest.raises(
         NewerVersion, match=rf"a\.json was written by a newer OneTool \(version {version}; this one supports 1\)"
     ):
@@ -16,5 +16,5 @@ def test_a_newer_version_is_refused_with_what_to_do(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [None, 1, 0, -5, "2", 2.0, True, [], {}])
-def test_what_is_not_newer_is_let_through(version: object) -> None:
+def test_other_versions_are_accepted(version: object) -> None:
     reject_newer(version, 1, "a.json")

@@ -1,4 +1,4 @@
-"""Items in and out of a list in somebody's YAML file, whose every other byte stays."""
+"""Adding and removing list items in a YAML file while preserving everything else."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from onetool.errors import ConfigError
 from onetool.util import yaml_loader
 
 A, B = {"name": "a", "hash": "0f"}, {"name": "b", "hash": "1e5"}
-# Texts that hold A, in the ways in which people write lists.
+# Texts that contain A, in the usual styles of lists.
 WRITTEN = {
     "block": "x: 1\nauth:\n  # mine\n  tokens:   # all of them\n    - {name: a, hash: 0f}  # the first\n\ny: 2 # end\n",
     "block of blocks": "auth:\n  tokens:\n  - name: a\n    hash: 0f\n  # behind\ny: 2",
@@ -20,16 +20,16 @@ WRITTEN = {
 EMPTY = ["", "# nothing\n", "auth:\n", "auth: {}\n", "auth: {tokens: []}\n", "auth:\n  tokens:  # none\ny: 1\n", "y: 1"]
 
 
-def tokens(text: str) -> list[object]:
+def read_tokens(text: str) -> list[object]:
     return read_list(text, "x.yaml", "auth", "tokens")
 
 
 @pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
-def test_an_item_comes_and_goes_and_the_rest_stays(text: str) -> None:
+def test_adding_and_removing_an_item_keeps_the_rest(text: str) -> None:
     both = add_items(text, "x.yaml", "auth", "tokens", [B])
-    assert tokens(both) == [A, B]
+    assert read_tokens(both) == [A, B]
     assert all(line.partition("#")[2] in both for line in text.splitlines())
-    assert tokens(remove_item(both, "x.yaml", "auth", "tokens", 0)) == [B]
+    assert read_tokens(remove_item(both, "x.yaml", "auth", "tokens", 0)) == [B]
     again = remove_item(both, "x.yaml", "auth", "tokens", 1)
     assert yaml_loader.read(again, "x.yaml").data == yaml_loader.read(text, "x.yaml").data
     assert ("\r\n" in again) == ("\r\n" in text)
@@ -37,7 +37,7 @@ def test_an_item_comes_and_goes_and_the_rest_stays(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
-def test_the_last_item_leaves_an_empty_list_and_every_comment_outside_of_it(text: str) -> None:
+def test_removing_the_last_item_leaves_an_empty_list_and_outer_comments(text: str) -> None:
     emptied = remove_item(text, "x.yaml", "auth", "tokens", 0)
     assert yaml_loader.read(emptied, "x.yaml").data["auth"] == {"tokens": []}
     for comment in ("# mine", "# all of them", "# end", "# behind", "# c"):
@@ -45,9 +45,9 @@ def test_the_last_item_leaves_an_empty_list_and_every_comment_outside_of_it(text
 
 
 @pytest.mark.parametrize("text", EMPTY)
-def test_a_list_is_made_where_there_is_none(text: str) -> None:
+def test_a_missing_list_is_created(text: str) -> None:
     made = add_items(text, "x.yaml", "auth", "tokens", [A, B])
-    assert tokens(made) == [A, B]
+    assert read_tokens(made) == [A, B]
     assert {**yaml_loader.read(made, "x.yaml").data, "auth": None} == {
         **(yaml_loader.read(text, "x").data or {}),
         "auth": None,
@@ -55,13 +55,13 @@ def test_a_list_is_made_where_there_is_none(text: str) -> None:
     assert ("# none" in made) == ("# none" in text)
 
 
-def test_texts_that_look_like_numbers_stay_texts() -> None:
+def test_strings_that_look_like_numbers_stay_strings() -> None:
     made = add_items("", "x.yaml", "auth", "tokens", [{"hash": "1e5"}, {"hash": "123"}, {"hash": "yes"}, "*", "a: b"])
-    assert tokens(made) == [{"hash": "1e5"}, {"hash": "123"}, {"hash": "yes"}, "*", "a: b"]
+    assert read_tokens(made) == [{"hash": "1e5"}, {"hash": "123"}, {"hash": "yes"}, "*", "a: b"]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("auth: [1]", "auth must be a mapping"),
         ("auth: {tokens: {a: 1}}", "auth.tokens must be a list"),
@@ -69,6 +69,6 @@ def test_texts_that_look_like_numbers_stay_texts() -> None:
         ("a: &a [{name: a}]\nauth: {tokens: *a}\n", "edit it manually"),
     ],
 )
-def test_what_cannot_be_changed_says_so(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_list_that_cannot_be_edited_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         add_items(text, "x.yaml", "auth", "tokens", [B])

@@ -1,4 +1,4 @@
-"""YAML 1.2 as the product reads it: what scalars mean, where they stand, and what hostile text costs."""
+"""YAML 1.2: types of scalars, line numbers, and the cost of hostile text."""
 
 import io
 import json
@@ -18,11 +18,11 @@ from onetool.errors import ConfigError
 from onetool.util import yaml_loader
 
 
-def value_of(text: str) -> Any:
+def parse_value(text: str) -> Any:
     return yaml_loader.read(f"a: {text}\n", "test.yaml").data["a"]
 
 
-def error_of(text: str) -> str:
+def parse_error(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         yaml_loader.read(text, "test.yaml")
     return str(caught.value)
@@ -31,8 +31,8 @@ def error_of(text: str) -> str:
 @pytest.mark.parametrize(
     "word", ["on", "off", "yes", "no", "y", "n", "tRUE", "2001-01-01", "1_000", "0b1", "12:30", "="]
 )
-def test_words_of_older_yaml_are_plain_strings(word: str) -> None:
-    assert value_of(word) == word
+def test_yaml_1_1_booleans_and_dates_are_strings(word: str) -> None:
+    assert parse_value(word) == word
 
 
 @pytest.mark.parametrize(
@@ -47,20 +47,20 @@ def test_words_of_older_yaml_are_plain_strings(word: str) -> None:
     ],
 )  # fmt: skip
 def test_scalars_follow_the_core_schema(text: str, expected: Any) -> None:
-    value = value_of(text)
+    value = parse_value(text)
     assert (value, type(value)) == (expected, type(expected))
 
 
-def test_not_a_number_is_a_float() -> None:
-    assert math.isnan(value_of(".nan"))
+def test_nan_is_a_float() -> None:
+    assert math.isnan(parse_value(".nan"))
 
 
-def test_untyped_reading_keeps_every_scalar_as_text() -> None:
+def test_untyped_reading_keeps_every_scalar_as_a_string() -> None:
     document = yaml_loader.read("pin: 012\nflag: true\nnone:\ntagged: !!int 3", "test.yaml", typed=False)
     assert document.data == {"pin": "012", "flag": "true", "none": "", "tagged": "3"}
 
 
-def test_keys_keep_the_text_they_were_written_with() -> None:
+def test_keys_are_strings_as_written() -> None:
     assert yaml_loader.read("1: a\ntrue: b\n0x10: c\n~: d", "test.yaml").data == {
         "1": "a",
         "true": "b",
@@ -69,27 +69,27 @@ def test_keys_keep_the_text_they_were_written_with() -> None:
     }
 
 
-def test_an_alias_may_stand_for_a_key() -> None:
+def test_an_alias_may_be_a_key() -> None:
     assert yaml_loader.read("{a: &k name, *k : 1}", "test.yaml").data == {"a": "name", "name": 1}
 
 
 @pytest.mark.parametrize("text", ["[:read, :write]", "[\n  read,\n  :exec,\n]", "{a: :b}", '[":read", :x]'])
 @pytest.mark.parametrize("loader", [yaml.CSafeLoader, yaml.SafeLoader])
-def test_words_that_start_with_colons_are_read(text: str, loader: Any) -> None:
+def test_strings_that_start_with_colons_are_read(text: str, loader: Any) -> None:
     reference = YAML(typ="safe", pure=True).load(text)
     assert yaml_loader._read(text, "test.yaml", True, loader).data == reference
 
 
-def test_quoting_colon_words_never_touches_other_text() -> None:
+def test_quoting_colon_strings_does_not_change_other_text() -> None:
     document = yaml_loader.read('text: "[:read, :write]"\nblock: |\n  [:read]\nlist: [:read]', "test.yaml")
     assert document.data == {"text": "[:read, :write]", "block": "[:read]\n", "list": [":read"]}
 
 
-def test_endless_colon_words_are_refused_in_time() -> None:
-    assert "put them in quotes" in error_of("[" + "[:a], " * 200 + "]")
+def test_too_many_colon_strings_are_rejected_quickly() -> None:
+    assert "put them in quotes" in parse_error("[" + "[:a], " * 200 + "]")
 
 
-def test_lines_of_keys_and_items_are_known() -> None:
+def test_line_numbers_of_keys_and_items_are_available() -> None:
     text = "# comment\na:\n  b: 1\n  c:\n    - x\n    - y: 2\n"
     document = yaml_loader.read(text, "test.yaml")
     paths: list[tuple[str | int, ...]] = [
@@ -103,7 +103,7 @@ def test_lines_of_keys_and_items_are_known() -> None:
     assert [document.line(path) for path in paths] == [2, 2, 3, 4, 6, 6]
 
 
-def test_unknown_paths_have_the_line_around_them() -> None:
+def test_unknown_paths_have_the_line_of_their_parent() -> None:
     document = yaml_loader.read("\na:\n  b: 1\n", "test.yaml")
     assert [document.line(("a", "zz", 3)), document.line(("zz",)), document.line(("a", "b", "c"))] == [
         2,
@@ -118,15 +118,15 @@ def test_an_alias_has_the_line_of_its_key() -> None:
     assert [document.line(("copy",)), document.line(("copy", "x"))] == [4, 2]
 
 
-def test_text_without_values_holds_nothing() -> None:
+def test_text_without_values_is_none() -> None:
     assert [yaml_loader.read(text, "test.yaml").data for text in ("", "# only a comment\n", "---\n...\n")] == [None] * 3
 
 
-def test_a_byte_order_mark_changes_nothing() -> None:
+def test_a_byte_order_mark_is_ignored() -> None:
     assert yaml_loader.read("\ufeffa: [:read]", "test.yaml").data == {"a": [":read"]}
 
 
-def test_error_messages_name_the_line_and_the_cure() -> None:
+def test_error_messages_have_line_and_hint() -> None:
     texts = [
         "a: 1\nb: 2\na: 3",
         "a: 1\n'a': 2",
@@ -150,7 +150,7 @@ def test_error_messages_name_the_line_and_the_cure() -> None:
         "n: " + "9" * 5000,
         "n: 0x" + "f" * 5000,
     ]
-    assert "\n".join(error_of(text) for text in texts) == (
+    assert "\n".join(parse_error(text) for text in texts) == (
         "test.yaml:3: duplicate key 'a', first defined in line 1\n"
         "test.yaml:2: duplicate key 'a', first defined in line 1\n"
         "test.yaml:1: this tag is not allowed\nHint: put strings that start with ! in quotes\n"
@@ -177,11 +177,11 @@ def test_error_messages_name_the_line_and_the_cure() -> None:
     )
 
 
-def nested_lists(levels: int) -> str:
+def make_nested_lists(levels: int) -> str:
     return "[" * levels + "]" * levels
 
 
-def lists_of_aliases(levels: int, width: int) -> str:
+def make_lists_of_aliases(levels: int, width: int) -> str:
     lines = ["l0: &l0 [x]"]
     lines += [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * width)}]" for n in range(1, levels)]
     return "\n".join(lines)
@@ -191,12 +191,12 @@ def lists_of_aliases(levels: int, width: int) -> str:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (lists_of_aliases(9, 9), "too many"),
-        (lists_of_aliases(150, 1), "nested more than 100 deep"),
+        (make_lists_of_aliases(9, 9), "too many"),
+        (make_lists_of_aliases(150, 1), "nested more than 100 deep"),
         (f"a: &a {'x' * 1_000_000}\nb: [{', '.join(['*a'] * 200)}]", "too many"),
         (f"[{'x,' * 200_000}]", "too many"),
-        (nested_lists(101), "nested more than 100 deep"),
-        (nested_lists(500_000), "nested more than 100 deep"),
+        (make_nested_lists(101), "nested more than 100 deep"),
+        (make_nested_lists(500_000), "nested more than 100 deep"),
         ("- " * 500_000, "nested more than 100 deep"),
         ("{a: " * 500_000, "nested more than 100 deep"),
         ("x" * (yaml_loader.MAX_BYTES + 1), "limit 4,194,304"),
@@ -213,22 +213,24 @@ def lists_of_aliases(levels: int, width: int) -> str:
         "large",
     ],
 )
-def test_bombs_are_refused_at_the_cost_of_an_honest_document(text: str, reason: str, honest: float) -> None:
-    def refuse() -> None:
-        assert reason in error_of(text)
+def test_bombs_are_rejected_at_the_cost_of_an_ordinary_document(
+    text: str, reason: str, ordinary_seconds: float
+) -> None:
+    def expect_rejection() -> None:
+        assert reason in parse_error(text)
 
-    assert seconds(refuse) < 4 * honest
+    assert measure_seconds(expect_rejection) < 4 * ordinary_seconds
 
 
 @pytest.fixture(scope="module")
-def honest() -> float:
-    """What it costs to read about as much as is allowed."""
+def ordinary_seconds() -> float:
+    """Return the time to read a document of about the allowed size."""
     many = f"[{'x,' * (yaml_loader.MAX_NODES - 10)}]"
-    return seconds(lambda: yaml_loader.read(many, "test.yaml"))
+    return measure_seconds(lambda: yaml_loader.read(many, "test.yaml"))
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """The best of several runs, on the clock of this thread alone: what else the machine does is not counted."""
+def measure_seconds(work: Callable[[], object]) -> float:
+    """Return the best of several runs, measured by the CPU time of this thread."""
 
     def once() -> float:
         start = time.thread_time()
@@ -238,18 +240,18 @@ def seconds(work: Callable[[], object]) -> float:
     return min(once() for _ in range(3))
 
 
-def test_the_bounds_leave_honest_documents_alone() -> None:
+def test_the_limits_accept_ordinary_documents() -> None:
     shared = "base: &b {x: 1}\n" + "\n".join(f"k{n}: *b" for n in range(1000))
     assert len(yaml_loader.read(shared, "test.yaml").data) == 1001
-    assert yaml_loader.read(nested_lists(100), "test.yaml").data
+    assert yaml_loader.read(make_nested_lists(100), "test.yaml").data
     assert len(yaml_loader.read("a: " + "x" * 4_000_000, "test.yaml").data["a"]) == 4_000_000
 
 
-def test_an_anchor_may_be_given_anew() -> None:
+def test_an_anchor_may_be_redefined() -> None:
     assert yaml_loader.read("a: &x 1\nb: *x\nc: &x 2\nd: *x", "test.yaml").data == {"a": 1, "b": 1, "c": 2, "d": 2}
 
 
-# What this parser holds for line breaks or refuses outright is left out: the grammar is not under test here.
+# Characters that this parser treats as line breaks or rejects are excluded: the grammar is not tested here.
 texts = st.text(
     st.characters(
         exclude_categories=("Cc", "Cs", "Cn"),
@@ -268,7 +270,7 @@ plain_data = st.recursive(
 
 @given(plain_data)
 @settings(deadline=None)
-def test_what_ruamel_writes_reads_back_alike(data: Any) -> None:
+def test_output_of_ruamel_is_read_back_unchanged(data: Any) -> None:
     dumper, written = YAML(typ="safe", pure=True), io.StringIO()
     dumper.default_flow_style = False
     dumper.dump(data, written)
@@ -278,7 +280,7 @@ def test_what_ruamel_writes_reads_back_alike(data: Any) -> None:
 
 @given(plain_data.filter(lambda data: "inf" not in json.dumps(data).lower()))
 @settings(deadline=None)
-def test_what_json_writes_reads_back_alike(data: Any) -> None:
+def test_output_of_json_is_read_back_unchanged(data: Any) -> None:
     assert yaml_loader.read(json.dumps(data, ensure_ascii=False), "test.yaml").data == data
 
 
@@ -293,20 +295,20 @@ def test_the_pure_parser_agrees_with_the_fast_one(data: Any) -> None:
 
 @given(st.text(max_size=200))
 @settings(deadline=None)
-def test_any_text_is_read_or_refused_cleanly(text: str) -> None:
+def test_any_text_is_read_or_rejected_cleanly(text: str) -> None:
     try:
         yaml_loader.read(text, "test.yaml")
     except ConfigError as error:
-        assert str(error).startswith("test.yaml:")  # noqa: PT017 - whether it raises is up to the text
+        assert str(error).startswith("test.yaml:")  # noqa: PT017 - some texts are valid
 
 
-def file_error_of(path: Path) -> str:
+def read_file_error(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         yaml_loader.read_file(path)
     return str(caught.value).replace(str(path.parent), "~")
 
 
-def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
@@ -314,7 +316,7 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     (tmp_path / "large.yaml").write_bytes(b"x" * 10_000_000)
     (tmp_path / "binary.yaml").write_bytes(bytes(range(1, 128)) * 10)
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert "\n".join(file_error_of(path) for path in sorted(tmp_path.iterdir())) == (
+    assert "\n".join(read_file_error(path) for path in sorted(tmp_path.iterdir())) == (
         "~/binary.yaml:1: is not valid YAML: control characters are not allowed\n"
         "~/empty.yaml:1: the file is empty\nHint: add a setting, or delete the file\n"
         "~/folder.yaml: is a directory, not a file\n"
@@ -325,12 +327,12 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_file_is_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_file_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         yaml_loader.read_file(tmp_path / "none.yaml")
 
 
-def test_a_file_is_read_with_its_name(tmp_path: Path) -> None:
+def test_a_document_has_the_name_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfa: \xc3\xa9\n")
     document = yaml_loader.read_file(tmp_path / "a.yaml")
     assert (document.data, document.source) == ({"a": "é"}, str(tmp_path / "a.yaml"))

@@ -1,19 +1,19 @@
-"""Every promise of the five specifications, by id. A test says what it keeps: `@pytest.mark.spec("<id>", …)`.
+"""The requirements of the five specifications, by id. Tests refer to them: `@pytest.mark.spec("<id>", …)`.
 
 Ids are `<document>.<requirement>.<scenario>`. In documents 1 to 3 the scenario is its heading in kebab case;
-the rules of documents 4 and 5 have names of ours. `test_catalog.py` holds promises and tests together.
+documents 4 and 5 have no headings, so the names are ours. `test_catalog.py` checks that each requirement has a test.
 """
 
 from . import bundles, ot_pack, run_tool, tool_execution, toolbus
-from .promise import Promise
+from .requirement import Requirement
 
-__all__ = ["LISTED", "PROMISES", "Promise"]
+__all__ = ["LISTED", "REQUIREMENTS", "Requirement"]
 
-LISTED: tuple[Promise, ...] = (
-    *ot_pack.PROMISES,
-    *run_tool.PROMISES,
-    *tool_execution.PROMISES,
-    *bundles.PROMISES,
-    *toolbus.PROMISES,
+LISTED: tuple[Requirement, ...] = (
+    *ot_pack.REQUIREMENTS,
+    *run_tool.REQUIREMENTS,
+    *tool_execution.REQUIREMENTS,
+    *bundles.REQUIREMENTS,
+    *toolbus.REQUIREMENTS,
 )
-PROMISES: dict[str, Promise] = {promise.id: promise for promise in LISTED}
+REQUIREMENTS: dict[str, Requirement] = {requirement.id: requirement for requirement in LISTED}

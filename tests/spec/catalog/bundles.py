@@ -1,10 +1,10 @@
 """Specification 4, bundles, HTTP tools and REST, as read by section 4 of the reading.
 
-The document has no named scenarios; the names are ours. Of its pending list, OAuth2, HMAC, server-sent events
-and multi-step tools are filed outside this series and are no promises yet.
+The document has no named scenarios, so the names are ours. The pending items OAuth2, HMAC, server-sent events
+and multi-step tools are not requirements yet.
 """
 
-from .promise import Table, document
+from .requirement import Table, list_requirements
 
 TABLE: Table = {
     "type": {
@@ -191,4 +191,4 @@ TABLE: Table = {
     },
 }
 
-PROMISES = document("bundles", TABLE)
+REQUIREMENTS = list_requirements("bundles", TABLE)

@@ -1,6 +1,6 @@
 """Specification 1, the `ot` pack: 66 named scenarios."""
 
-from .promise import Table, document
+from .requirement import Table, list_requirements
 
 TABLE: Table = {
     "tools": {
@@ -101,4 +101,4 @@ TABLE: Table = {
     },
 }
 
-PROMISES = document("ot-pack", TABLE)
+REQUIREMENTS = list_requirements("ot-pack", TABLE)

@@ -1,6 +1,6 @@
 """Specification 2, `run`: 67 named scenarios."""
 
-from .promise import Table, document
+from .requirement import Table, list_requirements
 
 TABLE: Table = {
     "fence": {
@@ -104,4 +104,4 @@ TABLE: Table = {
     },
 }
 
-PROMISES = document("run-tool", TABLE)
+REQUIREMENTS = list_requirements("run-tool", TABLE)

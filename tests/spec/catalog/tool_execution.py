@@ -1,6 +1,6 @@
 """Specification 3, extension tools in workers: 14 named scenarios."""
 
-from .promise import Table, document
+from .requirement import Table, list_requirements
 
 TABLE: Table = {
     "worker": {
@@ -29,4 +29,4 @@ TABLE: Table = {
     },
 }
 
-PROMISES = document("tool-execution", TABLE)
+REQUIREMENTS = list_requirements("tool-execution", TABLE)

@@ -1,10 +1,10 @@
 """Specification 5, tool bus, permissions, sandbox and built-in tools, as read by section 5 of the reading.
 
-The document has no named scenarios; the names are ours. What the reading says of all doors and belongs to the
-bus (binding, defaults, one kind of error) stands here too.
+The document has no named scenarios, so the names are ours. Requirements of all transports that the bus fulfills
+(binding, defaults, one kind of error) are included.
 """
 
-from .promise import Table, document
+from .requirement import Table, list_requirements
 
 TABLE: Table = {
     "contract": {
@@ -176,4 +176,4 @@ TABLE: Table = {
     },
 }
 
-PROMISES = document("toolbus", TABLE)
+REQUIREMENTS = list_requirements("toolbus", TABLE)

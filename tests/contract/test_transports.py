@@ -1,4 +1,4 @@
-"""The same calls through every door: a value is the same value everywhere, and an error the same error."""
+"""The same calls over every transport have the same value or the same error."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.calls import DOORS, SETTINGS, Call
+from tests.contract.calls import SETTINGS, TRANSPORTS, Call
 from tests.rest_support import ServedApp, draft, serve_app
 from tests.support import App, Connection, configure, connect, get_texts, open_app, run_cli
 
@@ -16,9 +16,9 @@ from onetool.errors import describe
 from onetool_child.errors import TREE
 
 Outcome = dict[str, Any]
-Door = Callable[[Call], Outcome]
+Transport = Callable[[Call], Outcome]
 
-# What the code of a run sees of calls, whether they worked or not.
+# Code that returns the outcome of each call, value or error.
 CODE = """
 def outcome(name, args):
     try:
@@ -31,8 +31,8 @@ def outcome(name, args):
 [outcome(name, args) for name, args in {calls!r}]
 """
 BROKEN = "agents: {default: {permissions: [], sandbx: {}}}"
-FAILING = [call for call in DOORS if call.error]
-STORED = [call for call in DOORS if call.error != "not_found"]  # a stored tool stands for one that is there
+FAILING = [call for call in TRANSPORTS if call.error]
+STORED = [call for call in TRANSPORTS if call.error != "not_found"]  # a stored tool refers to an existing tool
 CLASS_OF = {cls.type: name for name, cls in TREE.items()}
 
 
@@ -58,7 +58,7 @@ def app() -> Iterator[App]:
 
 @pytest.fixture(scope="module")
 def clients(home: Path) -> Iterator[Callable[[str], Connection]]:
-    """The clients that are asked for, each connected once."""
+    """Return a function that connects a client once per mode."""
     known: dict[str, Connection] = {}
     with ExitStack() as stack:
 
@@ -79,18 +79,18 @@ def get_outcome(result: Result) -> Outcome:
 
 
 @pytest.fixture
-def bus(app: App) -> Door:
+def bus(app: App) -> Transport:
     return lambda call: get_outcome(app.call(call.name, call.args))
 
 
 @pytest.fixture
-def run(app: App) -> Door:
-    return lambda call: only(app.value(get_code(call)))
+def run(app: App) -> Transport:
+    return lambda call: parse_outcome(app.value(get_code(call)))
 
 
 @pytest.fixture
-def call_command(home: Path) -> Door:
-    def door(call: Call) -> Outcome:
+def call_command(home: Path) -> Transport:
+    def transport(call: Call) -> Outcome:
         arguments = [f"{key}={json.dumps(value)}" for key, value in call.args.items()]
         process = run_cli(home, "call", "--json", call.name, *arguments)
         printed = json.loads(process.stdout)
@@ -98,32 +98,32 @@ def call_command(home: Path) -> Door:
         outcome: Outcome = printed if process.returncode else {"value": printed}
         return outcome
 
-    return door
+    return transport
 
 
 @pytest.fixture(scope="module")
-def run_command(home: Path) -> Door:
-    """All calls in one run: a process for each would only measure the patience of the reader."""
-    process = run_cli(home, "run", get_code(*DOORS))
+def run_command(home: Path) -> Transport:
+    """Make all calls in one process: starting a process for each call is slow."""
+    process = run_cli(home, "run", get_code(*TRANSPORTS))
     assert (process.returncode, process.stderr) == (0, "")
-    outcomes = dict(zip(map(str, DOORS), json.loads(process.stdout), strict=True))
+    outcomes = dict(zip(map(str, TRANSPORTS), json.loads(process.stdout), strict=True))
     return lambda call: outcomes[str(call)]
 
 
 @pytest.fixture
-def mcp(clients: Callable[[str], Connection]) -> Door:
-    return lambda call: through_mcp(clients("auto"), call)
+def mcp(clients: Callable[[str], Connection]) -> Transport:
+    return lambda call: call_over_mcp(clients("auto"), call)
 
 
 @pytest.fixture
-def mcp_legacy(clients: Callable[[str], Connection]) -> Door:
-    return lambda call: through_mcp(clients("legacy"), call)
+def mcp_legacy(clients: Callable[[str], Connection]) -> Transport:
+    return lambda call: call_over_mcp(clients("legacy"), call)
 
 
-def through_mcp(client: Connection, call: Call) -> Outcome:
+def call_over_mcp(client: Connection, call: Call) -> Outcome:
     result = client.run(get_code(call))
     assert not result.is_error
-    return only(get_texts(result)[-1])
+    return parse_outcome(get_texts(result)[-1])
 
 
 @pytest.fixture(scope="module")
@@ -133,47 +133,47 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
 
 
 @pytest.fixture
-def api(server: ServedApp) -> Door:
-    return lambda call: over_http(server, f"/api/tools/{call.name}/call", call)
+def api(server: ServedApp) -> Transport:
+    return lambda call: call_over_http(server, f"/api/tools/{call.name}/call", call)
 
 
 @pytest.fixture(scope="module")
-def stored(server: ServedApp) -> Door:
-    """Each call goes to a stored tool that stands for the one it means."""
+def stored(server: ServedApp) -> Transport:
+    """Call stored tools that refer to the called tools."""
     bundle = server.rest.bundle("kept")
     names = sorted({call.name for call in STORED})
     paths = {name: server.rest.tool(bundle, name.replace(".", "-"), **draft(name)) for name in names}
-    return lambda call: over_http(server, f"{paths[call.name]}/invoke", call)
+    return lambda call: call_over_http(server, f"{paths[call.name]}/invoke", call)
 
 
-def over_http(server: ServedApp, path: str, call: Call) -> Outcome:
-    """A refusal is a status and a body of its own; which class an error has is nobody's business over HTTP."""
+def call_over_http(server: ServedApp, path: str, call: Call) -> Outcome:
+    """Call over HTTP and convert the status and the body to an outcome. HTTP errors do not name an error class."""
     response = server.rest.send("POST", path, {"args": call.args})
     body = response.json()
     if body.get("ok"):
         return {"value": body["value"]}
-    told = body["error"]
+    message = body["error"]
     if response.status_code >= 400:
-        told = {**told["details"], "message": told["message"]}
-    return {"error": {**told, "class": CLASS_OF[told["type"]]}}
+        message = {**message["details"], "message": message["message"]}
+    return {"error": {**message, "class": CLASS_OF[message["type"]]}}
 
 
-def only(text: str) -> Outcome:
+def parse_outcome(text: str) -> Outcome:
     outcome: Outcome
     (outcome,) = json.loads(text)
     return outcome
 
 
 @pytest.fixture(params=["bus", "run", "call_command", "run_command", "mcp", "mcp_legacy"])
-def door(request: pytest.FixtureRequest) -> Door:
-    chosen: Door = request.getfixturevalue(request.param)
+def transport(request: pytest.FixtureRequest) -> Transport:
+    chosen: Transport = request.getfixturevalue(request.param)
     return chosen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", DOORS, ids=str)
-def test_a_call_comes_out_alike_at_every_door(door: Door, bus: Door, call: Call) -> None:
-    outcome = door(call)
+@pytest.mark.parametrize("call", TRANSPORTS, ids=str)
+def test_a_call_has_the_same_outcome_on_every_transport(transport: Transport, bus: Transport, call: Call) -> None:
+    outcome = transport(call)
     if call.error is None:
         assert outcome == {"value": call.value}
     else:
@@ -182,21 +182,21 @@ def test_a_call_comes_out_alike_at_every_door(door: Door, bus: Door, call: Call)
 
 
 @pytest.mark.parametrize("call", STORED, ids=str)
-def test_a_call_over_http_comes_out_alike(api: Door, stored: Door, bus: Door, call: Call) -> None:
+def test_a_call_over_http_has_the_same_outcome(api: Transport, stored: Transport, bus: Transport, call: Call) -> None:
     assert api(call) == stored(call) == bus(call)
 
 
-@pytest.mark.parametrize("call", [call for call in DOORS if call not in STORED], ids=str)
-def test_an_unknown_tool_is_told_alike_over_http(server: ServedApp, bus: Door, call: Call) -> None:
+@pytest.mark.parametrize("call", [call for call in TRANSPORTS if call not in STORED], ids=str)
+def test_an_unknown_tool_is_reported_the_same_over_http(server: ServedApp, bus: Transport, call: Call) -> None:
     answer = server.rest.send("POST", f"/api/tools/{call.name}/call", {"args": call.args})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
-    told, expected = answer.json()["error"]["message"], bus(call)["error"]["message"]
-    assert told.partition(" Packs: ")[0] == expected.partition(" Packs: ")[0]  # the server has one more
+    message, expected = answer.json()["error"]["message"], bus(call)["error"]["message"]
+    assert message.partition(" Packs: ")[0] == expected.partition(" Packs: ")[0]  # the server has one more pack
 
 
 @pytest.mark.parametrize("call", FAILING, ids=str)
-def test_an_error_that_nobody_catches_reads_alike(
-    app: App, clients: Callable[[str], Connection], bus: Door, call: Call
+def test_an_uncaught_error_is_shown_the_same_on_every_transport(
+    app: App, clients: Callable[[str], Connection], bus: Transport, call: Call
 ) -> None:
     code = f"ot.call({call.name!r}, **{call.args!r})"
     error = bus(call)["error"]
@@ -209,7 +209,9 @@ def test_an_error_that_nobody_catches_reads_alike(
 
 
 @pytest.mark.slow
-def test_the_command_line_prints_what_a_client_sees(home: Path, app: App, clients: Callable[[str], Connection]) -> None:
+def test_the_command_line_prints_the_output_that_a_client_receives(
+    home: Path, app: App, clients: Callable[[str], Connection]
+) -> None:
     code = "print('first')\nprint('é')\nx = {'n': [1, None]}\nx"
     process = run_cli(home, "run", code)
     assert process.stdout == app.run(code).text + "\n"
@@ -229,7 +231,7 @@ def test_a_failed_run_has_exit_status_one(home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("code", "shown"),
+    ("code", "output"),
     [
         ("for n in range(2): print(n)", "0\n1\n\n"),
         ("```python\n[True]\n```", "- true\n"),
@@ -238,8 +240,8 @@ def test_a_failed_run_has_exit_status_one(home: Path) -> None:
         ("__format__ = 'json'\n[None]", "[null]\n"),
     ],
 )
-def test_a_format_on_the_command_line_changes_nothing_else(home: Path, code: str, shown: str) -> None:
-    assert run_cli(home, "run", "--format", "yml_h", code).stdout == shown
+def test_the_command_line_applies_the_output_format(home: Path, code: str, output: str) -> None:
+    assert run_cli(home, "run", "--format", "yml_h", code).stdout == output
 
 
 @pytest.mark.slow
@@ -251,7 +253,7 @@ def test_code_is_read_from_a_file(home: Path) -> None:
     assert "nowhere.py" in missing.stderr
 
 
-# --- a configuration that is wrong -------------------------------------------------------------------------
+# --- invalid settings ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -260,7 +262,7 @@ def test_code_is_read_from_a_file(home: Path) -> None:
     [
         ["run", "machine.now()"],
         ["call", "machine.now"],
-        ["call", "machine.cpu"],  # which the broken file means to forbid
+        ["call", "machine.cpu"],  # a tool that the broken file intends to forbid
     ],
     ids=" ".join,
 )
@@ -273,6 +275,6 @@ def test_the_command_line_rejects_invalid_settings(broken_home: Path, command: l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [["run", "ot.health()"], ["call", "ot.health"], ["doctor"]], ids=" ".join)
-def test_the_command_line_shows_what_is_wrong(broken_home: Path, command: list[str]) -> None:
+def test_the_command_line_reports_invalid_settings(broken_home: Path, command: list[str]) -> None:
     process = run_cli(broken_home, *command)
     assert "sandbx" in process.stdout + process.stderr

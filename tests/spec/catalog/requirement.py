@@ -1,4 +1,4 @@
-"""What a promise is, and how the tables beside this file become promises.
+"""Requirements, and their construction from the tables in this package.
 
 A table maps a requirement to its scenarios, and a scenario to a title: `{"fence": {"no-fences": "…"}}`.
 """
@@ -10,14 +10,14 @@ Table = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Requirement:
     id: str
     title: str
 
 
-def document(name: str, table: Table) -> tuple[Promise, ...]:
+def list_requirements(name: str, table: Table) -> tuple[Requirement, ...]:
     return tuple(
-        Promise(f"{name}.{requirement}.{scenario}", title)
+        Requirement(f"{name}.{requirement}.{scenario}", title)
         for requirement, scenarios in table.items()
         for scenario, title in scenarios.items()
     )

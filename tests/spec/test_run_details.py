@@ -1,4 +1,4 @@
-"""What the reading adds to specifications 1 and 2: the details of `run` that no named scenario tells."""
+"""Specifications 1 and 2: details of `run` without a named scenario."""
 
 import json
 import os
@@ -40,8 +40,8 @@ def secret() -> str:
 
 @tool("sample.busy")
 async def busy() -> None:
-    """Hold up the whole loop of the server, as no tool should and some will."""
-    time.sleep(0.001)  # noqa: ASYNC251 - that is the point
+    """Block the event loop of the server."""
+    time.sleep(0.001)  # noqa: ASYNC251 - blocking is intended
 
 
 class Model(BaseModel):
@@ -62,7 +62,7 @@ def objects() -> dict[str, Any]:
 
 
 class Meeting:
-    """A tool that answers only when two are in it at once."""
+    """A tool that returns only when two calls are in it at once."""
 
     def __init__(self) -> None:
         self.name, self.permissions = "sample.meet", ["read"]
@@ -91,19 +91,19 @@ def app() -> Iterator[App]:
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["__ot", "__ot__run", "__onetool", "__onetool__run", "mcp__onetool__run"])
 @pytest.mark.parametrize("form", ["{} 6 * 7", "{}\n6 * 7", "{}\n```python\n6 * 7\n```", "```\n{} 6 * 7\n```"])
-def test_call_prefixes_are_taken_off(app: App, prefix: str, form: str) -> None:
+def test_call_prefixes_are_removed(app: App, prefix: str, form: str) -> None:
     assert app.value(form.format(prefix)) == "42"
 
 
 @pytest.mark.parametrize(
     "command", ["~~~\n6 * 7\n~~~", "~~~python\n6 * 7\n~~~", "``6 * 7``", "```6 * 7```", "\n\n```py\n6 * 7\n```\n"]
 )
-def test_other_fences_are_taken_off(app: App, command: str) -> None:
+def test_other_fences_are_removed(app: App, command: str) -> None:
     assert app.value(command) == "42"
 
 
 @pytest.mark.parametrize("prefix", ["!onetool", "mcp__ot__run"])
-def test_prefixes_of_others_are_refused_with_advice(app: App, prefix: str) -> None:
+def test_unknown_prefixes_are_rejected_with_a_hint(app: App, prefix: str) -> None:
     text = app.failure(f"{prefix} {VERSION}")
     assert prefix in text
     assert "__ot ot.tools()" in text
@@ -115,7 +115,7 @@ def test_an_empty_command_is_a_clear_error(app: App, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", [None, 5, ["1"], {"command": "1"}, b"1"])
-def test_a_command_that_is_no_text_is_refused(app: App, command: object) -> None:
+def test_a_command_that_is_not_a_string_is_rejected(app: App, command: object) -> None:
     answer = app.run(command)
     assert answer.is_error
     assert "command must be a string" in answer.text
@@ -140,7 +140,7 @@ def test_a_megabyte_of_code_runs(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "shown"),
+    ("code", "output"),
     [
         ("return 5", "5"),
         ("return", "None"),
@@ -156,11 +156,11 @@ def test_a_megabyte_of_code_runs(app: App) -> None:
         ("def f():\n    return x\nx = 8\nreturn f()", "8"),
     ],
 )
-def test_a_return_at_the_top_gives_the_value(app: App, code: str, shown: str) -> None:
-    assert app.run(code).blocks == (shown,)
+def test_a_return_at_the_top_level_returns_the_value(app: App, code: str, output: str) -> None:
+    assert app.run(code).blocks == (output,)
 
 
-def test_code_before_a_return_only_says_so(app: App) -> None:
+def test_code_that_does_not_reach_a_return_has_no_value(app: App) -> None:
     assert "no value" in app.value("if False:\n    return 1\nx = 2")
 
 
@@ -168,7 +168,7 @@ AGENERATOR = "async def numbers():\n    yield 1\n    yield 2\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "shown"),
+    ("code", "output"),
     [
         ("import asyncio\nawait asyncio.sleep(0, 6)", "6"),
         ("import asyncio\nx = await asyncio.sleep(0, 6)\nx + 1", "7"),
@@ -182,8 +182,8 @@ AGENERATOR = "async def numbers():\n    yield 1\n    yield 2\n"
         ("import asyncio\nasync with asyncio.Lock():\n    x = 3\nx", "3"),
     ],
 )
-def test_code_may_await_at_the_top(app: App, code: str, shown: str) -> None:
-    assert app.run(code).blocks == (shown,)
+def test_code_may_await_at_the_top_level(app: App, code: str, output: str) -> None:
+    assert app.run(code).blocks == (output,)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_code_may_await_at_the_top(app: App, code: str, shown: str) -> None:
         "import sys\nsys.modules['__main__'].__dict__ is globals()",
     ],
 )
-def test_code_behaves_as_a_module_does(app: App, code: str) -> None:
+def test_code_behaves_like_a_module(app: App, code: str) -> None:
     assert app.value(code) == "True"
 
 
@@ -219,22 +219,22 @@ def test_code_behaves_as_a_module_does(app: App, code: str) -> None:
         ("import sys\nprint('to stderr', file=sys.stderr)", ("to stderr\n",)),
     ],
 )
-def test_printed_text_is_first_and_the_value_last(app: App, code: str, blocks: tuple[str, ...]) -> None:
+def test_printed_text_precedes_the_value(app: App, code: str, blocks: tuple[str, ...]) -> None:
     assert app.run(code).blocks == blocks
 
 
-def test_a_print_of_ones_own_gives_its_value(app: App) -> None:
+def test_a_redefined_print_returns_its_value(app: App) -> None:
     assert app.value("def print(x):\n    return x * 2\nprint(4)") == "8"
 
 
-def test_printed_text_survives_an_error(app: App) -> None:
+def test_printed_text_is_kept_on_error(app: App) -> None:
     answer = app.run("print('before')\n1 / 0")
     assert answer.is_error
     assert answer.blocks[0] == "before\n"
     assert answer.blocks[1].startswith("ZeroDivisionError: ")
 
 
-def test_writes_to_descriptor_one_go_to_the_log(tmp_path: Path) -> None:
+def test_writes_to_file_descriptor_1_go_to_the_log(tmp_path: Path) -> None:
     file = tmp_path / "onetool.log"
     with open_app(log=Log(file)) as app:
         assert app.run("import os\nos.write(1, b'a stray line')\n5").blocks == ("5",)
@@ -242,28 +242,28 @@ def test_writes_to_descriptor_one_go_to_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ["print(1)\nexit()\nprint(2)", "print(1)\nquit(0)\nprint(2)"])
-def test_code_may_end_itself_early_and_well(app: App, code: str) -> None:
+def test_code_may_exit_early_with_success(app: App, code: str) -> None:
     assert app.run(code).blocks == ("1\n",)
 
 
-def test_an_exit_with_a_reason_is_a_failure(app: App) -> None:
+def test_an_exit_with_a_message_is_a_failure(app: App) -> None:
     assert app.failure("exit('no more')").startswith("SystemExit: no more")
 
 
-def test_help_of_python_is_there(app: App) -> None:
-    (shown,) = app.run("help(len)").blocks
-    assert "Return the number of items" in shown
+def test_the_help_function_of_python_works(app: App) -> None:
+    (output,) = app.run("help(len)").blocks
+    assert "Return the number of items" in output
 
 
 @pytest.mark.slow
-def test_a_hundred_runs_are_never_mixed(app: App) -> None:
+def test_a_hundred_concurrent_runs_do_not_mix(app: App) -> None:
     started = [app.start(f"print({n})\nsample.give({n})") for n in range(100)]
     assert [future.result().blocks for future in started] == [(f"{n}\n", str(n)) for n in range(100)]
 
 
 @pytest.mark.slow
-def test_a_busy_server_loses_no_answer(app: App) -> None:
-    """The end of a cell is told on another socket than its answer; a loop that is late sees both at once."""
+def test_a_busy_server_loses_no_result(app: App) -> None:
+    """The end of a cell and its result arrive on different sockets; a late event loop sees both at once."""
     for _ in range(5):
         started = [app.start(f"sample.busy()\nsample.busy()\n{n}") for n in range(20)]
         assert [future.result().text for future in started] == [str(n) for n in range(20)]
@@ -285,13 +285,13 @@ INDENTED = {
 
 
 @pytest.mark.parametrize("code", INDENTED.values(), ids=INDENTED.keys())
-def test_strings_survive_byte_for_byte(app: App, code: str) -> None:
+def test_strings_are_preserved_byte_for_byte(app: App, code: str) -> None:
     assert app.value(code) == STRING
 
 
 @pytest.mark.parametrize("code", ["    x = 1\nx + 1", "  x = 1\n\n  x\nx + 1", "    x = 1\nelse:\n    x = 2\nx + 1"])
-def test_no_part_of_the_code_is_left_out(app: App, code: str) -> None:
-    """Code that is indented in part either runs whole or is an error, and never runs in part."""
+def test_partly_indented_code_never_runs_in_part(app: App, code: str) -> None:
+    """Code that is partly indented either runs completely or is an error."""
     answer = app.run(code)
     assert answer.is_error or answer.blocks == ("2",), answer.text
 
@@ -299,7 +299,7 @@ def test_no_part_of_the_code_is_left_out(app: App, code: str) -> None:
 @pytest.mark.parametrize(
     "code", ["x = 1\n    y = 2\n  z = 3", "if True:\nx = 1", "if True:\n    x = 1\n   y = 2\n  z = 3"]
 )
-def test_indentation_beyond_repair_is_an_error(app: App, code: str) -> None:
+def test_indentation_that_cannot_be_fixed_is_an_error(app: App, code: str) -> None:
     assert app.failure(code).startswith("IndentationError: ")
 
 
@@ -307,7 +307,7 @@ def test_indentation_beyond_repair_is_an_error(app: App, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "place"),
+    ("command", "location"),
     [
         ("x = 0\n1 / x", "line 2: 1 / x"),
         ("\n\n1 / 0", "line 3: 1 / 0"),
@@ -323,8 +323,8 @@ def test_indentation_beyond_repair_is_an_error(app: App, code: str) -> None:
         ("x = [\n    1,\n    1 / 0,\n]", "line 3: 1 / 0"),
     ],
 )
-def test_an_error_names_the_line_that_was_sent(app: App, command: str, place: str) -> None:
-    assert app.failure(command).startswith(f"ZeroDivisionError: division by zero\n  {place}")
+def test_an_error_names_the_line_of_the_sent_code(app: App, command: str, location: str) -> None:
+    assert app.failure(command).startswith(f"ZeroDivisionError: division by zero\n  {location}")
 
 
 def test_an_error_lists_the_calls_already_made(app: App) -> None:
@@ -346,16 +346,16 @@ def test_an_error_without_calls_lists_none(app: App) -> None:
         ("mashine.cpu()", "Did you mean machine"),
     ],
 )
-def test_an_error_names_the_nearest_names(app: App, code: str, near: str) -> None:
+def test_an_error_suggests_the_nearest_names(app: App, code: str, near: str) -> None:
     assert near in app.failure(code)
 
 
-def test_nearest_names_stand_before_the_pack(app: App) -> None:
+def test_nearest_names_precede_the_tools_of_the_pack(app: App) -> None:
     text = app.failure("sample.serch(query='x')")
     assert text.index("Did you mean sample.search") < text.index("sample has: ")
 
 
-def test_the_server_and_programs_have_every_error_that_code_has() -> None:
+def test_the_errors_module_exports_every_error_class_of_code() -> None:
     assert set(TREE) <= set(errors.__all__)
 
 
@@ -381,7 +381,7 @@ def test_code_catches_errors_by_their_class(app: App, call: str, caught: str, ki
     assert app.value(f"try:\n    {call}\nexcept {caught} as error:\n    kind = error.type\nkind") == kind
 
 
-def test_code_sees_the_fields_of_an_error(app: App) -> None:
+def test_code_can_read_the_fields_of_an_error(app: App) -> None:
     code = "try:\n    sample.fail()\nexcept ToolError as e:\n    seen = [e.message, e.service, e.status]\nseen"
     assert app.data(code) == ["Rate limited", "slack", 429]
     code = "try:\n    sample.secret()\nexcept PermissionDenied as e:\n    seen = [e.required, e.granted]\nseen"
@@ -395,7 +395,7 @@ def test_an_ordinary_exception_keeps_its_class(app: App) -> None:
     assert app.failure("sample.fail(kind='value')").startswith(f"ValueError: {message}\n")
 
 
-def test_code_may_raise_tool_errors_itself(app: App) -> None:
+def test_code_may_raise_tool_errors(app: App) -> None:
     answer = app.run("raise ToolTimeout('too slow', seconds=3)")
     assert answer.error == "timeout"
     assert answer.text.startswith("ToolTimeout: too slow\n")
@@ -419,11 +419,11 @@ def test_code_may_raise_tool_errors_itself(app: App) -> None:
         "ws = 42\nws",
     ],
 )
-def test_a_name_that_code_binds_hides_a_pack(app: App, code: str) -> None:
+def test_a_name_bound_by_code_hides_a_pack(app: App, code: str) -> None:
     assert app.value(code) == "42"
 
 
-def test_a_name_bound_inside_leaves_the_pack_outside(app: App) -> None:
+def test_a_local_name_does_not_hide_the_pack_elsewhere(app: App) -> None:
     assert app.data("def f():\n    sample = 1\n    return sample\n[f(), sample.give(2)]") == [1, 2]
 
 
@@ -438,11 +438,11 @@ def test_a_name_bound_inside_leaves_the_pack_outside(app: App) -> None:
         ("import csv, http\n[http.HTTPStatus.OK, csv.QUOTE_ALL]", [200, 1]),
     ],
 )
-def test_a_pack_shows_the_module_of_its_name(app: App, code: str, value: object) -> None:
+def test_a_pack_includes_the_module_with_its_name(app: App, code: str, value: object) -> None:
     assert app.data(code) == value
 
 
-def test_what_is_in_neither_pack_nor_module_is_listed(app: App) -> None:
+def test_a_name_in_neither_pack_nor_module_lists_the_pack(app: App) -> None:
     assert "json has: parse" in app.failure("json.dunps({})")
 
 
@@ -450,12 +450,12 @@ def test_strings_and_comments_are_never_rewritten(app: App) -> None:
     assert app.value("# ws(query='x')\n'ws(query=1) sample.give(2)'") == "ws(query=1) sample.give(2)"
 
 
-def test_an_alias_is_an_object_like_any_other(app: App) -> None:
+def test_an_alias_is_an_ordinary_object(app: App) -> None:
     assert app.data("f = ws\nf(query='x')") == {"query": "x", "count": 5}
     assert app.data("[call('x')['query'] for call in (ws, sample.search)]") == ["x", "x"]
 
 
-def test_a_tool_is_found_by_a_computed_name(app: App) -> None:
+def test_a_tool_is_callable_by_a_computed_name(app: App) -> None:
     assert app.data("getattr(sample, 'gi' + 've')(3)") == 3
     assert app.data("ot.call('sam' + 'ple.give', 3)") == 3
     assert "give" in app.data("dir(sample)")
@@ -509,11 +509,11 @@ def test_a_parameter_may_have_any_name(app: App, call: str, arguments: str, gree
         ("2 ** 70", 2**70),
     ],
 )
-def test_arguments_cross_the_pipe_as_data(app: App, argument: str, value: object) -> None:
+def test_arguments_are_sent_as_data(app: App, argument: str, value: object) -> None:
     assert app.data(f"sample.give({argument})") == value
 
 
-def test_objects_of_tools_cross_the_pipe_as_data(app: App) -> None:
+def test_objects_returned_by_tools_are_sent_as_data(app: App) -> None:
     assert app.data("sample.objects()") == {
         "model": {"name": "Ada", "born": "1815-12-10"},
         "point": {"x": 1, "y": [2, 3]},
@@ -523,7 +523,7 @@ def test_objects_of_tools_cross_the_pipe_as_data(app: App) -> None:
     }
 
 
-def test_threads_call_tools_side_by_side(app: App) -> None:
+def test_threads_call_tools_concurrently(app: App) -> None:
     code = """
         from concurrent.futures import ThreadPoolExecutor
         with ThreadPoolExecutor() as pool:
@@ -533,7 +533,7 @@ def test_threads_call_tools_side_by_side(app: App) -> None:
     assert app.value(code) == "[true,true]"
 
 
-# --- what the value looks like -----------------------------------------------------------------------------
+# --- representation of values ------------------------------------------------------------------------------
 
 PREPARED = """
 import datetime, decimal, enum, pathlib, collections
@@ -584,19 +584,19 @@ Row = collections.namedtuple("Row", "a b")
         ("(n for n in (1, 2))", "[1,2]", "[1,2]", "[1, 2]"),
     ],
 )
-def test_values_look_sensible_in_every_format(app: App, code: str, plain: str, as_json: str, as_yaml: str) -> None:
-    def shown(chosen: str) -> str:
+def test_values_are_formatted_in_every_format(app: App, code: str, plain: str, as_json: str, as_yaml: str) -> None:
+    def render(chosen: str) -> str:
         return app.value(f"{PREPARED}\n{chosen}\n{code}")
 
-    assert (shown(""), shown("__format__ = 'json'"), shown("__format__ = 'yml'")) == (plain, as_json, as_yaml)
+    assert (render(""), render("__format__ = 'json'"), render("__format__ = 'yml'")) == (plain, as_json, as_yaml)
 
 
-def test_a_key_that_json_cannot_have_becomes_text(app: App) -> None:
+def test_a_key_that_json_does_not_support_becomes_a_string(app: App) -> None:
     assert json.loads(app.value("{1: 'a', None: 'b', (2, 3): 'c'}")) == {"1": "a", "null": "b", "(2, 3)": "c"}
 
 
 @pytest.mark.parametrize("code", ["x = []\nx.append(x)\nx", "x = []\nfor _ in range(9999):\n    x = [x]\nx"])
-def test_a_value_that_is_no_data_is_an_error(app: App, code: str) -> None:
+def test_a_value_that_cannot_be_serialized_is_an_error(app: App, code: str) -> None:
     assert "return a part of it" in app.failure(code)
 
 
@@ -608,7 +608,7 @@ CALL = "ot.tools(pattern='machine.d', info='list')"
 
 
 @pytest.mark.parametrize(
-    ("code", "shown"),
+    ("code", "output"),
     [
         (CALL, FLOW),
         (f"x = {CALL}\nx", FLOW),
@@ -626,8 +626,8 @@ CALL = "ot.tools(pattern='machine.d', info='list')"
         (f"len({CALL})", "1"),
     ],
 )
-def test_only_the_very_object_of_ot_is_yaml(app: App, code: str, shown: str) -> None:
-    assert app.value(code) == shown
+def test_only_the_unchanged_result_of_ot_is_yaml(app: App, code: str, output: str) -> None:
+    assert app.value(code) == output
 
 
 def test_yaml_of_ot_is_never_folded(app: App) -> None:
@@ -637,12 +637,12 @@ def test_yaml_of_ot_is_never_folded(app: App) -> None:
 
 
 @pytest.mark.parametrize("code", ["ot.help()", "ot.packs(info='full')", "ot.help(query='machine')", VERSION])
-def test_texts_of_ot_are_shown_as_they_are(app: App, code: str) -> None:
+def test_strings_of_ot_are_shown_unchanged(app: App, code: str) -> None:
     assert app.value(code) == app.value(f"x = {code}\n__format__ = 'yml'\nx")
     assert app.data(f"type({code}).__name__ == 'str'") is True
 
 
-def test_health_tells_the_isolation_in_force(app: App) -> None:
+def test_health_shows_the_active_isolation(app: App) -> None:
     isolation = app.data("ot.health()")["isolation"]
     assert isolation.keys() == {"cells", "sandbox"}
     confined = app.run("open('/etc/hostname').read()").is_error
@@ -659,7 +659,7 @@ def test_code_does_not_run_in_the_server(app: App) -> None:
     assert app.value("import os\nos.getpid()") != str(os.getpid())
 
 
-def test_an_unknown_agent_is_refused(app: App) -> None:
+def test_an_unknown_agent_is_rejected(app: App) -> None:
     answer = app.run("1", agent="nobody")
     assert answer.is_error
     assert "unknown agent 'nobody': expected default" in answer.text
