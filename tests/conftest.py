@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "spec(*ids): the promises of tests/spec/catalog that a test keeps")
+    config.addinivalue_line("markers", "spec(*ids): the requirements of tests/spec/catalog that a test verifies")
     config.addinivalue_line("markers", "slow: takes seconds; `make` leaves it to the whole run")
     # How long one example takes says more about the machine than about the code.
     examples = 500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 50
