@@ -7,6 +7,7 @@ nothing is started before it is needed; transports that expect a run call `warm_
 import asyncio
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -76,6 +77,7 @@ class OneTool:
     ) -> None:
         read_given = partial(wrap_settings, settings or Settings(), folder or Path.home() / FOLDER)
         environment = os.environ if environment is None else environment
+        self.created_ns = time.time_ns()  # settings files that change from now on must be read again
         self._reader = SettingsReader(read or read_given, examine, environment)
         self._make_cells, self._log = make_cells, log
         self._state: State | None = None

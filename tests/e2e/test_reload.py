@@ -11,12 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import httpx2
+import pytest
 from tests.rest_support import get_error_code, make_client, serve_process
 from tests.support import TIMEOUT_SECONDS, RawClient, configure, eventually, run_cli
 
+from onetool.app import OneTool
+from onetool.config.load import examine, load
 from onetool.config.trust import trust
+from onetool.paths import find_directories
 from onetool.transports.http.tokens import hash_token
+from onetool.transports.settings_watcher import watching
 
 TOKEN, OTHER = "ot_token-of-ada", "ot_token-of-bob"
 MAX_DELAY_SECONDS = 2.0
@@ -271,3 +277,13 @@ def _is_gone(client: httpx2.Client) -> bool:
     except httpx2.TransportError:
         return True
     return False
+
+
+@pytest.mark.anyio
+async def test_a_change_between_the_start_and_the_first_check_is_applied(tmp_path: Path) -> None:
+    configure(tmp_path, "aliases: {before: machine.now}\n")
+    directories = find_directories({}, tmp_path, None, tmp_path)
+    async with OneTool(read=partial(load, directories, {}), examine=partial(examine, directories, {})) as app:
+        configure(tmp_path, "aliases: {after: machine.now}\n")
+        async with watching(app, seconds=0.02):
+            assert await anyio.to_thread.run_sync(eventually, lambda: "after" in app.registry.aliases)

@@ -28,7 +28,9 @@ from onetool.util.running_servers import Registration, ServerEntry, read_generat
 POLL_SECONDS: Final = 0.5
 SIGHUP: Final = getattr(signal, "SIGHUP", None)
 T = TypeVar("T")
-Stamp = tuple[tuple[int, int, int] | None, ...]
+CLOCK_STEP_NS: Final = 20_000_000  # times of files may lag behind the clock by this much
+FileStamp = tuple[int, int, int, int]
+Stamp = tuple[FileStamp | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,9 @@ class SettingsWatcher:
         if generation > self._generation:
             self._generation = generation
             self.request_reload()
-        if self._applied is None:
-            self._applied = self._seen = stamp
+        if self._applied is None:  # the application may have read the files before they changed
+            latest = max((max(file[:2]) for file in stamp if file is not None), default=0)
+            self._applied = stamp if latest < self.app.created_ns - CLOCK_STEP_NS else ()
         elif stamp != self._applied and stamp == self._seen:  # otherwise the file is still being written
             self._applied = stamp
             if self.app.config_files:  # notify the transport even if the files are invalid and the reload will fail
@@ -151,9 +154,9 @@ def _settings_files(directories: Directories) -> Iterator[Path]:
         yield from paths.agent_files(directory)
 
 
-def _get_stamp(path: Path) -> tuple[int, int, int] | None:
+def _get_stamp(path: Path) -> FileStamp | None:
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
