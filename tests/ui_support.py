@@ -140,8 +140,7 @@ def _fail() -> None:
 def _wait(seconds: float, context: ToolContext) -> str:
     """Wait and report progress."""
     for step in range(int(seconds * 10)):
-        if context.progress:
-            context.progress(f"step {step + 1}")
+        context.progress(f"step {step + 1}")
         time.sleep(0.1)
     return "waited"
 

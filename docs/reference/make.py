@@ -366,7 +366,8 @@ WHEN = {
     "AuditUnavailable": "The audit log cannot be written, so the call was not made; the field `file` names the log.",
     "StorageError": "A result cannot be stored: the disk is full or read-only, or the result exceeds a quota.",
     "BundleError": "The bundle store rejected the operation; the field `code` says why.",
-    "ConfigError": "The settings are invalid; the message has the file and line.",
+    "CannotAsk": "A tool has a question (`Context.ask`), and the client of the run cannot show it to a person.",
+    "ConfigError": "The settings are invalid; the message has the file and line. Also: a tool lacks a secret.",
 }
 
 
@@ -490,7 +491,10 @@ def render_python() -> Lines:
 
 def _render_class(name: str, cls: type) -> Lines:
     methods = [one for one in _find_methods(cls) if not one.name.startswith("_") and not _is_overload(one)]
-    methods = [one for one in methods if ast.get_docstring(one) or not _is_property(one)]  # the others are internal
+    # The others are internal, or documented in the base class.
+    methods = [
+        one for one in methods if ast.get_docstring(one) or not (_is_property(one) or hasattr(cls.__base__, one.name))
+    ]
     made = [one for one in _find_methods(cls) if one.name == "__init__"]
     yield f"`{name}{_format_definition(made[0]).removeprefix('__init__').partition(' -> ')[0] if made else ''}`"
     yield ""

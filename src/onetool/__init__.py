@@ -10,12 +10,29 @@ if TYPE_CHECKING:
     from onetool._tool import Result
     from onetool.app import OneTool
     from onetool.bus.bus import ToolBus
-    from onetool.context import Permission, ToolContext
-    from onetool.errors import ToolError
+    from onetool.context import Context, Permission, ToolContext
+    from onetool.errors import Cancelled, CannotAsk, ToolError
+    from onetool_child.interface import File
 
-__all__ = ["OneTool", "Permission", "Result", "ToolBus", "ToolContext", "ToolError", "tool"]
+__all__ = [
+    "Cancelled",
+    "CannotAsk",
+    "Context",
+    "File",
+    "OneTool",
+    "Permission",
+    "Result",
+    "ToolBus",
+    "ToolContext",
+    "ToolError",
+    "tool",
+]
 
 _MODULES = {
+    "Cancelled": "onetool.errors",
+    "CannotAsk": "onetool.errors",
+    "Context": "onetool.context",
+    "File": "onetool_child.interface",
     "OneTool": "onetool.app",
     "Permission": "onetool.context",
     "Result": "onetool._tool",

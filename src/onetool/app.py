@@ -27,6 +27,7 @@ from onetool.context import ToolContext
 from onetool.errors import ConfigError, ToolError
 from onetool.extensions.environments import make_worker_environment
 from onetool.extensions.packs import Extensions
+from onetool.llm import LanguageModel
 from onetool.logging import Log
 from onetool.net import Net
 from onetool.paths import FOLDER, Directories
@@ -56,6 +57,7 @@ __all__ = ["OneTool", "examine_settings", "read_settings"]
 
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
 RELOADED = "OK: Configuration reloaded"
+LOG_LEVELS = {"debug": "DEBUG", "info": "INFO", "notice": "INFO", "warning": "WARNING"}  # of MCP; others are errors
 
 
 class OneTool:
@@ -82,6 +84,7 @@ class OneTool:
         self._make_cells, self._log = make_cells, log
         self._state: State | None = None
         self.agents = Agents(self._warn)
+        self.llm = LanguageModel(self._own_ports)
         self.bus = ToolBus(get_cost=self.agents.get_cost)
         self._telemetry, self._notices = Telemetry(self.bus.events), Notices()
         registered, registry = self.bus.registered, self.bus.registry
@@ -114,7 +117,7 @@ class OneTool:
         self._retiring.cancel()
         state = self._require_state()
         await state.cells.__aexit__(None, None, None)
-        await asyncio.gather(*(source.close() for source in self.registry.sources), state.net.close())
+        await asyncio.gather(*(source.close() for source in self.registry.sources), state.net.close(), self.llm.close())
         for close in (state.stores.close, state.audit.close, self.log.close):
             await anyio.to_thread.run_sync(close)
 
@@ -130,6 +133,7 @@ class OneTool:
         self.bus.events.redact, self.bus.admit = state.redact, state.audit.admit
         self._telemetry.configure(log, state.audit, state.stores)
         self.agents.configure(loaded, state.projects)
+        self.llm.configure(loaded, state.redact)
         self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.switches
         for source in self.registry.sources:
             source.configure(loaded)
@@ -204,14 +208,26 @@ class OneTool:
             correlation_id=os.urandom(8).hex(),
             bus=self.bus,
             system=system,
-            progress=journal.note if journal else None,
+            on_progress=(lambda text, *numbers: journal.note(self.redact(text), *numbers)) if journal else None,
+            on_log=self._log_message,
+            on_ask=journal.ask if journal else None,
+            get_settings=self._get_pack_settings,
+            store_media=lambda data, mime_type: self.media.put(data, mime_type, agent, token_id),
             on_foreign_value=journal.record_foreign if journal else None,
             notice=journal.notify if journal else None,
+            ask_client=journal.ask_client if journal else None,
             metadata={"_meta": meta} if meta else {},
             is_owner=is_owner,
             token_id=token_id,
             client=client,
         )
+
+    def _get_pack_settings(self, pack: str) -> Mapping[str, Any]:
+        found = self.settings.tools.get(pack)
+        return found.options if found is not None else {}
+
+    def _log_message(self, message: str, level: str) -> None:
+        self.log.event("tool.log", level=LOG_LEVELS.get(level, "ERROR"), text=message)
 
     def warm_up(self) -> None:
         """Start a cell before the first run. Returns immediately."""

@@ -1,18 +1,30 @@
 """The context of a call: the agent, its permissions and limits, and access to the application.
 
-A tool with a parameter annotated `ToolContext` gets it from the bus; callers do not see that parameter. `system` gives
-access to the running application; programs that only use a bus leave it out.
+A tool with a parameter annotated `Context` or `ToolContext` gets it from the bus; callers do not see that parameter.
+`system` gives access to the running application; programs that only use a bus leave it out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from onetool.errors import CannotAsk, ConfigError
+from onetool_child.interface import DONE, Context, Done, check_form, check_level, describe_progress
+
+__all__ = ["Context", "Foreign", "Permission", "ToolContext", "permissions"]
 OWN_PACK = "ot"
+NO_CLIENT = "no client can show the question: only MCP clients that support elicitation can"
+# Called with the message; progress also with the part done and the total, if known.
+OnProgress = Callable[..., None]
+OnLog = Callable[[str, str], None]  # message and level
+OnAsk = Callable[[str, Mapping[str, Any]], Awaitable[Any]]  # question and JSON Schema of the answer
+# Sends an MCP request, such as sampling, and returns the response of the client or an error.
+AskClient = Callable[[Any], Awaitable[Any]]
 
 
 class Permission(StrEnum):
@@ -41,7 +53,7 @@ class Foreign(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolContext:
+class ToolContext(Context):
     agent_id: str = "default"
     agent_config: Mapping[str, Any] = field(default_factory=dict)
     working_dir: Path = field(default_factory=Path.cwd)
@@ -55,9 +67,16 @@ class ToolContext:
     tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None for all
     bus: Any = field(default=None, repr=False, compare=False)  # for tools that call other tools
     system: object = None  # the running application: see `onetool.system`
-    progress: Callable[[str], None] | None = None  # reports progress to the caller
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the tool's pack
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # that the tool may read
+    on_progress: OnProgress | None = None  # may be called from any thread, like `on_log`
+    on_log: OnLog | None = None
+    on_ask: OnAsk | None = None  # asks the person at the client
+    get_settings: Callable[[str], Mapping[str, Any]] | None = None  # of a pack
+    store_media: Callable[[bytes, str], str] | None = None  # content and MIME type -> handle; in a thread
     on_foreign_value: Callable[[Foreign], None] | None = None
     notice: Callable[[str], None] | None = None  # adds a note beside the value of the call
+    ask_client: AskClient | None = None  # sends a request to the client of this call, if the client supports requests
     is_owner: bool = False  # whether the caller may see the statistics of all agents
 
     def admits(self, tool: Any) -> bool:
@@ -70,9 +89,44 @@ class ToolContext:
         """Return whether the agent may call any tool of the pack, whose tools need not be known yet."""
         return self.tools is None or any(fnmatchcase(pack, pattern.partition(".")[0]) for pattern in self.tools)
 
-    async def call(self, name: str, /, **args: Any) -> Any:
+    @property
+    def cancelled(self) -> bool:
+        return self.bus is not None and self.bus.threads.is_cancelled
+
+    def progress(self, done: float | str, total: float | None = None, message: str = "") -> Done:
+        if self.on_progress is not None:
+            text = describe_progress(done, total, message)
+            self.on_progress(text, *(() if isinstance(done, str) else (done, total)))
+        return DONE
+
+    def log(self, message: object, level: str = "info") -> Done:
+        check_level(level)
+        if self.on_log is not None:
+            self.on_log(str(message), level)
+        else:
+            import logging
+
+            levels = {"debug": logging.DEBUG, "warning": logging.WARNING, "info": logging.INFO, "notice": logging.INFO}
+            logging.getLogger("onetool.tools").log(levels.get(level, logging.ERROR), "%s", message)
+        return DONE
+
+    def secret(self, name: str) -> str:
+        if name not in self.secrets:
+            raise ConfigError(f"no secret {name!r}", hint=f"pass ToolContext(secrets={{{name!r}: ...}})")
+        return self.secrets[name]
+
+    def ask(self, message: str, schema: Any = None) -> Any:
+        if self.on_ask is None:
+            raise CannotAsk(NO_CLIENT)
+        asking = partial(self.on_ask, message, check_form(schema))
+        return self.bus.threads.wait_or_return(asking) if self.bus is not None else asking()
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call another tool with the same context and return its value or raise its error."""
-        result = await self.bus.call_tool(name, args, self)
+        return self.bus.threads.wait_or_return(partial(self._call, name, args, kwargs))
+
+    async def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = await self.bus.call_tool(name, kwargs, self, positional=args)
         return result.unwrap()
 
     def call_sync(self, name: str, /, **args: Any) -> Any:
@@ -81,7 +135,7 @@ class ToolContext:
 
     def __post_init__(self) -> None:
         """Freeze the fields, so that a tool cannot grant itself permissions."""
-        for name in ("agent_config", "sandbox", "metadata", "tools"):
+        for name in ("agent_config", "sandbox", "metadata", "tools", "settings", "secrets"):
             object.__setattr__(self, name, _freeze(getattr(self, name)))
         object.__setattr__(self, "permissions", permissions(self.permissions))
 

@@ -9,14 +9,17 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from itertools import chain, repeat
+from math import isfinite
 from typing import Any, Final, Self
 
-from onetool.context import ToolContext
+from onetool.context import Context, ToolContext
 from onetool.errors import ArgumentError
 from onetool.util.docstring import arguments as docstring_arguments
 
 JSON = dict[str, Any]
 MAX_PROBLEM_CHARS = 1_000  # characters of a validation message
+VAGUE_TYPES: Final = ("Any", "object", "bytes")
+CONTEXT_NAMES: Final = frozenset({"Context", "ToolContext", "Context | None", "Optional[Context]"})
 ANY_OBJECT: Final[JSON] = {"type": "object"}
 PLAIN_TYPES: Final[dict[Any, JSON]] = {
     str: {"type": "string"},
@@ -180,7 +183,14 @@ def get_signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def takes_context(parameter: inspect.Parameter) -> bool:
-    return parameter.annotation in {ToolContext, "ToolContext"} if _is_hashable(parameter.annotation) else False
+    """Return whether the parameter is annotated `Context` or `ToolContext`, also as optional."""
+    return any(map(_is_context, (parameter.annotation, *getattr(parameter.annotation, "__args__", ()))))
+
+
+def _is_context(annotation: Any) -> bool:
+    if isinstance(annotation, type):
+        return issubclass(annotation, Context)
+    return annotation in CONTEXT_NAMES if isinstance(annotation, str) else False
 
 
 def _is_hashable(value: object) -> bool:
@@ -282,6 +292,29 @@ def type_from_source(node: ast.expr) -> Any:
         return Any
 
 
+def make_output_schema(returns: ast.expr | None) -> Schema | None:
+    """Return the schema of a return annotation; None if it does not say what is returned, or if that may be media."""
+    kind = Any if returns is None else type_from_source(returns)
+    is_vague = kind in {None, list, dict, tuple, set, frozenset} or any(word in str(kind) for word in VAGUE_TYPES)
+    return None if is_vague else _ReturnSchema(lambda: schema_for_type(kind))
+
+
+class _ReturnSchema(Schema):
+    """The schema of a return annotation. NaN and infinity are numbers for it, which JSON Schema does not know."""
+
+    def problem(self, value: Any) -> str | None:
+        found = super().problem(value)
+        return found and super().problem(_replace_non_finite(value))
+
+
+def _replace_non_finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _replace_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replace_non_finite(item) for item in value]
+    return 0.0 if isinstance(value, float) and not isfinite(value) else value
+
+
 def _evaluate(node: ast.expr) -> Any:  # noqa: PLR0911 - one case per line
     match node:
         case ast.Constant(value=None):
@@ -332,6 +365,7 @@ def _known_types() -> dict[str, Any]:
             decimal.Decimal,
             pathlib.Path,
             uuid.UUID,
+            Context,
             ToolContext,
         )
     }

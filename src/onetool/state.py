@@ -64,7 +64,7 @@ def make_state(
     Tools must not send requests to `own_ports`.
     """
     settings, directories = loaded.settings, loaded.directories
-    redact, stores = Redactor(loaded.secret_values), _open_stores(loaded, old)
+    redact, stores = Redactor({*loaded.secret_values, settings.llm.api_key or ""}), _open_stores(loaded, old)
     results = stores.results(settings.output)
     paths = settings.projects.items()
     projects = {name: str(resolve_path(path, directories.working_dir, directories.home)) for name, path in paths}

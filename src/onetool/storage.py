@@ -121,6 +121,13 @@ class PinStorage(Protocol):
     def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned: ...
 
 
+class TokenUsageStorage(Protocol):
+    """The tokens that language models used on each day. `update` is atomic; `change` raises to prevent a change."""
+
+    def get(self, day: str) -> int: ...
+    def update(self, day: str, change: Callable[[int], int]) -> int: ...
+
+
 class TrustStorage(Protocol):
     """The content of each project directory when it was trusted. Damaged records grant no trust: see `problems`."""
 

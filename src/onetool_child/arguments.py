@@ -10,6 +10,7 @@ import types
 from functools import lru_cache
 
 from onetool_child.errors import ArgumentError, get_message
+from onetool_child.interface import Context
 
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 PLAIN = frozenset({str, int, float, bool, list, dict, None, types.NoneType, "str", "int", "float", "bool", "None"})
 MAX_QUOTED_CHARS = 100
+# The annotation of a context that cannot be resolved, for example because only type checkers import its name.
+CONTEXT_ANNOTATION = r"(?:(?:\w+\.)*Optional\[)?(?:\w+\.)*(?:Tool)?Context\]?(?:\s*\|\s*None)?"
 COLLECTIONS: dict[str, Convert] = {"set": set, "frozenset": frozenset, "tuple": tuple, "Set": set}
 
 
@@ -37,6 +40,27 @@ def _convert(name: str, convert: Convert, value: Any) -> Any:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         quoted = repr(value)[:MAX_QUOTED_CHARS]
         raise ArgumentError(f"invalid value {name}={quoted}: {get_message(error)}", argument=name) from None
+
+
+@lru_cache(maxsize=1024)
+def find_context_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the parameters annotated `Context`, which the worker fills in."""
+    annotations = getattr(function, "__annotations__", {})
+    candidates = [name for name, hint in annotations.items() if name != "return" and "Context" in str(hint)]
+    if not candidates:
+        return ()
+    hints = _get_hints(function)
+    return tuple(name for name in candidates if _is_context(hints.get(name), annotations[name]))
+
+
+def _is_context(hint: Any, annotation: Any) -> bool:
+    import re
+    import typing
+
+    if hint is typing.Any:
+        return isinstance(annotation, str) and re.fullmatch(CONTEXT_ANNOTATION, annotation) is not None
+    parts = typing.get_args(hint) if typing.get_origin(hint) in {typing.Union, types.UnionType} else (hint,)
+    return any(isinstance(part, type) and issubclass(part, Context) for part in parts)
 
 
 # --- positional-only parameters ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from math import isfinite
 
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 MAX_DEPTH = 200
@@ -29,16 +30,19 @@ class NotData(ValueError):
     """The value cannot be serialized."""
 
 
-def encode(value: Any) -> str:
-    """Return the value as one line of ASCII JSON. NaN and Infinity are kept for the formats of the server."""
+def encode(value: Any, convert: Callable[[Any], Any] | None = None) -> str:
+    """Return the value as one line of ASCII JSON. NaN and Infinity are kept for the formats of the server.
+
+    `convert` returns the data for an object, or None to use the default.
+    """
     try:
         return _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError):  # it contains objects
-        return _encode_objects(value)
+        return _encode_objects(value, convert)
 
 
-def _encode_objects(value: Any) -> str:
-    plain = _Converter()
+def _encode_objects(value: Any, convert: Callable[[Any], Any] | None) -> str:
+    plain = _Converter(convert)
     encoder = json.JSONEncoder(default=plain, separators=(",", ":"))
     try:
         return encoder.encode(value)
@@ -55,13 +59,15 @@ def _encode_objects(value: Any) -> str:
 class _Converter:
     """A serializer that remembers the items of iterators, which can be consumed only once."""
 
-    def __init__(self) -> None:
+    def __init__(self, convert: Callable[[Any], Any] | None) -> None:
+        self._convert = convert
         self._seen: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, value: Any) -> Any:
         known = self._seen.get(id(value))
         if known is None:
-            known = self._seen[id(value)] = value, _plain(value)
+            converted = None if self._convert is None else self._convert(value)
+            known = self._seen[id(value)] = value, _plain(value) if converted is None else converted
         return known[1]
 
 
@@ -138,12 +144,21 @@ def _convert_object(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "model_dump"):
-        return value.model_dump()
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
+        return _dump_model(value)
+    for method in ("isoformat", "tolist"):  # dates; arrays and numbers of NumPy
+        if hasattr(value, method):
+            return getattr(value, method)()
     if isinstance(value, Iterable) and not isinstance(value, type) and not hasattr(value, "__fspath__"):
         return list(value)
     return str(value)
+
+
+def _dump_model(model: Any) -> Any:
+    """Return the data of a pydantic model as it serializes itself; bytes that are not text are left to `_plain`."""
+    try:
+        return model.model_dump(mode="json")
+    except (TypeError, ValueError):
+        return model.model_dump()
 
 
 def _encode_base64(value: bytes) -> str:

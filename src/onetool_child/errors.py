@@ -17,6 +17,7 @@ as the server, which imports them as `onetool.errors`. Each class has a `type`, 
     ├── AuditUnavailable          audit_unavailable   (the call was not made)
     ├── StorageError              storage_unavailable (a full or read-only disk, a quota)
     ├── BundleError               bundle_error        (the field `code` has the reason)
+    ├── CannotAsk                 cannot_ask          (a tool has a question, and no client can show it)
     └── ConfigError               config_error
 """
 
@@ -114,6 +115,10 @@ class BundleError(ToolError):
     type = "bundle_error"
 
 
+class CannotAsk(ToolError):
+    type = "cannot_ask"
+
+
 class ConfigError(ToolError):
     type = "config_error"
 
@@ -128,11 +133,16 @@ def error_type(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """Return the error as data: type, class, message and its fields."""
-    fields = error.fields if isinstance(error, ToolError) else {}
+    """Return the error as data: type, class, message and its fields; `trace` says where a tool failed."""
+    fields = error.fields if isinstance(error, ToolError) else _get_trace(error)
     place = {"location": str(fields["location"])} if "location" in fields else {}
     basics = {"type": error_type(error), "class": type(error).__name__, "message": get_message(error)}
     return {**fields, **place, **basics}
+
+
+def _get_trace(error: BaseException) -> dict[str, Any]:
+    trace = getattr(error, "__dict__", {}).get("trace")
+    return {"trace": trace} if isinstance(trace, str) else {}
 
 
 def get_message(error: BaseException) -> str:
@@ -153,7 +163,10 @@ def restore(data: Mapping[str, Any]) -> Exception:
         return TREE[name](message, **fields, **({} if kind == TREE[name].type else {"type": kind}))
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception):
-        return _restore_builtin(known, message)
+        error = _restore_builtin(known, message)
+        if "trace" in data:
+            (error.fields if isinstance(error, ToolError) else error.__dict__)["trace"] = data["trace"]
+        return error
     return ToolError(f"{name}: {message}" if name else message, **fields)
 
 

@@ -1,8 +1,8 @@
 """A worker: the process of one extension file, in its own environment.
 
 Calls arrive over a private pipe and run concurrently: functions in threads, coroutines on an event loop. Printed output
-goes to the log. The file can use `ot`: its settings, and `ot.call` for other tools. The server has already authorized
-each call.
+goes to the log. The file can use `ot`, or import the same names from `onetool`. The server has already authorized each
+call.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import contextvars
 import os
 import sys
 import threading
-from types import AsyncGeneratorType, CoroutineType, ModuleType
+import time
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 
-from onetool_child import arguments, data, errors, messages
+# A sandboxed worker could not import these modules later.
+from onetool_child import arguments, data, errors, interface, media, messages
+from onetool_child.error_report import report_error, strip_own_frames
 from onetool_child.guard import die_with, stand_guard
 from onetool_child.rpc import ConnectionLost
 from onetool_child.serving import ServingPeer
@@ -22,12 +25,16 @@ from onetool_child.serving import ServingPeer
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+    from importlib.machinery import ModuleSpec
     from typing import Any
 
 PROGRAM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
 DEVICE_PATHS = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 MAX_ERROR_CHARS = 100_000
+MAX_LOG_CHARS = 10_000
+MAX_PROGRESS_CHARS = 500
+MODULE_NAMES = frozenset({"ot", "onetool"})
 NO_CALL_MESSAGE = "ot.call is only available during a call: not at import, and not in a thread that the file started"
 CURRENT_CALL: contextvars.ContextVar[int] = contextvars.ContextVar("call")  # the call that the running code belongs to
 
@@ -41,6 +48,7 @@ class WorkerProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting_loop, self._cancelling = threading.Lock(), threading.Lock()
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._directory = ""
 
     def serve(self) -> None:
         self._options = self._peer.receive()["params"]
@@ -62,10 +70,12 @@ class WorkerProcess:
         sys.argv = [file]
         with open(file, "rb") as stream:  # noqa: PTH123 - importing pathlib is slow
             source = stream.read()
-        module = ModuleType(self._options["module"])
-        module.__dict__.update(__file__=file, ot=_make_ot_module(self._call, self._options["settings"]))
+        module, finder = ModuleType(self._options["module"]), _ModuleFinder(self._call, self._options["settings"])
+        sys.meta_path.append(finder)
+        module.__dict__.update(__file__=file, ot=finder.ot)
         sys.modules[module.__name__] = module
-        _import_from(os.path.dirname(file))  # noqa: PTH120 - see above
+        self._directory = os.path.dirname(file)  # noqa: PTH120 - see above
+        _import_from(self._directory)
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the purpose of a worker
         self._functions = vars(module)
 
@@ -76,29 +86,33 @@ class WorkerProcess:
         if "cancelled" in params:
             self._send_error(ident, errors.Cancelled("cancelled before it started"))
             return
-        thread = threading.get_ident()
+        thread, context = threading.get_ident(), WorkerContext(self._peer, ident, self._options)
 
         def cancel() -> None:
             """Cancel a call. Python code notices at its next step, blocking C code when it returns."""
             import ctypes
 
+            context.is_cancelled = True
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(errors.Cancelled))
 
         self._running[ident] = cancel
         CURRENT_CALL.set(ident)
         try:
             function = self._functions[params["function"]]
-            positional, named = arguments.bind(function, params["args"])
+            args = {**params["args"], **dict.fromkeys(arguments.find_context_names(function), context)}
+            positional, named = arguments.bind(function, args)
             value = function(*positional, **named)
             if isinstance(value, CoroutineType | AsyncGeneratorType):
-                self._run_on_loop(ident, value if isinstance(value, CoroutineType) else _collect(value))
+                self._run_on_loop(context, value if isinstance(value, CoroutineType) else _collect(value, context))
                 return
+            if isinstance(value, GeneratorType):
+                value = list(interface.ItemReporter(context).iterate(value))
             self._send_result(ident, value)
         except BaseException as error:  # noqa: BLE001 - reported to the caller
             self._send_error(ident, error)
 
     def _send_result(self, ident: int, value: Any) -> None:
-        text = data.encode(value)
+        text = data.encode(value, lambda item: self._store_media(ident, item))
         if len(text) > self._options["max_bytes"]:
             raise errors.ToolError(f"the result has {len(text)} bytes, the limit is {self._options['max_bytes']}")
         self._finish(ident)
@@ -110,6 +124,17 @@ class WorkerProcess:
             self._peer.send_pieces(ident, [piece])
         self._peer.send_line(f'{{"jsonrpc":"2.0","id":{ident},"result":{{"pieces":true}}}}')
 
+    def _store_media(self, ident: int, value: Any) -> dict[str, Any] | None:
+        """Send an image, audio or a file to the server and return its description; None for any other value."""
+        found = media.find_media(value, self._options["max_bytes"])
+        if found is None:
+            return None
+        content, mime_type, name = found
+        for piece in messages.split_bytes(content):  # one at a time, as above
+            self._peer.send_pieces(f"{messages.MEDIA}{ident}", [piece])
+        handle = self._peer.request("media", {"within": ident, "mime_type": mime_type})
+        return media.describe_media(content, mime_type, name, handle)
+
     def _send_error(self, ident: int, error: BaseException) -> None:
         try:
             self._finish(ident)
@@ -118,7 +143,7 @@ class WorkerProcess:
             self._finish(ident)
         if not isinstance(error, ConnectionLost):
             _log_error(error)
-            self._peer.send_line(_render_error(ident, error))
+            self._peer.send_line(_render_error(ident, error, self._directory))
 
     def _finish(self, ident: int) -> None:
         """Mark the call as finished, so that it is not cancelled while its response is sent."""
@@ -127,19 +152,25 @@ class WorkerProcess:
 
     # --- coroutines -----------------------------------------------------------------------------------------------
 
-    def _run_on_loop(self, ident: int, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def _run_on_loop(self, context: WorkerContext, coroutine: Coroutine[Any, Any, Any]) -> None:
         import asyncio
+
+        def cancel() -> None:
+            context.is_cancelled = True
+            future.cancel()
 
         loop = self._get_loop()
         with self._cancelling:  # it must not finish before it is registered
-            future = asyncio.run_coroutine_threadsafe(self._run_coroutine(ident, coroutine), loop)
-            self._running[ident] = future.cancel
+            future = asyncio.run_coroutine_threadsafe(self._run_coroutine(context, coroutine), loop)
+            self._running[context.ident] = cancel
 
-    async def _run_coroutine(self, ident: int, coroutine: Coroutine[Any, Any, Any]) -> None:
+    async def _run_coroutine(self, context: WorkerContext, coroutine: Coroutine[Any, Any, Any]) -> None:
+        ident = context.ident
         CURRENT_CALL.set(ident)
         try:
             value = await coroutine
-            self._send_result(ident, await _collect(value) if isinstance(value, AsyncGeneratorType) else value)
+            is_stream = isinstance(value, AsyncGeneratorType)
+            self._send_result(ident, await _collect(value, context) if is_stream else value)
         except BaseException as error:  # noqa: BLE001 - reported to the caller
             self._send_error(ident, error)
 
@@ -173,13 +204,96 @@ class WorkerProcess:
         return self._peer.request("call", {"within": within, "name": name, "args": args, "kwargs": kwargs})
 
 
-async def _collect(values: AsyncGenerator[Any, None]) -> list[Any]:
-    return [value async for value in values]
+class WorkerContext(interface.Context):
+    """The context of one call, which sends requests and notifications to the server."""
+
+    __slots__ = ("_options", "_peer", "_reported", "ident", "is_cancelled", "settings")
+
+    def __init__(self, peer: ServingPeer, ident: int, options: Mapping[str, Any]) -> None:
+        self._peer, self.ident, self._options = peer, ident, options
+        self.settings = options["settings"]
+        self.is_cancelled = False
+        self._reported = 0.0  # when progress was reported
+
+    @property
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def progress(self, done: float | str, total: float | None = None, message: str = "") -> interface.Done:
+        now = time.monotonic()
+        if now - self._reported >= interface.PROGRESS_SECONDS or done == total:
+            self._reported = now
+            text = interface.describe_progress(done, total, str(message)[:MAX_PROGRESS_CHARS])
+            numbers = (None, None) if isinstance(done, str) else (done, total)
+            self._notify("progress", message=text[:MAX_PROGRESS_CHARS], done=numbers[0], total=numbers[1])
+        return interface.DONE
+
+    def log(self, message: object, level: str = "info") -> interface.Done:
+        self._notify("log", message=str(message)[:MAX_LOG_CHARS], level=interface.check_level(level))
+        return interface.DONE
+
+    def secret(self, name: str) -> str:
+        pack, secrets = self._options["pack"], self._options["secrets"]
+        if name not in secrets:
+            hint = f'add `secrets = ["{name}"]` to the file, or {name} to tools.{pack}.secrets in onetool.yaml'
+            raise errors.ConfigError(f"the pack {pack} does not declare the secret {name!r}", hint=hint)
+        if secrets[name] is None:
+            hint = f"add `{name}: value` to secrets.yaml, or {name} to tools.{pack}.secrets in onetool.yaml"
+            raise errors.ConfigError(f"the secret {name!r} is not set for {pack}", hint=hint)
+        return str(secrets[name])
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        return self._request("call", name=name, args=args, kwargs=kwargs)
+
+    def ask(self, message: str, schema: Any = None) -> Any:
+        return self._request("ask", message=str(message), schema=interface.check_form(schema))
+
+    def _notify(self, method: str, **params: Any) -> None:
+        self._peer.notify(method, {"within": self.ident, **params})
+
+    def _request(self, method: str, **params: Any) -> Any:
+        """Send a request and wait for the response. In a coroutine, return an awaitable."""
+        params = {"within": self.ident, **params}
+        if "asyncio" not in sys.modules or sys.modules["asyncio"]._get_running_loop() is None:  # noqa: SLF001 - public in asyncio
+            return self._peer.request(method, params)
+        return _run_in_thread(lambda: self._peer.request(method, params))
 
 
-def _render_error(ident: int, error: BaseException) -> str:
+async def _run_in_thread(function: Callable[[], Any]) -> Any:
+    """Run the function in a new thread: nested calls could occupy every thread of a pool."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def resolve(value: Any, error: BaseException | None) -> None:
+        if answer.done():  # cancelled
+            return
+        if error is None:
+            answer.set_result(value)
+        else:
+            answer.set_exception(error)
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = function()
+        except BaseException as raised:  # noqa: BLE001 - raised where it is awaited
+            error = raised
+        loop.call_soon_threadsafe(resolve, value, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await answer
+
+
+async def _collect(values: AsyncGenerator[Any, None], context: WorkerContext) -> list[Any]:
+    return [item async for item in interface.ItemReporter(context).iterate_async(values)]
+
+
+def _render_error(ident: int, error: BaseException, directory: str) -> str:
+    trace = report_error(error, directory)
     with contextlib.suppress(Exception):  # it may have fields that are not JSON data
-        line = _render_error_line(ident, errors.describe(error))
+        line = _render_error_line(ident, {**errors.describe(error), **({"trace": trace} if trace else {})})
         if messages.fits(line):
             return line
     message = errors.get_message(error)[:MAX_ERROR_CHARS]
@@ -195,7 +309,7 @@ def _log_error(error: BaseException) -> None:
     import traceback
 
     with contextlib.suppress(BaseException):
-        traceback.print_exception(error)
+        traceback.print_exception(type(error), error, strip_own_frames(error.__traceback__))
 
 
 def _import_from(directory: str) -> None:
@@ -217,17 +331,25 @@ def _import_from(directory: str) -> None:
     sys.path_importer_cache[directory] = finder
 
 
-def _make_ot_module(call: Callable[..., Any], settings: dict[str, Any]) -> ModuleType:
-    """Return the module `ot` for the extension file, predefined and importable."""
-    module = ModuleType("ot", "The interface of OneTool for extension files.")
-    vars(module).update(call=call, settings=settings, tool=_tool, **errors.TREE)
-    sys.modules["ot"] = module
-    return module
+class _ModuleFinder:
+    """A finder of the modules `ot` and `onetool`, unless the environment has packages with these names."""
 
+    def __init__(self, call: Callable[..., Any], settings: dict[str, Any]) -> None:
+        public = (interface.Context, interface.File, errors.ToolError, errors.Cancelled, errors.CannotAsk)
+        self._names: dict[str, Any] = {"tool": interface.tool, **{each.__name__: each for each in public}}
+        self.ot = ModuleType("ot", "The interface of OneTool for extension files.")
+        vars(self.ot).update(self._names, call=call, settings=settings, **errors.TREE)
 
-def _tool(*args: Any, **_options: Any) -> Any:
-    """Return the function unchanged: `@tool` only matters to the server, which parses the file."""
-    return args[0] if args and callable(args[0]) else lambda function: function
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, self) if name in MODULE_NAMES else None  # type: ignore[arg-type]  # it has the methods of a loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.ot if spec.name == "ot" else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(self._names)
 
 
 def _describe_failure(error: BaseException, file: str) -> dict[str, Any]:

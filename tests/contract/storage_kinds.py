@@ -24,6 +24,7 @@ from onetool.config.trust import TrustFile
 from onetool.disabled_tools import Switches
 from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import InterpreterFiles
+from onetool.llm.token_budget import TokenUsageFile
 from onetool.logging import Log
 from onetool.notify import NoticeFiles
 from onetool.paths import find_directories
@@ -45,6 +46,7 @@ from onetool.storage import (
     ResultStorage,
     ShapeStorage,
     StatisticsStorage,
+    TokenUsageStorage,
     ToolListStorage,
     TrustStorage,
 )
@@ -197,6 +199,17 @@ class PinKind(BaseKind):
         return is_complete(self.store.get(name), {"tool": {"description": CONTENT}})
 
 
+class UsageKind(BaseKind):
+    store: TokenUsageStorage
+
+    def write(self, key: str) -> str:
+        self.store.update(key, lambda used: used + 7)
+        return key
+
+    def read(self, name: str) -> bool:
+        return is_complete(self.store.get(name) or None, 7)
+
+
 class TrustKind(BaseKind):
     store: TrustStorage
 
@@ -286,6 +299,7 @@ KINDS: dict[str, type[Kind]] = {
     "audit": AuditKind,
     "switches": SwitchKind,
     "pins": PinKind,
+    "token usage": UsageKind,
     "trust": TrustKind,
     "tokens": TokenKind,
     "environments": EnvironmentKind,
@@ -327,6 +341,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "audit": audit_file,
     "switches": Switches,
     "pins": lambda directory: Pins(directory / "pins.json"),
+    "token usage": lambda directory: TokenUsageFile(directory / "stats" / "llm.json"),
     "trust": TrustFile,
     "tokens": lambda directory: directory.parent,
     "environments": lambda directory: InterpreterFiles(directory / "environments"),

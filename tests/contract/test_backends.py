@@ -310,7 +310,9 @@ def test_an_error_is_the_same_on_every_backend(
         return
     result = app.call(f"{kind}.{name}", args, AGENT)
     assert result.error is not None
-    assert describe(result.error) == error
+    found = describe(result.error)
+    found.pop("trace", None)  # only an extension says where in its file it failed
+    assert found == error
 
 
 def test_positional_arguments_work_on_every_backend(app: App, kind: str) -> None:

@@ -69,8 +69,7 @@ class Waiting:
         self.began, self.was_cancelled = threading.Event(), threading.Event()
 
     async def wait(self, context: ToolContext) -> None:
-        if context.progress is not None:
-            context.progress(f"waiting with {SECRET}")
+        context.progress(f"waiting with {SECRET}")
         self.began.set()
         try:
             await anyio.sleep_forever()

@@ -172,7 +172,7 @@ def test_completion_loads_no_heavy_modules_and_starts_no_server(home: Path) -> N
 
 def test_the_completed_tools_are_all_existing_tools(tmp_path: Path) -> None:
     listed = json.loads(run_cli(tmp_path, "tools", "--info", "list", "--json").stdout)
-    packs = ("fs.", "http.", "json.", "machine.", "ot.", "test.", "yaml.", "grep")
+    packs = ("fs.", "http.", "json.", "llm.", "machine.", "ot.", "test.", "yaml.", "grep")
     assert sorted(name for pack in packs for name in complete(tmp_path, "call", pack)) == sorted(listed)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
+from tests.llm_support import FakeProvider, serve_fake_provider
 from tests.proxy_support import python_server
 from tests.support import TIMEOUT_SECONDS, App, environment
 
@@ -45,7 +46,7 @@ REPOSITORY_PATH = re.compile(
 )
 # Files and directories in backticks, by the end of their path: `bus.py`, `children/channel.py`, `onetool/backends/`.
 NAMED_FILE = re.compile(r"`([\w./-]*\w(?:\.(?:py|js|j2|md|toml|txt)|/))`")
-PATH_IN_COMMENT = re.compile(r"# ([\w./-]+\.(?:py|ya?ml|service))\n")
+PATH_IN_COMMENT = re.compile(r"# ((?:~/)?[\w./-]+\.(?:py|ya?ml|service))\n")
 IN_QUOTES = re.compile("'[^']*'|#.*")
 SHELL_SYNTAX = re.compile(r"[^\w\s./:=,@+\"-]")
 PROGRAM = re.compile(r"^(?:from|import) onetool\b", re.MULTILINE)
@@ -54,6 +55,8 @@ DISTRIBUTION = "onetool-run"  # installed from this directory
 FREE = {"context_saved = ": "a formula", "   MCP client ": "a drawing", "Python 3": "figures of one machine"}
 # Output of programs that their document does not show.
 PRINTED = {"greet.hello": 'Hello Ada\n["Hello Ada","Hello Alan"]\n'}
+OLLAMA = "http://localhost:11434/v1"  # replaced by a fake provider, which gives these answers
+ANSWERS = {"Rate each review": "[4, 1]", "What kind of mail": '"invoice"'}
 PETSTORE = """\
 openapi: 3.0.0
 info: {title: Petstore, version: "1.0"}
@@ -250,7 +253,17 @@ class DocumentRunner:
     # --- files ---------------------------------------------------------------------------------------------------
 
     def _write_block(self, block: Block) -> Path | None:
-        return self._write(self.directory, block.file, block.text) if block.file else None
+        if not block.file:
+            return None
+        text = block.text.replace(OLLAMA, self._provider.url) if OLLAMA in block.text else block.text
+        directory = self.home if block.file.startswith("~/") else self.directory
+        return self._write(directory, block.file.removeprefix("~/"), text)
+
+    @cached_property
+    def _provider(self) -> FakeProvider:
+        provider = self._stack.enter_context(serve_fake_provider())
+        provider.replies = ANSWERS
+        return provider
 
     @staticmethod
     def _write(directory: Path, name: str, text: str) -> Path:

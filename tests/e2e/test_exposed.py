@@ -12,7 +12,7 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp import MCPError
-from tests.conformance_support import ERAS, Caller, Person, Published, fixtures, publish
+from tests.conformance_support import ERAS, Caller, Person, Published, fixtures, publish, raw_call
 from tests.proxy_support import node_server
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, connect, eventually, run_cli
 
@@ -304,30 +304,30 @@ def test_questions_go_to_the_client_of_the_call(fresh: Published) -> None:
 
 @ONLY_LEGACY
 def test_a_question_cannot_be_answered_by_another_client(published: Published) -> None:
-    question = _send_raw(published, "test_elicitation", {"message": "?"})
+    question = raw_call(published, "test_elicitation", {"message": "?"})
     (key,) = question["inputRequests"]
     answer = {key: {"action": "accept", "content": {"username": "x", "email": "y"}}}
     again = {"inputResponses": answer, "requestState": question["requestState"]}
-    stolen = _send_raw(published, "test_elicitation", {"message": "?"}, client="other", **again)
+    stolen = raw_call(published, "test_elicitation", {"message": "?"}, client="other", **again)
     assert stolen["code"] == types.INVALID_PARAMS
-    moved = _send_raw(published, "test_sampling", {"prompt": "?"}, **again)
+    moved = raw_call(published, "test_sampling", {"prompt": "?"}, **again)
     assert moved["code"] == types.INVALID_PARAMS
     state = question["requestState"]
     forged = {**again, "requestState": state[:10] + ("A" if state[10] != "A" else "B") + state[11:]}
-    assert _send_raw(published, "test_elicitation", {"message": "?"}, **forged)["code"] == types.INVALID_PARAMS
-    assert "username" in str(_send_raw(published, "test_elicitation", {"message": "?"}, **again)["content"])
-    twice = _send_raw(published, "test_elicitation", {"message": "?"}, **again)
+    assert raw_call(published, "test_elicitation", {"message": "?"}, **forged)["code"] == types.INVALID_PARAMS
+    assert "username" in str(raw_call(published, "test_elicitation", {"message": "?"}, **again)["content"])
+    twice = raw_call(published, "test_elicitation", {"message": "?"}, **again)
     assert twice["code"] == types.INVALID_PARAMS
 
 
 @ONLY_LEGACY
 def test_missing_answers_are_requested_again(published: Published) -> None:
-    question = _send_raw(published, "test_elicitation", {"message": "?"})
-    again = _send_raw(published, "test_elicitation", {"message": "?"}, requestState=question["requestState"])
+    question = raw_call(published, "test_elicitation", {"message": "?"})
+    again = raw_call(published, "test_elicitation", {"message": "?"}, requestState=question["requestState"])
     assert again["inputRequests"] == question["inputRequests"]
     (key,) = again["inputRequests"]
     answers = {key: {"action": "decline"}, "other": {"action": "accept"}}
-    output = _send_raw(
+    output = raw_call(
         published, "test_elicitation", {"message": "?"}, requestState=again["requestState"], inputResponses=answers
     )
     assert "decline" in output["content"][0]["text"]
@@ -335,16 +335,16 @@ def test_missing_answers_are_requested_again(published: Published) -> None:
 
 def test_a_server_that_ends_during_a_question_is_reported(tmp_path: Path) -> None:
     with publish(tmp_path, {"servers": {"fixtures": fixtures("legacy")}}, "fixtures") as server:
-        question = _send_raw(server, "test_elicitation", {"message": "?"})
+        question = raw_call(server, "test_elicitation", {"message": "?"})
         (key,) = question["inputRequests"]
         upstream = server.onetool.servers.upstream("fixtures")
         connection = server.portal.call(upstream.connection)
         server.portal.call(connection.close)
         again = {"inputResponses": {key: {"action": "decline"}}, "requestState": question["requestState"]}
-        output = _send_raw(server, "test_elicitation", {"message": "?"}, **again)
+        output = raw_call(server, "test_elicitation", {"message": "?"}, **again)
         assert output["isError"] is True
         assert "lost" in output["content"][0]["text"]
-        assert _send_raw(server, "test_simple_text", {})["content"][0]["text"].startswith("This is")
+        assert raw_call(server, "test_simple_text", {})["content"][0]["text"].startswith("This is")
 
 
 def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(published: Published) -> None:
@@ -368,20 +368,6 @@ def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(publi
     assert eventually(lambda: upstream._in_flight == 0)
     with published.client("legacy", **Person().able) as client:
         assert "Ada" in client.said("test_elicitation", message="?")
-
-
-def _send_raw(server: Published, name: str, arguments: Any, client: str = "somebody", **more: Any) -> Any:
-    """Send a request of the 2026 protocol and return its result or error."""
-    version = "2026-07-28"
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": version,
-        "io.modelcontextprotocol/clientInfo": {"name": client, "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}, "sampling": {}},
-    }
-    params = {"name": name, "arguments": arguments, "_meta": meta, **more}
-    headers = {"mcp-protocol-version": version, "mcp-method": "tools/call", "mcp-name": name}
-    body = server.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers).json()
-    return body.get("result") or body["error"]
 
 
 @pytest.mark.slow

@@ -644,7 +644,7 @@ def test_a_caller_that_waits_for_uv_gets_progress(tmp_path: Path) -> None:
     with open_workers(tmp_path) as opened:
         opened.write("fresh", "import six\ndef name(): return six.__name__\n", HEADER)
         onetool = opened.app.onetool
-        context = replace(onetool.context(), progress=messages.append)
+        context = replace(onetool.context(), on_progress=messages.append)
         result: Result = opened.app.portal.call(onetool.bus.call_tool, "fresh.name", {}, context)
     assert result.unwrap() == "six"
     assert messages[-1] == "fresh: starting"

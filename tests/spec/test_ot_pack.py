@@ -80,7 +80,7 @@ def sample_text(lines: int = 0) -> str:
 
 
 SETTINGS = {"prompts": {"packs": {"weather": "Ask for one city at a time."}}}
-PACKS = ["fs", "http", "json", "machine", "ot", "test", "weather", "yaml"]
+PACKS = ["fs", "http", "json", "llm", "machine", "ot", "test", "weather", "yaml"]
 QUERIES = (
     "ot.health()",
     "ot.tools()",

@@ -247,7 +247,7 @@ def test_a_tool_is_called_through_its_pack(app: App) -> None:
 def test_an_unknown_pack_lists_the_packs(app: App) -> None:
     text = app.failure("unknown.func()")
     assert "'unknown'" in text
-    assert "Packs: essentials, fs, http, json, machine, ot, other, sample, test, yaml." in text
+    assert "Packs: essentials, fs, http, json, llm, machine, ot, other, sample, test, yaml." in text
 
 
 @pytest.mark.spec("run-tool.pack.function-not-in-pack")

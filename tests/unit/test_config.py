@@ -38,6 +38,8 @@ DEFAULTS = """
     notify: {topics: [], per_minute: 60, max_file_bytes: 10485760}
     http: {allowedHosts: [], allowPrivateAddresses: false, timeoutMs: 10000, maxResponseBytes: 10485760,
            retries: 2}
+    llm: {base_url: null, model: null, api_key: null, sampling: false, timeout: 60, max_tokens: 4096,
+          max_tokens_per_run: 100000, max_tokens_per_day: 1000000, options: {}}
     bundles: {dir: bundles, maxTools: 100000}
     audit: {file: logs/audit.jsonl, max_bytes: 104857600, keep: 10}
     agents: {default: {permissions: [read, network], sandbox: {enabled: true}}}
@@ -399,6 +401,23 @@ def test_a_secret_reference_is_not_read_from_the_environment(machine: FakeMachin
     assert (
         "refers to PLAIN, which is not set\nHint: set it in secrets.yaml, or write ${secret:PLAIN:-default}" in message
     )
+
+
+def test_a_project_cannot_name_the_language_model(machine: FakeMachine) -> None:
+    mine = "llm: {base_url: 'https://mine.example/v1', model: m, api_key: '${secret:KEY}'}"
+    machine.write(machine.user / "onetool.yaml", mine)
+    machine.write(machine.user / "secrets.yaml", "KEY: of-the-user")
+    machine.write(machine.project / "secrets.yaml", "KEY: of-the-project")
+    assert machine.error("http: {}\nllm: {base_url: 'https://theirs.example/v1', model: m}") == (
+        "onetool.yaml:2: llm cannot be set by a project\nHint: move it to ~/onetool.yaml"
+    )
+    assert machine.settings("llm:").llm.base_url == "https://mine.example/v1"
+    assert machine.settings("http: {}").llm.api_key == "of-the-user"
+    named = machine.root / "named" / "onetool.yaml"
+    machine.write(named, "llm: {base_url: 'https://named.example/v1', model: m}")
+    assert machine.load(config=named).settings.llm.base_url == "https://named.example/v1"
+    machine.write(machine.user / "onetool.yaml", "llm: {model: m}")
+    assert "llm requires both or neither of base_url and model" in machine.error()
 
 
 def test_servers_belong_to_the_layer_that_sets_their_command(machine: FakeMachine) -> None:

@@ -7,12 +7,18 @@ as a date, a path or a model.
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from onetool._tool import Tool
 from onetool.backends.threads import ToolThreads
 from onetool.context import ToolContext
-from onetool.schema import PLAIN_TYPES, get_signature, takes_context
+from onetool.schema import PLAIN_TYPES, get_signature
+from onetool_child.interface import ItemReporter
+from onetool_child.media import describe_media, find_media
+
+MAX_MEDIA_BYTES = 100 << 20
+MAX_MEDIA = 20  # items of a list that a client receives
 
 
 class PythonBackend:
@@ -22,9 +28,11 @@ class PythonBackend:
         self.function, self._threads = function, threads or ToolThreads()
         self._is_async = inspect.iscoroutinefunction(function)
 
-    async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         converted = {name: make(args[name]) for name, make in self._converters.items() if name in args}
-        arguments = {**args, **converted, **dict.fromkeys(self._context_names, context)}
+        if self._context_names:
+            converted.update(dict.fromkeys(self._context_names, _add_settings(context, tool.pack)))
+        arguments = {**args, **converted}
         positional = [arguments.pop(name) for name in self._positional_only if name in arguments]
         if self._is_async:
             value = await self.function(*positional, **arguments)
@@ -32,8 +40,12 @@ class PythonBackend:
             value = await self._threads.run(self.function, *positional, **arguments)
             value = await value if inspect.isawaitable(value) else value
         if inspect.isasyncgen(value):
-            return [item async for item in value]
-        return await self._threads.run(list, value) if inspect.isgenerator(value) else value
+            value = [item async for item in ItemReporter(context).iterate_async(value)]
+        elif inspect.isgenerator(value):
+            value = await self._threads.run(list, ItemReporter(context).iterate(value))
+        if context.store_media is None or not _may_be_media(value):
+            return value
+        return await self._threads.run(_store_media, value, context.store_media)
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
@@ -45,7 +57,8 @@ class PythonBackend:
 
     @functools.cached_property
     def _context_names(self) -> list[str]:
-        return [parameter.name for parameter in self._parameters if takes_context(parameter)]
+        visible = get_signature(self.function).parameters
+        return [parameter.name for parameter in self._parameters if parameter.name not in visible]
 
     @functools.cached_property
     def _converters(self) -> dict[str, Callable[[Any], Any]]:
@@ -59,6 +72,30 @@ class PythonBackend:
         from pydantic import TypeAdapter
 
         return {name: TypeAdapter(annotation).validate_python for name, annotation in rich.items()}
+
+
+def _add_settings(context: ToolContext, pack: str) -> ToolContext:
+    """Return the context with the settings of this pack, not those of a caller, if there is a running application."""
+    if context.get_settings is None:
+        return context
+    settings = context.get_settings(pack)
+    return replace(context, settings=settings) if settings or context.settings else context
+
+
+def _may_be_media(value: Any) -> bool:
+    is_data = value is None or isinstance(value, str | int | float | dict)
+    return any(map(_may_be_media, value[:MAX_MEDIA])) if isinstance(value, list) else not is_data
+
+
+def _store_media(value: Any, store: Callable[[bytes, str], str]) -> Any:
+    """Return the value with images, audio and files replaced by handles; a list may contain them."""
+    if isinstance(value, list):
+        return [_store_media(item, store) for item in value]
+    found = find_media(value, MAX_MEDIA_BYTES)
+    if found is None:
+        return value
+    data, mime_type, name = found
+    return describe_media(data, mime_type, name, store(data, mime_type))
 
 
 def _is_plain(annotation: Any) -> bool:

@@ -29,6 +29,17 @@ class ToolThreads:
     def __init__(self, max_threads: int = 256) -> None:
         self._levels: defaultdict[int, anyio.CapacityLimiter] = defaultdict(lambda: anyio.CapacityLimiter(max_threads))
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the tool that runs in this thread was cancelled."""
+        thread = _thread.get()
+        return thread is not None and thread.is_abandoned
+
+    def wait_or_return(self, call: Call) -> Any:
+        """Run the call and wait for it in the thread of a tool; elsewhere, return the coroutine."""
+        thread = _thread.get()
+        return call() if thread is None or _is_on_event_loop() else thread.wait_for(call)
+
     async def run(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         caller, call = _thread.get(), functools.partial(function, *args, **named)
         thread = _Thread(0 if caller is None else caller.level + 1)
@@ -46,20 +57,20 @@ class _Thread:
     def __init__(self, level: int) -> None:
         self.level, self._loop = level, asyncio.get_running_loop()
         self._calls: set[asyncio.Task[Any]] = set()
-        self._is_abandoned = False
+        self.is_abandoned = False
 
     def wait_for(self, call: Call) -> Any:
         return asyncio.run_coroutine_threadsafe(self._run_on_loop(call), self._loop).result()
 
     def abandon(self) -> None:
         """Cancel its calls, because its result is no longer needed."""
-        self._is_abandoned = True
+        self.is_abandoned = True
         for call in self._calls:
             call.cancel()
 
     async def _run_on_loop(self, call: Call) -> Any:
         """Run the call on the event loop, where `abandon` runs too, so that there is no race."""
-        if self._is_abandoned:
+        if self.is_abandoned:
             raise Cancelled("the tool was cancelled and cannot call other tools")
         task = asyncio.current_task()
         assert task is not None

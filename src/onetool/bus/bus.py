@@ -240,7 +240,7 @@ def _check_output(tool: Tool, value: Any) -> Result:
         if not value.ok:
             return replace(value, error=_as_error(value.error, tool.name))
         value = value.value
-    problem = tool.output.problem(value) if tool.output else None
+    problem = tool.output.problem(value) if tool.output and not isinstance(value, RawJson) else None
     if problem:
         raise OutputInvalid(f"{tool.name} returned a value that does not match its output schema: {problem}")
     return Result(ok=True, value=value)

@@ -13,6 +13,7 @@ from onetool.errors import describe
 from onetool.problem import Problem
 from onetool.registry import python_name
 from onetool.render import render
+from onetool.runner.explain import indent_trace
 from onetool.util.text import quote
 from onetool_child.data import as_data
 
@@ -51,6 +52,7 @@ def main(options: argparse.Namespace) -> int:
                 return 1
             # On the command line, the hint is a shell command instead of a function call.
             message = error["message"].replace("Call ot.tools() to list all.", "Run `onetool tools` to list all.")
+            message = "\n".join([message, *indent_trace(error.get("trace"))])
             print(app.redact(f"onetool: {Problem(message, error.get('hint') or '')}"), file=sys.stderr)
             return 1
         value = as_data(result.value)

@@ -41,6 +41,7 @@ _PREFIX = "ONETOOL_"
 _VERSION_KEY = "version"
 # `version` is the version of a file, while packagers use ONETOOL_VERSION for the version of the program.
 _NO_OVERRIDES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_TRUST", "ONETOOL_VERSION"})
+_USER_KEYS = ("llm",)  # that a project cannot set
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -235,7 +236,18 @@ class _Reader:
             yield _make_part(prompts, ("prompts",), directory, exclude=(_VERSION_KEY,))
         yield from self._read_agents(directory, _inline_agents(inline))
         if inline:
-            yield _make_part(inline, (), directory)
+            yield _make_part(inline, (), directory, exclude=tuple(self._reject_user_keys(inline, directory)))
+
+    def _reject_user_keys(self, document: yaml_loader.YamlDocument, directory: Path) -> Iterator[str]:
+        """Report and yield the keys that a project cannot set. A file that the user named is not a project's."""
+        user, named = self._directories.user, self._directories.config_file
+        if directory == user or self._directories.config_path(directory) == named:
+            return
+        for key in _USER_KEYS:
+            if (document.data or {}).get(key) is not None:
+                place = Location(document.source, document.line((key,)))
+                self._report(place, f"{key} cannot be set by a project", f"move it to {user / paths.CONFIG}")
+                yield key
 
     def _read_agents(self, directory: Path, defined: dict[str, Location]) -> Iterator[_Part]:
         for path in paths.agent_files(directory):

@@ -274,6 +274,43 @@ class Http(CamelSection):
     )
 
 
+class Llm(Section):
+    """The language model that tools use: an endpoint, or the model of the MCP client. Only the user can set it."""
+
+    base_url: Url | None = Field(
+        default=None,
+        description="URL of an API that is compatible with OpenAI's chat completions, such as "
+        "`https://api.openai.com/v1` or `http://localhost:11434/v1`",
+    )
+    model: Name | None = Field(default=None, description="Name of the model; required with `base_url`")
+    api_key: Text | None = Field(
+        default=None, repr=False, description="API key, as a reference such as `${secret:OPENAI_API_KEY}`"
+    )
+    sampling: bool = Field(
+        default=False,
+        description="Whether to use the model of the MCP client, if the client supports sampling and `base_url` is not "
+        "set",
+    )
+    timeout: Seconds = Field(default=60, description="Timeout of a request, in seconds")
+    max_tokens: Count = Field(default=4096, description="Maximum number of tokens of an answer")
+    max_tokens_per_run: Count = Field(
+        default=100_000, description="Maximum number of tokens of all prompts and answers of one run"
+    )
+    max_tokens_per_day: Count = Field(
+        default=1_000_000, description="Maximum number of tokens of all prompts and answers of one day (UTC)"
+    )
+    options: Mapping[str, Any] = Field(
+        default={},
+        description="Fields to add to each request, such as `{temperature: 0}`; null removes a field",
+    )
+
+    @model_validator(mode="after")
+    def _check_model(self) -> Self:
+        if (self.base_url is None) != (self.model is None):
+            raise ValueError("requires both or neither of base_url and model")
+        return self
+
+
 class Bundles(CamelSection):
     dir: Name = Field(default="bundles", description="Directory of bundles, relative to the data directory")
     max_tools: Count = Field(default=100_000, description="Maximum number of tools in all bundles")
@@ -383,6 +420,9 @@ class Settings(Section):
     stats: Stats = Field(default_factory=Stats, description="Usage statistics")
     notify: Notify = Field(default_factory=Notify, description="Messages of `ot.notify`")
     http: Http = Field(default_factory=Http, description="Outgoing HTTP requests of tools")
+    llm: Llm = Field(
+        default_factory=Llm, description="Language model for tools; only in your own settings, not in a project's"
+    )
     bundles: Bundles = Field(default_factory=Bundles, description="Storage of bundles")
     audit: Audit = Field(default_factory=Audit, description="Audit log of calls that write, execute or use the network")
     agents: Mapping[str, Agent] = Field(

@@ -114,6 +114,17 @@ CONFIGURATION = """\
 #  maxResponseBytes: 10485760
 #  retries: 2                      # of idempotent requests
 
+#llm:                              # language model for llm.transform and ctx.llm; only in ~/.onetool/onetool.yaml
+#  base_url:                       # https://api.openai.com/v1, http://localhost:11434/v1
+#  model:
+#  api_key:                        # ${secret:OPENAI_API_KEY}
+#  sampling: false                 # true: without base_url, use the model of the MCP client if it supports sampling
+#  timeout: 60                     # seconds
+#  max_tokens: 4096                # of an answer
+#  max_tokens_per_run: 100000      # of prompts and answers
+#  max_tokens_per_day: 1000000
+#  options: {}                     # more fields of each request, such as {temperature: 0}
+
 #bundles:                          # HTTP tools; `onetool import FILE` creates them from an OpenAPI document
 #  dir: bundles                    # relative to this directory
 #  maxTools: 100000

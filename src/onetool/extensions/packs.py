@@ -37,7 +37,8 @@ class _Setup:
 
     settings: PackSettings
     timeouts: Timeouts
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, str]  # environment variables
+    declared: Mapping[str, str | None]  # what `Context.secret` returns; None if it is not set
 
 
 class Extensions(HeldTools):
@@ -172,7 +173,7 @@ class Extensions(HeldTools):
         for name in [name for name in self._packs if name not in usable]:
             self._forget(name)
         for name, extension in usable.items():
-            setup = self._get_setup(name)
+            setup = self._get_setup(extension)
             if self._is_unchanged(name, extension, setup):
                 continue
             if name in self._packs:
@@ -214,6 +215,7 @@ class Extensions(HeldTools):
             name=f"{extension.pack}.{function.name}",
             backend=pack,
             input=function.input,
+            output=function.output,
             description=function.description,
             permissions=extension.permissions if granted is None else granted,
             returns=function.returns,
@@ -224,13 +226,27 @@ class Extensions(HeldTools):
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
-    def _get_setup(self, name: str) -> _Setup:
-        settings = self._loaded.settings
+    def _get_setup(self, extension: Extension) -> _Setup:
+        settings, name = self._loaded.settings, extension.pack
         pack, workers = settings.tools.get(name, PackSettings()), settings.workers
         timeouts = Timeouts(workers.start_timeout, pack.timeout or workers.call_timeout, workers.idle_timeout)
         known = self._loaded.secrets_for(name)
         secrets = {key: known[key] for key in pack.secrets if key in known}
-        return _Setup(pack, timeouts, secrets)
+        declared = {**self._get_declared(extension, pack), **dict.fromkeys(pack.secrets), **secrets}
+        return _Setup(pack, timeouts, secrets, declared)
+
+    def _get_declared(self, extension: Extension, pack: PackSettings) -> dict[str, str | None]:
+        """Return the secrets that the file itself declares.
+
+        Secrets of the user for a file of a project, and all secrets for a sandboxed file, need a setting: an edit of
+        the file must not give it more.
+        """
+        if pack.sandbox is not None and pack.sandbox.enabled:
+            return {}
+        users = self._loaded.user_secrets
+        is_user_file = extension.file.is_relative_to(self._loaded.directories.user / TOOLS_DIRECTORY)
+        known = users if is_user_file else dict(self._loaded.secrets.items() - users.items())
+        return {name: known.get(name) for name in extension.secrets}
 
     async def _prepare(self, setup: _Setup, extension: Extension, report: Callable[[str], None]) -> WorkerLaunch:
         directories = self._loaded.directories
@@ -246,6 +262,7 @@ class Extensions(HeldTools):
             environment=variables,
             hidden=tuple(variables.keys() - visible.keys()),
             settings=setup.settings.options,
+            secrets=setup.declared,
             cwd=directories.working_dir,
             start_directory=directory,
             sandbox=sandbox,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from onetool.context import Permission, permissions
 from onetool.extensions.pep723 import ScriptHeader, find_problem, parse_header
 from onetool.problem import Location, Problem
-from onetool.schema import Schema, parse_signature
+from onetool.schema import Schema, make_output_schema, parse_signature
 from onetool.util.docstring import description, example
 
 SUFFIX = "_tools"
@@ -34,6 +34,7 @@ class Function:
     description: str
     example: str
     returns: str
+    output: Schema | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Extension:
     header: ScriptHeader | None = None
     functions: tuple[Function, ...] = ()
     permissions: frozenset[Permission] = frozenset()
+    secrets: tuple[str, ...] = ()
     description: str = ""
     problem: Problem | None = None
     problems: tuple[Problem, ...] = ()
@@ -142,6 +144,7 @@ def _parse(unparsed: Extension, source: str) -> Extension:
         header=parse_header(source),
         functions=tuple(functions),
         permissions=_parse_permissions(literals.get("permissions", [])),
+        secrets=_read_secrets(tree),
         description=ast.get_docstring(tree) or "",
         problems=tuple(
             Problem(f"{unparsed.file}: {reason}", location=Location(str(unparsed.file)))
@@ -244,7 +247,17 @@ def _make_function(name: str, definition: FunctionNode, lines: list[str]) -> Fun
     returns = ast.unparse(definition.returns) if definition.returns else ""
     text = "\n".join(lines[definition.lineno - 1 : definition.end_lineno])  # the last definition of a name counts
     schema = Schema.from_source(text, definition.name)
-    return Function(name, schema, description(docstring), example(docstring), returns)
+    output = make_output_schema(definition.returns)
+    return Function(name, schema, description(docstring), example(docstring), returns, output)
+
+
+def _read_secrets(tree: ast.Module) -> tuple[str, ...]:
+    """Return the names in `secrets = [...]`. Another value is a variable of the file and declares nothing."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="secrets")], value=ast.List(elts=names) | ast.Tuple(elts=names)):
+                return tuple(str(name.value) for name in names if isinstance(name, ast.Constant))
+    return ()
 
 
 def _parse_permissions(names: Any) -> frozenset[Permission]:

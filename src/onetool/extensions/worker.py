@@ -5,25 +5,29 @@ If the process ends, calls fail with an error that says why. `worker_backend` de
 
 import asyncio
 import contextlib
+import math
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import anyio.to_thread
 
 import onetool_child
 from onetool._tool import Result
 from onetool.children.channel import Channel, ChannelClosed, RemoteError
 from onetool.children.process import Process
-from onetool.context import ToolContext
-from onetool.errors import Cancelled, ToolError, ToolTimeout
+from onetool.context import NO_CLIENT, ToolContext
+from onetool.errors import Cancelled, CannotAsk, ToolError, ToolTimeout
 from onetool.extensions.environments import BOOT, StartCommand, environment_error
 from onetool.problem import Location
 from onetool.util.raw_json import RawJson
 from onetool_child.guard import SIGNAL_STATUS_OFFSET
-from onetool_child.messages import MAX_MESSAGE_BYTES
+from onetool_child.interface import LOG_LEVELS
+from onetool_child.messages import MAX_MESSAGE_BYTES, MEDIA
 
 MAX_UNSENT_BYTES = 64 << 20
 MAX_NESTED_CALLS = 10_000  # concurrent calls of a worker, which may lead back to it
@@ -48,6 +52,7 @@ class WorkerLaunch:
     start_directory: Path | None = None  # the initial directory, in which uv looks for files
     sandbox: Mapping[str, Any] | None = None
     hidden: tuple[str, ...] = ()  # environment variables for uv that tools do not see
+    secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)  # that the pack declares
     max_bytes: int = 104_857_600
     remember: Callable[[str], Awaitable[None]] | None = None  # called with the path of the interpreter
 
@@ -69,7 +74,9 @@ class WorkerLaunch:
         return {
             "file": str(self.file),
             "module": self.file.stem,
+            "pack": self.pack,
             "settings": dict(self.settings),
+            "secrets": dict(self.secrets),
             "sandbox": self.sandbox,
             "hidden": [*self.hidden, *OUTPUT_VARIABLES],
             "max_bytes": self.max_bytes,
@@ -78,10 +85,15 @@ class WorkerLaunch:
 
 @dataclass(slots=True)
 class _Call:
+    function: str
     context: ToolContext
+    start_timer: Callable[[], asyncio.TimerHandle]
+    timer: asyncio.TimerHandle
+    questions: int = 0  # that a person has not answered yet
+    media: bytearray = field(default_factory=bytearray)  # received so far
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0
-    nested: set[asyncio.Future[Result]] = field(default_factory=set)  # its calls of other tools
+    nested: set[asyncio.Future[Any]] = field(default_factory=set)  # its calls of other tools, and questions
     variables: Context = field(default_factory=copy_context)  # the nesting depth of tool calls
 
 
@@ -151,8 +163,8 @@ class Worker:
             self._process.printed.clear()
         loop, answer = asyncio.get_running_loop(), self._channel.request("call", {"function": function, "args": args})
         call_id = self._channel.last_id
-        call = self._calls[call_id] = _Call(context)
-        timer = loop.call_later(seconds, self._time_out, answer, function, seconds)
+        start_timer = partial(loop.call_later, seconds, self._time_out, answer, function, seconds)
+        call = self._calls[call_id] = _Call(function, context, start_timer, start_timer())
         try:
             return _extract_value(await answer, call.pieces)
         except (ToolTimeout, asyncio.CancelledError):
@@ -163,7 +175,7 @@ class Worker:
         except ChannelClosed as closed:
             raise await self._exit_error(function, str(closed)) from None
         finally:
-            timer.cancel()
+            call.timer.cancel()
             del self._calls[call_id]
             self._end_if_done()
 
@@ -213,18 +225,36 @@ class Worker:
 
     async def _handle_request(self, method: str, params: dict[str, Any]) -> Result:
         call = self._calls.get(params["within"])
-        if method != "call" or call is None:
+        if call is None:
             return Result(ok=False, error=ToolError("the calling tool has already ended"))
-        name, args, kwargs = str(params["name"]), list(params["args"]), dict(params["kwargs"])
-        call_nested = partial(self._call_tool, name, kwargs, call.context, positional=args, raw=True)
-        nested = call.variables.copy().run(lambda: asyncio.ensure_future(call_nested()))
-        call.nested.add(nested)
+        match method:
+            case "call":
+                name, args, kwargs = str(params["name"]), list(params["args"]), dict(params["kwargs"])
+                context = call.context
+                if context.on_ask is not None:  # a question of the nested call stops the timer of this one too
+                    context = replace(context, on_ask=partial(self._ask, call))
+                work = partial(self._call_tool, name, kwargs, context, positional=args, raw=True)
+                return await _run_nested(call, name, work)
+            case "ask":
+                ask = partial(self._ask, call, str(params["message"]), dict(params["schema"]))
+                return await _run_nested(call, "the question", lambda: _as_result(ask()))
+            case "media":
+                data, call.media = bytes(call.media), bytearray()
+                return await _as_result(_store_media(data, str(params["mime_type"]), call.context))
+        raise ValueError(f"unexpected request {method!r} from a worker")
+
+    async def _ask(self, call: _Call, message: str, schema: Mapping[str, Any]) -> Any:
+        """Ask the person at the client. The timeout of the call does not run meanwhile."""
+        if call.context.on_ask is None:
+            raise CannotAsk(NO_CLIENT)
+        call.timer.cancel()
+        call.questions += 1
         try:
-            return await nested
-        except asyncio.CancelledError:  # the worker waits for a response
-            return Result(ok=False, error=Cancelled(f"{name} was cancelled with its caller"))
+            return await call.context.on_ask(message, schema)
         finally:
-            call.nested.discard(nested)
+            call.questions -= 1
+            if not call.questions:
+                call.timer = call.start_timer()
 
     def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
         match method:
@@ -235,13 +265,30 @@ class Worker:
             case "failed" if not self._ready.done():
                 self._ready.set_exception(_load_error(self._launch, params))
                 self.kill()
+            case "progress":
+                self._handle_progress(params)
+            case "log":
+                level = params["level"] if params["level"] in LOG_LEVELS else "info"
+                if (call := self._calls.get(params["within"])) is not None and call.context.on_log is not None:
+                    call.context.on_log(f"{self._launch.pack}.{call.function}: {params['message']}", level)
             case _:
                 raise ValueError(f"unexpected message {method!r} from a worker")
 
+    def _handle_progress(self, params: dict[str, Any]) -> None:
+        call = self._calls.get(params["within"])
+        if call is not None and call.context.on_progress is not None:
+            done, total = (_check_number(params[key]) for key in ("done", "total"))
+            call.context.on_progress(f"{self._launch.pack}: {params['message']}", done, total)
+
     def _handle_piece(self, kind: str, data: bytes) -> None:
-        """Collect a part of a large result; `kind` is the id of the call."""
-        call = self._calls.get(int(kind))
+        """Collect a part of a large result, or of media; `kind` has the id of the call."""
+        call = self._calls.get(int(kind.removeprefix(MEDIA)))
         if call is None:  # it was cancelled
+            return
+        if kind.startswith(MEDIA):
+            call.media += data
+            if len(call.media) > self._launch.max_bytes + MAX_MESSAGE_BYTES:
+                self._channel.close("it sent media over the size limit")
             return
         call.size += len(data)
         if call.size > self._launch.max_bytes + MAX_MESSAGE_BYTES:
@@ -308,6 +355,36 @@ def _describe_status(status: int) -> str:
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
     return f"status {status}"
+
+
+async def _run_nested(call: _Call, name: str, work: Callable[[], Awaitable[Result]]) -> Result:
+    """Run what a call waits for, so that it is cancelled with the call."""
+    nested = call.variables.copy().run(lambda: asyncio.ensure_future(work()))
+    call.nested.add(nested)
+    try:
+        return await nested
+    except asyncio.CancelledError:  # the worker waits for a response
+        return Result(ok=False, error=Cancelled(f"{name} was cancelled with its caller"))
+    finally:
+        call.nested.discard(nested)
+
+
+async def _as_result(work: Awaitable[Any]) -> Result:
+    try:
+        return Result(ok=True, value=await work)
+    except ToolError as error:
+        return Result(ok=False, error=error)
+
+
+async def _store_media(data: bytes, mime_type: str, context: ToolContext) -> str:
+    if context.store_media is None:
+        raise ToolError("cannot store media: the call has no context of OneTool", hint="pass app.context()")
+    return await anyio.to_thread.run_sync(context.store_media, data, mime_type)
+
+
+def _check_number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return value if is_number else None
 
 
 def _extract_value(result: Any, pieces: list[bytes]) -> Any:

@@ -119,7 +119,7 @@ class WorkerBackend:
         if (worker := self._supervised.live) is not None:
             await worker.settle()  # replace a stuck worker, so that it does not delay the next call
         self._raise_if_blocked()
-        report = context.progress
+        report = context.on_progress
         if report is None or self._supervised.live is not None:
             return await self._supervised.get()
         self._listeners.append(report)

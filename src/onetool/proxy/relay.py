@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from onetool.context import ToolContext
+from onetool.context import Foreign, ToolContext
 from onetool.errors import ToolError
 
 RELAY_KEY = "relay"  # key of ToolContext.metadata
@@ -39,6 +39,7 @@ class Relay:
     request_state: str | None = None
     result: Any = None
     error: Any = None
+    is_untrusted: bool = False  # whether a value came from an untrusted source
     _clock: asyncio.Timeout | None = None
     _seconds: float = 0.0
     _questions: set["asyncio.Future[Any]"] = field(default_factory=set)
@@ -93,6 +94,9 @@ class Relay:
             question.cancel()
             self._questions.discard(question)
             self._restart_timeout()
+
+    def record_foreign(self, foreign: Foreign) -> None:
+        self.is_untrusted |= foreign.is_untrusted
 
     def cancel_questions(self) -> None:
         """Cancel open questions, because other clients wait."""

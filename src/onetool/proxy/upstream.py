@@ -40,7 +40,7 @@ class Upstream(ConnectionManager):
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         before = self._definition(tool.name)
-        connection = await self.connection(context.progress)
+        connection = await self.connection(context.on_progress)
         definition = self._definition(tool.name)  # connecting may have changed it
         if definition != before and definition.is_sound:
             Schema.from_json(definition.input_schema).check(dict(args))
@@ -70,7 +70,7 @@ class Upstream(ConnectionManager):
         relay = get_relay(context)
         meta = dict(context.metadata.get(META_KEY) or {})
         if relay is None:
-            progress = {"progress_callback": _make_progress_callback(self.name, context.progress)} if timed else {}
+            progress = {"progress_callback": _make_progress_callback(self.name, context.on_progress)} if timed else {}
             ask = partial(ask, meta=meta or None, **progress)
             return await self._request(subject, partial(_take_turn, connection, None, ask), connection)
         if timed:
@@ -119,7 +119,7 @@ class Upstream(ConnectionManager):
     async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]:
         """List the resources and templates that the agent may read."""
         self._authorize("", context)
-        client = (connection := await self.connection(context.progress)).client
+        client = (connection := await self.connection(context.on_progress)).client
         if client.server_capabilities.resources is None:
             return []
         found = await self._request(
@@ -134,7 +134,7 @@ class Upstream(ConnectionManager):
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
         self._authorize(uri, context)
-        connection = await self.connection(context.progress)
+        connection = await self.connection(context.on_progress)
         relay, client = get_relay(context), connection.client
         ask = (
             partial(client.session.read_resource, uri)
@@ -152,7 +152,7 @@ class Upstream(ConnectionManager):
     async def list_prompts(self, context: ToolContext) -> list[dict[str, Any]]:
         """List the prompts that the agent may use."""
         self._authorize("", context)
-        client = (connection := await self.connection(context.progress)).client
+        client = (connection := await self.connection(context.on_progress)).client
         if client.server_capabilities.prompts is None:
             return []
         found = await self._request("its prompts", partial(list_all_pages, client.list_prompts, "prompts"), connection)
@@ -162,7 +162,7 @@ class Upstream(ConnectionManager):
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], context: ToolContext) -> dict[str, Any]:
         self._authorize(name, context)
-        connection = await self.connection(context.progress)
+        connection = await self.connection(context.on_progress)
         client = connection.client.session if get_relay(context) else connection.client
         ask = partial(client.get_prompt, name, dict(arguments))
         found = await self._send(name, ask, connection, context, timed=False)

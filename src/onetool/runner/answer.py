@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from onetool.config.model import Output
-from onetool.context import Foreign, ToolContext
+from onetool.context import AskClient, Foreign, OnAsk, ToolContext
 from onetool.errors import ArgumentError, ToolError, error_type
 from onetool.redact import Redactor
 from onetool.render import render
@@ -65,13 +65,15 @@ class Journal:
     request_id: str = ""  # of the request that started the run, if it has one
     is_untrusted: bool = False  # whether a value came from an untrusted server
     notices: list[str] = field(default_factory=list)  # shown beside the value
+    ask_client: AskClient | None = None  # sends a request to the client of the run
     listener: Callable[[str, Any], None] | None = None  # called immediately, from any thread; only `output` is redacted
+    ask: OnAsk | None = None  # asks the person at the client
 
     def emit(self, event: str, data: Any) -> None:
         if self.listener is not None:
             self.listener(event, data)
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, _done: float | None = None, _total: float | None = None) -> None:
         """Record what the run is waiting for."""
         self.doing = text
         self.emit("progress", text)
@@ -147,7 +149,7 @@ class Presenter:
         texts = await self._render_blocks(blocks, journal, caller, sanitize)
         kind = next((block.error for block in blocks if block.error), None)
         return Answer(
-            texts or (NO_VALUE,), is_error=kind is not None, error=kind, media=_find_media(result.get("value"))
+            texts or (NO_VALUE,), is_error=kind is not None, error=kind, media=find_media(result.get("value"))
         )
 
     async def render_failure(
@@ -291,7 +293,7 @@ def _split_records(block: _Block) -> list[str]:
         return block.pieces
 
 
-def _find_media(value: Any) -> tuple[str, ...]:
+def find_media(value: Any) -> tuple[str, ...]:
     """Return the handles of blobs in a value: the value itself, or items of a list."""
     parts = value if isinstance(value, list) else [value]
     found = (part.get("media") for part in parts[:MAX_MEDIA] if isinstance(part, dict))

@@ -17,6 +17,7 @@ MAX_CALLS_SHOWN = 20
 MAX_SOURCE_CHARS = 200
 MAX_NAME_CHARS = 100
 MAX_MESSAGE_CHARS = 5000
+MAX_TRACE_CHARS = 4000
 MIN_SCORE, MAX_SCORE_DIFFERENCE, MAX_MATCHES = 70, 10, 3
 CONFINED = (
     "Code in a run has no network, no subprocesses and no files except in its scratch directory (the current "
@@ -51,7 +52,7 @@ def render_failure(
     snippets: Collection[str] = (),
 ) -> str:
     """Return the message for an error raised by code. `snippet` is the snippet that was run, `snippets` are all."""
-    lines = [_headline(error), *_locate(error, snippet), *_list_calls(calls)]
+    lines = [_headline(error), *_locate(error, snippet), *indent_trace(error.get("trace")), *_list_calls(calls)]
     if error.get("hint"):
         return "\n".join([*lines, truncate(f"Hint: {error['hint']}", MAX_MESSAGE_CHARS)])
     hint = _find_hint(error, calls, registry, snippets)
@@ -80,6 +81,13 @@ def _locate(error: Mapping[str, Any], snippet: str) -> list[str]:
     source = str(error.get("source") or "").strip()[:MAX_SOURCE_CHARS]
     place = f"  line {error['line']} of {truncate(snippet, MAX_NAME_CHARS)}" if snippet else f"  line {error['line']}"
     return [f"{place}: {source}" if source else place]
+
+
+def indent_trace(trace: object) -> list[str]:
+    """Return the lines that say where in its file a tool failed. Code may have forged them."""
+    if not isinstance(trace, str):
+        return []
+    return [f"  {line}" for line in truncate(trace, MAX_TRACE_CHARS).splitlines()]
 
 
 def _list_calls(calls: list[tuple[str, str]]) -> list[str]:

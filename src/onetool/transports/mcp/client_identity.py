@@ -14,6 +14,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from onetool.app import OneTool
 from onetool.context import ToolContext
 from onetool.errors import ToolError
+from onetool.proxy.relay import Progress
 
 MAX_NAME_CHARS = 64
 PROGRESS_KEYS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
@@ -82,8 +83,10 @@ def is_modern(context: Any) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def wants_progress(context: Any) -> bool:
-    return bool(context.meta) and context.meta.get("progress_token") is not None
+def get_progress(context: Any) -> Progress | None:
+    """Return the function that reports progress, or None if the client does not want it."""
+    wants_progress = bool(context.meta) and context.meta.get("progress_token") is not None
+    return context.session.report_progress if wants_progress else None
 
 
 def get_session(context: Any) -> Connection:

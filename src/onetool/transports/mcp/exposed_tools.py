@@ -25,6 +25,7 @@ from onetool.proxy.upstream import Upstream
 from onetool.registry import Registry, nearest, python_name
 from onetool.sanitize import sanitize_text
 from onetool.transports.mcp.client_identity import build_caller
+from onetool.transports.mcp.media import load_media
 from onetool.transports.mcp.publish import (
     assign_names,
     build_definition,
@@ -34,7 +35,7 @@ from onetool.transports.mcp.publish import (
     render_value,
     to_wire,
 )
-from onetool.transports.mcp.relay import ClientRelay
+from onetool.transports.mcp.relay import Call, ClientMessages, ClientRelay
 from onetool.util.invisible import find_in_name
 from onetool.util.text import did_you_mean
 from onetool_child.errors import get_message
@@ -96,16 +97,51 @@ class ExposedTools:
         return tool if tool is not None and build_caller(self._app, context).admits(tool) else None
 
     async def call(self, context: Any, tool: Tool, params: types.CallToolRequestParams) -> ServerResult:
-        answer = await self._answer(context, params, tool.pack, tool.name, dict(params.arguments or {}))
+        call_tool = self._call_bus if isinstance(tool.backend, Upstream) else self._call_own
+        call = partial(call_tool, context, tool.name, dict(params.arguments or {}))
+        answer, is_untrusted = await self._answer(context, params, tool.pack, call)
         if not isinstance(answer, Result):
             return answer
-        result = render_error(answer.error) if answer.error is not None else render_value(answer.value)
-        return to_wire(result, self._app.redact)
+        result = await self._render(context, answer)
+        return map_texts(result, lambda text: sanitize_text(text, tool.name)) if is_untrusted else result
+
+    async def _render(self, context: Any, answer: Result) -> dict[str, Any]:
+        """Return the result of a call as MCP content."""
+        if answer.error is not None:
+            return to_wire(render_error(answer.error), self._app.redact)
+        caller = build_caller(self._app, context)
+        blocks = await load_media(self._app, answer.value, caller.agent_id, caller.token_id)
+        result = to_wire(render_value(answer.value, is_media=bool(blocks)), self._app.redact)
+        result["content"] += [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in blocks]
+        return result
 
     async def _call_bus(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
         caller = build_caller(self._app, context)
         caller = replace(caller, metadata={**caller.metadata, RELAY_KEY: relay})
         return await self._app.bus.call_tool(name, arguments, caller)
+
+    async def _call_own(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
+        """Call a tool that does not belong to an upstream server. It can send messages to the client."""
+        caller, client = build_caller(self._app, context), ClientMessages(relay, self._app.redact, name)
+        write_log = caller.on_log
+
+        def log(message: str, level: str) -> None:
+            if write_log is not None:
+                write_log(message, level)
+            client.log(message, level)
+
+        report = None if relay.progress is None else client.report_progress
+        caller = replace(
+            caller,
+            on_ask=client.ask,
+            on_log=log,
+            on_progress=report,
+            on_foreign_value=relay.record_foreign,
+            ask_client=relay.ask if "sampling" in relay.capabilities else None,
+        )
+        result = await self._app.bus.call_tool(name, arguments, caller)
+        await client.flush()
+        return result
 
     def _is_wanted(self, tool: Tool) -> bool:
         return not self._wanted.isdisjoint((tool.name, tool.pack, python_name(tool.name), python_name(tool.pack)))
@@ -224,27 +260,30 @@ class ExposedTools:
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
 
-    async def _answer(
-        self, context: Any, params: Any, server: str, name: str, arguments: Mapping[str, Any]
-    ) -> ServerResult | Result:
-        """Return the server's result with secrets redacted, or the result of the call if the server returned none."""
-        outcome = await self._client_relay.run(context, params, partial(self._call_bus, context, name, arguments))
+    async def _answer(self, context: Any, params: Any, server: str, call: Call) -> tuple[ServerResult | Result, bool]:
+        """Return the server's result with secrets redacted, or the result of the call if the server returned none.
+
+        The second value tells whether a result of the call contains untrusted text; a server's result is marked here.
+        """
+        outcome = await self._client_relay.run(context, params, call)
         if isinstance(outcome, types.InputRequiredResult):
-            return outcome
-        relay, result = outcome
+            return outcome, False
+        relay: Relay = outcome[0]
+        result: Result = outcome[1]
         redact, error, settings = self._app.redact, relay.error, self._app.settings
         if relay.result is None:
             if result.error is not None and isinstance(error, MCPError) and error.code not in SDK_ERRORS:
                 raise MCPError(error.code, redact(error.message), redact.redact_data(error.data))
-            return result
+            return result, relay.is_untrusted
         answer = to_wire(relay.result, redact)
         upstream = settings.servers.get(server)
         is_marked = upstream is not None and (upstream.sanitize or settings.output.sanitize)
-        return map_texts(answer, lambda text: sanitize_text(text, server)) if is_marked else answer
+        return map_texts(answer, lambda text: sanitize_text(text, server)) if is_marked else answer, False
 
     async def _require_answer(self, context: Any, params: Any, name: str, arguments: Mapping[str, Any]) -> ServerResult:
         """Return the server's result for a resource or prompt. Raise if the server returned none."""
-        answer = await self._answer(context, params, arguments["server"], name, arguments)
+        call = partial(self._call_bus, context, name, arguments)
+        answer, _ = await self._answer(context, params, arguments["server"], call)
         if isinstance(answer, Result):
             assert answer.error is not None
             raise MCPError(types.INVALID_PARAMS, self._app.redact(get_message(answer.error)))

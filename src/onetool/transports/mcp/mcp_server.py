@@ -5,14 +5,14 @@ started after the client has received the tool list, so that they do not delay t
 """
 
 import asyncio
-import base64
 import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
-import anyio.to_thread
+import anyio
 import mcp_types as types
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel import NotificationOptions, Server
@@ -21,7 +21,7 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.stdio import stdio_server
 
 from onetool.app import OneTool
-from onetool.errors import ToolError
+from onetool.proxy.relay import Progress, Relay
 from onetool.runner.answer import Journal
 from onetool.stats.tokens import count_text_tokens, count_tokens
 from onetool.transports.fair_queue import QueueFull, turn
@@ -29,15 +29,16 @@ from onetool.transports.logging_bridge import forward_logging
 from onetool.transports.mcp.client_identity import (
     caller_fields,
     get_agent,
+    get_progress,
     get_request_id,
     get_session,
     get_token_id,
     session_key,
-    wants_progress,
 )
 from onetool.transports.mcp.exposed_tools import ExposedTools
 from onetool.transports.mcp.list_changes import ChangeNotifier
-from onetool.transports.mcp.relay import LEVEL
+from onetool.transports.mcp.media import load_handles
+from onetool.transports.mcp.relay import LEVEL, ClientMessages, ClientRelay, can_ask, supports_sampling
 from onetool.transports.mcp.resources import MAX_COMPLETIONS, TOOLS, SnippetPrompts, ToolResources, paginate
 from onetool.transports.settings_watcher import watching
 from onetool.transports.stdio import protocol_streams
@@ -49,6 +50,7 @@ SESSION_DELAY_SECONDS = 0.5  # delay after the tool list, so that bookkeeping do
 IDLE_SECONDS = 1.0  # without output, before a progress message
 OUTPUT_SECONDS = 0.05  # between two progress messages
 MAX_MESSAGE_CHARS = 4000
+MAX_PENDING_RUNS = 16  # that wait for the client, each with a cell
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
 
 # How long clients may cache lists unless notified of a change. Lists depend on the agent.
@@ -101,6 +103,7 @@ class OneToolServer(Server[Any]):
         self._counted_sessions: set[str] = set()  # sessions that were counted
         self._session_tasks: set[asyncio.Task[None]] = set()
         self._exposed = ExposedTools(app, self._on_server_change)
+        self._client_relay = ClientRelay(MAX_PENDING_RUNS)
         self._resources, self._prompts = ToolResources(app, self._exposed), SnippetPrompts(app, self._exposed)
         self._changes = ChangeNotifier(self._resources.watch)
         self._known = self._get_state()
@@ -109,6 +112,7 @@ class OneToolServer(Server[Any]):
             forward_logging(app.log, "mcp.server", "mcp.server", "mcp.shared", level=logging.WARNING)
         )
         self._open.callback(self._exposed.close)
+        self._open.callback(self._client_relay.close)
         self._open.callback(self.end_streams)
         self._open.callback(app.bus.subscribe(lambda _event: self._check_changes()))
         super().__init__(
@@ -127,6 +131,9 @@ class OneToolServer(Server[Any]):
             on_completion=self._complete,
             on_subscriptions_listen=self._changes.listen,
         )
+        security = RequestStateSecurity.ephemeral()
+        security.bind_principal = lambda context: f"{get_agent(app, context)}:{get_token_id(context)}"
+        self.middleware.append(RequestStateBoundary(security, default_audience=self.name))
         if self._exposed:
             self._publish()
 
@@ -144,9 +151,6 @@ class OneToolServer(Server[Any]):
         self.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._changes.unsubscribe)
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
         self.add_notification_handler("notifications/initialized", types.NotificationParams, register_session)
-        security = RequestStateSecurity.ephemeral()
-        security.bind_principal = lambda context: f"{get_agent(self._app, context)}:{get_token_id(context)}"
-        self.middleware.append(RequestStateBoundary(security, default_audience=self.name))
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *rest: Any, **named: Any
@@ -207,16 +211,24 @@ class OneToolServer(Server[Any]):
             problem = f"unknown argument {unknown[0]!r}" if unknown else "missing argument 'command'"
             hint = "send Python code, for example run(command='ot.tools()')"
             return _text(f"invalid call of run: {problem}\nHint: {hint}", is_error=True)
-        return await self._run(context, arguments["command"])
+        run = partial(self._run, context, arguments["command"])
+        can_sample = self._app.settings.llm.sampling and supports_sampling(context)
+        if not (can_ask(context) or can_sample or params.request_state):
+            return await run()
+        outcome = await self._client_relay.run(context, params, run)
+        return outcome if isinstance(outcome, types.InputRequiredResult) else outcome[1]
 
-    async def _run(self, context: Any, command: Any) -> types.CallToolResult:
+    async def _run(self, context: Any, command: Any, relay: Relay | None = None) -> types.CallToolResult:
+        """Run a command; `relay` sends requests of its tools to the client."""
         app, facts = self._app, caller_fields(self._app, context)
         journal = Journal(request_id=get_request_id(context))
-        async with _report_progress(context, journal):
+        if relay is not None:
+            journal.ask, journal.ask_client = ClientMessages(relay, app.redact, RUN.name).ask, relay.ask
+        progress = relay.progress if relay else get_progress(context)
+        async with _report_progress(progress, journal):
             answer = await app.run(command, journal=journal, **facts)
         result = _text(*answer.blocks, is_error=answer.is_error)
-        for handle in answer.media:
-            result.content += await _media(app, handle, facts["agent"], facts["token_id"])
+        result.content += await load_handles(app, answer.media, facts["agent"], facts["token_id"])
         result.meta = journal.meta or None
         return result
 
@@ -258,12 +270,12 @@ class OneToolServer(Server[Any]):
 
 
 @contextlib.asynccontextmanager
-async def _report_progress(context: Any, journal: Journal) -> AsyncIterator[None]:
+async def _report_progress(progress: Progress | None, journal: Journal) -> AsyncIterator[None]:
     """Send output as progress messages within 100 ms, if the client asked for progress, while the block runs.
 
     Messages are limited in number and length; the result has the complete output.
     """
-    if not wants_progress(context):
+    if progress is None:
         yield
         return
     started, has_output, printed = time.perf_counter(), asyncio.Event(), ""
@@ -283,7 +295,7 @@ async def _report_progress(context: Any, journal: Journal) -> AsyncIterator[None
             has_output.clear()
             seconds, message = time.perf_counter() - started, printed
             printed = ""
-            await context.session.report_progress(round(seconds, 3), None, message or _describe(journal, seconds))
+            await progress(round(seconds, 3), None, message or _describe(journal, seconds))
             await asyncio.sleep(OUTPUT_SECONDS)
 
     journal.listener = on_event
@@ -313,19 +325,3 @@ def _text(*blocks: str, is_error: bool = False) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=block) for block in blocks], is_error=is_error
     )
-
-
-async def _media(app: OneTool, handle: str, agent: str, token_id: str) -> list[types.ContentBlock]:
-    """Return the content for a media handle, or nothing if the code invented the handle."""
-    try:
-        data, mime_type = await anyio.to_thread.run_sync(app.media.get, handle, agent, token_id)
-    except ToolError:
-        return []
-    text = base64.b64encode(data).decode("ascii")
-    match mime_type.partition("/")[0]:
-        case "image":
-            return [types.ImageContent(type="image", data=text, mime_type=mime_type)]
-        case "audio":
-            return [types.AudioContent(type="audio", data=text, mime_type=mime_type)]
-    blob = types.BlobResourceContents(uri=f"ot://media/{handle}", mime_type=mime_type, blob=text)
-    return [types.EmbeddedResource(type="resource", resource=blob)]

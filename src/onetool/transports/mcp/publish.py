@@ -13,10 +13,11 @@ import mcp_types as types
 from pydantic import BaseModel
 
 from onetool._tool import Tool
-from onetool.errors import ToolError
+from onetool.errors import ToolError, describe
 from onetool.proxy.upstream import Upstream
 from onetool.redact import Redactor
 from onetool.render import render
+from onetool.runner.explain import indent_trace
 from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT
 from onetool.util.invisible import replace_in_name
@@ -115,8 +116,13 @@ def map_texts(answer: dict[str, Any], change: Callable[[str], str]) -> dict[str,
     return {**answer, **{key: [apply(block) for block in blocks] for key, blocks in lists.items()}}
 
 
-def render_value(value: Any) -> types.CallToolResult:
-    """Return the result for a value of a tool that does not belong to an upstream server."""
+def render_value(value: Any, *, is_media: bool = False) -> types.CallToolResult:
+    """Return the result for a value of a tool that does not belong to an upstream server.
+
+    With `is_media`, the caller adds the content of media to it. A value that is nothing else has no text.
+    """
+    if is_media and isinstance(value, dict):
+        return types.CallToolResult(content=[])
     try:
         data = as_data(value)
         text = render(data, "json")
@@ -129,5 +135,6 @@ def render_value(value: Any) -> types.CallToolResult:
 
 
 def render_error(error: BaseException) -> types.CallToolResult:
-    block = types.TextContent(type="text", text=f"{type(error).__name__}: {get_message(error)}")
-    return types.CallToolResult(content=[block], is_error=True)
+    trace = indent_trace(describe(error).get("trace"))
+    text = "\n".join([f"{type(error).__name__}: {get_message(error)}", *trace])
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)

@@ -6,32 +6,41 @@ and the client repeats the request with the answer: the pending call is kept unt
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+import anyio
 import mcp_types as types
 from mcp import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import ValidationError
 
-from onetool._tool import Result
+from onetool.errors import CannotAsk
 from onetool.proxy.relay import LEVELS, Relay
-from onetool.transports.mcp.client_identity import get_session, is_modern, wants_progress
+from onetool.redact import Redactor
+from onetool.schema import Schema
+from onetool.transports.mcp.client_identity import get_progress, get_session, is_modern
 
 LEVEL = "onetool/log_level"  # key in the state of a session
 DEFAULT_LEVEL = "info"
 RELAYED_CAPABILITIES = ("sampling", "elicitation", "roots")
 PENDING_PREFIX = "onetool-kept:"  # prefix of the id of a pending call
 PENDING_SECONDS, MAX_PENDING = 600.0, 1000
+MAX_UNSENT_LOGS = 100
+FLUSH_SECONDS = 1.0
+MIN_PROGRESS = 0.001  # between two messages without a number
 STANDARD_INPUT = "standard input"  # stdio has one client
-Call = Callable[[Relay], Awaitable[Result]]
-Outcome = tuple[Relay, Result]
+Call = Callable[[Relay], Awaitable[Any]]
+Outcome = tuple[Relay, Any]
 
 
 class ClientRelay:
     """The pending calls of all clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_pending: int = MAX_PENDING) -> None:
+        self._max_pending = max_pending
         self._pending: dict[str, _Conversation] = {}
 
     async def run(self, context: Any, params: Any, call: Call) -> Outcome | types.InputRequiredResult:
@@ -53,7 +62,7 @@ class ClientRelay:
         return conversation
 
     def _has_room(self) -> bool:
-        return len(self._pending) < MAX_PENDING
+        return len(self._pending) < self._max_pending
 
     def _suspend(self, conversation: "_Conversation") -> types.InputRequiredResult:
         call_id = secrets.token_hex(16)
@@ -89,7 +98,7 @@ class _Conversation:
     def questions(self) -> dict[str, Any]:
         return {key: request for key, (request, _) in self._waiting.items()}
 
-    async def next(self) -> Result | None:
+    async def next(self) -> Any:
         """Return the result, or None if the server has a question first."""
         asking: asyncio.Future[Any] = asyncio.ensure_future(self._has_asked.wait())
         try:
@@ -124,13 +133,85 @@ class _Conversation:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[key] = (request, answer)
         self._has_asked.set()
-        return await answer
+        try:
+            return await answer
+        finally:
+            self._waiting.pop(key, None)  # a call that no longer waits
 
     async def _send_log(self, params: Any) -> None:
         await _send_log(self._context, params)
 
     async def _report_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        if self._has_asked.is_set():  # the request has ended
+            return
         await self._context.session.report_progress(progress, total, message)
+
+
+class ClientMessages:
+    """Progress, log messages and questions of a tool to the client of its call.
+
+    Progress and log messages may come from any thread and are sent one at a time. Progress that is not sent yet is
+    replaced; log messages over a limit are dropped.
+    """
+
+    def __init__(self, relay: Relay, redact: Redactor, tool: str) -> None:
+        self._relay, self._redact, self._tool = relay, redact, tool
+        self._loop = asyncio.get_running_loop()
+        self._progress: tuple[float, float | None, str] | None = None
+        self._logs: deque[types.LoggingMessageNotificationParams] = deque(maxlen=MAX_UNSENT_LOGS)
+        self._sending: asyncio.Task[None] | None = None
+        self._done = 0.0
+
+    def report_progress(self, message: str, done: float | None = None, total: float | None = None) -> None:
+        self._loop.call_soon_threadsafe(self._put_progress, message, done, total)
+
+    def log(self, message: str, level: str) -> None:
+        data = {"level": level, "logger": self._tool, "data": self._redact(message)}
+        self._loop.call_soon_threadsafe(self._put_log, types.LoggingMessageNotificationParams.model_validate(data))
+
+    async def ask(self, message: str, schema: Mapping[str, Any]) -> Any:
+        """Ask the person at the client. Return the answer as a dict, or None if it is declined."""
+        shown = self._redact.redact_data(dict(schema))
+        params = types.ElicitRequestFormParams(message=self._redact(message), requested_schema=shown)
+        response = await self._relay.ask_client(types.ElicitRequest(params=params))
+        if not isinstance(response, types.ElicitResult):
+            reason = response.message if isinstance(response, types.ErrorData) else "it sent another response"
+            raise CannotAsk(f"cannot ask: {reason}")
+        if response.action != "accept":
+            return None
+        answer = dict(response.content or {})
+        if (problem := Schema.from_json(schema).problem(answer)) is not None:
+            raise CannotAsk(f"the answer of the client does not match the schema: {problem}")
+        return answer
+
+    async def flush(self) -> None:
+        """Wait for unsent messages, which belong before the response."""
+        await asyncio.sleep(0)  # messages of threads are put by the event loop
+        if self._sending is not None:
+            await asyncio.wait((self._sending,), timeout=FLUSH_SECONDS)
+
+    def _put_progress(self, message: str, done: float | None, total: float | None) -> None:
+        """Queue progress. The protocol requires that it increases."""
+        self._done = done if done is not None and done > self._done else self._done + MIN_PROGRESS
+        self._progress = (self._done, total, self._redact(message))
+        self._start_sending()
+
+    def _put_log(self, params: types.LoggingMessageNotificationParams) -> None:
+        self._logs.append(params)
+        self._start_sending()
+
+    def _start_sending(self) -> None:
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.ensure_future(self._send())
+
+    async def _send(self) -> None:
+        with suppress(MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError):  # the client is gone
+            while self._progress is not None or self._logs:
+                while self._logs:
+                    await self._relay.log(self._logs.popleft())
+                latest, self._progress = self._progress, None
+                if latest is not None and self._relay.progress is not None:
+                    await self._relay.progress(*latest)
 
 
 def get_log_level(context: Any) -> str | None:
@@ -148,10 +229,15 @@ def _create_relay(context: Any, ask: Callable[[Any], Awaitable[Any]]) -> Relay:
         client=_get_client_key(context),
         ask=ask,
         log=lambda params: _send_log(context, params),
-        progress=context.session.report_progress if wants_progress(context) else None,
+        progress=get_progress(context),
         capabilities={name: declared[name] for name in RELAYED_CAPABILITIES if name in declared},
         log_level=get_log_level(context),
     )
+
+
+def supports_sampling(context: Any) -> bool:
+    capabilities = context.session.client_capabilities
+    return capabilities is not None and capabilities.sampling is not None
 
 
 def _get_client_key(context: Any) -> object:
@@ -201,9 +287,7 @@ def _find_unsupported(context: Any, request: Any) -> types.ErrorData | None:
         case types.ElicitRequest(params=types.ElicitRequestURLParams()):
             is_supported = capabilities.elicitation is not None and capabilities.elicitation.url is not None
         case types.ElicitRequest():
-            is_supported = capabilities.elicitation is not None and (
-                capabilities.elicitation.form is not None or capabilities.elicitation.url is None
-            )
+            is_supported = _supports_forms(capabilities)
         case types.ListRootsRequest():
             is_supported = capabilities.roots is not None
         case _:
@@ -212,6 +296,17 @@ def _find_unsupported(context: Any, request: Any) -> types.ErrorData | None:
                 wants_tools and capabilities.sampling.tools is None
             )
     return None if is_supported else _error_data(f"the client does not support {request.method}")
+
+
+def can_ask(context: Any) -> bool:
+    """Return whether the client can show a form to a person."""
+    capabilities = context.session.client_capabilities
+    return capabilities is not None and _supports_forms(capabilities)
+
+
+def _supports_forms(capabilities: types.ClientCapabilities) -> bool:
+    declared = capabilities.elicitation
+    return declared is not None and (declared.form is not None or declared.url is None)
 
 
 def _error_data(message: str) -> types.ErrorData:

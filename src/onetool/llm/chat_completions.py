@@ -1,0 +1,102 @@
+"""Requests to an API that is compatible with OpenAI's chat completions."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import anyio.to_thread
+
+from onetool.config.model import Llm
+from onetool.errors import HttpStatusError, OutputInvalid, ToolError
+from onetool.llm.messages import Completion, Message
+from onetool.net import HostRules, Net, Request, Response
+from onetool.net.addresses import parse_address
+from onetool.net.urls import parse_target
+from onetool_child.messages import has_few_values
+
+OK: Final = 200
+MAX_RESPONSE_BYTES: Final = 1 << 20
+MAX_ERROR_CHARS: Final = 500
+MAX_TOKENS: Final = 10**9  # of a plausible response
+HINTS: Final = {
+    401: "check llm.api_key",
+    403: "check llm.api_key",
+    404: "check llm.base_url, which usually ends with /v1, and llm.model",
+    429: "retry later, or check the quota of the provider",
+}
+
+
+async def request_completion(
+    net: Net, settings: Llm, messages: Sequence[Message], *, allow_private_addresses: bool
+) -> Completion:
+    """Send the messages and return the answer. Redirects are not followed."""
+    assert settings.base_url is not None
+    url = f"{settings.base_url.rstrip('/')}/chat/completions"
+    key = [("Authorization", f"Bearer {settings.api_key}")] if settings.api_key else []
+    content = await anyio.to_thread.run_sync(_encode_body, settings, messages)
+    response = await net.send(
+        Request("POST", url, [("Content-Type", "application/json"), *key], content),
+        timeout=settings.timeout,
+        max_bytes=MAX_RESPONSE_BYTES,
+        follow_redirects=False,
+        rules=_make_rules(url, allow_private_addresses=allow_private_addresses),
+    )
+    if response.status != OK:
+        raise _make_status_error(response)
+    return _parse_completion(_parse_body(response))
+
+
+def _encode_body(settings: Llm, messages: Sequence[Message]) -> bytes:
+    body = {
+        "model": settings.model,
+        "messages": [{"role": message.role, "content": message.text} for message in messages],
+        "max_tokens": settings.max_tokens,
+        **settings.options,
+    }
+    return json.dumps({key: value for key, value in body.items() if value is not None}).encode()
+
+
+def _make_rules(url: str, *, allow_private_addresses: bool) -> HostRules:
+    """Allow only the host of the URL. The user named it, so an address or `localhost` may be private."""
+    target = parse_target(url)
+    is_local = target.host == "localhost" or parse_address(target.host) is not None
+    return HostRules((target.authority,), allow_private_addresses=is_local or allow_private_addresses)
+
+
+def _make_status_error(response: Response) -> HttpStatusError:
+    body = _parse_body(response)
+    error = body.get("error")
+    reason = error.get("message") if isinstance(error, dict) else error
+    detail = f": {reason[:MAX_ERROR_CHARS]}" if isinstance(reason, str) and reason else ""
+    return HttpStatusError(
+        f"the language model returned status {response.status}{detail}",
+        hint=HINTS.get(response.status, ""),
+        status=response.status,
+    )
+
+
+def _parse_body(response: Response) -> dict[str, Any]:
+    """Return the JSON object in a response, or an empty one."""
+    text = response.text()
+    try:
+        body = json.loads(text) if has_few_values(text) else None
+    except (ValueError, RecursionError):
+        body = None
+    return body if isinstance(body, dict) else {}
+
+
+def _parse_completion(body: dict[str, Any]) -> Completion:
+    try:
+        choice = body["choices"][0]
+        message = choice["message"]
+        text, refusal = message.get("content"), message.get("refusal")
+    except (LookupError, TypeError, AttributeError):
+        raise OutputInvalid("the language model returned an invalid response", hint="check llm.base_url") from None
+    if isinstance(refusal, str) and refusal:
+        raise ToolError(f"the language model refused: {refusal[:MAX_ERROR_CHARS]}")
+    if not isinstance(text, str):
+        raise OutputInvalid("the language model returned no text")
+    usage = body.get("usage")
+    tokens = usage.get("total_tokens") if isinstance(usage, dict) else None
+    is_count = isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= MAX_TOKENS
+    return Completion(text, tokens if is_count else None, is_complete=choice.get("finish_reason") != "length")

@@ -1,0 +1,68 @@
+"""Short reports of failed tools: the lines of the author's own files, the causes and the notes of an exception."""
+
+from __future__ import annotations
+
+import os
+
+from onetool_child.errors import ToolError, get_message
+
+TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+MAX_FRAMES = 3  # of one exception, the innermost
+MAX_CAUSES = 3
+MAX_NOTES = 5
+MAX_LINE_CHARS = 300
+OWN_DIRECTORY = os.path.dirname(__file__)  # noqa: PTH120 - importing pathlib is slow
+
+
+def report_error(error: BaseException, directory: str) -> str:
+    """Return where the error occurred in the files of this directory. Empty for a ToolError: its message says all."""
+    if isinstance(error, ToolError):
+        return ""
+    try:
+        return "\n".join(line[:MAX_LINE_CHARS] for line in _report(error, directory, MAX_CAUSES))
+    except Exception:  # noqa: BLE001 - the attributes of an exception may be anything
+        return ""
+
+
+def _report(error: BaseException, directory: str, causes_left: int) -> Iterator[str]:
+    yield from _list_frames(error, directory)
+    for note in list(getattr(error, "__notes__", ()))[:MAX_NOTES]:
+        yield f"note: {str(note).strip()}".replace("\n", "\n  ")
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    hidden = error.__suppress_context__
+    cause = error.__cause__ or (None if hidden else error.__context__)
+    related = [*((each, "contains") for each in inner), (cause, "caused by" if error.__cause__ else "while handling")]
+    for each, relation in related[:MAX_CAUSES]:
+        if each is not None and causes_left:
+            message = get_message(each).partition("\n")[0]
+            yield f"{relation} {type(each).__name__}: {message}"
+            yield from _report(each, directory, causes_left - 1)
+
+
+def _list_frames(error: BaseException, directory: str) -> list[str]:
+    import linecache
+
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        if file.startswith(f"{directory}{os.sep}"):
+            source = linecache.getline(file, line).strip()
+            frames.append(f"{_shorten(file, directory)}, line {line}, in {trace.tb_frame.f_code.co_name}: {source}")
+        trace = trace.tb_next
+    return frames[-MAX_FRAMES:]
+
+
+def _shorten(file: str, directory: str) -> str:
+    """Return the path from the directory that contains the pack."""
+    return file.removeprefix(f"{os.path.dirname(directory)}{os.sep}")  # noqa: PTH120 - importing pathlib is slow
+
+
+def strip_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without the frames of OneTool at its beginning."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN_DIRECTORY):
+        trace = trace.tb_next
+    return trace

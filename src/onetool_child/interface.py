@@ -1,0 +1,160 @@
+"""The names that a file of tools imports from `onetool`: `tool`, `Context` and `File`, beside the errors.
+
+Workers offer this module as `onetool`, unless their environment has that package, which exports the same names.
+"""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
+    from os import PathLike
+    from typing import Any
+
+PROGRESS_SECONDS = 0.05  # between two messages
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")  # those of MCP
+
+
+class Done:
+    """A completed operation. It need not be awaited, but may be."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+DONE = Done()
+
+
+class Context:
+    """The context of a call. A parameter annotated `Context` receives it, and callers do not see that parameter.
+
+    `call`, `ask` and `llm` wait in a function; in a coroutine they return an awaitable. The others need no `await`.
+    """
+
+    __slots__ = ()
+    settings: Mapping[str, Any]  # of the pack: `tools.<pack>` in onetool.yaml
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call was cancelled, for loops in C code or in threads of the tool."""
+        raise NotImplementedError
+
+    def progress(self, done: float | str, total: float | None = None, message: str = "") -> Done:
+        """Report progress to the client: `progress(3, 10, "resizing")`, or only a message."""
+        raise NotImplementedError
+
+    def log(self, message: object, level: str = "info") -> Done:
+        """Write to the log of OneTool, and to the client if it called the tool directly."""
+        raise NotImplementedError
+
+    def debug(self, message: object) -> Done:
+        """Write to the log at this level, like `info`, `warning` and `error`."""
+        return self.log(message, "debug")
+
+    def info(self, message: object) -> Done:
+        """Write to the log; see `debug`."""
+        return self.log(message, "info")
+
+    def warning(self, message: object) -> Done:
+        """Write to the log; see `debug`."""
+        return self.log(message, "warning")
+
+    def error(self, message: object) -> Done:
+        """Write to the log; see `debug`."""
+        return self.log(message, "error")
+
+    def secret(self, name: str) -> str:
+        """Return a secret that the pack declares with `secrets = [...]` or `tools.<pack>.secrets`."""
+        raise NotImplementedError
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call another tool with the permissions of the caller; return its value or raise its error."""
+        raise NotImplementedError
+
+    def ask(self, message: str, schema: Any = None) -> Any:
+        """Ask the person at the client. Return the answer as a dict, or None if it is declined.
+
+        `schema` is a JSON Schema of an object with simple properties, or a pydantic model. Raise CannotAsk if no client
+        can show the question.
+        """
+        raise NotImplementedError
+
+    def llm(self, prompt: str, schema: Any = None) -> Any:
+        """Ask the language model of the settings. Return text, or data that matches `schema`.
+
+        `schema` is a JSON Schema or a pydantic model.
+        """
+        return self.call("llm.ask", prompt=prompt, schema=None if schema is None else check_form(schema))
+
+
+class File:
+    """A file as the result of a tool. The client receives its content; the type is detected if `mime` is omitted."""
+
+    __slots__ = ("mime", "path")
+
+    def __init__(self, path: str | PathLike[str], mime: str | None = None) -> None:
+        self.path, self.mime = path, mime
+
+    def __repr__(self) -> str:
+        return f"File({str(self.path)!r})"
+
+
+def check_level(level: str) -> str:
+    if level not in LOG_LEVELS:
+        raise ValueError(f"unknown level {level!r}: expected one of {', '.join(LOG_LEVELS)}")
+    return level
+
+
+def check_form(schema: Any) -> Mapping[str, Any]:
+    """Return the JSON Schema of an answer, also for a pydantic model. Without one, a person accepts or declines."""
+    if schema is None:
+        return {"type": "object", "properties": {}}
+    schema = schema.model_json_schema() if hasattr(schema, "model_json_schema") else schema
+    if not isinstance(schema, dict):
+        raise TypeError(f"invalid schema {schema!r}: expected a JSON Schema as a dict")
+    return schema
+
+
+def describe_progress(done: float | str, total: float | None, message: str) -> str:
+    """Return progress as text: `resizing (3 of 10)`."""
+    if isinstance(done, str):
+        return done
+    count = f"{done:g} of {total:g}" if total else f"{done:g}"
+    return f"{message} ({count})" if message else count
+
+
+class ItemReporter:
+    """A reporter of the items of a generator as progress, at a limited rate."""
+
+    __slots__ = ("_context", "_count", "_reported")
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._count, self._reported = context, 0, 0.0
+
+    def iterate(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self._report(item)
+            yield item
+
+    async def iterate_async(self, items: AsyncIterable[Any]) -> AsyncIterator[Any]:
+        async for item in items:
+            self._report(item)
+            yield item
+
+    def _report(self, item: Any) -> None:
+        self._count += 1
+        if time.monotonic() - self._reported >= PROGRESS_SECONDS:
+            import reprlib
+
+            self._reported = time.monotonic()
+            self._context.progress(self._count, message=item if isinstance(item, str) else reprlib.repr(item))
+
+
+def tool(*args: Any, **_options: Any) -> Any:
+    """Return the function unchanged: `@tool` only matters to the server, which parses the file."""
+    return args[0] if args and callable(args[0]) else lambda function: function
