@@ -33,6 +33,7 @@ class Tool:
     disabled_code: str = ""  # `bundle_disabled` if its whole bundle is disabled
     returns: str = ""
     example: str = ""
+    docstring: str = ""  # of its function; `onetool.util.docstring` reads its parts
     argument_permissions: Mapping[str, frozenset[Permission]] = field(
         default_factory=dict
     )  # needed if the argument is passed

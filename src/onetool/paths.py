@@ -81,8 +81,9 @@ def agent_files(directory: Path) -> tuple[Path, ...]:
 
 
 def extension_files(tools: Path) -> tuple[Path, ...]:
-    """Return the extension files in a directory of packs, such as `.onetool/tools`."""
-    return tuple(sorted(file for file in tools.glob("*/*_tools.py") if not file.name.startswith(".")))
+    """Return the extension files in a directory of packs, such as `.onetool/tools`, and in its subdirectories."""
+    found = (file for pattern in ("*_tools.py", "*/*_tools.py") for file in tools.glob(pattern))
+    return tuple(sorted(file for file in found if not file.name.startswith(".")))
 
 
 def is_directory(path: Path) -> bool:

@@ -5,21 +5,41 @@ schema of a function and the validator are created at first use, so that large c
 """
 
 import ast
+import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from itertools import chain, repeat
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, islice, repeat
 from math import isfinite
 from typing import Any, Final, Self
 
-from onetool.context import Context, ToolContext
+from onetool.context import Context
 from onetool.errors import ArgumentError
+from onetool.source_types import MISSING, Scope, is_data
 from onetool.util.docstring import arguments as docstring_arguments
 
 JSON = dict[str, Any]
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 MAX_PROBLEM_CHARS = 1_000  # characters of a validation message
 VAGUE_TYPES: Final = ("Any", "object", "bytes")
 CONTEXT_NAMES: Final = frozenset({"Context", "ToolContext", "Context | None", "Optional[Context]"})
+MAX_CHOICES = 10  # alternatives or values that a validation message lists
+MAX_CONVERSIONS = 10_000  # strings converted to numbers in one call
+MAX_REFERENCES = 20  # from one schema to the next
+MAX_INTEGER = 10**40
+CONVERTIBLE = (float, list, dict)  # an integer may be a float, or in a list or an object
+NUMBER = re.compile(r"-?(0|[1-9]\d{0,39})(\.\d{1,40})?([eE][+-]?\d{1,3})?", re.ASCII)  # as in JSON
+DESCRIBED_KEYWORDS = {
+    "format": "in the format",
+    "minimum": ">=",
+    "exclusiveMinimum": ">",
+    "maximum": "<=",
+    "exclusiveMaximum": "<",
+    "minLength": "of length >=",
+    "maxLength": "of length <=",
+}
 ANY_OBJECT: Final[JSON] = {"type": "object"}
 PLAIN_TYPES: Final[dict[Any, JSON]] = {
     str: {"type": "string"},
@@ -38,8 +58,8 @@ PLAIN_TYPES: Final[dict[Any, JSON]] = {
 class Schema:
     """A JSON Schema with its validator."""
 
-    def __init__(self, make: Callable[[], JSON], keyword_only: Callable[[], frozenset[str]] = frozenset) -> None:
-        self._make, self._keyword_only = make, keyword_only
+    def __init__(self, make: Callable[[], JSON], get_signature: Callable[[], inspect.Signature] | None = None) -> None:
+        self._make, self._get_signature = make, get_signature or inspect.Signature
 
     @classmethod
     def from_json(cls, schema: Mapping[str, Any]) -> Self:
@@ -49,18 +69,26 @@ class Schema:
     def from_callable(cls, function: Callable[..., Any]) -> Self:
         return cls(
             lambda: _schema_from_signature(get_signature(function), inspect.getdoc(function)),
-            lambda: _keyword_only(get_signature(function)),
+            lambda: get_signature(function),
         )
 
     @classmethod
     def from_source(cls, source: str, function: str) -> Self:
         """Create a schema from the source of a module, which is parsed but not executed."""
-        return cls(
-            lambda: _schema_from_signature(
-                parse_signature(node := _find_definition(source, function)), ast.get_docstring(node)
-            ),
-            lambda: _keyword_only(parse_signature(_find_definition(source, function))),
-        )
+
+        def make() -> JSON:
+            definition = _find_definition(source, function)
+            return _schema_from_signature(parse_signature(definition), ast.get_docstring(definition))
+
+        return cls(make, lambda: parse_signature(_find_definition(source, function)))
+
+    @classmethod
+    def from_definition(cls, definition: FunctionNode, scope: Scope) -> Self:
+        """Create a schema from a function definition and the scope of its module, which are not kept."""
+        signature = parse_signature(definition, scope)
+        schema = _schema_from_signature(signature, ast.get_docstring(definition))
+        plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+        return cls(lambda: schema, lambda: inspect.Signature(plain))
 
     @functools.cached_property
     def json(self) -> JSON:
@@ -77,9 +105,23 @@ class Schema:
         return frozenset(self.json.get("required", ()))
 
     @functools.cached_property
+    def _kinds(self) -> Mapping[str, Any]:
+        return {name: each.kind for name, each in self._get_signature().parameters.items()}
+
+    @functools.cached_property
     def keyword_only(self) -> frozenset[str]:
         """The arguments that cannot be passed by position."""
-        return self._keyword_only()
+        return frozenset(name for name, kind in self._kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY)
+
+    @functools.cached_property
+    def variadic(self) -> str | None:
+        """The argument that collects further positional arguments, such as `args` of a function with `*args`."""
+        return next((name for name, kind in self._kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL), None)
+
+    @functools.cached_property
+    def variadic_keywords(self) -> str | None:
+        """The name of the parameter for other named arguments, such as `options` of a function with `**options`."""
+        return next((name for name, kind in self._kinds.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
 
     @property
     def open(self) -> bool:
@@ -100,17 +142,51 @@ class Schema:
         error = next(self._validator.iter_errors(value), None)
         if error is None:
             return None
+        while (chosen := _choose_alternative(error)) is not None:
+            error = chosen
         path = [part if isinstance(part, int) else part[:MAX_PROBLEM_CHARS] for part in error.instance_path]
         where = "".join(f"[{part!r}]" if isinstance(part, int) else f".{part}" for part in path)
-        message = str(error.message)
-        if len(message) > MAX_PROBLEM_CHARS:  # it quotes a long value in the middle; the end says what is wrong
-            message = f"{message[: MAX_PROBLEM_CHARS // 2]}...{message[-MAX_PROBLEM_CHARS // 2 :]}"
+        message = _shorten(str(error.message))
+        if _get_alternatives(error):
+            message = f"{_shorten(json.dumps(error.instance))} does not match: expected {self._describe_choices(error)}"
         return f"{where.lstrip('.')}: {message}" if where else message, path, message
 
-    def check(self, args: JSON) -> JSON:
-        """Return the valid arguments, with floats such as 3.0 converted to declared integers; raise otherwise."""
+    def _describe_choices(self, error: Any) -> str:
+        """Return the alternatives of a union that does not accept a value: `integer, or string matching "^a"`."""
+        choices: Any = self.json
         try:
-            if not self._validator.is_valid(args):
+            for step in error.schema_path:
+                choices = choices[step]
+            texts = dict.fromkeys(self._describe_choice(each) for each in choices[:MAX_CHOICES])
+        except (LookupError, TypeError):  # the location is in another document of the validator
+            return "another value"
+        more = ["..."] if len(choices) > MAX_CHOICES else []
+        return _shorten(", or ".join([*texts, *more]))
+
+    def _describe_choice(self, schema: Any) -> str:
+        schema = resolve_reference(schema, self.json)
+        if "enum" in schema or "const" in schema:
+            values = list(schema.get("enum", [schema.get("const")]))
+            return f"one of {_shorten(', '.join(map(json.dumps, values[:MAX_CHOICES])))}"
+        declared = schema.get("type", "another value")
+        kind = declared if isinstance(declared, str) else " or ".join(map(str, declared))
+        if schema.get("title") and kind == "object":
+            kind = f"object {schema['title']}"
+        rules = [f"{words} {schema[key]}" for key, words in DESCRIBED_KEYWORDS.items() if key in schema]
+        if "pattern" in schema:
+            rules.append(f"matching {json.dumps(schema['pattern'])}")
+        if kind == "array" and isinstance(schema.get("items"), Mapping):
+            rules.append(f"of {resolve_reference(schema['items'], self.json).get('type', 'values')}")
+        return _shorten(" ".join([kind, *rules]))
+
+    def check(self, args: JSON) -> JSON:
+        """Return the valid arguments; raise otherwise.
+
+        Numbers and booleans in strings are converted where the schema declares nothing else, and floats such as 3.0
+        where it declares integers.
+        """
+        try:
+            if not self._validator.is_valid(args) and not self._validator.is_valid(self._convert_strings(args)):
                 mismatch = "the arguments do not match the schema"
                 text, path, reason = self._mismatch(args) or (mismatch, [], mismatch)
                 raise ArgumentError(text, path=path, reason=reason)
@@ -118,12 +194,31 @@ class Schema:
             raise ArgumentError(f"cannot validate the arguments: {error}") from None
         for name, part in self._integer_properties.items():
             if name in args:
-                args[name] = _convert_integers(args[name], part)
+                args[name] = _convert_integers(args[name], part, self.json)
+        if isinstance(rest := self.json.get("additionalProperties"), dict):
+            args |= {name: _convert_integers(args[name], rest, self.json) for name in args.keys() - self.properties}
+        return args
+
+    def _convert_strings(self, args: JSON) -> JSON:
+        """Convert strings such as "3" and "true" in place where the validator requires a number or a boolean."""
+        copied: set[int] = set()
+        for error in islice(self._validator.iter_errors(args), MAX_CONVERSIONS):
+            for path, value in _find_conversions(error):
+                parent: Any = args
+                for step in path[:-1]:  # the containers belong to the caller
+                    if id(parent[step]) not in copied:
+                        parent[step] = copy.copy(parent[step])
+                        copied.add(id(parent[step]))
+                    parent = parent[step]
+                parent[path[-1]] = value
         return args
 
     @functools.cached_property
     def _integer_properties(self) -> Mapping[str, JSON]:
-        return {name: part for name, part in self.properties.items() if "'integer'" in str(part)}
+        if "'integer'" not in str(self.json):
+            return {}
+        parts = self.properties.items()
+        return {name: part for name, part in parts if "'integer'" in str(part) or "'$ref'" in str(part)}
 
     @functools.cached_property
     def _validator(self) -> Any:
@@ -135,31 +230,114 @@ class Schema:
             raise ArgumentError(f"invalid schema of the tool: {error}", reason=str(error)) from None
 
 
-def _convert_integers(value: Any, schema: Any) -> Any:
+def _shorten(message: str) -> str:
+    """Shorten a message that quotes a long value in the middle; the end says what is wrong."""
+    if len(message) <= MAX_PROBLEM_CHARS:
+        return message
+    return f"{message[: MAX_PROBLEM_CHARS // 2]}...{message[-MAX_PROBLEM_CHARS // 2 :]}"
+
+
+def _choose_alternative(error: Any) -> Any:
+    """Return the error of the only alternative of a union that accepts a value of this type; None if there is none."""
+    alternatives = [found for found in _get_alternatives(error) if not _is_other_type(found, error)]
+    return alternatives[0][0] if len(alternatives) == 1 and alternatives[0] else None
+
+
+def _get_alternatives(error: Any) -> list[list[Any]]:
+    """Return the errors of each alternative of a union that does not accept a value."""
+    return error.kind.context if type(error.kind).__name__ in {"AnyOf", "OneOfNotValid"} else []
+
+
+def _is_other_type(found: list[Any], error: Any) -> bool:
+    """Return whether an alternative rejects the value itself because of its type."""
+    return any(hasattr(each.kind, "types") and each.instance_path == error.instance_path for each in found)
+
+
+def _find_conversions(error: Any) -> Iterator[tuple[list[str | int], Any]]:
+    """Yield where a string is a number or boolean that the schema requires, and its value."""
+    if (chosen := _choose_alternative(error)) is not None:
+        yield from _find_conversions(chosen)
+        return
+    alternatives = _get_alternatives(error) or [[error]]
+    rejected = [each for found in alternatives for each in found if each.instance_path == error.instance_path]
+    if len(rejected) < len(alternatives) or not all(hasattr(each.kind, "types") for each in rejected):
+        return
+    kinds = {kind for each in rejected for kind in each.kind.types} - {"null"}
+    if error.instance_path and isinstance(error.instance, str) and len(kinds) == 1:
+        value = parse_scalar(error.instance, *kinds)
+        if value is not None:
+            yield error.instance_path, value
+
+
+def parse_scalar(text: str, kind: str) -> int | float | bool | None:
+    """Return the number or boolean that a string denotes, if the conversion loses nothing; None otherwise."""
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(text.lower())
+    if kind not in {"integer", "number"} or not NUMBER.fullmatch(text):
+        return None
+    from decimal import Decimal
+
+    exact = Decimal(text)
+    if kind == "integer" or text.lstrip("-").isdigit():
+        return int(exact) if exact == exact.to_integral_value() and abs(exact) < MAX_INTEGER else None
+    value = float(text)
+    return value if isfinite(value) and Decimal(repr(value)) == exact else None
+
+
+def _convert_integers(value: Any, schema: Any, root: JSON) -> Any:
     """Return the value with integral floats such as 3.0 as integers where the schema declares only integers."""
-    if isinstance(value, float) and value.is_integer():
-        kinds = _kinds(schema)
-        return int(value) if "integer" in kinds and "number" not in kinds else value
-    if not isinstance(schema, Mapping) or not isinstance(value, list | dict):
+    if not isinstance(value, CONVERTIBLE):
         return value
-    for choice in (choice for key in ("anyOf", "oneOf") for choice in schema.get(key, ())):
-        value = _convert_integers(value, choice)
+    if isinstance(value, list) and not any(isinstance(item, CONVERTIBLE) for item in value):
+        return value
+    choices = [*_list_alternatives(schema, root)]
+    kinds = {kind for each in choices for kind in _list_types(each)}
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and "integer" in kinds and "number" not in kinds else value
+    fitting = [each for each in choices if "array" in _list_types(each) or "items" in each or "prefixItems" in each]
     if isinstance(value, list):
-        first = schema.get("prefixItems") or ()
-        parts = chain(first, repeat(schema.get("items"), max(0, len(value) - len(first))))
-        return [_convert_integers(item, part) for item, part in zip(value, parts, strict=False)]
-    properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
-    return {key: _convert_integers(item, properties.get(key, others)) for key, item in value.items()}
+        for each in fitting:
+            first = each.get("prefixItems") or ()
+            parts = chain(first, repeat(each.get("items"), max(0, len(value) - len(first))))
+            value = [_convert_integers(item, part, root) for item, part in zip(value, parts, strict=False)]
+        return value
+    for each in choices:
+        properties, others = each.get("properties") or {}, each.get("additionalProperties")
+        value = {key: _convert_integers(item, properties.get(key, others), root) for key, item in value.items()}
+    return value
 
 
-def _kinds(schema: Any) -> set[str]:
-    """Return the types that a piece of schema declares."""
-    if not isinstance(schema, Mapping):
-        return set()
+def _list_alternatives(schema: Any, root: JSON) -> Iterator[JSON]:
+    """Yield a schema and the alternatives in it, each once: references may form cycles."""
+    seen: set[int] = set()
+    pending = [schema]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, Mapping) and id(each) not in seen:
+            seen.add(id(each))
+            yield dict(each)
+            pending += [*each.get("anyOf", ()), *each.get("oneOf", ()), *each.get("allOf", ())]
+            if "$ref" in each:
+                pending.append(resolve_reference(each, root))
+
+
+def _list_types(schema: Mapping[str, Any]) -> set[str]:
     declared = schema.get("type", [])
-    kinds = {declared} if isinstance(declared, str) else set(declared)
-    choices = (choice for key in ("anyOf", "oneOf") for choice in schema.get(key, ()))
-    return kinds.union(*map(_kinds, choices))
+    return {declared} if isinstance(declared, str) else set(declared)
+
+
+def resolve_reference(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema that `$ref` names, if it is in the same document; boolean schemas become empty ones."""
+    for _ in range(MAX_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        found: Any = root
+        for step in reference[2:].split("/"):
+            key = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(key) if isinstance(found, Mapping) else None
+        schema = found
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def _reject_reference(uri: str) -> Any:
@@ -175,11 +353,7 @@ def get_signature(function: Callable[..., Any]) -> inspect.Signature:
         signature = inspect.signature(function, eval_str=True)
     except NameError:  # an annotation that only type checkers can resolve
         signature = inspect.signature(function)
-    parameters = [parameter for parameter in signature.parameters.values() if not takes_context(parameter)]
-    for parameter in parameters:
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            raise TypeError(f"a tool cannot take *{parameter.name}: name its arguments, or take a list")
-    return signature.replace(parameters=parameters)
+    return signature.replace(parameters=[each for each in signature.parameters.values() if not takes_context(each)])
 
 
 def takes_context(parameter: inspect.Parameter) -> bool:
@@ -199,103 +373,107 @@ def _is_hashable(value: object) -> bool:
 
 def _schema_from_signature(signature: inspect.Signature, docstring: str | None) -> JSON:
     descriptions = docstring_arguments(docstring)
+    parts, definitions = _describe_types({name: each.annotation for name, each in signature.parameters.items()})
     properties: JSON = {}
-    required: list[str] = []
     schema: JSON = {"type": "object", "properties": properties, "additionalProperties": False}
+    required: list[str] = []
     for name, parameter in signature.parameters.items():
+        part = dict(parts[name])
         if parameter.kind is parameter.VAR_KEYWORD:
-            schema["additionalProperties"] = True
-        else:
-            part = properties[name] = dict(schema_for_type(parameter.annotation))
-            if descriptions.get(name):
-                part["description"] = descriptions[name]
-            if parameter.default is parameter.empty:
-                required.append(name)
-            elif is_data(parameter.default):
-                part["default"] = parameter.default
-    return {**schema, "required": required} if required else schema
-
-
-def _keyword_only(signature: inspect.Signature) -> frozenset[str]:
-    return frozenset(name for name, each in signature.parameters.items() if each.kind is each.KEYWORD_ONLY)
+            schema["additionalProperties"] = part or True
+            continue
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            part = {"type": "array", "items": part} if part else {"type": "array"}
+        elif parameter.default is parameter.empty:
+            required.append(name)
+        elif is_data(parameter.default):
+            part["default"] = parameter.default
+        if descriptions.get(name) and "description" not in part:
+            part["description"] = descriptions[name]
+        properties[name] = part
+    if required:
+        schema["required"] = required
+    return {**schema, "$defs": definitions} if definitions else schema
 
 
 def schema_for_type(annotation: Any) -> JSON:
-    """Return the schema of a type. Pydantic is loaded only for types that are not plain."""
-    if _is_hashable(annotation) and annotation in PLAIN_TYPES:
-        return PLAIN_TYPES[annotation]
-    if isinstance(annotation, str):
-        return {}
-    from pydantic import TypeAdapter
-    from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
-
-    try:
-        return TypeAdapter(annotation).json_schema()
-    except (PydanticSchemaGenerationError, PydanticUserError):
-        return {}
+    """Return the schema of a type, with the classes it uses in `$defs`."""
+    parts, definitions = _describe_types({"": annotation})
+    return {**parts[""], "$defs": definitions} if definitions else parts[""]
 
 
-def is_data(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and is_data(item) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(is_data, value))
-    return value is None or isinstance(value, str | int | float | bool)
+def _describe_types(annotations: Mapping[str, Any]) -> tuple[dict[str, JSON], JSON]:
+    """Return the schemas of types, and the definitions that they share. Pydantic is loaded only if types need it."""
+    parts = {name: PLAIN_TYPES.get(each, {}) if _is_hashable(each) else {} for name, each in annotations.items()}
+    rich = {name: each for name, each in annotations.items() if not _is_hashable(each) or each not in PLAIN_TYPES}
+    if not any(not isinstance(each, str) for each in rich.values()):
+        return parts, {}
+    from onetool.util.pydantic_schema import describe_types
+
+    described, definitions = describe_types({name: each for name, each in rich.items() if not isinstance(each, str)})
+    return {**parts, **described}, definitions
 
 
 # --- from source code --------------------------------------------------------------------------------------------
 
 
-def _find_definition(source: str, function: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function:
+def _find_definition(source: str, function: str) -> FunctionNode:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, FunctionNode) and node.name == function:
             return node
     raise LookupError(f"function {function!r} not found in the source")
 
 
-def parse_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> inspect.Signature:
+def parse_signature(node: FunctionNode, scope: Scope | None = None) -> inspect.Signature:
     """Return the signature of a function definition without executing it."""
-    args = node.args
-    positional = [*args.posonlyargs, *args.args]
-    padding: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
-    kinds = inspect.Parameter
-    groups = [
-        (kinds.POSITIONAL_OR_KEYWORD, zip(positional, [*padding, *args.defaults], strict=True)),
-        (kinds.KEYWORD_ONLY, zip(args.kwonlyargs, args.kw_defaults, strict=True)),
-        (kinds.VAR_KEYWORD, [(args.kwarg, None)] if args.kwarg else []),
+    parameters = [_build_parameter(*each, scope or Scope()) for each in _list_parameters(node)]
+    return inspect.Signature([each for each in parameters if not takes_context(each)])
+
+
+def list_parameter_names(node: FunctionNode) -> list[str]:
+    """Return the names of the arguments of a tool, without resolving types."""
+    found = _list_parameters(node)
+    named = [(each, ast.unparse(each.annotation).rpartition(".")[2] if each.annotation else "") for each, _, _ in found]
+    parameters = [inspect.Parameter(each.arg, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for each, kind in named]
+    return [each.name for each in parameters if not takes_context(each)]
+
+
+def _list_parameters(node: FunctionNode) -> list[tuple[ast.arg, ast.expr | None, Any]]:
+    args, kinds = node.args, inspect.Parameter
+    padding: list[ast.expr | None] = [None] * (len(args.posonlyargs) + len(args.args) - len(args.defaults))
+    defaults = [*padding, *args.defaults]
+    positional: list[tuple[ast.arg, Any]] = [(each, kinds.POSITIONAL_ONLY) for each in args.posonlyargs]
+    positional += [(each, kinds.POSITIONAL_OR_KEYWORD) for each in args.args]
+    return [
+        *((each, default, kind) for (each, kind), default in zip(positional, defaults, strict=True)),
+        *([(args.vararg, None, kinds.VAR_POSITIONAL)] if args.vararg else []),
+        *((each, default, kinds.KEYWORD_ONLY) for each, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)),
+        *([(args.kwarg, None, kinds.VAR_KEYWORD)] if args.kwarg else []),
     ]
-    if args.vararg:
-        raise TypeError(f"a tool cannot take *{args.vararg.arg}: name its arguments, or take a list")
-    parameters = [_build_parameter(argument, default, kind) for kind, pairs in groups for argument, default in pairs]
-    return inspect.Signature([parameter for parameter in parameters if not takes_context(parameter)])
 
 
-def _build_parameter(argument: ast.arg, default: ast.expr | None, kind: Any) -> inspect.Parameter:
-    annotation = inspect.Parameter.empty if argument.annotation is None else type_from_source(argument.annotation)
-    value = inspect.Parameter.empty if default is None else _evaluate_literal(default)
-    return inspect.Parameter(argument.arg, kind, annotation=annotation, default=value)
+def _build_parameter(argument: ast.arg, default: ast.expr | None, kind: Any, scope: Scope) -> inspect.Parameter:
+    empty = inspect.Parameter.empty
+    annotation = empty if argument.annotation is None else scope.resolve(argument.annotation)
+    value: Any = empty
+    if isinstance(default, ast.Call) and scope.name(default) == "Field":  # as in FastMCP
+        annotation, value = scope.annotate(annotation, default), scope.read_field_default(default)
+    elif default is not None:
+        value = scope.evaluate_default(default)
+    return inspect.Parameter(argument.arg, kind, annotation=annotation, default=empty if value is MISSING else value)
 
 
-def _evaluate_literal(node: ast.expr) -> Any:
-    """Return a literal default; `NotImplemented` for any other expression."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return NotImplemented
+def type_from_source(node: ast.expr, scope: Scope | None = None) -> Any:
+    """Return the type of an annotation; `Any` if it cannot be resolved."""
+    return (scope or Scope()).resolve(node)
 
 
-def type_from_source(node: ast.expr) -> Any:
-    """Return the type of an annotation if it is in the list of known types, else `Any`."""
-    try:
-        return _evaluate(node)
-    except (KeyError, TypeError, ValueError, SyntaxError, RecursionError):
-        return Any
-
-
-def make_output_schema(returns: ast.expr | None) -> Schema | None:
+def make_output_schema(returns: ast.expr | None, scope: Scope | None = None) -> Schema | None:
     """Return the schema of a return annotation; None if it does not say what is returned, or if that may be media."""
-    kind = Any if returns is None else type_from_source(returns)
-    is_vague = kind in {None, list, dict, tuple, set, frozenset} or any(word in str(kind) for word in VAGUE_TYPES)
+    kind = Any if returns is None else type_from_source(returns, scope)
+    is_vague = any(kind is each for each in (None, list, dict, tuple, set, frozenset)) or any(
+        word in str(kind) for word in VAGUE_TYPES
+    )
     return None if is_vague else _ReturnSchema(lambda: schema_for_type(kind))
 
 
@@ -313,60 +491,3 @@ def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_replace_non_finite(item) for item in value]
     return 0.0 if isinstance(value, float) and not isfinite(value) else value
-
-
-def _evaluate(node: ast.expr) -> Any:  # noqa: PLR0911 - one case per line
-    match node:
-        case ast.Constant(value=None):
-            return None
-        case ast.Constant(value=str(text)):
-            return _evaluate(ast.parse(text, mode="eval").body)
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return _known_types()[name]
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _evaluate(left) | _evaluate(right)
-        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=inner):
-            return _known_types()["Literal"][ast.literal_eval(inner)]
-        case ast.Subscript(value=ast.Name(id="Annotated") | ast.Attribute(attr="Annotated"), slice=ast.Tuple() as both):
-            return _evaluate(both.elts[0])
-        case ast.Subscript(value=generic, slice=ast.Tuple(elts=parts)):
-            return _evaluate(generic)[tuple(_evaluate(part) for part in parts)]
-        case ast.Subscript(value=generic, slice=part):
-            return _evaluate(generic)[_evaluate(part)]
-        case ast.Constant(value=value) if value is Ellipsis:
-            return Ellipsis
-    raise TypeError(ast.unparse(node))
-
-
-@functools.cache
-def _known_types() -> dict[str, Any]:
-    import collections.abc
-    import datetime as dt
-    import decimal
-    import pathlib
-    import typing
-    import uuid
-
-    builtin = {
-        kind.__name__: kind for kind in (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object)
-    }
-    from_typing = {
-        name: getattr(typing, name) for name in ("Any", "Optional", "Union", "Literal", "List", "Dict", "Tuple", "Set")
-    }
-    abstract = {
-        name: getattr(collections.abc, name) for name in ("Sequence", "Mapping", "Iterable", "Set", "MutableMapping")
-    }
-    others = {
-        kind.__name__: kind
-        for kind in (
-            dt.date,
-            dt.datetime,
-            dt.time,
-            decimal.Decimal,
-            pathlib.Path,
-            uuid.UUID,
-            Context,
-            ToolContext,
-        )
-    }
-    return {**builtin, **abstract, **from_typing, **others}

@@ -1,12 +1,13 @@
 """Signatures of tools for readers: `pack.tool(query: str, count: int = 5) -> list`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from keyword import iskeyword
 from typing import Any
 
 from onetool._tool import Tool
 from onetool.sanitize import clean
+from onetool.schema import resolve_reference
 from onetool_child.names import OWN_PACK, is_reserved
 
 TYPE_NAMES = {
@@ -21,6 +22,7 @@ TYPE_NAMES = {
 MAX_CHOICES = 8
 MAX_CHARS = 10_000
 MAX_CALL_CHARS = 60
+MAX_TYPE_PARTS = 200  # of one argument
 NOT_PYTHON = re.compile(r"[^\w.]")
 
 
@@ -29,7 +31,15 @@ def signature(tool: Tool) -> str:
     defaults = {
         name: f" = {part.get('default', '...')!r}" for name, part in _sort_arguments(tool) if name not in required
     }
-    parts = [f"{name}: {type_name(part)}{defaults.get(name, '')}" for name, part in _sort_arguments(tool)]
+    schema, root = tool.input, tool.input.json
+    parts = [
+        f"*{name}: {type_name(part.get('items', {}), root)}"
+        if name == schema.variadic
+        else f"{name}: {type_name(part, root)}{defaults.get(name, '')}"
+        for name, part in _sort_arguments(tool)
+    ]
+    if schema.variadic_keywords:
+        parts.append(f"**{schema.variadic_keywords}: {type_name(root['additionalProperties'], root)}")
     returns = f" -> {tool.returns}" if tool.returns else ""
     return _clean_if_foreign(f"{_python_expression(tool.name)}({', '.join(parts)}){returns}", tool)
 
@@ -75,16 +85,23 @@ def _sort_arguments(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:
     return sorted(tool.input.properties.items(), key=lambda item: item[0] not in required)
 
 
-def type_name(part: Mapping[str, Any]) -> str:
-    """Return the Python type for a part of a schema; `Any` if there is none."""
+def type_name(part: Any, root: Mapping[str, Any] | None = None) -> str:
+    """Return the Python type for a part of a schema, which may refer to definitions in `root`; `Any` if unknown."""
+    return _type_name(part, root or {}, iter(range(MAX_TYPE_PARTS)))
+
+
+def _type_name(part: Any, root: Mapping[str, Any], steps: Iterator[int]) -> str:
+    if next(steps, None) is None:  # references can make a small schema very large
+        return "Any"
+    part = resolve_reference(part, root)
     if "enum" in part and len(part["enum"]) <= MAX_CHOICES:
         return f"Literal[{', '.join(map(repr, part['enum']))}]"
     for key in ("anyOf", "oneOf"):
         if key in part:
-            return " | ".join(dict.fromkeys(type_name(choice) for choice in part[key]))
+            return " | ".join(dict.fromkeys(_type_name(choice, root, steps) for choice in part[key]))
     kind = part.get("type")
     if isinstance(kind, list):
         return " | ".join(TYPE_NAMES.get(one, "Any") for one in kind)
     if kind == "array" and isinstance(part.get("items"), Mapping) and part["items"]:
-        return f"list[{type_name(part['items'])}]"
+        return f"list[{_type_name(part['items'], root, steps)}]"
     return TYPE_NAMES.get(str(kind), "Any")

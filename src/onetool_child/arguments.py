@@ -1,11 +1,12 @@
 """Conversion of JSON arguments to the annotated types of a function, such as `Path` and `date`. Standard library only.
 
 Arguments are already valid for the schema made from the same annotations; values without a known annotation are
-unchanged.
+unchanged. Pydantic converts to its own types, if the extension has imported it.
 """
 
 from __future__ import annotations
 
+import sys
 import types
 from functools import lru_cache
 
@@ -24,22 +25,54 @@ MAX_QUOTED_CHARS = 100
 # The annotation of a context that cannot be resolved, for example because only type checkers import its name.
 CONTEXT_ANNOTATION = r"(?:(?:\w+\.)*Optional\[)?(?:\w+\.)*(?:Tool)?Context\]?(?:\s*\|\s*None)?"
 COLLECTIONS: dict[str, Convert] = {"set": set, "frozenset": frozenset, "tuple": tuple, "Set": set}
+CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+HAS_VARIADIC, HAS_VARIADIC_KEYWORDS = 0x04, 0x08  # flags of a code object
+DURATION = (
+    r"(?P<sign>[+-]?)P(?:(?P<weeks>\d+)W|(?:(?P<days>\d+)D)?"
+    r"(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?)"
+)
+
+
+class Mismatch(ValueError):
+    """A value that cannot be converted, with its path in the argument, such as `[2].price`."""
+
+    def __init__(self, path: str, value: Any, reason: str) -> None:
+        super().__init__(reason)
+        self.path, self.value = path, value
 
 
 def bind(function: Callable[..., Any], args: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return the positional and the keyword arguments for a function."""
+    parameters = _get_parameters(function)
     converters = _get_converters(function)
-    named = {name: _convert(name, converters[name], args[name]) if name in converters else args[name] for name in args}
-    positional = _get_positional_parameters(function)
-    return (_bind_positional(positional, named), named) if positional else ([], named)
+    rest = converters.get(parameters.keywords) if parameters.keywords else None
+    named = {}
+    for name, value in args.items():
+        convert = converters.get(name) if name in parameters.names or not rest else rest
+        named[name] = value if convert is None else _convert(name, convert, value)
+    for name, default in parameters.computed_defaults.items():
+        if name not in named:
+            named[name] = default()
+    return _bind_positional(parameters, named), named
 
 
 def _convert(name: str, convert: Convert, value: Any) -> Any:
     try:
+        return _convert_part(name, convert, value)
+    except Mismatch as error:
+        quoted = repr(error.value)[:MAX_QUOTED_CHARS]
+        raise ArgumentError(f"invalid value {error.path}={quoted}: {error}", argument=name) from None
+
+
+def _convert_part(step: str, convert: Convert, value: Any) -> Any:
+    """Return the converted value. An error has the path to the part of the value that is invalid."""
+    try:
         return convert(value)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        quoted = repr(value)[:MAX_QUOTED_CHARS]
-        raise ArgumentError(f"invalid value {name}={quoted}: {get_message(error)}", argument=name) from None
+    except Mismatch as error:
+        error.path = f"{step}{error.path}"
+        raise
+    except CONVERSION_ERRORS as error:
+        raise Mismatch(step, value, get_message(error)) from None
 
 
 @lru_cache(maxsize=1024)
@@ -63,27 +96,56 @@ def _is_context(hint: Any, annotation: Any) -> bool:
     return any(isinstance(part, type) and issubclass(part, Context) for part in parts)
 
 
-# --- positional-only parameters ---------------------------------------------------------------------------------------
+# --- parameters -------------------------------------------------------------------------------------------------------
 
 
-def _bind_positional(positional: Mapping[str, Any], named: dict[str, Any]) -> list[Any]:
-    """Return the positional arguments up to the last one passed; omitted ones get their default."""
-    is_passed = [name in named for name in positional]
-    count = len(is_passed) - is_passed[::-1].index(True) if any(is_passed) else 0
-    return [named.pop(name, positional[name]) for name in list(positional)[:count]]
+class Parameters:
+    """The parameters of a function, from its code object: `inspect` is slow to import."""
+
+    def __init__(self, function: Any) -> None:
+        inner = _unwrap(function)
+        code = getattr(inner, "__code__", None)
+        self.positional: dict[str, Any] = {}  # with their defaults; None for required ones
+        self.only_positional = 0
+        self.variadic = self.keywords = ""
+        self.names: frozenset[str] = frozenset()
+        self.computed_defaults: dict[str, Callable[[], Any]] = {}  # of parameters declared with `= Field(...)`
+        if code is None:
+            return
+        defaults = inner.__defaults__ or ()
+        padding = (None,) * (code.co_argcount - len(defaults))
+        self.positional = dict(zip(code.co_varnames, (*padding, *defaults), strict=False))
+        self.only_positional = code.co_posonlyargcount
+        count = code.co_argcount + code.co_kwonlyargcount
+        others = list(code.co_varnames[count : count + 2])
+        self.variadic = others.pop(0) if code.co_flags & HAS_VARIADIC else ""
+        self.keywords = others.pop(0) if code.co_flags & HAS_VARIADIC_KEYWORDS else ""
+        self.names = frozenset((*code.co_varnames[:count], self.variadic))
+        for name, default in (*self.positional.items(), *(inner.__kwdefaults__ or {}).items()):
+            if type(default).__name__ == "FieldInfo":
+                self.computed_defaults[name] = _get_default_maker(default)
+
+
+def _get_default_maker(field: Any) -> Callable[[], Any]:
+    return lambda: field.get_default(call_default_factory=True)
 
 
 @lru_cache(maxsize=1024)
-def _get_positional_parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the positional parameters with their defaults; None for required ones."""
-    inner = _unwrap(function)
-    code = getattr(inner, "__code__", None)
-    if code is None or not code.co_posonlyargcount:
-        return {}
-    defaults = inner.__defaults__ or ()
-    padding = (None,) * (code.co_argcount - len(defaults))
-    values = (*padding, *defaults)[: code.co_posonlyargcount]
-    return dict(zip(code.co_varnames, values, strict=False))
+def _get_parameters(function: Callable[..., Any]) -> Parameters:
+    return Parameters(function)
+
+
+def _bind_positional(parameters: Parameters, named: dict[str, Any]) -> list[Any]:
+    """Return the positional arguments up to the last one passed; omitted ones get their default."""
+    if not parameters.only_positional and not parameters.variadic:
+        return []
+    values = list(parameters.positional.items())
+    rest = named.pop(parameters.variadic, ()) if parameters.variadic else ()
+    if not rest:
+        values = values[: parameters.only_positional]
+        is_passed = [name in named for name, _ in values]
+        values = values[: len(is_passed) - is_passed[::-1].index(True)] if any(is_passed) else []
+    return [*(named.pop(name, default) for name, default in values), *rest]
 
 
 def _unwrap(function: Any) -> Any:
@@ -101,7 +163,11 @@ def _get_converters(function: Callable[..., Any]) -> dict[str, Convert]:
     if all(map(_is_plain, getattr(function, "__annotations__", {}).values())):
         return {}
     found = {name: _get_converter(hint) for name, hint in _get_hints(function).items() if name != "return"}
-    return {name: convert for name, convert in found.items() if convert is not None}
+    converters = {name: convert for name, convert in found.items() if convert is not None}
+    variadic = _get_parameters(function).variadic
+    if variadic in converters:
+        converters[variadic] = _make_list_converter(list, converters[variadic])
+    return converters
 
 
 def _is_plain(hint: Any) -> bool:
@@ -111,21 +177,24 @@ def _is_plain(hint: Any) -> bool:
         return False
 
 
-def _get_hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _get_hints(thing: Any) -> dict[str, Any]:
+    """Return the annotations of a function or class. Their metadata is only kept for pydantic."""
     import typing
 
+    extras = "pydantic" in sys.modules
     try:
-        return typing.get_type_hints(function)
+        return typing.get_type_hints(thing, include_extras=extras)
     except Exception:  # noqa: BLE001 - some names may exist only for type checkers
-        scope = getattr(_unwrap(function), "__globals__", {})
-        return {name: _resolve_hint(hint, scope) for name, hint in function.__annotations__.items()}
+        module = sys.modules.get(getattr(thing, "__module__", ""))
+        scope = getattr(_unwrap(thing), "__globals__", None) or vars(module or types)
+        return {name: _resolve_hint(hint, scope, extras) for name, hint in thing.__annotations__.items()}
 
 
-def _resolve_hint(hint: Any, scope: dict[str, Any]) -> Any:
+def _resolve_hint(hint: Any, scope: dict[str, Any], extras: bool) -> Any:
     import typing
 
     try:
-        return typing.get_type_hints(types.SimpleNamespace(__annotations__={"x": hint}), scope)["x"]
+        return typing.get_type_hints(types.SimpleNamespace(__annotations__={"x": hint}), scope, None, extras)["x"]
     except Exception:  # noqa: BLE001 - no usable annotations
         return typing.Any
 
@@ -133,15 +202,66 @@ def _resolve_hint(hint: Any, scope: dict[str, Any]) -> Any:
 def _get_converter(hint: Any) -> Convert | None:
     import typing
 
+    if "pydantic" in sys.modules and _is_of_pydantic(hint):
+        return _get_pydantic_converter(hint)
+    hint = _unwrap_hint(hint)
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
-        # `Path | None` converts anything but None; other unions leave the data unchanged.
-        real = [part for part in parts if part is not types.NoneType]
-        convert = _get_converter(real[0]) if len(real) == 1 else None
-        return None if convert is None else lambda value: value if value is None else convert(value)
+        return _get_union_converter(parts)
+    if origin is typing.Literal:
+        members = {part.value: part for part in parts if hasattr(type(part), "__members__")}  # of enums
+        return (lambda value: members.get(value, value)) if members else None
     if isinstance(origin, type):
         return _get_collection_converter(origin, parts)
     return _get_class_converter(hint) if isinstance(hint, type) else None
+
+
+def _unwrap_hint(hint: Any) -> Any:
+    """Return the type inside `Annotated`, `Required`, `NewType`, `InitVar` and `type X = ...`."""
+    import typing
+
+    while True:
+        if hasattr(hint, "__metadata__"):
+            hint = hint.__origin__
+        elif getattr(typing.get_origin(hint), "_name", "") in {"Required", "NotRequired", "ReadOnly", "Final"}:
+            hint = typing.get_args(hint)[0]
+        elif hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        elif type(hint).__name__ == "TypeAliasType":
+            hint = hint.__value__
+        elif type(hint).__name__ == "InitVar":
+            hint = hint.type
+        else:
+            return hint
+
+
+def _get_union_converter(parts: tuple[Any, ...]) -> Convert | None:
+    """Return a converter that leaves data of a plain alternative unchanged and tries the others in order."""
+    import typing
+
+    found = [(part, _get_converter(part)) for part in parts]
+    converters = [convert for _, convert in found if convert is not None]
+    plain = [_unwrap_hint(part) for part, convert in found if convert is None]
+    literals = [value for part in plain if typing.get_origin(part) is typing.Literal for value in typing.get_args(part)]
+    others = [typing.get_origin(part) or part for part in plain if typing.get_origin(part) is not typing.Literal]
+    classes = tuple(part for part in others if isinstance(part, type))
+    if not converters or len(classes) < len(others):  # `Any` and type variables accept every value
+        return None
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, classes) or value in literals:
+            return value
+        errors = []
+        for each in converters:
+            try:
+                return _convert_part("", each, value)
+            except Mismatch as error:
+                errors.append(error)
+        if len(errors) == 1:
+            raise errors[0]
+        raise Mismatch("", value, "; ".join(f"{error.path}: {error}".removeprefix(": ") for error in errors))
+
+    return convert
 
 
 def _get_collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | None:
@@ -150,34 +270,52 @@ def _get_collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | N
 
     items = [_get_converter(part) for part in parts]
     if issubclass(kind, tuple) and parts and Ellipsis not in parts:
-        return lambda value: tuple(item(each) if item else each for item, each in zip(items, value, strict=True))
+        return lambda value: tuple(
+            _convert_part(f"[{index}]", item, each) if item else each
+            for index, (item, each) in enumerate(zip(items, value, strict=True))
+        )
     if issubclass(kind, abc.Mapping):
         if len(items) != 2 or not any(items):  # noqa: PLR2004 - keys and values
             return None
         to_key, to_item = (convert or (lambda same: same) for convert in items)
-        return lambda value: {to_key(name): to_item(each) for name, each in value.items()}
+        return lambda value: {
+            _convert_part(f"[{name!r}]", to_key, name): _convert_part(f"[{name!r}]", to_item, each)
+            for name, each in value.items()
+        }
     outer: Convert | None = COLLECTIONS.get(kind.__name__)
     item = items[0] if issubclass(kind, abc.Iterable) and items else None
-    return outer if item is None else lambda value: (outer or list)(map(item, value))
+    return outer if item is None else _make_list_converter(outer or list, item)
 
 
-def _get_class_converter(kind: type) -> Convert | None:
+def _make_list_converter(outer: Convert, item: Convert) -> Convert:
+    return lambda value: outer([_convert_part(f"[{index}]", item, each) for index, each in enumerate(value)])
+
+
+def _get_class_converter(kind: type) -> Convert | None:  # noqa: PLR0911 - one case per line
     import datetime as dt
     import decimal
     import enum
     import pathlib
+    import typing
     import uuid
 
     if issubclass(kind, enum.Enum):
         return lambda value: _find_member(kind, value)
     if issubclass(kind, decimal.Decimal):
-        return lambda value: kind(str(value))  # keep 0.1 exact
+        return lambda value: _make_decimal(kind, value)
     if issubclass(kind, pathlib.PurePath | uuid.UUID):
         return kind
+    if typing.is_typeddict(kind):
+        return lambda value: _convert_fields(kind, value)
+    if hasattr(kind, "__dataclass_fields__"):
+        return lambda value: kind(**_convert_fields(kind, value))
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return lambda value: _make_named_tuple(kind, value)
     others: dict[type, Convert] = {
         dt.date: dt.date.fromisoformat,
         dt.datetime: dt.datetime.fromisoformat,
         dt.time: dt.time.fromisoformat,
+        dt.timedelta: _parse_duration,
         bytes: _decode_base64,
         bytearray: lambda value: bytearray(_decode_base64(value)),
         set: set,
@@ -185,6 +323,51 @@ def _get_class_converter(kind: type) -> Convert | None:
         tuple: tuple,
     }
     return others.get(kind)
+
+
+# --- classes ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _get_field_converters(kind: type) -> dict[str, Convert]:
+    """Return the converters of a class, at the first conversion: a class may refer to itself."""
+    import typing
+
+    converters: dict[str, Convert] = {}
+    for name, hint in _get_hints(kind).items():
+        plain = _unwrap_hint(hint)
+        convert = _get_converter(hint)
+        if convert is None and typing.get_origin(plain) is typing.Literal:  # it may distinguish the classes of a union
+            convert = _make_literal_check(typing.get_args(plain))
+        if convert is not None:
+            converters[name] = convert
+    return converters
+
+
+def _make_literal_check(choices: tuple[Any, ...]) -> Convert:
+    def check(value: Any) -> Any:
+        if value not in choices:
+            raise ValueError(f"expected {' or '.join(map(repr, choices))}")
+        return value
+
+    return check
+
+
+def _convert_fields(kind: type, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected an object with the fields of {kind.__name__}")
+    converters = _get_field_converters(kind)
+    return {
+        name: _convert_part(f".{name}", converters[name], each) if name in converters else each
+        for name, each in value.items()
+    }
+
+
+def _make_named_tuple(kind: Any, value: Any) -> Any:
+    values = value if isinstance(value, dict) else dict(zip(kind._fields, value, strict=False))
+    if len(values) < len(value):
+        raise ValueError(f"expected at most {len(kind._fields)} values")
+    return kind(**_convert_fields(kind, values))
 
 
 def _find_member(kind: Any, value: Any) -> Any:
@@ -197,6 +380,27 @@ def _find_member(kind: Any, value: Any) -> Any:
         raise ValueError(f"expected one of {', '.join(repr(member.value) for member in kind)}") from None
 
 
+def _make_decimal(kind: Any, value: Any) -> Any:
+    try:
+        return kind(str(value))  # keep 0.1 exact
+    except ArithmeticError:
+        raise ValueError("expected a decimal number") from None
+
+
+def _parse_duration(value: Any) -> Any:
+    """Return a duration from ISO 8601 text or from a number of seconds."""
+    import datetime as dt
+    import re
+
+    if isinstance(value, int | float):
+        return dt.timedelta(seconds=value)
+    match = re.fullmatch(DURATION, value, re.ASCII | re.IGNORECASE) if len(value) > len("P") else None
+    if match is None or not any(match.groups()[1:]):
+        raise ValueError("expected an ISO 8601 duration such as PT1H30M, or a number of seconds")
+    parts = {name: float(text) for name, text in match.groupdict().items() if text and name != "sign"}
+    return dt.timedelta(**parts) * (-1 if match["sign"] == "-" else 1)
+
+
 def _decode_base64(value: str) -> bytes:
     import base64
 
@@ -204,3 +408,33 @@ def _decode_base64(value: str) -> bytes:
         return base64.b64decode("".join(value.split()), validate=True)
     except ValueError:
         raise ValueError("expected base64 for bytes") from None
+
+
+# --- pydantic, if the extension uses it -------------------------------------------------------------------------------
+
+
+def _is_of_pydantic(hint: Any) -> bool:
+    """Return whether a type is a class of pydantic or has constraints; converters of other types look inside."""
+    if any(not isinstance(each, str) for each in getattr(hint, "__metadata__", ())):
+        return True
+    is_model = isinstance(hint, type) and hasattr(hint, "__pydantic_core_schema__")
+    return is_model or str(getattr(hint, "__module__", "")).partition(".")[0] == "pydantic"
+
+
+def _get_pydantic_converter(hint: Any) -> Convert | None:
+    pydantic = sys.modules["pydantic"]
+    try:
+        adapter = pydantic.TypeAdapter(hint)
+    except Exception:  # noqa: BLE001 - a type that pydantic does not know
+        return _get_converter(_unwrap_hint(hint)) if hasattr(hint, "__metadata__") else None
+    inner = _get_converter(hint.__origin__) if hasattr(hint, "__metadata__") else None  # bytes are base64
+
+    def convert(value: Any) -> Any:
+        try:
+            return adapter.validate_python(value if inner is None else inner(value))
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+            raise Mismatch(path, first["input"], first["msg"]) from None
+
+    return convert

@@ -72,10 +72,11 @@ class WorkerProcess:
             source = stream.read()
         module, finder = ModuleType(self._options["module"]), _ModuleFinder(self._call, self._options["settings"])
         sys.meta_path.append(finder)
-        module.__dict__.update(__file__=file, ot=finder.ot)
-        sys.modules[module.__name__] = module
+        package = f"{module.__name__}_package"  # for relative imports; no other package has this name
+        module.__dict__.update(__file__=file, __package__=package, ot=finder.ot)
+        sys.modules[module.__name__] = sys.modules[f"{package}.{module.__name__}"] = module
         self._directory = os.path.dirname(file)  # noqa: PTH120 - see above
-        _import_from(self._directory)
+        _import_from(self._directory, package)
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the purpose of a worker
         self._functions = vars(module)
 
@@ -312,8 +313,8 @@ def _log_error(error: BaseException) -> None:
         traceback.print_exception(type(error), error, strip_own_frames(error.__traceback__))
 
 
-def _import_from(directory: str) -> None:
-    """Import modules next to the file from source.
+def _import_from(directory: str, package: str) -> None:
+    """Import modules next to the file from source, by name or relative to `package`.
 
     The bytecode cache identifies a module by its size and modification second, so it would miss an edit in the same
     second.
@@ -325,10 +326,27 @@ def _import_from(directory: str) -> None:
             path = self.get_filename(fullname)
             return self.source_to_code(self.get_data(path), path)
 
-    extensions = (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES)
-    finder = machinery.FileFinder(directory, extensions, (Source, machinery.SOURCE_SUFFIXES))
+    class PackageFinder:
+        @staticmethod
+        def find_spec(name: str, _path: Any = None, _target: Any = None) -> Any:
+            if name != package:
+                return None
+            file = os.path.join(directory, "__init__.py")  # noqa: PTH118 - see above
+            loader = Source(name, file) if os.path.exists(file) else None  # noqa: PTH110 - see above
+            spec = machinery.ModuleSpec(name, loader, origin=file if loader else None, is_package=True)
+            spec.submodule_search_locations = [directory]
+            return spec
+
+    def find(path: str) -> machinery.FileFinder:
+        if path != directory and not path.startswith(directory + os.sep):
+            raise ImportError(path)
+        extensions = (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES)
+        return machinery.FileFinder(path, extensions, (Source, machinery.SOURCE_SUFFIXES))
+
     sys.path.insert(0, directory)
-    sys.path_importer_cache[directory] = finder
+    sys.path_hooks.insert(0, find)
+    sys.path_importer_cache.pop(directory, None)
+    sys.meta_path.append(PackageFinder)
 
 
 class _ModuleFinder:

@@ -589,7 +589,8 @@ def test_a_query_has_no_special_characters(rest: Rest, q: str) -> None:
 def test_a_python_tool_receives_validated_arguments_and_the_context(rest: Rest) -> None:
     path = rest.tool(rest.bundle(), **draft("sample.add"), argSchema=ADDING)
     assert rest.invoke(path, {"left": 1}).json() == {"ok": True, "value": {"sum": 3, "agent": "default"}}
-    for wrong in ({}, {"left": "1"}, {"left": 1, "up": 2}):
+    assert rest.invoke(path, {"left": "1"}).json()["value"]["sum"] == 3
+    for wrong in ({}, {"left": "one"}, {"left": 1, "up": 2}):
         answer = rest.invoke(path, wrong)
         assert get_error_code(answer) == (400, "invalid"), wrong
         assert "left" in answer.json()["error"]["message"]

@@ -1,11 +1,14 @@
 """Errors of programs on a bus fail closed with a reason: validation, errors, budgets, permissions and names."""
 
 from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from pydantic import BaseModel
 
 from onetool._tool import Result, Tool, tool
 from onetool.bus.adapt import function_tool
@@ -182,3 +185,26 @@ def test_a_generator_function_returns_a_list() -> None:
 
 def test_a_named_tool_is_registered() -> None:
     assert isinstance(ToolBus().register_tool(function_tool(lambda: 1, "demo.one")), Tool)
+
+
+# --- parameters -------------------------------------------------------------------------------------------------------
+
+
+class Price(BaseModel):
+    amount: Decimal
+
+
+class Order(BaseModel):
+    price: Price
+    parts: list["Order"] = []
+
+
+def test_variadic_parameters_and_nested_models_get_their_types() -> None:
+    def total(order: Order, /, factor: int = 2, *days: date, **more: Decimal) -> list[str]:
+        return [repr(order.parts[0].price.amount), repr(factor), repr(days), repr(more)]
+
+    price = {"amount": "1.50"}
+    params = {"order": {"price": price, "parts": [{"price": price}]}, "days": ["2024-02-29"], "x": 3}
+    expected = ["Decimal('1.50')", "2", "(datetime.date(2024, 2, 29),)", "{'x': Decimal('3')}"]
+    assert call(total, params).unwrap() == expected
+    assert call(total, {**params, "order": {"price": {}}}).error is not None

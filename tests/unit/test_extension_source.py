@@ -1,13 +1,16 @@
 """Static analysis of extension files, valid and invalid."""
 
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from onetool.context import Permission
 from onetool.extensions.static_analysis import MAX_FILE_BYTES, Extension, read, stamp_file
+from onetool.schema import resolve_reference
 
 
 @pytest.fixture
@@ -84,12 +87,36 @@ def test_an_exported_name_that_is_not_a_function_is_reported(file: Path) -> None
     ]
 
 
-def test_an_invalid_function_is_reported_and_the_others_are_tools(file: Path) -> None:
-    extension = write_and_read(file, "def a(*args): ...\ndef b(): ...")
-    assert list_names(extension) == ["b"]
-    assert tuple(map(str, extension.problems)) == (
-        f"{file}: a: a tool cannot take *args: name its arguments, or take a list",
-    )
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("if sys.platform == 'win32':\n def f(no): ...\nelse:\n def f(yes): ...", {"f": ["yes"]}),
+        ("if os.name == 'nt':\n def f(no): ...\nelif sys.platform.startswith('li'):\n def f(yes): ...", {"f": ["yes"]}),
+        ("try:\n import fast\n def f(first): ...\nexcept ImportError:\n def f(second): ...", {"f": ["first"]}),
+        ("if DEBUG:\n def f(first): ...\nelse:\n def f(second): ...\n def g(): ...", {"f": ["first"], "g": []}),
+        ("with suppress(ImportError):\n    def f(a, b='''\nx'''): ...", {"f": ["a", "b"]}),
+        ("if __name__ == '__main__':\n def main(): ...", {}),
+        ("for x in y:\n def f(): ...\nclass A:\n def g(self): ...", {}),
+    ],
+)
+def test_functions_under_conditions_are_found(file: Path, text: str, found: dict[str, list[str]]) -> None:
+    extension = write_and_read(file, text)
+    assert {function.name: list(function.input.properties) for function in extension.functions} == found
+
+
+def test_each_kind_of_ignored_definition_is_reported(file: Path) -> None:
+    text = "def tool():\n  def inner(): ...\ndef _one(): ...\ndef _two(): ...\nshout = lambda: 1\n_quiet = lambda: 1\n"
+    text += "class Client:\n  def send(self): ...\nclass Data:\n  x: int\n  def _hidden(self): ...\n"
+    problems = write_and_read(file, text).problems
+    assert [each.message.removeprefix(str(file)) for each in problems] == [
+        ": ignored _one, _two: names that start with _ are private",
+        ": ignored inner: functions inside functions are not tools",
+        ": ignored Client: methods are not tools; write functions",
+        ", line 5: ignored shout: a lambda is not a tool",
+    ]
+    assert [each.level for each in problems] == ["ok", "ok", "ok", "warning"]
+    (problem,) = write_and_read(file, "__all__ = ['a']\ndef a(): ...\ndef b(): ...").problems
+    assert problem.message == f"{file}: ignored b: not listed in __all__"
 
 
 def test_a_function_with_permissions_in_its_decorator_is_rejected(file: Path) -> None:
@@ -177,6 +204,215 @@ def test_the_stamp_changes_with_a_write_and_the_digest_with_the_content(file: Pa
     assert again.stamp != first.stamp
     assert again.digest == first.digest
     assert write_and_read(file, "def g(): ...").digest != first.digest
+
+
+# --- types ------------------------------------------------------------------------------------------------------
+
+TYPES = '''
+from __future__ import annotations
+import datetime as dt, enum
+from dataclasses import dataclass, field
+from datetime import timedelta as Span
+from typing import Annotated, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PositiveInt
+from pydantic.alias_generators import to_camel
+from annotated_types import Ge, Len
+from .models import Order, Kind as Sort
+from . import models
+import inner.deep as deep
+
+Ids = list[int]
+UserId = NewType("UserId", int)
+Json = dict[str, "Json"] | list["Json"] | str
+Deep = TypedDict("Deep", {"from": str, "to": NotRequired[Sort]})
+
+class Color(str, enum.Enum):
+    """A color."""
+    RED = "red"
+    BLUE = "blue"
+
+class Size(enum.IntEnum):
+    S = enum.auto()
+    M = enum.auto()
+
+class Odd(enum.Enum):
+    A = (1, 2)
+    B = object()
+
+class Options(TypedDict, total=False):
+    limit: int
+    _key: Annotated[str, "A key."]
+
+class Point(NamedTuple):
+    x: int
+    y: int = 0
+
+@dataclass
+class Item:
+    sku: str
+    color: Color = Color.RED
+    tags: list[str] = field(default_factory=list)
+    hidden: int = field(init=False)
+    schema: bytes = b""
+
+class Node(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    node_name: str = Field(..., min_length=1, description="Its name.")
+    children: list[Node] = []
+    blob: Optional[bytes] = None
+    other: Unknown = None
+    _private: int = 1
+
+def f(x: ANNOTATION): ...
+'''
+MODELS = """
+from enum import StrEnum, auto
+from dataclasses import dataclass
+from .notes_tools import Color, Order as Again
+class Kind(StrEnum):
+    NEW = auto()
+@dataclass
+class Base:
+    id: int
+@dataclass
+class Order(Base):
+    kind: Kind
+    color: Color
+"""
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+DURATION = {"type": ["string", "number"], "format": "duration"}
+COLOR = {"title": "Color", "description": "A color.", "type": "string", "enum": ["red", "blue"]}
+KIND = {"title": "Kind", "type": "string", "enum": ["new"]}
+DEEP = {"title": "Deep", "type": "object", "properties": {"from": STRING, "to": KIND}, "required": ["from"]}
+POINT = {"type": "array", "prefixItems": [INTEGER, {**INTEGER, "default": 0}], "minItems": 1, "maxItems": 2}
+LIMITED = {"limit": INTEGER, "_key": {**STRING, "description": "A key."}}
+COUNT = {**INTEGER, "description": "Count."}
+JSON = {"anyOf": [{"type": "object", "additionalProperties": True}, {"type": "array", "items": {}}, STRING]}
+ORDER = {
+    "title": "Order",
+    "type": "object",
+    "properties": {"id": INTEGER, "kind": KIND, "color": COLOR},
+    "required": ["id", "kind", "color"],
+    "additionalProperties": False,
+}
+ITEM = {
+    "title": "Item",
+    "type": "object",
+    "properties": {
+        "sku": STRING,
+        "color": {**COLOR, "default": "red"},
+        "tags": {"type": "array", "items": STRING},
+        "schema": {"type": "string", "contentEncoding": "base64"},
+    },
+    "required": ["sku"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def directory(file: Path) -> Path:
+    (file.parent / "models.py").write_text(MODELS, encoding="utf-8")
+    (file.parent / "inner").mkdir()
+    (file.parent / "inner" / "__init__.py").touch()
+    (file.parent / "inner" / "deep.py").write_text("from ..models import Order as Inner", encoding="utf-8")
+    return file.parent
+
+
+def inline(schema: Any, root: Any, depth: int = 8) -> Any:
+    """Return a schema with its references replaced."""
+    if isinstance(schema, list):
+        return [inline(each, root, depth) for each in schema]
+    if not isinstance(schema, dict) or not depth:
+        return schema
+    target = resolve_reference(schema, root)
+    merged = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+    return {key: inline(value, root, depth - 1) for key, value in merged.items()}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        ("Color", COLOR),
+        ("Color | None", {"anyOf": [COLOR, {"type": "null"}]}),
+        ("Size", {"title": "Size", "type": "integer", "enum": [1, 2]}),
+        ("Odd", {"title": "Odd", "type": "string", "enum": ["A", "B"]}),
+        ("Literal[Color.RED, 'x']", {"type": "string", "enum": ["red", "x"]}),
+        ("Ids", {"type": "array", "items": INTEGER}),
+        ("'dict[str, Ids]'", {"type": "object", "additionalProperties": {"type": "array", "items": INTEGER}}),
+        ("UserId", INTEGER),
+        ("Point", POINT),
+        ("Item", ITEM),
+        ("list[Item]", {"type": "array", "items": ITEM}),
+        ("Order", ORDER),
+        ("models.Order", ORDER),
+        ("deep.Inner", ORDER),
+        ("Sort", KIND),
+        ("Deep", DEEP),
+        ("Options", {"title": "Options", "type": "object", "properties": LIMITED}),
+        ("Span", DURATION),
+        ("dt.timedelta", DURATION),
+        ("dt.time", {"type": "string", "format": "time"}),
+        ("set[dt.date]", {"type": "array", "uniqueItems": True, "items": {"type": "string", "format": "date"}}),
+        ("HttpUrl", {"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083}),
+        ("PositiveInt", {**INTEGER, "exclusiveMinimum": 0}),
+        ("Annotated[int, Field(ge=1, le=LIMIT, description='Count.')]", {**COUNT, "minimum": 1}),
+        ("Annotated[int, Ge(2)]", {**INTEGER, "minimum": 2}),
+        ("Annotated[list[int], Len(1, 2)]", {"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 2}),
+        ("Annotated[str, 'The text.']", {**STRING, "description": "The text."}),
+        ("int = Field(5, le=9, description='Count.')", {**COUNT, "maximum": 9, "default": 5}),
+        ("Color = Color.BLUE", {**COLOR, "default": "blue"}),
+        ("Json", JSON),
+        ("Unknown", {}),
+        ("list[Unknown]", {}),
+        ("deep.Missing", {}),
+    ],
+)
+def test_types_of_the_source_have_real_schemas(directory: Path, annotation: str, schema: dict[str, Any]) -> None:
+    (function,) = write_and_read(directory / "notes_tools.py", TYPES.replace("ANNOTATION", annotation)).functions
+    found = function.input.json
+    assert inline(found["properties"]["x"], found) == schema
+    function.input.problem({})  # raises if the schema is invalid
+
+
+def test_a_model_may_refer_to_itself(directory: Path) -> None:
+    (function,) = write_and_read(directory / "notes_tools.py", TYPES.replace("ANNOTATION", "Node")).functions
+    assert function.input.json["properties"] == {"x": {"$ref": "#/$defs/Node"}}
+    node = function.input.json["$defs"]["Node"]
+    assert node["properties"]["children"] == {"type": "array", "items": {"$ref": "#/$defs/Node"}, "default": []}
+    assert node["properties"]["nodeName"] == {"type": "string", "minLength": 1, "description": "Its name."}
+    assert node["properties"]["other"] == {"default": None}
+    assert (node["required"], node["additionalProperties"]) == (["nodeName"], False)
+    args = {"x": {"nodeName": "a", "children": [{"nodeName": "b", "children": [{"nodeName": ""}]}]}}
+    assert "x.children[0].children[0].nodeName" in str(function.input.problem(args))
+
+
+HOSTILE = {
+    "huge literal": "def f(x: Literal[" + ", ".join(map(str, range(10_000))) + "]): ...",
+    "huge union": "def f(x: " + " | ".join("list[int]" for _ in range(900)) + "): ...",
+    "deep": "def f(x: " + "list[" * 150 + "int" + "]" * 150 + "): ...",
+    "alias of itself": "A = B\nB = A\ndef f(x: A): ...",
+    "alias bomb": "A0 = int\n" + "".join(f"A{n + 1} = tuple[A{n}, A{n}]\n" for n in range(60)) + "def f(x: A60): ...",
+    "class bomb": "".join(f"@dataclass\nclass C{n}:\n a: C{n + 1}\n b: C{n + 1}\n" for n in range(150))
+    + "def f(x: C0): ...",
+    "base of itself": "class A(B): ...\nclass B(A): ...\ndef f(x: A): ...",
+    "many bases": "class A0(TypedDict): ...\n"
+    + "".join(f"class A{n + 1}(A{n}, A{n}): ...\n" for n in range(60))
+    + "def f(x: A60): ...",
+    "import of itself": "from .notes_tools import A\ndef f(x: A): ...",
+    "outside": "from ....etc import A\ndef f(x: A): ...",
+    "many fields": "class T(TypedDict):\n" + "".join(f" a{n}: int\n" for n in range(5_000)) + "def f(x: T): ...",
+    "bad names": "class E(Enum):\n mro = 1\n name = 2\ndef f(x: E): ...",
+    "bad pattern": "def f(x: Annotated[str, Field(pattern='(')]): ...",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_annotations_cost_little(file: Path, text: str) -> None:
+    started = time.process_time()
+    (function,) = write_and_read(file, text).functions
+    assert len(str(function.input.json)) < 1_000_000
+    function.input.problem({})  # raises if the schema is invalid
+    assert time.process_time() - started < 5
 
 
 PIECES = (

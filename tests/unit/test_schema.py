@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from onetool._tool import Tool
+from onetool.bus.bind import bind
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError
 from onetool.schema import Schema
@@ -62,19 +63,26 @@ def test_the_context_is_not_an_argument() -> None:
     assert list(Schema.from_callable(where).properties) == ["name"]
 
 
-def test_variable_positional_arguments_are_rejected() -> None:
-    def many(*names: str) -> None: ...
+def test_variadic_parameters_are_a_list_and_open_names() -> None:
+    def many(first: int, *days: date, flag: bool = False, **rest: int) -> None: ...
 
-    with pytest.raises(TypeError, match="cannot take \\*names"):
-        _ = Schema.from_callable(many).json
-    with pytest.raises(TypeError, match="cannot take \\*names"):
-        _ = Schema.from_source("def many(*names): ...", "many").json
+    source = "def many(first: int, *days: date, flag: bool = False, **rest: int): ..."
+    for schema in (Schema.from_callable(many), Schema.from_source(source, "many")):
+        day = {"type": "string", "format": "date"}
+        assert schema.properties["days"] == {"type": "array", "items": day}
+        assert (set(schema.required), schema.variadic, set(schema.keyword_only)) == ({"first"}, "days", {"flag"})
+        assert schema.open
+        assert schema.check({"first": 1, "other": "2"}) == {"first": 1, "other": 2}
+        with pytest.raises(ArgumentError, match='other: "x" is not of type "integer"'):
+            schema.check({"first": 1, "other": "x"})
+        tool = Tool("a.many", NullBackend(), schema)
+        assert signature(tool) == "a.many(first: int, *days: str, flag: bool = False, **rest: int)"
+        assert bind(tool, [1, "x", "y"], {}) == {"first": 1, "days": ["x", "y"], "flag": False}
+        with pytest.raises(ArgumentError, match="multiple values for 'days'"):
+            bind(tool, [1, "x"], {"days": []})
 
 
-def test_variable_keyword_arguments_are_allowed() -> None:
-    def options(**rest: int) -> None: ...
-
-    assert Schema.from_callable(options).open
+def test_other_named_arguments_may_be_anything() -> None:
     assert Schema.from_source("def options(**rest): ...", "options").open
     assert not Schema.from_callable(search).open
 
@@ -83,7 +91,8 @@ def test_variable_keyword_arguments_are_allowed() -> None:
     ("args", "message"),
     [
         ({"query": 1}, 'query: 1 is not of type "string"'),
-        ({"query": "a", "count": "5"}, 'count: "5" is not of type "integer"'),
+        ({"query": "a", "count": "five"}, 'count: "five" is not of type "integer"'),
+        ({"query": "a", "count": "5", "kind": "old"}, 'kind: "old" is not one of'),
         ({"query": "a", "kind": "old"}, '"old" is not one of "web" or "news"'),
         ({"query": "a", "tags": ["x", 2]}, "tags"),
     ],
@@ -171,3 +180,123 @@ INTEGERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
 def test_a_float_without_a_fraction_becomes_a_declared_integer(part: Any, given: Any, expected: Any) -> None:
     checked = Schema.from_json({"type": "object", "properties": {"x": part}}).check({"x": given})
     assert repr(checked["x"]) == repr(expected)
+
+
+NESTED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "x": {"$ref": "#/$defs/Any"},
+        "n": {"type": "integer"},
+    },
+    "$defs": {
+        "Any": {"type": "object", "properties": {"price": {"type": "number"}, "inner": {"$ref": "#/$defs/Any"}}},
+        "Count": {"type": "integer"},
+        "Loop": {"$ref": "#/$defs/Loop"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "given", "expected"),
+    [
+        ({"type": "integer"}, "3", 3),
+        ({"type": "integer"}, "-3.0", -3),
+        ({"type": "integer"}, "1e3", 1000),
+        ({"type": "number"}, "1.5", 1.5),
+        ({"type": "number"}, "3", 3),
+        ({"type": "boolean"}, "true", True),
+        ({"type": "boolean"}, "False", False),
+        ({"type": ["integer", "null"]}, "3", 3),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "3", 3),
+        ({"anyOf": [{"$ref": "#/$defs/Count"}, {"type": "null"}]}, "3", 3),
+        ({"anyOf": [INTEGERS, {"type": "null"}]}, ["1", 2.0], [1, 2]),
+        ({"$ref": "#/$defs/Any"}, {"price": "1.5", "inner": {"price": "2"}}, {"price": 1.5, "inner": {"price": 2}}),
+        ({"type": "array", "items": {"$ref": "#/$defs/Count"}}, [3.0, "4"], [3, 4]),
+        # A string, or another reading of it, is possible: it stays what it is.
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "3", "3"),
+        ({"anyOf": [INTEGERS, {"type": "array", "items": {"type": "string"}}]}, ["3"], ["3"]),
+        ({}, "3", "3"),
+        ({"enum": ["3", 3]}, "3", "3"),
+    ],
+)
+def test_a_string_becomes_the_number_or_boolean_that_is_declared(part: Any, given: Any, expected: Any) -> None:
+    schema = Schema.from_json({**NESTED, "properties": {"x": part, "n": {"type": "integer"}}})
+    checked = schema.check({"x": given, "n": "1"})  # `n` needs a conversion, so all of them are tried
+    assert repr(checked) == repr({"x": expected, "n": 1})
+
+
+@pytest.mark.parametrize("text", ["", "three", "3.5", "03", "0x3", " 3", "3 ", "1_000", "1e999", "٣", "9" * 50, "true"])
+def test_a_string_that_is_not_exactly_an_integer_is_rejected(text: str) -> None:
+    with pytest.raises(ArgumentError, match='is not of type "integer"'):
+        Schema.from_json({"properties": {"x": {"type": "integer"}}}).check({"x": text})
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("number", "0.1000000000000000000001"),  # a float loses digits
+        ("number", "nan"),
+        ("boolean", "1"),
+        ("boolean", "yes"),
+        ("boolean", 1),
+        ("integer", True),
+        ("string", 3),
+    ],
+)
+def test_conversions_lose_nothing(kind: str, given: Any) -> None:
+    with pytest.raises(ArgumentError, match="is not of type"):
+        Schema.from_json({"properties": {"x": {"type": kind}}}).check({"x": given})
+
+
+def test_values_of_the_caller_are_not_changed() -> None:
+    given = {"x": {"inner": {"price": "1"}}}
+    assert Schema.from_json(NESTED).check(dict(given)) == {"x": {"inner": {"price": 1}}}
+    assert given == {"x": {"inner": {"price": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("choices", "given", "message"),
+    [
+        (
+            [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^a"}],
+            "b",
+            'x: "b" does not match "^a"',  # the only alternative for strings
+        ),
+        (
+            [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^a"}],
+            1.5,
+            'x: 1.5 does not match: expected integer >= 1, or string matching "^a"',
+        ),
+        ([{"type": "integer"}, INTEGERS], "a", 'x: "a" does not match: expected integer, or array of integer'),
+        (
+            [{"enum": ["a", "b"]}, {"const": "c"}],
+            "d",
+            'x: "d" does not match: expected one of "a", "b", or one of "c"',
+        ),
+        ([{"$ref": "#/$defs/Any"}, {"type": "null"}], {"price": "x"}, 'x.price: "x" is not of type "number"'),
+        ([{"$ref": "#/$defs/Loop"}, {"type": "string"}, {"type": "null"}], {}, None),
+    ],
+)
+def test_a_value_that_fits_no_alternative_says_what_each_expects(choices: Any, given: Any, message: str | None) -> None:
+    schema = Schema.from_json({**NESTED, "properties": {"x": {"anyOf": choices}}})
+    if message is None:  # a reference to itself accepts everything
+        assert schema.check({"x": given}) == {"x": given}
+        return
+    with pytest.raises(ArgumentError) as caught:
+        schema.check({"x": given})
+    assert str(caught.value) == message
+
+
+def test_the_message_about_many_alternatives_is_short() -> None:
+    choices = [{"type": "string", "pattern": f"^{number}{'x' * 200}"} for number in range(1000)]
+    with pytest.raises(ArgumentError) as caught:
+        Schema.from_json({"properties": {"x": {"anyOf": choices}}}).check({"x": "y" * 10_000})
+    assert len(str(caught.value)) < 2_500
+
+
+def test_references_cannot_make_a_signature_long() -> None:
+    next_one = [{"$ref": f"#/$defs/D{number + 1}"} for number in range(40)]
+    double = {f"D{n}": {"anyOf": [each, {"type": "array", "items": each}]} for n, each in enumerate(next_one)}
+    definitions = {**double, "D40": {"type": "integer"}}
+    schema = Schema.from_json({"properties": {"x": {"$ref": "#/$defs/D0"}}, "$defs": definitions})
+    assert len(signature(Tool("a.b", NullBackend(), schema))) < 10_000

@@ -8,6 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import GenericAlias
 from typing import Any
 
 from onetool._tool import Tool
@@ -29,11 +30,16 @@ class PythonBackend:
         self._is_async = inspect.iscoroutinefunction(function)
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        converted = {name: make(args[name]) for name, make in self._converters.items() if name in args}
+        converters, rest = self._converters, self._rest_converter
+        converted = {name: make(args[name]) for name, make in converters.items() if name in args}
+        if rest is not None:
+            converted |= {name: rest(value) for name, value in args.items() if name not in self._names}
         if self._context_names:
-            converted.update(dict.fromkeys(self._context_names, _add_settings(context, tool.pack)))
+            converted |= dict.fromkeys(self._context_names, _add_settings(context, tool.pack))
         arguments = {**args, **converted}
-        positional = [arguments.pop(name) for name in self._positional_only if name in arguments]
+        positional: tuple[Any, ...] = ()
+        if self._has_positional:
+            positional, arguments = self._split_positional(arguments)
         if self._is_async:
             value = await self.function(*positional, **arguments)
         else:
@@ -52,8 +58,23 @@ class PythonBackend:
         return list(inspect.signature(self.function).parameters.values())
 
     @functools.cached_property
-    def _positional_only(self) -> list[str]:
-        return [parameter.name for parameter in self._parameters if parameter.kind is parameter.POSITIONAL_ONLY]
+    def _names(self) -> frozenset[str]:
+        return frozenset(each.name for each in self._parameters if each.kind is not each.VAR_KEYWORD)
+
+    @functools.cached_property
+    def _has_positional(self) -> bool:
+        """Whether some arguments can only be passed by position."""
+        return any(each.kind in {each.POSITIONAL_ONLY, each.VAR_POSITIONAL} for each in self._parameters)
+
+    def _split_positional(self, arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the positional and the named arguments; omitted ones get their defaults."""
+        positional: list[Any] = []
+        for each in self._parameters:
+            if each.kind is each.VAR_POSITIONAL:
+                positional += arguments.pop(each.name, ())
+            elif each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}:
+                positional.append(arguments.pop(each.name, each.default))
+        return tuple(positional), arguments
 
     @functools.cached_property
     def _context_names(self) -> list[str]:
@@ -62,16 +83,30 @@ class PythonBackend:
 
     @functools.cached_property
     def _converters(self) -> dict[str, Callable[[Any], Any]]:
-        rich = {
-            name: parameter.annotation
-            for name, parameter in get_signature(self.function).parameters.items()
-            if not isinstance(parameter.annotation, str) and not _is_plain(parameter.annotation)
-        }
-        if not rich:
-            return {}
-        from pydantic import TypeAdapter
+        parameters = get_signature(self.function).parameters.values()
+        kinds = {each.name: _get_type(each) for each in parameters if each.kind is not each.VAR_KEYWORD}
+        return {name: make for name, kind in kinds.items() if (make := _make_converter(kind)) is not None}
 
-        return {name: TypeAdapter(annotation).validate_python for name, annotation in rich.items()}
+    @functools.cached_property
+    def _rest_converter(self) -> Callable[[Any], Any] | None:
+        """The converter of arguments without a parameter of their own (`**options: date`)."""
+        parameters = get_signature(self.function).parameters.values()
+        return next((_make_converter(each.annotation) for each in parameters if each.kind is each.VAR_KEYWORD), None)
+
+
+def _get_type(parameter: inspect.Parameter) -> Any:
+    annotation = parameter.annotation
+    if parameter.kind is not parameter.VAR_POSITIONAL or isinstance(annotation, str):
+        return annotation
+    return list if annotation is parameter.empty else GenericAlias(list, (annotation,))
+
+
+def _make_converter(annotation: Any) -> Callable[[Any], Any] | None:
+    if isinstance(annotation, str) or _is_plain(annotation):
+        return None
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(annotation).validate_python
 
 
 def _add_settings(context: ToolContext, pack: str) -> ToolContext:

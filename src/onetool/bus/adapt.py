@@ -53,6 +53,7 @@ def function_tool(
     options = {
         "description": description(docstring),
         "example": example(docstring),
+        "docstring": docstring,
         "permissions": declaration.permissions,
         "returns": _format_return_type(function),
         **declaration.options,

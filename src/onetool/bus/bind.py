@@ -73,7 +73,10 @@ def expand_name(key: str, names: Iterable[str]) -> str:
 
 
 def _bind_positional(tool: Tool, names: list[str], values: Sequence[Any]) -> dict[str, Any]:
-    by_position = [name for name in names if name not in tool.input.keyword_only]
+    variadic = tool.input.variadic
+    by_position = [name for name in names if name not in tool.input.keyword_only and name != variadic]
+    if variadic is not None and len(values) > len(by_position):
+        return {**dict(zip(by_position, values, strict=False)), variadic: list(values[len(by_position) :])}
     if len(values) > len(by_position):
         suffix = "" if len(by_position) == len(names) else " by position"
         raise call_error(

@@ -21,6 +21,7 @@ from onetool.config.load import Examined, Loaded
 from onetool.config.settings_reader import SettingsReader
 from onetool.errors import ToolError
 from onetool.extensions.packs import Extensions
+from onetool.extensions.static_analysis import IGNORED
 from onetool.logging import Log
 from onetool.problem import OK, PROBLEM, STORAGE, WARNING, Location, Problem, storage_problem
 from onetool.proxy.servers import Servers
@@ -53,7 +54,8 @@ class Checks:
         with suppress(ToolError):  # `find_problems` reports it
             await self.registry.refresh()
         servers = await self.servers.states()  # first, because it detects disconnected servers
-        found = [each for each in await self.find_problems(state, log, CHECK_SECONDS) if each.level != OK]
+        checked = await self.find_problems(state, log, CHECK_SECONDS)
+        found = [each for each in checked if each.level != OK]
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -65,6 +67,7 @@ class Checks:
                 "servers": servers,
             },
             "workers": self.extensions.states,
+            "ignored": [each.message for each in checked if each.level == OK and each.code == IGNORED],
             "isolation": await state.cells.probe(),
             "problems": [str(each) for each in found],
             "findings": [each.to_json() for each in found],

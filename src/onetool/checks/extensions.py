@@ -1,11 +1,14 @@
-"""Checks of extension packs: unreadable files, duplicate names and failed starts."""
+"""Checks of extension packs: unreadable files, duplicate names, failed starts, and what is not a tool."""
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from onetool.config.load import Loaded
 from onetool.extensions.environments import NO_UV
 from onetool.extensions.packs import Extensions
+from onetool.extensions.static_analysis import IGNORED, SUFFIX, is_declared
 from onetool.problem import PROBLEM, WARNING, Location, Problem
 from onetool.registry import python_name
 
@@ -21,6 +24,22 @@ def problems(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
     if files and not has_uv():
         what = f"uv is not installed, so these extension packs cannot start: {', '.join(files)}"
         yield Problem(what, INSTALL_UV, code=NO_UV)
+    for directory in loaded.directories.pack_directories(loaded.settings.tools_dir):
+        yield from _find_unnamed(directory)
+
+
+def _find_unnamed(directory: Path) -> Iterator[Problem]:
+    """Yield files that look like packs, but do not have the name of one."""
+    found: list[Path] = []
+    with suppress(OSError):
+        found = [file for file in directory.glob("*.py") if not file.stem.endswith(SUFFIX) and is_declared(file)]
+        for pack in sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")):
+            if not (any(pack.glob(f"*{SUFFIX}.py")) or (pack / "__init__.py").exists()):
+                found += sorted(pack.glob("*.py"))[:1]
+    for file in found:
+        name = f"{file.stem}{SUFFIX}.py"
+        message = f"{file}: ignored, because its name does not end in {SUFFIX}.py"
+        yield Problem(message, f"rename it to {name}", Location(str(file)), IGNORED, WARNING)
 
 
 def has_uv() -> bool:

@@ -220,6 +220,7 @@ class Extensions(HeldTools):
             permissions=extension.permissions if granted is None else granted,
             returns=function.returns,
             example=function.example,
+            docstring=function.docstring,
             file=str(extension.file),
             refresh=partial(self._refresh_pack, extension.pack),
         )

@@ -4,27 +4,37 @@ import ast
 import os
 import re
 import stat
+import sys
 import tokenize
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from onetool.context import Permission, permissions
 from onetool.extensions.pep723 import ScriptHeader, find_problem, parse_header
-from onetool.problem import Location, Problem
-from onetool.schema import Schema, make_output_schema, parse_signature
+from onetool.problem import OK, WARNING, Location, Problem
+from onetool.schema import FunctionNode, Schema, list_parameter_names, make_output_schema
+from onetool.source_types import Scope
 from onetool.util.docstring import description, example
 
 SUFFIX = "_tools"
 DECLARED_NAMES = {"pack", "permissions", "__all__"}
 PACK_ASSIGNMENT = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w*)["']""")  # for files that cannot be parsed
+DECLARATION = re.compile(r"(?m)^(pack|permissions)\s*(:[^=\n]*)?=|^# /// script$")
+PLATFORM_TEST = re.compile(
+    r"(?P<name>sys\.platform|os\.name)(\.startswith\('(?P<prefix>\w*)'\)| (?P<operator>[!=]=) '(?P<value>\w*)')"
+)
 MAX_FILE_BYTES = 10 << 20
 MAX_SIBLINGS = 200
 MAX_IMPORT_DEPTH = 5  # between modules in the same directory
+MAX_LISTED_NAMES = 20
+IGNORED = "ignored"  # the code of problems that only say what is not a tool
 Stamp = tuple[int, int, int, int]
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +44,16 @@ class Function:
     description: str
     example: str
     returns: str
+    docstring: str = ""
     output: Schema | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """An extension file. `problem` makes it unusable; `problems` affect single functions or the header."""
+    """An extension file. `problem` makes it unusable; `problems` affect single functions or the header.
+
+    `problems` also say which functions are not tools, with the code `ignored`.
+    """
 
     pack: str
     file: Path
@@ -103,9 +117,18 @@ def read(file: Path) -> Extension:
 def outline(file: Path) -> dict[str, list[str]]:
     """Return the parameters of each tool of a file. Works for built-in packs too."""
     source = _read_text(file)
-    module = _Module(file, source, ast.parse(source))
+    module = _Module(file, source)
     found, _ = _find_tools(module, _read_literals(module.tree).get("__all__"))
-    return {name: list(parse_signature(definition).parameters) for name, (definition, _) in found.items()}
+    return {name: list_parameter_names(definition) for name, (definition, _) in found.items()}
+
+
+def is_declared(file: Path) -> bool:
+    """Return whether a file says that it is a pack: it assigns `pack` or `permissions`, or has a script header."""
+    try:
+        source = _read_text(file)
+    except (LookupError, OSError, SyntaxError, ValueError):
+        return False
+    return DECLARATION.search(source) is not None
 
 
 def _read_text(file: Path) -> str:
@@ -127,29 +150,32 @@ def _make_unusable(unparsed: Extension, source: str, reason: str, line: int = 0)
 
 
 def _parse(unparsed: Extension, source: str) -> Extension:
-    tree = ast.parse(source)
-    literals = _read_literals(tree)
-    found, problems = _find_tools(_Module(unparsed.file, source, tree), literals.get("__all__"))
+    module = _Module(unparsed.file, source)
+    literals = _read_literals(module.tree)
+    found, problems = _find_tools(module, literals.get("__all__"))
     functions = []
-    for name, (definition, module) in found.items():
+    for name, (definition, owner) in found.items():
         try:
-            parse_signature(definition)
             _reject_decorator_permissions(definition)
-            functions.append(_make_function(name, definition, module.lines))
+            functions.append(_make_function(name, definition, owner))
         except (SyntaxError, TypeError, ValueError) as error:
             problems.append(f"{name}: {error}")
+    location = Location(str(unparsed.file))
     return replace(
         unparsed,
         pack=_check_pack_name(literals.get("pack", unparsed.pack)),
         header=parse_header(source),
         functions=tuple(functions),
         permissions=_parse_permissions(literals.get("permissions", [])),
-        secrets=_read_secrets(tree),
-        description=ast.get_docstring(tree) or "",
-        problems=tuple(
-            Problem(f"{unparsed.file}: {reason}", location=Location(str(unparsed.file)))
-            for reason in (find_problem(source), *problems)
-            if reason
+        secrets=_read_secrets(module.tree),
+        description=ast.get_docstring(module.tree) or "",
+        problems=(
+            *(
+                Problem(f"{unparsed.file}: {reason}", location=location)
+                for reason in (find_problem(source), *problems)
+                if reason
+            ),
+            *_find_ignored(module, found),
         ),
     )
 
@@ -158,6 +184,44 @@ def _check_pack_name(name: Any) -> str:
     if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
         raise ValueError(f"invalid pack name {name!r}: expected letters, digits and _, and not a Python keyword")
     return name
+
+
+def _find_ignored(module: "_Module", tools: Iterable[str]) -> Iterator[Problem]:
+    """Yield what is not a tool, although a reader might expect it: one problem for each reason."""
+    names = {*tools}
+    unlisted = [name for name in module.definitions if name not in names]
+    nested = [
+        each.name
+        for name in sorted(names & module.definitions.keys())
+        for each in module.definitions[name].body
+        if isinstance(each, FunctionNode)
+    ]
+    classes = [each.name for each in module.statements if isinstance(each, ast.ClassDef) and _has_methods(each)]
+    is_private = all(name.startswith("_") for name in unlisted)
+    reasons = {
+        "names that start with _ are private" if is_private else "not listed in __all__": unlisted,
+        "functions inside functions are not tools": nested,
+        "methods are not tools; write functions": classes,
+    }
+    file = module.file
+    for reason, found in reasons.items():
+        if found:
+            yield Problem(f"{file}: ignored {_join(found)}: {reason}", "", Location(str(file)), IGNORED, OK)
+    for each in module.statements:
+        match each:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()) if not name.startswith("_"):
+                message = f"{file}, line {each.lineno}: ignored {name}: a lambda is not a tool"
+                hint = f"write `def {name}(...)` in {file}, or rename it to _{name}"
+                yield Problem(message, hint, Location(str(file), each.lineno), IGNORED, WARNING)
+
+
+def _has_methods(node: ast.ClassDef) -> bool:
+    return any(isinstance(each, FunctionNode) and not each.name.startswith("_") for each in node.body)
+
+
+def _join(names: list[str]) -> str:
+    more = len(names) - MAX_LISTED_NAMES
+    return ", ".join([*names[:MAX_LISTED_NAMES], *([f"{more} more"] if more > 0 else [])])
 
 
 def _read_literals(tree: ast.Module) -> dict[str, Any]:
@@ -180,20 +244,90 @@ def _evaluate_literal(name: str, value: ast.expr) -> Any:
         raise ValueError(f"line {value.lineno}: {name} {rule}") from None
 
 
-class _Module(NamedTuple):
-    """A parsed Python file."""
+@dataclass(eq=False)
+class _Module:
+    """A Python file, and the modules that it may import from the directory of the pack."""
 
     file: Path
     source: str
-    tree: ast.Module
+    root: Path = field(default=Path())
+    siblings: dict[Path, "_Module | None"] = field(default_factory=dict)
 
-    @property
+    def __post_init__(self) -> None:
+        if not self.siblings:
+            self.root, self.siblings[self.file] = self.file.parent, self
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source)
+
+    @cached_property
     def lines(self) -> list[str]:
         return self.source.split("\n")  # Python ends lines at \n only
 
-    @property
+    @cached_property
+    def statements(self) -> list[ast.stmt]:
+        """The statements that run at import, also under `if` and `try`. The first alternative comes last: it counts."""
+        return list(_flatten(self.tree.body))
+
+    @cached_property
     def definitions(self) -> dict[str, FunctionNode]:
-        return {node.name: node for node in self.tree.body if isinstance(node, FunctionNode)}
+        return {node.name: node for node in self.statements if isinstance(node, FunctionNode)}
+
+    @cached_property
+    def scope(self) -> Scope:
+        return Scope(self.statements, self._find_scope)
+
+    def _find_scope(self, name: str, level: int) -> Scope | None:
+        with suppress(LookupError, OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            if (module := self.find_module(name, level)) is not None:
+                return module.scope
+        return None  # the types in it are unknown
+
+    def find_module(self, name: str, level: int) -> "_Module | None":
+        """Return a module in the directory of the pack, by the name and level of an import."""
+        start = self.file.parents[level - 1] if 0 < level <= len(self.file.parents) else self.root
+        if not start.is_relative_to(self.root):
+            return None
+        path = start.joinpath(*name.split("."))
+        for candidate in (path.with_suffix(".py"), path / "__init__.py") if name else (path / "__init__.py",):
+            if candidate not in self.siblings:
+                is_read = len(self.siblings) <= MAX_SIBLINGS and candidate.is_file()
+                text = _read_text(candidate) if is_read else ""
+                self.siblings[candidate] = _Module(candidate, text, self.root, self.siblings) if is_read else None
+            if (found := self.siblings[candidate]) is not None:
+                return found
+        return None
+
+
+def _flatten(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        match node:
+            case ast.If(test=test):
+                taken = _evaluate_test(test)
+                yield from _flatten(node.orelse if taken is not True else ())
+                yield from _flatten(node.body if taken is not False else ())
+            case ast.Try() | ast.TryStar():
+                yield from (each for handler in node.handlers for each in _flatten(handler.body))
+                yield from _flatten((*node.body, *node.orelse, *node.finalbody))
+            case ast.With():
+                yield from _flatten(node.body)
+            case _:
+                yield node
+
+
+def _evaluate_test(test: ast.expr) -> bool | None:
+    """Return the value of a check of the platform or of `__name__`; None for any other condition."""
+    text = ast.unparse(test)
+    if text == "__name__ == '__main__'":
+        return False
+    match = PLATFORM_TEST.fullmatch(text)
+    if match is None:
+        return None
+    value = sys.platform if match["name"] == "sys.platform" else os.name
+    if match["prefix"] is not None:
+        return value.startswith(match["prefix"])
+    return (value == match["value"]) is (match["operator"] == "==")
 
 
 def _find_tools(module: _Module, exported: Any) -> tuple[dict[str, tuple[FunctionNode, _Module]], list[str]]:
@@ -202,7 +336,7 @@ def _find_tools(module: _Module, exported: Any) -> tuple[dict[str, tuple[Functio
         return {name: (each, module) for name, each in module.definitions.items() if not name.startswith("_")}, []
     if not isinstance(exported, list | tuple) or not all(isinstance(name, str) for name in exported):
         raise ValueError("invalid __all__: expected a list of names")
-    found = {name: _find_definition(name, module, module.file.parent, MAX_IMPORT_DEPTH) for name in exported}
+    found = {name: _find_definition(name, module, MAX_IMPORT_DEPTH) for name in exported}
     missing = [
         f"__all__ contains {name!r}, which is not a function of this file or of a module in its directory"
         for name, definition in found.items()
@@ -211,26 +345,13 @@ def _find_tools(module: _Module, exported: Any) -> tuple[dict[str, tuple[Functio
     return {name: definition for name, definition in found.items() if definition is not None}, missing
 
 
-def _find_definition(name: str, module: _Module, directory: Path, imports: int) -> tuple[FunctionNode, _Module] | None:
+def _find_definition(name: str, module: _Module, imports: int) -> tuple[FunctionNode, _Module] | None:
     """Return the function with this name, even if it is imported from a module in the same directory."""
     if name in module.definitions:
         return module.definitions[name], module
-    for node in module.tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level and imports:
-            original = next((alias.name for alias in node.names if (alias.asname or alias.name) == name), None)
-            sibling = _find_module(directory, node.module) if original else None
-            if original and sibling is not None:
-                return _find_definition(original, sibling, directory, imports - 1)
-    return None
-
-
-def _find_module(directory: Path, name: str) -> _Module | None:
-    path = directory.joinpath(*name.split("."))
-    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-        if candidate.is_file():
-            source = _read_text(candidate)
-            return _Module(candidate, source, ast.parse(source))
-    return None
+    source = module.scope.imports.get(name)
+    sibling = module.find_module(source.module, source.level) if source and source.name and imports else None
+    return _find_definition(source.name, sibling, imports - 1) if source and sibling else None
 
 
 def _reject_decorator_permissions(definition: FunctionNode) -> None:
@@ -242,13 +363,16 @@ def _reject_decorator_permissions(definition: FunctionNode) -> None:
         )
 
 
-def _make_function(name: str, definition: FunctionNode, lines: list[str]) -> Function:
+def _make_function(name: str, definition: FunctionNode, module: _Module) -> Function:
     docstring = ast.get_docstring(definition) or ""
     returns = ast.unparse(definition.returns) if definition.returns else ""
-    text = "\n".join(lines[definition.lineno - 1 : definition.end_lineno])  # the last definition of a name counts
-    schema = Schema.from_source(text, definition.name)
-    output = make_output_schema(definition.returns)
-    return Function(name, schema, description(docstring), example(docstring), returns, output)
+    if module.scope.is_used_by(definition):
+        schema = Schema.from_definition(definition, module.scope)
+    else:  # its source takes less memory than the tree
+        text = "\n".join(module.lines[definition.lineno - 1 : definition.end_lineno])
+        schema = Schema.from_source(f"if True:\n{text}" if definition.col_offset else text, definition.name)
+    output = make_output_schema(definition.returns, module.scope)
+    return Function(name, schema, description(docstring), example(docstring), returns, docstring, output)
 
 
 def _read_secrets(tree: ast.Module) -> tuple[str, ...]:

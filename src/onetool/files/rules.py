@@ -80,10 +80,11 @@ class Rules:
         hidden = _normalize_and_resolve(get_strings(sandbox, "hidden_paths"), base)
         names = frozenset(map(fold, get_strings(sandbox, "hidden_names")))
         protected = _normalize_and_resolve(get_strings(sandbox, "protected_paths"), base)
-        # The files that turn a subdirectory into a pack.
+        # The files that are packs.
         packs = tuple(
-            Glob(f"/{_escape_glob((*map(fold, directory), ''))}*/*_tools.py")
+            Glob(f"/{_escape_glob((*map(fold, directory), ''))}{pattern}")
             for directory in _normalize_and_resolve(get_strings(sandbox, "pack_directories"), base)
+            for pattern in ("*_tools.py", "*/*_tools.py")
         )
         if context.sandbox is None or not sandbox.get("enabled", True):
             whole_disk = Root("/", "/", is_directory=True, writable=True)

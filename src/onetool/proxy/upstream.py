@@ -43,7 +43,7 @@ class Upstream(ConnectionManager):
         connection = await self.connection(context.on_progress)
         definition = self._definition(tool.name)  # connecting may have changed it
         if definition != before and definition.is_sound:
-            Schema.from_json(definition.input_schema).check(dict(args))
+            args = Schema.from_json(definition.input_schema).check(dict(args))
         self._was_called = True
         relay = get_relay(context)
         ask = partial(connection.client.session.call_tool if relay else connection.client.call_tool, definition.name)

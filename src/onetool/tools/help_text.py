@@ -4,7 +4,8 @@ The registry and the settings may change while a text is rendered: entries that 
 """
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Literal
@@ -13,11 +14,13 @@ from onetool._tool import Tool
 from onetool.errors import ToolNotFound
 from onetool.registry import Registry, join_names, python_name
 from onetool.render import render
+from onetool.schema import resolve_reference
 from onetool.search import SearchHit
 from onetool.search.search_documents import IN_CODE
 from onetool.signature import short_call, signature, type_name
 from onetool.snippets import describe, render_signature as snippet_call
 from onetool.system import System
+from onetool.util.docstring import Outcome, outcome
 from onetool.util.text import pluralize
 from onetool_child.names import OWN_PACK, is_reserved
 
@@ -36,6 +39,8 @@ GROUPS = {"tool": "Tools", "pack": "Packs", "snippet": "Snippets", "alias": "Ali
 MAX_DETAILED_HITS = 5
 MAX_LINE_CHARS = 300
 MAX_QUERY_CHARS = 100
+MAX_ARGUMENT_LEVELS = 2  # of nested objects
+MAX_ARGUMENT_LINES = 100
 OVERVIEW = """\
 OneTool: write Python, call tools as pack.tool(argument=value). The value of the last line is the result.
 
@@ -84,13 +89,9 @@ def render_name(query: str, system: System, full: bool) -> str | None:
 
 
 def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
-    texts = {
-        name: " ".join(str(part.get("description") or "").split()) for name, part in entry.input.properties.items()
-    }
-    argument_lines = "\n".join(
-        f"- {name} ({type_name(entry.input.properties[name])}){text and f' - {text}'}" for name, text in texts.items()
-    )
+    argument_lines = "\n".join(islice(_list_arguments(entry.input.properties, entry.input.json), MAX_ARGUMENT_LINES))
     observed = system.stores.shapes.text(entry.name)
+    returned, raises = outcome(entry.docstring) if full else Outcome("", {})
     needs = ", ".join(sorted(entry.permissions))
     parts = [
         f"# {entry.name}",
@@ -99,7 +100,8 @@ def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
         f"Signature: {signature(entry)}",
         _call_note(entry.name),
         f"Arguments:\n{argument_lines}" if argument_lines else "",
-        f"Returns: {entry.returns}" if entry.returns else "",
+        f"Returns: {' - '.join(filter(None, (entry.returns, returned)))}" if entry.returns or returned else "",
+        "\n".join(["Raises:", *(_format_item(name, text) for name, text in raises.items())]) if raises else "",
         f"Observed return value: {observed}" if observed else "",
         f"Needs permission: {needs}" if needs else "",
         f"Example:\n{entry.example}" if entry.example else "",
@@ -109,6 +111,17 @@ def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
         _render_origin([entry], system),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _list_arguments(properties: Mapping[str, Any], root: Mapping[str, Any], level: int = 0) -> Iterator[str]:
+    """Yield a line for each argument, and for the fields of objects in it."""
+    for name, part in properties.items():
+        text = " ".join(str((part if isinstance(part, dict) else {}).get("description") or "").split())
+        yield f"{'  ' * level}- {name} ({type_name(part, root)}){text and f' - {text}'}"
+        target = resolve_reference(part, root)
+        fields = resolve_reference(target.get("items", target), root).get("properties")
+        if isinstance(fields, Mapping) and level < MAX_ARGUMENT_LEVELS:
+            yield from _list_arguments(fields, root, level + 1)
 
 
 def render_pack(pack: str, system: System, *, with_url: bool = False, full: bool = False) -> str:

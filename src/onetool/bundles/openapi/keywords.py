@@ -12,7 +12,7 @@ from typing import Any, Final
 from onetool.bundles.openapi.descriptions import MAX_DETAIL_LENGTH, shorten
 from onetool.bundles.openapi.document import as_list
 from onetool.sanitize import clean
-from onetool.schema import is_data
+from onetool.source_types import is_data
 
 JSON = dict[str, Any]
 MAX_VALUE_CHARS: Final = 300  # characters of an example or a default

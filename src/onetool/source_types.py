@@ -1,0 +1,507 @@
+"""Types of annotations in source code that is parsed but never executed.
+
+Classes of the source (enums, dataclasses, typed dictionaries, named tuples, pydantic models) are rebuilt from their
+syntax trees, so that pydantic can make their schemas. An annotation that cannot be resolved is `Any`.
+"""
+
+import ast
+import enum
+import functools
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union
+
+from onetool.context import ToolContext
+
+MAX_STEPS = 1_000  # names and classes that one annotation may lead to
+MAX_MEMBERS = 1_000  # fields of a class, members of an enum, values of a literal
+ENUMS = {"Enum", "IntEnum", "StrEnum"}
+MIXINS = {"str", "int", "float", "object", "ABC", "Generic", "ReprEnum"}
+WRAPPERS = {"Required", "NotRequired", "ReadOnly", "Final", "InitVar"}
+NOT_FIELDS = {"ClassVar", "KW_ONLY"}
+CONSTRAINED = {"conint": int, "confloat": float, "constr": str}
+CONSTRAINTS = {
+    **{name: name.lower() for name in ("Gt", "Ge", "Lt", "Le")},
+    "MultipleOf": "multiple_of",
+    "MinLen": "min_length",
+    "MaxLen": "max_length",
+    "Doc": "description",
+}
+FIELD_OPTIONS = frozenset(
+    ("title", "description", "examples", "gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern")
+)
+PYDANTIC_TYPES = (
+    *("PositiveInt", "NegativeInt", "NonNegativeInt", "NonPositiveInt", "PositiveFloat", "NegativeFloat"),
+    *("NonNegativeFloat", "NonPositiveFloat", "StrictStr", "StrictInt", "StrictFloat", "StrictBool", "AnyUrl"),
+    *("HttpUrl", "AnyHttpUrl", "SecretStr", "FilePath", "DirectoryPath", "AwareDatetime", "FutureDate", "PastDate"),
+)
+MISSING: Any = object()  # a field or parameter without a default
+UNKNOWN: Any = object()  # a default that is not a literal
+
+
+class Import(NamedTuple):
+    """`from module import name`, or `import module` with an empty name."""
+
+    module: str
+    level: int
+    name: str
+
+
+class Scope:
+    """The classes, aliases and imports of a module. `find_module` returns the scope of a module beside it, if any."""
+
+    def __init__(
+        self, statements: Iterable[ast.stmt] = (), find_module: Callable[[str, int], "Scope | None"] | None = None
+    ) -> None:
+        self.definitions: dict[str, ast.ClassDef | ast.expr] = {}
+        self.imports: dict[str, Import] = {}
+        self.types: dict[str, Any] = {}  # classes that are complete or being built
+        self._find_module = find_module
+        for node in statements:
+            self._add(node)
+
+    def _add(self, node: ast.stmt) -> None:
+        match node:
+            case ast.ClassDef(name=name):
+                self.definitions[name] = node
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                self.definitions[name] = value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                self.definitions[name] = value
+            case ast.ImportFrom(module=module, names=names, level=level):
+                self.imports |= {each.asname or each.name: Import(module or "", level, each.name) for each in names}
+            case ast.Import(names=names):
+                self.imports |= {each.asname or each.name: Import(each.name, 0, "") for each in names}
+            case _ if type(node).__name__ == "TypeAlias":  # the statement `type X = ...` of Python 3.12
+                self.definitions[node.name.id] = node.value  # type: ignore[attr-defined]
+
+    def is_used_by(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """Return whether the parameters of a function need this scope, because they use more than known types."""
+        for node in ast.walk(function.args):
+            match node:
+                case ast.Name(id=name) if name in self.definitions:
+                    return True
+                case ast.Name(id=name) if name in self.imports and (
+                    self.imports[name].name not in {"", name} or self._find_outer(name) or self.find(node)
+                ):
+                    return True
+                case ast.arg(annotation=ast.Constant(value=str())):
+                    return True
+        return False
+
+    def resolve(self, annotation: ast.expr) -> Any:
+        """Return the type of an annotation, or `Any`."""
+        return _Resolver().resolve(annotation, self)
+
+    def annotate(self, kind: Any, field: ast.Call) -> Any:
+        """Return the type with the constraints and the description of a call of `Field`."""
+        return _Resolver().annotate(kind, [field], self)
+
+    def read_field_default(self, field: ast.Call) -> Any:
+        """Return the default in a call of `Field`; `MISSING` if it is required, `UNKNOWN` if it is not a literal."""
+        return _get_default(_read_options(field))
+
+    def evaluate_default(self, node: ast.expr) -> Any:
+        """Return the value of a default: a literal, or the value of an enum's member; else `UNKNOWN`."""
+        return _Resolver().evaluate_default(node, self)
+
+    def name(self, node: ast.expr) -> str:
+        """Return the original name of an expression such as `dt.date`, `Optional[int]` or `Field(...)`."""
+        match node:
+            case ast.Name(id=name):
+                return (self.imports[name].name if name in self.imports else "") or name
+            case ast.Attribute(attr=name):
+                return name
+            case ast.Subscript(value=inner) | ast.Call(func=inner):
+                return self.name(inner)
+        return ""
+
+    def find(self, node: ast.expr) -> tuple[str, "Scope"] | None:
+        """Return the name of a class or alias and the scope that defines it; None if it is defined elsewhere."""
+        match node:
+            case ast.Name(id=name) if name in self.definitions:
+                return name, self
+            case ast.Name(id=name) if name in self.imports and self.imports[name].name:
+                source = self.imports[name]
+                module = self._find_module(source.module, source.level) if self._find_module else None
+                return module.find(ast.Name(source.name)) if module else None
+            case ast.Attribute(value=ast.Name() | ast.Attribute() as outer, attr=name):
+                module = self._find_outer(ast.unparse(outer))
+                return module.find(ast.Name(name)) if module else None
+        return None
+
+    def _find_outer(self, name: str) -> "Scope | None":
+        """Return the scope of a module that is imported under this name."""
+        source = self.imports.get(name)
+        if source is None or self._find_module is None:
+            return None
+        return self._find_module(".".join(filter(None, (source.module, source.name))), source.level)
+
+
+class _Field(NamedTuple):
+    annotation: ast.expr
+    default: ast.expr | None
+    scope: Scope
+    is_total: bool  # whether a typed dictionary requires it
+
+
+class _Resolver:
+    """The resolution of one annotation, with a limited number of steps."""
+
+    def __init__(self) -> None:
+        self._steps = MAX_STEPS
+        self._models: list[Any] = []
+        self._references: dict[str, Any] = {}  # classes that refer to themselves, by the name of the reference
+        self._is_in_model = False
+
+    def resolve(self, annotation: ast.expr, scope: Scope) -> Any:
+        try:
+            kind = self._evaluate(annotation, scope)
+            if self._references:
+                for model in self._models:
+                    model.model_rebuild(raise_errors=False, _types_namespace=self._references)
+        except Exception:  # noqa: BLE001 - pydantic and typing reject hostile annotations with many kinds of errors
+            return Any
+        return kind
+
+    def annotate(self, kind: Any, metadata: Iterable[ast.expr], scope: Scope) -> Any:
+        from pydantic import Field
+
+        options: dict[str, Any] = {}
+        for each in metadata:
+            match each:
+                case ast.Constant(value=str(text)):
+                    options["description"] = text
+                case ast.Call(args=[first, *_]) if scope.name(each) in CONSTRAINTS:
+                    options[CONSTRAINTS[scope.name(each)]] = ast.literal_eval(first)
+                case ast.Call(args=bounds) if scope.name(each) == "Len":
+                    options |= dict(zip(("min_length", "max_length"), map(ast.literal_eval, bounds), strict=False))
+                case ast.Call() if scope.name(each) in {"Field", "StringConstraints", "Interval"}:
+                    options |= _select_field_options(_read_options(each))
+        return Annotated[kind, Field(**options)] if options else kind
+
+    def evaluate_default(self, node: ast.expr, scope: Scope) -> Any:
+        with suppress(ValueError, TypeError, RecursionError, MemoryError):
+            return ast.literal_eval(node)
+        if isinstance(node, ast.Attribute) and scope.find(node.value):
+            member = getattr(self.resolve(node.value, scope), node.attr, None)
+            return getattr(member, "value", UNKNOWN)
+        return UNKNOWN
+
+    def _take_step(self) -> None:
+        self._steps -= 1
+        if self._steps < 0:
+            raise ValueError("the annotation is too complex")
+
+    def _evaluate(self, node: ast.expr, scope: Scope) -> Any:  # noqa: PLR0911 - one case per line
+        self._take_step()
+        match node:  # `Union` accepts forward references, `|` does not
+            case ast.Constant(value=None):
+                return None
+            case ast.Constant(value=value) if value is Ellipsis:
+                return Ellipsis
+            case ast.Constant(value=str(text)):
+                return self._evaluate(ast.parse(text, mode="eval").body, scope)
+            case ast.Name() | ast.Attribute():
+                found = scope.find(node)
+                return self._evaluate_definition(*found) if found else self._find_known(scope.name(node))
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                return Union[self._evaluate(left, scope), self._evaluate(right, scope)]  # noqa: UP007
+            case ast.Subscript(value=generic, slice=inner):
+                return self._evaluate_generic(generic, inner, scope)
+            case ast.Call(args=[_, inner]) if scope.name(node) == "NewType":
+                return self._evaluate(inner, scope)
+            case ast.Call(args=[_, ast.Dict() as fields]) if scope.name(node) == "TypedDict":
+                return self._build_typed_dict(node, fields, scope)
+            case ast.Call() if scope.name(node) in CONSTRAINED:
+                field = ast.Call(ast.Name("Field"), [], node.keywords)
+                return self.annotate(CONSTRAINED[scope.name(node)], [field], scope)
+        raise TypeError(ast.unparse(node))
+
+    def _evaluate_generic(self, generic: ast.expr, inner: ast.expr, scope: Scope) -> Any:
+        parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+        name = "" if scope.find(generic) else scope.name(generic)
+        match name:
+            case "Literal":
+                if len(parts) > MAX_MEMBERS:
+                    raise ValueError("too many values")
+                return Literal[tuple(self._evaluate_literal(part, scope) for part in parts)]
+            case "Annotated":
+                return self.annotate(self._evaluate(parts[0], scope), parts[1:], scope)
+            case "Optional":
+                return Union[self._evaluate(inner, scope), None]  # noqa: UP007
+            case "Union":
+                return Union[tuple(self._evaluate(part, scope) for part in parts)]  # noqa: UP007
+            case _ if name in WRAPPERS:
+                return self._evaluate(inner, scope)
+        kind = self._evaluate(generic, scope)
+        arguments = tuple(self._evaluate(part, scope) for part in parts)
+        return kind[arguments if isinstance(inner, ast.Tuple) else arguments[0]]
+
+    def _evaluate_literal(self, node: ast.expr, scope: Scope) -> Any:
+        value = self.evaluate_default(node, scope)
+        if value is UNKNOWN:
+            raise TypeError(ast.unparse(node))
+        return value
+
+    def _find_known(self, name: str) -> Any:
+        if name == "bytes" and self._is_in_model:
+            return bytes  # pydantic encodes strings, the others are base64
+        return _known_types()[name] if name in _known_types() else _pydantic_types()[name]
+
+    def _evaluate_definition(self, name: str, scope: Scope) -> Any:
+        if name in scope.types:
+            return scope.types[name]
+        definition = scope.definitions[name]
+        # An alias that refers to itself is `Any` inside. It is evaluated at each use, so that its size counts.
+        reference = ForwardRef(f"{name}_{self._steps}")
+        scope.types[name] = reference if isinstance(definition, ast.ClassDef) else Any
+        try:
+            if not isinstance(definition, ast.ClassDef):
+                return self._evaluate(definition, scope)
+            kind = self._references[reference.__forward_arg__] = self._build_class(name, definition, scope)
+        finally:
+            del scope.types[name]
+        scope.types[name] = kind
+        return kind
+
+    # --- classes ----------------------------------------------------------------------------------------------------
+
+    def _build_class(self, name: str, node: ast.ClassDef, scope: Scope) -> Any:
+        lineage, bases = self._trace(node, scope)
+        docstring = ast.get_docstring(node)
+        if unknown := bases - MIXINS - ENUMS - {"BaseModel", "RootModel", "TypedDict", "NamedTuple"}:
+            raise TypeError(f"unknown base classes: {unknown}")
+        if bases & ENUMS:
+            kind: Any = enum.Enum(name, self._read_members(lineage, is_text="StrEnum" in bases))  # type: ignore[misc]
+            kind.__doc__ = docstring
+            return kind
+        if "RootModel" in bases:
+            root = [base for each, _ in lineage for base in each.bases if isinstance(base, ast.Subscript)]
+            return self._evaluate(root[0].slice, scope)
+        fields = self._read_fields(lineage)
+        if "NamedTuple" in bases:
+            return self._build_named_tuple(name, fields)
+        if "BaseModel" in bases:
+            return self._build_model(name, docstring, fields, **_read_config(lineage))
+        if "TypedDict" in bases:
+            return self._build_model(name, docstring, fields)
+        if not any(scope.name(each) in {"dataclass", "pydantic_dataclass"} for each in node.decorator_list):
+            raise TypeError(f"unknown kind of class: {name}")
+        return self._build_model(name, docstring, fields, extra="forbid")
+
+    def _trace(self, node: ast.ClassDef, scope: Scope) -> tuple[list[tuple[ast.ClassDef, Scope]], set[str]]:
+        """Return the classes of the source that a class inherits from, itself last, and the names of other bases."""
+        self._take_step()
+        lineage: list[tuple[ast.ClassDef, Scope]] = []
+        others: set[str] = set()
+        for base in reversed(node.bases):
+            name, owner = scope.find(base) or ("", scope)
+            definition = owner.definitions.get(name)
+            if isinstance(definition, ast.ClassDef):
+                inherited, names = self._trace(definition, owner)
+                lineage, others = [*lineage, *inherited], others | names
+            else:
+                others.add(scope.name(base))
+        return [*lineage, (node, scope)], others
+
+    def _read_members(self, lineage: list[tuple[ast.ClassDef, Scope]], *, is_text: bool) -> list[tuple[str, Any]]:
+        """Return the members of an enum with their values, or with their names if a value is not plain data."""
+        members: dict[str, Any] = {}
+        for name, value, scope in _read_assignments(lineage):
+            if isinstance(value, ast.Call) and scope.name(value) == "auto":
+                last = max((each for each in members.values() if isinstance(each, int)), default=0)
+                members[name] = name.lower() if is_text else last + 1
+            else:
+                members[name] = self.evaluate_default(value, scope)
+        if not 0 < len(members) <= MAX_MEMBERS:
+            raise ValueError("too many or no members")
+        is_plain = all(isinstance(value, str | int | float) for value in members.values())
+        return list(members.items()) if is_plain else [(name, name) for name in members]
+
+    def _read_fields(self, lineage: list[tuple[ast.ClassDef, Scope]]) -> dict[str, _Field]:
+        fields: dict[str, _Field] = {}
+        for node, scope in lineage:
+            is_total = _is_total(node.keywords)
+            for each in node.body:
+                match each:
+                    case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=default):
+                        if scope.name(annotation) not in NOT_FIELDS:
+                            fields[name] = _Field(annotation, default, scope, is_total)
+        if len(fields) > MAX_MEMBERS:
+            raise ValueError("too many fields")
+        return fields
+
+    def _build_typed_dict(self, node: ast.Call, entries: ast.Dict, scope: Scope) -> Any:
+        pairs = zip(entries.keys, entries.values, strict=True)
+        is_total = _is_total(node.keywords)
+        fields = {ast.literal_eval(key): _Field(value, None, scope, is_total) for key, value in pairs if key}
+        return self._build_model(str(ast.literal_eval(node.args[0])), None, fields)
+
+    def _build_named_tuple(self, name: str, fields: Mapping[str, _Field]) -> Any:
+        defaults = [self._read_default(each)[0] for each in fields.values()]
+        optional = [default if is_data(default) else None for default in defaults if default is not MISSING]
+        kind: Any = namedtuple(name, fields, defaults=optional)  # type: ignore[misc]  # noqa: PYI024 - names are computed
+        kind.__annotations__ = {key: self._resolve_field(each) for key, each in fields.items()}
+        return kind
+
+    def _build_model(
+        self,
+        name: str,
+        docstring: str | None,
+        fields: Mapping[str, _Field],
+        *,
+        extra: Any = None,
+        rename: Callable[[str], str] = str,
+        is_pydantic: bool = False,
+    ) -> Any:
+        """Return a model with the schema of the class. Fields have numbers, because a model reserves some names."""
+        from pydantic import ConfigDict, Field, create_model
+
+        outer, self._is_in_model = self._is_in_model, self._is_in_model or is_pydantic
+        made: dict[str, Any] = {}
+        for number, (key, field) in enumerate(fields.items()):
+            default, options = self._read_default(field)
+            if options.get("init") is False or (is_pydantic and key.startswith("_")):
+                continue
+            alias = options.get("validation_alias", options.get("alias", rename(key)))
+            info = _select_field_options(options)
+            if is_data(default):
+                info["default"] = default
+            elif default is not MISSING:
+                info["default_factory"] = list  # the field is optional
+            made[f"f{number}"] = self._resolve_field(field), Field(alias=str(alias), **info)
+        self._is_in_model = outer
+        model: Any = create_model(name, __config__=ConfigDict(extra=extra), __doc__=docstring, **made)
+        self._models.append(model)
+        return model
+
+    def _resolve_field(self, field: _Field) -> Any:
+        """Return the type of a field; `Any` if it cannot be resolved, without affecting other fields."""
+        try:
+            return self._evaluate(field.annotation, field.scope)
+        except Exception:  # noqa: BLE001 - see `resolve`
+            return Any
+
+    def _read_default(self, field: _Field) -> tuple[Any, dict[str, Any]]:
+        """Return the default of a field and the options of its `Field(...)`."""
+        if isinstance(field.default, ast.Call) and field.scope.name(field.default) in {"Field", "field"}:
+            options = _read_options(field.default)
+            return _get_default(options), options
+        if field.default is not None:
+            return self.evaluate_default(field.default, field.scope), {}
+        annotation, name = field.annotation, field.scope.name(field.annotation)
+        while name in {"Annotated", "ReadOnly"} and isinstance(annotation, ast.Subscript):
+            inner = annotation.slice
+            annotation = inner.elts[0] if isinstance(inner, ast.Tuple) else inner
+            name = field.scope.name(annotation)
+        return MISSING if name == "Required" or (field.is_total and name != "NotRequired") else UNKNOWN, {}
+
+
+def _read_assignments(lineage: list[tuple[ast.ClassDef, Scope]]) -> Iterator[tuple[str, ast.expr, Scope]]:
+    for node, scope in lineage:
+        for each in node.body:
+            match each:
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                ) if not name.startswith("_"):
+                    yield name, value, scope
+
+
+def _read_options(call: ast.Call) -> dict[str, Any]:
+    """Return the arguments of `Field(...)` by name; `UNKNOWN` for those that are not literals."""
+    options: dict[str, Any] = {}
+    first = [ast.keyword("default", call.args[0])] if call.args else []
+    for keyword in (*first, *call.keywords):
+        if keyword.arg:
+            options[keyword.arg] = UNKNOWN
+            with suppress(ValueError, TypeError, RecursionError, MemoryError):
+                options[keyword.arg] = ast.literal_eval(keyword.value)
+    return options
+
+
+def _select_field_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in FIELD_OPTIONS and value is not UNKNOWN}
+
+
+def _get_default(options: Mapping[str, Any]) -> Any:
+    default = UNKNOWN if "default_factory" in options else options.get("default", MISSING)
+    return MISSING if default is Ellipsis else default
+
+
+def _read_config(lineage: list[tuple[ast.ClassDef, Scope]]) -> dict[str, Any]:
+    """Return how a pydantic model treats additional values and how it names its fields."""
+    from pydantic import alias_generators
+
+    found: dict[str, Any] = {"is_pydantic": True}
+    for node, _ in lineage:
+        keywords = list(node.keywords)
+        for name, value, _ in _read_assignments([(node, Scope())]):
+            if name == "model_config" and isinstance(value, ast.Call):
+                keywords += value.keywords
+            elif name == "model_config" and isinstance(value, ast.Dict):
+                pairs = zip(value.keys, value.values, strict=True)
+                keywords += [ast.keyword(ast.literal_eval(key), each) for key, each in pairs if key]
+        for keyword in keywords:
+            if keyword.arg == "extra":
+                found["extra"] = ast.literal_eval(keyword.value)
+            elif keyword.arg == "alias_generator":
+                found["rename"] = getattr(alias_generators, Scope().name(keyword.value))
+    return found
+
+
+def _is_total(keywords: Iterable[ast.keyword]) -> bool:
+    return not any(each.arg == "total" and getattr(each.value, "value", True) is False for each in keywords)
+
+
+def is_data(value: Any) -> bool:
+    """Return whether a default is JSON data."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_data(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(is_data, value))
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+@functools.cache
+def _known_types() -> dict[str, Any]:
+    import collections.abc
+    import datetime as dt
+    import decimal
+    import pathlib
+    import typing
+    import uuid
+
+    builtin = (str, int, float, bool, list, dict, tuple, set, frozenset, object)
+    others = (dt.date, dt.datetime, dt.time, decimal.Decimal, pathlib.Path, uuid.UUID, ToolContext)
+    abstract = ("Sequence", "MutableSequence", "Collection", "Iterable", "Mapping", "MutableMapping", "Set")
+    from_typing = ("Any", "List", "Dict", "Tuple", "Set", "FrozenSet")
+    return {
+        **{kind.__name__: kind for kind in (*builtin, *others)},
+        **{name: getattr(collections.abc, name) for name in abstract},
+        **{name: getattr(typing, name) for name in from_typing},
+        "Context": ToolContext,
+        "LiteralString": str,
+        "PurePath": pathlib.Path,
+        "AbstractSet": collections.abc.Set,
+    }
+
+
+@functools.cache
+def _pydantic_types() -> dict[str, Any]:
+    """Return types of pydantic, and types with other schemas than pydantic has for them."""
+    import datetime as dt
+
+    import pydantic
+
+    encoded = pydantic.WithJsonSchema({"type": "string", "contentEncoding": "base64"})
+    duration = pydantic.WithJsonSchema({"type": ["string", "number"], "format": "duration"})
+    return {
+        **{name: getattr(pydantic, name) for name in PYDANTIC_TYPES},
+        "EmailStr": Annotated[str, pydantic.WithJsonSchema({"type": "string", "format": "email"})],
+        "bytes": Annotated[bytes, encoded],
+        "bytearray": Annotated[bytes, encoded],
+        "timedelta": Annotated[dt.timedelta, duration],
+    }

@@ -1,0 +1,31 @@
+"""JSON Schemas that pydantic makes from types. Import it only where it is needed: pydantic is slow to load."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+
+
+class _UntitledSchema(GenerateJsonSchema):
+    """Schemas without titles for fields, which only repeat their names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - the signature of pydantic
+        return False
+
+
+def describe_types(types: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return the schema of each type, and the definitions that they share. Types without a schema accept anything."""
+    adapters = {name: adapter for name, each in types.items() if (adapter := _make_adapter(each)) is not None}
+    inputs: list[Any] = [(name, "validation", adapter) for name, adapter in adapters.items()]
+    schemas, shared = TypeAdapter.json_schemas(inputs, schema_generator=_UntitledSchema)
+    return {name: schemas.get((name, "validation"), {}) for name in types}, shared.get("$defs", {})
+
+
+def _make_adapter(annotation: Any) -> TypeAdapter[Any] | None:
+    try:
+        adapter = TypeAdapter(annotation)
+        adapter.json_schema(schema_generator=_UntitledSchema)
+    except Exception:  # noqa: BLE001 - types of extensions may be anything, and pydantic has no common error
+        return None
+    return adapter
