@@ -22,9 +22,11 @@ from tests.proxy_support import CACHE, install_once
 from tests.support import eventually
 
 from onetool.backends.http_tool.impl import HttpImpl
-from onetool.backends.http_tool.placeholders import Values
+from onetool.backends.http_tool.placeholders import Placeholder, UploadedFile, Values
+from onetool.backends.http_tool.transfers import FileUploads
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi import to_bundle
+from onetool.context import ToolContext
 from onetool.net.messages import Request
 from onetool.schema import Schema
 
@@ -108,9 +110,9 @@ def import_document(document: Mapping[str, Any], **options: Any) -> BundleImport
     return to_bundle(json.dumps(document), **options)
 
 
-def import_tool(document: Mapping[str, Any]) -> dict[str, Any]:
+def import_tool(document: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     """Return the only tool of a document."""
-    [(_, _, tool)] = import_document(document).tools
+    [(_, _, tool)] = import_document(document, **options).tools
     return tool
 
 
@@ -222,10 +224,20 @@ def _get_type(schema: Mapping[str, Any]) -> str:
 
 
 def build_request(tool: Mapping[str, Any], args: Mapping[str, Any]) -> Request:
-    """Return the request of a call with these arguments and defaults. All secrets have the same value."""
+    """Return the request of a call with these arguments and defaults. All secrets have the same value.
+
+    A file that is named by a path contains its path.
+    """
     schema = Schema.from_json(tool["argSchema"])
-    values = Values({**schema.defaults, **schema.check(dict(args))}, schema.required, lambda _: "user:secret")
+    all_args = {**schema.defaults, **schema.check(dict(args))}
+    values = Values(all_args, schema.required, lambda _: "user:secret", read_file=_read_sample)
     return HttpImpl.model_validate(tool["httpImpl"]).request.fill(values)
+
+
+def _read_sample(value: Any, placeholder: Placeholder) -> UploadedFile:
+    if isinstance(value, str):
+        return UploadedFile(value.encode(), "sample.txt")
+    return FileUploads(ToolContext(), None, None)(value, placeholder)
 
 
 @dataclass(frozen=True)

@@ -360,7 +360,7 @@ WHEN = {
     "BudgetExceeded": "A budget of the agent or a limit of the run is exhausted.",
     "ToolTimeout": "The call exceeded its timeout.",
     "NetworkError": "A host is not allowed, has a private address, or cannot be reached.",
-    "HttpStatusError": "A stored HTTP tool received an error status; the fields have the status and body.",
+    "HttpStatusError": "A stored HTTP tool received an error status; the fields have status, body and retry_after.",
     "OutputInvalid": "The value does not match the tool's declared output.",
     "Cancelled": "The client cancelled the call, or the server is shutting down.",
     "AuditUnavailable": "The audit log cannot be written, so the call was not made; the field `file` names the log.",

@@ -99,7 +99,7 @@ class OneTool:
         self.servers = Servers(
             registry.mark_disabled, make_worker_environment(environment), log_event, lambda: self._require_state().media
         )
-        self.bundles = BundleSource(registry, lambda: self._require_state().net)
+        self.bundles = BundleSource(registry, lambda: self._require_state().net, lambda: self._require_state().media)
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
         self._search = CatalogSearch(registry)
         self._retiring = BackgroundTasks()

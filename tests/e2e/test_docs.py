@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections import defaultdict
@@ -25,9 +26,10 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.llm_support import FakeProvider, serve_fake_provider
 from tests.proxy_support import python_server
-from tests.support import TIMEOUT_SECONDS, App, environment
+from tests.support import TIMEOUT_SECONDS, App, environment, eventually
 
 from onetool.app import OneTool, read_settings
+from onetool.backends.http_tool.impl import HttpImpl
 from onetool.cli.serve import PORT
 from onetool.clients import client_servers, text_files
 from onetool.config.load import load
@@ -36,6 +38,7 @@ from onetool.logging import Log
 from onetool.paths import find_directories
 
 ROOT = Path(__file__).parents[2]
+API_PORT = 8000
 NAMES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "llms.txt")
 DOCUMENTS = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -113,6 +116,7 @@ class DocumentRunner:
         self.directory.mkdir()
         (self.directory / "petstore.yaml").write_text(PETSTORE, encoding="utf-8")
         self.output, self._port = "", 0
+        self._api_port = ""  # of the API that a document starts on port 8000
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         uv = {"UV_TOOL_DIR": str(home / "uv"), "UV_TOOL_BIN_DIR": str(home / "bin")}
         self.variables = {**environment(home), **uv, "PATH": programs, "NO_COLOR": "1"}
@@ -129,7 +133,7 @@ class DocumentRunner:
             assert not expected or self.output == expected[0]
             return
         self._app.portal.call(self._app.onetool.reload)
-        answer = self._app.run(block.text)
+        answer = self._app.run(self._use_ports(block.text))
         assert not answer.is_error, answer.text
         self.output = answer.text
 
@@ -149,8 +153,10 @@ class DocumentRunner:
     # --- data ----------------------------------------------------------------------------------------------------
 
     def yaml(self, block: Block) -> None:
-        """Write settings that name a file; only validate others."""
+        """Write settings that name a file; only validate others. OpenAPI documents are written."""
         written = self._write_block(block)
+        if written is not None and "\nopenapi:" in block.text:
+            return
         if written is not None:
             assert written in self._load_files(self.directory), f"{written} is not a settings file"
             return
@@ -164,6 +170,8 @@ class DocumentRunner:
     def json(self, block: Block) -> None:
         """Parse JSON. The configuration of a client is written to `servers.json` for the next command."""
         data = json.loads(block.text)
+        if "urlTemplate" in data:
+            HttpImpl.model_validate(data)
         if "mcpServers" in data:
             servers = {name: use_shared_environment(server) for name, server in data["mcpServers"].items()}
             file = self._write(self.directory, "servers.json", json.dumps({"mcpServers": servers}))
@@ -207,16 +215,31 @@ class DocumentRunner:
             known(words)
         elif words[:2] == ["onetool", "serve"] and "--http" in words:
             self._serve(words[2:])
+        elif words[-1:] == ["&"]:
+            self._start_api(words[:-2])
         elif words[:3] == ["uv", "tool", "install"]:
             assert words[3:] in ([DISTRIBUTION], ["."])
             self._run([*words[:3], "."], directory=ROOT)
         else:
-            adjusted = command.replace("uv run --no-dev onetool", "onetool").replace(
-                f"localhost:{PORT}", f"localhost:{self._port}"
-            )
+            adjusted = self._use_ports(command.replace("uv run --no-dev onetool", "onetool"))
             program, *arguments = shlex.split(adjusted, comments=True)
             needs_shell = program != "onetool" or SHELL_SYNTAX.search(IN_QUOTES.sub("", adjusted))
             self.output = self._run(["/bin/sh", "-c", adjusted] if needs_shell else [self._program, *arguments])
+
+    def _use_ports(self, text: str) -> str:
+        """Replace the ports of the document with those in use."""
+        text = text.replace(f"localhost:{PORT}", f"localhost:{self._port}")
+        return text.replace(f"localhost:{API_PORT}", f"localhost:{self._api_port}") if self._api_port else text
+
+    def _start_api(self, command: list[str]) -> None:
+        """Start a server of the document in the background, on a free port, until the document ends."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self._api_port = str(port)
+        server = subprocess.Popen([*command, str(port)], cwd=self.directory, env=self.variables, stderr=subprocess.DEVNULL)
+        self._stack.callback(server.wait)
+        self._stack.callback(server.kill)
+        assert eventually(partial(is_listening, port))
 
     def _serve(self, options: list[str]) -> None:
         """Start a server in the background on a free port, until the document ends."""
@@ -255,7 +278,8 @@ class DocumentRunner:
     def _write_block(self, block: Block) -> Path | None:
         if not block.file:
             return None
-        text = block.text.replace(OLLAMA, self._provider.url) if OLLAMA in block.text else block.text
+        text = self._use_ports(block.text)
+        text = text.replace(OLLAMA, self._provider.url) if OLLAMA in text else text
         directory = self.home if block.file.startswith("~/") else self.directory
         return self._write(directory, block.file.removeprefix("~/"), text)
 
@@ -299,6 +323,11 @@ def open_app(directory: Path, home: Path, variables: dict[str, str]) -> Iterator
         onetool = OneTool(read=read, log=Log(), environment=variables)
         with portal.wrap_async_context_manager(onetool) as app:
             yield App(portal, app)
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def stop_server(server: subprocess.Popen[str]) -> None:

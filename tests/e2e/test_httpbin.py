@@ -10,13 +10,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
 from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
+from anyio.from_thread import start_blocking_portal
+from tests.conformance_support import Published
 from tests.httpbin_support import Httpbin, httpbin
 from tests.rest_support import Rest, http_draft, make_client, new_slug, serve_process
 from tests.support import configure, run_cli
@@ -282,10 +284,10 @@ def test_a_response_is_json_text_or_bytes_by_its_content_type(world: World) -> N
     assert world.value("/robots.txt") == "User-agent: *\nDisallow: /deny\n"
     assert "∮ E⋅da = Q" in world.value("/encoding/utf8")
     assert ET.fromstring(world.value("/xml")).tag == "slideshow"
-    image = world.value("/image/png")
+    image = world.value("/image/png", response={"mode": "base64"})
     assert image["content_type"] == "image/png"
     assert base64.b64decode(image["base64"]).startswith(b"\x89PNG\r\n")
-    assert len(base64.b64decode(world.value("/bytes/64?seed=1")["base64"])) == 64
+    assert world.value("/bytes/64?seed=1")["size"] == 64
     assert world.value("/json", response={"mode": "text"}).startswith("{")
     lines = world.value("/stream/3", response={"mode": "text"}).splitlines()
     assert [json.loads(line)["id"] for line in lines] == [0, 1, 2]
@@ -294,7 +296,7 @@ def test_a_response_is_json_text_or_bytes_by_its_content_type(world: World) -> N
 
 
 def test_an_image_is_the_same_through_every_interface(world: World) -> None:
-    tool = world.tool("/image/png")
+    tool = world.tool("/image/png", response={"mode": "base64"})
     assert tool.value() == tool.run_code() == tool.run_command()
 
 
@@ -402,9 +404,9 @@ def test_a_response_over_its_limit_is_rejected_while_reading(world: World) -> No
     for path in ("/bytes/1001", "/stream-bytes/50000?chunk_size=100"):
         error = world.error(path, maxResponseBytes=1_000)
         assert (error["type"], error["reason"], error["limit"]) == ("network", "too_large", 1_000)
-    assert len(base64.b64decode(world.value("/bytes/1000", maxResponseBytes=1_000)["base64"])) == 1_000
+    assert world.value("/bytes/1000", maxResponseBytes=1_000)["size"] == 1_000
     streamed = world.value("/stream-bytes/900?chunk_size=100", maxResponseBytes=1_000)
-    assert len(base64.b64decode(streamed["base64"])) == 900
+    assert streamed["size"] == 900
 
 
 def test_a_slow_response_times_out(world: World) -> None:
@@ -430,6 +432,98 @@ def test_calls_over_the_rate_limit_are_not_sent(world: World) -> None:
     rejected = world.rest.invoke(tool.path)
     assert "maxCallsPerMinute is 2" in rejected.text
     assert len(world.httpbin.find_requests(f"/anything/{tag}")) == 2
+
+
+# --- files, several requests and full responses ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("door", ["value", "in_code"])
+def test_a_multipart_body_reaches_the_server(world: World, door: str) -> None:
+    tool = world.tool(
+        "/anything",
+        {"title": TEXT, "meta": {"type": "object"}, "files": {"type": "array"}, "note": TEXT},
+        method="POST",
+        headers={"Content-Type": "multipart/form-data"},
+        body={"title": "${title}", "meta": "${meta}", "upload": "${file:files}", "note": "${note}"},
+    )
+    (world.home / "a.txt").write_text("content of a", encoding="utf-8")
+    files = ["a.txt", {"base64": base64.b64encode(b"\0\xff").decode(), "filename": "b.bin"}]
+    title = "Grüße\r\n--boundary"
+    seen = getattr(tool, door)(title=title, meta={"k": [1]}, files=files)
+    assert seen["form"] == {"title": title, "meta": '{"k":[1]}'}
+    assert seen["files"]["upload"] in ("content of a", ["content of a", "data:application/octet-stream;base64,AP8="])
+    assert seen["headers"]["Content-Type"].startswith("multipart/form-data; boundary=")
+    denied = tool.error(title="x", files=["/etc/hostname"])
+    assert denied["type"] == "sandbox_denied"
+
+
+def test_a_binary_response_is_a_handle_that_rest_serves(world: World) -> None:
+    tool = world.tool("/image/png")
+    image = tool.value()
+    assert (image["type"], image["mimeType"]) == ("image", "image/png")
+    stored = world.rest.send("GET", f"/api/media/{image['media']}")
+    assert (stored.headers["content-type"], len(stored.content)) == ("image/png", image["size"])
+    assert stored.content.startswith(b"\x89PNG")
+    command = f"{world.slug}.{tool.slug.replace('-', '_')}()"
+    [shown] = world.rest.send("POST", "/api/run", {"command": command}).json()["media"]
+    assert shown["mimeType"] == "image/png"
+    saving = world.tool("/image/png", {"path": TEXT}, response={"saveTo": "${path}"})
+    assert saving.error(path="image.png")["type"] == "permission_denied"
+
+
+def test_an_mcp_client_sees_images_and_pages_through_links(world: World) -> None:
+    image = world.tool("/image/png")
+    pages = world.tool(
+        "/response-headers",
+        {"link": {"type": ["string", "null"]}, "page": {"type": "integer"}},
+        query={"Link": "${link}", "page": "${page}"},
+        response={"full": True},
+    )
+    code = f"""
+found, page = [], 1
+while page:
+    link = f'</get?page={{page + 1}}>; rel="next"' if page < 3 else None
+    response = {world.slug}.{pages.slug.replace("-", "_")}(page=page, link=link)
+    found.append(response["body"]["page"])
+    page = page + 1 if "next" in response["links"] else None
+found"""
+    with start_blocking_portal("asyncio") as portal:
+        server = Published(portal, cast("Any", None), f"http://127.0.0.1:{world.rest.port}")
+        with server.client() as client:
+            shown = client.call("run", command=f"{world.slug}.{image.slug.replace('-', '_')}()")
+            assert client.said("run", command=code) == '["1","2","3"]'
+    [picture] = [block for block in shown.content if block.type == "image"]
+    assert (picture.mime_type, base64.b64decode(picture.data)[:4]) == ("image/png", b"\x89PNG")
+
+
+def test_links_and_headers_of_a_response_are_data_for_code(world: World) -> None:
+    query = {"Link": '</get?page=${page}>; rel="next"', "Set-Cookie": "a=b", "X-RateLimit-Remaining": "9"}
+    tool = world.tool("/response-headers", {"page": {"type": "integer"}}, query=query, response={"full": True})
+    seen = tool.run_code(page=2)
+    assert seen["links"] == {"next": world.httpbin.url("/get?page=2")}
+    assert (seen["status"], seen["headers"]["x-ratelimit-remaining"]) == (200, "9")
+    assert seen["headers"]["set-cookie"] == "[REDACTED]"
+
+
+def test_steps_are_sent_in_order(world: World) -> None:
+    tag = new_slug()
+    first = {"name": "id", "method": "GET", "urlTemplate": world.httpbin.url("/uuid")}
+    second = {
+        "name": "echo",
+        "method": "POST",
+        "urlTemplate": world.httpbin.url(f"/anything/{tag}/1"),
+        "body": {"id": "${steps.id.body.uuid}", "name": "${name}"},
+    }
+    seen = world.tool(
+        f"/anything/{tag}/2",
+        {"name": TEXT},
+        steps=[first, second],
+        method="PUT",
+        body={"id": "${steps.echo.body.json.id}", "type": "${steps.echo.headers.content-type}"},
+    ).run_code(name="Ada")
+    assert len(seen["json"]["id"]) == 36
+    assert seen["json"]["type"] == "application/json"
+    assert [request.method for request in world.httpbin.find_requests(tag)] == ["POST", "PUT"]
 
 
 # --- its OpenAPI document ------------------------------------------------------------------------------------------
@@ -463,8 +557,8 @@ def imported_world(world: World) -> World:
         ("get_base64_value(value='SGVsbG8=')", "", "Hello"),
         ("get_bearer()", "", {"authenticated": True, "token": "[REDACTED]"}),
         ("get_etag_etag(etag='x', If_Match='x')", "['headers']['If-Match']", "x"),
-        ("get_range_numbytes(numbytes=5)", "['base64']", base64.b64encode(b"abcde").decode()),
-        ("get_drip(numbytes=3, duration=0)", "['base64']", base64.b64encode(b"***").decode()),
+        ("get_range_numbytes(numbytes=5)", "['size']", 5),
+        ("get_drip(numbytes=3, duration=0)", "['mimeType']", "application/octet-stream"),
         ("get_cookies_set_name_value(name='a', value='b')", "", {"cookies": {}}),
         ("get_gzip()", "['gzipped']", True),
         ("get_status_codes(codes=204)", "", None),

@@ -123,6 +123,21 @@ def test_an_imported_tool_uses_its_secret_and_never_shows_it(tmp_path: Path, sit
 
 
 @pytest.mark.slow
+def test_authentication_and_headers_can_be_added(tmp_path: Path) -> None:
+    write_document(tmp_path, {**petstore(), "components": {}})
+    options = ["--auth", "header:X-Key", "--header", "X-Version: 2", "--header", "X-Id: ${secret:ID}", "--json"]
+    report = json.loads(import_successfully(tmp_path, "petstore.yaml", *options))
+    assert report["missingSecrets"] == ["PETSTORE_AUTH", "ID"]
+    failed = run_cli(tmp_path, "import", "petstore.yaml", "--header", "X-Token: abc")
+    assert failed.returncode == 1
+    assert "write 'X-Token: ${secret:NAME}'" in failed.stderr
+    assert "abc" not in failed.stderr
+    misused = run_cli(tmp_path, "import", "cursor", "--auth", "bearer")
+    assert misused.returncode == 2
+    assert "--auth" in misused.stderr
+
+
+@pytest.mark.slow
 def test_a_newer_document_adds_versions_and_the_same_one_changes_nothing(tmp_path: Path) -> None:
     write_document(tmp_path, petstore())
     import_successfully(tmp_path, "petstore.yaml")

@@ -24,8 +24,8 @@ OPERATIONS = 1_223
 SAMPLE = OPERATIONS if NIGHTLY else 80
 REFERENCE = re.compile(r'"\$ref": "#/components/(\w+)/([^"]+)"')
 ANY_HOST = "https://api.example.com/base"
-# Documents with only webhooks, without operations, and with multipart uploads.
-WITHOUT_TOOLS = {"title", "webhooks", "schema-encoding-style"}
+# Documents with only webhooks, and without operations.
+WITHOUT_TOOLS = {"title", "webhooks"}
 # Prism fails on some of the other documents.
 VALIDATED_DOCUMENTS = ("3.0/json/security.json", "3.1/json/train-travel.json")
 MORE_VALIDATED_DOCUMENTS = ("3.0/json/star-trek.json", "3.0/json/form-data.json", "3.0/json/parameters-extreme.json")
@@ -111,7 +111,7 @@ def test_documents_with_edge_cases_become_callable_tools() -> None:
                 unsampled += 1
     assert len(documents) > 100
     assert tool_count > 1_200
-    assert unsampled < 20
+    assert unsampled < 25
 
 
 def _import_tools(document: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Specification 4, HTTP tools: stored definitions, registered on a bus and called against a real server."""
 
 import asyncio
+import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -129,6 +130,30 @@ def test_an_object_is_sent_as_json_and_a_string_as_it_is(calls: Calls, site: Sit
     calls.value({**url, "body": "no. ${id}\n", "headers": {"Content-Type": "text/plain"}}, id=7)
     assert site.last.body == b"no. 7\n"
     assert site.last.header("content-type") == "text/plain"
+
+
+@pytest.mark.spec("bundles.http.steps")
+def test_a_later_request_uses_the_response_of_an_earlier_one(calls: Calls, site: Site) -> None:
+    first = {"name": "first", "method": "POST", "urlTemplate": site.url("/echo?n=${n}")}
+    url = site.url("/echo?path=${steps.first.body.path}&n=${steps.first.body.query.n[0]}")
+    assert calls.value({"urlTemplate": url, "steps": [first]}, n=7)["query"] == {"path": ["/echo"], "n": ["7"]}
+    assert [received.method for received in site.requests] == ["POST", "GET"]
+
+
+@pytest.mark.spec("bundles.http.hmac")
+def test_a_request_is_signed(calls: Calls, site: Site) -> None:
+    signing = {"recipe": "github-sha256", "key": "${secret:TOKEN}"}
+    calls.value({"urlTemplate": site.url(), "method": "POST", "body": {"a": "${a}"}, "hmac": signing}, a=1)
+    digest = hmac.new(SECRETS["TOKEN"].encode(), site.last.body, "sha256").hexdigest()
+    assert site.last.header("x-hub-signature-256") == f"sha256={digest}"
+
+
+@pytest.mark.spec("bundles.http.events")
+def test_server_sent_events_are_a_list(calls: Calls, site: Site) -> None:
+    site.pages["/events"] = page(b"data: 1\n\ndata: 2\n\ndata: 3\n\n", ("Content-Type", "text/event-stream"))
+    options = {"mode": "events", "maxEvents": 2}
+    events = calls.value({"urlTemplate": site.url("/events"), "response": options})
+    assert [event["data"] for event in events] == [1, 2]
 
 
 @pytest.mark.spec("bundles.http.failed-status")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -26,6 +27,7 @@ from onetool.config.model import Http
 from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
 from onetool.net.messages import Response
+from onetool.results.blobs import Media
 from onetool.schema import Schema
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))
@@ -64,6 +66,8 @@ class Caller:
     random_value: float = 0.0
     rate_limiter: RateLimiter = field(default_factory=RateLimiter)
     rules: HostRules = ANYWHERE
+    context: ToolContext = NETWORK
+    media: Media | None = None
 
     def results(self, calls: list[Mapping[str, Any]], schema: Mapping[str, Any], **fields: Any) -> list[Result]:
         async def run() -> list[Result]:
@@ -74,6 +78,7 @@ class Caller:
                 lambda: net,
                 lambda: Http.model_validate(self.settings),
                 SECRETS.get,
+                media=(lambda: media) if (media := self.media) is not None else None,
                 rate_limiter=self.rate_limiter,
                 sleep=self.time.sleep,
                 random=lambda: self.random_value,
@@ -83,7 +88,7 @@ class Caller:
                 Tool("api.tool", backend, Schema.from_json(schema), permissions=frozenset({Permission.NETWORK}))
             )
             try:
-                return [await bus.call_tool("api.tool", call, NETWORK) for call in calls]
+                return [await bus.call_tool("api.tool", call, self.context) for call in calls]
             finally:
                 await net.close()
 
@@ -559,3 +564,217 @@ def test_importing_the_backend_is_cheap() -> None:
     code = f"import sys, onetool.backends.http; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# --- full responses ----------------------------------------------------------------------------------------
+
+
+def test_a_full_response_has_status_headers_and_links(call: Caller) -> None:
+    headers = (
+        ("Link", '</items?page=3>; rel="next", <https://other.test/a,b>; rel="last first"'),
+        ("X-RateLimit-Remaining", "7"),
+        ("X-Twice", "1"),
+        ("X-Twice", "2"),
+        ("Set-Cookie", "session=s3ss10n"),
+        ("X-Auth-Token", "t0ken"),
+        ("X-Next-Token", "p4ge"),
+        ("X-Echo", SECRETS["NUMBER"]),
+    )
+    call.site.pages["/items"] = page(b'{"items": [1]}', JSON, *headers, status=206)
+    sent = {"X-Key": "${secret:NUMBER}"}
+    full = call.value("/items", headers=sent, response={"full": True, "selector": "items"})
+    assert (full["status"], full["body"]) == (206, [1])
+    assert full["links"] == {
+        "next": call.site.url("/items?page=3"),
+        "last": "https://other.test/a,b",
+        "first": "https://other.test/a,b",
+    }
+    kept = {"x-ratelimit-remaining": "7", "x-twice": "1, 2", "x-next-token": "p4ge", "content-type": "application/json"}
+    hidden = dict.fromkeys(("set-cookie", "x-auth-token", "x-echo"), "[REDACTED]")
+    assert full["headers"] == {**kept, **hidden, "content-length": "14", "link": headers[0][1]}
+
+
+def test_an_argument_requests_the_full_response(call: Caller) -> None:
+    call.site.pages["/items"] = page(b"[1]", JSON)
+    response = {"full": "${full}"}
+    assert call.value("/items", response=response) == [1]
+    assert call.value("/items", {"full": False}, response=response) == [1]
+    assert call.value("/items", {"full": True}, response=response)["status"] == 200
+
+
+def test_an_error_tells_when_to_retry(call: Caller) -> None:
+    call.site.pages["/busy"] = page(b"", ("Retry-After", "17"), status=429)
+    failure = call.failure("/busy", retries=0)
+    assert (failure["status"], failure["retry_after"]) == (429, 17)
+
+
+# --- binary responses and files ----------------------------------------------------------------------------
+
+
+def test_a_binary_response_is_stored(call: Caller, tmp_path: Path) -> None:
+    call.media = Media(tmp_path / "media", 60)
+    call.site.pages["/image"] = page(b"\x89PNG" + SECRETS["NUMBER"].encode(), ("Content-Type", "image/png"))
+    value = call.value("/image", headers={"X-Key": "${secret:NUMBER}"})
+    assert (value["type"], value["mimeType"]) == ("image", "image/png")
+    assert call.media.get(value["media"], "default").data == b"\x89PNG[REDACTED]"
+    assert call.value("/image", response={"mode": "base64"})["content_type"] == "image/png"
+    uploaded = call.value(args={"f": value}, method="PUT", body="${file:f}", headers={"Content-Type": "image/png"})
+    assert uploaded["body"].endswith("PNG[REDACTED]")
+
+
+def test_a_response_is_written_to_a_file(call: Caller, tmp_path: Path) -> None:
+    call.site.pages["/file"] = page(b"\0\1", ("Content-Type", "application/pdf"))
+    options = {"response": {"saveTo": "${path}"}}
+    sandbox = {"allowed_paths": [str(tmp_path)]}
+    permissions = frozenset({Permission.NETWORK, Permission.WRITE})
+    args = {"path": "a.pdf"}
+    assert call.failure("/file", args, **options)["type"] == "permission_denied"
+    call.context = ToolContext(permissions=permissions, sandbox=sandbox, working_dir=tmp_path)
+    saved = call.value("/file", args, **options)
+    assert saved == {"path": str(tmp_path / "a.pdf"), "size": 2, "content_type": "application/pdf"}
+    assert (tmp_path / "a.pdf").read_bytes() == b"\0\1"
+    assert call.failure("/file", {"path": "/etc/x"}, **options)["type"] == "sandbox_denied"
+    assert call.value("/file", **options)["content_type"] == "application/pdf"
+    assert "is not the path of a file" in call.failure("/file", {"path": 7}, **options)["message"]
+
+
+def test_files_are_sent_by_path_or_base64(call: Caller, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(b"from a file")
+    upload: dict[str, Any] = {
+        "method": "POST",
+        "headers": {"Content-Type": "multipart/form-data"},
+        "body": {"kind": "note", "upload": {"value": "${file:upload}", "contentType": "text/x-note"}},
+    }
+    assert call.failure(args={"upload": "notes.txt"}, **upload)["type"] == "permission_denied"
+    permissions = frozenset({Permission.NETWORK, Permission.READ})
+    sandbox = {"allowed_paths": [str(tmp_path)]}
+    call.context = ToolContext(permissions=permissions, sandbox=sandbox, working_dir=tmp_path)
+    assert call.failure(args={"upload": "/etc/hostname"}, **upload)["type"] == "sandbox_denied"
+    assert "is not a file: expected a path" in call.failure(args={"upload": 7}, **upload)["message"]
+    assert "not valid base64" in call.failure(args={"upload": {"base64": "!"}}, **upload)["message"]
+    assert call.site.requests == []
+    call.value(args={"upload": "notes.txt"}, **upload)
+    [kind, boundary] = (call.site.last.header("content-type") or "").split("; boundary=")
+    assert kind == "multipart/form-data"
+    assert call.site.last.body.decode().split("\r\n") == [
+        f"--{boundary}",
+        'Content-Disposition: form-data; name="kind"',
+        "",
+        "note",
+        f"--{boundary}",
+        'Content-Disposition: form-data; name="upload"; filename="notes.txt"',
+        "Content-Type: text/x-note",
+        "",
+        "from a file",
+        f"--{boundary}--",
+        "",
+    ]
+    call.value(args={"upload": {"base64": "YWI="}}, method="PUT", body="${file:upload}")
+    assert call.site.last.body == b"ab"
+    too_large = call.failure(args={"upload": "notes.txt"}, method="PUT", body="${file:upload}", maxRequestBytes=5)
+    assert too_large["message"].endswith("is too large: this tool sends files of at most 5 bytes in total")
+
+
+# --- steps -------------------------------------------------------------------------------------------------
+
+
+def step(call: Caller, name: str, path: str, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "method": "POST", "urlTemplate": call.site.url(path), **fields}
+
+
+def test_a_step_uses_the_responses_of_earlier_steps(call: Caller) -> None:
+    token = "t0ken-of-the-session"
+    cookies = ("Set-Cookie", "sid=c00kie; Path=/; HttpOnly")
+    call.site.pages["/login"] = page(json.dumps({"data": {"token": token}}).encode(), JSON, cookies)
+    call.site.pages["/items"] = page(b"[]", JSON, ("X-Item", "i/1"))
+    login = step(call, "login", "/login", body={"user": "${user}", "password": "${secret:KEY}"})
+    create = step(call, "create", "/items", auth={"type": "bearer", "value": "${steps.login.body.token}"}, method="PUT")
+    login["response"] = {"selector": "data"}
+    value = call.value(
+        "/echo/",
+        {"user": "ada"},
+        urlTemplate=call.site.url("/echo") + "?item=${steps.create.headers.x-item}&n=${steps.create.status}",
+        headers={"X-Token": "${steps.login.body.token}", "Cookie": "sid=${steps.login.cookies.sid}"},
+        steps=[login, create],
+    )
+    assert json.loads(call.site.requests[0].body) == {"user": "ada", "password": SECRETS["KEY"]}
+    assert call.site.requests[1].header("authorization") == f"Bearer {token}"
+    assert call.site.last.header("x-token") == token
+    assert call.site.last.header("cookie") == "sid=c00kie"
+    assert value["query"] == {"item": ["i/1"], "n": ["200"]}
+    assert token not in json.dumps(value)  # the page echoes the headers
+
+
+def test_a_failed_step_ends_the_call(call: Caller) -> None:
+    failing = step(call, "login", "/status/401")
+    failure = call.failure(steps=[failing], errorMode="empty")
+    assert failure["status"] == 401
+    assert failure["message"].startswith(f"step login: POST {call.site.url('/status/401')} returned 401")
+    call.site.pages["/login"] = page(b"{}", JSON)
+    used: dict[str, Any] = {"headers": {"X-Token": "${steps.login.body.token}"}}
+    failure = call.failure(steps=[step(call, "login", "/login")], **used)
+    assert "the response of step login does not contain it" in failure["message"]
+    assert [received.path for received in call.site.requests] == ["/status/401", "/login"]
+
+
+def test_the_hosts_and_the_timeout_apply_to_every_step(call: Caller) -> None:
+    failure = call.failure(steps=[step(call, "slow", "/never")], timeoutMs=200)
+    assert failure["message"] == f"step slow: POST {call.site.url('/never')} timed out after 200 ms"
+    call.rules = HostRules((f"127.0.0.1:{call.site.port}",), allow_private_addresses=True)
+    elsewhere = {**step(call, "away", "/"), "urlTemplate": "https://other.test/"}
+    assert call.failure(steps=[elsewhere])["reason"] == "host_not_allowed"
+
+
+# --- server-sent events ------------------------------------------------------------------------------------
+
+
+def stream_events(*chunks: bytes, hang: bool = False) -> Page:
+    async def show(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 x\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for chunk in chunks:
+            writer.write(chunk)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        if hang:
+            await asyncio.Event().wait()
+        writer.close()
+
+    return show
+
+
+EVENTS: dict[str, Any] = {"response": {"mode": "events", "maxEvents": 3}}
+
+
+def test_events_are_collected(call: Caller) -> None:
+    chunks = (b": ping\n\nevent: a\nda", b'ta: {"n": 1}\n\n', b"id: 7\r\ndata: x\r\ndata: y\r\n\r\ndata: cut")
+    call.site.pages["/events"] = stream_events(*chunks)
+    assert call.value("/events", **EVENTS) == [
+        {"event": "a", "data": {"n": 1}},
+        {"event": "message", "data": "x\ny", "id": "7"},
+    ]
+    assert call.value("/events", response={"mode": "events", "selector": "[].data.n"}) == [1]
+
+
+def test_the_number_the_size_and_the_time_of_events_are_limited(call: Caller) -> None:
+    notices: list[str] = []
+    call.context = ToolContext(permissions=NETWORK.permissions, notice=notices.append)
+    call.site.pages["/events"] = stream_events(*[b"data: %d\n\n" % number for number in range(5)], hang=True)
+    assert [event["data"] for event in call.value("/events", **EVENTS)] == [0, 1, 2]
+    call.site.pages["/events"] = stream_events(b"data: 1\n\n", b"data: 2", hang=True)
+    assert [event["data"] for event in call.value("/events", **EVENTS, timeoutMs=300)] == [1]
+    call.site.pages["/events"] = stream_events(b"data: 1\n\n" + b"data: 2" * 1_000, hang=True)
+    assert [event["data"] for event in call.value("/events", **EVENTS, maxResponseBytes=100)] == [1]
+    assert [notice.partition("; ")[0] for notice in notices] == [
+        "the event stream was closed after 3 events",
+        "the event stream was closed after 0.3 s",
+        "the event stream was closed after 100 bytes",
+    ]
+    assert call.site.hung_up.wait(5)
+
+
+def test_secrets_in_events_are_redacted_and_errors_are_errors(call: Caller) -> None:
+    call.site.pages["/events"] = stream_events(b"data: " + SECRETS["NUMBER"].encode() + b"!\n\n")
+    sent = {"headers": {"X-Key": "${secret:NUMBER}"}}
+    assert call.value("/events", **EVENTS, **sent)[0]["data"] == "[REDACTED]!"
+    assert call.failure("/status/403", **EVENTS)["status"] == 403
+    assert call.value("/echo", **EVENTS)["method"] == "GET"

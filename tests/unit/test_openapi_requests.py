@@ -1,5 +1,7 @@
 """Conversion of operations to tools: the requests for given arguments, and the reported problems."""
 
+import email.message
+import email.policy
 import json
 from typing import Any
 
@@ -8,6 +10,7 @@ from tests.openapi_support import build_document, build_request, build_swagger, 
 
 from onetool.backends.http_tool.impl import HttpImpl
 from onetool.errors import BundleError
+from onetool.net import Request
 
 LIST = {"type": "array", "items": {"type": "string"}}
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
@@ -189,7 +192,7 @@ def test_an_api_key_declared_as_a_list_is_not_an_argument() -> None:
 
 
 @pytest.mark.parametrize("item", [LIST, OBJECT])
-@pytest.mark.parametrize("location", ["path", "query", "header"])
+@pytest.mark.parametrize("location", ["path", "header"])
 def test_lists_of_lists_and_objects_are_not_supported(location: str, item: dict[str, Any]) -> None:
     described = parameter("x", location, {"type": "array", "items": item}, required=True, explode=False)
     paths = {"/{x}" if location == "path" else "/x": {"get": {"parameters": [described]}}, "/good": {"get": {}}}
@@ -358,11 +361,23 @@ def test_a_form_without_fields_sends_no_body() -> None:
     assert (request.content, request.headers) == (None, [])
 
 
-def test_a_form_with_unknown_fields_is_omitted_or_a_problem() -> None:
-    described: Any = {"content": {FORM: {"schema": {"type": "object"}}}}
+def test_a_form_with_unknown_fields_is_one_argument() -> None:
+    for schema in ({"type": "object"}, MAP):
+        described = {"content": {FORM: {"schema": schema}}}
+        found = import_document(build_document({"requestBody": described}, method="post"))
+        assert found.problems == []
+        tool = found.tools[0][2]
+        assert build_request(tool, {"body": {"a&b": "c d", "items": [{"x": 1}]}}).content == (
+            b"a%26b=c%20d&items%5B0%5D%5Bx%5D=1"
+        )
+        assert build_request(tool, {}).content is None
+
+
+def test_a_multipart_body_with_unknown_parts_is_omitted_or_a_problem() -> None:
+    described: Any = {"content": {"multipart/form-data": {"schema": {"type": "object"}}}}
     [problem] = import_document(build_document({"requestBody": described}, method="post")).problems
-    assert problem == "POST /things: its body is omitted: it is a form with unknown fields"
-    with pytest.raises(BundleError, match="a form with unknown fields"):
+    assert problem == "POST /things: its body is omitted: it is multipart with unknown parts"
+    with pytest.raises(BundleError, match="multipart with unknown parts"):
         import_document(build_document({"requestBody": {**described, "required": True}}, method="post"))
 
 
@@ -431,10 +446,127 @@ def test_json_is_preferred_to_a_form_and_a_form_to_files() -> None:
     assert build_body(document, a="x") == {"a": "x"}
 
 
-def test_an_unsupported_body_is_a_problem() -> None:
-    operation = {"requestBody": {"content": {"multipart/form-data": {"schema": OBJECT}}}}
-    found = import_document(build_document({}, paths={"/a": {"post": operation, "get": {}}}))
-    assert found.problems == ["POST /a: multipart/form-data bodies are not supported"]
+# --- multipart and files ---------------------------------------------------------------------------------------------
+
+BINARY = {"type": "string", "format": "binary"}
+
+
+def parse_parts(request: Request) -> list[tuple[Any, ...]]:
+    """Return name, file name, content type and content of each part, as the standard library reads them."""
+    head = "".join(f"{name}: {value}\r\n" for name, value in request.headers)
+    message = email.message_from_bytes(head.encode() + b"\r\n" + (request.content or b""), policy=email.policy.HTTP)
+    assert isinstance(message, email.message.EmailMessage)
+    return [
+        (
+            str(part.get_param("name", header="content-disposition")),
+            part.get_filename(),
+            part.get_content_type(),
+            part.get_payload(decode=True),
+        )
+        for part in message.iter_parts()
+    ]
+
+
+def test_fields_of_a_multipart_body_are_parts() -> None:
+    fields = {"title": {"type": "string"}, "meta": OBJECT, "file": BINARY, "more": {"type": "array", "items": BINARY}}
+    schema = {"type": "object", "properties": fields, "required": ["file"]}
+    encoding = {"meta": {"contentType": "application/vnd.meta+json"}, "file": {"contentType": "image/png, image/gif"}}
+    tool = import_tool(build_document_with_body(schema, "multipart/form-data", encoding=encoding))
+    assert tool["argSchema"]["required"] == ["file"]
+    files = [{"base64": "YQ==", "filename": "a.txt"}, {"base64": "/w==", "filename": 'b"\r\n.bin'}]
+    request = build_request(tool, {"title": "é", "meta": {"a": "1"}, "file": files[0], "more": files})
+    assert parse_parts(request) == [
+        ("title", None, "text/plain", "é".encode()),
+        ("meta", None, "application/vnd.meta+json", b'{"a":"1"}'),
+        ("file", "a.txt", "text/plain", b"a"),
+        ("more", "a.txt", "text/plain", b"a"),
+        ("more", "b%22%0D%0A.bin", "application/octet-stream", b"\xff"),
+    ]
+    assert len(parse_parts(build_request(tool, {"file": files[0]}))) == 1
+
+
+def test_a_file_of_swagger_is_a_part() -> None:
+    described = [{"name": "file", "in": "formData", "type": "file"}, {"name": "n", "in": "formData", "type": "integer"}]
+    operation = {"parameters": described, "consumes": ["application/x-www-form-urlencoded", "multipart/form-data"]}
+    document = {"swagger": "2.0", "info": {"title": "T", "version": "1"}, "host": "api.test"}
+    tool = import_tool({**document, "paths": {"/a": {"post": operation}}})
+    assert tool["httpImpl"]["body"] == {"file": "${file:file}", "n": "${n}"}
+
+
+@pytest.mark.parametrize("kind", ["application/octet-stream", "image/png", "application/vnd.ms-excel"])
+def test_a_binary_body_is_a_file(kind: str) -> None:
+    tool = import_tool(build_document_with_body(BINARY, kind))
+    request = build_request(tool, {"body": {"base64": "iVBORw=="}})
+    assert (request.content, request.headers) == (b"\x89PNG", [("Content-Type", kind)])
+
+
+def test_a_list_of_objects_in_a_form_or_query_has_indexes() -> None:
+    items = {"type": "array", "items": OBJECT}
+    schema = {"type": "object", "properties": {"items": items}}
+    encoding = {"items": {"style": "deepObject"}}
+    tool = import_tool(build_document_with_body(schema, FORM, encoding=encoding))
+    assert build_request(tool, {"items": [{"a": "x"}]}).content == b"items%5B0%5D%5Ba%5D=x"
+    tool = import_tool(build_document_with_parameters(parameter("items", "query", items, style="deepObject")))
+    assert build_request(tool, {"items": [{"a": "x"}]}).url.endswith("?items%5B0%5D%5Ba%5D=x")
+
+
+def test_declared_headers_files_and_events_of_responses_become_options() -> None:
+    responses: dict[str, Any] = {
+        "/json": {"content": {JSON_BODY: {}}, "headers": {"Link": {}}},
+        "/pdf": {"content": {"application/pdf": {}}},
+        "/sse": {"content": {"text/event-stream": {}}},
+    }
+    paths = {path: {"get": {"responses": {"200": response}}} for path, response in responses.items()}
+    tools = {slug: tool for slug, _, tool in import_document(build_document({}, paths=paths)).tools}
+    assert {slug: tool["httpImpl"]["response"] for slug, tool in tools.items()} == {
+        "get-json": {"full": "${full_response}"},
+        "get-pdf": {"saveTo": "${save_to}"},
+        "get-sse": {"mode": "events"},
+    }
+
+
+def test_a_key_and_a_token_are_sent_together() -> None:
+    bearer, named = {"type": "http", "scheme": "bearer"}, {**KEY, "name": "Authorization"}
+    for schemes in ({"key": KEY, "token": bearer}, {"token": bearer, "key": KEY}):
+        document = build_secured_document([{name: [] for name in schemes}], **schemes)
+        request = build_request(import_tool(document), {})
+        assert dict(request.headers) == {"X-Key": "user:secret", "Authorization": "Bearer user:secret"}
+    document = build_secured_document([{"token": [], "key": []}], token=bearer, key=named)
+    assert dict(build_request(import_tool(document), {}).headers) == {"Authorization": "Bearer user:secret"}
+
+
+def test_authentication_and_headers_can_be_added() -> None:
+    document = build_document({})
+    for auth, expected in (
+        ("bearer", {"type": "bearer"}),
+        ("basic", {"type": "basic"}),
+        ("header:X-Key", {"type": "apiKey", "in": "header", "name": "X-Key"}),
+        ("query:key", {"type": "apiKey", "in": "query", "name": "key"}),
+    ):
+        found = import_document(document, auth=auth, headers=["X-Version: 2", "X-Token: ${secret:TOKEN}"])
+        impl = found.tools[0][2]["httpImpl"]
+        assert impl["auth"] == {**expected, "value": "${secret:THINGS_AUTH}"}
+        assert impl["headers"] == {"X-Version": "2", "X-Token": "${secret:TOKEN}"}
+        assert found.secrets == ["THINGS_AUTH", "TOKEN"]
+    declared = build_secured_document([{"key": []}], key=KEY)
+    assert import_tool(declared, auth="bearer")["httpImpl"]["auth"]["name"] == "X-Key"
+    assert "auth" not in import_tool(build_document({"security": []}), auth="bearer")["httpImpl"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"auth": "digest"}, "expected bearer, basic, header:NAME or query:NAME"),
+        ({"auth": "header:"}, "expected bearer"),
+        ({"headers": ["X-Version"]}, "expected a header like"),
+        ({"headers": ["Host: x"]}, "cannot be set"),
+        ({"headers": ["X-Api-Key: abc"]}, r"X-Api-Key: \$\{secret:NAME\}"),
+    ],
+)
+def test_invalid_additions_are_rejected(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BundleError, match=words) as caught:
+        import_document(build_document({}), **options)
+    assert "abc" not in str(caught.value)
 
 
 # --- authentication ------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def ref(name: str) -> dict[str, str]:
         ({"exclusiveMinimum": 3}, {"exclusiveMinimum": 3}),
         ({"type": "string", "example": "x"}, {"type": "string", "examples": ["x"]}),
         ({"const": 3}, {"enum": [3]}),
-        ({"type": "file"}, {"type": "string"}),
+        ({"type": "file"}, {"type": "string", "format": "binary"}),
         ({"type": "any"}, {}),
         ({"type": 5, "minimum": "1", "pattern": 7, "required": True, "enum": [], "minLength": -1}, {}),
         ({"pattern": "(((", "description": 3, "properties": [], "items": 5}, {}),
@@ -135,7 +135,10 @@ def test_values_with_instructions_to_a_model_are_omitted() -> None:
 def test_data_that_looks_like_a_reference_is_data() -> None:
     schema = {"type": "object", "default": {"$ref": "#/$defs/x"}, "example": {"$ref": "#/$defs/y"}}
     document = build_document({"parameters": [{"name": "q", "in": "query", "schema": {"items": schema}}]})
-    assert import_document(document).problems
+    found = import_document(document)
+    [problem] = found.problems
+    assert problem.endswith("q is sent as q[0][key]: the document does not define its format")
+    assert "$defs" not in found.tools[0][2]["argSchema"]
 
 
 def test_a_property_called_ref_is_a_property() -> None:

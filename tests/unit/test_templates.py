@@ -405,10 +405,15 @@ def test_no_object_changes_the_other_parameters(data: Any, other: Any) -> None:
     assert [name for name, _ in own] == [f"a b[key]{''.join(f'[{key}]' for key in keys)}" for keys, _ in leaves]
 
 
-def list_leaves(data: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if isinstance(data, dict):
-        for key, item in data.items():
-            yield from list_leaves(item, (*keys, key))
+def list_leaves(
+    data: Any, keys: tuple[str, ...] = (), *, is_indexed: bool = False
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    is_indexed = is_indexed or (isinstance(data, list) and any(isinstance(item, dict | list) for item in data))
+    if isinstance(data, dict) or (isinstance(data, list) and is_indexed):
+        for key, item in (
+            enumerate(item for item in data if item is not None) if isinstance(data, list) else data.items()
+        ):
+            yield from list_leaves(item, (*keys, str(key)), is_indexed=is_indexed)
     else:
         yield from ((keys, item) for item in (data if isinstance(data, list) else [data]) if item is not None)
 
@@ -434,8 +439,22 @@ def test_an_object_cannot_share_its_name_or_be_a_credential() -> None:
         fill(build_impl(urlTemplate="https://api.test?m=1&m=${m}"), m={"a": 1})
     with pytest.raises(ArgumentError, match="is an object"):
         fill(build_impl(auth={"type": "apiKey", "in": "query", "name": "k", "value": "${k}"}), k={"a": 1})
-    with pytest.raises(ArgumentError, match="is an object"):
-        fill(build_impl(query={"m": "${m}"}), m=[{"a": 1}])
+    with pytest.raises(ArgumentError, match="conflicts with the parameter m"):
+        fill(build_impl(urlTemplate="https://api.test?m=1&m=${m}"), m=[{"a": 1}])
+
+
+def test_a_list_of_objects_has_indexes() -> None:
+    items = [{"price": "p_1", "tax_rates": ["t_1", "t_2"]}, None, {"price": "p_2", "parts": [{"n": 1}]}]
+    wanted = [
+        ("items[0][price]", "p_1"),
+        ("items[0][tax_rates][0]", "t_1"),
+        ("items[0][tax_rates][1]", "t_2"),
+        ("items[1][price]", "p_2"),
+        ("items[1][parts][0][n]", "1"),
+    ]
+    for body in ("items=${items}", {"items": "${items}"}):
+        form = fill(build_impl(method="POST", body=body, headers=FORM), items=items).content or b""
+        assert parse_qsl(form.decode(), strict_parsing=True) == wanted
 
 
 @pytest.mark.slow
@@ -705,7 +724,10 @@ def test_a_value_inside_a_body_is_escaped() -> None:
     for body in ("${x}\n", "${x}${x}"):
         definition = build_impl(method="POST", body=body, headers={"Content-Type": "application/xml"})
         assert b"<" not in (fill(definition, x="<a>").content or b"")
-    assert "name of a parameter" in get_rejection(method="POST", body="${x}", headers=FORM)
+    form = build_impl(method="POST", body="${x}", headers=FORM)
+    assert fill(form, x={"a&b": ["<", ">"]}).content == b"a%26b=%3C&a%26b=%3E"
+    with pytest.raises(ArgumentError, match="expected the fields of the form"):
+        fill(form, x="a=b")
     parts = {"Content-Type": "multipart/form-data; boundary=x"}
     assert "multipart bodies" in get_rejection(method="POST", body="${x}", headers=parts)
 

@@ -1,4 +1,4 @@
-"""The backend of HTTP tools: each call sends one request, with retries, and converts the response to a value.
+"""The backend of HTTP tools: each call sends the requests of its steps and one more, and converts the last response.
 
 Secrets are looked up when a request is built and redacted from responses. Errors show the template of the URL, never
 the URL itself. This module imports little; `http_tool.impl`, which defines the tool, needs pydantic.
@@ -19,11 +19,22 @@ import anyio.to_thread
 
 from onetool._tool import Tool
 from onetool.backends.http_tool import credentials
-from onetool.backends.http_tool.placeholders import Values
+from onetool.backends.http_tool.event_stream import EventCollector
+from onetool.backends.http_tool.placeholders import MISSING, Values
 from onetool.backends.http_tool.rate_limit import RateLimiter, SharedRateLimiter
 from onetool.backends.http_tool.request import measure_bytes
-from onetool.backends.http_tool.response_reader import ResponseReader, SecretRedactor, get_unsupported_encoding
-from onetool.backends.http_tool.retry import RetryPolicy
+from onetool.backends.http_tool.response_reader import (
+    OTHER_TYPE,
+    ResponseReader,
+    SecretRedactor,
+    get_unsupported_encoding,
+    join_headers,
+    read_cookies,
+    read_headers,
+    redact_body,
+)
+from onetool.backends.http_tool.retry import RetryPolicy, parse_retry_after
+from onetool.backends.http_tool.transfers import FileUploads, save_file
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolTimeout
 from onetool.net import Net
@@ -32,18 +43,23 @@ from onetool.net.outgoing import IDEMPOTENT_METHODS
 from onetool.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, Redactor
 
 if TYPE_CHECKING:
-    from onetool.backends.http_tool.impl import HttpImpl
+    from onetool.backends.http_tool.impl import HttpImpl, HttpRequest
     from onetool.config.model import Http
+    from onetool.storage import MediaStorage
 
 LARGE_RESPONSE_BYTES: Final = 100_000  # larger responses are parsed in a thread
 MAX_URL_CHARS: Final = 65_536  # the limit of the HTTP library
 MAX_BODY_CHARS: Final = 2_000  # of the body of an error response
 MAX_MESSAGE_CHARS: Final = 200
 MAX_SCANNED_BYTES: Final = 65_536  # of an error response; a secret in the shown part is never cut in two
+STREAM_GRACE_SECONDS: Final = 1.0  # for closing a stream after its time is over
 
 
 class HttpBackend:
-    """The backend of one HTTP tool. `rate_limiter` counts its calls under `identity`; both outlive this object."""
+    """The backend of one HTTP tool. `rate_limiter` counts its calls under `identity`; both outlive this object.
+
+    `media` stores binary responses; without it, they are returned as base64.
+    """
 
     def __init__(
         self,
@@ -52,6 +68,7 @@ class HttpBackend:
         defaults: Callable[[], "Http"],
         secrets: Callable[[str], str | None],
         *,
+        media: Callable[[], "MediaStorage"] | None = None,
         rate_limiter: RateLimiter | SharedRateLimiter | None = None,
         identity: str = "",
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
@@ -59,29 +76,45 @@ class HttpBackend:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.impl = impl
-        self._net, self._defaults, self._secrets = net, defaults, secrets
+        self._net, self._defaults, self._secrets, self._media = net, defaults, secrets, media
         self._rate_limiter, self._identity = rate_limiter or RateLimiter(clock), identity
-        self._retry_policy = RetryPolicy(sleep, random, clock)
-        self._template = impl.request
+        self._retry_policy, self._clock = RetryPolicy(sleep, random, clock), clock
+        self._steps = tuple((step, ResponseReader(step.response.mode, step.response.selector)) for step in impl.steps)
         self._reader = ResponseReader(impl.response.mode, impl.response.selector)
-        self._label = f"{impl.method} {credentials.mask_url(impl.url_template)}"
         self._literals = {credential.value for credential in credentials.find(impl.model_dump(by_alias=True))}
-        self._can_retry = impl.retry_non_idempotent or impl.method in IDEMPOTENT_METHODS
         self._redactor: tuple[frozenset[str], SecretRedactor | None] = (frozenset(), None)
 
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], _context: ToolContext) -> Any:
-        values = Values(args, tool.input.required, self._secrets)
-        request = self._template.fill(values)
-        self._check_size(request)
-        if self.impl.max_calls_per_minute is not None:
-            await self._check_rate_limit(self._identity or tool.name, self.impl.max_calls_per_minute)
-        settings, redactor = self._defaults(), self._get_redactor(values.used_secrets)
-        response = await self._send(request, settings, redactor)
-        if self.impl.is_success(response.status):
-            return await self._read_value(response, redactor, settings.max_response_bytes)
-        if self.impl.error_mode == "empty":
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        impl, media = self.impl, self._media() if self._media else None
+        steps: dict[str, Any] | None = {} if impl.steps else None
+        files = FileUploads(context, media, impl.max_request_bytes)
+        values = Values(args, tool.input.required, self._secrets, steps=steps, read_file=files)
+        call = _Call(values, context, self._defaults(), impl, self._clock())
+        request = await self._build_request(impl.requests[0], values)
+        if impl.max_calls_per_minute is not None:
+            await self._check_rate_limit(self._identity or tool.name, impl.max_calls_per_minute)
+        for index, (step, reader) in enumerate(self._steps):
+            response = await self._send(call, step, request)
+            if not step.is_success(response.status):
+                raise self._status_error(call, step, response)
+            values.steps = {**(values.steps or {}), step.name: await self._read_step(call, reader, response)}
+            request = await self._build_request(impl.requests[index + 1], values)
+        events = EventCollector(impl.response.max_events, call.max_bytes, call.seconds_left(self._clock()))
+        response = await self._send(call, impl, request, events if impl.response.mode == "events" else None)
+        if impl.is_success(response.status):
+            return await self._read_result(call, response, events)
+        if impl.error_mode == "empty":
             return None
-        raise self._status_error(response, redactor)
+        raise self._status_error(call, impl, response)
+
+    async def _build_request(self, part: "HttpRequest", values: Values) -> Request:
+        body = part.request.body
+        if body and body.is_blocking:
+            request = await anyio.to_thread.run_sync(part.request.fill, values, abandon_on_cancel=True)
+        else:
+            request = part.request.fill(values)
+        self._check_size(request)
+        return request
 
     async def _check_rate_limit(self, identity: str, limit: int) -> None:
         if isinstance(self._rate_limiter, SharedRateLimiter):
@@ -102,22 +135,26 @@ class HttpBackend:
                 limit=limit,
             )
 
-    async def _send(self, request: Request, settings: "Http", redactor: SecretRedactor | None) -> Response:
+    async def _send(
+        self, call: "_Call", part: "HttpRequest", request: Request, events: EventCollector | None = None
+    ) -> Response:
         impl, net = self.impl, self._net()
-        timeout_ms = impl.timeout_ms or settings.timeout_ms
-        max_bytes = min(impl.max_response_bytes or settings.max_response_bytes, settings.max_response_bytes)
-        retries = settings.retries if impl.retries is None else impl.retries
+        retries = call.settings.retries if impl.retries is None else impl.retries
+        can_retry = impl.retry_non_idempotent or part.method in IDEMPOTENT_METHODS
+        read_stream, grace = (events.read, STREAM_GRACE_SECONDS) if events else (None, 0.0)
         try:
             return await self._retry_policy.run(
-                lambda seconds: net.send(request, timeout=seconds, max_bytes=max_bytes),
-                retries if self._can_retry else 0,
-                timeout_ms / 1000,
+                lambda seconds: net.send(
+                    request, timeout=seconds + grace, max_bytes=call.max_bytes, read_stream=read_stream
+                ),
+                retries if can_retry else 0,
+                call.seconds_left(self._clock()),
             )
         except ToolTimeout:
-            message = f"{self._label} timed out after {timeout_ms:,} ms"
-            raise ToolTimeout(message, timeout_ms=timeout_ms) from None
+            message = f"{_format_label(part)} timed out after {call.timeout_ms:,} ms"
+            raise ToolTimeout(message, timeout_ms=call.timeout_ms) from None
         except NetworkError as error:
-            raise self._redact_error(error, redactor) from None
+            raise self._redact_error(error, self._get_redactor(call.values.used_secrets)) from None
 
     def _redact_error(self, error: NetworkError, redactor: SecretRedactor | None) -> NetworkError:
         """Redact the error: the host of a redirect may contain what the request sent."""
@@ -131,13 +168,53 @@ class HttpBackend:
             else NetworkError(message, **fields)
         )
 
-    async def _read_value(self, response: Response, redactor: SecretRedactor | None, max_bytes: int) -> Any:
-        if len(response.body) < LARGE_RESPONSE_BYTES:
-            return self._reader.read(response, redactor, max_bytes)
-        read = functools.partial(self._reader.read, response, redactor, max_bytes)
-        return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+    # --- responses ---------------------------------------------------------------------------------------------
 
-    def _status_error(self, response: Response, redactor: SecretRedactor | None) -> HttpStatusError:
+    @staticmethod
+    async def _read_step(call: "_Call", reader: ResponseReader, response: Response) -> dict[str, Any]:
+        """Return what later requests may use. It is not redacted, because they may need a token, and not returned."""
+        read = functools.partial(reader.read, response, None, call.settings.max_response_bytes)
+        is_large = len(response.body) >= LARGE_RESPONSE_BYTES
+        body = await anyio.to_thread.run_sync(read, abandon_on_cancel=True) if is_large else read()
+        cookies, headers = read_cookies(response), join_headers(response)
+        return {"status": response.status, "headers": headers, "cookies": cookies, "body": body}
+
+    async def _read_result(self, call: "_Call", response: Response, events: EventCollector) -> Any:
+        redactor = self._get_redactor(call.values.used_secrets)
+        if events.limit and call.context.notice is not None:
+            call.context.notice(f"the event stream was closed after {events.limit}; there may be more events")
+        read = functools.partial(self._read_body, call, response, redactor, events)
+        is_slow = len(response.body) >= LARGE_RESPONSE_BYTES or call.path or self._reader.is_binary(response)
+        body = await anyio.to_thread.run_sync(read, abandon_on_cancel=True) if is_slow else read()
+        return {**read_headers(response, redactor), "body": body} if call.is_full else body
+
+    def _read_body(
+        self, call: "_Call", response: Response, redactor: SecretRedactor | None, events: EventCollector
+    ) -> Any:
+        max_bytes = call.settings.max_response_bytes
+        if events.is_stream:
+            return self._reader.read_events(events.events, redactor, max_bytes)
+        if call.path:
+            saved = save_file(call.context, call.path, redact_body(response, redactor))
+            return {**saved, "content_type": response.media_type or OTHER_TYPE}
+        store = functools.partial(self._store_binary, call.context) if self._media else None
+        return self._reader.read(response, redactor, max_bytes, store)
+
+    def _store_binary(self, context: ToolContext, content: bytes, media_type: str) -> dict[str, Any]:
+        """Store a binary response and return its handle, in the form of the results of upstream servers."""
+        assert self._media is not None
+        media_type = media_type or OTHER_TYPE
+        kind = media_type.partition("/")[0]
+        handle = self._media().put(content, media_type, context.agent_id, context.token_id)
+        return {
+            "type": kind if kind in {"image", "audio"} else "blob",
+            "mimeType": media_type,
+            "size": len(content),
+            "media": handle,
+        }
+
+    def _status_error(self, call: "_Call", part: "HttpRequest", response: Response) -> HttpStatusError:
+        redactor = self._get_redactor(call.values.used_secrets)
         text = (
             ""
             if get_unsupported_encoding(response)
@@ -146,8 +223,12 @@ class HttpBackend:
         body = (redactor.redact(text) if redactor else text)[:MAX_BODY_CHARS]
         excerpt = " ".join(body[:MAX_MESSAGE_CHARS].split())
         detail = f": {excerpt}" if excerpt else ""
+        seconds = parse_retry_after(response)
         return HttpStatusError(
-            f"{self._label} returned {_format_status(response.status)}{detail}", status=response.status, body=body
+            f"{_format_label(part)} returned {_format_status(response.status)}{detail}",
+            status=response.status,
+            body=body,
+            **({"retry_after": seconds} if seconds else {}),
         )
 
     def _get_redactor(self, used_secrets: set[str]) -> SecretRedactor | None:
@@ -156,6 +237,52 @@ class HttpBackend:
         if self._redactor[0] != secrets:
             self._redactor = (secrets, build_redactor(secrets))
         return self._redactor[1]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    """One call: its values, its limits, and the time at which it started."""
+
+    values: Values
+    context: ToolContext
+    settings: "Http"
+    impl: "HttpImpl"
+    started: float
+
+    @property
+    def timeout_ms(self) -> int:
+        return self.impl.timeout_ms or self.settings.timeout_ms
+
+    def seconds_left(self, now: float) -> float:
+        return max(0.0, self.started + self.timeout_ms / 1000 - now)
+
+    @property
+    def max_bytes(self) -> int:
+        limit = self.settings.max_response_bytes
+        return min(self.impl.max_response_bytes or limit, limit)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether to return the status and the headers as well."""
+        argument = self.impl.response.full_argument
+        return self.values.get(argument) is True if argument else self.impl.response.full is True
+
+    @property
+    def path(self) -> str | None:
+        """The file to write the response to."""
+        argument = self.impl.response.path_argument
+        value = self.values.get(argument) if argument else None
+        if argument and not (value is None or value is MISSING or isinstance(value, str)):
+            raise ArgumentError(f"{argument} is not the path of a file")
+        return value if isinstance(value, str) else None
+
+
+def _format_label(part: "HttpRequest") -> str:
+    """Return the method and the URL for errors; the name of a step."""
+    from onetool.backends.http_tool.impl import HttpStep
+
+    step = f"step {part.name}: " if isinstance(part, HttpStep) else ""
+    return f"{step}{part.method} {credentials.mask_url(part.url_template)}"
 
 
 def build_redactor(secrets: frozenset[str]) -> SecretRedactor:

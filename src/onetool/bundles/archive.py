@@ -74,7 +74,7 @@ def strip_credentials(bundle_slug: str, tools: Iterable[Mapping[str, Any]]) -> t
 
     def make_reference(location: str, value: str) -> str:
         if value not in names:
-            part = "auth" if location == "auth.value" else re.split(r"[.?]", location)[-1]
+            part = "auth" if location.endswith("auth.value") else re.split(r"[.?]", location)[-1]
             wanted = secret_name(bundle_slug, part)
             used = set(names.values())
             numbered = (f"{wanted}_{number}" for number in count(2))
@@ -240,6 +240,6 @@ def _list_requirements(tools: list[ToolEntry]) -> tuple[list[str], list[str]]:
     from onetool.backends.http_tool.impl import HttpImpl
 
     calls = [HttpImpl.model_validate(body["httpImpl"]) for _, _, body in tools if body["type"] == "http"]
-    hosts = dict.fromkeys(parse_host(call.url_template) for call in calls)
+    hosts = dict.fromkeys(parse_host(request.url_template) for call in calls for request in call.requests)
     secrets = dict.fromkeys(name for call in calls for name in sorted(call.required_secrets))
     return list(hosts), list(secrets)

@@ -5,6 +5,7 @@ but other content is rejected.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -48,14 +49,21 @@ def _declares_version(text: bytes) -> bool:
     return isinstance(found, dict) and not {"openapi", "swagger"}.isdisjoint(found)
 
 
-def read(content: bytes, *, name: str = "", server: str | None = None) -> BundleImport:
-    """Read an archive or a document. `name`, if given, replaces the slug."""
+def read(
+    content: bytes,
+    *,
+    name: str = "",
+    server: str | None = None,
+    auth: str | None = None,
+    headers: Iterable[str] = (),
+) -> BundleImport:
+    """Read an archive or a document. `name`, if given, replaces the slug; the rest applies to documents."""
     from onetool.bundles import archive
     from onetool.bundles.openapi import to_bundle
     from onetool.bundles.openapi.names import build_bundle_slug
 
     if not content.startswith(ZIP_MAGIC):
-        return to_bundle(content, name=name, server=server)
+        return to_bundle(content, name=name, server=server, auth=auth, headers=headers)
     found = archive.unpack(content)
     if name:
         found.bundle["slug"] = build_bundle_slug(name, "")

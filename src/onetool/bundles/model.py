@@ -235,7 +235,7 @@ def impl_problem(kind: ToolType, http: JSON | None, python: PythonImpl | None) -
 def credential_warning(bundle_slug: str, location: str) -> str:
     from onetool.util.secret_finder import secret_name
 
-    name = secret_name(bundle_slug, location.rpartition(".")[2] if location != "auth.value" else "auth")
+    name = secret_name(bundle_slug, "auth" if location.endswith("auth.value") else location.rpartition(".")[2])
     return (
         f"httpImpl.{location} contains a literal credential, which is masked in responses and removed from exports. "
         f"Hint: add it to secrets.yaml as {name}, and write ${{secret:{name}}}"

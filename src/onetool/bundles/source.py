@@ -29,7 +29,7 @@ from onetool.registry import Registry, RegistryEntry, ToolSource, python_name
 from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT, Schema
 from onetool.stats.tokens import BYTES_PER_TOKEN
-from onetool.storage import BundleStorage
+from onetool.storage import BundleStorage, MediaStorage
 from onetool.util.background_tasks import BackgroundTasks
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class BundleSource(ToolSource):
 
     kind = SOURCE
 
-    def __init__(self, registry: Registry, net: Callable[[], Net]) -> None:
-        self._registry, self._net = registry, net
+    def __init__(self, registry: Registry, net: Callable[[], Net], media: Callable[[], MediaStorage]) -> None:
+        self._registry, self._net, self._media = registry, net, media
         self.held: Mapping[str, Tool] = {}
         self._rates: SharedRateLimiter | None = None
         self._store: BundleStorage | None = None
@@ -352,6 +352,7 @@ class BundleSource(ToolSource):
             self._net,
             lambda: self._loaded.settings.http,
             self._get_secret,
+            media=self._media,
             rate_limiter=self._rates,
             identity=stored.id,
         )

@@ -82,7 +82,8 @@ def main(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace, *, as_json: bool) -> int:
     from onetool.cli import import_bundle
 
-    arguments = {"name": options.name, "server": None, "write": False, "dry_run": False, "json": as_json}
+    arguments = {"name": options.name, "server": None, "auth": None, "header": None}
+    arguments |= {"write": False, "dry_run": False, "json": as_json}
     import_options = argparse.Namespace(config=options.config, user=options.user, project=options.project, **arguments)
     return import_bundle.main(import_options, options.file, import_bundle.read_content(options.file))
 

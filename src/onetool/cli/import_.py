@@ -49,6 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="FILE|CLIENT", help=f"{kinds}, or one of {known}")
     parser.add_argument("--name", default="", metavar="SLUG", help="name of the bundle (tools only)")
     parser.add_argument("--server", metavar="URL", help="base URL, instead of that in the document (tools only)")
+    parser.add_argument(
+        "--auth",
+        metavar="KIND",
+        help="authentication of operations that declare none: bearer, basic, header:NAME or query:NAME (tools only)",
+    )
+    parser.add_argument(
+        "--header",
+        action="append",
+        metavar="'NAME: VALUE'",
+        help="header that all tools send; can be repeated (tools only)",
+    )
     parser.add_argument("--write", action="store_true", help="add hosts to http.allowedHosts (tools only)")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
@@ -73,8 +84,10 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _import_servers(options: argparse.Namespace) -> int:
-    if options.name or options.server or options.write:
-        options.usage_error("--name, --server and --write apply to OpenAPI documents and bundles, not to servers")
+    if options.name or options.server or options.auth or options.header or options.write:
+        options.usage_error(
+            "--name, --server, --auth, --header and --write apply to OpenAPI documents and bundles, not to servers"
+        )
     directories = paths.find_directories(os.environ, Path.cwd(), options.config, Path.home())
     directory = directories.user if options.user else _target(directories)
     machine = Machine(sys.platform, os.environ, directories.home, directories.working_dir)

@@ -83,7 +83,7 @@ def read_content(path: Path) -> bytes:
 
 def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
     try:
-        found = read(content, name=options.name, server=options.server)
+        found = read(content, name=options.name, server=options.server, auth=options.auth, headers=options.header or ())
         with blocked_signals():
             directories, done = _target(options)
         loaded = load(directories, os.environ, trust=True if directories.project else None)

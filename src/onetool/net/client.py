@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net.hosts import HostRules
-from onetool.net.messages import Request, Resolve, Response
+from onetool.net.messages import ReadStream, Request, Resolve, Response
 
 if TYPE_CHECKING:
     from onetool.net.sender import Sender
@@ -45,8 +45,12 @@ class Net:
         max_bytes: int,
         follow_redirects: bool = True,
         rules: HostRules | None = None,
+        read_stream: ReadStream | None = None,
     ) -> Response:
-        """Send a request. A URL must be allowed by `rules` and by the rules of this client."""
+        """Send a request. A URL must be allowed by `rules` and by the rules of this client.
+
+        `read_stream` reads a successful response that is an event stream; it then has an empty body.
+        """
         if SENDER_MODULE not in sys.modules:  # importing takes long enough to block the event loop
             await anyio.to_thread.run_sync(importlib.import_module, SENDER_MODULE)
         from onetool.net.outgoing import OutgoingRequest
@@ -54,7 +58,8 @@ class Net:
 
         outgoing = OutgoingRequest.from_request(request)
         all_rules = (self.rules,) if rules is None else (self.rules, rules)
-        limits = RequestLimits(all_rules, max_bytes, MAX_REDIRECTS if follow_redirects else 0, request.secret_query)
+        redirects = MAX_REDIRECTS if follow_redirects else 0
+        limits = RequestLimits(all_rules, max_bytes, redirects, request.secret_query, read_stream)
         async with self._use_sender() as sender:
             with anyio.move_on_after(timeout):
                 return await sender.send(outgoing, limits)

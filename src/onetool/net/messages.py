@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,9 @@ CHARSET_PREFIXES: Final = (
 CHARSET_PATTERN: Final = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
 # Every request of a tool has this header, so that a OneTool server recognizes it.
 OUTGOING_HEADER: Final = "OneTool-Outgoing"
+EVENT_STREAM: Final = "text/event-stream"
+# Reads the body of an event stream as far as it wants.
+ReadStream = Callable[[AsyncIterator[bytes]], Awaitable[None]]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]  # host and port -> addresses
 
 
@@ -38,6 +41,10 @@ class Response:
     def header(self, name: str) -> str | None:
         """Return the first header with this lower-case name."""
         return next((value for key, value in self.headers if key.lower() == name), None)
+
+    @property
+    def media_type(self) -> str:
+        return (self.header("content-type") or "").partition(";")[0].strip().lower()
 
     @property
     def charset(self) -> str:

@@ -5,7 +5,7 @@ bytes could keep the layers busy without producing output.
 """
 
 import zlib
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from onetool.errors import NetworkError
@@ -35,6 +35,19 @@ async def read_body(stream: AsyncIterable[bytes], encodings: Sequence[str], limi
     if received:
         decoder.finish()
     return bytes(body)
+
+
+async def decode_chunks(
+    stream: AsyncIterable[bytes], encodings: Sequence[str], limit: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield the decompressed chunks of a stream, up to the limit; the rest is not read."""
+    decoder, total = get_decoder(encodings), 0
+    async for chunk in stream:
+        for piece in decoder.feed(chunk):
+            yield piece[: limit - total]
+            total += len(piece)
+            if total >= limit:
+                return
 
 
 def too_large_error(limit: int) -> NetworkError:

@@ -16,14 +16,15 @@ import httpcore2
 from onetool.errors import ConfigError, NetworkError
 from onetool.net import transport
 from onetool.net.hosts import HostRules
-from onetool.net.messages import Resolve, Response
+from onetool.net.messages import EVENT_STREAM, ReadStream, Resolve, Response
 from onetool.net.outgoing import REDIRECT_STATUSES, OutgoingRequest
-from onetool.net.response_body import get_encodings, read_body, too_large_error
+from onetool.net.response_body import decode_chunks, get_encodings, read_body, too_large_error
 from onetool.net.transport import OwnPorts
 from onetool.net.urls import Target
 from onetool.util.text import pluralize
 
 SWITCHING_PROTOCOLS: Final = 101
+SUCCESS: Final = 2  # the first digit of the status
 STATUSES_WITHOUT_BODY: Final = frozenset({204, 304})
 
 
@@ -35,6 +36,7 @@ class RequestLimits:
     max_bytes: int
     max_redirects: int
     secret_query: frozenset[str]
+    read_stream: ReadStream | None = None
 
     def check_target(self, target: Target) -> None:
         for rules in self.rules:
@@ -94,6 +96,11 @@ class Sender:
                         f"{outgoing.name}: the server switched protocols, which is not supported", reason="protocol"
                     )
                 if limits.find_location(response) is not None:
+                    return response
+                if limits.read_stream and response.status // 100 == SUCCESS and response.media_type == EVENT_STREAM:
+                    chunks = decode_chunks(raw.aiter_stream(), get_encodings(headers), limits.max_bytes)
+                    async with aclosing(chunks):
+                        await limits.read_stream(chunks)
                     return response
                 has_body = outgoing.method != "HEAD" and response.status not in STATUSES_WITHOUT_BODY
                 length = response.header("content-length") or ""

@@ -1,7 +1,6 @@
 """Specification 4, bundles, HTTP tools and REST, as read by section 4 of the reading.
 
-The document has no named scenarios, so the names are ours. The pending items OAuth2, HMAC, server-sent events
-and multi-step tools are not requirements yet.
+The document has no named scenarios, so the names are ours. Of its pending items, OAuth2 is not a requirement yet.
 """
 
 from .requirement import Table, list_requirements
@@ -130,6 +129,9 @@ TABLE: Table = {
     },
     "http": {
         "url-scheme": "A urlTemplate starts with http:// or https://",
+        "steps": "A tool sends several requests, and later ones use the responses of earlier ones",
+        "hmac": "A recipe signs a request with HMAC",
+        "events": "Server-sent events are collected up to a limit",
         "body": "An object is sent as JSON, a string as it is",
         "failed-status": "A status outside successCodes is a failure, or null with errorMode empty",
         "api-key": "An apiKey is sent in the header or the query parameter it names",

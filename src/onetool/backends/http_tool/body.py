@@ -1,8 +1,9 @@
-"""The body of an HTTP tool: data that is sent as JSON, or a string template.
+"""The body of an HTTP tool: data that is sent as JSON, a form or multipart, or a string template.
 
 In data, a string that is a single placeholder becomes the value with its type, and a missing value removes its key. In
 a string template, each value is escaped for the format that `Content-Type` names. A template that is a single
-placeholder is the value: as JSON if that is the format, else as text; without a value there is no body.
+placeholder is the value: as JSON if that is the format, else as text; without a value there is no body. A single
+`${file:name}` is the content of a file. An object is a form or multipart if `Content-Type` says so.
 """
 
 import json
@@ -12,25 +13,26 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
+from onetool.backends.http_tool.multipart import MultipartTemplate
 from onetool.backends.http_tool.placeholders import (
     MISSING,
     Parts,
     Placeholder,
     Values,
+    invalid_value_error,
     list_placeholders,
     parse,
     require_literal,
     to_text,
 )
-from onetool.backends.http_tool.query import encode_query, parse_query
-from onetool.errors import ArgumentError
+from onetool.backends.http_tool.query import ParameterTemplate, encode_fields, encode_query, parse_query
+from onetool.backends.http_tool.serialize import dumps, is_json
 
 JSON_TYPE = "application/json"
 _FORM = "application/x-www-form-urlencoded"
 _MARK = "\ufdd0"  # replaces values while a template is checked; valid text does not contain it
 _TOKENS = re.compile(r'\\.?|"', re.DOTALL)
 _SPACE = re.compile(r"\s*")
-_JSON_SEQUENCE_TYPES = ("ndjson", "jsonl", "jsonlines", "json-lines", "json-seq", "json-stream", "stream+json")
 # Including white space that XML parsers normalize
 _QUOTES = {'"': "&quot;", "'": "&apos;", "\r": "&#13;", "\n": "&#10;", "\t": "&#9;"}
 
@@ -40,11 +42,25 @@ class BodyTemplate:
     fill: Callable[[Values], bytes | None]
     placeholders: list[Placeholder]
     content_type: str | None = None  # if the headers of the tool do not set it
+    is_multipart: bool = False
+
+    @property
+    def is_blocking(self) -> bool:
+        """Whether filling it reads files."""
+        return any(placeholder.is_file for placeholder in self.placeholders)
 
 
 def parse_body(body: Any, content_type: str) -> BodyTemplate:
+    kind = content_type.partition(";")[0].strip().lower()
     if isinstance(body, str):
-        return _parse_text(body, content_type.partition(";")[0].strip().lower())
+        return _parse_text(body, kind)
+    if isinstance(body, dict) and kind.startswith("multipart/"):
+        if "boundary" in content_type.lower():
+            raise ValueError("is multipart: remove the boundary from Content-Type, OneTool chooses it")
+        parts = MultipartTemplate.of(body, kind)
+        return BodyTemplate(parts.fill, parts.placeholders, is_multipart=True)
+    if isinstance(body, dict) and kind == _FORM:
+        return _parse_form(body)
     if content_type and "json" not in content_type.lower():
         raise ValueError(
             f"is sent as JSON, but Content-Type is {content_type}; write the body as a string, or remove Content-Type"
@@ -56,21 +72,6 @@ def parse_body(body: Any, content_type: str) -> BodyTemplate:
         return BodyTemplate(fill, placeholders, JSON_TYPE)
     except RecursionError:
         raise ValueError("is nested too deeply") from None
-
-
-def dumps(value: Any) -> bytes:
-    """Serialize to JSON. `json` accepts what orjson rejects: large integers, lone surrogates, deep nesting."""
-    import orjson
-
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        pass
-    try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise ArgumentError(f"cannot serialize a value as JSON: {reason}") from None
 
 
 def _constant(content: bytes) -> Callable[[Values], bytes]:
@@ -120,28 +121,47 @@ def _to_embedded_text(placeholder: Placeholder, values: Values) -> Any:
     return dumps(value).decode() if isinstance(value, dict | list | tuple) else to_text(value, placeholder)
 
 
+def _parse_form(body: dict[str, Any]) -> BodyTemplate:
+    if invalid := [name for name, value in body.items() if not isinstance(value, str)]:
+        raise ValueError(f"{invalid[0]}: a field of a form must be a string, such as ${{name}}")
+    fields = tuple(ParameterTemplate.of(name, value) for name, value in body.items())
+    placeholders = [placeholder for field in fields for placeholder in field.placeholders]
+    return BodyTemplate(lambda values: encode_query(fields, values).encode(), placeholders)
+
+
 # --- text ----------------------------------------------------------------------------------------------------------
 
 
 def _parse_text(body: str, kind: str) -> BodyTemplate:
-    parts = parse(body)
+    parts = parse(body, allow_file=True)
     placeholders = list_placeholders(parts)
     if not placeholders:
         return BodyTemplate(_constant("".join(map(str, parts)).encode()), [])
+    if placeholders[0].is_file:
+        return BodyTemplate(lambda values: _read_file(placeholders[0], values), placeholders)
+    if kind == _FORM and len(parts) == 1:
+        return BodyTemplate(lambda values: _write_fields(placeholders[0], values), placeholders)
     if kind == _FORM:
         parameters = parse_query(body)
         return BodyTemplate(lambda values: encode_query(parameters, values).encode(), placeholders)
     if kind.startswith("multipart/"):
-        raise ValueError("cannot contain placeholders: multipart bodies are not supported")
+        raise ValueError("cannot contain placeholders: write multipart bodies as an object with one member per part")
     if len(parts) == 1:
         return BodyTemplate(_get_single_writer(placeholders[0], is_json=is_json(kind)), placeholders)
     writers = _get_writers(parts, kind)
     return BodyTemplate(lambda values: _fill_text(parts, writers, values), placeholders)
 
 
-def is_json(kind: str) -> bool:
-    """Return whether the content type is a single JSON document, not a sequence of them."""
-    return "json" in kind and not kind.endswith(_JSON_SEQUENCE_TYPES)
+def _write_fields(placeholder: Placeholder, values: Values) -> bytes | None:
+    value = values.get(placeholder)
+    return None if value is None or value is MISSING else encode_fields(value, placeholder).encode()
+
+
+def _read_file(placeholder: Placeholder, values: Values) -> bytes | None:
+    files = values.get_files(placeholder)
+    if len(files) > 1:
+        raise invalid_value_error([placeholder], "is a list: a body is one file")
+    return files[0].data if files else None
 
 
 def _get_single_writer(placeholder: Placeholder, *, is_json: bool) -> Callable[[Values], bytes | None]:

@@ -88,10 +88,10 @@ def replace_in_schema(schema: Any, replacement: Replacement) -> Any:
 def restore(impl: Mapping[str, Any], stored: Mapping[str, Any] | None) -> JSON | None:
     """Return the definition with masks replaced by the credentials that the stored one has in the same locations.
 
-    Masks are only replaced for the same origin. Otherwise, anyone who can write tools could send the credential to
+    Masks are only replaced for the same origins. Otherwise, anyone who can write tools could send the credential to
     another host.
     """
-    if stored is None or _get_origin(impl) != _get_origin(stored):
+    if stored is None or _list_origins(impl) != _list_origins(stored):
         return dict(impl)
     originals: dict[str, list[str]] = {}
     for location, value in find(stored):
@@ -105,9 +105,12 @@ def restore(impl: Mapping[str, Any], stored: Mapping[str, Any] | None) -> JSON |
     return replace(impl, restore_mask)
 
 
-def _get_origin(impl: Mapping[str, Any]) -> tuple[str, ...]:
-    match = _ORIGIN.match(str(impl.get("urlTemplate", "")))
-    return tuple(part.lower() for part in match.groups("")) if match else ()
+def _list_origins(impl: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the origins of the steps and of the tool, in the order of their requests."""
+    steps = impl.get("steps")
+    requests = [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else []
+    matches = (_ORIGIN.match(str(request.get("urlTemplate", ""))) for request in (*requests, impl))
+    return [tuple(part.lower() for part in match.groups("")) if match else () for match in matches]
 
 
 def find_mask_problem(value: Any, location: str = "") -> str | None:
@@ -126,14 +129,36 @@ class _CredentialReplacer:
 
     replacement: Replacement
 
-    def replace_in_impl(self, impl: Mapping[str, Any]) -> JSON:
+    def replace_in_impl(self, impl: Mapping[str, Any], prefix: str = "") -> JSON:
         handlers = {
             "auth": self._replace_in_auth,
             "headers": self._replace_in_pairs,
+            "hmac": self._replace_in_hmac,
             "query": self._replace_in_pairs,
+            "steps": self._replace_in_steps,
             "urlTemplate": self._replace_in_url,
         }
-        return {key: handlers.get(key, self._replace_in_value)(key, value) for key, value in impl.items()}
+        return {key: handlers.get(key, self._replace_in_value)(prefix + key, value) for key, value in impl.items()}
+
+    def _replace_in_steps(self, location: str, steps: Any) -> Any:
+        if not isinstance(steps, list):
+            return self._replace_in_value(location, steps)
+        return [
+            self.replace_in_impl(step, f"{location}.{index}.")
+            if isinstance(step, Mapping)
+            else self._replace_in_value(f"{location}.{index}", step)
+            for index, step in enumerate(steps)
+        ]
+
+    def _replace_in_hmac(self, location: str, hmac: Any) -> Any:
+        if not isinstance(hmac, Mapping):
+            return self._replace_in_value(location, hmac, is_credential=True)
+        return {
+            key: self._replace_literals(f"{location}.{key}", value)
+            if key in {"key", "sessionToken"} and isinstance(value, str)
+            else self._replace_in_value(f"{location}.{key}", value)
+            for key, value in hmac.items()
+        }
 
     def replace_in_schema(self, location: str, schema: Any, *, is_credential: bool) -> Any:
         """Replace credentials in a schema: recognized by the name of the property or by their format."""

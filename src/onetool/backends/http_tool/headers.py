@@ -42,7 +42,7 @@ class HeaderTemplate:
 
     @property
     def is_secret(self) -> bool:
-        return self.is_credential or any(placeholder.is_secret for placeholder in self.placeholders)
+        return self.is_credential or any(part.is_secret or part.may_be_step for part in self.placeholders)
 
     def fill(self, values: Values) -> str | None:
         look_up = values.require_text if self.is_credential else values.get_text
@@ -51,6 +51,8 @@ class HeaderTemplate:
             text = part if isinstance(part, str) else look_up(part)
             if text is None:
                 return None
+            if not isinstance(part, str) and values.is_step(part):  # a token, most likely
+                values.used_secrets.add(text)
             texts.append(text if isinstance(part, str) else self._check_value(part, text))
         return "".join(texts).strip(" \t")
 
@@ -116,3 +118,16 @@ class BasicAuth:
         token = base64.b64encode(pair.encode()).decode()
         values.used_secrets |= {token, pair, pair.partition(":")[2]}
         return f"Basic {token}"
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartType:
+    """The Content-Type of a multipart body, with the boundary of the call."""
+
+    name: ClassVar[str] = "Content-Type"
+    is_secret: ClassVar[bool] = False
+    placeholders: ClassVar[list[Placeholder]] = []
+    media_type: str
+
+    def fill(self, values: Values) -> str:
+        return f"{self.media_type}; boundary={values.boundary}"

@@ -12,13 +12,18 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJso
 
 from onetool.backends.http_tool import credentials
 from onetool.backends.http_tool.body import parse_body
-from onetool.backends.http_tool.headers import BasicAuth, HeaderTemplate, check_headers
+from onetool.backends.http_tool.headers import BasicAuth, HeaderTemplate, MultipartType, check_headers
+from onetool.backends.http_tool.placeholders import STEPS, Placeholder, list_placeholders, parse
 from onetool.backends.http_tool.query import ParameterTemplate
 from onetool.backends.http_tool.request import RequestTemplate
+from onetool.backends.http_tool.signing import RECIPES, Signer
 from onetool.backends.http_tool.url import parse_url
 from onetool.config.model import CamelSection, to_upper
 from onetool.schema import JSON
 
+MAX_STEPS: Final = 10
+MAX_EVENTS: Final = 10_000
+STEP_PARTS: Final = ("body", "headers", "cookies", "status")
 _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
 
 
@@ -72,6 +77,20 @@ def _check_selector(selector: str) -> str:
     return selector
 
 
+def _check_argument(text: str) -> str:
+    parts = parse(text)
+    if len(parts) != 1 or not isinstance(parts[0], Placeholder) or parts[0].is_secret:
+        raise ValueError("must be the placeholder of an argument, such as ${name}")
+    return text
+
+
+def _check_body(body: Any, content_type: str) -> None:
+    try:
+        parse_body(body, content_type)
+    except ValueError as error:
+        raise ValueError(f"body: {error}") from None
+
+
 _URL: Final[JSON] = {
     "type": "string",
     "pattern": r"^https?://[^/?#]+",
@@ -82,6 +101,8 @@ Count = Annotated[int, Field(strict=True, gt=0)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Text = Annotated[str, BeforeValidator(_to_string)]
 Method = Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(to_upper)]
+ArgumentPlaceholder = Annotated[str, AfterValidator(_check_argument)]
+StepName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 Status = Annotated[Annotated[int, Field(strict=True)] | str, AfterValidator(_check_status)]
 
 
@@ -119,59 +140,97 @@ class HttpAuth(SecretSafeModel):
         )
 
 
-class ResponseOptions(SecretSafeModel):
-    """`response`: how to parse the response, and which part of it is the result."""
+class HmacSigning(SecretSafeModel):
+    """`hmac`: a recipe that signs the request, and its key."""
+
+    recipe: Literal["github-sha256", "slack", "standard-webhooks", "aws-sigv4"]
+    key: str = Field(min_length=1, repr=False)
+    key_id: str | None = None
+    region: str | None = None
+    service: str | None = None
+    session_token: str | None = Field(default=None, repr=False)
+
+    @model_validator(mode="after")
+    def _check_settings(self) -> Self:
+        recipe, given = RECIPES[self.recipe], self._settings.keys() - {"key"}
+        if missing := [name for name in recipe.required if name not in given]:
+            raise ValueError(f"requires {' and '.join(missing)} for recipe {self.recipe}")
+        if extra := sorted(given - {*recipe.required, *recipe.optional}):
+            raise ValueError(f"must not have {extra[0]} for recipe {self.recipe}")
+        self.signer  # noqa: B018 - raises if its templates are invalid
+        return self
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        return self.model_dump(by_alias=True, exclude={"recipe"}, exclude_none=True)
+
+    @functools.cached_property
+    def signer(self) -> Signer:
+        return Signer(self.recipe, {name: parse(text) for name, text in self._settings.items()})
+
+
+class StepResponseOptions(SecretSafeModel):
+    """`response` of a step: how to parse the response, and which part of it is its body."""
 
     mode: Literal["auto", "json", "text"] = "auto"
     selector: Annotated[str, AfterValidator(_check_selector)] | None = None
 
     @model_validator(mode="after")
     def _check_selector_mode(self) -> Self:
-        if self.selector is not None and self.mode == "text":
+        if self.selector is not None and self.mode in {"text", "base64"}:
             raise ValueError("has a selector, which requires JSON; remove it or set mode to json")
         return self
 
 
-class HttpImpl(SecretSafeModel):
+class ResponseOptions(StepResponseOptions):
+    """`response`: how to parse the response, and which part of it is the result."""
+
+    mode: Literal["auto", "json", "text", "base64", "events"] = "auto"  # type: ignore[assignment]  # more than in steps
+    full: Annotated[bool, Field(strict=True)] | ArgumentPlaceholder = False
+    save_to: ArgumentPlaceholder | None = None
+    max_events: Annotated[Count, Field(le=MAX_EVENTS)] = 100
+
+    @property
+    def placeholders(self) -> list[Placeholder]:
+        return [*filter(None, (self.full_argument, self.path_argument))]
+
+    @functools.cached_property
+    def full_argument(self) -> Placeholder | None:
+        """The argument that requests the full response."""
+        return list_placeholders(parse(self.full))[0] if isinstance(self.full, str) else None
+
+    @functools.cached_property
+    def path_argument(self) -> Placeholder | None:
+        """The argument that names the file to write."""
+        return list_placeholders(parse(self.save_to))[0] if self.save_to is not None else None
+
+
+class HttpRequest(SecretSafeModel):
+    """The fields of a request, which steps and tools have in common."""
+
     method: Method
     url_template: Annotated[str, AfterValidator(_check_url), WithJsonSchema(_URL)]
     query: Annotated[Mapping[str, Text], AfterValidator(_check_query)] = {}
     headers: Annotated[Mapping[str, Text], AfterValidator(_check_headers)] = Field(default={}, repr=False)
     body: Any = Field(default=None, repr=False)
     auth: HttpAuth | None = None
-    timeout_ms: Count | None = None
-    retries: Annotated[CountOrZero, Field(le=10)] | None = None
-    retry_non_idempotent: Annotated[bool, Field(strict=True)] = False
+    hmac: HmacSigning | None = None
     success_codes: tuple[Status, ...] = ("200-299",)
-    error_mode: Literal["fail", "empty"] = "fail"
-    response: ResponseOptions = Field(default_factory=ResponseOptions)
-    max_calls_per_minute: Count | None = None
-    max_request_bytes: Count | None = None
-    max_response_bytes: Count | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _reject_masks(cls, data: Any) -> Any:
-        try:
-            problem = credentials.find_mask_problem(data)
-        except RecursionError:
-            problem = "is nested too deeply"
-        if problem:
-            raise ValueError(problem)
-        return data
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
         if not self.success_codes:
             raise ValueError("successCodes must not be empty")
         if self.body is not None:
-            parse_body(self.body, self.content_type)
+            _check_body(self.body, self.content_type)
         parameters = [*{parameter.name for parameter in parse_url(self.url_template).query}, *self.query]
         headers = [name.lower() for name in self.headers]
         if self.auth is not None and self.auth.location == "query":
             parameters.append(self.auth.name or "")
         elif self.auth is not None:
             headers.append((self.auth.name or "Authorization").lower())
+        if self.hmac is not None:
+            headers += map(str.lower, RECIPES[self.hmac.recipe].headers)
         self._reject_duplicates("the query parameter", parameters)
         self._reject_duplicates("the header", headers)
         return self
@@ -197,24 +256,111 @@ class HttpImpl(SecretSafeModel):
     def request(self) -> RequestTemplate:
         """The parsed templates."""
         query = [ParameterTemplate.of(name, value) for name, value in self.query.items()]
-        headers: list[HeaderTemplate | BasicAuth] = [
+        headers: list[HeaderTemplate | BasicAuth | MultipartType] = [
             HeaderTemplate.of(name, value) for name, value in self.headers.items()
         ]
         body = None if self.body is None else parse_body(self.body, self.content_type)
-        if body and body.content_type and not self.content_type:
+        if body and body.is_multipart:
+            headers = [header for header in headers if header.name.lower() != "content-type"]
+            headers.append(MultipartType(self.content_type.strip()))
+        elif body and body.content_type and not self.content_type:
             headers.append(HeaderTemplate.of("Content-Type", body.content_type))
         credential = self.auth.credential if self.auth else None
         if isinstance(credential, ParameterTemplate):
             query.append(credential)
         elif credential is not None:
             headers.append(credential)
-        return RequestTemplate(self.method, parse_url(self.url_template), tuple(query), tuple(headers), body)
+        signer = self.hmac.signer if self.hmac else None
+        return RequestTemplate(self.method, parse_url(self.url_template), tuple(query), tuple(headers), body, signer)
+
+
+class HttpStep(HttpRequest):
+    """A request before the request of the tool. Later ones use its response as `${steps.name.body.key}`."""
+
+    name: StepName
+    response: StepResponseOptions = Field(default_factory=StepResponseOptions)
+
+
+class HttpImpl(HttpRequest):
+    steps: tuple[HttpStep, ...] = Field(default=(), max_length=MAX_STEPS)
+    timeout_ms: Count | None = None
+    retries: Annotated[CountOrZero, Field(le=10)] | None = None
+    retry_non_idempotent: Annotated[bool, Field(strict=True)] = False
+    error_mode: Literal["fail", "empty"] = "fail"
+    response: ResponseOptions = Field(default_factory=ResponseOptions)
+    max_calls_per_minute: Count | None = None
+    max_request_bytes: Count | None = None
+    max_response_bytes: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reject_masks(cls, data: Any) -> Any:
+        try:
+            problem = credentials.find_mask_problem(data)
+        except RecursionError:
+            problem = "is nested too deeply"
+        if problem:
+            raise ValueError(problem)
+        return data
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        """Check that each request uses only the responses of earlier steps."""
+        names: list[str] = []
+        for index, request in enumerate(self.requests if self.steps else ()):
+            prefix = f"steps.{index}: " if isinstance(request, HttpStep) else ""
+            for placeholder in filter(_is_step, request.request.placeholders):
+                _check_step_placeholder(placeholder, names, prefix)
+            if isinstance(request, HttpStep):
+                if request.name in names:
+                    raise ValueError(f"{prefix}the name {request.name} is used twice")
+                names.append(request.name)
+        return self
+
+    @property
+    def requests(self) -> tuple[HttpRequest, ...]:
+        """The steps and the request of the tool, in the order in which they are sent."""
+        return (*self.steps, self)
+
+    @functools.cached_property
+    def all_placeholders(self) -> tuple[Placeholder, ...]:
+        """All placeholders, except those for the responses of steps."""
+        found = [placeholder for request in self.requests for placeholder in request.request.placeholders]
+        return tuple(
+            placeholder
+            for placeholder in [*found, *self.response.placeholders]
+            if not (self.steps and _is_step(placeholder))
+        )
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """The names of the arguments that the request uses."""
-        return frozenset(placeholder.name for placeholder in self.request.placeholders if not placeholder.is_secret)
+        """The names of the arguments that the requests use."""
+        return frozenset(placeholder.name for placeholder in self.all_placeholders if not placeholder.is_secret)
+
+    @property
+    def file_arguments(self) -> frozenset[str]:
+        """The names of the arguments that name files."""
+        saved = self.response.path_argument
+        return frozenset(
+            placeholder.name for placeholder in self.all_placeholders if placeholder.is_file or placeholder is saved
+        )
 
     @property
     def required_secrets(self) -> frozenset[str]:
-        return frozenset(placeholder.name for placeholder in self.request.placeholders if placeholder.is_secret)
+        return frozenset(placeholder.name for placeholder in self.all_placeholders if placeholder.is_secret)
+
+
+def _is_step(placeholder: Placeholder) -> bool:
+    return placeholder.name == STEPS and not placeholder.is_secret
+
+
+def _check_step_placeholder(placeholder: Placeholder, names: list[str], prefix: str) -> None:
+    if placeholder.is_file:
+        raise ValueError(f"{prefix}{placeholder} is not allowed: a response cannot choose a file")
+    name, part = (*placeholder.steps, "", "")[:2]
+    if name not in names:
+        known = ", ".join(names) or "none"
+        raise ValueError(f"{prefix}{placeholder} does not name an earlier step (earlier steps: {known})")
+    if part not in STEP_PARTS:
+        expected = ", ".join(f"${{steps.{name}.{known}}}" for known in STEP_PARTS)
+        raise ValueError(f"{prefix}{placeholder} is not a part of a response (expected {expected})")

@@ -1,13 +1,16 @@
 """Check that every placeholder of an HTTP tool names an argument of its schema.
 
-A placeholder that no argument fills would be dropped from the request, and credentials with it.
+A placeholder that no argument fills would be dropped from the request, and credentials with it. A definition cannot
+choose a file: only a caller names the files that are sent or written.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from onetool.backends.http_tool.placeholders import STEPS
 from onetool.registry import nearest
+from onetool.schema import Schema
 from onetool.util.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -23,7 +26,12 @@ def find_placeholder_problem(impl: "HttpImpl", schema: Mapping[str, Any]) -> str
     """Return the problem with the first placeholder that names no argument, or None."""
     arguments, patterns = _find_arguments(schema)
     unknown = sorted(name for name in impl.placeholders - arguments if not _matches(name, patterns))
-    return _format_problem(unknown[0], sorted(arguments)) if unknown else None
+    if unknown:
+        return _format_problem(unknown[0], sorted(arguments))
+    if impl.steps and STEPS in arguments:
+        return f"the argument {STEPS} of argSchema conflicts with httpImpl.steps; rename the argument"
+    with_default = sorted(impl.file_arguments & Schema.from_json(schema).defaults.keys())
+    return f"argSchema.properties.{with_default[0]} names a file and must not have a default" if with_default else None
 
 
 def _format_problem(name: str, arguments: list[str]) -> str:

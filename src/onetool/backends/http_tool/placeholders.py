@@ -1,6 +1,9 @@
 """Placeholders in the templates of an HTTP tool, and their values in a call.
 
 `${name}` is an argument, `${name.key[0]}` a part of one, `${secret:NAME}` a secret, and `$${` a literal `${`.
+`${steps.name.body.key}` is a part of the response of an earlier step. `${file:name}` is the content of a file, which
+only bodies accept.
+
 `${csv:name}` is a list joined by commas, `${pipes:name}` by pipes, `${ssv:name}` by spaces and `${tsv:name}` by tabs.
 In a URL, a comma in an item is encoded; elsewhere an item that contains the separator is rejected.
 
@@ -9,35 +12,52 @@ placeholder is plain text. Each part of the request escapes values for its own f
 """
 
 import re
+import secrets as random_tokens
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from onetool.errors import ArgumentError, ToolError
 
 MISSING: Final = object()
+STEPS: Final = "steps"  # the name before the name of a step
+MAX_FILES: Final = 100  # of one argument
 _DOLLARS = re.compile(r"(?<!\$)\$++(?=\{)")
 SEPARATORS: Final = {"csv": ",", "pipes": "|", "ssv": " ", "tsv": "\t"}
 _PLACEHOLDER = re.compile(
     r"\{(?:secret:(?P<secret>[A-Za-z_][A-Za-z0-9_]*)"
-    rf"|(?:(?P<list_format>{'|'.join(SEPARATORS)}):)?(?P<name>\w[\w-]*)(?P<steps>(?:\.\w[\w-]*|\[[0-9]{{1,9}}\])*))\}}"
+    rf"|(?:(?P<kind>{'|'.join(SEPARATORS)}|file):)?(?P<name>\w[\w-]*)(?P<steps>(?:\.\w[\w-]*|\[[0-9]{{1,9}}\])*))\}}"
 )
 _STEP = re.compile(r"\.([\w-]+)|\[([0-9]+)\]")
 
 
 class Placeholder(NamedTuple):
-    """The source of a value: a secret, or an argument with a path into it, and the separator of a list."""
+    """The source of a value: a secret, an argument with a path into it, or a file that an argument names."""
 
     name: str
     steps: tuple[str | int, ...] = ()
     is_secret: bool = False
     list_format: str | None = None  # one of SEPARATORS
+    is_file: bool = False
+
+    @property
+    def may_be_step(self) -> bool:
+        """Whether this is a part of the response of a step, if the tool has steps."""
+        return self.name == STEPS and bool(self.steps) and not self.is_secret
 
     def __str__(self) -> str:
         steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps)
-        kind = "secret:" if self.is_secret else f"{self.list_format}:" if self.list_format else ""
-        return f"${{{kind}{self.name}{steps}}}"
+        kind = "secret" if self.is_secret else "file" if self.is_file else self.list_format
+        return f"${{{f'{kind}:' if kind else ''}{self.name}{steps}}}"
+
+
+class UploadedFile(NamedTuple):
+    """The content of a file that an argument names, or that it contains."""
+
+    data: bytes
+    name: str = ""
+    content_type: str = ""
 
 
 class ValueEncoding(NamedTuple):
@@ -55,8 +75,11 @@ URL_ENCODED: Final = ValueEncoding(partial(quote, safe=""), partial(quote, safe=
 Parts = tuple[str | Placeholder, ...]
 
 
-def parse(text: str) -> Parts:
-    """Parse a template into literal parts and placeholders. `$${` is a literal `${`."""
+def parse(text: str, *, allow_file: bool = False) -> Parts:
+    """Parse a template into literal parts and placeholders. `$${` is a literal `${`.
+
+    With `allow_file`, the template may be a single `${file:name}`.
+    """
     if not is_encodable(text):
         raise ValueError("contains an unpaired surrogate")
     parts: list[str | Placeholder] = []
@@ -69,7 +92,11 @@ def parse(text: str) -> Parts:
             match = _match_placeholder(text, position)
             parts.append(_to_placeholder(match))
             position = match.end()
-    return _merge_literals([*parts, text[position:]])
+    merged = _merge_literals([*parts, text[position:]])
+    file = next((part for part in merged if isinstance(part, Placeholder) and part.is_file), None)
+    if file and not (allow_file and len(merged) == 1):
+        raise ValueError(f"{file} is only allowed as the whole body, or as the whole value of a multipart part")
+    return merged
 
 
 def _match_placeholder(text: str, position: int) -> re.Match[str]:
@@ -78,7 +105,7 @@ def _match_placeholder(text: str, position: int) -> re.Match[str]:
         excerpt = text[position - 1 : position + 40]
         raise ValueError(
             f"invalid placeholder at {excerpt!r}: expected ${{name}}, ${{name.key[0]}}, ${{csv:name}} for a list "
-            "(or pipes, ssv, tsv) or ${secret:NAME}; write $${ for a literal ${"
+            "(or pipes, ssv, tsv), ${file:name} or ${secret:NAME}; write $${ for a literal ${"
         )
     return match
 
@@ -87,7 +114,8 @@ def _to_placeholder(match: re.Match[str]) -> Placeholder:
     if match["secret"]:
         return Placeholder(match["secret"], is_secret=True)
     steps = (int(index) if index else key for key, index in _STEP.findall(match["steps"]))
-    return Placeholder(match["name"], tuple(steps), list_format=match["list_format"])
+    is_file = match["kind"] == "file"
+    return Placeholder(match["name"], tuple(steps), False, None if is_file else match["kind"], is_file)
 
 
 def _merge_literals(parts: Iterable[str | Placeholder]) -> Parts:
@@ -112,12 +140,49 @@ def require_literal(text: str, location: str) -> str:
     return "".join(map(str, parts))
 
 
-class Values:
-    """The values of placeholders in one call. `used_secrets` collects the secrets of the request."""
+ReadFile = Callable[[Any, Placeholder], UploadedFile]
 
-    def __init__(self, args: Mapping[str, Any], required: frozenset[str], secrets: Callable[[str], str | None]) -> None:
+
+def _reject_file(_value: Any, placeholder: Placeholder) -> UploadedFile:
+    raise ToolError(f"{placeholder} cannot be read: this tool has no access to files")
+
+
+class Values:
+    """The values of placeholders in one call. `used_secrets` collects the secrets of the request.
+
+    `steps` are the responses of the steps so far, None for a tool without steps. `read_file` reads an uploaded file.
+    """
+
+    def __init__(
+        self,
+        args: Mapping[str, Any],
+        required: frozenset[str],
+        secrets: Callable[[str], str | None],
+        *,
+        steps: dict[str, Any] | None = None,
+        read_file: ReadFile = _reject_file,
+    ) -> None:
         self._args, self._required, self._secrets = args, required, secrets
+        self.steps, self._read_file = steps, read_file
         self.used_secrets: set[str] = set()
+
+    @cached_property
+    def boundary(self) -> str:
+        """The boundary of a multipart body. It is random, so that no value can contain it."""
+        return random_tokens.token_hex(16)
+
+    def is_step(self, placeholder: Placeholder) -> bool:
+        return self.steps is not None and placeholder.may_be_step
+
+    def get_files(self, placeholder: Placeholder) -> list[UploadedFile]:
+        """Return the files that an argument names: one, several for a list, none if it is omitted or null."""
+        value = self._look_up(placeholder)
+        if value is None or value is MISSING:
+            return []
+        items = value if isinstance(value, list | tuple) else [value]
+        if len(items) > MAX_FILES:
+            raise invalid_value_error([placeholder], f"has more than {MAX_FILES} files")
+        return [self._read_file(item, placeholder) for item in items]
 
     def get(self, placeholder: Placeholder) -> Any:
         """Return the value, or the text of a joined list; `MISSING` for an omitted optional argument."""
@@ -132,7 +197,7 @@ class Values:
         if value is not None and value is not MISSING:
             return encoding.text(to_text(value, placeholder))
         if self._is_required(placeholder):
-            raise _missing_value_error(placeholder)
+            raise _missing_value_error(placeholder, is_step=self.is_step(placeholder))
         return None
 
     def require_text(self, placeholder: Placeholder, encoding: ValueEncoding = PLAIN) -> str:
@@ -149,16 +214,19 @@ class Values:
     def _look_up(self, placeholder: Placeholder) -> Any:
         if placeholder.is_secret:
             return self._get_secret(placeholder.name)
-        value = self._args.get(placeholder.name, MISSING)
+        is_step = self.is_step(placeholder)
+        value = self.steps if is_step else self._args.get(placeholder.name, MISSING)
         for step in placeholder.steps:
             value = _get_step(value, step)
         if placeholder.list_format and value is not None and value is not MISSING:
             value = _to_items(value)
         if value is MISSING and self._is_required(placeholder):
-            raise _missing_value_error(placeholder)
+            raise _missing_value_error(placeholder, is_step=is_step)
         return value
 
     def _is_required(self, placeholder: Placeholder) -> bool:
+        if self.is_step(placeholder):
+            return True
         return not placeholder.steps and placeholder.name in self._required
 
     def _get_secret(self, name: str) -> str:
@@ -194,7 +262,9 @@ def _join_items(items: _Items, placeholder: Placeholder, encoding: ValueEncoding
     return encoded_separator.join(texts)
 
 
-def _missing_value_error(placeholder: Placeholder) -> ArgumentError:
+def _missing_value_error(placeholder: Placeholder, *, is_step: bool = False) -> ToolError:
+    if is_step:
+        return ToolError(f"{placeholder} has no value: the response of step {placeholder.steps[0]} does not contain it")
     return ArgumentError(f"{placeholder} has no value: argument {placeholder.name} is required")
 
 

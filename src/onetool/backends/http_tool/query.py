@@ -1,14 +1,15 @@
 """Parameters of queries and form bodies: `name=value`, joined by `&`.
 
 Names are literal. Values are percent-encoded, a list repeats its parameter, and a missing value removes it. An object
-is written as `name[key]=value`, unless the template has parameters that it could be confused with.
+is written as `name[key]=value` and a list of objects as `name[0][key]=value`, unless the template has parameters that
+they could be confused with.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
-from urllib.parse import quote, unquote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 from onetool.backends.http_tool.placeholders import (
     URL_ENCODED,
@@ -22,7 +23,7 @@ from onetool.backends.http_tool.placeholders import (
     to_text,
 )
 
-MAX_DEPTH: Final = 8  # nested objects
+MAX_DEPTH: Final = 8  # nested objects and lists
 # Limits of an object. Each value repeats all parent keys, so a small object could become very large.
 MAX_NAME_CHARS: Final = 2_000
 MAX_CHARS: Final = 4 * 1024 * 1024
@@ -62,7 +63,7 @@ class ParameterTemplate:
 
     @property
     def is_secret(self) -> bool:
-        return self.is_credential or any(placeholder.is_secret for placeholder in self.placeholders)
+        return self.is_credential or any(part.is_secret or part.may_be_step for part in self.placeholders)
 
     def encode(self, values: Values, parameters: Sequence["ParameterTemplate"] = ()) -> list[str]:
         if (
@@ -72,16 +73,19 @@ class ParameterTemplate:
         ):
             value = values.get(placeholder)
             if isinstance(value, list | tuple | dict) and not self.is_credential:
-                if isinstance(value, dict):
+                encoded = _encode_value(self._encoded_name, value, placeholder)
+                if isinstance(value, dict) or _is_nested(value):
                     self._check_conflicts(parameters, placeholder)
-                    return _limit_size(_encode_value(self._encoded_name, value, placeholder), placeholder)
-                return list(_encode_value(self._encoded_name, value, placeholder))
+                    return _limit_size(encoded, placeholder)
+                return list(encoded)
         look_up = values.require_text if self.is_credential else values.get_text
         text = self.prefix
         for part in self.parts:
             value = part if isinstance(part, str) else look_up(part, URL_ENCODED)
             if value is None:
                 return []
+            if self.is_credential and isinstance(part, Placeholder) and values.is_step(part):
+                values.used_secrets.add(unquote(value))
             text += value
         return [text]
 
@@ -97,19 +101,29 @@ class ParameterTemplate:
                 raise invalid_value_error([placeholder], f"is an object, which conflicts with the parameter {other}")
 
 
-def _encode_value(name: str, value: Any, placeholder: Placeholder, depth: int = 0) -> Iterator[str]:
-    """Yield the encoded parameters of a value; `name` is already encoded."""
-    if isinstance(value, dict):
-        if depth == MAX_DEPTH or len(name) > MAX_NAME_CHARS:
-            raise invalid_value_error(
-                [placeholder], f"has more than {MAX_DEPTH} levels of nested objects, or very long keys"
-            )
-        for key, item in value.items():
-            yield from _encode_value(f"{name}%5B{_encode_key(key, placeholder)}%5D", item, placeholder, depth + 1)
+def _encode_value(
+    name: str, value: Any, placeholder: Placeholder, depth: int = 0, *, is_indexed: bool = False
+) -> Iterator[str]:
+    """Yield the encoded parameters of a value; `name` is already encoded. Lists in lists of objects have indexes."""
+    is_list = isinstance(value, list | tuple)
+    is_indexed = is_indexed or (is_list and _is_nested(value))
+    if not isinstance(value, dict) and not (is_list and is_indexed):
+        for item in value if is_list else [value]:
+            if item is not None:
+                yield f"{name}={quote(to_text(item, placeholder), safe='')}"
         return
-    for item in value if isinstance(value, list | tuple) else [value]:
-        if item is not None:
-            yield f"{name}={quote(to_text(item, placeholder), safe='')}"
+    if depth == MAX_DEPTH or len(name) > MAX_NAME_CHARS:
+        raise invalid_value_error(
+            [placeholder], f"has more than {MAX_DEPTH} levels of nested objects and lists, or very long keys"
+        )
+    items = enumerate(item for item in value if item is not None) if is_list else value.items()
+    for key, item in items:
+        full_name = f"{name}%5B{_encode_key(key, placeholder)}%5D"
+        yield from _encode_value(full_name, item, placeholder, depth + 1, is_indexed=is_indexed)
+
+
+def _is_nested(value: Any) -> bool:
+    return any(isinstance(item, dict | list | tuple) for item in value)
 
 
 def _limit_size(pairs: Iterator[str], placeholder: Placeholder) -> list[str]:
@@ -149,3 +163,12 @@ def parse_query(text: str) -> tuple[ParameterTemplate, ...]:
 
 def encode_query(parameters: Sequence[ParameterTemplate], values: Values) -> str:
     return "&".join([pair for parameter in parameters for pair in parameter.encode(values, parameters)])
+
+
+def encode_fields(value: Any, placeholder: Placeholder) -> str:
+    """Encode an object as a form whose fields the definition does not name."""
+    if not isinstance(value, dict):
+        raise invalid_value_error([placeholder], "is not an object: expected the fields of the form")
+    names = {quote(to_text(key, placeholder), safe=""): item for key, item in value.items()}
+    fields = (field for name, item in names.items() for field in _encode_value(name, item, placeholder))
+    return "&".join(_limit_size(fields, placeholder))

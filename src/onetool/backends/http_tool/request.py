@@ -8,9 +8,10 @@ from functools import cached_property
 from itertools import chain
 
 from onetool.backends.http_tool.body import BodyTemplate
-from onetool.backends.http_tool.headers import BasicAuth, HeaderTemplate
+from onetool.backends.http_tool.headers import BasicAuth, HeaderTemplate, MultipartType
 from onetool.backends.http_tool.placeholders import Placeholder, Values
 from onetool.backends.http_tool.query import ParameterTemplate, encode_query
+from onetool.backends.http_tool.signing import Signer
 from onetool.backends.http_tool.url import UrlTemplate
 from onetool.net.messages import Request
 
@@ -22,20 +23,23 @@ class RequestTemplate:
     method: str
     url: UrlTemplate
     query: tuple[ParameterTemplate, ...]
-    headers: tuple[HeaderTemplate | BasicAuth, ...]
+    headers: tuple[HeaderTemplate | BasicAuth | MultipartType, ...]
     body: BodyTemplate | None = None
+    signer: Signer | None = None
 
     @property
     def placeholders(self) -> list[Placeholder]:
-        templates = [self.url, *self.query, *self.headers, *([self.body] if self.body else [])]
-        return list(chain.from_iterable(template.placeholders for template in templates))
+        templates = [self.url, *self.query, *self.headers]
+        optional = [template.placeholders for template in (self.body, self.signer) if template]
+        return list(chain.from_iterable([*(template.placeholders for template in templates), *optional]))
 
     def fill(self, values: Values) -> Request:
         content = self.body.fill(values) if self.body else None
         headers = self._fill_headers(values)
         if self.body and content is None:
             headers = [(name, text) for name, text in headers if name.lower() != "content-type"]
-        return Request(self.method, self._build_url(values), headers, content, *self._secret_names)
+        request = Request(self.method, self._build_url(values), headers, content, *self._secret_names)
+        return self.signer.sign(request, values) if self.signer else request
 
     def _build_url(self, values: Values) -> str:
         query = encode_query(self._parameters, values)

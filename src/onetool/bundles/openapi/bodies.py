@@ -1,14 +1,17 @@
-"""Request bodies: fields of JSON objects and forms become arguments, any other body is one argument, `body`.
+"""Request bodies: fields of JSON objects, forms and multipart bodies become arguments; any other body is one argument.
 
-JSON is preferred, then a form, then text, which includes XML. Multipart bodies are not supported.
+JSON is preferred, then a form, then multipart, then text, which includes XML, and files.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from onetool.backends.http_tool.body import is_json
+from onetool.backends.http_tool.multipart import FORM_DATA
+from onetool.backends.http_tool.response_reader import OTHER_TYPE
+from onetool.backends.http_tool.serialize import is_json
 from onetool.bundles.openapi.document import as_mapping, as_text
 from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.parameters import ObjectFields, get_list_format, join_list, to_json_text_schema
@@ -19,6 +22,9 @@ from onetool.bundles.rules import invalid
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _JSON: Final = "application/json"
+_BINARY_TYPES = re.compile(
+    r"(?:image|audio|video|font)/(?!svg).*|application/(?:octet-stream|pdf|zip|gzip|x-tar|x-gzip|java-archive|x-zip.*)"
+)
 _ANNOTATIONS = {"title", "description", "examples", "default", "deprecated"}
 _EXPANDABLE_KEYWORDS = {"type", "properties", "required", "additionalProperties", "anyOf", "oneOf", "minProperties"}
 
@@ -47,8 +53,10 @@ class BodyWriter:
         media_type = min(content, key=_rank_media_type)
         media = self._references.resolve_mapping(content[media_type])
         schema, encoding = self._schemas.translate(media.get("schema", {})), as_mapping(media.get("encoding"))
-        write = {0: self._add_json, 1: self._add_form, 2: self._add_text}.get(_rank_media_type(media_type), _reject)
-        write(_MediaType(media_type.strip(), schema, encoding, body.get("required") is True))
+        writers = (self._add_json, self._add_form, self._add_multipart, self._add_text)
+        writers[_rank_media_type(media_type)](
+            _MediaType(media_type.strip(), schema, encoding, body.get("required") is True)
+        )
 
     # --- JSON ------------------------------------------------------------------------------------------------------
 
@@ -105,7 +113,7 @@ class BodyWriter:
     def _add_form(self, media: _MediaType) -> None:
         members = self._schemas.find_members(self._merge_all_of(media.schema))
         if members is None:
-            self._leave_out_form(media)
+            self._add_unknown_fields(media)
             return
         fields: dict[str, str] = {}
         for name, schema in members[0].items():
@@ -113,12 +121,20 @@ class BodyWriter:
         self._request.body = "&".join(f"{quote(name, safe='')}={value}" for name, value in fields.items())
         self._request.headers["Content-Type"] = escape_literal(media.media_type)
 
-    def _leave_out_form(self, media: _MediaType) -> None:
-        """Omit a form without known fields: some documents declare one if there is no body."""
+    def _add_unknown_fields(self, media: _MediaType) -> None:
+        """Add a form as one argument, unless it has no fields: some documents declare one if there is no body."""
+        if media.schema.get("properties") == {} and "additionalProperties" not in media.schema:
+            return
+        definition = {"type": "object", "description": media.schema.get("description", "The fields of the form.")}
+        self._request.body = self._request.add_argument("body", "body", definition, required=media.required)
+        self._request.headers["Content-Type"] = escape_literal(media.media_type)
+
+    def _leave_out_multipart(self, media: _MediaType) -> None:
+        """Omit a multipart body without known parts."""
         if media.required and media.schema.get("properties") != {}:
-            raise invalid("its body is a form with unknown fields")
+            raise invalid("its body is multipart with unknown parts")
         if "properties" not in media.schema:
-            self._request.omit("its body is omitted: it is a form with unknown fields")
+            self._request.omit("its body is omitted: it is multipart with unknown parts")
 
     def _add_field(
         self, fields: dict[str, str], name: str, schema: JSON, encoding: Mapping[str, Any], required: bool
@@ -134,7 +150,48 @@ class BodyWriter:
         is_joined = "array" in types and not is_complex and encoding.get("explode", style == "form") is not True
         fields[name] = join_list(placeholder, get_list_format(style)) if is_joined else placeholder
 
+    def _add_multipart(self, media: _MediaType) -> None:
+        members = self._schemas.find_members(self._merge_all_of(media.schema))
+        if members is None:
+            self._leave_out_multipart(media)
+            return
+        self._request.body = {
+            escape_literal(name): self._build_part(
+                name, schema, as_mapping(media.encoding.get(name)), name in members[1]
+            )
+            for name, schema in members[0].items()
+        }
+        media_type = media.media_type.partition(";")[0].strip().lower()
+        self._request.headers["Content-Type"] = media_type if media_type.startswith("multipart/") else FORM_DATA
+
+    def _build_part(self, name: str, schema: JSON, encoding: Mapping[str, Any], required: bool) -> Any:
+        content_type = as_text(encoding.get("contentType"))
+        is_list = self._is_file(schema.get("items") or {})
+        if is_list or self._is_file(schema):
+            definition = to_file_schema(schema)
+            definition = {"type": "array", "items": definition} if is_list else definition
+            placeholder = to_file(self._request.add_argument(name, "body", definition, required=required))
+        else:
+            placeholder = self._request.add_argument(name, "body", schema, required=required)
+        is_single = content_type and not set(content_type) & set(",*${}") and "/" in content_type
+        return {"value": placeholder, "contentType": content_type} if is_single else placeholder
+
+    def _is_file(self, schema: JSON) -> bool:
+        return any(
+            part.get("format") == "binary" or _BINARY_TYPES.fullmatch(part.get("contentMediaType", ""))
+            for part in self._schemas.list_branches(schema)
+        )
+
     def _add_text(self, media: _MediaType) -> None:
+        media_type = media.media_type.partition(";")[0].strip().lower()
+        if "xml" not in media_type and (self._is_file(media.schema) or is_binary(media_type)):
+            definition = to_file_schema(media.schema)
+            self._request.body = to_file(
+                self._request.add_argument("body", "body", definition, required=media.required)
+            )
+            is_type = "*" not in media_type
+            self._request.headers["Content-Type"] = escape_literal(media.media_type) if is_type else OTHER_TYPE
+            return
         text = {"type": "string", "description": f"The body, as text ({media.media_type[:60]})."}
         self._request.body = self._request.add_argument("body", "body", text, required=media.required)
         self._request.headers["Content-Type"] = (
@@ -148,11 +205,21 @@ def _rank_media_type(media_type: str) -> int:
         return 0
     if bare_type == _FORM:
         return 1
-    return 3 if bare_type.startswith("multipart/") or bare_type.endswith("form-data") else 2
+    return 2 if bare_type.startswith("multipart/") or bare_type.endswith("form-data") else 3
 
 
-def _reject(media: _MediaType) -> None:
-    raise invalid(f"{media.media_type[:60]} bodies are not supported")
+def is_binary(media_type: str) -> bool:
+    return _BINARY_TYPES.fullmatch(media_type) is not None
+
+
+def to_file_schema(schema: JSON) -> JSON:
+    """Return the schema of an argument that names or contains a file."""
+    description = f"{schema.get('description', '')} A path, or an object with base64 and filename.".strip()
+    return {"type": ["string", "object"], "description": description}
+
+
+def to_file(placeholder: str) -> str:
+    return f"${{file:{placeholder.removeprefix('${')}"
 
 
 def _is_required_rule(branch: Any, properties: JSON) -> bool:

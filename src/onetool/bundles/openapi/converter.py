@@ -3,10 +3,12 @@
 Every supported operation becomes a tool, every other one a problem with its reason.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from onetool.bundles.imported import BundleImport, ToolEntry, parse_host
 from onetool.bundles.openapi import names
+from onetool.bundles.openapi.additions import Additions
 from onetool.bundles.openapi.descriptions import MAX_TOOL_LENGTH, shorten
 from onetool.bundles.openapi.document import OpenApiDocument, as_mapping, as_text, parse_document
 from onetool.bundles.openapi.operations import ConvertedTool, OperationConverter, OperationLocation, iterate_operations
@@ -23,21 +25,33 @@ MAX_PROBLEM_LENGTH = 1_000
 MAX_SHOWN_OPERATIONS = 3
 
 
-def to_bundle(document: bytes | str, *, name: str = "", server: str | None = None) -> BundleImport:
-    """Convert a document. `name` becomes the slug of the bundle; `server` replaces the base URL of the API."""
-    return _DocumentConverter(parse_document(document), name, server).convert()
+def to_bundle(
+    document: bytes | str,
+    *,
+    name: str = "",
+    server: str | None = None,
+    auth: str | None = None,
+    headers: Iterable[str] = (),
+) -> BundleImport:
+    """Convert a document. `name` becomes the slug of the bundle; `server` replaces the base URL of the API.
+
+    `auth` is the authentication of operations that declare none; `headers` are sent by all tools.
+    """
+    return _DocumentConverter(parse_document(document), name, server, Additions.parse(auth, headers)).convert()
 
 
 class _DocumentConverter:
-    def __init__(self, document: OpenApiDocument, name: str, server: str | None) -> None:
+    def __init__(self, document: OpenApiDocument, name: str, server: str | None, additions: Additions) -> None:
         info = document.get_section("info")
         title = shorten(info.get("title"), MAX_NAME_LENGTH)
         self._document = document
         self._bundle = _build_bundle(name, title, info.get("description"))
         self._version = names.to_version(info.get("version"))
         self._references = References(document.root)
-        self._security = SecuritySchemes(_list_schemes(document), self._references, self._bundle["slug"])
-        self._operations = OperationConverter(document, ServerUrls(server), self._security, self._references)
+        self._security = SecuritySchemes(
+            _list_schemes(document), self._references, self._bundle["slug"], additions.scheme
+        )
+        self._operations = OperationConverter(document, ServerUrls(server), self._security, self._references, additions)
         self._slugs = names.UniqueNames()
         self._tools: dict[str, ConvertedTool] = {}
         self._problems: dict[str, list[str]] = {}  # locations by reason

@@ -43,6 +43,7 @@ _ANNOTATION_KEYWORDS = {"title", "description", "default", "examples", "deprecat
 
 def translate_simple_keywords(schema: JSON) -> Iterator[tuple[str, Any]]:
     yield "type", _convert_type(schema.get("type"))
+    yield "format", "binary" if schema.get("type") == "file" else None
     for key in ("title", "description"):
         yield key, shorten(schema.get(key), MAX_DETAIL_LENGTH) or None
     yield "enum", _collect_choices(schema.get("enum"))

@@ -6,7 +6,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from onetool.bundles.openapi import swagger
-from onetool.bundles.openapi.bodies import BodyWriter
+from onetool.bundles.openapi.additions import Additions
+from onetool.bundles.openapi.bodies import BodyWriter, is_binary
 from onetool.bundles.openapi.descriptions import describe_operation, shorten
 from onetool.bundles.openapi.document import OpenApiDocument, as_list, as_mapping, as_text
 from onetool.bundles.openapi.keywords import JSON
@@ -19,9 +20,12 @@ from onetool.bundles.openapi.security import SecuritySchemes
 from onetool.bundles.openapi.servers import ServerUrls, find_servers
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
+from onetool.net.messages import EVENT_STREAM
 
 MAX_NAME_LENGTH = 120
 BASE_COST = 50  # of an operation, in schema nodes
+SAVE_TO: JSON = {"type": "string", "description": "Path of the file to write the response to."}
+FULL_RESPONSE: JSON = {"type": "boolean", "description": "Return status, headers, links and body, not only the body."}
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 
@@ -48,9 +52,15 @@ class ConvertedTool:
 
 class OperationConverter:
     def __init__(
-        self, document: OpenApiDocument, servers: ServerUrls, security: SecuritySchemes, references: References
+        self,
+        document: OpenApiDocument,
+        servers: ServerUrls,
+        security: SecuritySchemes,
+        references: References,
+        additions: Additions,
     ) -> None:
         self._document, self._servers, self._security, self._references = document, servers, security, references
+        self._additions = additions
         self._schemas = SchemaTranslator(references)
 
     @property
@@ -72,7 +82,7 @@ class OperationConverter:
         self._add_path_and_parameters(request, base, location.path, operation)
         BodyWriter(request, self._schemas, self._references).add(operation.get("requestBody"))
         secrets = self._add_credentials(request, operation)
-        self._add_accept(request, operation)
+        self._add_response(request, operation)
         return ConvertedTool(self._build_tool(location, request), base, secrets, request.omissions)
 
     def _convert_to_version_3(self, location: OperationLocation) -> Mapping[str, Any]:
@@ -112,7 +122,10 @@ class OperationConverter:
 
     def _add_credentials(self, request: RequestBuilder, operation: Mapping[str, Any]) -> list[str]:
         """Add the credentials. A credential that is also described as a parameter does not become an argument."""
-        credentials = self._security.find_credentials(operation.get("security", self._document.root.get("security")))
+        security = operation.get("security", self._document.root.get("security"))
+        credentials = self._security.find_credentials(security)
+        if not credentials.secrets and security != []:
+            credentials = self._security.create_default_credentials()
         described = {
             (parameter.get("in"), as_text(parameter.get("name")).lower()) for parameter in operation["parameters"]
         }
@@ -123,24 +136,29 @@ class OperationConverter:
         request.auth = credentials.auth
         request.headers |= credentials.headers
         request.query |= credentials.query
-        return credentials.secrets
+        for name, value in self._additions.headers.items():
+            request.remove("header", name)
+            request.headers[name] = value
+        return [*credentials.secrets, *self._additions.secrets]
 
-    @staticmethod
-    def _add_accept(request: RequestBuilder, operation: Mapping[str, Any]) -> None:
+    def _add_response(self, request: RequestBuilder, operation: Mapping[str, Any]) -> None:
         """Request JSON if the server offers it, because some servers respond with XML by default."""
         responses = as_mapping(operation.get("responses"))
-        successful = (as_mapping(responses[code]) for code in responses if str(code).startswith("2"))
+        definitions = [responses[code] for code in responses if str(code).startswith("2")]
+        successful = [self._references.resolve_or_empty(definition) for definition in definitions]
         media_types = [media_type for response in successful for media_type in as_mapping(response.get("content"))]
-        accepted = next(
-            (
-                media_type
-                for media_type in media_types
-                if "json" in media_type and media_type.isascii() and media_type.isprintable()
-            ),
-            None,
-        )
-        if accepted and "*" not in accepted:
-            request.headers["Accept"] = escape_literal(accepted)
+        plain = [kind for kind in media_types if kind.isascii() and kind.isprintable() and "*" not in kind]
+        bare = [kind.partition(";")[0].strip().lower() for kind in plain]
+        json_type = next((kind for kind in plain if "json" in kind), None)
+        if json_type:
+            request.headers["Accept"] = escape_literal(json_type)
+        elif EVENT_STREAM in bare:
+            request.headers["Accept"] = EVENT_STREAM
+            request.response["mode"] = "events"
+        elif any(map(is_binary, bare)):
+            request.response["saveTo"] = request.add_argument("save_to", "response", SAVE_TO, required=False)
+        if any(as_mapping(response.get("headers")) for response in successful):
+            request.response["full"] = request.add_argument("full_response", "response", FULL_RESPONSE, required=False)
 
     # --- the tool --------------------------------------------------------------------------------------------------
 

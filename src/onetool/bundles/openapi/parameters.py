@@ -107,7 +107,10 @@ class ParameterWriter:
 
     def _add_query_list(self, parameter: Parameter) -> None:
         if not parameter.is_flat:
-            self._omit(parameter, "lists of objects or lists are not supported in a query")
+            self._request.query[escape_literal(parameter.name)] = self._add_argument(parameter)
+            if parameter.style != "deepObject":
+                name = parameter.name[:60]
+                self._request.omit(f"{name} is sent as {name}[0][key]: the document does not define its format")
         elif parameter.style == "deepObject":
             self._request.query[escape_literal(f"{parameter.name}[]")] = self._add_argument(parameter)
         elif parameter.explode:
@@ -185,19 +188,11 @@ class ObjectFields:
         members = self._schemas.find_members(schema) if "object" in types else None
         if members is not None and depth < _MAX_DEPTH:
             self.add_members(name, *members, required=required, depth=depth + 1)
-        elif "object" in self._schemas.find_types(schema.get("items") or {}):
-            self._omit(name, required=required)
-        elif "object" in types:
+        elif "object" in types or "object" in self._schemas.find_types(schema.get("items") or {}):
             self._fields[name] = self._request.add_argument(name, self._location, schema, required=required)
         else:
             key = f"{name}[]" if "array" in types and not name.endswith("[]") else name
             self._fields[key] = self._request.add_argument(name, self._location, schema, required=required)
-
-    def _omit(self, name: str, *, required: bool) -> None:
-        reason = "lists of objects are not supported"
-        if required:
-            raise invalid(f"required field {quote(name, 60)}: {reason}")
-        self._request.omit(f"the field {quote(name, 60)} is omitted: {reason}")
 
 
 def to_json_text_schema(schema: JSON) -> JSON:

@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from onetool.bundles.rules import invalid
+from onetool.errors import BundleError
 from onetool.util.text import quote
 
 MAX_SHOWN_CHARS = 200
@@ -33,6 +34,12 @@ class References:
     def resolve_mapping(self, node: Any) -> Mapping[str, Any]:
         target = self.follow(node)
         return target if isinstance(target, dict) else {}
+
+    def resolve_or_empty(self, node: Any) -> Mapping[str, Any]:
+        try:
+            return self.resolve_mapping(node)
+        except BundleError:
+            return {}
 
     def find_target(self, reference: str) -> Any:
         if not reference.startswith("#"):

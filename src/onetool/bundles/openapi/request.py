@@ -35,6 +35,7 @@ class RequestBuilder:
     cookies: list[str] = field(default_factory=list)
     body: Any = None
     auth: JSON | None = None
+    response: JSON = field(default_factory=dict)
     arguments: dict[str, JSON] = field(default_factory=dict)
     names: UniqueNames = field(default_factory=lambda: UniqueNames("_"))
     required: list[str] = field(default_factory=list)
@@ -89,7 +90,7 @@ class RequestBuilder:
         cookies = [f"{self.headers['Cookie']}"] if "Cookie" in self.headers else []
         headers = {**self.headers, "Cookie": "; ".join([*cookies, *self.cookies])} if self.cookies else self.headers
         impl = {"method": self.method, "urlTemplate": self.url, "query": self.query, "headers": headers}
-        optional = {"body": self.body, "auth": self.auth}
+        optional = {"body": self.body, "auth": self.auth, "response": self.response or None}
         return {**impl, **{key: value for key, value in optional.items() if value is not None}}
 
 

@@ -28,15 +28,18 @@ class Credentials:
     secrets: list[str] = field(default_factory=list)
 
     def add(self, auth: JSON, name: str) -> None:
-        if self.auth is not None and self.auth["type"] == auth["type"] == "bearer":
+        if self.auth is not None and _is_authorization(self.auth) and _is_authorization(auth):
+            types = {self.auth["type"], auth["type"]}
+            if types == {"bearer", "basic"}:
+                raise invalid("it requires two kinds of authentication in the same header")
             return  # two descriptions of one token
-        if self.auth is not None and auth["type"] != "apiKey":
-            raise invalid("it requires two kinds of authentication in the same header")
         self.secrets.append(name)
         if self.auth is None:
             self.auth = auth
-        else:
-            (self.query if auth["in"] == "query" else self.headers)[auth["name"]] = auth["value"]
+            return
+        if auth["type"] != "apiKey":  # a key can also be a header or a parameter
+            self.auth, auth = auth, self.auth
+        (self.query if auth["in"] == "query" else self.headers)[auth["name"]] = auth["value"]
 
     def add_cookie(self, cookie: str, name: str) -> None:
         self.secrets.append(name)
@@ -49,11 +52,23 @@ class Credentials:
         return [*keys, *(("header", name) for name in self.headers), *(("query", name) for name in self.query)]
 
 
+def _is_authorization(auth: JSON) -> bool:
+    """Return whether the credential is sent in the Authorization header."""
+    return auth["type"] != "apiKey" or (auth["in"], auth["name"].lower()) == ("header", "authorization")
+
+
 class SecuritySchemes:
     """The security schemes of a document. `undefined` collects the names of used but undefined ones."""
 
-    def __init__(self, schemes: Mapping[str, Any], references: References, bundle: str) -> None:
+    def __init__(
+        self,
+        schemes: Mapping[str, Any],
+        references: References,
+        bundle: str,
+        default: Mapping[str, Any] | None = None,
+    ) -> None:
         self._schemes, self._references, self._bundle = schemes, references, bundle
+        self._default = default  # a scheme for operations that declare none
         self.undefined: set[str] = set()
 
     def find_credentials(self, alternatives: Any) -> Credentials:
@@ -67,6 +82,12 @@ class SecuritySchemes:
             except BundleError as reason:
                 reasons.append(reason.message)
         raise invalid(f"unsupported authentication: {'; '.join(dict.fromkeys(reasons))}")
+
+    def create_default_credentials(self) -> Credentials:
+        credentials = Credentials()
+        if self._default is not None:
+            self._add_scheme(credentials, "auth", self._default)
+        return credentials
 
     def build_secret_name(self, scheme: str) -> str:
         return to_secret_name(self._bundle, scheme)
@@ -87,7 +108,9 @@ class SecuritySchemes:
         if name not in self._schemes:
             self.undefined.add(name)  # its kind is unknown; the tool may work without it
             return
-        scheme = self._references.resolve_mapping(self._schemes[name])
+        self._add_scheme(credentials, name, self._references.resolve_mapping(self._schemes[name]))
+
+    def _add_scheme(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
         kind = as_text(scheme.get("type"))
         handlers: Mapping[str, Callable[[Credentials, str, Mapping[str, Any]], None]] = {
             "apiKey": self._add_api_key,

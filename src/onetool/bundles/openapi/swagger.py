@@ -45,7 +45,10 @@ def convert_operation(
     consumes = _list_media_types(document, definition, "consumes")
     body = _convert_body(all_parameters, consumes) or _convert_form(all_parameters, consumes)
     content: dict[str, Any] = {media_type: {} for media_type in _list_media_types(document, definition, "produces")}
-    converted = {**definition, "parameters": plain, "responses": {"200": {"content": content}}}
+    responses = as_mapping(definition.get("responses"))
+    headers = [as_mapping(responses[code]).get("headers") for code in responses if str(code).startswith("2")]
+    response = {"content": content, "headers": next(filter(None, headers), {})}
+    converted = {**definition, "parameters": plain, "responses": {"200": response}}
     return {**converted, "requestBody": body} if body else converted
 
 
@@ -79,7 +82,8 @@ def _convert_form(parameters: list[Mapping[str, Any]], consumes: list[str]) -> d
     if not fields:
         return None
     has_file = any(parameter.get("type") == "file" for parameter in fields)
-    media_types = [media_type for media_type in consumes if "form" in media_type] or [
+    wanted = "multipart/" if has_file else "form"
+    media_types = [media_type for media_type in consumes if wanted in media_type] or [
         "multipart/form-data" if has_file else _FORM
     ]
     converted = {as_text(parameter.get("name")): _convert_parameter(parameter) for parameter in fields}

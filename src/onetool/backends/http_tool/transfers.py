@@ -1,0 +1,80 @@
+"""Files that an HTTP tool sends or writes, by the permissions and the file rules of the caller."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+from onetool.backends.http_tool.placeholders import Placeholder, UploadedFile, invalid_value_error
+from onetool.context import Permission, ToolContext
+from onetool.errors import PermissionDenied
+
+if TYPE_CHECKING:
+    from onetool.storage import MediaStorage
+
+MAX_UPLOAD_BYTES: Final = 32 * 1024 * 1024  # of all files of a call, without maxRequestBytes
+EXPECTED: Final = 'expected a path, {"base64": ...} or a result with media'
+
+
+class FileUploads:
+    """Reads the files of one call: by path, from base64, or by the handle of a stored result. Blocks on disk access."""
+
+    def __init__(self, context: ToolContext, media: "MediaStorage | None", max_bytes: int | None) -> None:
+        self._context, self._media = context, media
+        self._max_bytes = self._bytes_left = max_bytes or MAX_UPLOAD_BYTES
+
+    def __call__(self, value: Any, placeholder: Placeholder) -> UploadedFile:
+        file = self._read(value, placeholder)
+        self._check_size(len(file.data), placeholder)
+        self._bytes_left -= len(file.data)
+        return file
+
+    def _check_size(self, size: int, placeholder: Placeholder) -> None:
+        if size > self._bytes_left:
+            reason = f"is too large: this tool sends files of at most {self._max_bytes:,} bytes in total"
+            raise invalid_value_error([placeholder], reason)
+
+    def _read(self, value: Any, placeholder: Placeholder) -> UploadedFile:
+        if isinstance(value, str):
+            from onetool.files import Files, read, stat_path
+
+            require_permission(self._context, Permission.READ, f"{placeholder} names a file")
+            files = Files(self._context)
+            self._check_size(stat_path(files, value)[1].st_size, placeholder)
+            content = read(files, value, self._bytes_left)
+            return UploadedFile(content.data, PurePath(content.path).name)
+        if not isinstance(value, Mapping):
+            raise invalid_value_error([placeholder], f"is not a file: {EXPECTED}")
+        name, content_type = str(value.get("filename", "")), str(value.get("content_type", ""))
+        if isinstance(value.get("base64"), str):
+            try:
+                return UploadedFile(base64.b64decode(value["base64"], validate=True), name, content_type)
+            except (binascii.Error, ValueError):
+                raise invalid_value_error([placeholder], "is not valid base64") from None
+        if "media" in value and self._media is not None:
+            blob = self._media.get(value["media"], self._context.agent_id, self._context.token_id)
+            return UploadedFile(blob.data, name, content_type or blob.mime_type)
+        raise invalid_value_error([placeholder], f"is not a file: {EXPECTED}")
+
+
+def save_file(context: ToolContext, path: str, data: bytes) -> dict[str, Any]:
+    """Write a response to a file. Blocks on disk access."""
+    from onetool.files import Files, write
+
+    require_permission(context, Permission.WRITE, "the response is written to a file")
+    written = write(Files(context), path, data)
+    return {"path": written.path, "size": len(data)}
+
+
+def require_permission(context: ToolContext, permission: Permission, reason: str) -> None:
+    if permission in context.permissions:
+        return
+    granted = [str(each) for each in Permission if each in context.permissions]
+    wanted = ", ".join(str(each) for each in Permission if each in context.permissions | {permission})
+    raise PermissionDenied(
+        f"{reason}, which requires {permission} permission, but agent only has [{', '.join(granted)}]. "
+        f"To allow it, add this to onetool.yaml: agents: {{{context.agent_id}: {{permissions: [{wanted}]}}}}",
+        required=[str(permission)],
+        granted=granted,
+    )
