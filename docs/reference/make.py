@@ -486,6 +486,9 @@ def render_python() -> Lines:
         thing = getattr(onetool, name)
         yield f"## {name}"
         yield ""
+        if name == "Settings":
+            yield from ("The settings as an object: `Settings.model_validate({...})`. See [settings](settings.md).", "")
+            continue
         yield from _render_class(name, thing) if inspect.isclass(thing) else _render_function(thing)
 
 
@@ -507,7 +510,7 @@ def _render_class(name: str, cls: type) -> Lines:
 
 def _render_function(function: Callable[..., Any]) -> Lines:
     definition = _parse_source(function).body[0]
-    assert isinstance(definition, ast.FunctionDef)
+    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
     yield f"`{_format_definition(definition)}`"
     yield ""
     yield _get_summary(function)

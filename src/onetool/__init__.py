@@ -3,18 +3,25 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Imported eagerly, because it is small.
-from onetool._tool import tool
-
 if TYPE_CHECKING:
-    from onetool._tool import Result
+    from onetool._asgi import asgi
+    from onetool._tool import Result, tool
+    from onetool.adapters.providers import (
+        call_anthropic_tool,
+        call_openai_tool,
+        to_anthropic_tools,
+        to_openai_tools,
+    )
     from onetool.app import OneTool
     from onetool.bus.bus import ToolBus
+    from onetool.config.model import Settings
     from onetool.context import Context, Permission, ToolContext
     from onetool.errors import Cancelled, CannotAsk, ToolError
+    from onetool.runner.answer import Answer
     from onetool_child.interface import File
 
 __all__ = [
+    "Answer",
     "Cancelled",
     "CannotAsk",
     "Context",
@@ -22,13 +29,22 @@ __all__ = [
     "OneTool",
     "Permission",
     "Result",
+    "Settings",
     "ToolBus",
     "ToolContext",
     "ToolError",
+    "asgi",
+    "call_anthropic_tool",
+    "call_openai_tool",
+    "to_anthropic_tools",
+    "to_openai_tools",
     "tool",
 ]
 
+# Where each public name is defined. No module of this package has the name of one of them, because importing such a
+# module would replace the name.
 _MODULES = {
+    "Answer": "onetool.runner.answer",
     "Cancelled": "onetool.errors",
     "CannotAsk": "onetool.errors",
     "Context": "onetool.context",
@@ -36,13 +52,25 @@ _MODULES = {
     "OneTool": "onetool.app",
     "Permission": "onetool.context",
     "Result": "onetool._tool",
+    "Settings": "onetool.config.model",
     "ToolBus": "onetool.bus.bus",
     "ToolContext": "onetool.context",
     "ToolError": "onetool.errors",
+    "asgi": "onetool._asgi",
+    "call_anthropic_tool": "onetool.adapters.providers",
+    "call_openai_tool": "onetool.adapters.providers",
+    "to_anthropic_tools": "onetool.adapters.providers",
+    "to_openai_tools": "onetool.adapters.providers",
+    "tool": "onetool._tool",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'onetool' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

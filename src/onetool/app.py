@@ -1,7 +1,8 @@
 """The application: creates and closes settings, sources of tools, cells and stores.
 
-Use `async with OneTool(settings) as app:`, then `app.bus` and `await app.run(command)`. There is no other state, and
-nothing is started before it is needed; transports that expect a run call `warm_up`.
+Use `async with OneTool(settings) as app:`, then `app.bus` and `await app.run(command)`; or `with` and `run_sync` in
+programs without an event loop. There is no other state, and nothing is started before it is needed; transports that
+expect a run call `warm_up`.
 """
 
 import asyncio
@@ -9,20 +10,30 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
 from onetool.agents import Agents
 from onetool.audit import AuditLog
+from onetool.backends.threads import call_blocking, reject_event_loop
 from onetool.bundles.source import BundleSource
 from onetool.bus.bus import ToolBus
 from onetool.config.load import Examined, Loaded
 from onetool.config.model import Settings
-from onetool.config.settings_reader import SettingsReader, config_files, examine_settings, read_settings, wrap_settings
+from onetool.config.settings_reader import (
+    SettingsReader,
+    config_files,
+    examine_settings,
+    read_settings,
+    validate_settings,
+    wrap_settings,
+)
 from onetool.context import ToolContext
 from onetool.errors import ConfigError, ToolError
 from onetool.extensions.environments import make_worker_environment
@@ -61,14 +72,15 @@ LOG_LEVELS = {"debug": "DEBUG", "info": "INFO", "notice": "INFO", "warning": "WA
 
 
 class OneTool:
-    """The application. With `settings`, no configuration file is read, and `folder` is the data directory.
+    """The application: `with OneTool() as app: app.run_sync("1 + 1").value`, or `async with` and `await app.run(...)`.
 
+    It reads no settings files (`from_files` does): `settings` are the settings and `folder` is the data directory.
     `examine` reads the settings for checks and returns all problems with their locations.
     """
 
     def __init__(
         self,
-        settings: Settings | None = None,
+        settings: Settings | Mapping[str, Any] | None = None,
         *,
         folder: Path | None = None,
         read: Callable[[], Loaded] | None = None,
@@ -77,7 +89,8 @@ class OneTool:
         make_cells: Callable[..., Cells] = Cells,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        read_given = partial(wrap_settings, settings or Settings(), folder or Path.home() / FOLDER)
+        given = settings if isinstance(settings, Settings) else validate_settings(settings or {})
+        read_given = partial(wrap_settings, given, folder or Path.home() / FOLDER)
         environment = os.environ if environment is None else environment
         self.created_ns = time.time_ns()  # settings files that change from now on must be read again
         self._reader = SettingsReader(read or read_given, examine, environment)
@@ -88,7 +101,6 @@ class OneTool:
         self.bus = ToolBus(get_cost=self.agents.get_cost)
         self._telemetry, self._notices = Telemetry(self.bus.events), Notices()
         registered, registry = self.bus.registered, self.bus.registry
-        registered.has_installed = True
 
         def log_event(*event: Any, **fields: Any) -> None:
             self.log.event(*event, **fields)
@@ -105,6 +117,33 @@ class OneTool:
         self._retiring = BackgroundTasks()
         self.exposed: tuple[str, ...] = ()  # tools that MCP publishes in addition to `run`
         self.listening_ports: set[int] = set()  # of this process; tools must not send requests to them
+        self._blocking: ExitStack | None = None  # closes the application and the thread of its event loop
+
+    @classmethod
+    def from_files(cls, config_file: Path | None = None) -> Self:
+        """Return the application with the settings files of this machine, as the command line reads them."""
+        return cls(
+            read=lambda: read_settings(os.environ, Path.cwd(), config_file),
+            examine=lambda: examine_settings(os.environ, Path.cwd(), config_file),
+        )
+
+    def __enter__(self) -> Self:
+        """Open the application on an event loop in a thread of its own, for `run_sync`."""
+        from anyio.from_thread import start_blocking_portal
+
+        reject_event_loop("async with OneTool() as app:")
+        with ExitStack() as stack:
+            portal = self.bus.portal = stack.enter_context(start_blocking_portal("asyncio", name="onetool"))
+            stack.callback(setattr, self.bus, "portal", None)
+            stack.enter_context(portal.wrap_async_context_manager(self))
+            self._blocking = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._blocking is not None
+        self._blocking.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Self:
         self.bus.registered.add_builtin(load_builtin_tools(self.bus.threads))
@@ -172,7 +211,7 @@ class OneTool:
                 is_error=True,
                 error="config_error",
             )
-        journal = journal or Journal()
+        journal = journal or Journal(keeps_value=True)
         try:
             context = self.context(agent, journal, meta, is_owner=is_owner, token_id=token_id, client=client)
         except ToolError as error:
@@ -181,6 +220,15 @@ class OneTool:
             answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
         notices = (*self._notices.take(agent), *(f"Note: {notice}" for notice in journal.notices))
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
+
+    def run_sync(self, command: object, *, agent: str = "default") -> Answer:
+        """Run a command and wait for the answer, in a program without an event loop."""
+        instead = "await app.run(...)"
+        reject_event_loop(instead)
+        if self.bus.portal is None:
+            raise ToolError("cannot use run_sync: OneTool was not opened for it", hint="write `with OneTool() as app:`")
+        answer: Answer = call_blocking(partial(self.run, command, agent=agent), self.bus.portal, instead)
+        return answer
 
     async def begin_session(self, own_tokens: int, *, agent: str = "default", client: str = "") -> None:
         """Start a client session: discover tools and record the token cost of their definitions."""
@@ -352,8 +400,7 @@ class OneTool:
     def _checks(self) -> "Checks":
         from onetool.checks import Checks
 
-        sources = self.bus.registered, self.extensions, self.servers, self.bundles
-        return Checks(self.registry, *sources, self._reader)
+        return Checks(self.registry, self.extensions, self.servers, self.bundles, self._reader)
 
 
 def _works_without_settings(command: object) -> bool:

@@ -82,6 +82,10 @@ class ToolSource(Protocol):
     def similar(self, name: str, /) -> Iterable[str]:
         """Return names to compare with an unknown name."""
 
+    def describe_kind(self, _pack: str, /) -> str:
+        """Return where a pack comes from, as shown in lists."""
+        return self.kind
+
     def describe(self, _pack: str, /) -> str:
         """Return the description of a pack."""
         return ""

@@ -68,10 +68,16 @@ class WorkerProcess:
     def _load(self) -> None:
         file = self._options["file"]
         sys.argv = [file]
+        finder = _ModuleFinder(self._call, self._options["settings"])
+        sys.meta_path.append(finder)
+        if self._options.get("import"):  # a pack of an installed package
+            from importlib import import_module
+
+            self._functions = vars(import_module(self._options["import"]))
+            return
         with open(file, "rb") as stream:  # noqa: PTH123 - importing pathlib is slow
             source = stream.read()
-        module, finder = ModuleType(self._options["module"]), _ModuleFinder(self._call, self._options["settings"])
-        sys.meta_path.append(finder)
+        module = ModuleType(self._options["module"])
         package = f"{module.__name__}_package"  # for relative imports; no other package has this name
         module.__dict__.update(__file__=file, __package__=package, ot=finder.ot)
         sys.modules[module.__name__] = sys.modules[f"{package}.{module.__name__}"] = module

@@ -13,6 +13,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,6 +35,7 @@ from onetool.cli.serve import PORT
 from onetool.clients import client_servers, text_files
 from onetool.config.load import load
 from onetool.extensions import static_analysis
+from onetool.extensions.installed import GROUP
 from onetool.logging import Log
 from onetool.paths import find_directories
 
@@ -179,6 +181,11 @@ class DocumentRunner:
             assert all("command" in server or "url" in server for server in found.values())
             assert found.keys() == servers.keys()
 
+    def toml(self, block: Block) -> None:
+        """Check that a package declares packs under the group that OneTool reads."""
+        (group,) = tomllib.loads(block.text)["project"]["entry-points"]
+        assert group == GROUP
+
     def ini(self, block: Block) -> None:
         """Check that a systemd unit starts `onetool` with options that exist."""
         unit = configparser.ConfigParser(interpolation=None, strict=False)
@@ -236,7 +243,9 @@ class DocumentRunner:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self._api_port = str(port)
-        server = subprocess.Popen([*command, str(port)], cwd=self.directory, env=self.variables, stderr=subprocess.DEVNULL)
+        server = subprocess.Popen(
+            [*command, str(port)], cwd=self.directory, env=self.variables, stderr=subprocess.DEVNULL
+        )
         self._stack.callback(server.wait)
         self._stack.callback(server.kill)
         assert eventually(partial(is_listening, port))
@@ -311,6 +320,7 @@ KINDS: dict[str, Callable[[DocumentRunner, Block], None]] = {
     "text": DocumentRunner.text,
     "": DocumentRunner.text,
     "ini": DocumentRunner.ini,
+    "toml": DocumentRunner.toml,
     "nginx": DocumentRunner.nginx,
 }
 

@@ -105,7 +105,7 @@ def test_imported_modules_exist_and_modules_are_small() -> None:
 
 def test_modules_of_the_first_screen_are_preloaded() -> None:
     page = (DIRECTORY / "index.html").read_text(encoding="utf-8")
-    preloaded = re.findall(r'rel="modulepreload" href="/page/([^"]+)"', page)
+    preloaded = re.findall(r'rel="modulepreload" href="page/([^"]+)"', page)
     assert preloaded == sorted(_import_closure("main.js") - {"main.js"})
 
 

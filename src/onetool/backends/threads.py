@@ -8,13 +8,18 @@ import asyncio
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import anyio.to_thread
 
 from onetool.errors import Cancelled, ToolError
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
 
 MAX_DEPTH = 102  # nested calls of tools by tools
 _depth: ContextVar[int] = ContextVar("depth", default=0)
@@ -38,7 +43,7 @@ class ToolThreads:
     def wait_or_return(self, call: Call) -> Any:
         """Run the call and wait for it in the thread of a tool; elsewhere, return the coroutine."""
         thread = _thread.get()
-        return call() if thread is None or _is_on_event_loop() else thread.wait_for(call)
+        return call() if thread is None or is_on_event_loop() else thread.wait_for(call)
 
     async def run(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         caller, call = _thread.get(), functools.partial(function, *args, **named)
@@ -84,12 +89,36 @@ class _Thread:
 def wait_for(call: Call) -> Any:
     """Run a call on the event loop from the thread of a tool, and return its result."""
     thread = _thread.get()
-    if thread is None or _is_on_event_loop():
+    if thread is None or is_on_event_loop():
         raise ToolError("call_sync() cannot be used in a coroutine", hint="write: await context.call(...)")
     return thread.wait_for(call)
 
 
-def _is_on_event_loop() -> bool:
+def call_blocking(call: Call, portal: "BlockingPortal | None", instead: str) -> Any:
+    """Run a call on the event loop of the portal, or else on a new one, and return its result.
+
+    Raise on a running event loop, which the call would block; `instead` is what to write there.
+    """
+    reject_event_loop(instead)
+    if portal is None:
+        return anyio.run(call)
+    running = portal.start_task_soon(call)
+    try:
+        return running.result()
+    except CancelledError:
+        raise Cancelled("the call was cancelled: OneTool was closed") from None
+    except BaseException:  # Ctrl+C ends the call too
+        running.cancel()
+        raise
+
+
+def reject_event_loop(instead: str) -> None:
+    """Raise if this thread runs an event loop, which a blocking call would stop."""
+    if is_on_event_loop():
+        raise ToolError("a blocking call would stop the running event loop", hint=f"write `{instead}`")
+
+
+def is_on_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -12,6 +12,7 @@ from typing import Any
 from onetool._tool import Result, Tool, get_declaration
 from onetool.backends.python import PythonBackend
 from onetool.backends.threads import ToolThreads
+from onetool.bus.framework_tools import framework_tool
 from onetool.context import ToolContext, permissions as permission_set
 from onetool.errors import ArgumentError, ToolError
 from onetool.schema import ANY_OBJECT, JSON, Schema, get_signature
@@ -27,11 +28,14 @@ def as_tool(thing: object, threads: ToolThreads | None = None) -> Tool:
         return function_tool(thing, threads=threads)
     if isinstance(thing, type):
         return as_tool(_instantiate(thing), threads)
+    if (foreign := framework_tool(thing)) is not None:
+        return foreign
     missing = [part for part in ("name", "permissions", "call") if not hasattr(thing, part)]
     if missing:
         raise ToolError(
             f"{type(thing).__name__} is not a tool: missing {', '.join(missing)}",
-            hint="register a function, or an object with name, permissions and call(params, context)",
+            hint="register a function, an object with name, permissions and call(params, context), "
+            "or a tool of LangChain, pydantic-ai or FastMCP",
         )
     return object_tool(thing, threads)
 

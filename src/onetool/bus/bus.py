@@ -4,17 +4,17 @@ There is no middleware and there are no hooks: a new step is one more line in `_
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import anyio
 import anyio.to_thread
 
 from onetool._tool import Result, Tool
-from onetool.backends.threads import ToolThreads, nesting_guard, wait_for
+from onetool.backends.threads import ToolThreads, call_blocking, nesting_guard, wait_for
 from onetool.bus.authorize import authorize, sort_permissions
 from onetool.bus.bind import NO_ARGUMENTS, bind, call_error, unfreeze
 from onetool.bus.events import CallFinished, Events, Listener
@@ -25,6 +25,9 @@ from onetool.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, T
 from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from onetool.util.raw_json import RawJson
 from onetool_child.errors import TREE, restore
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class ToolBus:
         self._get_cost = get_cost
         self.admit: Admit | None = None
         self._tracing = Tracing(self.events)
+        self.portal: BlockingPortal | None = None  # the event loop of an application that a program opened with `with`
         self._bound = (ToolContext(), ToolContext())  # the last context without a bus, and the same with this bus
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -86,6 +90,14 @@ class ToolBus:
         except ToolError as error:
             return Result(ok=False, error=error)
         return replace(result, value=value)
+
+    def call_tool_sync(
+        self, name: str, params: Mapping[str, Any] | None = None, context: ToolContext | None = None
+    ) -> Result:
+        """Call a tool in a program without an event loop, and wait for the result."""
+        call = partial(self.call_tool, name, params, context)
+        result: Result = call_blocking(call, self.portal, "await bus.call_tool(...)")
+        return result
 
     def call_from_thread(self, name: str, params: Mapping[str, Any], context: ToolContext) -> Result:
         """Call a tool from a thread and wait for the result."""
@@ -177,10 +189,16 @@ class ToolBus:
     @overload
     def register_tool(self, thing: ModuleType) -> list[Tool]: ...  # type: ignore[overload-overlap]  # a module has many tools
     @overload
-    def register_tool(self, thing: object) -> Tool: ...
-    def register_tool(self, thing: object) -> Tool | list[Tool]:
-        """Register a function (with or without `@tool`), a tool object or class, a module or a `Tool`."""
-        return self.registered.register(thing)
+    def register_tool(self, thing: object, *, name: str = "", permissions: Collection[str] = ()) -> Tool: ...
+    def register_tool(self, thing: object, *, name: str = "", permissions: Collection[str] = ()) -> Tool | list[Tool]:
+        """Register a function (with or without `@tool`), a tool object or class, a module or a `Tool`.
+
+        Tools of LangChain, pydantic-ai and FastMCP keep their name, description and schema. `name` and `permissions`
+        replace those of the tool, which a tool of another framework does not declare.
+        """
+        return self.registered.register(thing, name, permissions)
+
+    register = register_tool
 
     def register_installed(self) -> list[str]:
         """Register the entry points `onetool.packs` of installed packages. Return the problems."""

@@ -1,10 +1,9 @@
-"""Registered tools: functions of modules, tools of installed packages, and reloading.
+"""Registered tools: functions of modules, tools of installed packages in programs, and reloading.
 
 A reload executes the source of a module again beside the old module: if it fails, the old one stays, and calls in
 progress finish with the old code.
 """
 
-import asyncio
 import importlib.machinery
 import importlib.util
 import inspect
@@ -15,11 +14,10 @@ from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
-
 from onetool._tool import DECLARED, Tool, get_declaration
 from onetool.backends.threads import ToolThreads
 from onetool.bus.adapt import as_tool, function_tool
+from onetool.context import permissions as permission_set
 from onetool.errors import ToolError
 from onetool.registry import HeldTools
 
@@ -47,9 +45,6 @@ class RegisteredTools(HeldTools):
         self._threads = threads
         self._origins: dict[str, Origin] = {}
         self._builtin: tuple[Tool, ...] = ()
-        self.has_installed = False  # whether `refresh` registers the tools of installed packages
-        self.installed_problems: list[str] = []
-        self._installing: asyncio.Future[list[str]] | None = None
 
     def add_builtin(self, tools: Iterable[Tool]) -> None:
         self._builtin = tuple(tools)
@@ -68,11 +63,8 @@ class RegisteredTools(HeldTools):
                 self.replace(configured)
 
     async def refresh(self, _words: Collection[str] | None = None, /) -> None:
-        """Register the tools of installed packages, once. Cancelling one caller does not affect the others."""
-        if self.has_installed:
-            if self._installing is None:
-                self._installing = asyncio.ensure_future(anyio.to_thread.run_sync(self.register_installed))
-            self.installed_problems = await asyncio.shield(self._installing)
+        """Do nothing: the tools are registered."""
+        return
 
     async def close(self) -> None:
         """Do nothing: this source starts nothing."""
@@ -88,10 +80,14 @@ class RegisteredTools(HeldTools):
                 problems.append(f"cannot load the tools of {name}: {type(error).__name__}: {error}")
         return problems
 
-    def register(self, thing: object) -> Tool | list[Tool]:
-        """Register a tool, or all tools of a module (all or none)."""
+    def register(self, thing: object, name: str = "", permissions: Collection[str] = ()) -> Tool | list[Tool]:
+        """Register a tool, or all tools of a module (all or none); `name` and `permissions` replace those of a tool."""
         if not isinstance(thing, ModuleType):
-            return self._register(as_tool(thing, self._threads), thing)
+            tool = as_tool(thing, self._threads)
+            granted = permission_set(list(permissions)) or tool.permissions
+            return self._register(replace(tool, name=name or tool.name, permissions=granted), thing)
+        if name or permissions:
+            raise ToolError("a module has several tools: set their names and permissions with @tool")
         prepared = [
             (function_tool(function, name, self._threads), function) for name, function in find_functions(thing)
         ]

@@ -15,7 +15,6 @@ from typing import Any
 import anyio.to_thread
 
 from onetool.bundles.source import BundleSource
-from onetool.bus.sources import RegisteredTools
 from onetool.checks import assistants, directories, extensions, servers, settings, stored_files
 from onetool.config.load import Examined, Loaded
 from onetool.config.settings_reader import SettingsReader
@@ -43,7 +42,6 @@ class Checks:
     """The checks of a running OneTool."""
 
     registry: Registry
-    registered: RegisteredTools
     extensions: Extensions
     servers: Servers
     bundles: BundleSource
@@ -104,7 +102,6 @@ class Checks:
             # MCP clients of the machine are irrelevant to a program that embeds OneTool.
             *(assistants.problems(read.loaded.directories) if self.reader.has_files else ()),
             *unread,
-            *map(Problem, self.registered.installed_problems),
             *self._collect_recorded(state, log, read),
         ]
         return sort_problems(found, read.loaded)

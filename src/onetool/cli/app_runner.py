@@ -4,9 +4,7 @@ Ctrl+C and SIGTERM cancel the work, so that everything is closed however the com
 """
 
 import argparse
-import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from onetool.cli.signals import run_cancellable
@@ -22,13 +20,10 @@ Work = Callable[["OneTool"], Awaitable[T]]
 
 def run_with_app(options: argparse.Namespace, work: Work[T]) -> T:
     """Run a coroutine function with OneTool, even if the settings are invalid."""
-    from onetool.app import OneTool, examine_settings, read_settings
+    from onetool.app import OneTool
 
     async def open_and_work() -> T:
-        async with OneTool(
-            read=lambda: read_settings(os.environ, Path.cwd(), options.config),
-            examine=lambda: examine_settings(os.environ, Path.cwd(), options.config),
-        ) as app:
+        async with OneTool.from_files(options.config) as app:
             return await work(app)
 
     return run_cancellable(open_and_work)

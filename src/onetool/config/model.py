@@ -414,6 +414,9 @@ class Settings(Section):
         description="Settings by pack; other keys than those below are available to the pack as `ot.settings`",
     )
     tools_dir: Names = Field(default=(), description="Additional directories with extension packs")
+    disabled_packages: Names = Field(
+        default=(), description="Installed packages whose packs (`onetool.packs`) are not used; `*` for all"
+    )
     execution: Execution = Field(default_factory=Execution, description="Limits of runs")
     workers: Workers = Field(default_factory=Workers, description="Worker processes of extension packs")
     output: Output = Field(default_factory=Output, description="Size and storage of results")

@@ -106,6 +106,7 @@ CONFIGURATION = """\
 ##     cost_per_call: 0            cost of a call, counted against budgets
 
 #tools_dir: []                     # more directories with packs such as tools/hello/hello_tools.py
+#disabled_packages: []             # installed packages whose packs are not used
 
 #http:                             # outgoing HTTP requests of tools
 #  allowedHosts: []                # api.example.com, *.example.com, localhost:8080

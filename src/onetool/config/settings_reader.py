@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from onetool.config.load import Examined, Loaded, examine, load
 from onetool.config.model import Settings
@@ -23,6 +24,18 @@ def examine_settings(
 ) -> Examined:
     """Return the settings for checks, with the errors instead of raising them."""
     return examine(find_directories(env, cwd, config_file, home or Path.home()), env)
+
+
+def validate_settings(values: Mapping[str, Any]) -> Settings:
+    """Return the settings that a program passed as a mapping; raise ConfigError if they are invalid."""
+    from pydantic import ValidationError
+
+    try:
+        return Settings.model_validate(dict(values))
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
+        raise ConfigError(f"invalid settings: {'; '.join(problems)}") from None
 
 
 def wrap_settings(settings: Settings, directory: Path) -> Loaded:

@@ -59,6 +59,7 @@ class Extensions(HeldTools):
         self._all: set[WorkerBackend] = set()  # including replaced ones whose workers have not ended
         self._setups: dict[str, _Setup] = {}
         self._found: dict[Path, Extension] = {}
+        self._installed: list[Extension] | None = None  # packs of installed packages, once they were looked for
         self._accepted: set[Path] = set()
         self._problems: dict[str, Problem] = {}
         self.name_conflicts: dict[str, Problem] = {}  # packs whose name is already in use
@@ -73,7 +74,7 @@ class Extensions(HeldTools):
     def configure(self, loaded: Loaded, /) -> None:
         """Apply new settings. They take effect with the next `refresh`."""
         self._loaded = loaded
-        self._found = {}  # a reload reads everything, regardless of timestamps
+        self._found, self._installed = {}, None  # a reload reads everything, regardless of timestamps
         directory = loaded.directories.data / "environments"
         self._environments = self._environments_by_directory.setdefault(
             directory, Environments(directory, self._environment)
@@ -81,8 +82,8 @@ class Extensions(HeldTools):
 
     @property
     def all_extensions(self) -> list[Extension]:
-        """All extension files, including invalid ones."""
-        return list(self._found.values())
+        """All extension files and packs of installed packages, including invalid ones."""
+        return [*self._found.values(), *(self._installed or ())]
 
     @property
     def active_extensions(self) -> list[Extension]:
@@ -115,6 +116,10 @@ class Extensions(HeldTools):
     def states(self) -> dict[str, str]:
         return {name: pack.state for name, pack in sorted(self._packs.items())}
 
+    def describe_kind(self, pack: str, /) -> str:
+        package = self._packs[pack].extension.package if pack in self._packs else ""
+        return f"package {package}" if package else self.kind
+
     def describe(self, pack: str, /) -> str:
         return self._packs[pack].extension.description if pack in self._packs else ""
 
@@ -131,7 +136,8 @@ class Extensions(HeldTools):
             found = await anyio.to_thread.run_sync(self._scan)
             self._found = {extension.file: extension for extension in found}
             # If several directories contain a pack, the first one wins.
-            self._apply({extension.pack: extension for extension in reversed(found)})
+            packs = (*reversed(self._installed or ()), *reversed(found))
+            self._apply({extension.pack: extension for extension in packs})
 
     async def _refresh_pack(self, name: str) -> None:
         """Check the file of one pack; cheap if it is unchanged."""
@@ -148,6 +154,10 @@ class Extensions(HeldTools):
     # --- packs --------------------------------------------------------------------------------------------------------
 
     def _scan(self) -> list[Extension]:
+        if self._installed is None:
+            from onetool.extensions.installed import find_installed
+
+            self._installed = find_installed(self._loaded.settings.disabled_packages)
         directories = self._loaded.directories.pack_directories(self._loaded.settings.tools_dir)
         files = [file for directory in directories for file in extension_files(directory)]
         known = self._found
@@ -181,6 +191,7 @@ class Extensions(HeldTools):
             elif name in self._list_reserved_names():
                 message = f"{extension.file}: pack name {name!r} conflicts with a built-in pack"
                 hint = f'add `pack = "another_name"` to {extension.file}, or rename the file'
+                hint = f"disabled_packages: [{extension.package}]" if extension.package else hint
                 self.name_conflicts[name] = Problem(message, hint, Location(str(extension.file)))
                 continue
             self._add(extension, setup)
@@ -218,6 +229,7 @@ class Extensions(HeldTools):
             output=function.output,
             description=function.description,
             permissions=extension.permissions if granted is None else granted,
+            source=f"package:{extension.package}" if extension.package else "local",
             returns=function.returns,
             example=function.example,
             docstring=function.docstring,
@@ -259,6 +271,7 @@ class Extensions(HeldTools):
         return WorkerLaunch(
             pack=extension.pack,
             file=extension.file,
+            module=extension.module,
             start=start,
             environment=variables,
             hidden=tuple(variables.keys() - visible.keys()),
@@ -286,6 +299,8 @@ class Extensions(HeldTools):
 
 def _has_changed(extension: Extension) -> bool:
     try:
+        if extension.package:
+            return static_analysis.stamp_file(extension.file) != extension.stamp
         return (static_analysis.stamp_file(extension.file), static_analysis.stamp_siblings(extension.file)) != (
             extension.stamp,
             extension.siblings,

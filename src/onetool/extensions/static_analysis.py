@@ -67,6 +67,8 @@ class Extension:
     description: str = ""
     problem: Problem | None = None
     problems: tuple[Problem, ...] = ()
+    package: str = ""  # the installed package that brings it; empty for a file of the user
+    module: str = ""  # the name under which a package's pack is imported
 
 
 def stamp_file(file: Path) -> Stamp:

@@ -51,6 +51,7 @@ class WorkerLaunch:
     cwd: Path
     start_directory: Path | None = None  # the initial directory, in which uv looks for files
     sandbox: Mapping[str, Any] | None = None
+    module: str = ""  # to import in place of the file, for a pack of an installed package
     hidden: tuple[str, ...] = ()  # environment variables for uv that tools do not see
     secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)  # that the pack declares
     max_bytes: int = 104_857_600
@@ -75,6 +76,7 @@ class WorkerLaunch:
             "file": str(self.file),
             "module": self.file.stem,
             "pack": self.pack,
+            "import": self.module,
             "settings": dict(self.settings),
             "secrets": dict(self.secrets),
             "sandbox": self.sandbox,
@@ -397,9 +399,11 @@ def _extract_value(result: Any, pieces: list[bytes]) -> Any:
 def _load_error(launch: WorkerLaunch, details: Mapping[str, Any]) -> ToolError:
     line, missing = int(details.get("line") or 0), details.get("missing")
     location = f"{launch.file}{f', line {line}' if line else ''}"
+    hint = f'add the package to the header of the file: # dependencies = ["{missing}"]'
+    hint = f"install {missing} in the environment of OneTool" if launch.module else hint
     return ToolError(
         f"cannot load {launch.pack}: {details.get('class')}: {details.get('message')} ({location})",
-        hint=f'add the package to the header of the file: # dependencies = ["{missing}"]' if missing else "",
+        hint=hint if missing else "",
         location=Location(str(launch.file), line),
         file=str(launch.file),
     )

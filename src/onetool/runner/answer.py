@@ -4,9 +4,9 @@ Values larger than `output.max_inline_size` are put into the result store and re
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -22,6 +22,7 @@ from onetool.sanitize import sanitize_text
 from onetool.storage import ResultStorage
 from onetool.util.invisible import escape_invisible
 from onetool_child.data import FORMATS, has_too_much_indentation, record_lines
+from onetool_child.errors import restore
 from onetool_child.summary import summary
 
 NO_VALUE = "Done: the code has no value. End it with an expression or use return to see one."
@@ -42,12 +43,28 @@ class Answer:
 
     blocks: tuple[str, ...]
     is_error: bool = False
-    error: str | None = None
+    error: str | None = None  # the type of the error, such as `timeout`
     media: tuple[str, ...] = ()  # handles of images and other blobs in the value
+    load_value: Callable[[], Any] = field(default=lambda: None, repr=False, compare=False)
+    make_exception: Callable[[], Exception] | None = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:
+        """The answer as the client sees it."""
         return "\n".join(self.blocks)
+
+    @property
+    def value(self) -> Any:
+        """The value of the run as JSON data, without secrets; None if it has none or failed."""
+        return self.load_value()
+
+    def unwrap(self) -> Any:
+        """Return the value, or raise the error of the run."""
+        if not self.is_error:
+            return self.value
+        if self.make_exception is not None:
+            raise self.make_exception()
+        raise ToolError(self.text, type=self.error or ToolError.type)
 
 
 @dataclass(slots=True)
@@ -64,6 +81,7 @@ class Journal:
     meta: dict[str, Any] = field(default_factory=dict)  # metadata of upstream responses, by tool
     request_id: str = ""  # of the request that started the run, if it has one
     is_untrusted: bool = False  # whether a value came from an untrusted server
+    keeps_value: bool = False  # whether the answer has the value even if it is too large for one message
     notices: list[str] = field(default_factory=list)  # shown beside the value
     ask_client: AskClient | None = None  # sends a request to the client of the run
     listener: Callable[[str, Any], None] | None = None  # called immediately, from any thread; only `output` is redacted
@@ -144,20 +162,46 @@ class Presenter:
         except ToolError as error:  # the value cannot be shown
             text = explain.render_error(error, journal.calls)
             return await self.render_failure(journal, text, error_type(error), caller, sanitize=sanitize)
+        load_value = self._make_loader(journal, result)
         _mark_blocks(value, journal, result)
         blocks = [*_output_blocks(journal), *value]
         texts = await self._render_blocks(blocks, journal, caller, sanitize)
         kind = next((block.error for block in blocks if block.error), None)
-        return Answer(
-            texts or (NO_VALUE,), is_error=kind is not None, error=kind, media=find_media(result.get("value"))
-        )
+        media = find_media(result.get("value"))
+        return Answer(texts or (NO_VALUE,), kind is not None, kind, media, load_value=load_value)
+
+    def _make_loader(self, journal: Journal, result: dict[str, Any]) -> Callable[[], Any]:
+        """Return a function that returns the value of the run, which is parsed at the first call."""
+        redact = self._redact
+        if not journal.value:
+            return cache(lambda: redact.redact_data(result.get("value")))
+        pieces = list(journal.value) if journal.keeps_value else []
+
+        def parse() -> Any:
+            text = "".join(pieces)
+            try:
+                return redact.redact_data(json.loads(text) if result.get("is_json") is True else text)
+            except (ValueError, RecursionError):  # forged by the code, or an integer with too many digits
+                raise ToolError("cannot read the value of the run; return a part of it") from None
+
+        return cache(parse) if pieces else lambda: None
 
     async def render_failure(
-        self, journal: Journal, text: str, kind: str, caller: ToolContext, *, sanitize: object
+        self,
+        journal: Journal,
+        text: str,
+        kind: str,
+        caller: ToolContext,
+        *,
+        sanitize: object,
+        error: Mapping[str, Any] | None = None,
     ) -> Answer:
+        """Return the answer of a failed run; `error` is its error as data."""
         message = escape_invisible(explain.truncate(text, MAX_ERROR_CHARS))
         blocks = [*_output_blocks(journal), _Block([message], len(message.encode("utf-8", "replace")), is_inline=True)]
-        return Answer(await self._render_blocks(blocks, journal, caller, sanitize), is_error=True, error=kind)
+        texts = await self._render_blocks(blocks, journal, caller, sanitize)
+        make_exception = partial(_make_exception, error, self._redact) if error is not None else None
+        return Answer(texts, is_error=True, error=kind, make_exception=make_exception)
 
     async def _render_blocks(
         self, blocks: list[_Block], journal: Journal, caller: ToolContext, sanitize: object
@@ -214,6 +258,14 @@ class Presenter:
             block.pieces, block.error = [explain.render_error(error, journal.calls)], error.type
         else:
             block.pieces = [render(stored_summary, block.format)]
+
+
+def _make_exception(error: Mapping[str, Any], redact: Redactor) -> Exception:
+    data = redact.redact_data(dict(error))
+    exception = restore(data)
+    if data.get("line"):
+        exception.add_note(f"line {data['line']} of the code: {data.get('source')}")
+    return exception
 
 
 async def run_in_thread_if(needs_thread: bool, work: Callable[[], T]) -> T:

@@ -20,7 +20,7 @@ from onetool.bus.bus import ToolBus
 from onetool.children.channel import RemoteError
 from onetool.config.model import Settings
 from onetool.context import ToolContext
-from onetool.errors import BudgetExceeded, ToolError, ToolNotFound, error_type
+from onetool.errors import BudgetExceeded, ToolError, ToolNotFound, describe, error_type
 from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from onetool.runner import explain, fence_processor
 from onetool.runner.answer import Answer, Journal, LiveOutput, Presenter, run_in_thread_if
@@ -85,10 +85,11 @@ class Runner:
             render = partial(explain.render_failure, error.data, journal.calls, registry, snippet, known)
             text = await anyio.to_thread.run_sync(render)  # it may compare an unknown name with all others
             kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
+            data = error.data
         except ToolError as error:
-            text, kind = explain.render_error(error, journal.calls), error_type(error)
+            text, kind, data = explain.render_error(error, journal.calls), error_type(error), describe(error)
         live.end()
-        return await self._presenter.render_failure(journal, text, kind, context, sanitize=sanitize)
+        return await self._presenter.render_failure(journal, text, kind, context, sanitize=sanitize, error=data)
 
     async def expand_snippet(self, name: str, values: dict[str, Any]) -> Result:
         """Return the code of a snippet that code calls, and the names in it."""

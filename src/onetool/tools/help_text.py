@@ -146,7 +146,7 @@ def enabled_tools(pack: str, registry: Registry) -> list[Tool]:
 
 
 def pack_facts(pack: str, registry: Registry) -> dict[str, Any]:
-    kinds = [source.kind for source in registry.find_sources(pack)]
+    kinds = [source.describe_kind(pack) for source in registry.find_sources(pack)]
     return {"name": pack, "source": kinds[0] if kinds else "local", "tool_count": registry.count(pack, enabled=True)}
 
 

@@ -43,22 +43,29 @@ class Hooks:
 
 @contextlib.asynccontextmanager
 async def watching(
-    app: OneTool, *, url: str = "", port: int | None = None, hooks: Hooks | None = None, seconds: float = POLL_SECONDS
+    app: OneTool,
+    *,
+    url: str = "",
+    port: int | None = None,
+    hooks: Hooks | None = None,
+    seconds: float = POLL_SECONDS,
+    handle_signals: bool = True,
 ) -> AsyncIterator[None]:
-    """Register this server and watch for changes until the block ends."""
+    """Register this server and watch for changes until the block ends. Signals may belong to another program."""
     directory, user = str(app.directories.working_dir), app.directories.user
     entry = ServerEntry(os.getpid(), url, port, directory, await anyio.to_thread.run_sync(read_generation, user))
     registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
     watcher = SettingsWatcher(app, registration, hooks or Hooks(), seconds)
     tasks = [asyncio.ensure_future(work) for work in (watcher.poll(), watcher.reload_on_request())]
-    if SIGHUP is not None:  # signal handlers work only in the main thread
+    if handle_signals and SIGHUP is not None:  # signal handlers work only in the main thread
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             asyncio.get_running_loop().add_signal_handler(SIGHUP, watcher.request_reload)
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # of the loop, which prints a traceback for a signal while it is closed
-            signal.set_wakeup_fd(-1)
+        if handle_signals:
+            with contextlib.suppress(ValueError):  # the loop prints a traceback for a signal while it is closed
+                signal.set_wakeup_fd(-1)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

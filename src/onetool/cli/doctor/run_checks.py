@@ -83,7 +83,8 @@ async def _start_packs(app: OneTool, report_progress: Callable[[str], None]) -> 
             what = f"{file}: extension pack {name} did not start within {WORKER_SECONDS:g} s"
             hint = "run `onetool doctor` again: uv resumes the installation"
             return Problem(what, hint, Location(str(file)), level=WARNING)
-        return Problem(f"extension pack {name} starts", level=OK) if pack.state == RUNNING else None
+        origin = f" of the package {pack.extension.package}" if pack.extension.package else ""
+        return Problem(f"extension pack {name}{origin} starts", level=OK) if pack.state == RUNNING else None
 
     if startable:
         report_progress(f"starting {', '.join(startable)}")

@@ -38,8 +38,8 @@ SEGMENT: Final[JSON] = {**TEXT, "minLength": 1, "pattern": r"^[^\u0000-\u001f/]+
 PLAIN_TEXT: Final = {"text/plain": TEXT}
 
 
-def build(app: OneTool, bind: Bind, tokens: TokenStorage | None = None) -> AuthMiddleware:
-    """Return the ASGI application of the server."""
+def build(app: OneTool, bind: Bind | None, tokens: TokenStorage | None = None) -> AuthMiddleware:
+    """Return the ASGI application of the server; `bind` is None if another program listens."""
     metrics = Metrics(app)
     operations = tuple(_operations(app, metrics))
 

@@ -104,10 +104,12 @@ class Bind:
 
 
 class AuthMiddleware:
+    """The middleware. Without `bind`, the address that the server listens on is that of each connection."""
+
     def __init__(
         self,
         inner: ASGIApp,
-        bind: Bind,
+        bind: Bind | None,
         tokens: Callable[[], TokenSet],
         *,
         log: Log | None = None,
@@ -206,7 +208,8 @@ class AuthMiddleware:
         """Return the agent of the token, or None for the owner, who is on the local machine and needs no token."""
         headers = Headers(scope=scope)
         _check_head(headers, scope)
-        name = self._check_host(headers)
+        bind = self._bind or _read_bind(scope)
+        name = self._check_host(headers, bind)
         _check_origin(headers, scope)
         _check_path(scope)
         address = scope["client"][0] if scope.get("client") else ""
@@ -215,23 +218,24 @@ class AuthMiddleware:
             token_hash = hash_token(token)
             scope["state"].update({TOKEN_HASH: token_hash, "token_id": token_hash[:TOKEN_ID_CHARS]})
             return self._find_agent(token_hash, address)
-        is_local = self._is_local_name(name) and (not address or is_loopback(address))
+        is_local_peer = is_loopback(address) if address else self._bind is not None
+        is_local = _is_local_name(name, bind) and is_local_peer
         proxy_header = _find_proxy_header(headers)
-        if self._bind.is_loopback and is_local and proxy_header is None:
+        if bind.is_loopback and is_local and proxy_header is None:
             return None
         if scope["method"] in {"GET", "HEAD"} and (scope["path"] in OPEN_PATHS or scope["path"].startswith(UI_PREFIX)):
             return ANONYMOUS
         suffix = f" (header {proxy_header})" if proxy_header else ""
-        source = f"forwarded requests{suffix}" if self._bind.is_loopback else "requests to this address"
+        source = f"forwarded requests{suffix}" if bind.is_loopback else "requests to this address"
         raise _unauthorized_error(f"{source} need a token", hint="send the header Authorization: Bearer ot_...")
 
-    def _check_host(self, headers: Headers) -> str:
+    def _check_host(self, headers: Headers, bind: Bind) -> str:
         hosts = headers.getlist("host")
         found = HOST_PATTERN.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if found is None:
             raise ApiError("invalid", "invalid Host header: expected exactly one host name or IP address")
         name = found[1].lower()
-        if self._bind.is_loopback and not self._is_local_name(name) and name not in self._allowed_hosts():
+        if bind.is_loopback and not _is_local_name(name, bind) and name not in self._allowed_hosts():
             setting = f"auth: {{allowed_hosts: [{', '.join([*self._allowed_hosts(), name])}]}}"
             expected = ", ".join([*self._allowed_hosts(), "localhost"])
             raise ApiError(
@@ -241,10 +245,6 @@ class AuthMiddleware:
             )
         return name
 
-    def _is_local_name(self, name: str) -> bool:
-        """Tell whether this is a name of the local machine. Other names come from a proxy."""
-        return name in LOCAL_NAMES or name == self._bind.host.lower()
-
     def _find_agent(self, token_hash: str, address: str) -> str:
         self._throttle.check(address, token_hash)
         agent = self._tokens().find_agent(token_hash)
@@ -253,6 +253,17 @@ class AuthMiddleware:
             raise _unauthorized_error("unknown token", hint="create a token with onetool token create NAME")
         self._throttle.record_success(address, token_hash)
         return agent
+
+
+def _read_bind(scope: Scope) -> Bind:
+    """Return the address of the connection; without one, such as on a Unix socket, requests need a token."""
+    host, port = scope.get("server") or ("", None)
+    return Bind(str(host), port or 0)
+
+
+def _is_local_name(name: str, bind: Bind) -> bool:
+    """Tell whether this is a name of the local machine. Other names come from a proxy."""
+    return name in LOCAL_NAMES or name == bind.host.lower()
 
 
 def _check_head(headers: Headers, scope: Scope) -> None:

@@ -116,7 +116,7 @@ async def check_exposure(app: OneTool, bind: Bind) -> None:
     names = app.settings.auth.allowed_hosts
     if bind.is_loopback and not names:
         return
-    host, option = (names[0], "auth.allowed_hosts") if bind.is_loopback else (bind.host, "--host")
+    host, option = (names[0], "auth.allowed_hosts") if bind.is_loopback else (bind.host or "all requests", "--host")
     if not TokenSet(app.settings.auth.tokens, os.environ):
         raise ToolError(
             f"cannot serve {host} without authentication: no tokens exist",

@@ -5,6 +5,8 @@ import { tabStorage, signal } from "./state.js";
 
 const MIN_RETRY_MS = 500;
 const MAX_RETRY_MS = 5000;
+// The path under which the server is mounted; this file is at page/core/ below it.
+const PREFIX = new URL("../..", import.meta.url).pathname.replace(/\/$/, "");
 
 /** Whether the server is reachable. */
 export const online = signal(true);
@@ -67,7 +69,7 @@ export function setToken(text) {
 
 function buildUrl(target, query = {}) {
   const entries = Object.entries(query).filter(([, value]) => value != null && value !== "");
-  return entries.length ? `${target}?${new URLSearchParams(entries)}` : target;
+  return PREFIX + (entries.length ? `${target}?${new URLSearchParams(entries)}` : target);
 }
 
 function buildHeaders(accept, body, type) {
@@ -125,7 +127,7 @@ function markOffline() {
 async function pollUntilOnline() {
   for (let wait = MIN_RETRY_MS; ; wait = Math.min(wait * 1.5, MAX_RETRY_MS)) {
     await new Promise((resolve) => setTimeout(resolve, wait));
-    const isUp = await fetch("/healthz", { cache: "no-store" }).then(
+    const isUp = await fetch(buildUrl("/healthz"), { cache: "no-store" }).then(
       (response) => response.ok,
       () => false,
     );

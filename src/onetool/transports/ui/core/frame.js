@@ -48,7 +48,7 @@ class Frame extends HTMLElement {
       h(
         "a.brand",
         { href: link(DEFAULT_SCREEN) },
-        h("img", { src: "/page/icon.svg", alt: "", width: 22, height: 22 }),
+        h("img", { src: "page/icon.svg", alt: "", width: 22, height: 22 }),
         "OneTool",
       ),
       h("nav", { "aria-label": t("screens") }, this.links),

@@ -1,0 +1,132 @@
+"""Packs that installed packages bring, as entry points of the group `onetool.packs`. Nothing is imported to find them.
+
+The name of an entry point is the name of the pack, and its value is a module, or a function of a module:
+`sums = "my_package.sums"`. Only packages in the environment of OneTool itself count: a directory that is on the path
+for another reason, such as the current one, must not bring code.
+"""
+
+import ast
+import os
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, EntryPoint, distributions
+from pathlib import Path
+
+from onetool.extensions import static_analysis
+from onetool.extensions.static_analysis import Extension
+from onetool.problem import Problem
+
+GROUP = "onetool.packs"
+ALL = "*"
+
+
+def package_directories() -> list[str]:
+    """Return the directories of this environment in which packages are installed."""
+    known = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        known.add(site.getusersitepackages())
+    real = set(map(os.path.realpath, known))
+    return [path for path in sys.path if path and os.path.realpath(path) in real]
+
+
+def find_installed(disabled: Collection[str], directories: Iterable[str] | None = None) -> list[Extension]:
+    """Return the packs of installed packages. An unusable one has a `problem`."""
+    off, seen = set(map(_normalize, disabled)), set[str]()
+    found: dict[tuple[str, str, str], Extension] = {}
+    for package in distributions(path=list(package_directories() if directories is None else directories)):
+        name = _normalize(str(package.name))
+        if name in seen or name in off or ALL in off:  # Python imports the first of a name
+            continue
+        seen.add(name)
+        for entry in _list_entries(package):
+            each = _read_entry(str(package.name), entry)
+            key = each.package, each.module, each.pack
+            known = found.get(key)  # several entry points may name functions of one pack
+            found[key] = each if known is None else replace(known, functions=(*known.functions, *each.functions))
+    return list(found.values())
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _list_entries(package: Distribution) -> Iterator[EntryPoint]:
+    try:
+        yield from package.entry_points.select(group=GROUP)
+    except Exception:  # noqa: BLE001 - broken metadata of one package must not hide the others
+        return
+
+
+def _read_entry(package: str, entry: EntryPoint) -> Extension:
+    try:
+        return _read_pack(package, entry)
+    except (AttributeError, ValueError) as error:  # AttributeError: the value of the entry point is malformed
+        message = f"cannot use the pack {entry.name} of the package {package} ({entry.value}): {error}"
+        problem = Problem(message, f"add this to onetool.yaml: disabled_packages: [{package}]")
+    unknown = Path(entry.value)
+    return Extension(entry.name, unknown, (0, 0, 0, 0), package=package, module=entry.value, problem=problem)
+
+
+def _read_pack(package: str, entry: EntryPoint) -> Extension:
+    module, function = entry.module, entry.attr
+    file = _find_file(module)
+    if file is None:
+        raise ValueError(f"there is no module {module!r} with Python source")
+    pack, name = entry.name, ""
+    if function:
+        declared_pack, _, name = _read_declared_name(file, function).rpartition(".")
+        pack = declared_pack or pack
+    if not pack.isidentifier():
+        raise ValueError(f"invalid pack name {pack!r}")
+    if name not in {"", function}:
+        raise ValueError(f"the function {function!r} must have the name of its tool, {name!r}")
+    read = replace(static_analysis.read(file), pack=pack, package=package, module=module, header=None)
+    chosen = tuple(each for each in read.functions if each.name == function) if function else read.functions
+    if function and not chosen and read.problem is None:
+        raise ValueError(f"{module} has no function {function!r}; name a module or a function")
+    return replace(read, functions=chosen)
+
+
+def _read_declared_name(file: Path, function: str) -> str:
+    """Return the name in `@tool("pack.name")` of a function; empty without one."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError):  # `static_analysis.read` reports it
+        return ""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function:
+            for decorator in node.decorator_list:
+                match decorator:
+                    case ast.Call(args=[ast.Constant(value=str(name)), *_]):
+                        return name
+    return ""
+
+
+def _find_file(module: str) -> Path | None:
+    """Return the source file of a module. Its parent packages are located, not imported."""
+    path: list[str] | None = None
+    spec: ModuleSpec | None = None
+    parts = module.split(".")
+    for index in range(len(parts)):
+        spec = _find_spec(".".join(parts[: index + 1]), path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or ())
+    found = Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+    return found if found is not None and found.suffix == ".py" else None
+
+
+def _find_spec(name: str, path: list[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, path)
+        except Exception:  # noqa: BLE001, S112 - a finder of another package
+            continue
+        if spec is not None:
+            return spec
+    return None
