@@ -85,6 +85,10 @@ class WorkerProcess:
         _import_from(self._directory, package)
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the purpose of a worker
         self._functions = vars(module)
+        if self._options.get("runs_tests"):
+            from onetool_child.run_tests import run_tests
+
+            self._functions = {"run_tests": run_tests}
 
     # --- calls --------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ def complete(home: Path, *words: str) -> list[str]:
         (("call", "mine.poke", "where", "=", "x", ""), ["hard="]),
         (("connect", "cu"), ["cursor"]),
         (("servers", "accept", ""), ["github"]),
+        (("dev", ""), ["mine"]),
     ],
 )
 def test_bash_gets_the_candidates(home: Path, words: tuple[str, ...], expected: list[str]) -> None:
@@ -109,6 +110,8 @@ def test_all_commands_are_completed(home: Path) -> None:
         (("import", "cod"), ["codex"]),
         (("import", "petstore"), [":files"]),
         (("run", "-f", ""), [":files"]),
+        (("test", "m"), ["mine"]),
+        (("test", "tools/"), [":files"]),
         (("run", "--config", "x"), [":files"]),
         (("call", "mine.poke", "where=./"), [":files"]),
         (("completion", ""), ["bash", "zsh", "fish"]),

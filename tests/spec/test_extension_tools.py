@@ -552,3 +552,4 @@ def test_tools_created_by_init_can_be_called(tmp_path: Path) -> None:
     assert run("init").returncode == 0
     answer = run("run", "[hello.greet(name='Ada', loud=True), hello.since(day='2020-01-01')['day']]")
     assert json.loads(answer.stdout) == ["HELLO, ADA!", "2020-01-01"], answer.stderr
+    assert run("test", "hello").stdout.endswith("2 passed\n"), "the examples are right"

@@ -62,7 +62,7 @@ def test_the_example_is_a_valid_pack(tmp_path: Path) -> None:
     assert extension.header.data["dependencies"] == ["humanize"]
     assert extension.description
     assert {function.name for function in extension.functions} == {"greet", "since"}
-    assert all(function.example.startswith("my_pack.") for function in extension.functions)
+    assert all(f"my_pack.{function.name}(" in function.example for function in extension.functions)
     assert not extension.permissions
 
 

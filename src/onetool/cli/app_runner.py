@@ -33,9 +33,14 @@ def run_with_settings(options: argparse.Namespace, work: Work[T]) -> T:
     """Run a coroutine function with OneTool; raise if the settings are invalid and print notices to standard error."""
 
     async def check_and_work(app: "OneTool") -> T:
-        if app.config_error is not None:
-            raise ToolError(f"invalid settings:\n{app.config_error}")
-        print_notices(app.problems)
+        check_settings(app)
         return await work(app)
 
     return run_with_app(options, check_and_work)
+
+
+def check_settings(app: "OneTool") -> None:
+    """Raise if the settings are invalid, and print notices to standard error."""
+    if app.config_error is not None:
+        raise ToolError(f"invalid settings:\n{app.config_error}")
+    print_notices(app.problems)

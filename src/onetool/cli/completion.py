@@ -203,6 +203,10 @@ class _Names:
         slug, dot, _name = current.partition(".")
         return [f"{slug}.{tool}" for tool in self._read_bundle_tools(slug)] if dot else self._bundles
 
+    def extension_packs(self, current: str, *_: object) -> list[str]:
+        packs = [pack for pack, file in self._files.items() if not file.is_relative_to(SHIPPED)]
+        return _matching(packs, current) or [FILES]
+
     def clients(self, current: str, *_: object) -> list[str]:
         from onetool.clients.catalog import CLIENTS
 
@@ -286,6 +290,8 @@ _SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]
     ("serve", "expose"): _Names.packs_or_tools,
     ("call", "arguments"): _Names.arguments,
     ("", "agent"): _Names.agents,
+    ("test", "pack"): _Names.extension_packs,
+    ("dev", "pack"): _Names.extension_packs,
     ("servers accept", "server"): lambda names, *_: names.section("servers"),
     ("token delete", "name"): _Names.tokens,
     ("bundles export", "slug"): lambda names, *_: names._bundles,  # noqa: SLF001

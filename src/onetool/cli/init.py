@@ -23,6 +23,8 @@ NEXT = """\
 Try it:    onetool run 'hello.greet(name="Ada")'
 Edit it:   {example}
 Inspect:   onetool tools hello --info full
+Develop:   onetool dev hello
+Test it:   onetool test hello
 """
 
 

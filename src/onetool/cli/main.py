@@ -24,6 +24,8 @@ COMMANDS = {
     "import": "Import servers from an assistant, or tools from an OpenAPI document or ZIP archive",
     "bundles": "Manage bundles of HTTP tools",
     "init": "Create .onetool/ with settings and an example pack in this directory",
+    "test": "Test an extension pack: its examples and its tests",
+    "dev": "Show what the model sees of an extension pack, and test it at each change",
     "stats": "Show usage statistics and savings",
     "doctor": "Check the installation and suggest fixes",
     "demo": "Run a short demonstration",

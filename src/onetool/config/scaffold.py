@@ -35,7 +35,8 @@ def greet(name: str, loud: bool = False) -> str:
         loud: Whether to use capital letters.
 
     Example:
-        {pack}.greet(name="Ada")
+        >>> {pack}.greet(name="Ada")
+        'Hello, Ada!'
     """
     text = f"Hello, {{name}}!"
     return text.upper() if loud else text

@@ -111,6 +111,13 @@ class Environments:
         if not await anyio.to_thread.run_sync(self._interpreters.get, header.digest):
             await self._get_python(header, file, report)
 
+    async def get_packages(self, header: ScriptHeader, file: Path, report: Report) -> Path:
+        """Return the directory with the packages of an environment, which is created if necessary."""
+        await self.build(header, file, report)
+        python = Path((await self.get_start_command(header, file, report)).command[0])
+        pattern = "Lib/site-packages" if sys.platform == "win32" else "lib/python*/site-packages"
+        return next(python.parents[1].glob(pattern))
+
     async def remember(self, header: ScriptHeader | None, python: str) -> None:
         """Record the interpreter of a worker that uv started."""
         if header is not None and not header.uses_local_files:

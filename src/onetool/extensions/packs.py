@@ -16,9 +16,9 @@ from onetool._tool import Tool
 from onetool.config.load import Loaded
 from onetool.config.model import PackSettings, Sandbox
 from onetool.config.trust import TrustDecision
-from onetool.context import Permission
+from onetool.context import Permission, ToolContext
 from onetool.errors import ToolError
-from onetool.extensions import static_analysis
+from onetool.extensions import pack_tests, static_analysis
 from onetool.extensions.environments import Environments, make_script_environment, make_worker_environment
 from onetool.extensions.static_analysis import Extension, Function
 from onetool.extensions.worker import CallTool, WorkerLaunch
@@ -64,6 +64,7 @@ class Extensions(HeldTools):
         self._problems: dict[str, Problem] = {}
         self.name_conflicts: dict[str, Problem] = {}  # packs whose name is already in use
         self.trust_problems: tuple[Problem, ...] = ()  # why project files were rejected
+        self.named_files: tuple[Path, ...] = ()  # that a user named on the command line; they come first
         self._lock = asyncio.Lock()
         self._next_scan: asyncio.Task[None] | None = None
         self._tasks = BackgroundTasks()
@@ -159,7 +160,8 @@ class Extensions(HeldTools):
 
             self._installed = find_installed(self._loaded.settings.disabled_packages)
         directories = self._loaded.directories.pack_directories(self._loaded.settings.tools_dir)
-        files = [file for directory in directories for file in extension_files(directory)]
+        configured = [file for directory in directories for file in extension_files(directory)]
+        files = list(dict.fromkeys([*self.named_files, *configured]))
         known = self._found
         return [
             known[file] if file in known and not _has_changed(known[file]) else static_analysis.read(file)
@@ -169,7 +171,8 @@ class Extensions(HeldTools):
     def _filter_trusted(self, files: list[Path]) -> list[Path]:
         """Return the files that may be used: a new file of a project requires the trust of a person."""
         user_directory = self._loaded.directories.user / TOOLS_DIRECTORY
-        new = {file for file in files if file not in self._accepted and not file.is_relative_to(user_directory)}
+        known = {*self._accepted, *self.named_files}
+        new = {file for file in files if file not in known and not file.is_relative_to(user_directory)}
         verdict = self._check_trust(self._loaded) if new else TrustDecision(trusted=True)
         self.trust_problems = verdict.problems
         accepted = [file for file in files if verdict.trusted or file not in new]
@@ -283,6 +286,14 @@ class Extensions(HeldTools):
             max_bytes=self._loaded.settings.execution.max_output_bytes,
             remember=partial(self._environments.remember, extension.header) if start.by_uv else None,
         )
+
+    async def run_tests(self, name: str, context: ToolContext) -> list[dict[str, Any]]:
+        """Run the tests beside a pack with pytest; return the outcome of each."""
+        extension, setup = self._packs[name].extension, self._setups[name]
+        report = context.progress or (lambda _line: None)
+        packages = await self._environments.get_packages(pack_tests.PYTEST, extension.file, report)
+        launch = await self._prepare(setup, extension, report)
+        return await pack_tests.run_tests(launch, setup.timeouts.start, packages, self._call_tool, context)
 
     async def _build_ahead(self, extension: Extension) -> None:
         """Create the environment in the background. The first call reports errors."""

@@ -56,6 +56,7 @@ class WorkerLaunch:
     secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)  # that the pack declares
     max_bytes: int = 104_857_600
     remember: Callable[[str], Awaitable[None]] | None = None  # called with the path of the interpreter
+    runs_tests: bool = False  # whether it serves `onetool_child.run_tests` instead of the tools
 
     @property
     def command(self) -> list[str]:
@@ -82,6 +83,7 @@ class WorkerLaunch:
             "sandbox": self.sandbox,
             "hidden": [*self.hidden, *OUTPUT_VARIABLES],
             "max_bytes": self.max_bytes,
+            "runs_tests": self.runs_tests,
         }
 
 

@@ -14,8 +14,12 @@ def pluralize(count: int, singular: str, plural: str | None = None) -> str:
 
 def quote(value: object, max_chars: int = MAX_QUOTED_CHARS) -> str:
     """Return a value in quotes for a message, truncated if it is long."""
-    text = str(value)
-    return repr(text if len(text) <= max_chars else text[: max_chars - 1] + "…")
+    return repr(shorten(str(value), max_chars))
+
+
+def shorten(text: str, max_chars: int) -> str:
+    """Return the text, truncated if it is long."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
 def did_you_mean(matches: Iterable[object]) -> str:

@@ -1,0 +1,92 @@
+"""Develop an extension pack: show what the model sees, run its examples, and repeat this at each change.
+
+PACK is the name of a pack or its file, which need not be in a directory of packs. The file and the modules beside it
+are watched until Ctrl+C. At each change, only help texts that changed are printed.
+"""
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING
+
+from onetool.cli.terminal import bold, dim
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onetool._tool import Tool
+    from onetool.app import OneTool
+
+POLL_SECONDS = 0.3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py")
+    parser.add_argument("--once", action="store_true", help="do not watch; the exit status is 1 if anything failed")
+    parser.add_argument("--effects", action="store_true", help="also run what may write, execute or use the network")
+
+
+def main(options: argparse.Namespace) -> int:
+    from onetool.cli.pack_session import run_with_pack
+
+    async def develop(app: "OneTool", file: "Path") -> int:
+        shown: dict[str, object] = {}
+        while True:
+            stamp = await asyncio.to_thread(_stamp, file)
+            is_ok = await _show_pack(app, file, shown, effects=options.effects)
+            if options.once:
+                return int(not is_ok)
+            print(dim(f"watching {file} and the modules beside it; press Ctrl+C to stop\n"), flush=True)
+            await _wait_for_change(file, stamp)
+
+    try:
+        return run_with_pack(options, develop)
+    except KeyboardInterrupt:
+        if options.once:
+            raise
+        return 0
+
+
+async def _show_pack(app: "OneTool", file: "Path", shown: dict[str, object], *, effects: bool) -> bool:
+    """Print the help of changed tools and the outcomes of the examples; return whether there are no problems."""
+    from onetool.cli.pack_session import check_pack, find_extension, find_tools
+
+    await app.extensions.refresh()
+    extension = find_extension(app, file)
+    if extension is None:  # deleted meanwhile
+        return False
+    print(f"{bold(extension.pack)}  {file}\n")
+    for tool in find_tools(app, extension):
+        definition = (tool.description, tool.returns, tool.example, dict(tool.input.json))
+        if shown.get(tool.name) != definition:
+            print(f"{await _get_help(app, tool)}\n")
+        shown[tool.name] = definition
+    report = await check_pack(app, extension, effects=effects, with_tests=False)
+    report.print(app.redact)
+    return report.is_ok
+
+
+async def _get_help(app: "OneTool", tool: "Tool") -> str:
+    result = await app.bus.call_tool("ot.help", {"query": tool.name}, app.context())
+    return app.redact(str(result.unwrap()))
+
+
+# --- changes --------------------------------------------------------------------------------------------------------
+
+
+async def _wait_for_change(file: "Path", seen: object) -> None:
+    """Wait until the file or a module beside it differs from the stamp `seen`."""
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        stamp = await asyncio.to_thread(_stamp, file)
+        if stamp is not None and stamp != seen:
+            return
+
+
+def _stamp(file: "Path") -> object:
+    """Return a stamp of the file and the modules beside it; None while an editor replaces one of them."""
+    from onetool.extensions.static_analysis import stamp_file, stamp_siblings
+
+    try:
+        return stamp_file(file), stamp_siblings(file)
+    except OSError:
+        return None

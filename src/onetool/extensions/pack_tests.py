@@ -1,0 +1,60 @@
+"""Runs the tests beside a pack with pytest, in a worker with the environment, settings and sandbox of the pack."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+import onetool_child
+from onetool.children.programs import OutputTail
+from onetool.context import ToolContext
+from onetool.errors import ToolError
+from onetool.extensions.pep723 import ScriptHeader
+from onetool.extensions.static_analysis import SUFFIX
+from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
+from onetool.util.raw_json import RawJson
+
+TESTS_DIRECTORY = "tests"
+PYTEST = ScriptHeader('dependencies = ["pytest>=8"]')
+MAX_SECONDS = 3600.0
+COMPLETED = {0, 1, 5}  # exit statuses of pytest: all tests passed, some failed, no tests found
+
+
+def find_tests(file: Path) -> list[Path]:
+    """Return the tests of a pack: `tests/` beside it, or its files there if several packs share the directory."""
+    directory = file.parent / TESTS_DIRECTORY
+    if len(list(file.parent.glob(f"*{SUFFIX}.py"))) > 1:
+        name = file.stem.removesuffix(SUFFIX)
+        return [*directory.glob(f"test_{name}.py"), *sorted(directory.glob(f"test_{name}_*.py"))]
+    return [directory] if directory.is_dir() else []
+
+
+async def run_tests(
+    launch: WorkerLaunch, start_seconds: float, packages: Path, call_tool: CallTool, context: ToolContext
+) -> list[dict[str, Any]]:
+    """Run the tests of a pack; return name, status, seconds and detail of each. `packages` contains pytest."""
+    sandbox = launch.sandbox
+    if sandbox is not None:
+        readable = (str(Path(onetool_child.__file__).parent), str(packages))
+        sandbox = {**sandbox, "read": [*sandbox["read"], *readable]}
+    output = OutputTail()
+    worker = Worker(
+        replace(launch, sandbox=sandbox, runs_tests=True),
+        call_tool,
+        lambda text: output(text.encode()),
+        lambda _worker: None,
+    )
+    tests = [str(path) for path in find_tests(launch.file)]
+    arguments = {"directory": str(launch.file.parent), "tests": tests, "packages": str(packages)}
+    try:
+        await worker.start(start_seconds)
+        result = await worker.call("run_tests", arguments, context, MAX_SECONDS)
+    finally:
+        await worker.end()
+    if isinstance(result, RawJson):
+        result = await anyio.to_thread.run_sync(result.parse, "run_tests")
+    if result["status"] not in COMPLETED and not result["tests"]:
+        raise ToolError(f"pytest exited with status {result['status']}:\n{output}")
+    outcomes: list[dict[str, Any]] = result["tests"]
+    return outcomes
