@@ -22,6 +22,7 @@ EXTENSION = '''\
 import datetime as dt
 
 import humanize  # from the dependencies above
+from onetool import ToolError
 
 # The permissions that these tools require: any of "read", "write", "exec", "network".
 permissions = []
@@ -51,6 +52,8 @@ def since(day: dt.date) -> dict[str, object]:
     Example:
         {pack}.since(day="2024-02-29")
     """
+    if day > dt.date.today():
+        raise ToolError(f"day is in the future: {{day}}")
     return {{"day": day, "in_words": humanize.naturaldelta(dt.date.today() - day)}}
 '''
 CONFIGURATION = """\

@@ -290,7 +290,7 @@ class Extensions(HeldTools):
     async def run_tests(self, name: str, context: ToolContext) -> list[dict[str, Any]]:
         """Run the tests beside a pack with pytest; return the outcome of each."""
         extension, setup = self._packs[name].extension, self._setups[name]
-        report = context.progress or (lambda _line: None)
+        report = context.on_progress or (lambda _line: None)
         packages = await self._environments.get_packages(pack_tests.PYTEST, extension.file, report)
         launch = await self._prepare(setup, extension, report)
         return await pack_tests.run_tests(launch, setup.timeouts.start, packages, self._call_tool, context)
