@@ -133,9 +133,10 @@ class _Running:
             await self._check_address(Bind(str(host), port or 0))
         except ToolError as error:
             if scope["type"] == "http":
-                response = ApiError("forbidden", error.message, hint=error.hint)
-                await response.response(scope, receive, send)
-                return
+                await ApiError("forbidden", error.message, hint=error.hint).response(scope, receive, send)
+            else:
+                await send({"type": "websocket.close", "code": 1008})
+            return
         scope["state"] = {STOPPING: self._stopping}  # its own: the outer application must not set the agent
         await self._inner(scope, receive, send)
 
