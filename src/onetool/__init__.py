@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onetool._asgi import asgi
     from onetool._tool import Result, tool
     from onetool.adapters.providers import (
         call_anthropic_tool,
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from onetool.context import Context, Permission, ToolContext
     from onetool.errors import Cancelled, CannotAsk, ToolError
     from onetool.runner.answer import Answer
+    from onetool.transports.http.mounted_app import asgi
     from onetool_child.interface import File
 
 __all__ = [
@@ -56,7 +56,7 @@ _MODULES = {
     "ToolBus": "onetool.bus.bus",
     "ToolContext": "onetool.context",
     "ToolError": "onetool.errors",
-    "asgi": "onetool._asgi",
+    "asgi": "onetool.transports.http.mounted_app",
     "call_anthropic_tool": "onetool.adapters.providers",
     "call_openai_tool": "onetool.adapters.providers",
     "to_anthropic_tools": "onetool.adapters.providers",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onetool.tools.help_text import OVERVIEW
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tests.cells_support import NIGHTLY
 from tests.support import PROGRAM, configure, environment, eventually, run_cli, scratch_directory
 from tests.workers_support import write_pack
 
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 
 def test_the_doctor_finds_no_problems_on_a_working_machine(tmp_path: Path) -> None:

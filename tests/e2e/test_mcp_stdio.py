@@ -29,7 +29,7 @@ from tests.support import (
 from tests.workers_support import is_alive
 
 from onetool.transports.mcp.mcp_server import MAX_MESSAGE_CHARS
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 MANY_MESSAGES = 30  # a second
 

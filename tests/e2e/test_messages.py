@@ -28,7 +28,7 @@ from onetool._tool import tool
 from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.answer import Answer
 from onetool.schema import Schema
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 SNAPSHOT = Path(__file__).with_name("messages.md")
 UPDATE_COMMAND = "uv run python -m tests.e2e.test_messages --write"

@@ -24,7 +24,7 @@ from onetool.bus.adapt import function_tool
 from onetool.logging import Log
 from onetool.stats.record import CallRecord
 from onetool.tools.help_text import DOC_SLUGS
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 
 @tool("weather.search_city", permissions=["network"])

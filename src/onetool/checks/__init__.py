@@ -28,7 +28,7 @@ from onetool.redact import Redactor
 from onetool.registry import Registry
 from onetool.state import State
 from onetool.util.secret_finder import find_secrets
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 LEVELS = (PROBLEM, WARNING, OK)
 MAX_LENGTH = 2000

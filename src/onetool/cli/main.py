@@ -90,7 +90,7 @@ def _unknown_command(word: str) -> str:
 
 
 def _overview_parser() -> argparse.ArgumentParser:
-    from onetool.version import __version__
+    from onetool.util.version import __version__
 
     width = max(map(len, COMMANDS))
     listed = "\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())

@@ -91,7 +91,7 @@ async def _show_status(app: "OneTool") -> int:
     """Print what is installed and connected, without starting upstream servers."""
     import anyio.to_thread
 
-    from onetool.version import __version__
+    from onetool.util.version import __version__
 
     await app.discover(())
     await app.bundles.refresh()

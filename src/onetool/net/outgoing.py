@@ -12,7 +12,7 @@ from onetool.errors import ArgumentError, NetworkError
 from onetool.net.messages import OUTGOING_HEADER, Request
 from onetool.net.urls import Target, parse_target
 from onetool.util.text import quote
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FORBIDDEN_IN_VALUES: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")

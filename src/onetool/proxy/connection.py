@@ -24,7 +24,7 @@ from onetool.proxy.message_limits import MAX_ITEMS, MAX_UPSTREAM_BYTES, error_re
 from onetool.proxy.relay import DeclaringStream, Relays, WrappedStream
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.stdio import stdio_streams
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 STDERR_SECONDS = 0.5  # to read the last output of a lost process
 REACH_SECONDS = 2.0

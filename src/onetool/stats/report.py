@@ -14,7 +14,7 @@ from typing import Any
 from onetool.stats.rollup import DAY, HOUR
 from onetool.stats.summary import Series, StatsSummary
 from onetool.util.text import pluralize
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 PERIODS = {"day": "Last 24 hours", "week": "Last 7 days", "month": "Last 30 days", "all": "All time"}
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"

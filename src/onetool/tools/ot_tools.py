@@ -21,7 +21,7 @@ from onetool.system import System, get_system
 from onetool.tools import help_text
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.text import quote
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 if TYPE_CHECKING:
     from onetool.stats.summary import StatsSummary

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from onetool.cli.demo.steps import Step, StepResult
 from onetool.cli.terminal import bold, dim, green, yellow
 from onetool.util.text import pluralize
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 if TYPE_CHECKING:
     from onetool.stats.summary import StatsSummary

@@ -10,7 +10,7 @@ from onetool.checks.extensions import INSTALL_UV, has_uv
 from onetool.extensions.worker_backend import WorkerBackend
 from onetool.problem import OK, WARNING, Problem
 from onetool.util.text import pluralize
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 FULL = "landlock+seccomp"
 CHECK = "sum(range(10))"

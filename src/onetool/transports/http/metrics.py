@@ -18,7 +18,7 @@ from starlette.types import Scope
 from onetool.app import OneTool
 from onetool.bus.events import CallFinished, RunFinished, RunStarted
 from onetool.transports.http import identity
-from onetool.version import __version__
+from onetool.util.version import __version__
 from onetool_child.errors import TREE
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from onetool.schema import JSON
 from onetool.transports.http.errors import STATUS
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

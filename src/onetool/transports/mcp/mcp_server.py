@@ -43,7 +43,7 @@ from onetool.transports.mcp.resources import MAX_COMPLETIONS, TOOLS, SnippetProm
 from onetool.transports.settings_watcher import watching
 from onetool.transports.stdio import protocol_streams
 from onetool.util.text import pluralize
-from onetool.version import __version__
+from onetool.util.version import __version__
 
 MAX_SESSIONS = 10_000
 SESSION_DELAY_SECONDS = 0.5  # delay after the tool list, so that bookkeeping does not slow down the client
