@@ -437,8 +437,8 @@ def test_calls_over_the_rate_limit_are_not_sent(world: World) -> None:
 # --- files, several requests and full responses ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("door", ["value", "in_code"])
-def test_a_multipart_body_reaches_the_server(world: World, door: str) -> None:
+@pytest.mark.parametrize("interface", ["value", "run_code"])
+def test_a_multipart_body_reaches_the_server(world: World, interface: str) -> None:
     tool = world.tool(
         "/anything",
         {"title": TEXT, "meta": {"type": "object"}, "files": {"type": "array"}, "note": TEXT},
@@ -449,7 +449,7 @@ def test_a_multipart_body_reaches_the_server(world: World, door: str) -> None:
     (world.home / "a.txt").write_text("content of a", encoding="utf-8")
     files = ["a.txt", {"base64": base64.b64encode(b"\0\xff").decode(), "filename": "b.bin"}]
     title = "Grüße\r\n--boundary"
-    seen = getattr(tool, door)(title=title, meta={"k": [1]}, files=files)
+    seen = getattr(tool, interface)(title=title, meta={"k": [1]}, files=files)
     assert seen["form"] == {"title": title, "meta": '{"k":[1]}'}
     assert seen["files"]["upload"] in ("content of a", ["content of a", "data:application/octet-stream;base64,AP8="])
     assert seen["headers"]["Content-Type"].startswith("multipart/form-data; boundary=")

@@ -29,6 +29,7 @@ DEFAULTS = """
     prompts: {instructions: "", packs: {}}
     tools: {}
     tools_dir: []
+    disabled_packages: []
     execution: {timeout: 120, memory_mb: 512, max_tool_calls: 1000, max_command_bytes: 1000000,
                 max_output_bytes: 104857600, isolation: auto, cells: 2}
     workers: {idle_timeout: 600, start_timeout: 120, call_timeout: 60}

@@ -84,8 +84,10 @@ class RegisteredTools(HeldTools):
         """Register a tool, or all tools of a module (all or none); `name` and `permissions` replace those of a tool."""
         if not isinstance(thing, ModuleType):
             tool = as_tool(thing, self._threads)
-            granted = permission_set(list(permissions)) or tool.permissions
-            return self._register(replace(tool, name=name or tool.name, permissions=granted), thing)
+            if name or permissions:
+                granted = permission_set(list(permissions)) or tool.permissions
+                tool = replace(tool, name=name or tool.name, permissions=granted)
+            return self._register(tool, thing)
         if name or permissions:
             raise ToolError("a module has several tools: set their names and permissions with @tool")
         prepared = [
