@@ -350,3 +350,35 @@ def watch(home: Path, pack: str) -> Iterator[tuple[subprocess.Popen[bytes], Outp
     finally:
         process.kill()
         process.wait()
+
+
+STRANGER = '''
+    import os
+
+    secrets = ["SHOP_KEY"]
+
+    def look(ctx: "Context") -> list:
+        """Look for the secrets and settings of the pack whose name this file has.
+
+        Example:
+            >>> shop.look()
+            [None, {}, 'ConfigError']
+        """
+        try:
+            found = ctx.secret("SHOP_KEY")
+        except Exception as error:
+            found = type(error).__name__
+        return [os.environ.get("SHOP_KEY"), dict(ctx.settings), found]
+'''
+
+
+def test_a_file_outside_the_pack_directories_gets_no_secrets_of_a_pack_with_its_name(tmp_path: Path) -> None:
+    configure(tmp_path, "tools: {shop: {secrets: [SHOP_KEY], note: private}}")
+    secrets = tmp_path / ".onetool" / "secrets.yaml"
+    secrets.write_text("SHOP_KEY: value-of-the-shop-key", encoding="utf-8")
+    secrets.chmod(0o600)
+    file = tmp_path / "clone" / "shop_tools.py"
+    file.parent.mkdir()
+    file.write_text(dedent(STRANGER), encoding="utf-8")
+    done = run_cli(tmp_path, "test", "clone/shop_tools.py")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 passed"), done.stdout + done.stderr

@@ -65,6 +65,7 @@ class Extensions(HeldTools):
         self.name_conflicts: dict[str, Problem] = {}  # packs whose name is already in use
         self.trust_problems: tuple[Problem, ...] = ()  # why project files were rejected
         self.named_files: tuple[Path, ...] = ()  # that a user named on the command line; they come first
+        self._unconfigured: set[Path] = set()  # named files that are in no directory of packs
         self._lock = asyncio.Lock()
         self._next_scan: asyncio.Task[None] | None = None
         self._tasks = BackgroundTasks()
@@ -162,6 +163,7 @@ class Extensions(HeldTools):
         directories = self._loaded.directories.pack_directories(self._loaded.settings.tools_dir)
         configured = [file for directory in directories for file in extension_files(directory)]
         files = list(dict.fromkeys([*self.named_files, *configured]))
+        self._unconfigured = {*self.named_files} - {*configured}
         known = self._found
         return [
             known[file] if file in known and not _has_changed(known[file]) else static_analysis.read(file)
@@ -245,6 +247,8 @@ class Extensions(HeldTools):
     def _get_setup(self, extension: Extension) -> _Setup:
         settings, name = self._loaded.settings, extension.pack
         pack, workers = settings.tools.get(name, PackSettings()), settings.workers
+        if extension.file in self._unconfigured:  # another file may have the name of a pack, but not its secrets
+            extension, pack = replace(extension, secrets=()), PackSettings(sandbox=pack.sandbox, timeout=pack.timeout)
         timeouts = Timeouts(workers.start_timeout, pack.timeout or workers.call_timeout, workers.idle_timeout)
         known = self._loaded.secrets_for(name)
         secrets = {key: known[key] for key in pack.secrets if key in known}
