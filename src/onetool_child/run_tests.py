@@ -42,8 +42,8 @@ class OutcomeCollector:
         sys.dont_write_bytecode = True
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Record a file that cannot be imported."""
-        if report.failed:
+        """Record a file that cannot be imported or skips all of its tests."""
+        if not report.passed:
             self._record(report, 0.0)
 
     def pytest_runtest_logreport(self, report: Any) -> None:

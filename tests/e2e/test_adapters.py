@@ -178,6 +178,12 @@ def test_a_wrong_call_is_explained_to_the_model(bus: ToolBus, arguments: str, ex
     assert_explained(bus, "weather-nothing", "{}", "unknown tool 'weather.nothing'")
 
 
+def test_arguments_that_are_not_an_object_are_explained_to_the_model(bus: ToolBus) -> None:
+    use = {"id": "1", "name": "weather-get--report", "input": ["Oslo"]}
+    result = asyncio.run(call_anthropic_tool(bus, use, READ))
+    assert (result["is_error"], result["content"]) == (True, "ArgumentError: the arguments must be a JSON object")
+
+
 def test_a_call_without_permission_is_explained_to_the_model(bus: ToolBus) -> None:
     assert_explained(bus, "weather-get--report", '{"city": "a"}', "requires read permission", context=ToolContext())
 
@@ -204,6 +210,10 @@ def test_langchain_uses_the_tools_of_a_bus_and_the_other_way(bus: ToolBus) -> No
     assert json.loads(asyncio.run(report.ainvoke(call)).content) == {"city": "Oslo", "days": 1}
     with pytest.raises(ToolException, match="no such city"):
         report.invoke({"city": "Atlantis"})
+    bus.register_tool(lambda self, config, run_manager: [self, config, run_manager], name="echo")
+    echo = next(each for each in to_langchain_tools(bus) if each.name == "echo")
+    names = {"self": "a", "config": "b", "run_manager": "c"}  # LangChain has parameters with these names
+    assert echo.invoke(names) == asyncio.run(echo.ainvoke(names)) == '["a","b","c"]'
 
     @langchain_tool
     def multiply(left: int, right: int) -> int:

@@ -742,6 +742,19 @@ def test_an_openapi_document_is_imported_as_a_bundle(rest: Rest) -> None:
     assert rest.send("POST", f"/api/import?name={free}", PETS).json()["bundle"]["slug"] == free
 
 
+def test_authentication_and_headers_are_added_to_a_document(rest: Rest) -> None:
+    slug = new_slug()
+    document = {**PETS, "components": {}, "security": None}
+    query = f"name={slug}&auth=bearer&header=X-Version:+2&header=X-Kind:+pets"
+    answer = rest.send("POST", f"/api/import?{query}", document)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["secrets"] == [f"{slug.upper().replace('-', '_')}_AUTH"]
+    stored = rest.get(f"/tools/bundles/{answer.json()['bundle']['id']}/tools/list-pets/version/1.2")["httpImpl"]
+    assert (stored["headers"], stored["auth"]["type"]) == ({"X-Version": "2", "X-Kind": "pets"}, "bearer")
+    for parameter in ("auth=digest", "header=X-Token:+abc", "header=X-City:+${city}", "auth=basic&auth=bearer"):
+        assert get_error_code(rest.send("POST", f"/api/import?{parameter}", document)) == (400, "invalid")
+
+
 def test_a_bundle_can_be_exported_and_imported(rest: Rest) -> None:
     bundle = rest.bundle()
     rest.tool(bundle, "now", "1.0")

@@ -21,7 +21,7 @@ from tests.ui_support import open_page, screenshot_directory
 
 from onetool.transports.http.tokens import hash_token
 
-GUIDE = ROOT / "docs" / "guide" / "4-run-it-for-a-team.md"
+GUIDE = ROOT / "docs" / "guide" / "6-run-it-for-a-team.md"
 NAME = "tools.localhost"  # browsers resolve it to this machine
 TOKEN = "ot_of-somebody-far-away"
 TOKENS = f"tokens: [{{name: me, hash: {hash_token(TOKEN)}, agent: default}}]"

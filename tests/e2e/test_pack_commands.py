@@ -163,6 +163,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     secrets.chmod(0o600)
     file = write_pack(home / ".onetool", "times", TIMES, HEADER)
     write_tests(file.parent, "test_times.py", TESTS.replace("OUTSIDE", str(home / "outside")))
+    write_tests(file.parent, "test_whole.py", "import pytest\n\npytest.skip('not here', allow_module_level=True)\n")
     (home / "pytest.ini").write_text("[pytest]\naddopts = --unknown-option\n", encoding="utf-8")
     file = write_pack(home / ".onetool", "send", SEND, HEADER)
     write_tests(file.parent, "test_send.py", "import send_tools\n\ndef test_send():\n    assert send_tools.send('x')\n")
@@ -210,6 +211,7 @@ def test_examples_and_tests_are_run_and_compared(home: Path) -> None:
     assert not (home / "x").exists()
     assert "exit" in details['__import__("os")._exit(3)']
     tests = {each["name"].rpartition("::")[2]: each for each in results if each["kind"] == "test"}
+    assert tests.pop("tests/test_whole.py")["detail"] == "not here"
     assert {name: each["status"] for name, each in tests.items()} == {
         "test_the_pack_is_loaded_as_in_its_worker": "ok",
         "test_other_tools_can_be_called": "ok",
@@ -284,6 +286,36 @@ def test_packs_in_one_directory_have_tests_of_their_own(home: Path) -> None:
     assert "test_one" in done.stdout
 
 
+def test_a_pytest_that_fails_without_a_failed_test_is_a_failure(home: Path) -> None:
+    file = write_pack(home / ".onetool", "gone", "def f(): pass\n", HEADER)
+    write_tests(
+        file.parent, "test_gone.py", "import pytest\n\ndef test_a(): pass\n\ndef test_b(): pytest.exit('gone')\n"
+    )
+    done = run_cli(home, "test", "gone")
+    assert done.returncode == 1
+    assert "pytest exited with status 2" in done.stdout
+
+
+def test_nothing_of_an_untrusted_project_runs(home: Path) -> None:
+    clone = home / "clone"
+    ran = clone / "ran"
+    for directory in (clone / ".onetool" / "tools", clone / "drafts"):
+        directory.mkdir(parents=True)
+        code = f"open({str(ran)!r}, 'w')\n"
+        (directory / "evil_tools.py").write_text(f"{code}def f(): pass\n", encoding="utf-8")
+        write_tests(directory, "test_evil.py", f"{code}def test_f(): pass\n")
+    commands = (
+        ["test", "clone/.onetool/tools/evil_tools.py", "--effects"],
+        ["dev", "clone/drafts/evil_tools.py", "--once"],
+    )
+    for command in commands:
+        done = run_cli(home, *command)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"{clone / '.onetool'} is not trusted" in done.stderr
+        assert f"run `onetool trust` in {clone}" in done.stderr
+    assert not ran.exists()
+
+
 # --- onetool dev -----------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +332,10 @@ def test_a_file_can_be_developed_before_it_is_configured(tmp_path: Path) -> None
         changed = output.wait()
         assert "Signature" not in changed, "only what changed is shown"
         assert "'Bye, Ada!'" in changed
+        write_tests(
+            file.parent, "test_watched.py", "import helper\n\ndef test_word():\n    assert helper.WORD == 'Hi'\n"
+        )
+        assert "failed" in output.wait().partition("test_word")[0].splitlines()[-1]
         file.write_text(WATCHED.replace("def greet(", "def greet(("), encoding="utf-8")
         assert f"{file}, line 6: " in output.wait()
         file.write_text(WATCHED.replace("helper.WORD", "helper.MISSING"), encoding="utf-8")

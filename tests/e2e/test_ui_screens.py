@@ -176,7 +176,8 @@ def test_a_bundle_is_created_tried_changed_exported_and_deleted(visit: Visit, sh
     with page.expect_download() as download:
         page.get_by_role("button", name="Export as ZIP").click()
     packed = zipfile.ZipFile(io.BytesIO(Path(download.value.path()).read_bytes()))
-    assert any("list-items" in name for name in packed.namelist())
+    stored = [packed.read(name) for name in packed.namelist() if "list-items" in name]
+    assert any("photo" in json.loads(tool)["argSchema"]["properties"] for tool in stored)
     page.get_by_role("button", name="Delete list-items 1", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
     expect(page.locator("ot-bundle .tool-row")).to_have_count(1)
@@ -231,6 +232,8 @@ def _save_a_version(page: Page, site: Site) -> None:
     editor = page.locator("ot-tool-editor")
     expect(editor.get_by_label("Version *")).to_have_value("2")
     editor.get_by_label("Response selector").fill("[0].name")
+    editor.get_by_label("Method").select_option("POST")
+    editor.get_by_label("Body").fill("${file:photo}")
     editor.get_by_role("button", name="Save as new version").click()
     assert site.last.query["color"] == ["red"]
 

@@ -553,6 +553,22 @@ def test_authentication_and_headers_can_be_added() -> None:
     assert "auth" not in import_tool(build_document({"security": []}), auth="bearer")["httpImpl"]
 
 
+def test_added_headers_replace_those_of_the_document() -> None:
+    media = {"200": {"description": "ok", "content": {"application/json": {}}}}
+    header = {"name": "X-Version", "in": "header", "schema": {"type": "string"}}
+    operation = {"parameters": [header], "responses": media}
+    schemes = {"token": {"type": "http", "scheme": "bearer"}, "key": KEY}
+    document = build_secured_document([{"token": [], "key": []}], operation, **schemes)
+    headers = ["accept: text/csv", "x-version: 2", "authorization: Token ${secret:MINE}"]
+    found = import_document(document, headers=headers)
+    tool = found.tools[0][2]
+    added = dict(text.split(": ") for text in headers)
+    assert tool["httpImpl"]["headers"] == {**added, "X-Key": "${secret:THINGS_KEY}"}
+    assert "auth" not in tool["httpImpl"]
+    assert tool["argSchema"]["properties"] == {}
+    assert found.secrets == ["THINGS_KEY", "MINE"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -561,6 +577,7 @@ def test_authentication_and_headers_can_be_added() -> None:
         ({"headers": ["X-Version"]}, "expected a header like"),
         ({"headers": ["Host: x"]}, "cannot be set"),
         ({"headers": ["X-Api-Key: abc"]}, r"X-Api-Key: \$\{secret:NAME\}"),
+        ({"headers": ["X-City: ${city}"]}, r"\$\{city\} is not a secret"),
     ],
 )
 def test_invalid_additions_are_rejected(options: dict[str, Any], words: str) -> None:

@@ -44,6 +44,8 @@ def ref(name: str) -> dict[str, str]:
         ({"type": "string", "enum": [1, 2]}, {"enum": [1, 2]}),
         ({"enum": ["a", "a", 1, True]}, {"enum": ["a", 1, True]}),
         ({"items": [{"type": "string"}]}, {"prefixItems": [{"type": "string"}]}),
+        ({"items": True, "additionalProperties": False}, {"items": {}, "additionalProperties": False}),
+        ({"items": False}, {"items": {"not": {}}}),
         ({"allOf": [{"type": "string"}], "description": "x"}, {"type": "string", "description": "x"}),
         ({"oneOf": [{}, {}], "discriminator": {}}, {"anyOf": [{}, {}]}),
         ({"xml": {}, "externalDocs": {}, "x-any": 1, "$schema": "http://x", "$id": "http://y"}, {}),

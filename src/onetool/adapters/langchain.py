@@ -3,7 +3,8 @@
 from functools import partial
 from typing import Any
 
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools import BaseTool, ToolException
+from pydantic import PrivateAttr
 
 from onetool.adapters.model_tools import ModelResult, ModelTool, call_tool, list_tools
 from onetool.backends.threads import call_blocking
@@ -16,24 +17,25 @@ def to_langchain_tools(bus: ToolBus, context: ToolContext | None = None) -> list
 
     A failed call raises `ToolException`; set `handle_tool_error` of a tool to pass the error to the model.
     """
-    return [_convert(each, bus, context) for each in list_tools(bus, context)]
+    return [_BusTool(each, bus, context) for each in list_tools(bus, context)]
 
 
-def _convert(each: ModelTool, bus: ToolBus, context: ToolContext | None) -> BaseTool:
-    async def call(**args: Any) -> str:
-        return _unwrap(await call_tool(bus, each.name, args, context))
+class _BusTool(BaseTool):
+    """A tool of a bus. Unlike with `StructuredTool`, arguments may be named `config`, `run_manager` or `self`."""
 
-    def call_sync(**args: Any) -> str:
-        waiting = partial(call_tool, bus, each.name, args, context)
-        return _unwrap(call_blocking(waiting, bus.portal, "await tool.ainvoke(...)"))
+    _bus: ToolBus = PrivateAttr()
+    _context: ToolContext | None = PrivateAttr()
 
-    return StructuredTool(
-        name=each.name,
-        description=each.description or each.name,
-        args_schema=each.schema,
-        coroutine=call,
-        func=call_sync,
-    )
+    def __init__(self, tool: ModelTool, bus: ToolBus, context: ToolContext | None) -> None:
+        super().__init__(name=tool.name, description=tool.description or tool.name, args_schema=tool.schema)
+        self._bus, self._context = bus, context
+
+    def _run(self, /, **args: Any) -> str:
+        call = partial(call_tool, self._bus, self.name, args, self._context)
+        return _unwrap(call_blocking(call, self._bus.portal, "await tool.ainvoke(...)"))
+
+    async def _arun(self, /, **args: Any) -> str:
+        return _unwrap(await call_tool(self._bus, self.name, args, self._context))
 
 
 def _unwrap(result: ModelResult) -> str:

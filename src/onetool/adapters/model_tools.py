@@ -91,9 +91,12 @@ async def call_tool(
     def record(foreign: Foreign) -> None:
         nonlocal is_untrusted
         is_untrusted |= foreign.is_untrusted
+        if given.on_foreign_value is not None:
+            given.on_foreign_value(foreign)
 
+    given = context or ToolContext()
     name = await anyio.to_thread.run_sync(decode_name, encoded, bus)
-    result = await bus.call_tool(name, args, replace(context or ToolContext(), on_foreign_value=record))
+    result = await bus.call_tool(name, args, replace(given, on_foreign_value=record))
     try:
         text = render(as_data(result.unwrap()))
     except NotData:

@@ -53,7 +53,7 @@ def to_anthropic_tools(bus: ToolBus, context: ToolContext | None = None) -> list
 
 async def call_anthropic_tool(bus: ToolBus, call: object, context: ToolContext | None = None) -> dict[str, Any]:
     """Execute a `tool_use` block of an Anthropic model. Return the `tool_result` block that answers it."""
-    result = await call_tool(bus, str(_get(call, "name")), dict(_get(call, "input") or {}), context)
+    result = await _call_with_data(bus, call, _get(call, "input") or {}, context)
     answer = {"type": "tool_result", "tool_use_id": _get(call, "id"), "content": result.text}
     return {**answer, "is_error": True} if result.is_error else answer
 
@@ -63,7 +63,11 @@ async def _call_with_json(bus: ToolBus, call: object, context: ToolContext | Non
         args = json.loads(_get(call, "arguments") or "{}")
     except (ValueError, RecursionError) as error:
         return ModelResult(f"ArgumentError: the arguments are not valid JSON: {error}", is_error=True)
-    if not isinstance(args, dict):
+    return await _call_with_data(bus, call, args, context)
+
+
+async def _call_with_data(bus: ToolBus, call: object, args: object, context: ToolContext | None) -> ModelResult:
+    if not isinstance(args, Mapping):
         return ModelResult("ArgumentError: the arguments must be a JSON object", is_error=True)
     return await call_tool(bus, str(_get(call, "name")), args, context)
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from onetool.bundles.imported import BundleImport, ToolEntry
 from onetool.bundles.model import Bundle, ToolDraft
+from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
 from onetool.storage import BundleStorage
 
@@ -64,6 +65,8 @@ def read(
 
     if not content.startswith(ZIP_MAGIC):
         return to_bundle(content, name=name, server=server, auth=auth, headers=headers)
+    if server or auth or [*headers]:
+        raise invalid("a server, authentication and headers can be added to an OpenAPI document, not to an archive")
     found = archive.unpack(content)
     if name:
         found.bundle["slug"] = build_bundle_slug(name, "")

@@ -1,7 +1,7 @@
-"""Develop an extension pack: show what the model sees, run its examples, and repeat this at each change.
+"""Develop an extension pack: show what the model sees, run its examples and tests, and repeat this at each change.
 
-PACK is the name of a pack or its file, which need not be in a directory of packs. The file and the modules beside it
-are watched until Ctrl+C. At each change, only help texts that changed are printed.
+PACK is the name of a pack or its file, which need not be in a directory of packs. The file, the modules beside it and
+its tests are watched until Ctrl+C. At each change, only help texts that changed are printed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main(options: argparse.Namespace) -> int:
             is_ok = await _show_pack(app, file, shown, effects=options.effects)
             if options.once:
                 return int(not is_ok)
-            print(dim(f"watching {file} and the modules beside it; press Ctrl+C to stop\n"), flush=True)
+            print(dim(f"watching {file}, the modules beside it and its tests; press Ctrl+C to stop\n"), flush=True)
             await _wait_for_change(file, stamp)
 
     try:
@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 async def _show_pack(app: "OneTool", file: "Path", shown: dict[str, object], *, effects: bool) -> bool:
-    """Print the help of changed tools and the outcomes of the examples; return whether there are no problems."""
+    """Print the help of changed tools and the outcomes of the checks; return whether there are no problems."""
     from onetool.cli.pack_session import check_pack, find_extension, find_tools
 
     await app.extensions.refresh()
@@ -60,7 +60,7 @@ async def _show_pack(app: "OneTool", file: "Path", shown: dict[str, object], *, 
         if shown.get(tool.name) != definition:
             print(f"{await _get_help(app, tool)}\n")
         shown[tool.name] = definition
-    report = await check_pack(app, extension, effects=effects, with_tests=False)
+    report = await check_pack(app, extension, effects=effects)
     report.print(app.redact)
     return report.is_ok
 
@@ -74,7 +74,7 @@ async def _get_help(app: "OneTool", tool: "Tool") -> str:
 
 
 async def _wait_for_change(file: "Path", seen: object) -> None:
-    """Wait until the file or a module beside it differs from the stamp `seen`."""
+    """Wait until the file, a module beside it or a test differs from the stamp `seen`."""
     while True:
         await asyncio.sleep(POLL_SECONDS)
         stamp = await asyncio.to_thread(_stamp, file)
@@ -83,10 +83,11 @@ async def _wait_for_change(file: "Path", seen: object) -> None:
 
 
 def _stamp(file: "Path") -> object:
-    """Return a stamp of the file and the modules beside it; None while an editor replaces one of them."""
+    """Return a stamp of the file, the modules beside it and its tests; None while an editor replaces one of them."""
+    from onetool.extensions.pack_tests import stamp_tests
     from onetool.extensions.static_analysis import stamp_file, stamp_siblings
 
     try:
-        return stamp_file(file), stamp_siblings(file)
+        return stamp_file(file), stamp_siblings(file), stamp_tests(file)
     except OSError:
         return None

@@ -48,7 +48,7 @@ async def run_examples(app: OneTool, tool: Tool, listener: Listener, *, effects:
     """Run the examples of a tool. Without `effects`, those of tools that need more than read permission are skipped."""
     try:
         examples = parse_examples(tool.example)
-    except (SyntaxError, ValueError) as error:
+    except (MemoryError, RecursionError, SyntaxError, ValueError) as error:
         return [_reject_example(tool, error)]
     reason = "" if effects else explain_effects(tool.permissions)
     chosen = [example for example in examples if not reason and not example.options.get(doctest.SKIP)]
@@ -87,11 +87,11 @@ def explain_effects(permissions: frozenset[Permission]) -> str:
     return f"needs {' and '.join(needed)} permission; {USE_EFFECTS}" if needed else ""
 
 
-def _reject_example(tool: Tool, error: SyntaxError | ValueError) -> CheckOutcome:
+def _reject_example(tool: Tool, error: Exception) -> CheckOutcome:
     """Return the outcome of an invalid example. A text that does not call the tool is taken for prose."""
     first_line = tool.example.partition("\n")[0]
     if ">>>" in tool.example or f"{tool.short_name}(" in tool.example:
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
         return CheckOutcome(first_line, FAILED, detail=f"invalid example: {reason}", tool=tool.name)
     return CheckOutcome(first_line, SKIPPED, detail="not Python code", tool=tool.name)
 

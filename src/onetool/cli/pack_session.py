@@ -18,11 +18,13 @@ from onetool.cli.outcomes import FAILED, SKIPPED, CheckOutcome, PackReport
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import Progress
 from onetool.config.load import Loaded
+from onetool.config.trust import check_trust
 from onetool.context import Permission
 from onetool.errors import ToolError
 from onetool.extensions.pack_tests import TESTS_DIRECTORY, find_tests
 from onetool.extensions.static_analysis import SUFFIX, Extension
 from onetool.extensions.worker_backend import WorkerBackend
+from onetool.paths import FOLDER, Directories, find_directories, is_directory
 from onetool.problem import Location, Problem
 from onetool.registry import python_name
 from onetool.runner.answer import Journal
@@ -36,6 +38,8 @@ CREATE = "run `onetool init` to create an example, .onetool/tools/hello/hello_to
 def run_with_pack(options: argparse.Namespace, work: Callable[[OneTool, Path], Awaitable[T]]) -> T:
     """Run a coroutine function with OneTool and the file of the pack; `options.effects` allows more than reading."""
     named = _find_named_file(options.pack)
+    if named is not None:
+        _require_trust(named, find_directories(os.environ, Path.cwd(), options.config, Path.home()))
 
     def read() -> Loaded:
         return _adjust(read_settings(os.environ, Path.cwd(), options.config), effects=options.effects)
@@ -79,6 +83,18 @@ def _find_named_file(text: str) -> Path | None:
     return file
 
 
+def _require_trust(file: Path, directories: Directories) -> None:
+    """Raise if the file belongs to a project that is not trusted: its code and the tests beside it must not run."""
+    candidates = (parent if parent.name == FOLDER else parent / FOLDER for parent in file.parents)
+    project = next(filter(is_directory, candidates), None)
+    if project is None or (directories.trusted and project == directories.project):
+        return
+    decision = check_trust(project, directories.user, os.environ)
+    if not decision.trusted:
+        problem = decision.problems[-1]
+        raise ToolError(problem.message, hint=problem.hint)
+
+
 def _find_pack_file(app: OneTool, name: str) -> Path:
     files = {extension.pack: extension.file for extension in reversed(app.extensions.all_extensions)}
     if name in files:
@@ -103,7 +119,7 @@ def find_tools(app: OneTool, extension: Extension) -> list[Tool]:
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-async def check_pack(app: OneTool, extension: Extension, *, effects: bool, with_tests: bool) -> PackReport:
+async def check_pack(app: OneTool, extension: Extension, *, effects: bool) -> PackReport:
     """Start the worker of a pack and run its examples and tests."""
     report, tools = PackReport(_find_problems(app, extension)), find_tools(app, extension)
     if not tools:
@@ -116,9 +132,8 @@ async def check_pack(app: OneTool, extension: Extension, *, effects: bool, with_
         for tool in tools:
             progress.update(f"running the examples of {tool.name}")
             report.outcomes.extend(await run_examples(app, tool, progress.on_event, effects=effects))
-        if with_tests:
-            progress.update(f"running the tests of {extension.pack}")
-            report.outcomes.extend(await _run_tests(app, extension, tools, journal, effects=effects))
+        progress.update(f"running the tests of {extension.pack}")
+        report.outcomes.extend(await _run_tests(app, extension, tools, journal, effects=effects))
     return report
 
 
@@ -147,7 +162,8 @@ async def _run_tests(
     app: OneTool, extension: Extension, tools: list[Tool], journal: Journal, *, effects: bool
 ) -> list[CheckOutcome]:
     """Run the tests in `tests/` beside the file, if there are any."""
-    if not await anyio.to_thread.run_sync(find_tests, extension.file):
+    # A directory `tests` beside an installed module may belong to another package.
+    if extension.package or not await anyio.to_thread.run_sync(find_tests, extension.file):
         return []
     needed = frozenset[Permission]().union(*(tool.permissions for tool in tools))
     if not effects and (reason := explain_effects(needed)):

@@ -28,7 +28,7 @@ def main(options: argparse.Namespace) -> int:
     async def test(app: "OneTool", file: "Path") -> int:
         extension = find_extension(app, file)
         assert extension is not None
-        report = await check_pack(app, extension, effects=options.effects, with_tests=True)
+        report = await check_pack(app, extension, effects=options.effects)
         if not report.problems and not report.outcomes:
             hint = f"add an Example: section to a docstring in {file}, or tests to {file.parent / 'tests'}"
             raise ToolError(f"{extension.pack} has no examples and no tests", hint=hint)

@@ -1,6 +1,7 @@
 """Runs the tests beside a pack with pytest, in a worker with the environment, settings and sandbox of the pack."""
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ from onetool.children.programs import OutputTail
 from onetool.context import ToolContext
 from onetool.errors import ToolError
 from onetool.extensions.pep723 import ScriptHeader
-from onetool.extensions.static_analysis import SUFFIX
+from onetool.extensions.static_analysis import SUFFIX, Stamp, stamp_file
 from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
 from onetool.util.raw_json import RawJson
 
 TESTS_DIRECTORY = "tests"
 PYTEST = ScriptHeader('dependencies = ["pytest>=8"]')
 MAX_SECONDS = 3600.0
-COMPLETED = {0, 1, 5}  # exit statuses of pytest: all tests passed, some failed, no tests found
+MAX_FILES = 1_000  # of tests that are watched
+SUCCESSFUL = {0, 5}  # exit statuses of pytest: all tests passed, no tests found
 
 
 def find_tests(file: Path) -> list[Path]:
@@ -28,6 +30,12 @@ def find_tests(file: Path) -> list[Path]:
         name = file.stem.removesuffix(SUFFIX)
         return [*directory.glob(f"test_{name}.py"), *sorted(directory.glob(f"test_{name}_*.py"))]
     return [directory] if directory.is_dir() else []
+
+
+def stamp_tests(file: Path) -> frozenset[tuple[Path, Stamp]]:
+    """Return the stamps of the Python files in `tests/` beside the pack."""
+    found = islice((file.parent / TESTS_DIRECTORY).rglob("*.py"), MAX_FILES)
+    return frozenset((path, stamp_file(path)) for path in found)
 
 
 async def run_tests(
@@ -54,7 +62,7 @@ async def run_tests(
         await worker.end()
     if isinstance(result, RawJson):
         result = await anyio.to_thread.run_sync(result.parse, "run_tests")
-    if result["status"] not in COMPLETED and not result["tests"]:
-        raise ToolError(f"pytest exited with status {result['status']}:\n{output}")
     outcomes: list[dict[str, Any]] = result["tests"]
+    if result["status"] not in SUCCESSFUL and all(test["status"] != "failed" for test in outcomes):
+        raise ToolError(f"pytest exited with status {result['status']}:\n{output}")
     return outcomes

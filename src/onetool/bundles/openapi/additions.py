@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from onetool.backends.http_tool.headers import check_headers
-from onetool.backends.http_tool.placeholders import Placeholder, list_placeholders, parse
+from onetool.backends.http_tool.placeholders import list_placeholders, parse
 from onetool.bundles.rules import invalid
 from onetool.util.secret_finder import is_secret_name
 from onetool.util.text import quote
@@ -26,8 +26,7 @@ class Additions:
     @property
     def secrets(self) -> list[str]:
         """The names of the secrets in the headers."""
-        found: list[Placeholder] = [part for value in self.headers.values() for part in list_placeholders(parse(value))]
-        return [placeholder.name for placeholder in found if placeholder.is_secret]
+        return [part.name for value in self.headers.values() for part in list_placeholders(parse(value))]
 
 
 def _parse_scheme(auth: str) -> Mapping[str, Any]:
@@ -50,7 +49,9 @@ def _parse_headers(headers: Iterable[str]) -> dict[str, str]:
             found = list_placeholders(parse(value))
         except ValueError as error:
             raise invalid(f"invalid header {quote(name, 60)}: {error}") from None
-        if is_secret_name(name, or_key=True) and not any(placeholder.is_secret for placeholder in found):
+        if argument := next((placeholder for placeholder in found if not placeholder.is_secret), None):
+            raise invalid(f"invalid header {quote(name, 60)}: {argument} is not a secret (expected ${{secret:NAME}})")
+        if is_secret_name(name, or_key=True) and not found:
             raise invalid(
                 f"header {quote(name, 60)} contains a credential; add it to secrets.yaml as NAME, "
                 f"and write '{name}: ${{secret:NAME}}'"

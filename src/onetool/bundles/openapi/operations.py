@@ -83,6 +83,9 @@ class OperationConverter:
         BodyWriter(request, self._schemas, self._references).add(operation.get("requestBody"))
         secrets = self._add_credentials(request, operation)
         self._add_response(request, operation)
+        for name, value in self._additions.headers.items():  # last, because they replace those of the document
+            request.remove("header", name)
+            request.headers[name] = value
         return ConvertedTool(self._build_tool(location, request), base, secrets, request.omissions)
 
     def _convert_to_version_3(self, location: OperationLocation) -> Mapping[str, Any]:
@@ -131,14 +134,13 @@ class OperationConverter:
         }
         if credentials.auth is None and ("header", "authorization") in described:
             credentials = self._security.create_header_credentials("Authorization")
+        for name in self._additions.headers:
+            credentials.drop_header(name)
         for location, name in credentials.list_locations():
             request.remove(location, name)
         request.auth = credentials.auth
         request.headers |= credentials.headers
         request.query |= credentials.query
-        for name, value in self._additions.headers.items():
-            request.remove("header", name)
-            request.headers[name] = value
         return [*credentials.secrets, *self._additions.secrets]
 
     def _add_response(self, request: RequestBuilder, operation: Mapping[str, Any]) -> None:

@@ -87,7 +87,7 @@ class RequestBuilder:
 
     def build_implementation(self) -> JSON:
         """Return `httpImpl`."""
-        cookies = [f"{self.headers['Cookie']}"] if "Cookie" in self.headers else []
+        cookies = [self.headers["Cookie"]] if "Cookie" in self.headers else []
         headers = {**self.headers, "Cookie": "; ".join([*cookies, *self.cookies])} if self.cookies else self.headers
         impl = {"method": self.method, "urlTemplate": self.url, "query": self.query, "headers": headers}
         optional = {"body": self.body, "auth": self.auth, "response": self.response or None}

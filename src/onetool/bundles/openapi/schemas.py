@@ -169,7 +169,8 @@ class SchemaTranslator:
         elif key == "items" and isinstance(value, list):  # the form of drafts before 2020-12
             yield "prefixItems", [self._translate(item, budget) for item in value] or None
         elif key in SCHEMA_KEYWORDS | {"items"} and isinstance(value, dict | bool):
-            yield key, value if isinstance(value, bool) else self._translate(value, budget)
+            # Only `additionalProperties` and the like stay booleans, so that `items` is always a mapping.
+            yield key, value if isinstance(value, bool) and key != "items" else self._translate(value, budget)
 
     def _translate_members(self, key: str, members: JSON, budget: "_Budget") -> JSON:
         """Translate the writable members; those that are read-only are omitted."""

@@ -46,6 +46,14 @@ class Credentials:
         existing = f"{self.headers['Cookie']}; " if "Cookie" in self.headers else ""
         self.headers["Cookie"] = f"{existing}{escape_literal(cookie)}=${{secret:{name}}}"
 
+    def drop_header(self, name: str) -> None:
+        """Drop the credentials that are sent in a header."""
+        dropped = [self.headers.pop(header) for header in [*self.headers] if header.lower() == name.lower()]
+        if self.auth is not None and _get_header(self.auth) == name.lower():
+            dropped.append(self.auth["value"])
+            self.auth = None
+        self.secrets = [each for each in self.secrets if not any(f"${{secret:{each}}}" in value for value in dropped)]
+
     def list_locations(self) -> list[tuple[str, str]]:
         """Return the locations of keys: `header` or `query`, and the name."""
         keys = [(str(self.auth["in"]), str(self.auth["name"]))] if self.auth and self.auth["type"] == "apiKey" else []
@@ -53,8 +61,14 @@ class Credentials:
 
 
 def _is_authorization(auth: JSON) -> bool:
-    """Return whether the credential is sent in the Authorization header."""
-    return auth["type"] != "apiKey" or (auth["in"], auth["name"].lower()) == ("header", "authorization")
+    return _get_header(auth) == "authorization"
+
+
+def _get_header(auth: JSON) -> str:
+    """Return the lower-case name of the header of a credential; empty if it is sent in the query."""
+    if auth["type"] != "apiKey":
+        return "authorization"
+    return str(auth["name"]).lower() if auth["in"] == "header" else ""
 
 
 class SecuritySchemes:

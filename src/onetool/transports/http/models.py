@@ -235,6 +235,11 @@ class StatisticsQuery(Query):
 class ImportQuery(Query):
     name: Text = Field(default="", description="Slug for the bundle")
     server: Text = Field(default="", description="Base URL of the API; overrides the one in the document")
+    auth: Text = Field(
+        default="",
+        description="Authentication of operations that declare none: bearer, basic, header:NAME or query:NAME",
+    )
+    header: list[str] = Field(default=[], description="Header that all tools send, like X-Version: 2; repeatable")
     update: Flag = Field(default=False, description="Add new versions to an existing bundle with this slug")
 
 

@@ -319,7 +319,7 @@ export const messages = {
   "http.auth.none": "none",
   "http.auth.value": "Value",
   "http.body": "Body",
-  "http.body.hint": "Text or JSON. ${name} is an argument, ${secret:NAME} a secret.",
+  "http.body.hint": "Text or JSON. ${name} is an argument, ${file:name} a file, ${secret:NAME} a secret.",
   "http.headers": "Headers",
   "http.method": "Method",
   "http.more": "More settings as JSON",

@@ -67,7 +67,10 @@ class ImportHandlers:
         return json_response(body, 201 if result.is_new else 200)
 
     def _import(self, content: bytes, query: ImportQuery) -> tuple[ImportResult, JSON]:
-        store, found = self._api.app.bundles.store, importer.read(content, name=query.name, server=query.server or None)
+        store = self._api.app.bundles.store
+        found = importer.read(
+            content, name=query.name, server=query.server or None, auth=query.auth or None, headers=query.header
+        )
         if not query.update:
             _check_slug_is_free(store, found.bundle["slug"])
         result = importer.import_bundle(store, found)

@@ -120,10 +120,11 @@ class HttpFields extends HTMLElement {
     };
   }
 
-  /** The names in `${…}`, except those in credentials. */
+  /** The names in `${…}` and `${file:…}`, except those in credentials. */
   get placeholders() {
     const { auth: _, ...impl } = this.value;
-    return new Set([...JSON.stringify(impl).matchAll(/(?<!\$)\$\{([A-Za-z_][\w-]*)\}/g)].map(([, name]) => name));
+    const found = JSON.stringify(impl).matchAll(/(?<!\$)\$\{(?:file:)?([A-Za-z_][\w-]*)\}/g);
+    return new Set([...found].map(([, name]) => name));
   }
 
   #auth(text) {
