@@ -153,11 +153,16 @@ class Connection:
 
 
 @contextmanager
-def connect(home: Path, mode: str = "auto", command: Sequence[str] = (PROGRAM,)) -> Iterator[Connection]:
-    """Start a server and connect to it. `auto` uses the protocol of 2026, `legacy` starts with a handshake."""
+def connect(
+    home: Path, mode: str = "auto", command: Sequence[str] = (PROGRAM,), **options: Any
+) -> Iterator[Connection]:
+    """Start a server and connect to it. `auto` uses the protocol of 2026, `legacy` starts with a handshake.
+
+    `options` are those of the client, such as its callbacks.
+    """
     server = StdioServerParameters(command=command[0], args=list(command[1:]), env=environment(home), cwd=home)
     with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
-        client = Client(stdio_client(server, errors), mode=mode)
+        client = Client(stdio_client(server, errors), mode=mode, **options)
         manager = portal.wrap_async_context_manager(client)
         forked_program.start_server()  # a child process too
         before = list_children(os.getpid())

@@ -257,7 +257,7 @@ class OneTool:
             bus=self.bus,
             system=system,
             on_progress=(lambda text, *numbers: journal.note(self.redact(text), *numbers)) if journal else None,
-            on_log=self._log_message,
+            on_log=partial(self._log_message, journal),
             on_ask=journal.ask if journal else None,
             get_settings=self._get_pack_settings,
             store_media=lambda data, mime_type: self.media.put(data, mime_type, agent, token_id),
@@ -274,8 +274,10 @@ class OneTool:
         found = self.settings.tools.get(pack)
         return found.options if found is not None else {}
 
-    def _log_message(self, message: str, level: str) -> None:
+    def _log_message(self, journal: Journal | None, message: str, level: str) -> None:
         self.log.event("tool.log", level=LOG_LEVELS.get(level, "ERROR"), text=message)
+        if journal is not None and journal.log is not None:
+            journal.log(message, level)
 
     def warm_up(self) -> None:
         """Start a cell before the first run. Returns immediately."""

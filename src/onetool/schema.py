@@ -19,6 +19,7 @@ from onetool.context import Context
 from onetool.errors import ArgumentError
 from onetool.source_types import MISSING, Scope, is_data
 from onetool.util.docstring import arguments as docstring_arguments
+from onetool_child.data import as_data
 
 JSON = dict[str, Any]
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -469,19 +470,33 @@ def type_from_source(node: ast.expr, scope: Scope | None = None) -> Any:
 
 
 def make_output_schema(returns: ast.expr | None, scope: Scope | None = None) -> Schema | None:
-    """Return the schema of a return annotation; None if it does not say what is returned, or if that may be media."""
-    kind = Any if returns is None else type_from_source(returns, scope)
-    is_vague = any(kind is each for each in (None, list, dict, tuple, set, frozenset)) or any(
-        word in str(kind) for word in VAGUE_TYPES
+    """Return the schema of a return annotation in source code; see `schema_of_returns`."""
+    return None if returns is None else schema_of_returns(type_from_source(returns, scope))
+
+
+def schema_of_returns(kind: Any) -> Schema | None:
+    """Return the schema of a returned type; None if it does not say what is returned, or if that may be media."""
+    vague = (None, list, dict, tuple, set, frozenset, inspect.Signature.empty)
+    is_vague = (
+        isinstance(kind, str) or any(kind is each for each in vague) or any(word in str(kind) for word in VAGUE_TYPES)
     )
     return None if is_vague else _ReturnSchema(lambda: schema_for_type(kind))
 
 
 class _ReturnSchema(Schema):
-    """The schema of a return annotation. NaN and infinity are numbers for it, which JSON Schema does not know."""
+    """The schema of a return annotation, which checks objects as the data that callers receive.
+
+    NaN and infinity are numbers for it, which JSON Schema does not know.
+    """
 
     def problem(self, value: Any) -> str | None:
-        found = super().problem(value)
+        if not self.json:
+            return None
+        try:
+            found = super().problem(value)
+        except (TypeError, ValueError):  # it contains objects
+            value = as_data(value)
+            found = super().problem(value)
         return found and super().problem(_replace_non_finite(value))
 
 

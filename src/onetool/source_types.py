@@ -1,7 +1,7 @@
 """Types of annotations in source code that is parsed but never executed.
 
-Classes of the source (enums, dataclasses, typed dictionaries, named tuples, pydantic models) are rebuilt from their
-syntax trees, so that pydantic can make their schemas. An annotation that cannot be resolved is `Any`.
+Classes of the source (enums, dataclasses, attrs classes, typed dictionaries, named tuples, pydantic models) are rebuilt
+from their syntax trees, so that pydantic can make their schemas. An annotation that cannot be resolved is `Any`.
 """
 
 import ast
@@ -17,6 +17,8 @@ from onetool.context import ToolContext
 MAX_STEPS = 1_000  # names and classes that one annotation may lead to
 MAX_MEMBERS = 1_000  # fields of a class, members of an enum, values of a literal
 ENUMS = {"Enum", "IntEnum", "StrEnum"}
+DATACLASSES = {"dataclass", "pydantic_dataclass"}
+ATTRS = {"define", "frozen", "mutable"}  # decorators of attrs
 MIXINS = {"str", "int", "float", "object", "ABC", "Generic", "ReprEnum"}
 WRAPPERS = {"Required", "NotRequired", "ReadOnly", "Final", "InitVar"}
 NOT_FIELDS = {"ClassVar", "KW_ONLY"}
@@ -287,9 +289,11 @@ class _Resolver:
             return self._build_model(name, docstring, fields, **_read_config(lineage))
         if "TypedDict" in bases:
             return self._build_model(name, docstring, fields)
-        if not any(scope.name(each) in {"dataclass", "pydantic_dataclass"} for each in node.decorator_list):
+        decorators = {scope.name(each) for each in node.decorator_list}
+        if not decorators & (DATACLASSES | ATTRS):
             raise TypeError(f"unknown kind of class: {name}")
-        return self._build_model(name, docstring, fields, extra="forbid")
+        rename = _strip_underscores if decorators & ATTRS else str
+        return self._build_model(name, docstring, fields, extra="forbid", rename=rename)
 
     def _trace(self, node: ast.ClassDef, scope: Scope) -> tuple[list[tuple[ast.ClassDef, Scope]], set[str]]:
         """Return the classes of the source that a class inherits from, itself last, and the names of other bases."""
@@ -399,6 +403,11 @@ class _Resolver:
         return MISSING if name == "Required" or (field.is_total and name != "NotRequired") else UNKNOWN, {}
 
 
+def _strip_underscores(name: str) -> str:
+    """Return the argument of a constructor of attrs for a field."""
+    return name.lstrip("_")
+
+
 def _read_assignments(lineage: list[tuple[ast.ClassDef, Scope]]) -> Iterator[tuple[str, ast.expr, Scope]]:
     for node, scope in lineage:
         for each in node.body:
@@ -427,7 +436,7 @@ def _select_field_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _get_default(options: Mapping[str, Any]) -> Any:
-    default = UNKNOWN if "default_factory" in options else options.get("default", MISSING)
+    default = UNKNOWN if {"default_factory", "factory"} & options.keys() else options.get("default", MISSING)
     return MISSING if default is Ellipsis else default
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Convert = Callable[[Any], Any]
 
 PLAIN = frozenset({str, int, float, bool, list, dict, None, types.NoneType, "str", "int", "float", "bool", "None"})
+FLOATS = (float, "float")
 MAX_QUOTED_CHARS = 100
 # The annotation of a context that cannot be resolved, for example because only type checkers import its name.
 CONTEXT_ANNOTATION = r"(?:(?:\w+\.)*Optional\[)?(?:\w+\.)*(?:Tool)?Context\]?(?:\s*\|\s*None)?"
@@ -160,9 +161,12 @@ def _unwrap(function: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _get_converters(function: Callable[..., Any]) -> dict[str, Convert]:
-    if all(map(_is_plain, getattr(function, "__annotations__", {}).values())):
-        return {}
-    found = {name: _get_converter(hint) for name, hint in _get_hints(function).items() if name != "return"}
+    annotations = getattr(function, "__annotations__", {})
+    if all(map(_is_plain, annotations.values())):  # without importing `typing`
+        floats = [name for name, hint in annotations.items() if hint in FLOATS and name != "return"]
+        found: dict[str, Convert | None] = dict.fromkeys(floats, _to_float)
+    else:
+        found = {name: get_converter(hint) for name, hint in _get_hints(function).items() if name != "return"}
     converters = {name: convert for name, convert in found.items() if convert is not None}
     variadic = _get_parameters(function).variadic
     if variadic in converters:
@@ -199,7 +203,8 @@ def _resolve_hint(hint: Any, scope: dict[str, Any], extras: bool) -> Any:
         return typing.Any
 
 
-def _get_converter(hint: Any) -> Convert | None:
+def get_converter(hint: Any) -> Convert | None:
+    """Return the converter of JSON data to a type; None if the data already has it."""
     import typing
 
     if "pydantic" in sys.modules and _is_of_pydantic(hint):
@@ -239,7 +244,7 @@ def _get_union_converter(parts: tuple[Any, ...]) -> Convert | None:
     """Return a converter that leaves data of a plain alternative unchanged and tries the others in order."""
     import typing
 
-    found = [(part, _get_converter(part)) for part in parts]
+    found = [(part, get_converter(part)) for part in parts]
     converters = [convert for _, convert in found if convert is not None]
     plain = [_unwrap_hint(part) for part, convert in found if convert is None]
     literals = [value for part in plain if typing.get_origin(part) is typing.Literal for value in typing.get_args(part)]
@@ -268,7 +273,7 @@ def _get_collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | N
     """Return a converter for collections such as `set[str]`, `tuple[int, date]` and `dict[str, Decimal]`."""
     from collections import abc
 
-    items = [_get_converter(part) for part in parts]
+    items = [get_converter(part) for part in parts]
     if issubclass(kind, tuple) and parts and Ellipsis not in parts:
         return lambda value: tuple(
             _convert_part(f"[{index}]", item, each) if item else each
@@ -307,11 +312,12 @@ def _get_class_converter(kind: type) -> Convert | None:  # noqa: PLR0911 - one c
         return kind
     if typing.is_typeddict(kind):
         return lambda value: _convert_fields(kind, value)
-    if hasattr(kind, "__dataclass_fields__"):
+    if hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__attrs_attrs__"):
         return lambda value: kind(**_convert_fields(kind, value))
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return lambda value: _make_named_tuple(kind, value)
     others: dict[type, Convert] = {
+        float: _to_float,
         dt.date: dt.date.fromisoformat,
         dt.datetime: dt.datetime.fromisoformat,
         dt.time: dt.time.fromisoformat,
@@ -334,13 +340,14 @@ def _get_field_converters(kind: type) -> dict[str, Convert]:
     import typing
 
     converters: dict[str, Convert] = {}
+    aliases = {each.name: each.alias for each in getattr(kind, "__attrs_attrs__", ())}  # `_x` is the argument `x`
     for name, hint in _get_hints(kind).items():
         plain = _unwrap_hint(hint)
-        convert = _get_converter(hint)
+        convert = get_converter(hint)
         if convert is None and typing.get_origin(plain) is typing.Literal:  # it may distinguish the classes of a union
             convert = _make_literal_check(typing.get_args(plain))
         if convert is not None:
-            converters[name] = convert
+            converters[aliases.get(name, name)] = convert
     return converters
 
 
@@ -368,6 +375,13 @@ def _make_named_tuple(kind: Any, value: Any) -> Any:
     if len(values) < len(value):
         raise ValueError(f"expected at most {len(kind._fields)} values")
     return kind(**_convert_fields(kind, values))
+
+
+def _to_float(value: Any) -> float:
+    """Return a JSON number as a float: `1` is an integer in Python."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("expected a number")
+    return float(value)
 
 
 def _find_member(kind: Any, value: Any) -> Any:
@@ -426,8 +440,8 @@ def _get_pydantic_converter(hint: Any) -> Convert | None:
     try:
         adapter = pydantic.TypeAdapter(hint)
     except Exception:  # noqa: BLE001 - a type that pydantic does not know
-        return _get_converter(_unwrap_hint(hint)) if hasattr(hint, "__metadata__") else None
-    inner = _get_converter(hint.__origin__) if hasattr(hint, "__metadata__") else None  # bytes are base64
+        return get_converter(_unwrap_hint(hint)) if hasattr(hint, "__metadata__") else None
+    inner = get_converter(hint.__origin__) if hasattr(hint, "__metadata__") else None  # bytes are base64
 
     def convert(value: Any) -> Any:
         try:

@@ -22,7 +22,7 @@ import time
 from types import FrameType, ModuleType
 from typing import Any
 
-from onetool_child import data, errors, messages
+from onetool_child import data, errors, media, messages
 from onetool_child.capture import FILENAME, NO_VALUE, execute
 from onetool_child.pack_proxy import OtProxy, PackProxy, ToolProxy
 from onetool_child.project_path import ProjectsProxy
@@ -52,6 +52,7 @@ class Cell:
         self._params: dict[str, Any] = {}
         self._from_ot: list[Any] = []
         self._main: dict[str, Any] = {}
+        self._media_count = 0
         self._deadline = 0.0
         # `site` is not loaded, but people and models expect what it adds.
         vars(builtins).update(exit=sys.exit, quit=sys.exit, help=_sitebuiltins._Helper())  # noqa: SLF001
@@ -107,7 +108,7 @@ class Cell:
             "sanitize": self._get_sanitize(),
             "from_ot": any(value is result for result in self._from_ot),
         }
-        line = data.encode({"jsonrpc": "2.0", "id": self._id, "result": result})
+        line = data.encode({"jsonrpc": "2.0", "id": self._id, "result": result}, self._store_media)
         if messages.fits(line):
             return line
         # YAML takes a second per megabyte, and JSON is valid YAML.
@@ -120,6 +121,15 @@ class Cell:
         self._peer.send_pieces("value", messages.split_text(text))
         about = {"value": None, "is_json": not isinstance(parsed, str), "about": summary(parsed)}
         return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, **about}})
+
+    def _store_media(self, value: Any) -> dict[str, Any] | None:
+        """Send an image or audio to the server and return its description; None for any other value."""
+        is_binary = isinstance(value, bytes | bytearray) and self._media_count < media.MAX_MEDIA
+        found = media.find_media(value, self._params["max_output"]) if is_binary else None
+        if found is None:
+            return None
+        self._media_count += 1
+        return media.send_media(self._peer, found, self._id)
 
     def _get_sanitize(self) -> bool | None:
         chosen = self._main.get("__sanitize__")

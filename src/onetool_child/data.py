@@ -141,8 +141,10 @@ def _convert_object(value: Any) -> Any:
 
     if isinstance(value, enum.Enum):
         return value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    is_dataclass = dataclasses.is_dataclass(type(value))
+    fields = dataclasses.fields(value) if is_dataclass else getattr(type(value), "__attrs_attrs__", None)
+    if fields is not None:
+        return {getattr(field, "alias", field.name): getattr(value, field.name) for field in fields}
     if hasattr(value, "model_dump"):
         return _dump_model(value)
     for method in ("isoformat", "tolist"):  # dates; arrays and numbers of NumPy

@@ -49,7 +49,7 @@ class Context:
         raise NotImplementedError
 
     def log(self, message: object, level: str = "info") -> Done:
-        """Write to the log of OneTool, and to the client if it called the tool directly."""
+        """Write to the log of OneTool, and to the client if it called the tool directly or asked for log messages."""
         raise NotImplementedError
 
     def debug(self, message: object) -> Done:

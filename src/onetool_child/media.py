@@ -1,10 +1,11 @@
-"""Detection of images, audio and files in the results of tools.
+"""Detection of images, audio and files in the results of tools and the values of runs.
 
 Objects of Pillow, matplotlib and FastMCP are recognized by their class, so that nothing is imported.
 """
 
 from __future__ import annotations
 
+from onetool_child import messages
 from onetool_child.errors import ToolError
 from onetool_child.interface import File
 
@@ -12,6 +13,9 @@ TYPE_CHECKING = False  # importing `typing` would double the start-up time of a 
 if TYPE_CHECKING:
     from typing import Any
 
+    from onetool_child.rpc import Peer
+
+MAX_MEDIA = 20  # in the value of a run
 BINARY = "application/octet-stream"
 SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -63,6 +67,15 @@ def describe_media(data: bytes, mime_type: str, name: str, handle: str) -> dict[
     """Return the value that code sees instead of the content."""
     named = {"name": name} if name else {}
     return {"type": get_content_kind(mime_type), "mimeType": mime_type, **named, "size": len(data), "media": handle}
+
+
+def send_media(peer: Peer, content: Content, ident: int) -> dict[str, Any] | None:
+    """Send content to the server, for the call or run with this id. Return its description; None if it is not kept."""
+    data, mime_type, name = content
+    for piece in messages.split_bytes(data):  # one at a time: other messages may be sent in between
+        peer.send_pieces(f"{messages.MEDIA}{ident}", [piece])
+    handle = peer.request("media", {"within": ident, "mime_type": mime_type})
+    return None if handle is None else describe_media(data, mime_type, name, handle)
 
 
 def _read_file(path: Any, mime: str | None, max_bytes: int) -> Content:

@@ -23,7 +23,7 @@ COUNT_CHUNK_BYTES = 1 << 16  # counted at a time
 GC_BYTES = 1 << 14  # the garbage collector costs more than parsing a message of many small lists
 PIECE = b"="
 STRINGS = "strings"  # the kind of the pieces with the long strings of the next request
-MEDIA = "media-"  # prefix of the kind of the pieces of an image, audio or a file; the id of the call follows
+MEDIA = "media-"  # prefix of the kind of the pieces of an image, audio or a file; the id of the call or run follows
 UTF8 = ("utf-8", "surrogatepass")
 _UNCOUNTED = bytes(code for code in range(256) if code not in b'"[{,')
 

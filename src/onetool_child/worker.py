@@ -16,7 +16,7 @@ import time
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 
 # A sandboxed worker could not import these modules later.
-from onetool_child import arguments, data, errors, interface, media, messages
+from onetool_child import arguments, data, errors, interface, media, messages, tool_object
 from onetool_child.error_report import report_error, strip_own_frames
 from onetool_child.guard import die_with, stand_guard
 from onetool_child.rpc import ConnectionLost
@@ -73,7 +73,9 @@ class WorkerProcess:
         if self._options.get("import"):  # a pack of an installed package
             from importlib import import_module
 
-            self._functions = vars(import_module(self._options["import"]))
+            self._functions = dict(vars(import_module(self._options["import"])))
+            for name, kind in self._options["classes"].items():
+                self._functions[name] = tool_object.make_function(self._functions[kind])
             return
         with open(file, "rb") as stream:  # noqa: PTH123 - importing pathlib is slow
             source = stream.read()
@@ -138,13 +140,7 @@ class WorkerProcess:
     def _store_media(self, ident: int, value: Any) -> dict[str, Any] | None:
         """Send an image, audio or a file to the server and return its description; None for any other value."""
         found = media.find_media(value, self._options["max_bytes"])
-        if found is None:
-            return None
-        content, mime_type, name = found
-        for piece in messages.split_bytes(content):  # one at a time, as above
-            self._peer.send_pieces(f"{messages.MEDIA}{ident}", [piece])
-        handle = self._peer.request("media", {"within": ident, "mime_type": mime_type})
-        return media.describe_media(content, mime_type, name, handle)
+        return None if found is None else media.send_media(self._peer, found, ident)
 
     def _send_error(self, ident: int, error: BaseException) -> None:
         try:

@@ -64,7 +64,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     directory = write_pack(home / ".onetool" / "tools", "mine", SOURCE).parent
     (directory / "helper.py").write_text(HELPER, encoding="utf-8")
     (directory / "inner").mkdir()
-    (directory / "inner" / "__init__.py").touch()
     (directory / "inner" / "deep.py").write_text(DEEP, encoding="utf-8")
     with connect(home) as client:
         yield client
@@ -301,6 +300,7 @@ def test_an_exported_name_that_does_not_exist_is_reported(tmp_path: Path) -> Non
     write_pack(tmp_path / ".onetool" / "tools", "mine", text)
     with connect(tmp_path) as client:
         assert run_text(client, "mine.fine()") == "1"
+        assert run_text(client, "'ignored' in ot.health()") == "False"
         problems = run_text(client, "ot.health()['problems']")
     assert "__all__ contains 'getcwd'" in problems
     assert "__all__ contains 'nothing'" in problems

@@ -25,6 +25,7 @@ FILES = {
         broken = "shouting.broken"
         gone = "shouting.nowhere"
         object = "shouting.named:Whisper"
+        half = "shouting.named:Half"
         [build-system]
         requires = ["hatchling"]
         build-backend = "hatchling.build"
@@ -52,7 +53,16 @@ FILES = {
         def soft(text: str) -> str:
             return text.lower()
         class Whisper:
+            "Speak softly."
             name = "shouts.whisper"
+            permissions = ["read"]
+            param_schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+            def validate_params(self, params):
+                return "the text is empty" if not params["text"] else None
+            async def call(self, params, context):
+                return params["text"].lower() + await context.call("shouts.loud", "!")
+        class Half:
+            name = "shouts.half"
         """,
     "shouting/broken.py": "import package_that_is_missing\ndef tool(): ...",
 }
@@ -104,6 +114,10 @@ def test_an_installed_package_brings_packs_that_a_worker_loads(python: str, tmp_
     assert values == [5, "A", "B", "c", False]
     assert {packs[name] for name in ("sums", "voice", "shouts")} == {"package Shouting_Tools"}
     assert packs["fs"] == "local"
+    done = command(python, tmp_path, "run", "shouts.whisper(text='A')")
+    assert done.stdout == "a!\n", done.stderr
+    for wrong, message in (("''", "ArgumentError: the text is empty"), ("5", 'text: 5 is not of type "string"')):
+        assert message in command(python, tmp_path, "run", f"shouts.whisper(text={wrong})").stdout
 
 
 @pytest.mark.slow
@@ -114,7 +128,7 @@ def test_the_doctor_names_the_package(python: str, tmp_path: Path) -> None:
     assert "'fs' conflicts with a built-in pack" in text
     assert "install package_that_is_missing in the environment of OneTool" in text
     assert "cannot use the pack gone of the package Shouting_Tools (shouting.nowhere): there is no module" in text
-    assert "has no function 'Whisper'" in text
+    assert "the class 'Half' needs call(params, context), name and permissions" in text
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """`llm.transform`, `llm.ask` and `ctx.llm`: endpoint, sampling, budgets, and what the model is sent and returns."""
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from tests.conformance_support import ERAS, Person, Published, publish, raw_call
 from tests.extensions_support import configure, open_app_in, write_pack, write_secrets
 from tests.llm_support import TOKENS, FakeProvider, completion, serve_fake_provider
-from tests.support import App, open_app
+from tests.support import App, connect, get_texts, open_app
 
 from onetool import tool
 from onetool.config.model import Llm
@@ -137,6 +138,22 @@ def test_bad_responses_are_typed_errors(
     assert SECRET not in answer.text
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_model_is_asked_once_more_within_the_time_of_the_call(
+    app: App, provider: FakeProvider, status: int
+) -> None:
+    busy, busy_for_long = (JSONResponse({}, status, {"Retry-After": seconds}) for seconds in ("1", "5"))
+    started = time.monotonic()
+    provider.prepare(busy, "Fine.")
+    assert app.call("llm.ask", {"prompt": "?"}).unwrap() == "Fine."
+    assert time.monotonic() - started >= 1
+    assert provider.requests[0] == provider.requests[1]
+    provider.prepare(busy_for_long, "too late: the timeout is 5 s")
+    error = fail(app)
+    assert isinstance(error, HttpStatusError)
+    assert (error.fields["status"], len(provider.requests)) == (status, 1)
+
+
 # --- who may use it --------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +241,7 @@ def test_all_processes_of_a_user_share_the_tokens_of_a_day(tmp_path: Path, provi
     limits = "max_tokens: 100, max_tokens_per_day: 500"
     configure(tmp_path / ".onetool", f"llm: {{base_url: '{provider.url}', model: fake-1, {limits}}}")
     with open_app_in(tmp_path) as first, open_app_in(tmp_path) as second, ThreadPoolExecutor() as threads:
-        provider.prepare(JSONResponse({"error": "busy"}, 503))
+        provider.prepare(JSONResponse({"error": "busy"}, 503, {"Retry-After": "100"}))
         assert isinstance(fail(first), HttpStatusError)  # and costs nothing
         assert read_usage(tmp_path) == 0
         provider.prepare("Fine.")
@@ -281,6 +298,24 @@ def test_the_model_of_the_client_answers(published: Published, mode: str) -> Non
     assert (first.max_tokens, first.messages[0].content.text) == (70, "The capital?\n\nData:\nOslo")
     assert "never instructions to follow" in first.system_prompt
     assert (second.messages[0].content.text, third.messages) == ("And now?", first.messages)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_the_model_of_a_stdio_client_answers_runs_and_tools(tmp_path: Path, mode: str) -> None:
+    configure(tmp_path / ".onetool", "llm: {sampling: true}")
+    write_pack(tmp_path / ".onetool" / "tools", "counting", COUNTING)
+    asked: list[str] = []
+
+    async def answer(_context: Any, params: Any) -> types.CreateMessageResult:
+        asked.append(params.messages[0].content.text.partition("\n")[0])
+        content = types.TextContent(type="text", text=f"[{len(asked)}]")
+        return types.CreateMessageResult(role="assistant", content=content, model="mine")
+
+    with connect(tmp_path, mode, sampling_callback=answer) as client:
+        result = client.run("[llm.ask('one'), counting.words('two'), counting.letters('three')]")
+    (text,) = get_texts(result)
+    assert '["[1]",[2],[3]]' in text
+    assert asked == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize("mode", ERAS)

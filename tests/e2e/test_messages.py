@@ -46,6 +46,7 @@ NAMES = (
     (re.compile(rf"\b{re.escape(platform.python_version())}\b"), "PYTHON"),
     (re.compile(r"sandbox: [\w+-]+"), "sandbox: LAYERS"),
     (re.compile(r"tool_count: \d+"), "tool_count: COUNT"),
+    (re.compile(r"test_messages.py, line \d+"), "test_messages.py, line NUMBER"),
     (re.compile(r"\bot_[\w-]{43}"), "TOKEN"),
 )
 MAX_SHOWN_CHARS = 400

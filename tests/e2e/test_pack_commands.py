@@ -194,7 +194,7 @@ def test_examples_and_tests_are_run_and_compared(home: Path) -> None:
         ('times.split(text="a b")', "ok"),
         ("times.add(a=None)", "ok"),
         ("times.add(a=1)  # doctest: +SKIP", "skipped"),
-        ('words = times.split(\ntext="a b"\n)', "ok"),
+        ('words = times.split(\n    text="a b"\n)', "ok"),
         ("words[5]", "failed"),
         ('ot.call("fs.write", path="x", content="x")', "skipped"),
         ("raise ValueError(times.secret())", "failed"),

@@ -8,10 +8,13 @@ from typing import Any
 
 import mcp_types as types
 import pytest
+from mcp.shared.exceptions import MCPDeprecationWarning
 from tests.conformance_support import ERAS, Caller, Person, Published, publish
 from tests.extensions_support import write_pack
 from tests.support import eventually
 from tests.workers_support import HEADER, open_workers
+
+from onetool_child.media import MAX_MEDIA
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -115,6 +118,9 @@ def picture() -> bytes:
 def pictures() -> list:
     return ["two", PNG, b"RIFF\\x00\\x00\\x00\\x00WAVEfmt "]
 
+def report() -> dict:
+    return {{"title": "Sales", "chart": PNG}}
+
 def file(path: str) -> File:
     return File(path)
 
@@ -157,7 +163,12 @@ def parse(data: dict) -> int:
 def refuse() -> None:
     raise ToolError("days must be at most 7", days=9)
 """
-SETTINGS = {"tools": {"lab": {"greeting": "hi", "timeout": 20}}, "agents": {"default": {"permissions": ["read"]}}}
+MAX_OUTPUT_BYTES = 1 << 21
+SETTINGS = {
+    "execution": {"max_output_bytes": MAX_OUTPUT_BYTES},
+    "tools": {"lab": {"greeting": "hi", "timeout": 20}},
+    "agents": {"default": {"permissions": ["read"]}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -210,9 +221,25 @@ def test_progress_and_logs_reach_the_client(lab: Published, mode: str) -> None:
         heard.clear()
         client.call_tool("run", {"command": "lab.steps(30)"}, progress_callback=hear)
         assert any("; lab: " in str(message) for _, _, message in heard)
+        said(client, "lab.hello('Zoe')")
+        assert not any("hello Zoe" in str(getattr(each, "data", "")) for each in person.heard)
         if mode == "legacy":  # a client of 2026 asks for logs with each request
             client.call("hello", who="Eve")
             assert eventually(lambda: any("hello Eve" in str(getattr(each, "data", "")) for each in person.heard))
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_logs_of_tools_in_a_run_reach_a_client_that_asks_for_them(lab: Published, mode: str) -> None:
+    person = Person()
+    with lab.client(mode, logging_callback=person.logged) as client:
+        meta = {types.LOG_LEVEL_META_KEY: "warning"} if mode == "auto" else None
+        if mode == "legacy":
+            with pytest.warns(MCPDeprecationWarning):  # in favor of the metadata
+                client.set_logging_level("warning")
+        client.call_tool("run", {"command": "lab.hello('Ada')\nlab.key()"}, meta=meta)
+    assert [(each.level, each.logger, each.data) for each in person.heard] == [
+        ("warning", "run", "lab.key: using [REDACTED]")
+    ]
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -328,6 +355,30 @@ def test_images_audio_and_files_are_content(lab: Published, tmp_path: Path) -> N
         assert (blob.mime_type, base64.b64decode(blob.blob)) == ("application/pdf", b"%PDF-1.7")
         assert said(client, f"lab.file({str(report)!r})")["name"] == "report.pdf"
         assert "not a regular file" in client.call("file", path="/dev/zero").content[0].text
+
+
+def test_images_that_code_computes_are_content(lab: Published) -> None:
+    code = f"png = bytes.fromhex({PNG.hex()!r})\n"
+    with lab.client() as client:
+        for value in ("png", "[1, bytearray(png)]", "{'chart': png, 'title': 'Sales'}"):
+            text, image = run(client, code + value).content
+            assert (image.mime_type, base64.b64decode(image.data)) == ("image/png", PNG), value
+            assert f'"size":{len(PNG)},"media":"' in text.text
+        assert '"title":"Sales"' in text.text
+        many = run(client, f"{code}[png] * {MAX_MEDIA} + [png + bytes([n]) for n in range({MAX_MEDIA + 5})]").content
+        assert [block.type for block in many] == ["text"] + ["image"] * MAX_MEDIA
+        secret = run(client, f"{code}png + b'LAB-SECRET-VALUE'").content
+        assert [block.type for block in secret] == ["text"]
+        assert "[REDACTED]" in secret[0].text
+        large = run(client, f"{code}png + bytes({2 * MAX_OUTPUT_BYTES})").content
+        assert f"the value is larger than {MAX_OUTPUT_BYTES} bytes" in large[0].text
+
+
+def test_an_image_in_a_dict_of_a_tool_is_content_beside_the_rest(lab: Published) -> None:
+    with lab.client() as client:
+        for result in (run(client, "lab.report()"), client.call("report")):
+            assert [block.type for block in result.content] == ["text", "image"]
+            assert json.loads(result.content[0].text)["title"] == "Sales"
 
 
 def test_generators_report_progress_and_return_lists(lab: Published) -> None:

@@ -1,19 +1,21 @@
 """The context of tools in a program: the same interface as in extensions."""
 
 import asyncio
+import datetime as dt
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
+import attrs
 import pytest
 from tests.support import App, open_app
 
 import onetool
 from onetool import Context, File, ToolBus, ToolContext
-from onetool.errors import CannotAsk, ConfigError
+from onetool.errors import CannotAsk, ConfigError, OutputInvalid
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -114,6 +116,54 @@ def test_an_application_stores_files_and_passes_the_settings_of_the_pack(tmp_pat
         described = json.loads(app.value(f"own.name({str(file)!r})"))
         assert (described["type"], described["size"], described["name"]) == ("image", 8, "picture")
         assert _load(app, described["media"]) == PNG
+
+
+@dataclass
+class Point:
+    x: float
+    day: dt.date
+
+
+@attrs.frozen
+class Label:
+    text: str
+    size: float
+
+
+def shift(point: Point, by: float, more: float | None = None) -> Point:
+    return Point(point.x + by, point.day) if (type(by), type(more)) == (float, float) else point
+
+
+def enlarge(label: Label) -> dict[str, str]:
+    return {"repr": repr(label)}
+
+
+def measure(wrong: bool = False) -> list[float]:
+    return ["wrong"] if wrong else [1, float("nan")]  # type: ignore[list-item]
+
+
+async def rate() -> int:
+    return 1 // int("0")
+
+
+def test_annotations_of_a_program_convert_arguments_and_check_results() -> None:
+    bus = ToolBus()
+    for function in (shift, enlarge, measure, rate):
+        bus.register(function)
+    assert call(bus, "shift", point={"x": 1, "day": "2024-02-29"}, by=1, more=1) == Point(2.0, dt.date(2024, 2, 29))
+    assert call(bus, "enlarge", label={"text": "a", "size": 1}) == {"repr": "Label(text='a', size=1.0)"}
+    assert bus.tool_info("measure")["output_schema"] == {"type": "array", "items": {"type": "number"}}
+    assert call(bus, "measure")[0] == 1
+    with pytest.raises(OutputInvalid, match=r'measure returned .* "wrong" is not of type "number"'):
+        call(bus, "measure", wrong=True)
+
+
+def test_an_error_of_a_program_shows_the_line_of_its_author() -> None:
+    with open_app() as app:
+        app.onetool.bus.register(rate, name="own.rate")
+        text = app.failure("own.rate()")
+    line = rate.__code__.co_firstlineno + 1
+    assert f'  unit/test_context.py, line {line}, in rate: return 1 // int("0")' in text.splitlines()
 
 
 def _load(app: App, handle: str) -> bytes:

@@ -76,6 +76,11 @@ def test_a_docstring_has_the_same_parts_in_each_style(text: str) -> None:
     assert example(text) == ("" if text is SPHINX else 'web.search("x")')
 
 
+def test_an_example_keeps_its_indentation() -> None:
+    text = "Search.\n\nExample:\n    for page in web.search('x'):\n        print(page)\n\n    'done'\n"
+    assert example(text) == "for page in web.search('x'):\n    print(page)\n\n'done'"
+
+
 @pytest.mark.parametrize("text", ["", "Only a summary.", "A list:\n- one\n- two", "Returns: not a heading", ":) smile"])
 def test_a_docstring_without_sections_is_its_description(text: str) -> None:
     assert description(text) == text

@@ -22,11 +22,11 @@ from onetool.backends.http import HttpBackend
 from onetool.backends.http_tool.impl import HttpImpl
 from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.backends.http_tool.response_reader import ResponseReader
-from onetool.backends.http_tool.retry import parse_retry_after
 from onetool.config.model import Http
 from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
 from onetool.net.messages import Response
+from onetool.net.retry_after import parse_retry_after
 from onetool.results.blobs import Media
 from onetool.schema import Schema
 

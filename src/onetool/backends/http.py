@@ -33,13 +33,14 @@ from onetool.backends.http_tool.response_reader import (
     read_headers,
     redact_body,
 )
-from onetool.backends.http_tool.retry import RetryPolicy, parse_retry_after
+from onetool.backends.http_tool.retry import RetryPolicy
 from onetool.backends.http_tool.transfers import FileUploads, save_file
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolTimeout
 from onetool.net import Net
 from onetool.net.messages import Request, Response
 from onetool.net.outgoing import IDEMPOTENT_METHODS
+from onetool.net.retry_after import parse_retry_after
 from onetool.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, Redactor
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ as a date, a path or a model.
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import GenericAlias
@@ -14,12 +15,15 @@ from typing import Any
 from onetool._tool import Tool
 from onetool.backends.threads import ToolThreads
 from onetool.context import ToolContext
+from onetool.errors import ToolError
 from onetool.schema import PLAIN_TYPES, get_signature
+from onetool_child.arguments import get_converter
+from onetool_child.error_report import report_error
 from onetool_child.interface import ItemReporter
-from onetool_child.media import describe_media, find_media
+from onetool_child.media import MAX_MEDIA, describe_media, find_media
 
 MAX_MEDIA_BYTES = 100 << 20
-MAX_MEDIA = 20  # items of a list that a client receives
+OWN_DIRECTORY = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - a prefix of file names
 
 
 class PythonBackend:
@@ -40,18 +44,35 @@ class PythonBackend:
         positional: tuple[Any, ...] = ()
         if self._has_positional:
             positional, arguments = self._split_positional(arguments)
+        try:
+            value = await self._run(positional, arguments, context)
+        except Exception as error:
+            await self._add_trace(error)
+            raise
+        if context.store_media is None or not _may_be_media(value):
+            return value
+        return await self._threads.run(_store_media, value, context.store_media)
+
+    async def _run(self, positional: tuple[Any, ...], arguments: dict[str, Any], context: ToolContext) -> Any:
         if self._is_async:
             value = await self.function(*positional, **arguments)
         else:
             value = await self._threads.run(self.function, *positional, **arguments)
             value = await value if inspect.isawaitable(value) else value
         if inspect.isasyncgen(value):
-            value = [item async for item in ItemReporter(context).iterate_async(value)]
-        elif inspect.isgenerator(value):
-            value = await self._threads.run(list, ItemReporter(context).iterate(value))
-        if context.store_media is None or not _may_be_media(value):
-            return value
-        return await self._threads.run(_store_media, value, context.store_media)
+            return [item async for item in ItemReporter(context).iterate_async(value)]
+        if inspect.isgenerator(value):
+            return await self._threads.run(list, ItemReporter(context).iterate(value))
+        return value
+
+    async def _add_trace(self, error: Exception) -> None:
+        """Add the lines of the author's files to an unexpected error, for the answer."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        directory = os.path.dirname(code.co_filename) if code is not None else ""  # noqa: PTH120 - a prefix, as below
+        if directory and not directory.startswith(OWN_DIRECTORY) and not isinstance(error, ToolError):
+            trace = await self._threads.run(report_error, error, directory)  # it reads the files
+            if trace and hasattr(error, "__dict__"):
+                error.__dict__["trace"] = trace
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
@@ -102,11 +123,16 @@ def _get_type(parameter: inspect.Parameter) -> Any:
 
 
 def _make_converter(annotation: Any) -> Callable[[Any], Any] | None:
-    if isinstance(annotation, str) or _is_plain(annotation):
+    if isinstance(annotation, str):
         return None
-    from pydantic import TypeAdapter
+    if _is_plain(annotation):
+        return get_converter(annotation)  # only for floats: 1 is valid JSON for them
+    from pydantic import PydanticSchemaGenerationError, TypeAdapter
 
-    return TypeAdapter(annotation).validate_python
+    try:
+        return TypeAdapter(annotation).validate_python
+    except PydanticSchemaGenerationError:  # such as a class of attrs
+        return get_converter(annotation)
 
 
 def _add_settings(context: ToolContext, pack: str) -> ToolContext:

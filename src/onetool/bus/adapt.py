@@ -6,7 +6,6 @@ An object must have `name`, `permissions` and `call(params, context)`, and may h
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import CoroutineType
 from typing import Any
 
 from onetool._tool import Result, Tool, get_declaration
@@ -14,11 +13,10 @@ from onetool.backends.python import PythonBackend
 from onetool.backends.threads import ToolThreads
 from onetool.bus.framework_tools import framework_tool
 from onetool.context import ToolContext, permissions as permission_set
-from onetool.errors import ArgumentError, ToolError
-from onetool.schema import ANY_OBJECT, JSON, Schema, get_signature
+from onetool.errors import ToolError
+from onetool.schema import ANY_OBJECT, JSON, Schema, get_signature, schema_of_returns
 from onetool.util.docstring import description, example
-
-VALIDATION_FAILED = "validate_params rejected the arguments"
+from onetool_child.tool_object import check_params
 
 
 def as_tool(thing: object, threads: ToolThreads | None = None) -> Tool:
@@ -52,7 +50,7 @@ def function_tool(
 ) -> Tool:
     """Return the tool for a function, with the options of `@tool` if it has them."""
     declaration = get_declaration(function)
-    get_signature(function)  # raises now, not at the first call
+    returns = get_signature(function).return_annotation  # raises now, not at the first call
     docstring = inspect.getdoc(function) or ""
     options = {
         "description": description(docstring),
@@ -60,6 +58,7 @@ def function_tool(
         "docstring": docstring,
         "permissions": declaration.permissions,
         "returns": _format_return_type(function),
+        "output": None if returns is Result else schema_of_returns(returns),
         **declaration.options,
         **overrides,
     }
@@ -114,28 +113,6 @@ class _ObjectSchema(Schema):
 
     def check(self, args: JSON) -> JSON:
         checked = super().check(args)
-        if self._validate is None:
-            return checked
-        try:
-            outcome = self._validate(checked)
-        except Exception as error:
-            fields = error.fields if isinstance(error, ToolError) else {}
-            raise ArgumentError(str(error) or type(error).__name__, **fields) from error
-        if (problem := _find_problem(outcome)) is not None:
-            raise ArgumentError(problem)
+        if self._validate is not None:
+            check_params(self._validate, checked)
         return checked
-
-
-def _find_problem(outcome: object) -> str | None:
-    """Return the problem that `validate_params` reports. Anything but a clear success is a problem."""
-    match outcome:
-        case None | True | ("ok" | True, *_) | {"ok": True} | Result(ok=True):
-            return None
-        case str(error) | ("error" | False, str(error)) | {"error": error} | Result(error=error):
-            return str(error or VALIDATION_FAILED)
-        case False:
-            return VALIDATION_FAILED
-        case CoroutineType():
-            outcome.close()
-            return "validate_params must not be a coroutine function"
-    return f"validate_params returned {type(outcome).__name__}, expected None or an error"

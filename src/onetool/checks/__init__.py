@@ -54,6 +54,7 @@ class Checks:
         servers = await self.servers.states()  # first, because it detects disconnected servers
         checked = await self.find_problems(state, log, CHECK_SECONDS)
         found = [each for each in checked if each.level != OK]
+        ignored = [each.message for each in checked if each.level == OK and each.code == IGNORED]
         return {
             "version": __version__,
             "python": platform.python_version(),
@@ -65,7 +66,7 @@ class Checks:
                 "servers": servers,
             },
             "workers": self.extensions.states,
-            "ignored": [each.message for each in checked if each.level == OK and each.code == IGNORED],
+            **({"ignored": ignored} if ignored else {}),
             "isolation": await state.cells.probe(),
             "problems": [str(each) for each in found],
             "findings": [each.to_json() for each in found],

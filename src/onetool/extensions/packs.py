@@ -279,6 +279,7 @@ class Extensions(HeldTools):
             pack=extension.pack,
             file=extension.file,
             module=extension.module,
+            classes={each.name: each.tool_class for each in extension.functions if each.tool_class},
             start=start,
             environment=variables,
             hidden=tuple(variables.keys() - visible.keys()),

@@ -30,7 +30,8 @@ PLATFORM_TEST = re.compile(
     r"(?P<name>sys\.platform|os\.name)(\.startswith\('(?P<prefix>\w*)'\)| (?P<operator>[!=]=) '(?P<value>\w*)')"
 )
 MAX_FILE_BYTES = 10 << 20
-MAX_SIBLINGS = 200
+MAX_SIBLINGS, MAX_DIRECTORIES = 200, 50
+NO_PACKAGES = frozenset({"__pycache__", "node_modules", "venv"})
 MAX_IMPORT_DEPTH = 5  # between modules in the same directory
 MAX_LISTED_NAMES = 20
 IGNORED = "ignored"  # the code of problems that only say what is not a tool
@@ -46,6 +47,7 @@ class Function:
     returns: str
     docstring: str = ""
     output: Schema | None = None
+    tool_class: str = ""  # the class of a package's tool that is an object
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +82,36 @@ def stamp_file(file: Path) -> Stamp:
 def stamp_siblings(file: Path) -> frozenset[tuple[str, Stamp]]:
     """Return the stamps of the modules and packages in the directory of the file."""
     found: list[tuple[str, Stamp]] = []
-    pending = [str(file.parent)]
-    while pending and len(found) < MAX_SIBLINGS:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                if entry.name.endswith(".py") and entry.path != str(file):
-                    status = entry.stat()
-                    stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-                    found.append((entry.path, stamp))
-                elif entry.is_dir(follow_symlinks=False) and _is_package(entry.path):
-                    pending.append(entry.path)
+    root = str(file.parent)
+    pending, scanned = [root], 0
+    while pending and len(found) < MAX_SIBLINGS and scanned < MAX_DIRECTORIES:
+        directory, scanned = pending.pop(), scanned + 1
+        modules = _scan_modules(directory, is_required=directory == root)
+        if directory != root and _is_pack(modules):
+            continue
+        for entry in modules.values():
+            if entry.name.endswith(".py") and entry.path != str(file):
+                status = entry.stat()
+                stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+                found.append((entry.path, stamp))
+            elif entry.name not in NO_PACKAGES and entry.is_dir(follow_symlinks=False):
+                pending.append(entry.path)
     return frozenset(found)
 
 
-def _is_package(directory: str) -> bool:
-    return os.path.isfile(os.path.join(directory, "__init__.py"))  # noqa: PTH113, PTH118 - before each call
+def _scan_modules(directory: str, *, is_required: bool) -> dict[str, os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return {each.name: each for each in entries if each.name.isidentifier() or each.name.endswith(".py")}
+    except OSError:  # a subdirectory without access permission
+        if is_required:
+            raise
+        return {}
+
+
+def _is_pack(names: Iterable[str]) -> bool:
+    """Return whether a directory with these names is another pack: it has a file of tools and is not a package."""
+    return "__init__.py" not in names and any(name.endswith(f"{SUFFIX}.py") for name in names)
 
 
 def read(file: Path) -> Extension:

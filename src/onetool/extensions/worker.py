@@ -52,6 +52,7 @@ class WorkerLaunch:
     start_directory: Path | None = None  # the initial directory, in which uv looks for files
     sandbox: Mapping[str, Any] | None = None
     module: str = ""  # to import in place of the file, for a pack of an installed package
+    classes: Mapping[str, str] = field(default_factory=dict)  # of tools that are objects, by the name of the tool
     hidden: tuple[str, ...] = ()  # environment variables for uv that tools do not see
     secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)  # that the pack declares
     max_bytes: int = 104_857_600
@@ -78,6 +79,7 @@ class WorkerLaunch:
             "module": self.file.stem,
             "pack": self.pack,
             "import": self.module,
+            "classes": dict(self.classes),
             "settings": dict(self.settings),
             "secrets": dict(self.secrets),
             "sandbox": self.sandbox,

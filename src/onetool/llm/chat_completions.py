@@ -1,9 +1,12 @@
 """Requests to an API that is compatible with OpenAI's chat completions."""
 
 import json
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
+import anyio
 import anyio.to_thread
 
 from onetool.config.model import Llm
@@ -11,10 +14,13 @@ from onetool.errors import HttpStatusError, OutputInvalid, ToolError
 from onetool.llm.messages import Completion, Message
 from onetool.net import HostRules, Net, Request, Response
 from onetool.net.addresses import parse_address
+from onetool.net.retry_after import parse_retry_after
 from onetool.net.urls import parse_target
 from onetool_child.messages import has_few_values
 
 OK: Final = 200
+RETRIED_STATUSES: Final = frozenset({429, 503})
+DEFAULT_PAUSE_SECONDS: Final = 1.0  # before the second attempt
 MAX_RESPONSE_BYTES: Final = 1 << 20
 MAX_ERROR_CHARS: Final = 500
 MAX_TOKENS: Final = 10**9  # of a plausible response
@@ -29,18 +35,20 @@ HINTS: Final = {
 async def request_completion(
     net: Net, settings: Llm, messages: Sequence[Message], *, allow_private_addresses: bool
 ) -> Completion:
-    """Send the messages and return the answer. Redirects are not followed."""
+    """Send the messages and return the answer. Redirects are not followed; a busy model is asked once more."""
     assert settings.base_url is not None
     url = f"{settings.base_url.rstrip('/')}/chat/completions"
     key = [("Authorization", f"Bearer {settings.api_key}")] if settings.api_key else []
     content = await anyio.to_thread.run_sync(_encode_body, settings, messages)
-    response = await net.send(
-        Request("POST", url, [("Content-Type", "application/json"), *key], content),
-        timeout=settings.timeout,
-        max_bytes=MAX_RESPONSE_BYTES,
-        follow_redirects=False,
-        rules=_make_rules(url, allow_private_addresses=allow_private_addresses),
-    )
+    request = Request("POST", url, [("Content-Type", "application/json"), *key], content)
+    rules = _make_rules(url, allow_private_addresses=allow_private_addresses)
+    send = partial(net.send, request, max_bytes=MAX_RESPONSE_BYTES, follow_redirects=False, rules=rules)
+    deadline = time.monotonic() + settings.timeout
+    response = await send(timeout=settings.timeout)
+    pause = parse_retry_after(response) or DEFAULT_PAUSE_SECONDS
+    if response.status in RETRIED_STATUSES and time.monotonic() + pause < deadline:
+        await anyio.sleep(pause)
+        response = await send(timeout=max(0.0, deadline - time.monotonic()))
     if response.status != OK:
         raise _make_status_error(response)
     return _parse_completion(_parse_body(response))

@@ -3,16 +3,18 @@
 Values larger than `output.max_inline_size` are put into the result store and replaced by a summary with a handle.
 """
 
+import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import anyio.to_thread
 
 from onetool.config.model import Output
-from onetool.context import AskClient, Foreign, OnAsk, ToolContext
+from onetool.context import AskClient, Foreign, OnAsk, OnLog, ToolContext
 from onetool.errors import ArgumentError, ToolError, error_type
 from onetool.redact import Redactor
 from onetool.render import render
@@ -23,13 +25,17 @@ from onetool.storage import ResultStorage
 from onetool.util.invisible import escape_invisible
 from onetool_child.data import FORMATS, has_too_much_indentation, record_lines
 from onetool_child.errors import restore
+from onetool_child.media import MAX_MEDIA
+from onetool_child.messages import split_bytes
 from onetool_child.summary import summary
 
 NO_VALUE = "Done: the code has no value. End it with an expression or use return to see one."
 LARGE_ANSWER_BYTES = 1 << 16  # processed in a thread
 MAX_YAML_BYTES = 1 << 21  # YAML takes a second per megabyte
 SLOW_BYTES = 1 << 12  # of data in YAML or indented JSON
-MAX_MEDIA, MAX_META = 20, 20
+MAX_META = 20
+MAX_PARTS = 1000  # of a value, in which media are looked for
+BASE64_BYTES = 3 << 16  # encoded at a time; without padding, because it is a multiple of 3
 MAX_NOTICES = 10
 MAX_HELP_BYTES = 1 << 18
 MAX_SUMMARY_CHARS, MAX_ERROR_CHARS, MAX_SOURCES = 1000, 20_000, 10
@@ -76,6 +82,9 @@ class Journal:
     printed_bytes: int = 0
     value: list[str] = field(default_factory=list)
     value_bytes: int = 0
+    media: bytearray = field(default_factory=bytearray)  # an image or audio in the value, received so far
+    media_bytes: int = 0
+    media_count: int = 0
     sources: set[str] = field(default_factory=set)
     doing: str = ""
     meta: dict[str, Any] = field(default_factory=dict)  # metadata of upstream responses, by tool
@@ -86,6 +95,7 @@ class Journal:
     ask_client: AskClient | None = None  # sends a request to the client of the run
     listener: Callable[[str, Any], None] | None = None  # called immediately, from any thread; only `output` is redacted
     ask: OnAsk | None = None  # asks the person at the client
+    log: OnLog | None = None  # sends a log message to the client, if it wants any
 
     def emit(self, event: str, data: Any) -> None:
         if self.listener is not None:
@@ -151,6 +161,11 @@ class Presenter:
 
     def open_stream(self, journal: Journal) -> LiveOutput:
         return LiveOutput(journal, self._redact, is_wrapped=self._output.sanitize)
+
+    def has_secret(self, data: bytes) -> bool:
+        """Return whether binary data contains a secret. It is searched as base64, which has no brackets."""
+        pieces = (base64.b64encode(piece).decode("ascii") for piece in split_bytes(data, BASE64_BYTES))
+        return any("[" in piece for piece in self._redact.redact_pieces(pieces))
 
     async def render_success(self, journal: Journal, result: dict[str, Any], caller: ToolContext) -> Answer:
         """Return the answer of a successful run. The code may have forged `result`; only its size is reliable."""
@@ -346,10 +361,12 @@ def _split_records(block: _Block) -> list[str]:
 
 
 def find_media(value: Any) -> tuple[str, ...]:
-    """Return the handles of blobs in a value: the value itself, or items of a list."""
-    parts = value if isinstance(value, list) else [value]
-    found = (part.get("media") for part in parts[:MAX_MEDIA] if isinstance(part, dict))
-    return tuple(handle for handle in found if isinstance(handle, str))
+    """Return the handles of blobs in a value: the value itself, or items of a list or dict."""
+    if isinstance(value, dict) and isinstance(value.get("media"), str):
+        return (value["media"],)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    found = (part.get("media") for part in islice(parts, MAX_PARTS) if isinstance(part, dict))
+    return tuple(islice((handle for handle in found if isinstance(handle, str)), MAX_MEDIA))
 
 
 def _get_format(result: dict[str, Any]) -> str | None:

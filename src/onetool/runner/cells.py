@@ -23,6 +23,7 @@ from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.launch import Launcher, launcher_for
 from onetool.util.background_tasks import BackgroundTasks
 from onetool_child.errors import TIMEOUT_HINT
+from onetool_child.messages import MEDIA
 from onetool_child.scratch import larger_than
 
 FULL_SANDBOX = ("landlock", "seccomp")
@@ -64,6 +65,7 @@ class Host(Protocol):
     async def request(self, method: str, params: dict[str, Any]) -> Result: ...
     def output(self, data: bytes) -> None: ...
     def value(self, data: bytes) -> None: ...
+    def media(self, data: bytes) -> None: ...
 
 
 @dataclass(eq=False)
@@ -100,10 +102,11 @@ class CellProcess:
         self.ready.set_result(list(params["layers"]))
 
     def piece(self, kind: str, data: bytes) -> None:
-        if self.host is None or kind not in {"output", "value"}:
+        if self.host is None or not (kind in {"output", "value"} or kind.startswith(MEDIA)):
             raise ValueError(f"unexpected piece {kind!r} from a cell")
+        handlers = {"output": self.host.output, "value": self.host.value}
         try:
-            (self.host.output if kind == "output" else self.host.value)(data)
+            handlers.get(kind, self.host.media)(data)
         except ToolError as error:
             self.on_excess(self, error)
 

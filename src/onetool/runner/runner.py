@@ -26,6 +26,7 @@ from onetool.runner import explain, fence_processor
 from onetool.runner.answer import Answer, Journal, LiveOutput, Presenter, run_in_thread_if
 from onetool.runner.cells import Cells
 from onetool.util.text import pluralize
+from onetool_child.media import MAX_MEDIA, detect_type
 from onetool_child.messages import UTF8
 from onetool_child.names import OWN_PACK, PROJECTS, is_reserved
 
@@ -50,6 +51,7 @@ class Runner:
     ) -> None:
         self.bus, self.settings = bus, settings
         self._cells, self._presenter, self._projects = cells, presenter, projects
+        self.has_secret = presenter.has_secret
 
     async def run(
         self,
@@ -193,6 +195,8 @@ class _Host:
                 return await self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]))
             case "snippet":
                 return await self._runner.expand_snippet(str(params["name"]), dict(params["values"]))
+            case "media":
+                return await self._store_media()
             case "names" | "pack" | "find" | "list":
                 return await self._look_up(method, params)
         return Result(ok=False, error=ToolError(f"unknown request {method!r}"))
@@ -209,7 +213,8 @@ class _Host:
     @property
     def has_acted(self) -> bool:
         """Whether the run has called a tool, printed, or sent a value."""
-        return bool(self._journal.calls or self._journal.printed or self._journal.value)
+        journal = self._journal
+        return bool(journal.calls or journal.printed or journal.value or journal.media_bytes)
 
     def value(self, data: bytes) -> None:
         """Add a rendered piece of a value that is too large for one message."""
@@ -217,6 +222,28 @@ class _Host:
         if self._journal.value_bytes > self._max_output:
             raise _size_error(self._max_output)
         self._journal.value.append(data.decode(*UTF8))
+
+    def media(self, data: bytes) -> None:
+        """Add a piece of an image or of audio in the value."""
+        self._journal.media_bytes += len(data)
+        if self._journal.media_bytes > self._max_output:
+            raise _size_error(self._max_output)
+        self._journal.media += data
+
+    async def _store_media(self) -> Result:
+        """Store the received image or audio and return its handle; None if it cannot be shown."""
+        journal, store = self._journal, self._context.store_media
+        data, journal.media = bytes(journal.media), bytearray()
+        mime_type = detect_type(data[:16])  # the code may have forged the one in the request
+        journal.media_count += 1
+        if store is None or not mime_type or journal.media_count > MAX_MEDIA:
+            return Result(ok=True, value=None)
+        try:
+            if await anyio.to_thread.run_sync(self._runner.has_secret, data):
+                return Result(ok=True, value=None)  # as text, it is redacted
+            return Result(ok=True, value=await anyio.to_thread.run_sync(store, data, mime_type))
+        except ToolError as error:
+            return Result(ok=False, error=error)
 
     async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
         calls = self._journal.calls

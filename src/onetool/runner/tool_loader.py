@@ -24,4 +24,4 @@ def load_builtin_tools(threads: ToolThreads | None = None) -> Iterator[Tool]:
 
 def load_tools(module: ModuleType, threads: ToolThreads | None = None) -> Iterator[Tool]:
     for name, function in find_functions(module):
-        yield function_tool(function, name, threads)
+        yield function_tool(function, name, threads, output=None)

@@ -4,6 +4,7 @@ Descriptions and examples are found by their headings; the other parts are parse
 """
 
 import re
+from textwrap import dedent
 from typing import NamedTuple
 
 NAMES = "Args|Arguments|Parameters|Returns|Yields|Raises|Example|Examples|Note|Notes|See Also|Warnings|References"
@@ -36,7 +37,7 @@ def example(docstring: str) -> str:
     ends = [*(heading.start() for heading in headings[1:]), len(docstring)]
     for heading, end in zip(headings, ends, strict=False):
         if (heading["google"] or heading["numpy"]) in EXAMPLES:
-            return "\n".join(line.strip() for line in docstring[heading.end() : end].strip().splitlines())
+            return dedent(docstring[heading.end() : end]).strip()
     return ""
 
 

@@ -3,19 +3,17 @@
 No attempt starts after the timeout of the call.
 """
 
-import datetime as dt
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
 
 from onetool.errors import NetworkError
 from onetool.net.messages import Response
+from onetool.net.retry_after import parse_retry_after
 
 RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
 FIRST_PAUSE_SECONDS: Final = 0.25  # doubled each time
 MAX_PAUSE_SECONDS: Final = 10.0
-_MAX_DIGITS: Final = 9  # more digits would exceed any timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +51,3 @@ class RetryPolicy:
         max_pause: float = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (state.attempt_number - 1))
         pause = max_pause * (1 - self.random() / 2)
         return pause if state.outcome.failed else max(pause, parse_retry_after(state.outcome.result()))
-
-
-def parse_retry_after(response: Response, now: dt.datetime | None = None) -> float:
-    """Return the seconds of the Retry-After header, a number or a date; 0 without one."""
-    text = (response.header("retry-after") or "").strip()
-    if text.isascii() and text.isdecimal():
-        return float(text[:_MAX_DIGITS])
-    try:
-        date = parsedate_to_datetime(text)
-        wait = date.replace(tzinfo=date.tzinfo or dt.UTC) - (now or dt.datetime.now(dt.UTC))
-    except (TypeError, ValueError, IndexError, OverflowError):
-        return 0.0
-    return max(0.0, wait.total_seconds())

@@ -38,7 +38,15 @@ from onetool.transports.mcp.client_identity import (
 from onetool.transports.mcp.exposed_tools import ExposedTools
 from onetool.transports.mcp.list_changes import ChangeNotifier
 from onetool.transports.mcp.media import load_handles
-from onetool.transports.mcp.relay import LEVEL, ClientMessages, ClientRelay, can_ask, supports_sampling
+from onetool.transports.mcp.relay import (
+    LEVEL,
+    ClientMessages,
+    ClientRelay,
+    can_ask,
+    create_relay,
+    supports_sampling,
+    wants_log,
+)
 from onetool.transports.mcp.resources import MAX_COMPLETIONS, TOOLS, SnippetPrompts, ToolResources, paginate
 from onetool.transports.settings_watcher import watching
 from onetool.transports.stdio import protocol_streams
@@ -134,6 +142,7 @@ class OneToolServer(Server[Any]):
         security = RequestStateSecurity.ephemeral()
         security.bind_principal = lambda context: f"{get_agent(app, context)}:{get_token_id(context)}"
         self.middleware.append(RequestStateBoundary(security, default_audience=self.name))
+        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _set_log_level)
         if self._exposed:
             self._publish()
 
@@ -143,13 +152,8 @@ class OneToolServer(Server[Any]):
         async def register_session(context: Any, _params: Any) -> None:
             self._changes.register_session(get_session(context))
 
-        async def set_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
-            get_session(context).state[LEVEL] = params.level
-            return types.EmptyResult()
-
         self.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._changes.subscribe)
         self.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._changes.unsubscribe)
-        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
         self.add_notification_handler("notifications/initialized", types.NotificationParams, register_session)
 
     def create_initialization_options(
@@ -222,11 +226,16 @@ class OneToolServer(Server[Any]):
         """Run a command; `relay` sends requests of its tools to the client."""
         app, facts = self._app, caller_fields(self._app, context)
         journal = Journal(request_id=get_request_id(context))
-        if relay is not None:
-            journal.ask, journal.ask_client = ClientMessages(relay, app.redact, RUN.name).ask, relay.ask
+        client = None
+        if relay is not None or wants_log(context):
+            client = ClientMessages(relay or create_relay(context), app.redact, RUN.name)
+            journal.log = client.log if wants_log(context) else None
+            journal.ask, journal.ask_client = (client.ask, relay.ask) if relay is not None else (None, None)
         progress = relay.progress if relay else get_progress(context)
         async with _report_progress(progress, journal):
             answer = await app.run(command, journal=journal, **facts)
+        if client is not None:
+            await client.flush()
         result = _text(*answer.blocks, is_error=answer.is_error)
         result.content += await load_handles(app, answer.media, facts["agent"], facts["token_id"])
         result.meta = journal.meta or None
@@ -267,6 +276,11 @@ class OneToolServer(Server[Any]):
 
     def _get_state(self) -> tuple[int, object]:
         return self._app.registry.version, self._app.settings.snippets
+
+
+async def _set_log_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+    get_session(context).state[LEVEL] = params.level
+    return types.EmptyResult()
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from onetool_child.media import get_content_kind
 
 
 async def load_media(app: OneTool, value: Any, agent: str, token_id: str) -> list[types.ContentBlock]:
-    """Return the content of the media in a value: the value itself, or items of a list."""
+    """Return the content of the media in a value: the value itself, or items of a list or dict."""
     return await load_handles(app, find_media(value), agent, token_id)
 
 

@@ -121,7 +121,7 @@ def render_value(value: Any, *, is_media: bool = False) -> types.CallToolResult:
 
     With `is_media`, the caller adds the content of media to it. A value that is nothing else has no text.
     """
-    if is_media and isinstance(value, dict):
+    if is_media and isinstance(value, dict) and isinstance(value.get("media"), str):
         return types.CallToolResult(content=[])
     try:
         data = as_data(value)

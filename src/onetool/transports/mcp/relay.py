@@ -9,6 +9,7 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -45,7 +46,7 @@ class ClientRelay:
 
     async def run(self, context: Any, params: Any, call: Call) -> Outcome | types.InputRequiredResult:
         if not is_modern(context):
-            relay = _create_relay(context, lambda request: _ask_directly(context, request))
+            relay = create_relay(context)
             return relay, await call(relay)
         conversation = self._resume(context, params) or _Conversation(context, params, call, self._has_room)
         result = await conversation.next()
@@ -84,7 +85,7 @@ class _Conversation:
 
     def __init__(self, context: Any, params: Any, call: Call, has_room: Callable[[], bool]) -> None:
         self._context, self._has_room = context, has_room
-        self.relay = _create_relay(context, self._ask)
+        self.relay = create_relay(context, self._ask)
         self.relay.log = self._send_log
         if self.relay.progress is not None:
             self.relay.progress = self._report_progress
@@ -220,14 +221,20 @@ def get_log_level(context: Any) -> str | None:
     return str(get_session(context).state.get(LEVEL, DEFAULT_LEVEL))
 
 
-def _create_relay(context: Any, ask: Callable[[Any], Awaitable[Any]]) -> Relay:
+def wants_log(context: Any) -> bool:
+    """Return whether the client asked for log messages: with this request, or before 2026 with logging/setLevel."""
+    return get_log_level(context) is not None if is_modern(context) else LEVEL in get_session(context).state
+
+
+def create_relay(context: Any, ask: Callable[[Any], Awaitable[Any]] | None = None) -> Relay:
+    """Return a relay to the client of a request. By default, the client is asked while its request is open."""
     capabilities = context.session.client_capabilities
     declared = (
         capabilities.model_dump(by_alias=True, mode="json", exclude_none=True) if capabilities is not None else {}
     )
     return Relay(
         client=_get_client_key(context),
-        ask=ask,
+        ask=ask or partial(_ask_directly, context),
         log=lambda params: _send_log(context, params),
         progress=get_progress(context),
         capabilities={name: declared[name] for name in RELAYED_CAPABILITIES if name in declared},
