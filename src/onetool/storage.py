@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit
     from onetool.proxy.definitions import Definition, Failure
     from onetool.results.blobs import Blob
+    from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
+    from onetool.runs.session_store import SessionValue
     from onetool.search.index import Shelf
     from onetool.stats.record import Record
     from onetool.transports.http.tokens import TokenSet
@@ -46,6 +48,7 @@ class ResultStorage(Protocol):
         about: str = "",
         beside: str | None = None,
         is_untrusted: bool = False,
+        labels: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]: ...
     def window(
         self,
@@ -60,7 +63,9 @@ class ResultStorage(Protocol):
         agent: str = "default",
         token_id: str = "",
     ) -> dict[str, Any]: ...
-    def origin(self, handle: str, agent: str = "default", token_id: str = "") -> tuple[str, bool]: ...
+    def origin(
+        self, handle: str, agent: str = "default", token_id: str = ""
+    ) -> tuple[str, bool, Mapping[str, Any] | None]: ...
     def load(self, handle: str, agent: str = "default", token_id: str = "") -> Any: ...
     def part(self, handle: str, number: int, agent: str = "default", token_id: str = "") -> dict[str, Any]: ...
 
@@ -166,6 +171,115 @@ class TokenStorage(Protocol):
     """The accepted tokens, as hashes with their agents. Settings add and revoke them."""
 
     def keys(self) -> "TokenSet": ...
+
+
+class RunStorage(Protocol):
+    """Durable runs, their calls and grants. Codes, arguments and results are encrypted at rest.
+
+    `owner` identifies this process. It is alive from its first `put_run` or `claim` until it ends or calls `close`.
+    The time 0 as an expiry means never.
+    """
+
+    owner: str
+
+    def put_run(self, run: "DurableRunRecord", calls: "Iterable[DurableCall]" = ()) -> None:
+        """Store a run with its calls so far. Raise StorageError if too many are stored or wait.
+
+        A run that is stored keeps its state, reason, owner and outcome.
+        """
+        ...
+
+    def write_calls(
+        self,
+        run_id: str,
+        calls: "Iterable[DurableCall]",
+        *,
+        grant: str | None = None,
+        survives_power_loss: bool = False,
+    ) -> None:
+        """Insert or replace calls by number. With `grant`, use one of its calls for each that is sent.
+
+        Nothing is written if the grant does not cover them (ApprovalRequired), if the run has ended, or if a call
+        is to be sent that was rejected, whose approval is not stored, or that was sent and is not idempotent
+        (CallRejected).
+        """
+        ...
+
+    def set_state(self, run_id: str, state: "RunState", *, reason: str = "", outcome: str | None = None) -> None:
+        """Set the state. A run that has ended keeps its state; an outcome may be added if it is the same."""
+        ...
+
+    def get_run(self, run_id: str) -> "DurableRunRecord | None": ...
+    def list_runs(
+        self, states: "Collection[RunState] | None" = None, *, agent: str | None = None, limit: int = 100
+    ) -> "list[DurableRunRecord]":
+        """Return runs, newest first."""
+        ...
+
+    def list_calls(self, run_id: str, states: "Collection[CallState] | None" = None) -> "list[DurableCall]": ...
+    def decide(self, run_id: str, decision: "Decision") -> list[int]:
+        """Approve or reject pending calls and store grants, in one transaction. Return the numbers of the calls.
+
+        The first answer wins: calls that are no longer pending are left unchanged, and without pending calls no grant
+        is stored. An answer after the run has ended or expired changes nothing.
+        """
+        ...
+
+    def resolve(self, run_id: str, number: int, state: "CallState", *, by: str, result: str | None = None) -> bool:
+        """Set the state of a call that is `unknown`, as a person says. Return whether it was unknown."""
+        ...
+
+    def list_grants(self, agent: str, run_id: str) -> "list[Grant]":
+        """Return the grants for this run that have calls left and have not expired."""
+        ...
+
+    def claim(self, run_id: str, owner: str) -> bool:
+        """Make `owner` the process that executes the run, unless its current owner is another one that is alive.
+
+        Return False if the run does not exist or has ended.
+        """
+        ...
+
+    def is_alive(self, owner: str) -> bool: ...
+    def version(self) -> int:
+        """Return a number that changes when any process has written. Takes microseconds."""
+        ...
+
+    def delete_expired(self, now: float) -> int:
+        """Expire runs that nobody answered in time and delete old ended runs. Return the number of both."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SessionStorage(Protocol):
+    """JSON values that code keeps between runs, encrypted at rest.
+
+    A handle belongs to an agent and a token, and expires some time after its last use.
+    """
+
+    def create(self, agent: str = "default", token_id: str = "") -> str: ...
+    def list_keys(self, handle: str, agent: str = "default", token_id: str = "") -> list[str]: ...
+    def get(
+        self, handle: str, keys: Iterable[str], agent: str = "default", token_id: str = ""
+    ) -> "dict[str, SessionValue]": ...
+    def update(
+        self,
+        handle: str,
+        values: "Mapping[str, SessionValue]",
+        agent: str = "default",
+        token_id: str = "",
+        *,
+        removed: Collection[str] = (),
+        replaces: bool = True,
+    ) -> "dict[str, SessionValue]":
+        """Store values and remove keys, in one transaction. Return the values that were removed.
+
+        Without `replaces`, existing values are kept and returned too.
+        """
+        ...
+
+    def close(self) -> None: ...
 
 
 class BundleStorage(Protocol):

@@ -1,4 +1,4 @@
-"""The stores in the data directory: results, statistics, result shapes and the search index.
+"""The stores in the data directory: results, statistics, result shapes, durable runs, sessions and the search index.
 
 They are opened and closed together. Opening touches no disk; each store creates its files when it first writes.
 """
@@ -12,10 +12,20 @@ from onetool.notify import NoticeFiles, RateLimit
 from onetool.problem import Problem, storage_problem
 from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media
+from onetool.runs.run_store import RunStore
+from onetool.runs.session_store import SessionStore
 from onetool.search import Search
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
-from onetool.storage import MediaStorage, NoticeStorage, ResultStorage, ShapeStorage, StatisticsStorage
+from onetool.storage import (
+    MediaStorage,
+    NoticeStorage,
+    ResultStorage,
+    RunStorage,
+    SessionStorage,
+    ShapeStorage,
+    StatisticsStorage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +34,16 @@ class Stores:
     recorder: StatisticsStorage
     shapes: ShapeStorage
     search: Search
+    runs: RunStorage
+    sessions: SessionStorage
     notify_rate: RateLimit = field(default_factory=RateLimit)
 
     @classmethod
     def open(cls, directory: Path, settings: Stats, old_usage: Path | None = None) -> Self:
         stats, keep_days = directory / "stats", settings.keep_days
         recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
-        return cls(directory, recorder, Shapes(stats / "shapes.json"), Search(directory / "cache"))
+        shapes, search = Shapes(stats / "shapes.json"), Search(directory / "cache")
+        return cls(directory, recorder, shapes, search, RunStore(directory), SessionStore(directory))
 
     def results(self, output: Output) -> ResultStorage:
         quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
@@ -57,3 +70,5 @@ class Stores:
         self.recorder.close()
         self.shapes.close()
         self.search.close()
+        self.runs.close()
+        self.sessions.close()

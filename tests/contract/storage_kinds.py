@@ -32,6 +32,9 @@ from onetool.proxy.definitions import Definition, ToolListCache
 from onetool.proxy.pins import Pins
 from onetool.results import ResultStore
 from onetool.results.blobs import Media
+from onetool.runs.model import CallState, DurableCall, DurableRunRecord
+from onetool.runs.run_store import RunStore
+from onetool.runs.session_store import SessionStore, SessionValue
 from onetool.stats.record import CallRecord, Recorder
 from onetool.stats.shapes import Shapes
 from onetool.stats.summary import summarize
@@ -44,6 +47,8 @@ from onetool.storage import (
     NoticeStorage,
     PinStorage,
     ResultStorage,
+    RunStorage,
+    SessionStorage,
     ShapeStorage,
     StatisticsStorage,
     TokenUsageStorage,
@@ -95,6 +100,23 @@ class MediaKind(BaseKind):
 
     def read(self, name: str) -> bool:
         return is_complete(self.store.get(name, "default").data, CONTENT.encode())
+
+
+class SessionKind(BaseKind):
+    store: SessionStorage
+    value: ClassVar = SessionValue(json.dumps(CONTENT), ("untrusted",))
+
+    def write(self, key: str) -> str:
+        handle = self.store.create()
+        self.store.update(handle, {key: self.value})
+        return f"{handle}/{key}"
+
+    def read(self, name: str) -> bool:
+        handle, _, key = name.partition("/")
+        return is_complete(self.store.get(handle, [key]).get(key), self.value)
+
+    def close(self) -> None:
+        self.store.close()
 
 
 class CountedStatistics(NamedTuple):
@@ -267,6 +289,22 @@ class BundleKind(BaseKind):
         self.store.close()
 
 
+class RunKind(BaseKind):
+    store: RunStorage
+    call: ClassVar = DurableCall(1, "t", CONTENT, "key", 0, CallState.DONE, result=CONTENT)
+
+    def write(self, key: str) -> str:
+        self.store.put_run(DurableRunRecord(key, "default", CONTENT, owner=self.store.owner), [self.call])
+        return key
+
+    def read(self, name: str) -> bool:
+        run = self.store.get_run(name)
+        return is_complete(run and (run.code, self.store.list_calls(name)), (CONTENT, [self.call]))
+
+    def close(self) -> None:
+        self.store.close()
+
+
 class TokenKind(BaseKind):
     """Tokens in the settings of a home directory, changed by the `onetool` command."""
 
@@ -275,7 +313,7 @@ class TokenKind(BaseKind):
     def write(self, key: str) -> str:
         environment = patch.dict(os.environ, {"HOME": str(self.store)})
         with environment, contextlib.redirect_stdout(io.StringIO()):
-            token.main(Namespace(action="create", name=key, agent="default", json=True, config=None))
+            token.main(Namespace(action="create", name=key, agent="default", scope="use", json=True, config=None))
         return key
 
     def read(self, name: str) -> bool:
@@ -294,6 +332,7 @@ def raise_problem(problem: str | None, key: str) -> str:
 KINDS: dict[str, type[Kind]] = {
     "results": Results,
     "media": MediaKind,
+    "sessions": SessionKind,
     "statistics": Statistics,
     "shapes": ShapeKind,
     "audit": AuditKind,
@@ -305,6 +344,7 @@ KINDS: dict[str, type[Kind]] = {
     "environments": EnvironmentKind,
     "notices": NoticeKind,
     "bundles": BundleKind,
+    "runs": RunKind,
     "tool lists": ToolListKind,
 }
 CACHES = {"tool lists"}  # caches continue without what cannot be written
@@ -335,6 +375,7 @@ def notice_files(directory: Path) -> AppendOnlyLog:
 
 FILES: dict[str, Callable[[Path], Any]] = {
     "results": lambda directory: ResultStore(directory / "tmp", HOUR, 3),
+    "sessions": SessionStore,
     "media": lambda directory: Media(directory / "tmp", HOUR),
     "statistics": statistics_file,
     "shapes": lambda directory: Shapes(directory / "stats" / "shapes.json"),
@@ -347,6 +388,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "environments": lambda directory: InterpreterFiles(directory / "environments"),
     "notices": notice_files,
     "bundles": lambda directory: BundleStore(directory / "bundles"),
+    "runs": RunStore,
     "tool lists": lambda directory: ToolListCache(directory / "cache"),
 }
 BACKENDS = {"files": FILES}

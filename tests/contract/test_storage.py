@@ -120,17 +120,22 @@ def change_json_version(pattern: str) -> Callable[[Path], Path]:
     return change
 
 
-def change_user_version(directory: Path) -> Path:
-    file = directory / "stats" / "stats.db"
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA user_version = 99")
-    return file
+def change_user_version(path: str) -> Callable[[Path], Path]:
+    def change(directory: Path) -> Path:
+        file = directory / path
+        with closing(sqlite3.connect(file)) as database:
+            database.execute("PRAGMA user_version = 99")
+        return file
+
+    return change
 
 
 VERSIONED = {
     "results": change_json_version("tmp/*.meta.json"),
     "media": change_json_version("tmp/media-*.json"),
-    "statistics": change_user_version,
+    "statistics": change_user_version("stats/stats.db"),
+    "runs": change_user_version("runs/runs.db"),
+    "sessions": change_user_version("runs/sessions.db"),
     "shapes": change_json_version("stats/shapes.json"),
     "switches": change_json_version("switches.json"),
     "pins": change_json_version("pins.json"),

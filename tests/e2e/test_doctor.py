@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from tests.support import PROGRAM, configure, environment, run_cli
 from onetool.app import OneTool, examine_settings, read_settings
 from onetool.bundles.bundle_store import BundleStore
 from onetool.errors import ToolError
+from onetool.runs.model import DurableRunRecord
+from onetool.runs.run_store import RunStore
 from onetool.stats.record import VERSION as STATISTICS_VERSION
 
 pytestmark = pytest.mark.slow
@@ -228,6 +230,12 @@ def write_database(path: str, version: int) -> Work:
             opened.execute(f"pragma user_version = {version}")
 
     return make
+
+
+def lose_run_key(home: Path) -> None:
+    with closing(RunStore(home / ".onetool")) as store:
+        store.put_run(DurableRunRecord("r_1", "default", "1"))
+    (home / ".onetool" / "runs" / "runs.key").unlink()
 
 
 def configure_cursor(entry: Mapping[str, Any]) -> Work:
@@ -530,6 +538,22 @@ CASES = [
         ".onetool/stats/stats.db",
         "is damaged",
         "onetool run 1",
+        fix=apply_hint,
+    ),
+    Case(
+        "damaged durable runs",
+        write_content(".onetool/runs/runs.db", b"no database at all" * 1000),
+        ".onetool/runs/runs.db",
+        "is damaged",
+        "rm ",
+        fix=apply_hint,
+    ),
+    Case(
+        "durable runs without their key",
+        lose_run_key,
+        ".onetool/runs",
+        "runs.key is missing: what it sealed cannot be read",
+        "rm -r ",
         fix=apply_hint,
     ),
     Case(

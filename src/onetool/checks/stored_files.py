@@ -18,11 +18,13 @@ from onetool.config.load import Loaded
 from onetool.errors import ToolError
 from onetool.problem import Problem, storage_problem
 from onetool.proxy import pins
+from onetool.runs import run_store
 from onetool.stats import record, shapes
 from onetool.util.versioning import NewerVersion, reject_newer
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
 RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"
+LOST_RUNS = "restore it from a backup, or stop OneTool and run `rm {file}*` (runs that wait are lost)"
 
 
 class _StoredFile(NamedTuple):
@@ -39,6 +41,7 @@ def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     data = loaded.directories.data
     return [
         *_check_database(data / "stats" / "stats.db", record.VERSION, RECREATED, seconds),
+        *_check_runs(data, seconds),
         *(found for stored in _list_files(loaded) for found in _check_json(stored)),
     ]
 
@@ -82,6 +85,19 @@ def _check_json(stored: _StoredFile) -> Iterator[Problem]:
         yield storage_problem(
             f"{stored.file} is damaged", stored.file, stored.hint.format(file=quote(str(stored.file)))
         )
+
+
+def _check_runs(data: Path, seconds: float | None) -> Iterator[Problem]:
+    """Check the database of durable runs, then whether its key is the one that sealed them."""
+    file = data / "runs" / "runs.db"
+    problems = list(_check_database(file, run_store.VERSION, LOST_RUNS, seconds))
+    yield from problems
+    if not problems and file.exists():
+        with closing(run_store.RunStore(data)) as store:
+            try:
+                store.list_runs(limit=1)
+            except ToolError as error:
+                yield Problem.of(error)
 
 
 def _check_database(file: Path, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:

@@ -17,15 +17,16 @@ if sys.platform == "win32":
 
     LOCK_OFFSET = 1 << 30  # beyond the content, because locked bytes cannot be read on Windows
 
-    def _lock(descriptor: int, *, wait: bool) -> None:
+    def _lock(descriptor: int, *, wait: bool, shared: bool = False) -> None:  # noqa: ARG001 - all are exclusive
         os.lseek(descriptor, LOCK_OFFSET, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
 
 else:
     import fcntl
 
-    def _lock(descriptor: int, *, wait: bool) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _lock(descriptor: int, *, wait: bool, shared: bool = False) -> None:
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
 
 
 @contextmanager
@@ -36,10 +37,13 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file for as long as it is open; return False if another process holds the lock."""
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file for as long as it is open; return False if another process holds the lock.
+
+    Shared locks exclude exclusive locks only: processes that test whether a file is locked do not see each other.
+    """
     try:
-        _lock(descriptor, wait=False)
+        _lock(descriptor, wait=False, shared=shared)
     except (BlockingIOError, PermissionError):  # PermissionError on Windows
         return False
     return True

@@ -1,0 +1,1 @@
+"""Durable runs: their journal, approvals of their calls, and replay after a restart."""

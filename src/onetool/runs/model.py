@@ -1,0 +1,102 @@
+"""Records of durable runs, their calls, and the decisions of people about them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class RunState(StrEnum):
+    RUNNING = "running"
+    WAITING = "waiting"  # calls wait for a person
+    DONE = "done"
+    FAILED = "failed"
+    HALTED = "halted"  # a person must say whether a call that was sent happened
+    DIVERGED = "diverged"  # the replayed code made other calls than before
+    INTERRUPTED = "interrupted"  # its process ended and it cannot be replayed
+    CANCELLED = "cancelled"  # a person or the client stopped it
+    EXPIRED = "expired"  # nobody answered in time
+
+
+ENDED = frozenset(set(RunState) - {RunState.RUNNING, RunState.WAITING, RunState.HALTED})
+
+
+class CallState(StrEnum):
+    PENDING = "pending"  # waits for a person
+    APPROVED = "approved"
+    SENT = "sent"  # written before the call is made
+    DONE = "done"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"  # sent by a process that ended before the result arrived
+
+
+@dataclass(frozen=True, slots=True)
+class DurableCall:
+    """One call of a run. `key` and `occurrence` identify it when the run is replayed."""
+
+    number: int
+    tool: str
+    arguments: str  # canonical JSON of the bound arguments
+    key: str  # digest of the tool and the arguments
+    occurrence: int  # of this key in the run, from 0
+    state: CallState
+    effects: tuple[str, ...] = ()
+    is_idempotent: bool = False
+    definition: str = ""  # digest of the tool's definition
+    by: str = ""  # who approved or rejected it: a person, or `grant g_...`
+    reason: str = ""  # why it waits, or was rejected
+    result: str | None = None  # JSON: {"value": ...}, or {"error": {...}} as of `describe`
+    clock: float = 0.0  # the time that the run saw when the call ended
+    at: float = 0.0  # when it was first recorded
+    ended: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DurableRunRecord:
+    """A run, or a call outside of a run (`kind` is "call"; `code` is then JSON with `tool` and `arguments`)."""
+
+    id: str  # r_ and 32 hexadecimal digits
+    agent: str
+    code: str
+    kind: str = "run"
+    token_id: str = ""
+    client: str = ""
+    directory: str = ""  # the working directory of the application
+    settings: str = ""  # digest of the agent's effective settings
+    python: str = ""  # version of the interpreter
+    seed: str = ""
+    is_replayable: bool = False
+    started: float = 0.0
+    expires: float = 0.0
+    state: RunState = RunState.RUNNING
+    reason: str = ""
+    owner: str = ""  # identifies the process that executes it; see `RunStorage.is_alive`
+    outcome: str | None = None  # JSON: {"blocks": [...], "is_error": ..., "error": ..., "value": ..., "media": [...]}
+    format: str | None = None  # the preset output format
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Permission for further calls. Patterns are shell patterns; an argument without a pattern may be anything."""
+
+    id: str  # g_ and random digits
+    tool: str  # name or pattern
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # a string is a pattern, other values must be equal
+    left: int = 1  # calls that it still covers
+    run: str | None = None  # None: for every run of the agent
+    agent: str = "default"
+    expires: float = 0.0
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer of a person to the pending calls of a run. `calls` are numbers; None for all that are pending."""
+
+    is_approved: bool
+    by: str
+    calls: tuple[int, ...] | None = None
+    reason: str = ""
+    grants: tuple[Grant, ...] = ()
+    stops_run: bool = False  # reject all, and end the run

@@ -1,0 +1,370 @@
+"""Durable runs in SQLite: their calls, decisions and grants.
+
+Each row contains a sealed record; its other columns are copies for queries, which are compared when it is read.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
+from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
+from onetool.runs.owners import Owners
+from onetool.runs.sealed_database import SealedDatabase
+from onetool.runs.sealing import sealing_error
+from onetool.util.text import pluralize
+
+VERSION: Final = 1
+RETENTION_SECONDS: Final = 7 * 86_400.0  # of runs that have ended
+PRUNE_RUNS: Final = 100  # the oldest ended runs, deleted when there are too many
+SCHEMA = """
+CREATE TABLE runs (
+    id TEXT PRIMARY KEY, agent TEXT, state TEXT, owner TEXT, expires REAL, ended REAL DEFAULT 0, sealed BLOB
+);
+CREATE INDEX runs_state ON runs (state, agent);
+CREATE TABLE calls (run TEXT, number INTEGER, state TEXT, sealed BLOB, PRIMARY KEY (run, number)) WITHOUT ROWID;
+CREATE TABLE grants (id TEXT PRIMARY KEY, agent TEXT, run TEXT, left INTEGER, expires REAL, sealed BLOB)
+"""
+INSERT_RUN = "INSERT INTO runs (id, agent, state, owner, expires, sealed) VALUES (?, ?, ?, ?, ?, ?)"
+UPDATE_RUN = "UPDATE runs SET agent = ?, state = ?, owner = ?, expires = ?, sealed = ? WHERE id = ?"
+SELECT_RUNS = "SELECT id, agent, state, owner, expires, sealed FROM runs"
+SELECT_CALLS = "SELECT run, number, state, sealed FROM calls"
+SELECT_GRANTS = "SELECT id, agent, run, left, expires, sealed FROM grants"
+# A call is sent once, and a call that a person approved only if that is stored: the last two parameters are whether it
+# may be repeated, and whether it needs no person.
+WRITE_CALL = """
+INSERT INTO calls VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET state = excluded.state, sealed = excluded.sealed
+WHERE excluded.state <> 'sent' OR state = 'approved' OR (state IN ('sent', 'unknown') AND ?)
+OR (state = 'pending' AND ?)
+"""
+UNANSWERED = (RunState.WAITING, RunState.HALTED)
+UNSENT = frozenset({CallState.PENDING, CallState.APPROVED, CallState.SENT})
+
+
+class RunQuota(NamedTuple):
+    """Maximum numbers of stored runs."""
+
+    waiting: int = 1_000
+    waiting_per_agent: int = 200
+    total: int = 10_000
+
+
+DEFAULT_QUOTA: Final = RunQuota()
+
+
+class RunStore:
+    """The runs of a data directory. `owner` identifies this process; nothing is opened before it is needed."""
+
+    def __init__(
+        self, directory: Path, *, quota: RunQuota = DEFAULT_QUOTA, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._database = SealedDatabase(directory / "runs" / "runs.db", SCHEMA, VERSION)
+        self._owners = Owners(directory / "runs" / "owners")
+        self.owner, self._quota, self._clock = self._owners.own_id, quota, clock
+
+    # --- runs -------------------------------------------------------------------------------------------------
+
+    def put_run(self, run: DurableRunRecord, calls: Iterable[DurableCall] = ()) -> None:
+        """Store a run with its calls so far. It survives a power failure if a call is pending.
+
+        A run that is stored keeps its state, reason, owner and outcome.
+        """
+        calls = list(calls)
+        with self._database.transaction(is_durable=any(call.state is CallState.PENDING for call in calls)) as database:
+            self._owners.hold()
+            for known in self._fetch_runs(database, "WHERE id = ?", run.id):
+                stored = {name: getattr(known, name) for name in ("state", "reason", "owner", "outcome")}
+                self._update_run(database, replace(run, **stored))
+                break
+            else:
+                self._check_total(database)
+                if run.state is RunState.WAITING:
+                    self._check_waiting(database, run.agent)
+                database.execute(INSERT_RUN, (run.id, *self._run_columns(run)))
+            for call in calls:
+                self._write_call(database, run.id, call)
+
+    def set_state(self, run_id: str, state: RunState, *, reason: str = "", outcome: str | None = None) -> None:
+        """Set the state. A run that has ended keeps its state; its outcome may be added."""
+        with self._database.transaction() as database:
+            run = self._get_run(database, run_id)
+            if run.state in ENDED and state is not run.state:
+                return
+            if state is RunState.WAITING and run.state is not state:
+                self._check_waiting(database, run.agent)
+            self._update_run(
+                database, replace(run, state=state, reason=reason or run.reason, outcome=outcome or run.outcome)
+            )
+
+    def get_run(self, run_id: str) -> DurableRunRecord | None:
+        return next(iter(self._select_runs("WHERE id = ?", run_id)), None)
+
+    def list_runs(
+        self, states: Collection[RunState] | None = None, *, agent: str | None = None, limit: int = 100
+    ) -> list[DurableRunRecord]:
+        """Return runs, newest first."""
+        chosen = tuple(states or ())
+        state = "true" if states is None else f"state IN ({_marks(chosen)})"
+        where = f"WHERE {state} AND ifnull(agent = ?, true) ORDER BY rowid DESC LIMIT ?"
+        return self._select_runs(where, *chosen, agent, limit)
+
+    def claim(self, run_id: str, owner: str) -> bool:
+        """Make `owner` the process that executes the run, unless its current owner is another one that is alive.
+
+        Return False if the run does not exist or has ended.
+        """
+        with self._database.transaction() as database:
+            if owner == self.owner:
+                self._owners.hold()
+            (run,) = self._fetch_runs(database, "WHERE id = ?", run_id) or (None,)
+            if run is None or run.state in ENDED or (run.owner != owner and self.is_alive(run.owner)):
+                return False
+            self._update_run(database, replace(run, owner=owner))
+        return True
+
+    def is_alive(self, owner: str) -> bool:
+        """Return whether the process with this ID still runs."""
+        with self._database.storage_errors():
+            return self._owners.is_alive(owner)
+
+    def version(self) -> int:
+        """Return a number that changes when any process has written. Takes microseconds."""
+        return self._database.version()
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def write_calls(
+        self,
+        run_id: str,
+        calls: Iterable[DurableCall],
+        *,
+        grant: str | None = None,
+        survives_power_loss: bool = False,
+    ) -> None:
+        """Insert or replace calls by number. With `grant`, use one of its calls for each that is sent.
+
+        Nothing is written if the grant does not cover them (ApprovalRequired), if the run has ended, or if a call
+        is to be sent that was rejected, whose approval is not stored, or that was sent and is not idempotent
+        (CallRejected).
+        """
+        calls = list(calls)
+        with self._database.transaction(is_durable=survives_power_loss) as database:
+            found = database.execute("SELECT agent, state FROM runs WHERE id = ?", (run_id,)).fetchone()
+            if found is None:
+                raise _missing_run(run_id)
+            agent, state = found
+            if state in ENDED and any(call.state in UNSENT for call in calls):
+                raise CallRejected(f"run {run_id} is {state}", run=run_id)
+            if grant is not None:
+                sent = sum(call.state is CallState.SENT for call in calls)
+                self._use_grant(database, grant, sent, run_id, agent)
+            for call in calls:
+                self._write_call(database, run_id, call, is_granted=grant is not None)
+
+    def list_calls(self, run_id: str, states: Collection[CallState] | None = None) -> list[DurableCall]:
+        chosen = tuple(CallState) if states is None else tuple(states)
+        where = f"WHERE run = ? AND state IN ({_marks(chosen)}) ORDER BY number"
+        return [self._read_call(row) for row in self._database.select(f"{SELECT_CALLS} {where}", run_id, *chosen)]
+
+    def decide(self, run_id: str, decision: Decision) -> list[int]:
+        """Approve or reject pending calls and store grants, in one transaction. Return the numbers of the calls.
+
+        The first answer wins: calls that are no longer pending are left unchanged, and without pending calls no grant
+        is stored. An answer after the run has ended or expired changes nothing.
+        """
+        with self._database.transaction(is_durable=True) as database:
+            run = self._get_run(database, run_id)
+            if run.state in ENDED or self._is_past(run.expires):
+                return []
+            if decision.stops_run:
+                decision = replace(decision, is_approved=False, calls=None)
+            numbers = self._answer_pending(database, run_id, decision)
+            if decision.stops_run:
+                self._update_run(database, replace(run, state=RunState.CANCELLED, reason=decision.reason))
+            elif decision.is_approved and numbers:
+                for grant in decision.grants:
+                    database.execute("INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?)", self._grant_columns(grant))
+        return numbers
+
+    def resolve(self, run_id: str, number: int, state: CallState, *, by: str, result: str | None = None) -> bool:
+        """Set the state of a call that is `unknown`, as a person says. Return whether it was unknown."""
+        with self._database.transaction(is_durable=True) as database:
+            self._get_run(database, run_id)
+            found = self._fetch_calls(database, "WHERE run = ? AND number = ? AND state = 'unknown'", run_id, number)
+            for call in found:
+                self._replace_call(database, run_id, replace(call, state=state, by=by, result=result))
+        return bool(found)
+
+    def list_grants(self, agent: str, run_id: str) -> list[Grant]:
+        """Return the grants for this run that have calls left and have not expired."""
+        where = "WHERE agent = ? AND ifnull(run = ?, true) AND left > 0 ORDER BY rowid"
+        grants = [self._read_grant(row) for row in self._database.select(f"{SELECT_GRANTS} {where}", agent, run_id)]
+        return [grant for grant in grants if not self._is_past(grant.expires)]
+
+    # --- cleanup ----------------------------------------------------------------------------------------------
+
+    def delete_expired(self, now: float) -> int:
+        """Expire runs that nobody answered in time and delete old ended runs. Return the number of both."""
+        if not self._database.file.exists():
+            return 0
+        with self._database.transaction() as database:
+            where = f"WHERE state IN ({_marks(UNANSWERED)}) AND expires > 0 AND expires <= ?"
+            expired = self._fetch_runs(database, where, *UNANSWERED, now)
+            for run in expired:
+                self._answer_pending(database, run.id, Decision(is_approved=False, by="", reason="expired"))
+                self._update_run(database, replace(run, state=RunState.EXPIRED))
+            deleted = _delete_runs(database, "ended > 0 AND ended <= ?", now - RETENTION_SECONDS)
+            database.execute("DELETE FROM grants WHERE left = 0 OR (expires > 0 AND expires <= ?)", (now,))
+        if deleted:
+            self._database.vacuum()
+        with self._database.storage_errors():
+            self._owners.delete_stale()
+        return len(expired) + deleted
+
+    def close(self) -> None:
+        """Close the files, and give up the runs of this process."""
+        self._database.close()
+        self._owners.close()
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    def _run_columns(self, run: DurableRunRecord) -> tuple[Any, ...]:
+        return run.agent, run.state, run.owner, run.expires, self._seal(run, f"run {run.id}")
+
+    def _call_columns(self, run_id: str, call: DurableCall) -> tuple[Any, ...]:
+        return run_id, call.number, call.state, self._seal(call, f"call {call.number} of run {run_id}")
+
+    def _grant_columns(self, grant: Grant) -> tuple[Any, ...]:
+        return grant.id, grant.agent, grant.run, grant.left, grant.expires, self._seal(grant, f"grant {grant.id}")
+
+    def _read_run(self, row: tuple[Any, ...]) -> DurableRunRecord:
+        run_id, *columns, sealed = row
+        record = self._open(sealed, f"run {run_id}")
+        run = DurableRunRecord(**{**record, "state": RunState(record["state"])})
+        self._compare(columns, [run.agent, run.state, run.owner, run.expires], f"run {run_id}")
+        return run
+
+    def _read_call(self, row: tuple[Any, ...]) -> DurableCall:
+        run_id, number, state, sealed = row
+        about = f"call {number} of run {run_id}"
+        record = self._open(sealed, about)
+        call = DurableCall(**{**record, "state": CallState(record["state"]), "effects": tuple(record["effects"])})
+        self._compare(state, call.state, about)
+        return call
+
+    def _read_grant(self, row: tuple[Any, ...]) -> Grant:
+        grant_id, *columns, sealed = row
+        grant = Grant(**self._open(sealed, f"grant {grant_id}"))
+        self._compare(columns, [grant.agent, grant.run, grant.left, grant.expires], f"grant {grant_id}")
+        return grant
+
+    def _seal(self, record: DurableRunRecord | DurableCall | Grant, about: str) -> bytes:
+        values = {field.name: getattr(record, field.name) for field in fields(record)}
+        return self._database.sealer.seal(json.dumps(values, default=dict).encode(), about.encode())
+
+    def _open(self, sealed: bytes, about: str) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads(self._database.sealer.open(sealed, about.encode()))
+        return record
+
+    def _compare(self, columns: object, sealed: object, about: str) -> None:
+        if columns != sealed:
+            file = self._database.file
+            raise sealing_error(f"{about} was changed in {file}", file.parent)
+
+    def _select_runs(self, where: str, *values: object) -> list[DurableRunRecord]:
+        return [self._read_run(row) for row in self._database.select(f"{SELECT_RUNS} {where}", *values)]
+
+    def _fetch_runs(self, database: sqlite3.Connection, where: str, *values: object) -> list[DurableRunRecord]:
+        return [self._read_run(row) for row in database.execute(f"{SELECT_RUNS} {where}", values)]
+
+    def _fetch_calls(self, database: sqlite3.Connection, where: str, *values: object) -> list[DurableCall]:
+        return [self._read_call(row) for row in database.execute(f"{SELECT_CALLS} {where}", values)]
+
+    def _get_run(self, database: sqlite3.Connection, run_id: str) -> DurableRunRecord:
+        for run in self._fetch_runs(database, "WHERE id = ?", run_id):
+            return run
+        raise _missing_run(run_id)
+
+    def _update_run(self, database: sqlite3.Connection, run: DurableRunRecord) -> None:
+        database.execute(UPDATE_RUN, (*self._run_columns(run), run.id))
+        if run.state in ENDED:
+            database.execute("UPDATE runs SET ended = ? WHERE id = ? AND ended = 0", (self._clock(), run.id))
+
+    def _write_call(
+        self, database: sqlite3.Connection, run_id: str, call: DurableCall, *, is_granted: bool = False
+    ) -> None:
+        columns = self._call_columns(run_id, call)
+        needs_no_person = is_granted or not call.by
+        if not database.execute(WRITE_CALL, (*columns, call.is_idempotent, needs_no_person)).rowcount:
+            (known,) = self._fetch_calls(database, "WHERE run = ? AND number = ?", run_id, call.number)
+            message = f"call {call.number} of run {run_id} ({call.tool}) is {known.state}: it cannot be sent"
+            raise CallRejected(message, run=run_id, reason=known.reason)
+
+    def _replace_call(self, database: sqlite3.Connection, run_id: str, call: DurableCall) -> None:
+        database.execute("REPLACE INTO calls VALUES (?, ?, ?, ?)", self._call_columns(run_id, call))
+
+    def _answer_pending(self, database: sqlite3.Connection, run_id: str, answer: Decision) -> list[int]:
+        """Approve or reject pending calls. The reason why a call waited is kept if the answer has none."""
+        found = self._fetch_calls(database, "WHERE run = ? AND state = 'pending' ORDER BY number", run_id)
+        chosen = [call for call in found if answer.calls is None or call.number in answer.calls]
+        state = CallState.APPROVED if answer.is_approved else CallState.REJECTED
+        for call in chosen:
+            answered = replace(call, state=state, by=answer.by, reason=answer.reason or call.reason)
+            self._replace_call(database, run_id, answered)
+        return [call.number for call in chosen]
+
+    def _use_grant(self, database: sqlite3.Connection, grant_id: str, count: int, run_id: str, agent: str) -> None:
+        for row in database.execute(f"{SELECT_GRANTS} WHERE id = ?", (grant_id,)).fetchall():
+            grant = self._read_grant(row)
+            is_valid = grant.agent == agent and grant.run in (None, run_id) and not self._is_past(grant.expires)
+            if is_valid and grant.left >= count:
+                columns = self._grant_columns(replace(grant, left=grant.left - count))
+                database.execute("REPLACE INTO grants VALUES (?, ?, ?, ?, ?, ?)", columns)
+                return
+        message = f"grant {grant_id} does not cover {pluralize(count, 'more call')}: it expired or is used up"
+        raise ApprovalRequired(message, run=run_id)
+
+    def _is_past(self, moment: float) -> bool:
+        return 0 < moment <= self._clock()
+
+    # --- quotas -----------------------------------------------------------------------------------------------
+
+    def _check_total(self, database: sqlite3.Connection) -> None:
+        """Make room for a new run: the oldest runs that have ended are deleted first."""
+        count = "SELECT count(*) FROM runs"
+        if database.execute(count).fetchone()[0] >= self._quota.total:
+            oldest = "ended > 0 AND id IN (SELECT id FROM runs WHERE ended > 0 ORDER BY ended LIMIT ?)"
+            _delete_runs(database, oldest, PRUNE_RUNS)
+            if database.execute(count).fetchone()[0] >= self._quota.total:
+                raise self._full_error(f"{self._quota.total:,} runs are stored, and none of them has ended")
+
+    def _check_waiting(self, database: sqlite3.Connection, agent: str) -> None:
+        waiting = "SELECT count(*), ifnull(sum(agent = ?), 0) FROM runs WHERE state = ?"
+        total, of_agent = database.execute(waiting, (agent, RunState.WAITING)).fetchone()
+        if of_agent >= self._quota.waiting_per_agent:
+            raise self._full_error(f"{of_agent:,} runs of agent {agent} wait for approval")
+        if total >= self._quota.waiting:
+            raise self._full_error(f"{total:,} runs wait for approval")
+
+    def _full_error(self, message: str) -> StorageError:
+        return StorageError(f"cannot store another run: {message}", hint="approve or reject them: `onetool approvals`")
+
+
+def _delete_runs(database: sqlite3.Connection, where: str, value: float) -> int:
+    """Delete runs with their calls and grants; return the number of runs."""
+    found = database.execute(f"SELECT id FROM runs WHERE {where}", (value,)).fetchall()  # noqa: S608 - a constant
+    for statement in ("calls WHERE run = ?", "grants WHERE run = ?", "runs WHERE id = ?"):
+        database.executemany(f"DELETE FROM {statement}", found)  # noqa: S608
+    return len(found)
+
+
+def _marks(values: Collection[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _missing_run(run_id: str) -> ToolError:
+    return ToolError(f"no run {run_id}", type="not_found", run=run_id)

@@ -1,0 +1,186 @@
+"""A SQLite database with sealed values, shared by processes and threads.
+
+One connection writes and another one reads, each with its lock, so that readers never wait for a writer.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from onetool.errors import StorageError
+from onetool.runs.sealing import Sealer, sealing_error, sync_directory
+from onetool.stats.record import database_uri
+from onetool.util.background import exclusive
+from onetool.util.storage_errors import storage_error
+from onetool.util.versioning import reject_newer
+
+BUSY_SECONDS: Final = 5.0
+DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+KEY_CHECK: Final = b"the key check"
+# The first table of every database shows whether the key is the one that sealed its values.
+KEY_SCHEMA: Final = "CREATE TABLE key_check (sealed BLOB)"
+
+
+class SealedDatabase:
+    """A database in a file, with its key beside it. Nothing is opened before it is needed.
+
+    `schema` has the statements that create the tables. If the files are deleted, they are created again.
+    """
+
+    def __init__(self, file: Path, schema: str, version: int) -> None:
+        self.file, self._key_file = file, file.with_suffix(".key")
+        self._schema, self._version = schema, version
+        self._writing, self._reading = threading.RLock(), threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._readers = 0  # that were opened
+        self._sealer: Sealer | None = None
+
+    @property
+    def sealer(self) -> Sealer:
+        """The sealer, once the database has been opened."""
+        assert self._sealer is not None
+        return self._sealer
+
+    @contextmanager
+    def transaction(self, *, is_durable: bool = False) -> Iterator[sqlite3.Connection]:
+        """Write in one transaction, which survives the end of the process, and a power failure if `is_durable`."""
+        with self._writing, self.storage_errors():
+            database = self._get_writer()
+            if is_durable:
+                database.execute("PRAGMA synchronous = FULL")
+            try:
+                database.execute("BEGIN IMMEDIATE")
+                yield database
+                database.execute("COMMIT")
+            finally:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+                if is_durable:
+                    database.execute("PRAGMA synchronous = NORMAL")
+
+    def select(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return rows as last committed; none if nothing is stored."""
+        with self._reading, self.storage_errors():
+            database = self._reader
+            if database is None or not self.file.exists():
+                database = self._open_reader()
+            if database is None:
+                return []
+            try:
+                return database.execute(query, values).fetchall()
+            finally:
+                if database is not self._reader:
+                    database.close()
+
+    def version(self) -> int:
+        """Return a number that changes when any process has written. Takes microseconds."""
+        found = self.select("PRAGMA data_version")  # changes by other connections, such as the one that writes
+        return (self._readers << 32) + int(found[0][0]) if found else 0
+
+    def vacuum(self) -> None:
+        """Return the space of deleted rows to the disk."""
+        with self._writing, self.storage_errors():
+            self._get_writer().execute("PRAGMA incremental_vacuum").fetchall()
+
+    def close(self) -> None:
+        with self._writing, self._reading:
+            for database in (self._writer, self._reader):
+                if database is not None:
+                    database.close()
+            self._writer = self._reader = None
+
+    @contextmanager
+    def storage_errors(self) -> Iterator[None]:
+        """Raise errors of the file as StorageError."""
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            directory = self.file.parent
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED:
+                raise sealing_error(f"{self.file} is damaged: {error}", directory) from error
+            raise storage_error(directory, error, StorageError) from error
+
+    def _get_writer(self) -> sqlite3.Connection:
+        if self._writer is not None and not self.file.exists():
+            self._writer.close()
+            self._writer = None
+        self._writer = self._writer or self._open_writer()
+        return self._writer
+
+    def _open_writer(self) -> sqlite3.Connection:
+        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self.file.exists():
+            self.file.touch(mode=0o600)  # SQLite gives its other files the same mode
+        database = _connect(f"{self.file.absolute().as_uri()}?mode=rw")
+        try:
+            if self._read_version(database) == 0:
+                with exclusive(self.file):
+                    self._create(database)
+            self._load_key(database)
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute("PRAGMA secure_delete = ON")
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _create(self, database: sqlite3.Connection) -> None:
+        """Create the tables, unless another process has created them meanwhile."""
+        sealer = Sealer.from_file(self._key_file)
+        database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("BEGIN IMMEDIATE")
+        if self._read_version(database) == 0:
+            for statement in (KEY_SCHEMA, *self._schema.split(";")):
+                database.execute(statement)
+            database.execute("INSERT INTO key_check VALUES (?)", (sealer.seal(b"", KEY_CHECK),))
+            database.execute(f"PRAGMA user_version = {self._version}")
+        database.execute("COMMIT")
+        sync_directory(self.file.parent)
+
+    def _open_reader(self) -> sqlite3.Connection | None:
+        """Open the file for reading; return None if nothing is stored.
+
+        On a disk that cannot be written, SQLite does not see changes, so the connection is used only once.
+        """
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        if not self.file.exists():
+            return None
+        uri = database_uri(self.file, "rw")
+        database = _connect(uri)
+        try:
+            is_empty = self._read_version(database) == 0
+            if not is_empty:
+                self._load_key(database)
+        except BaseException:
+            database.close()
+            raise
+        if is_empty:  # another process is creating it
+            database.close()
+            return None
+        self._readers += 1
+        if "immutable" not in uri:
+            self._reader = database
+        return database
+
+    def _load_key(self, database: sqlite3.Connection) -> None:
+        sealer = Sealer.from_file(self._key_file, must_exist=True)
+        for (sealed,) in database.execute("SELECT sealed FROM key_check"):
+            sealer.open(sealed, KEY_CHECK)
+        self._sealer = sealer
+
+    def _read_version(self, database: sqlite3.Connection) -> int:
+        version = int(database.execute("PRAGMA user_version").fetchone()[0])
+        reject_newer(version, self._version, self.file)
+        return version
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)

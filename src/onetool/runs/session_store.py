@@ -1,0 +1,180 @@
+"""Sessions: JSON values that code keeps between runs, by handle, in SQLite.
+
+Each change is one transaction, so that concurrent runs lose nothing. Values are sealed together with their labels.
+"""
+
+import json
+import re
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from onetool.errors import ArgumentError, BudgetExceeded, PermissionDenied, StorageError, ToolError
+from onetool.runs.sealed_database import SealedDatabase
+
+VERSION: Final = 1
+DEFAULT_TTL: Final = 86_400.0  # seconds since the last use
+TOUCH_SHARE: Final = 24  # reads update the time of the last use if this share of the TTL has passed
+MAX_SESSIONS: Final = 200  # of an agent and a token
+MAX_KEYS: Final = 1_000
+MAX_KEY_CHARS: Final = 200
+MAX_BYTES: Final = 1 << 20  # of the keys and values of one session
+MAX_QUOTED_CHARS: Final = 100
+HANDLE: Final = re.compile("s_[0-9a-f]{32}")
+SCHEMA: Final = """
+CREATE TABLE sessions (handle TEXT PRIMARY KEY, agent TEXT, token TEXT, used REAL) WITHOUT ROWID;
+CREATE INDEX sessions_used ON sessions (used);
+CREATE TABLE session_values (
+    id INTEGER PRIMARY KEY, handle TEXT, key TEXT, sealed BLOB, size INTEGER, UNIQUE (handle, key)
+)
+"""
+OWNER: Final = "SELECT agent, token, used FROM sessions WHERE handle = ?"
+VALUE: Final = "SELECT sealed FROM session_values WHERE handle = ? AND key = ?"
+SIZE: Final = "SELECT count(*), coalesce(sum(size), 0) FROM session_values WHERE handle = ?"
+COUNT: Final = "SELECT count(*) FROM sessions WHERE agent = ? AND token = ?"
+TOUCH: Final = "UPDATE sessions SET used = ? WHERE handle = ?"
+PUT_VALUE: Final = """
+INSERT INTO session_values (handle, key, sealed, size) VALUES (?, ?, ?, ?)
+ON CONFLICT (handle, key) DO UPDATE SET sealed = excluded.sealed, size = excluded.size
+"""
+DELETE_VALUE: Final = "DELETE FROM session_values WHERE handle = ? AND key = ?"
+DELETE_EXPIRED: Final = (
+    "DELETE FROM session_values WHERE handle IN (SELECT handle FROM sessions WHERE used < :before)",
+    "DELETE FROM sessions WHERE used < :before",
+)
+DELETE_EMPTY: Final = """
+DELETE FROM sessions WHERE agent = ? AND token = ? AND handle NOT IN (SELECT handle FROM session_values)
+"""
+
+
+class SessionValue(NamedTuple):
+    """A value as JSON, with the labels of the client session that stored it."""
+
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+class SessionStore:
+    """The sessions of a data directory. Nothing is opened before it is needed."""
+
+    def __init__(self, directory: Path, ttl: float = DEFAULT_TTL, clock: Callable[[], float] = time.time) -> None:
+        self._database = SealedDatabase(directory / "runs" / "sessions.db", SCHEMA, VERSION)
+        self._ttl, self._clock = ttl, clock
+
+    def create(self, agent: str = "default", token_id: str = "") -> str:
+        """Create an empty session and return its handle. Expired sessions are deleted."""
+        handle, owner = f"s_{secrets.token_hex(16)}", (agent, token_id)
+        with self._database.transaction() as database:
+            now = self._clock()
+            for statement in DELETE_EXPIRED:
+                database.execute(statement, {"before": now - self._ttl})
+            if database.execute(COUNT, owner).fetchone()[0] >= MAX_SESSIONS:
+                database.execute(DELETE_EMPTY, owner)
+                if database.execute(COUNT, owner).fetchone()[0] >= MAX_SESSIONS:
+                    hint = "use an existing one, or clear() one: empty sessions make room for new ones"
+                    raise BudgetExceeded(f"agent {agent} has {MAX_SESSIONS} sessions, which is the limit", hint=hint)
+            database.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (handle, agent, token_id, now))
+        return handle
+
+    def list_keys(self, handle: str, agent: str = "default", token_id: str = "") -> list[str]:
+        """Return the keys in the order in which they were added."""
+        self._use(handle, agent, token_id)
+        rows = self._database.select("SELECT key FROM session_values WHERE handle = ? ORDER BY id", handle)
+        return [key for (key,) in rows]
+
+    def get(
+        self, handle: str, keys: Iterable[str], agent: str = "default", token_id: str = ""
+    ) -> dict[str, SessionValue]:
+        """Return the values of those keys that exist."""
+        self._use(handle, agent, token_id)
+        rows = ((key, self._database.select(VALUE, handle, key)) for key in _filter_keys(keys))
+        return {key: self._open(handle, key, found[0][0]) for key, found in rows if found}
+
+    def update(
+        self,
+        handle: str,
+        values: Mapping[str, SessionValue],
+        agent: str = "default",
+        token_id: str = "",
+        *,
+        removed: Collection[str] = (),
+        replaces: bool = True,
+    ) -> dict[str, SessionValue]:
+        """Store values and remove keys, in one transaction. Return the values that were removed.
+
+        Without `replaces`, existing values are kept and returned too.
+        """
+        for key in values:
+            _check_key(key)
+        with self._database.transaction() as database:
+            self._check_owner(handle, database.execute(OWNER, (handle,)).fetchall(), agent, token_id)
+            wanted = _filter_keys(removed if replaces else [*removed, *values])
+            rows = ((key, database.execute(VALUE, (handle, key)).fetchone()) for key in wanted)
+            found = {key: self._open(handle, key, row[0]) for key, row in rows if row is not None}
+            kept = set() if replaces else found.keys() - set(removed)
+            database.executemany(DELETE_VALUE, [(handle, key) for key in found.keys() - kept])
+            new = ((key, value) for key, value in values.items() if key not in kept)
+            database.executemany(PUT_VALUE, [(handle, key, *self._seal(handle, key, value)) for key, value in new])
+            _check_quota(database, handle)
+            database.execute(TOUCH, (self._clock(), handle))
+        return found
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _use(self, handle: str, agent: str, token_id: str) -> None:
+        """Check that the session exists and belongs to the caller, and postpone its expiry."""
+        used = self._check_owner(handle, self._database.select(OWNER, handle), agent, token_id)
+        if self._clock() - used > self._ttl / TOUCH_SHARE:
+            # On a full or read-only disk, values can be read until they expire.
+            with suppress(StorageError), self._database.transaction() as database:
+                database.execute(TOUCH, (self._clock(), handle))
+
+    def _check_owner(self, handle: str, rows: list[tuple[str, str, float]], agent: str, token_id: str) -> float:
+        """Return the time of the last use. Without a token, an agent uses the sessions of all its tokens."""
+        if HANDLE.fullmatch(handle) is None or not rows or self._clock() - rows[0][2] > self._ttl:
+            hint = 'create one with ot.session() and open it with ot.session("s_...")'
+            quoted = repr(handle[:MAX_QUOTED_CHARS])
+            raise ToolError(f"the session {quoted} does not exist or has expired", hint=hint, type="not_found")
+        if rows[0][0] != agent or token_id not in {"", rows[0][1]}:
+            raise PermissionDenied(f"the session {handle} belongs to another agent or token")
+        return rows[0][2]
+
+    def _seal(self, handle: str, key: str, value: SessionValue) -> tuple[bytes, int]:
+        content = json.dumps([value.labels, value.text]).encode("ascii")
+        return self._database.sealer.seal(content, _name(handle, key)), len(key) + len(value.text)
+
+    def _open(self, handle: str, key: str, sealed: bytes) -> SessionValue:
+        labels, text = json.loads(self._database.sealer.open(sealed, _name(handle, key)))
+        return SessionValue(text, tuple(labels))
+
+
+def _name(handle: str, key: str) -> bytes:
+    return f"session {handle}: {key}".encode()
+
+
+def _filter_keys(keys: Iterable[str]) -> list[str]:
+    """Return each key that can exist once."""
+    return [key for key in dict.fromkeys(keys) if key.isprintable()]
+
+
+def _check_key(key: str) -> None:
+    if not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
+        raise ArgumentError(
+            f"invalid key {key[:MAX_QUOTED_CHARS]!r}: expected 1 to {MAX_KEY_CHARS} printable characters"
+        )
+
+
+def _check_quota(database: sqlite3.Connection, handle: str) -> None:
+    count, size = database.execute(SIZE, (handle,)).fetchone()
+    if count > MAX_KEYS:
+        raise BudgetExceeded(f"the session would have {count} keys, the limit is {MAX_KEYS}")
+    if size > MAX_BYTES:
+        raise BudgetExceeded(
+            f"the session would have {size} bytes, the limit is {MAX_BYTES}",
+            hint="keep large data as a result handle: ot.load(handle) reads it",
+        )
