@@ -52,7 +52,7 @@ def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Fin
     else:
         exec(body, namespace)  # noqa: S102 - this process exists to run this code; nothing else is in it
         value = NO_VALUE if tail is None else eval(tail, namespace)  # noqa: S307 - see above
-    if isinstance(value, CoroutineType):
+    if type(value) is CoroutineType:  # `isinstance` would inspect a placeholder
         value = _wait_for(value)
     return NO_VALUE if value is namespace.get(RUN, NO_VALUE) else value
 

@@ -7,7 +7,6 @@ is prepared before the fork, because a cell has to copy every page that it write
 
 import _signal as signals  # type: ignore[import-not-found]  # `signal` wraps these in enums, which touch many pages
 import _sitebuiltins
-import _thread
 import builtins
 import codecs
 import contextlib
@@ -18,7 +17,8 @@ import linecache
 import os
 import select
 import sys
-import time
+from _thread import start_new_thread  # imported by name, because a deterministic run replaces them in their modules
+from time import monotonic, sleep
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -28,6 +28,7 @@ from onetool_child.pack_proxy import OtProxy, PackProxy, ToolProxy
 from onetool_child.project_path import ProjectsProxy
 from onetool_child.rpc import ConnectionLost, Peer
 from onetool_child.summary import summary
+from onetool_child.unknown_result import UnknownResult
 
 OUTPUT_BUFFER_BYTES = 8192
 FLUSH_SECONDS = 0.04  # maximum delay of printed output
@@ -41,6 +42,7 @@ SNIPPET_FILE = "<$"
 OWN_PID = "own-pid"  # placeholder in the first line for the process ID
 MAX_MESSAGE_CHARS = MAX_SOURCE_CHARS = 10_000
 SNIPPET_DEPTH = contextvars.ContextVar("snippet_depth", default=0)
+RUN_RESULT = "ot.run_result"  # returns data of the user, unlike other tools of `ot`
 HAS_TIMER = hasattr(signals, "setitimer")
 
 
@@ -52,8 +54,9 @@ class Cell:
         self._params: dict[str, Any] = {}
         self._from_ot: list[Any] = []
         self._main: dict[str, Any] = {}
+        self._deadline = self._paused_for = 0.0
+        self._on_clock: Any = None  # called with the times of calls in a deterministic run
         self._media_count = 0
-        self._deadline = 0.0
         # `site` is not loaded, but people and models expect what it adds.
         vars(builtins).update(exit=sys.exit, quit=sys.exit, help=_sitebuiltins._Helper())  # noqa: SLF001
         if HAS_TIMER:
@@ -84,7 +87,14 @@ class Cell:
             self._encode_success(execute(REHEARSAL, self._create_namespace()))
 
     def _run(self) -> None:
-        if "random" in sys.modules:  # every cell is a copy of the zygote, including its random state
+        replay, is_pausable = self._params.get("replay"), self._params.get("pausable")
+        if replay or is_pausable:
+            self._peer.on_answer = self._handle_answer
+        if replay:
+            from onetool_child import deterministic
+
+            self._on_clock = deterministic.start(bytes.fromhex(replay["seed"]), replay["clock"], replay["until"])
+        elif "random" in sys.modules:  # every cell is a copy of the zygote, including its random state
             sys.modules["random"].seed()
         try:
             self._start_clock()
@@ -124,7 +134,8 @@ class Cell:
 
     def _store_media(self, value: Any) -> dict[str, Any] | None:
         """Send an image or audio to the server and return its description; None for any other value."""
-        is_binary = isinstance(value, bytes | bytearray) and self._media_count < media.MAX_MEDIA
+        # `isinstance` would read `__class__`, which an unknown result of a plan does not have.
+        is_binary = issubclass(type(value), bytes | bytearray) and self._media_count < media.MAX_MEDIA
         found = media.find_media(value, self._params["max_output"]) if is_binary else None
         if found is None:
             return None
@@ -199,9 +210,15 @@ class Cell:
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._output.flush()  # send printed output before waiting for the call
         value = self._peer.request("call", {"name": name, "args": args, "kwargs": kwargs})
-        if name.startswith("ot.") and isinstance(value, dict | list):
+        if type(value) is dict and value.keys() == {self._params.get("placeholder")}:
+            return self._make_placeholder(value)
+        if name.startswith("ot.") and name != RUN_RESULT and isinstance(value, dict | list):
             self._from_ot.append(value)
         return value
+
+    def _make_placeholder(self, data: dict[str, Any]) -> Any:
+        """Return a placeholder for the result of a call that a plan did not make."""
+        return UnknownResult(data, lambda line: self._peer.request("inspect", {"data": data, "line": line}))
 
     def _run_snippet(self, name: str, values: dict[str, Any]) -> Any:
         """Run a snippet in its own namespace, like a function."""
@@ -224,19 +241,27 @@ class Cell:
     def _start_clock(self) -> None:
         """Start the timer. Only longer runs get a thread that flushes printed output."""
         seconds = self._params["seconds_left"]
-        self._deadline = time.monotonic() + seconds
+        self._deadline = monotonic() + seconds
         if HAS_TIMER:
             signals.setitimer(signals.ITIMER_REAL, min(FLUSH_SECONDS, seconds))
         else:
             self._output.start_flushing()
 
     def _on_alarm(self, signal: int, frame: FrameType | None) -> None:
-        left = self._deadline - time.monotonic()
+        left = self._deadline + self._paused_for - monotonic()
+        if left <= 0 and self._params.get("pausable") and self._peer.unanswered:
+            left = FLUSH_SECONDS  # a person may be asked; the server ends the run if nobody is
         if left <= 0:
             self._handle_timeout(signal, frame)
             return
         self._output.start_flushing()
         signals.setitimer(signals.ITIMER_REAL, left)
+
+    def _handle_answer(self, answer: dict[str, Any]) -> None:
+        """Read what the server says about the time: how long the run was paused, and when a call ended."""
+        self._paused_for = max(self._paused_for, answer.get("paused_for", 0.0))
+        if "clock" in answer and self._on_clock is not None:
+            self._on_clock(answer["clock"], answer.get("replayed", False))
 
     def _handle_timeout(self, _signal: int, frame: FrameType | None) -> None:
         """Report the line that was running. The server kills the cell shortly afterwards in any case."""
@@ -263,6 +288,7 @@ class _Output(io.RawIOBase):
         self._peer = peer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._buffer = io.BufferedWriter(self, OUTPUT_BUFFER_BYTES)
+        self._is_flushing = False
         # With `write_through`, everything pending is in the buffer, whose lock keeps flushes of two threads in order.
         self.stream = io.TextIOWrapper(
             self._buffer, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
@@ -282,14 +308,16 @@ class _Output(io.RawIOBase):
 
     def start_flushing(self) -> None:
         """Flush printed output periodically. Without a thread, it is sent at the end."""
-        with contextlib.suppress(RuntimeError):
-            _thread.start_new_thread(self._flush_periodically, ())
+        if not self._is_flushing:
+            self._is_flushing = True
+            with contextlib.suppress(RuntimeError):
+                start_new_thread(self._flush_periodically, ())
 
     def _flush_periodically(self) -> None:
         with contextlib.suppress(OSError, RuntimeError, ValueError):  # the run is over, or closed its output
             while True:
                 self._buffer.flush()
-                time.sleep(FLUSH_SECONDS)
+                sleep(FLUSH_SECONDS)
 
 
 def _render_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
@@ -365,6 +393,7 @@ def main(argv: list[str]) -> None:
     from onetool_child import confine
     from onetool_child.zygote import Options, confine_cell, confine_zygote, ready
 
+    os.environ.pop("PYTHONHASHSEED", None)
     confine.die_with_parent(os.getppid())
     reader, writer = os.dup(0), os.dup(1)
     options, scratch = Options(**json.loads(argv[0])), argv[1]

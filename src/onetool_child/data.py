@@ -22,12 +22,27 @@ FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # of `__format__`; `onetool
 
 MAX_RECORD_CHARS = 1_000  # a longer record is split into its items
 MAX_RECORD_DEPTH = 6
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _READABLE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class NotData(ValueError):
     """The value cannot be serialized."""
+
+
+class Reference:
+    """An object of a cell that is sent as data which the server knows."""
+
+    __slots__ = ()
+
+    def to_data(self) -> Any:
+        raise NotImplementedError
+
+
+def _reject_object(_value: Any) -> Any:
+    raise TypeError
+
+
+_ENCODER = json.JSONEncoder(default=_reject_object, separators=(",", ":"))
 
 
 def encode(value: Any, convert: Callable[[Any], Any] | None = None) -> str:
@@ -178,6 +193,7 @@ def _sort_if_possible(value: Iterable[Any]) -> list[Any]:
 
 
 _CONVERSIONS: tuple[tuple[Any, Any], ...] = (
+    (Reference, lambda value: type(value).to_data(value)),  # first: inspecting a placeholder ends the run
     ((set, frozenset), _sort_if_possible),
     (bytes, _encode_base64),
     ((bytearray, memoryview), lambda value: _encode_base64(bytes(value))),

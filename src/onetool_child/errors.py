@@ -17,6 +17,9 @@ as the server, which imports them as `onetool.errors`. Each class has a `type`, 
     ├── AuditUnavailable          audit_unavailable   (the call was not made)
     ├── StorageError              storage_unavailable (a full or read-only disk, a quota)
     ├── BundleError               bundle_error        (the field `code` has the reason)
+    ├── ApprovalRequired          approval_required   (a person must approve the call; `run` identifies it)
+    ├── CallRejected              rejected            (a person rejected the call)
+    ├── Interrupted               interrupted         (its process ended; what happened is in the message)
     ├── CannotAsk                 cannot_ask          (a tool has a question, and no client can show it)
     └── ConfigError               config_error
 """
@@ -113,6 +116,18 @@ class StorageError(ToolError):
 
 class BundleError(ToolError):
     type = "bundle_error"
+
+
+class ApprovalRequired(ToolError):
+    type = "approval_required"
+
+
+class CallRejected(ToolError):
+    type = "rejected"
+
+
+class Interrupted(ToolError):
+    type = "interrupted"
 
 
 class CannotAsk(ToolError):

@@ -7,15 +7,18 @@ schemas and no secrets.
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
+from math import isfinite
 from typing import Any
 
+from onetool_child.data import Reference
 from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
+from onetool_child.unknown_result import UnknownResult
 
 Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 Request = Callable[[str, dict[str, Any]], Any]
 Snippet = Callable[[str, dict[str, Any]], Any]
-IN_CODE = frozenset({"call", "pack", "parallel", "snippet", "load"})  # run completely or partly in the cell
+IN_CODE = frozenset({"call", "pack", "parallel", "snippet", "load", "session"})  # run completely or partly in the cell
 MAX_PARALLEL_CALLS = 32
 PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
 
@@ -106,6 +109,12 @@ class OtProxy(PackProxy):
         """Run a configured snippet with these values and return its value."""
         return self._snippet(name, values)
 
+    def session(self, handle: object = "", *args: Any, **kwargs: Any) -> Any:
+        """Create a session, or open the one with this handle."""
+        if args or kwargs:  # the tool itself, for example to read several keys at once
+            return self._call("ot.session", (handle, *args), kwargs)
+        return SessionProxy(handle.id if isinstance(handle, SessionProxy) else handle, self._call)
+
     def load(self, /, *args: Any, **kwargs: Any) -> Any:
         """Load a stored result as data. Large results are transferred in parts."""
         if len(args) + len(kwargs) != 1:  # a part, or an invalid call: let the server handle it
@@ -121,3 +130,94 @@ class OtProxy(PackProxy):
             return json.loads(text) if part["is_json"] else text
         except ValueError:  # for example, a redacted secret broke the JSON
             raise ToolError("cannot load the result as data; use ot.result()") from None
+
+
+class SessionProxy(MutableMapping[str, Any], Reference):
+    """The values of a session as a dictionary. Each operation is one call; as data it is the handle."""
+
+    def __init__(self, handle: object, call: Call) -> None:
+        self._call = call
+        self._unknown: object = None  # a placeholder, if a plan would have changed the session
+        opened = call("ot.session", (), {"handle": handle})
+        self.id: str = opened["session"]
+
+    def to_data(self) -> str:
+        return self.id
+
+    def _read(self, keys: list[str] | None = None) -> Any:
+        if self._unknown is not None:
+            bool(self._unknown)  # ends the plan
+        found = self._call("ot.session", (), {"handle": self.id, "keys": keys})
+        return found["keys" if keys is None else "values"]
+
+    def _update(self, **changes: Any) -> Any:
+        for key, value in changes.get("values", {}).items():
+            _check_json(value, key)
+        previous = self._call("ot.session_update", (), {"handle": self.id, **changes})
+        if isinstance(previous, UnknownResult):
+            self._unknown = previous
+        return previous
+
+    def __getitem__(self, key: str) -> Any:
+        return self._read([key])[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._update(values={key: value})
+
+    def __delitem__(self, key: str) -> None:
+        self.pop(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._read()
+
+    def items(self) -> ItemsView[str, Any]:
+        found: dict[str, Any] = self._read(self._read())
+        return found.items()
+
+    def values(self) -> ValuesView[Any]:
+        return dict(self.items()).values()
+
+    def pop(self, key: str, /, *default: Any) -> Any:
+        """Remove a key and return its value, atomically."""
+        removed = self._update(remove=[key])
+        return removed.get(key, *default) if default else removed[key]
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """Store the default if the key is missing, atomically. Return the value."""
+        return self._update(values={key: default}, replace=False).get(key, default)
+
+    def update(self, other: Any = (), /, **values: Any) -> None:
+        """Store several values at once."""
+        self._update(values={**dict(other), **values})
+
+    def clear(self) -> None:
+        self._update(remove=self._read())
+
+    def __repr__(self) -> str:
+        return f"<session {self.id}>"
+
+
+def _check_json(value: Any, key: object) -> None:
+    """Raise ArgumentError if JSON would change the value or its key."""
+    if not isinstance(key, str):
+        raise _json_error(f"a key has type {type(key).__name__}")
+    if isinstance(value, UnknownResult) or value is None or isinstance(value, str | int):
+        return
+    if isinstance(value, dict | list):
+        for name, item in value.items() if isinstance(value, dict) else ((key, item) for item in value):
+            _check_json(item, name)
+    elif not isinstance(value, float):
+        raise _json_error(f"the value of {key!r} has type {type(value).__name__}")
+    elif not isfinite(value):
+        raise _json_error(f"the value of {key!r} has {value}")
+
+
+def _json_error(problem: str) -> ArgumentError:
+    hint = "use str, int, float, bool, None, lists, and dictionaries with string keys"
+    return ArgumentError(f"a session keeps JSON values only: {problem}", hint=hint)

@@ -35,6 +35,8 @@ class Peer:
         self._last_id = 0
         self._answers: dict[int, dict[str, Any]] = {}
         self._reading = False
+        self.unanswered = 0  # requests that a thread waits for
+        self.on_answer: Callable[[dict[str, Any]], None] | None = None  # called in the thread that made the request
         self._state = threading.Condition(threading.Lock())
         self.writing = threading.Lock()
 
@@ -117,12 +119,12 @@ class Peer:
         """Parse a large result, which the server forwarded without parsing it."""
         text = b"".join(self._pieces.pop(str(message["id"]), ()))
         try:
-            return {"id": message["id"], "result": json.loads(text)}
+            return {**message, "result": json.loads(text)}
         except (ValueError, RecursionError):
             if message["pieces"] == "text":
-                return {"id": message["id"], "result": text.decode("utf-8", "replace")}
+                return {**message, "result": text.decode("utf-8", "replace")}
             error = ToolError("the tool returned a result that is not valid JSON")
-            return {"id": message["id"], "error": {"data": describe(error)}}
+            return {**message, "error": {"data": describe(error)}}
 
     def _read_line(self) -> bytes:
         searched = 0
@@ -147,12 +149,18 @@ class Peer:
         self._buffer += chunk
 
     def _wait_for_answer(self, ident: int) -> dict[str, Any]:
+        with self._state:
+            self.unanswered += 1
         while True:
             with self._state:
                 while self._reading and ident not in self._answers:
                     self._state.wait()
                 if ident in self._answers:
-                    return self._answers.pop(ident)
+                    answer = self._answers.pop(ident)
+                    if self.on_answer is not None:
+                        self.on_answer(answer)
+                    self.unanswered -= 1
+                    return answer
                 self._reading = True
             self._read_one()
 

@@ -70,6 +70,7 @@ class Confinement(NamedTuple):
 
 def confine_zygote(options: Options) -> Confinement:
     """Apply all layers that still allow forking; cells inherit them."""
+    importlib.import_module("onetool_child.deterministic")  # cells cannot read its file
     confine.limit_malloc_arenas()
     threading.stack_size(THREAD_STACK_BYTES)
     confinement = Confinement() if options.isolation == "off" else _confine_fully(options)

@@ -6,7 +6,8 @@ channel starts no process and knows nothing about runs: the callbacks handle wha
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
 
@@ -42,6 +43,13 @@ class Reading(Protocol):
 
 class ChannelClosed(Exception):
     """The channel is closed. The message says why, if that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Result):
+    """A result with more members of its message, which tell the child about the run."""
+
+    members: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Channel(asyncio.Protocol):
@@ -275,48 +283,48 @@ class Channel(asyncio.Protocol):
             return
         except Exception as error:  # noqa: BLE001 - the other end would wait forever
             result = Result(ok=False, error=error)
-        for frame in await _encode_result(ident, result):
+        members = {"id": ident, **result.members} if isinstance(result, Reply) else {"id": ident}
+        for frame in await _encode_result(members, result):
             self._write(frame)
 
 
-async def _encode_result(ident: object, result: Result) -> Iterable[bytes]:
+async def _encode_result(members: dict[str, Any], result: Result) -> Iterable[bytes]:
     if result.error is not None:
-        return [_encode_failure(ident, result.error)]
+        return [_encode_failure(members, result.error)]
     if isinstance(result.value, RawJson):
-        frames = (messages.frame(ident, piece) for piece in result.value.pieces)
-        return chain(frames, [_encode_line({"id": ident, "pieces": "text" if result.value.or_text else "json"})])
-    message = {"id": ident, "result": result.value}
+        frames = (messages.frame(members["id"], piece) for piece in result.value.pieces)
+        return chain(frames, [_encode_line({**members, "pieces": "text" if result.value.or_text else "json"})])
     try:
         if isinstance(result.value, str | list | dict) and len(result.value) > LARGE_VALUE_LENGTH:
-            return [await anyio.to_thread.run_sync(_encode_large, ident, result.value)]
-        return [_encode_line(message)]
+            return [await anyio.to_thread.run_sync(_encode_large, members, result.value)]
+        return [_encode_line({**members, "result": result.value})]
     except Exception as error:  # noqa: BLE001 - objects of tools may raise anything
-        return [_encode_failure(ident, error)]
+        return [_encode_failure(members, error)]
 
 
-def _encode_failure(ident: object, error: BaseException) -> bytes:
+def _encode_failure(members: dict[str, Any], error: BaseException) -> bytes:
     kind = {"type": error_type(error), "class": type(error).__name__, "message": get_message(error)}
     try:
-        return _encode_error(ident, describe(error))
+        return _encode_error(members, describe(error))
     except Exception:  # noqa: BLE001 - its fields cannot be serialized
-        return _encode_error(ident, kind)
+        return _encode_error(members, kind)
 
 
-def _encode_error(ident: object, detail: dict[str, Any]) -> bytes:
-    return _encode_line({"id": ident, "error": {"code": -32000, "message": detail["message"], "data": detail}})
+def _encode_error(members: dict[str, Any], detail: dict[str, Any]) -> bytes:
+    return _encode_line({**members, "error": {"code": -32000, "message": detail["message"], "data": detail}})
 
 
 def _encode_line(message: dict[str, Any]) -> bytes:
     return encode({"jsonrpc": "2.0", **message}).encode("ascii") + b"\n"
 
 
-def _encode_large(ident: object, value: Any) -> bytes:
+def _encode_large(members: dict[str, Any], value: Any) -> bytes:
     """Encode a large result. A list is encoded in parts, so that other threads get the interpreter lock."""
     if not isinstance(value, list):
-        return _encode_line({"id": ident, "result": value})
+        return _encode_line({**members, "result": value})
     parts = (value[start : start + MAX_ITEMS_AT_ONCE] for start in range(0, len(value), MAX_ITEMS_AT_ONCE))
     items = ",".join(encode(part)[1:-1] for part in parts)
-    return f'{{"jsonrpc":"2.0","id":{encode(ident)},"result":[{items}]}}\n'.encode("ascii")
+    return _encode_line({**members, "result": []})[: -len("]}\n")] + f"{items}]}}\n".encode("ascii")
 
 
 class RemoteError(Exception):

@@ -150,3 +150,4 @@ class Process(asyncio.SubprocessProtocol):
         """Record the exit status. All output has been read by now."""
         if not self.ended.done():
             self.ended.set_result(self._transport.get_returncode())
+        self._transport.close()

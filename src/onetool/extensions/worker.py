@@ -24,6 +24,7 @@ from onetool.context import NO_CLIENT, ToolContext
 from onetool.errors import Cancelled, CannotAsk, ToolError, ToolTimeout
 from onetool.extensions.environments import BOOT, StartCommand, environment_error
 from onetool.problem import Location
+from onetool.util.deadline import PausableDeadline, Waiting
 from onetool.util.raw_json import RawJson
 from onetool_child.guard import SIGNAL_STATUS_OFFSET
 from onetool_child.interface import LOG_LEVELS
@@ -93,14 +94,30 @@ class WorkerLaunch:
 class _Call:
     function: str
     context: ToolContext
-    start_timer: Callable[[], asyncio.TimerHandle]
-    timer: asyncio.TimerHandle
-    questions: int = 0  # that a person has not answered yet
+    timer: "_Timer"
     media: bytearray = field(default_factory=bytearray)  # received so far
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0
     nested: set[asyncio.Future[Any]] = field(default_factory=set)  # its calls of other tools, and questions
     variables: Context = field(default_factory=copy_context)  # the nesting depth of tool calls
+
+
+class _Timer(PausableDeadline):
+    """The timeout of a call."""
+
+    def __init__(self, seconds: float, on_timeout: Callable[[], None], outer: Waiting | None) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(loop.time() + seconds, self._set, outer)
+        self._on_timeout = on_timeout
+        self._handle = loop.call_later(seconds, on_timeout)
+
+    def _set(self, when: float) -> None:
+        self.cancel()
+        if when < math.inf:
+            self._handle = asyncio.get_running_loop().call_at(when, self._on_timeout)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
 
 
 class Worker:
@@ -167,10 +184,10 @@ class Worker:
             raise ToolError(f"{self._launch.pack} is not reading its input; retry later")
         if self._process is not None and not self._calls:
             self._process.printed.clear()
-        loop, answer = asyncio.get_running_loop(), self._channel.request("call", {"function": function, "args": args})
+        answer = self._channel.request("call", {"function": function, "args": args})
         call_id = self._channel.last_id
-        start_timer = partial(loop.call_later, seconds, self._time_out, answer, function, seconds)
-        call = self._calls[call_id] = _Call(function, context, start_timer, start_timer())
+        timer = _Timer(seconds, partial(self._time_out, answer, function, seconds), context.waiting)
+        call = self._calls[call_id] = _Call(function, context, timer)
         try:
             return _extract_value(await answer, call.pieces)
         except (ToolTimeout, asyncio.CancelledError):
@@ -237,30 +254,17 @@ class Worker:
             case "call":
                 name, args, kwargs = str(params["name"]), list(params["args"]), dict(params["kwargs"])
                 context = call.context
-                if context.on_ask is not None:  # a question of the nested call stops the timer of this one too
-                    context = replace(context, on_ask=partial(self._ask, call))
+                if context.can_wait:  # a question about the nested call, or by it, stops the timer of this one too
+                    context = replace(context, waiting=call.timer.paused)
                 work = partial(self._call_tool, name, kwargs, context, positional=args, raw=True)
                 return await _run_nested(call, name, work)
             case "ask":
-                ask = partial(self._ask, call, str(params["message"]), dict(params["schema"]))
+                ask = partial(_ask, call, str(params["message"]), dict(params["schema"]))
                 return await _run_nested(call, "the question", lambda: _as_result(ask()))
             case "media":
                 data, call.media = bytes(call.media), bytearray()
                 return await _as_result(_store_media(data, str(params["mime_type"]), call.context))
         raise ValueError(f"unexpected request {method!r} from a worker")
-
-    async def _ask(self, call: _Call, message: str, schema: Mapping[str, Any]) -> Any:
-        """Ask the person at the client. The timeout of the call does not run meanwhile."""
-        if call.context.on_ask is None:
-            raise CannotAsk(NO_CLIENT)
-        call.timer.cancel()
-        call.questions += 1
-        try:
-            return await call.context.on_ask(message, schema)
-        finally:
-            call.questions -= 1
-            if not call.questions:
-                call.timer = call.start_timer()
 
     def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
         match method:
@@ -373,6 +377,14 @@ async def _run_nested(call: _Call, name: str, work: Callable[[], Awaitable[Resul
         return Result(ok=False, error=Cancelled(f"{name} was cancelled with its caller"))
     finally:
         call.nested.discard(nested)
+
+
+async def _ask(call: _Call, message: str, schema: Mapping[str, Any]) -> Any:
+    """Ask the person at the client. The timeout of the call does not run meanwhile."""
+    if call.context.on_ask is None:
+        raise CannotAsk(NO_CLIENT)
+    with call.timer.paused():
+        return await call.context.on_ask(message, schema)
 
 
 async def _as_result(work: Awaitable[Any]) -> Result:

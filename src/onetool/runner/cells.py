@@ -18,10 +18,11 @@ import anyio
 import anyio.to_thread
 
 from onetool._tool import Result
-from onetool.children.channel import Channel, ChannelClosed
+from onetool.children.channel import Channel, ChannelClosed, Reply
 from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.launch import Launcher, launcher_for
 from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.deadline import PausableDeadline
 from onetool_child.errors import TIMEOUT_HINT
 from onetool_child.messages import MEDIA
 from onetool_child.scratch import larger_than
@@ -60,6 +61,8 @@ class CellLimits:
 class Host(Protocol):
     """A handler for the requests and output of a run."""
 
+    timer: "RunTimer | None"  # set before the code starts
+
     @property
     def has_acted(self) -> bool: ...
     async def request(self, method: str, params: dict[str, Any]) -> Result: ...
@@ -90,10 +93,14 @@ class CellProcess:
         if self.host is None:
             return Result(ok=False, error=ToolError("no run in progress"))
         try:
-            return await self.host.request(method, params)
+            result = await self.host.request(method, params)
         except ToolError as error:
             self.on_excess(self, error)
             return Result(ok=False, error=error)
+        if self.host.timer is None or not (seconds := self.host.timer.paused_seconds):
+            return result
+        members = {**(result.members if isinstance(result, Reply) else {}), "paused_for": seconds}
+        return Reply(result.ok, result.value, result.error, result.ran, members=members)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         if method != "ready" or self.ready.done():
@@ -109,6 +116,45 @@ class CellProcess:
             handlers.get(kind, self.host.media)(data)
         except ToolError as error:
             self.on_excess(self, error)
+
+
+class RunTimer(PausableDeadline):
+    """The time limit of a run, and its slot. While a person is asked, time stands still and the slot is free.
+
+    A run that continues does not wait for a slot; it takes the next one that is free.
+    """
+
+    def __init__(self, limit: asyncio.Timeout, slots: asyncio.Semaphore) -> None:
+        super().__init__(limit.when() or math.inf, self._set)
+        self._limit, self._slots = limit, slots
+        self._taking: asyncio.Task[Any] | None = None  # after a pause
+        self._is_free = self._is_over = False
+
+    async def __aenter__(self) -> Self:
+        await self._slots.acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_over = True
+        self._free_slot()
+
+    def _set(self, when: float) -> None:
+        if self._is_over or self._limit.expired():
+            return
+        if when == math.inf:
+            self._free_slot()
+        else:
+            self._taking, self._is_free = asyncio.ensure_future(self._slots.acquire()), False
+        self._limit.reschedule(None if when == math.inf else when)
+
+    def _free_slot(self) -> None:
+        if self._is_free:
+            return
+        self._is_free = True
+        if self._taking is None or self._taking.done():
+            self._slots.release()
+        else:
+            self._taking.cancel()
 
 
 class Cells:
@@ -152,16 +198,25 @@ class Cells:
         """Wait for the current runs, then close."""
         for _ in range(self._limits.at_once):
             await self._slots.acquire()
+        running = [cell.channel.closed for cell in self._cells.values() if cell.host is not None and cell.channel]
+        if running:  # paused runs have no slot
+            await asyncio.wait(running)
         await self.__aexit__()
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
     async def run(self, params: dict[str, Any], host: Host) -> dict[str, Any]:
-        """Run the code of `params` in a fresh cell and return its answer. Waiting for a cell counts as run time."""
+        """Run the code of `params` in a fresh cell and return its answer. Waiting for a cell counts as run time.
+
+        With `replay` in `params` (`seed`, `clock` and `until`: the number of calls that are answered from a journal),
+        random numbers and times depend on it only: see `onetool_child.deterministic`. With `pausable`, the timer of the
+        cell does not expire while a request is unanswered; `host.timer` decides.
+        """
         seconds = self._limits.timeout
         deadline = asyncio.get_running_loop().time() + seconds
         try:
-            async with asyncio.timeout_at(deadline + GRACE_SECONDS) as limit, self._slots:
+            async with asyncio.timeout_at(deadline + GRACE_SECONDS) as limit, RunTimer(limit, self._slots) as timer:
+                host.timer = timer
                 return await self._run_by(deadline, params, host)
         except TimeoutError:
             if not limit.expired():

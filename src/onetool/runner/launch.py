@@ -1,7 +1,7 @@
 """Launchers of cells: through the zygote if fork is reliable, otherwise one process at a time.
 
-A launcher starts, kills and reports; `cells` decides which cell runs what. Children get an empty environment and, of
-the server, only their own socket.
+A launcher starts, kills and reports; `cells` decides which cell runs what. Children get an environment without
+variables of the server and, of the server, only their own socket.
 """
 
 import asyncio
@@ -37,6 +37,9 @@ REAP_SECONDS = 5
 TICK_SECONDS = 0.5
 MAX_MISSED_TICKS, MAX_MISSED_TICKS_AT_START = 4, 20
 SCRATCH_NAME = re.compile(r"onetool-(\d{1,9})-")
+# The same in every process, so that sets have the same order when a run is replayed. A run whose values collide only
+# delays itself.
+HASH_SEED = {"PYTHONHASHSEED": "0"}
 OnGone = Callable[[int, int | None, str], None]
 OnStray = Callable[[str], None]
 
@@ -57,10 +60,13 @@ def launcher_for(platform: str) -> type["ZygoteLauncher | SpawnLauncher"]:
 
 
 def _command(module: str, arguments: Sequence[str]) -> list[str]:
-    """Return a command that runs a module of `onetool_child` in an isolated interpreter."""
+    """Return a command that runs a module of `onetool_child` in an isolated interpreter.
+
+    Of the environment, which the caller sets, the interpreter reads `HASH_SEED`. That is why the option is not `-I`.
+    """
     home = str(Path(onetool_child.__file__).parent.parent)
     code = f"import sys; sys.path.insert(0, {home!r}); import onetool_child.{module} as start, onetool_child.zygote; "
-    return [sys.executable, "-I", "-S", "-c", f"{code}sys.path.pop(0); start.main(sys.argv[1:])", *arguments]
+    return [sys.executable, "-s", "-P", "-S", "-c", f"{code}sys.path.pop(0); start.main(sys.argv[1:])", *arguments]
 
 
 class _BaseLauncher:
@@ -248,7 +254,7 @@ class ZygoteLauncher(_BaseLauncher):
             stdin=subprocess.DEVNULL,
             stdout=stray,
             stderr=stray,
-            env={},
+            env=HASH_SEED,
             pass_fds=[control.fileno()],
             cwd="/",
         )
@@ -434,7 +440,7 @@ class SpawnLauncher(_BaseLauncher):
             command,
             channel,
             lambda text: self._on_stray(text[:MAX_STRAY_CHARS]),
-            env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},
+            env={**HASH_SEED, **{name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}},
         )
         self._children[ident] = child
         child.ended.add_done_callback(lambda ended: self._handle_exit(ident, ended.result()))

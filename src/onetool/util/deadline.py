@@ -1,0 +1,44 @@
+"""A deadline that stands still while a person is asked."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import anyio
+
+Waiting = Callable[[], AbstractContextManager[None]]
+
+
+class PausableDeadline:
+    """A point in time, on the clock of the event loop, that moves by the time for which it was paused.
+
+    `set_timer` is called with the new time, which is infinite during a pause. Pauses may overlap: the first one stops
+    the timer and the last one restarts it. Each pause also enters `outer`, which stops the timers of enclosing calls.
+    """
+
+    def __init__(self, when: float, set_timer: Callable[[float], None], outer: Waiting | None = None) -> None:
+        self._when, self._set_timer, self._outer = when, set_timer, outer
+        self._pauses = 0
+        self._paused_at = 0.0
+        self._paused_before = 0.0
+
+    @property
+    def paused_seconds(self) -> float:
+        """The duration of all pauses, including the current one."""
+        return self._paused_before + (anyio.current_time() - self._paused_at if self._pauses else 0.0)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the timer while a person is asked."""
+        with self._outer() if self._outer is not None else nullcontext():
+            if not self._pauses:
+                self._paused_at = anyio.current_time()
+                self._set_timer(math.inf)
+            self._pauses += 1
+            try:
+                yield
+            finally:
+                if self._pauses == 1:
+                    self._paused_before = self.paused_seconds
+                    self._set_timer(self._when + self._paused_before)
+                self._pauses -= 1
