@@ -4,11 +4,11 @@
 method. `Result` is the outcome of a call.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, overload
 
-from onetool.context import Permission, ToolContext, permissions as permission_set
+from onetool.context import Effect, Permission, ToolContext, effects as effect_set, permissions as permission_set
 from onetool.schema import Schema
 
 DECLARED: Final = "__onetool__"
@@ -27,6 +27,9 @@ class Tool:
     output: Schema | None = None
     description: str = ""
     permissions: frozenset[Permission] = frozenset()
+    effects: frozenset[Effect] | None = None  # None: not declared; see `onetool.policy.effects`
+    is_idempotent: bool = False
+    labels: frozenset[str] | None = None  # `private`, `untrusted`, of its results; None: see `onetool.policy.labels`
     source: str = "local"
     enabled: bool = True
     disabled_reason: str = ""
@@ -75,6 +78,8 @@ class Result:
     value: Any = None
     error: Exception | None = None
     ran: bool = True  # False if the call was rejected before it ran
+    clock: float = 0.0  # the time that a replayable run sees from now on
+    is_replayed: bool = False  # whether it comes from the journal of the run
 
     def unwrap(self) -> Any:
         """Return the value, or raise the original exception."""
@@ -95,12 +100,37 @@ class Declaration:
 @overload
 def tool(name: Function) -> Function: ...
 @overload
-def tool(name: str | None = None, *, permissions: object = (), **options: Any) -> Callable[[Function], Function]: ...
-def tool(name: Any = None, *, permissions: object = (), **options: Any) -> Any:
-    """Make a function a tool: `@tool`, or `@tool("slack.notify", permissions=["network"])`. It stays a function."""
+def tool(
+    name: str | None = None,
+    *,
+    permissions: object = (),
+    effects: object = None,
+    labels: Collection[str] | None = None,
+    idempotent: bool = False,
+    **options: Any,
+) -> Callable[[Function], Function]: ...
+def tool(
+    name: Any = None,
+    *,
+    permissions: object = (),
+    effects: object = None,
+    labels: Collection[str] | None = None,
+    idempotent: bool = False,
+    **options: Any,
+) -> Any:
+    """Make a function a tool: `@tool`, or `@tool("slack.notify", permissions=["network"])`. It stays a function.
+
+    `effects` are any of "read", "write", "exec" and "external", and `labels` any of "private" and "untrusted". Calls of
+    an idempotent tool may be repeated.
+    """
     if callable(name):
         return tool()(name)
-    declaration = Declaration(name, permission_set(permissions), options)
+    facts = {
+        "effects": None if effects is None else effect_set(effects),
+        "labels": None if labels is None else frozenset(labels),
+        "is_idempotent": idempotent,
+    }
+    declaration = Declaration(name, permission_set(permissions), facts | options)
 
     def declare(function: Function) -> Function:
         setattr(function, DECLARED, declaration)

@@ -5,6 +5,7 @@ A tool with a parameter annotated `Context` or `ToolContext` gets it from the bu
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from onetool.errors import CannotAsk, ConfigError
 from onetool_child.interface import DONE, Context, Done, check_form, check_level, describe_progress
 
-__all__ = ["Context", "Foreign", "Permission", "ToolContext", "permissions"]
+__all__ = ["Context", "Effect", "Foreign", "Permission", "ToolContext", "effects", "permissions"]
 OWN_PACK = "ot"
 NO_CLIENT = "no client can show the question: only MCP clients that support elicitation can"
 # Called with the message; progress also with the part done and the total, if known.
@@ -34,6 +35,15 @@ class Permission(StrEnum):
     NETWORK = "network"
 
 
+class Effect(StrEnum):
+    """An effect of a call besides returning a value."""
+
+    READ = "read"
+    WRITE = "write"
+    EXEC = "exec"
+    EXTERNAL = "external"  # sends data out
+
+
 def permissions(names: object) -> frozenset[Permission]:
     """Return the permissions with these names; a leading colon is ignored."""
     if not isinstance(names, list | tuple | set | frozenset):
@@ -42,6 +52,15 @@ def permissions(names: object) -> frozenset[Permission]:
     if unknown := [word for word in words if word not in set(Permission)]:
         raise ValueError(f"unknown permission {unknown[0]!r}: expected some of {', '.join(Permission)}")
     return frozenset(map(Permission, words))
+
+
+def effects(names: object) -> frozenset[Effect]:
+    """Return the effects with these names."""
+    if not isinstance(names, list | tuple | set | frozenset):
+        raise TypeError(f"invalid effects {names!r}: expected a list like [read, external]")
+    if unknown := [name for name in names if name not in set(Effect)]:
+        raise ValueError(f"unknown effect {unknown[0]!r}: expected some of {', '.join(Effect)}")
+    return frozenset(map(Effect, names))
 
 
 class Foreign(NamedTuple):
@@ -75,9 +94,12 @@ class ToolContext(Context):
     get_settings: Callable[[str], Mapping[str, Any]] | None = None  # of a pack
     store_media: Callable[[bytes, str], str] | None = None  # content and MIME type -> handle; in a thread
     on_foreign_value: Callable[[Foreign], None] | None = None
+    is_untrusted: Callable[[], bool] | None = None  # whether the run has received an untrusted value
     notice: Callable[[str], None] | None = None  # adds a note beside the value of the call
     ask_client: AskClient | None = None  # sends a request to the client of this call, if the client supports requests
     is_owner: bool = False  # whether the caller may see the statistics of all agents
+    gate: Any = field(default=None, repr=False, compare=False)  # policy and journal of the run: `onetool.runs.gate`
+    waiting: Callable[[], AbstractContextManager[None]] | None = None  # entered while a person is asked: stops timers
 
     def admits(self, tool: Any) -> bool:
         """Return whether the agent may call the tool. Tools of `ot` without permissions are always allowed."""
@@ -88,6 +110,11 @@ class ToolContext(Context):
     def admits_pack(self, pack: str) -> bool:
         """Return whether the agent may call any tool of the pack, whose tools need not be known yet."""
         return self.tools is None or any(fnmatchcase(pack, pattern.partition(".")[0]) for pattern in self.tools)
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether the call, or a call that it makes, may wait for a person."""
+        return self.on_ask is not None or self.gate is not None
 
     @property
     def cancelled(self) -> bool:
@@ -118,8 +145,12 @@ class ToolContext(Context):
     def ask(self, message: str, schema: Any = None) -> Any:
         if self.on_ask is None:
             raise CannotAsk(NO_CLIENT)
-        asking = partial(self.on_ask, message, check_form(schema))
+        asking = partial(self._ask, self.on_ask, message, check_form(schema))
         return self.bus.threads.wait_or_return(asking) if self.bus is not None else asking()
+
+    async def _ask(self, on_ask: OnAsk, message: str, schema: Mapping[str, Any]) -> Any:
+        with self.waiting() if self.waiting is not None else nullcontext():
+            return await on_ask(message, schema)
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call another tool with the same context and return its value or raise its error."""

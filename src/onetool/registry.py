@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from onetool._tool import Tool
-from onetool.context import Permission, ToolContext, permissions
+from onetool.context import Permission, ToolContext, effects, permissions
 from onetool.disabled_tools import EVERYTHING
 from onetool.errors import ToolError, ToolNotFound
 from onetool.util.invisible import find_in_name
@@ -133,6 +133,11 @@ class HeldTools(ToolSource):
         if not all(isinstance(each, Permission) for each in tool.permissions):  # a program may pass strings
             try:
                 tool = replace(tool, permissions=permissions(tool.permissions))
+            except (TypeError, ValueError) as error:
+                raise ToolError(f"cannot register {tool.name}: {error}") from None
+        if tool.effects is not None:
+            try:
+                tool = replace(tool, effects=effects(tool.effects))
             except (TypeError, ValueError) as error:
                 raise ToolError(f"cannot register {tool.name}: {error}") from None
         self.version += 1

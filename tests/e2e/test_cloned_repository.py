@@ -453,7 +453,7 @@ def write_project(clone: Path) -> None:
                     "git": {"command": "uvx", "args": ["mcp-git", "--token", token]},
                     "api": {"url": "https://x.y"},
                 },
-                "agents": {"ci": {"permissions": ["read", "exec"], "sandbox": {"enabled": False}}},
+                "agents": {"ci": {"permissions": ["read", "exec"], "sandbox": {"enabled": False}, "policy": "open"}},
                 "http": {"allowedHosts": ["*"]},
             }
         ),
@@ -474,7 +474,7 @@ def test_trust_shows_what_would_run_and_asks_for_confirmation(
     for output in (
         "git  uvx mcp-git --token [REDACTED]",
         "api  https://x.y",
-        "ci    read, exec, no sandbox",
+        "ci    read, exec, no sandbox, policy open",
         "desk  write",
         "tools/mine/mine_tools.py",
         "http",

@@ -6,6 +6,7 @@ that a change by another process is seen by the next call. `onetool.bundles.bund
 
 import asyncio
 import gc
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Set as AbstractSet
 from contextlib import suppress
 from functools import partial
@@ -20,14 +21,16 @@ import anyio.to_thread
 from onetool._tool import Backend, Result, Tool
 from onetool.backends.http_tool.rate_limit import SharedRateLimiter
 from onetool.config.load import Loaded
-from onetool.context import Permission, ToolContext
+from onetool.context import Effect, Permission, ToolContext
 from onetool.errors import BundleError, ToolError, ToolNotFound
 from onetool.net import Net
 from onetool.paths import resolve_path
+from onetool.policy.effects import READ_ONLY, apply_settings
+from onetool.policy.labels import PRIVATE, UNTRUSTED
 from onetool.problem import Problem
 from onetool.registry import Registry, RegistryEntry, ToolSource, python_name
 from onetool.sanitize import clean, clean_schema
-from onetool.schema import ANY_OBJECT, Schema
+from onetool.schema import ANY_OBJECT, JSON, Schema
 from onetool.stats.tokens import BYTES_PER_TOKEN
 from onetool.storage import BundleStorage, MediaStorage
 from onetool.util.background_tasks import BackgroundTasks
@@ -44,6 +47,8 @@ BUILT_IN = Path(__file__).with_name("builtin")
 PAGE_SIZE = 256
 SOURCE = "bundle"
 NOT_READ = -1
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+IDEMPOTENT_METHODS = SAFE_METHODS | {"PUT", "DELETE"}
 MAX_RECENT = 1_000  # cached tools
 MAX_SIMILAR = 20
 LIST_TIMEOUT_SECONDS = 1.0  # how long lists and searches of a server wait for an index that is being built
@@ -91,6 +96,7 @@ class BundleSource(ToolSource):
     def configure(self, loaded: Loaded, /) -> None:
         wanted = (bundles_directory(loaded), loaded.settings.bundles.max_tools)
         self._loaded, store_options = loaded, self._store_options
+        self._recent = {}  # made with the old settings
         if wanted == store_options:
             return
         self._apply(NOT_READ, {})
@@ -324,13 +330,17 @@ class BundleSource(ToolSource):
         reason = _disabled_reason(stored) or (
             "" if is_readable else "the argSchema in its file is not a valid JSON Schema"
         )
-        return Tool(
+        effects, is_idempotent, labels = _read_effects(stored.http_impl)
+        tool = Tool(
             name=name,
             backend=self._make_backend(stored),
             input=Schema(lambda: clean_schema(stored.arg_schema if is_readable else ANY_OBJECT)),
             output=Schema.from_json(stored.output_schema) if stored.output_schema is not None else None,
             description=clean(stored.description or stored.display_name),
             permissions=frozenset({Permission.NETWORK}) if stored.type == "http" else frozenset(),
+            effects=effects,
+            is_idempotent=is_idempotent,
+            labels=labels,
             source=f"{SOURCE}:{stored.bundle_slug}",
             enabled=not reason,
             disabled_reason=reason,
@@ -338,6 +348,8 @@ class BundleSource(ToolSource):
             identity=stored.id,
             refresh=partial(anyio.to_thread.run_sync, self.find, key),
         )
+        packs = self._loaded.settings.tools
+        return apply_settings(tool, packs.get(stored.bundle_slug) or packs.get(python_name(stored.bundle_slug)))
 
     def _make_backend(self, stored: "StoredTool") -> Backend:
         if stored.python_impl is not None:
@@ -359,6 +371,24 @@ class BundleSource(ToolSource):
 
     def _get_secret(self, name: str) -> str | None:
         return self._loaded.secrets.get(name)
+
+
+def _read_effects(impl: "JSON | None") -> tuple[frozenset[Effect], bool, frozenset[str]]:
+    """Return effects, idempotence and labels by the methods of all requests, which may be invalid.
+
+    A stored tool without requests calls a function, and that call has the effects.
+    """
+    if impl is None:
+        return READ_ONLY, False, frozenset()
+    steps = impl.get("steps")
+    requests = [impl, *(each for each in (steps if isinstance(steps, list) else ()) if isinstance(each, Mapping))]
+    methods = {str(request.get("method")).upper() for request in requests}
+    options, text = impl.get("response"), json.dumps(impl, default=str)
+    saves = isinstance(options, Mapping) and bool(options.get("saveTo"))
+    kind = Effect.READ if methods <= SAFE_METHODS and not saves else Effect.WRITE
+    is_private = any(mark in text for mark in ("${secret:", "${file:", '"auth":', '"hmac":', "uthorization"))
+    labels = frozenset({UNTRUSTED, PRIVATE} if is_private else {UNTRUSTED})
+    return frozenset({kind, Effect.EXTERNAL}), methods <= IDEMPOTENT_METHODS, labels
 
 
 def _parse_slugs(name: str) -> tuple[str, str] | None:

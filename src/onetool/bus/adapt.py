@@ -1,7 +1,7 @@
 """Conversion of functions and objects to `Tool`.
 
-An object must have `name`, `permissions` and `call(params, context)`, and may have `param_schema` and
-`validate_params(params)`, which raises or returns an error. Each may be an attribute or a method.
+An object must have `name`, `permissions` and `call(params, context)`, and may have `param_schema`, `effects`,
+`idempotent` and `validate_params(params)`, which raises or returns an error. Each may be an attribute or a method.
 """
 
 import inspect
@@ -86,6 +86,8 @@ def object_tool(thing: Any, threads: ToolThreads | None = None) -> Tool:
         input=_ObjectSchema(schema, getattr(thing, "validate_params", None)),
         description=inspect.getdoc(thing) or "",
         permissions=permission_set(_read_part(thing, "permissions")),
+        effects=_read_part(thing, "effects"),
+        is_idempotent=bool(_read_part(thing, "idempotent", default=False)),
     )
 
 

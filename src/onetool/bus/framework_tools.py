@@ -4,11 +4,13 @@ They are recognized by their attributes; none of these packages is imported. The
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from onetool._tool import Result, Tool
 from onetool.context import ToolContext
 from onetool.errors import ToolError
+from onetool.policy.hints import read_hints
 from onetool.schema import JSON, Schema
 
 Invoke = Callable[[dict[str, Any]], Awaitable[Any]]
@@ -79,7 +81,9 @@ def _from_mcp(thing: Any) -> Tool:
     async def invoke(args: dict[str, Any]) -> Any:
         return _read_mcp_result(thing, await thing.run(args, *([None] if is_of_sdk else [])))
 
-    return _make_tool(thing, thing.parameters, invoke)
+    tool, annotations = _make_tool(thing, thing.parameters, invoke), getattr(thing, "annotations", None)
+    hints = read_hints(None if annotations is None else _to_json(annotations))
+    return replace(tool, effects=hints.effects, is_idempotent=hints.is_idempotent)
 
 
 def _read_mcp_result(thing: Any, result: Any) -> Any:

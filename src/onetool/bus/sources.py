@@ -8,7 +8,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import ModuleType
@@ -19,10 +19,12 @@ from onetool.backends.threads import ToolThreads
 from onetool.bus.adapt import as_tool, function_tool
 from onetool.context import permissions as permission_set
 from onetool.errors import ToolError
+from onetool.policy.effects import apply_settings, get_effects
 from onetool.registry import HeldTools
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
+    from onetool.config.model import PackSettings
 
 SUFFIX = "_tools"
 GROUP = "onetool.packs"
@@ -44,23 +46,31 @@ class RegisteredTools(HeldTools):
         super().__init__()
         self._threads = threads
         self._origins: dict[str, Origin] = {}
-        self._builtin: tuple[Tool, ...] = ()
+        self._builtin: frozenset[str] = frozenset()
+        self._declared: dict[str, Tool] = {}  # as they were registered, without settings
+        self._packs: Mapping[str, PackSettings] = {}
 
     def add_builtin(self, tools: Iterable[Tool]) -> None:
-        self._builtin = tuple(tools)
-        for tool in self._builtin:
+        self._declared = {tool.name: tool for tool in tools}
+        self._builtin = frozenset(self._declared)
+        for tool in self._declared.values():
             self.add(tool)
 
     def configure(self, loaded: "Loaded", /) -> None:
-        """Apply the settings `tools.<pack>` to built-in packs."""
-        for tool in self._builtin:
-            configured = tool
-            if (pack := loaded.settings.tools.get(tool.pack)) is not None:
-                timeout = tool.timeout if pack.timeout is None else pack.timeout
-                granted = tool.permissions | (pack.permissions or frozenset())
-                configured = replace(tool, timeout=timeout, permissions=granted)
-            if tool.name in self.held:
-                self.replace(configured)
+        """Apply the settings `tools.<pack>`; timeouts and permissions only to built-in packs."""
+        self._packs = loaded.settings.tools
+        for name, tool in self._declared.items():
+            if name in self.held:
+                self.replace(self._configure(tool))
+
+    def _configure(self, tool: Tool) -> Tool:
+        pack = self._packs.get(tool.pack or tool.name)
+        configured = apply_settings(tool, pack)
+        if pack is None or tool.name not in self._builtin:
+            return configured
+        timeout = tool.timeout if pack.timeout is None else pack.timeout
+        granted = tool.permissions | (pack.permissions or frozenset())
+        return replace(configured, timeout=timeout, permissions=granted, effects=get_effects(configured))
 
     async def refresh(self, _words: Collection[str] | None = None, /) -> None:
         """Do nothing: the tools are registered."""
@@ -106,22 +116,26 @@ class RegisteredTools(HeldTools):
     def _register(self, tool: Tool, thing: object) -> Tool:
         if "<lambda>" in tool.name:
             raise ToolError("a lambda has no name to register it by", hint="use def, or @tool('pack.tool')")
-        self.add(tool)
+        self.add(self._configure(tool))
+        self._declared[tool.name] = tool
         if (origin := find_origin(thing)) is not None:
             self._origins[tool.name] = origin
-        return tool
+        return self.held[tool.name]
 
     def remove(self, name: str) -> None:
         if name not in self.held:
             raise ToolError(f"cannot unregister {name}: it was not registered by a program")
         super().remove(name)
+        self._declared.pop(name, None)
         self._origins.pop(name, None)
 
     def reload(self, name: str) -> Tool:
         """Replace the tool by a reloaded one. If that fails, the old one stays."""
         if (origin := self._origins.get(name)) is None:
             raise ToolError(f"cannot reload {name}: it was not registered as a function, class or object")
-        return self.replace(reload_from(origin, name, lambda thing: replace(as_tool(thing, self._threads), name=name)))
+        tool = reload_from(origin, name, lambda thing: replace(as_tool(thing, self._threads), name=name))
+        self._declared[name] = tool
+        return self.replace(self._configure(tool))
 
 
 def find_origin(thing: object) -> Origin | None:

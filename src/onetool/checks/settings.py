@@ -1,14 +1,17 @@
 """Checks of the settings: unresolved or hidden names, and snippets and tokens that do not work."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 from onetool.config.load import Examined
 from onetool.errors import ArgumentError, ToolError
+from onetool.policy.effects import is_declared
+from onetool.policy.rules import Policy
 from onetool.problem import WARNING, Problem
 from onetool.registry import Registry, python_name
 from onetool.snippets import expansion
-from onetool.util.text import quote
+from onetool.util.text import pluralize, quote
 from onetool_child.names import OWN_PACK, is_reserved
 
 
@@ -21,6 +24,8 @@ def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
             what = f"{place}: token {token.name} is disabled: environment variable {token.token_env} is not set"
             hint = f"export {token.token_env}=...   or: onetool token create NAME"
             yield Problem(what, hint, place, level=WARNING)
+    yield from _check_effects(registry, read)
+    yield from _check_rules(registry, read)
     reserved = "has a name reserved by Python or OneTool, so"
     for pack in filter(is_reserved, registry.all_packs()):
         if pack != OWN_PACK:
@@ -29,6 +34,40 @@ def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
     for name in filter(is_reserved, registry.map_python_names("")):
         hint = f'call it with ot.call("{name}"), or rename it'
         yield Problem(f"tool {name} {reserved} code cannot use it by that name", hint, level=WARNING)
+
+
+def _check_effects(registry: Registry, read: Examined) -> Iterator[Problem]:
+    """Yield a problem for each pack with undeclared effects, if an agent has a policy that can ask."""
+    agents = read.loaded.settings.agents.items()
+    asking = [name for name, agent in agents if Policy.from_settings(agent).can_ask]
+    if not asking:
+        return
+    undeclared = Counter(tool.pack or tool.name for tool in registry if tool.enabled and not is_declared(tool))
+    for pack, count in sorted(undeclared.items()):
+        what = f"{pluralize(count, 'tool')} of {pack} without declared effects, and the policy of {asking[0]} can ask"
+        hint = f"such tools count as write and external; declare them: tools: {{{pack}: {{effects: {{NAME: read}}}}}}"
+        yield Problem(what, hint, level=WARNING)
+
+
+def _check_rules(registry: Registry, read: Examined) -> Iterator[Problem]:
+    """Yield the rules of policies that match no tool, which a misspelled name would cause."""
+    settings = read.loaded.settings
+    unknown = {*registry.problems(), *map(python_name, settings.servers)} - set(registry.packs())
+    rules = [
+        (("agents", name, "policy", index), rule.tools)
+        for name, agent in settings.agents.items()
+        for index, rule in enumerate(() if isinstance(agent.policy, str) else agent.policy)
+    ]
+    for path, tools in rules:
+        pack, literal = tools.partition(".")[0], tools.partition(".")[0] if set(tools) & set("*?[") else tools
+        if set(literal) & set("*?[") or python_name(pack) in unknown:
+            continue
+        if registry.get(literal) is None and not registry.is_pack(python_name(literal)):
+            place = read.locate(path)
+            hint = f"correct it ({place}); `onetool tools` lists all names"
+            yield Problem(
+                f"{place}: no tool matches {quote(tools)}, so the rule has no effect", hint, place, level=WARNING
+            )
 
 
 def _check_aliases(registry: Registry, read: Examined) -> Iterator[Problem]:

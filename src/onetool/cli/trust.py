@@ -134,7 +134,9 @@ def _describe_permissions(agent: Any) -> str:
     granted = data.get("permissions") or _mapping(data.get("budgets")).get("permissions") or []
     listed = ", ".join(map(str, granted)) if isinstance(granted, list) else str(granted)
     sandbox = ", no sandbox" if _mapping(data.get("sandbox")).get("enabled") is False else ""
-    return f"{listed or 'no permissions'}{sandbox}"
+    rules = data.get("policy")
+    policy = "" if rules is None else f", policy {rules if isinstance(rules, str) else 'of its own'}"
+    return f"{listed or 'no permissions'}{sandbox}{policy}"
 
 
 # --- output -----------------------------------------------------------------------------------------------------------

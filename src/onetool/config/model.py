@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from onetool.context import Permission, permissions as permissions_of
+from onetool.context import Effect, Permission, permissions as permissions_of
 from onetool.util.invisible import find_in_name
 
 HOST_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
@@ -67,6 +67,10 @@ def to_upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 Count = Annotated[int, BeforeValidator(_reject_bool), Field(gt=0)]
 CountOrZero = Annotated[int, BeforeValidator(_reject_bool), Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(_reject_bool), Field(gt=0, allow_inf_nan=False)]
@@ -75,6 +79,9 @@ Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is
 Name = Annotated[str, Field(min_length=1)]
 Names = tuple[Name, ...]
 Permissions = Annotated[frozenset[Permission], BeforeValidator(_parse_permissions)]
+Effects = Annotated[frozenset[Effect], BeforeValidator(_as_list)]
+Labels = Annotated[frozenset[Literal["private", "untrusted"]], BeforeValidator(_as_list)]
+SecondsOrZero = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
 Url = Annotated[str, AfterValidator(_check_url)]
 Host = Annotated[str, AfterValidator(_check_host_pattern)]
 HostName = Annotated[str, AfterValidator(_check_host_name)]
@@ -192,6 +199,17 @@ class PackSettings(Section):
         default=None, description="File access of its worker (Linux only); unrestricted by default"
     )
     cost_per_call: Cost = Field(default=0, description="Cost of a call, counted against budgets")
+    effects: Mapping[str, Effects] = Field(
+        default={},
+        description="Effects by tool or pattern, instead of those that they declare: any of `read`, `write`, `exec`, "
+        "`external`",
+    )
+    idempotent: Names = Field(default=(), description="Tools or patterns whose calls may be repeated without harm")
+    labels: Mapping[str, Labels] = Field(
+        default={},
+        description="Labels for the policy `guarded`, by tool or pattern: `private` if results are confidential, "
+        "`untrusted` if they come from outside",
+    )
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -334,6 +352,28 @@ class Budgets(Section):
     )
 
 
+class Rule(Section):
+    """A rule of a policy. All conditions must hold; the first rule that matches a call decides."""
+
+    tools: Name = Field(default="*", description="Name or pattern of tools, such as `gh.*`")
+    effect: Effects | None = Field(
+        default=None, description="Effects of which the tool has at least one: `read`, `write`, `exec`, `external`"
+    )
+    arguments: Mapping[str, Any] = Field(
+        default={},
+        description="Patterns of arguments, such as `{repo: me/*}`; other values than strings must be equal",
+    )
+    decision: Literal["allow", "ask", "deny"] = Field(description="Decision about the call")
+
+
+class AgentApprovals(Section):
+    via: tuple[Literal["client", "ui", "cli"], ...] = Field(
+        default=("client", "ui", "cli"),
+        description="Where people may approve calls of this agent: in the MCP client, the admin UI (and REST), or the "
+        "command line",
+    )
+
+
 class Agent(Section):
     """A named set of permissions and limits. `tools` is None if all tools are allowed."""
 
@@ -348,6 +388,13 @@ class Agent(Section):
         description="Default arguments by tool. The default of a limit is also its maximum: a call may only lower it",
     )
     clients: Names = Field(default=(), description="Names of MCP clients that use this agent")
+    policy: Literal["open", "ask-writes", "read-only", "guarded"] | tuple[Rule, ...] = Field(
+        default="open",
+        description="Calls that a person must approve: `open` (none), `ask-writes` (calls that write or execute), "
+        "`read-only` (such calls are rejected), `guarded` (calls that send data out after the client has read private "
+        "and untrusted data), or a list of rules",
+    )
+    approvals: AgentApprovals = Field(default_factory=AgentApprovals, description="Who may approve its calls")
 
     @model_validator(mode="before")
     @classmethod
@@ -371,6 +418,10 @@ class Token(Section):
     )
     token_env: Name | None = Field(default=None, description="Environment variable with the token, instead of a hash")
     agent: Name = Field(default="default", description="Agent of clients that use the token")
+    scope: Literal["use", "approve", "admin", "owner"] = Field(
+        default="use",
+        description="What the token may do: `use` tools, `approve` calls, `admin` to manage, `owner` for everything",
+    )
 
     @model_validator(mode="after")
     def _check_hash_or_variable(self) -> Self:
@@ -385,6 +436,28 @@ class Auth(Section):
         default=(),
         description="Host names of a reverse proxy, such as `tools.example.com`; requests for them need a token",
     )
+
+
+class ApprovalNotice(Section):
+    command: tuple[Text, ...] = Field(
+        default=(), description="Command to start when a call waits, such as `[notify-send, OneTool]`"
+    )
+    webhook: Url | None = Field(default=None, description="URL that receives a POST request when a call waits")
+
+
+class Approvals(Section):
+    """Questions to people about calls. Only the user can set it."""
+
+    wait: SecondsOrZero = Field(
+        default=25, description="Seconds for which a request waits for an approval before its run is reported as paused"
+    )
+    ttl: Seconds = Field(default=86_400, description="Seconds after which a call that nobody approved expires")
+    by: Literal["terminal", "token"] = Field(
+        default="terminal",
+        description="`terminal`: `onetool approve` asks in the terminal for confirmation; `token`: it needs a token "
+        "of scope `approve`",
+    )
+    notify: ApprovalNotice = Field(default_factory=ApprovalNotice, description="Notice to people when a call waits")
 
 
 class RunLimits(Section):
@@ -433,6 +506,10 @@ class Settings(Section):
         validate_default=True,
         description="Agents and their permissions, here or in `agents/NAME.yml`; the agent `default` has "
         "`[read, network]` unless set",
+    )
+    approvals: Approvals = Field(
+        default_factory=Approvals,
+        description="Approval of calls by people; only in your own settings, not in a project's",
     )
     auth: Auth = Field(default_factory=Auth, description="Authentication of HTTP clients")
     limits: RunLimits = Field(default_factory=RunLimits, description="Concurrency limits for HTTP clients")

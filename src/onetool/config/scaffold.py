@@ -22,12 +22,14 @@ EXTENSION = '''\
 import datetime as dt
 
 import humanize  # from the dependencies above
-from onetool import ToolError
+from onetool import ToolError, tool
 
 # The permissions that these tools require: any of "read", "write", "exec", "network".
 permissions = []
 
 
+# The effects of a call: any of "read", "write", "exec", "external". Without this, it may write and send data out.
+@tool(effects=["read"])
 def greet(name: str, loud: bool = False) -> str:
     """Greet a person.
 
@@ -43,6 +45,7 @@ def greet(name: str, loud: bool = False) -> str:
     return text.upper() if loud else text
 
 
+@tool(effects=["read"])
 def since(day: dt.date) -> dict[str, object]:
     """Return how long ago a day was, in words.
 
@@ -108,6 +111,9 @@ CONFIGURATION = """\
 ##     secrets: [API_KEY]          secrets that its worker receives as environment variables
 ##     sandbox: {enabled: true, allowed_paths: [data], denied_patterns: ["*.key"]}
 ##     cost_per_call: 0            cost of a call, counted against budgets
+##     effects: {greet: read}      effects by tool or pattern: any of [read, write, exec, external]
+##     idempotent: [greet]         tools or patterns whose calls may be repeated without harm
+##     labels: {greet: private}    for the policy guarded: [private, untrusted], or [] for neither
 
 #tools_dir: []                     # more directories with packs such as tools/hello/hello_tools.py
 #disabled_packages: []             # installed packages whose packs are not used
@@ -152,11 +158,28 @@ CONFIGURATION = """\
 #      permissions:                # alternative to `permissions` above; set only one of them
 #    tool_config: {}               # default arguments by tool, such as {fs.read: {max_size: 10000}}
 #    clients: []                   # names of MCP clients that use this agent
+#    policy: open                  # calls that a person must approve, within the permissions above:
+##                                   open: none; ask-writes: calls that write or execute; read-only: rejects these;
+##                                   guarded: calls that send data out after reading private and untrusted data;
+##                                   or a list of rules, of which the first that matches decides:
+##   policy:
+##     - {tools: "github.*", effect: write, arguments: {repo: "me/*"}, decision: allow}
+##     - {effect: [write, exec], decision: ask}
+#    approvals: {via: [client, ui, cli]}   # where people may approve its calls
+
+#approvals:                        # questions to people about calls; only in ~/.onetool/onetool.yaml
+#  wait: 25                        # seconds for which a request waits for an answer before its run is paused
+#  ttl: 86400                      # seconds after which a call that nobody approved expires
+#  by: terminal                    # token: `onetool approve` always needs a token of scope approve
+#  notify:                         # when a call waits
+#    command: []                   # such as [notify-send, OneTool]
+#    webhook:                      # URL that receives a POST request
 
 #auth:                             # HTTP clients on other machines
 #  tokens: []                      # `onetool token create NAME` adds one
 ##   - {name: laptop, hash: "...", agent: default}
 ##   - {name: ci, token_env: CI_TOKEN}   token in an environment variable
+##   - {name: phone, hash: "...", scope: approve}   scope: use (the default), approve, admin or owner
 #  allowed_hosts: []               # host names of a reverse proxy, such as [tools.example.com]; they need a token
 
 #audit:

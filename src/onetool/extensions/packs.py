@@ -24,6 +24,8 @@ from onetool.extensions.static_analysis import Extension, Function
 from onetool.extensions.worker import CallTool, WorkerLaunch
 from onetool.extensions.worker_backend import Timeouts, WorkerBackend
 from onetool.paths import extension_files, resolve_path
+from onetool.policy.effects import apply_settings
+from onetool.policy.labels import PRIVATE, get_labels
 from onetool.problem import Location, Problem
 from onetool.registry import HeldTools
 from onetool.util.background_tasks import BackgroundTasks
@@ -227,13 +229,15 @@ class Extensions(HeldTools):
 
     def _make_tool(self, extension: Extension, function: Function, pack: WorkerBackend, setup: _Setup) -> Tool:
         granted = setup.settings.permissions
-        return Tool(
+        tool = Tool(
             name=f"{extension.pack}.{function.name}",
             backend=pack,
             input=function.input,
             output=function.output,
             description=function.description,
             permissions=extension.permissions if granted is None else granted,
+            effects=function.effects,
+            is_idempotent=function.is_idempotent,
             source=f"package:{extension.package}" if extension.package else "local",
             returns=function.returns,
             example=function.example,
@@ -241,6 +245,9 @@ class Extensions(HeldTools):
             file=str(extension.file),
             refresh=partial(self._refresh_pack, extension.pack),
         )
+        if setup.secrets or setup.declared:  # it can read what belongs to an account
+            tool = replace(tool, labels=get_labels(tool) | {PRIVATE})
+        return apply_settings(tool, setup.settings)
 
     # --- workers ------------------------------------------------------------------------------------------------------
 

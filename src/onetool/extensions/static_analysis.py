@@ -15,7 +15,7 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from onetool.context import Permission, permissions
+from onetool.context import Effect, Permission, effects, permissions
 from onetool.extensions.pep723 import ScriptHeader, find_problem, parse_header
 from onetool.problem import OK, WARNING, Location, Problem
 from onetool.schema import FunctionNode, Schema, list_parameter_names, make_output_schema
@@ -24,6 +24,7 @@ from onetool.util.docstring import description, example
 
 SUFFIX = "_tools"
 DECLARED_NAMES = {"pack", "permissions", "__all__"}
+TOOL_OPTIONS = ("effects", "idempotent")
 PACK_ASSIGNMENT = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w*)["']""")  # for files that cannot be parsed
 DECLARATION = re.compile(r"(?m)^(pack|permissions)\s*(:[^=\n]*)?=|^# /// script$")
 PLATFORM_TEST = re.compile(
@@ -47,6 +48,8 @@ class Function:
     returns: str
     docstring: str = ""
     output: Schema | None = None
+    effects: frozenset[Effect] | None = None
+    is_idempotent: bool = False
     tool_class: str = ""  # the class of a package's tool that is an object
 
 
@@ -391,7 +394,24 @@ def _make_function(name: str, definition: FunctionNode, module: _Module) -> Func
         text = "\n".join(module.lines[definition.lineno - 1 : definition.end_lineno])
         schema = Schema.from_source(f"if True:\n{text}" if definition.col_offset else text, definition.name)
     output = make_output_schema(definition.returns, module.scope)
-    return Function(name, schema, description(docstring), example(docstring), returns, docstring, output)
+    declared = _read_tool_options(definition)
+    declared_effects = effects(declared["effects"]) if "effects" in declared else None
+    return Function(
+        *(name, schema, description(docstring), example(docstring), returns, docstring, output),
+        effects=declared_effects,
+        is_idempotent=declared.get("idempotent", False) is True,
+    )
+
+
+def _read_tool_options(definition: FunctionNode) -> dict[str, Any]:
+    """Return `effects` and `idempotent` of `@tool(...)`."""
+    found: dict[str, Any] = {}
+    for decorator in definition.decorator_list:
+        match decorator:
+            case ast.Call(func=ast.Name(id="tool") | ast.Attribute(attr="tool"), keywords=options):
+                names = {option.arg: option.value for option in options}
+                found |= {name: _evaluate_literal(name, names[name]) for name in TOOL_OPTIONS if name in names}
+    return found
 
 
 def _read_secrets(tree: ast.Module) -> tuple[str, ...]:

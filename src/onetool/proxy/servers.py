@@ -8,15 +8,18 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 
 from onetool._tool import Tool
 from onetool.config.load import Loaded
-from onetool.config.model import Server
+from onetool.config.model import PackSettings, Server
 from onetool.context import ToolContext
 from onetool.errors import ToolError
+from onetool.policy.effects import apply_settings
+from onetool.policy.hints import Hints, read_hints
+from onetool.policy.labels import PRIVATE
 from onetool.problem import PROBLEM, WARNING, Problem
 from onetool.proxy.connection import load_sdk
 from onetool.proxy.definitions import Definition, ToolListCache, UpstreamSchema
@@ -70,6 +73,8 @@ class Servers(HeldTools):
         self._unpinned: set[str] = set()  # servers whose pins another process may have changed
         self._retired = BackgroundTasks()
         self._pins: PinStorage
+        self._declared: dict[str, Tool] = {}  # the tools without settings
+        self._packs: Mapping[str, PackSettings] = {}
 
     def configure(self, loaded: Loaded, /) -> None:
         """Apply new settings. A server whose settings are the same is kept."""
@@ -80,6 +85,9 @@ class Servers(HeldTools):
         for name in [name for name, each in self._upstreams.items() if wanted.get(name) != each.server]:
             self._forget(name)
         self._unpinned = set(self._upstreams)
+        self._packs = loaded.settings.tools
+        for name in self.held:
+            self.replace(apply_settings(self._declared[name], self._packs.get(self._declared[name].pack)))
         for name, server in wanted.items():
             if name not in self._upstreams:
                 launch = plan_launch(name, server, loaded, self.environment)
@@ -230,7 +238,8 @@ class Servers(HeldTools):
         for tool in upstream.offered:
             self.remove(tool)
         for made in prepared.tools:
-            self.add(made)
+            self._declared[made.name] = made
+            self.add(apply_settings(made, self._packs.get(name)))
         self._changed[name] = prepared.changed
         self._unpinnable.pop(name, None)
         if prepared.unpinnable is not None:
@@ -249,7 +258,11 @@ class Servers(HeldTools):
         pending = {*differences.changed, *differences.new} if is_strict else set()
         chosen.sort(key=lambda each: each.name not in pending)  # of two tools with the same name, the accepted one wins
         offered = {_tool_name(upstream.name, each.name): each for each in chosen if each.name}
-        tools = [_tool(upstream, name, each, is_pending=each.name in pending) for name, each in offered.items()]
+        pinned = (self._pins.get(upstream.name) or {}) if differences.changed else {}
+        tools = [
+            _tool(upstream, name, each, pinned.get(each.name), is_pending=each.name in pending)
+            for name, each in offered.items()
+        ]
         return _Prepared(differences, offered, tools, unpinnable)
 
     def _compare(self, upstream: Upstream, definitions: tuple[Definition, ...], chosen: set[str]) -> Differences:
@@ -261,6 +274,10 @@ class Servers(HeldTools):
         return Differences(
             *({name: clean(each[name], MAX_DIFF_CHARS) for name in each if name in chosen} for each in found)
         )
+
+    def remove(self, name: str) -> None:
+        super().remove(name)
+        del self._declared[name]
 
     def _forget(self, name: str) -> None:
         upstream = self._upstreams.pop(name)
@@ -281,8 +298,18 @@ class _Prepared(NamedTuple):
     unpinnable: ToolError | None = None  # why changes cannot be detected
 
 
-def _tool(upstream: Upstream, name: str, definition: Definition, *, is_pending: bool) -> Tool:
-    """Create the tool. The description of a tool that is not accepted is hidden, because it could steer a model."""
+def _tool(
+    upstream: Upstream, name: str, definition: Definition, pinned: Mapping[str, Any] | None, *, is_pending: bool
+) -> Tool:
+    """Create the tool. The description of a tool that is not accepted is hidden, because it could steer a model.
+
+    Hints that are not pinned can add effects, but not remove them.
+    """
+    hints = read_hints(definition.annotations)
+    if pinned is not None:
+        hints = hints.combine(read_hints(pinned.get("annotations")))
+    elif upstream.server.pin == "off":
+        hints = hints.combine(Hints())
     if is_pending:
         description = (
             f"Not accepted: new, or changed since it was accepted. Hint: onetool servers accept {upstream.name}"
@@ -295,8 +322,16 @@ def _tool(upstream: Upstream, name: str, definition: Definition, *, is_pending: 
         output=_output_schema(definition),
         description=clean(definition.description),
         permissions=REQUIRED_PERMISSIONS,
+        effects=hints.effects,
+        is_idempotent=hints.is_idempotent,
+        labels=hints.labels | ({PRIVATE} if _has_private_data(upstream.server) else set()),
         source=f"proxy:{upstream.name}",
     )
+
+
+def _has_private_data(server: Server) -> bool:
+    """Return whether a server can read private data: one on the internet cannot, if it is used without credentials."""
+    return server.url is None or not server.url.startswith("https://") or bool(server.headers)
 
 
 def _tool_name(server: str, tool: str) -> str:

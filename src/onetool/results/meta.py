@@ -1,9 +1,10 @@
 """Metadata of a result, and its file format."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from onetool.util.versioning import reject_newer
 
@@ -24,6 +25,7 @@ class Meta:
     value_beside: bool  # whether the data has its own file, because the text renders it in another format
     token_id: str = ""  # of the token that the agent used
     is_untrusted: bool = False  # whether it came from a server whose results are always sanitized
+    labels: Mapping[str, Any] | None = None  # of the session that stored it, for the policy `guarded`; None: unknown
     version: int = VERSION
 
     @property

@@ -6,7 +6,7 @@ does not exist. The other modules of this package implement the parts.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class ResultStore:
         about: str = "",
         beside: str | None = None,
         is_untrusted: bool = False,
+        labels: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Store the text, or its pieces, and return the summary that replaces it.
 
@@ -86,6 +87,7 @@ class ResultStore:
                     value_beside=beside is not None,
                     token_id=token_id,
                     is_untrusted=is_untrusted,
+                    labels=labels,
                 )
                 first_lines = preview(content.texts(), self._preview_lines)
             self._files.publish(handle, "meta.json", [metadata.encode(meta)])
@@ -136,10 +138,12 @@ class ResultStore:
                 part = window.read_lines(content, meta.total_lines, offset, limit)
         return window.build_answer(meta, part, offset, in_chars=in_chars)
 
-    def origin(self, handle: str, agent: str = "default", token_id: str = "") -> tuple[str, bool]:
-        """Return the tool that produced the result, and whether it is untrusted."""
+    def origin(
+        self, handle: str, agent: str = "default", token_id: str = ""
+    ) -> tuple[str, bool, Mapping[str, Any] | None]:
+        """Return the tool that produced the result, whether it is untrusted, and the labels of its session."""
         meta = self._meta(handle, agent, token_id)
-        return meta.tool, meta.is_untrusted
+        return meta.tool, meta.is_untrusted, meta.labels
 
     def load(self, handle: str, agent: str = "default", token_id: str = "") -> Any:
         """Return the complete value: data if it was stored as data, else the text."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from onetool._tool import Tool
 from onetool.errors import ToolNotFound
+from onetool.policy.effects import describe_effects
 from onetool.registry import Registry, join_names, python_name
 from onetool.render import render
 from onetool.schema import resolve_reference
@@ -66,6 +67,11 @@ Large results are stored, and you get a handle instead. Read them with
   ot.result(handle="...", search="error", limit=20)       a range of lines, or matching lines
   ot.load(handle="...")                                   the complete result as data, for code
 
+Variables do not persist between runs; a session does:
+  s = ot.session(); s["page"] = 1; s                      a dictionary of JSON values; note the handle
+  ot.session("s_...")["page"]                             in a later run
+ot.plan(code="...") shows what code would do, without doing it.
+
 ot.notify(topic="notes", message="...") leaves a message for people. ot.reload() reloads the configuration.
 
 Tips: argument names may be abbreviated (p= for pattern=). Filter and combine in code, and return only what you need.
@@ -104,6 +110,7 @@ def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
         "\n".join(["Raises:", *(_format_item(name, text) for name, text in raises.items())]) if raises else "",
         f"Observed return value: {observed}" if observed else "",
         f"Needs permission: {needs}" if needs else "",
+        f"Effects: {describe_effects(entry)}",
         f"Example:\n{entry.example}" if entry.example else "",
         f"Source: {entry.source}" if full else "",
         f"Input schema:\n{render(dict(entry.input.json), 'json')}" if full else "",

@@ -29,7 +29,7 @@ COMMON_HEADERS: Final = frozenset(
 )
 
 
-@tool(permissions=["network"], limits=("timeout_ms",))
+@tool(permissions=["network"], effects=["read", "external"], limits=("timeout_ms",))
 async def get(
     url: str,
     context: ToolContext,
@@ -52,7 +52,7 @@ async def get(
     return await _send("http.get", request, context, timeout_ms, follow_redirects)
 
 
-@tool(permissions=["network"], limits=("timeout_ms",))
+@tool(permissions=["network"], effects=["write", "external"], limits=("timeout_ms",))
 async def post(  # noqa: PLR0917 - the order of arguments is specified
     url: str,
     body: str | dict[str, Any] | list[Any],

@@ -14,7 +14,7 @@ MAX_BYTES = 8 << 20  # more would block the server for too long
 MAX_NUMBER_CHARS = 40
 
 
-@tool(permissions=["read"])
+@tool(permissions=["read"], labels=())
 def parse(json: str, schema: dict[str, Any] | None = None) -> Any:
     """Parse JSON text into data. Raises an error if the text is not valid JSON.
 

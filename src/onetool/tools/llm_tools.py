@@ -25,7 +25,7 @@ ROLE: Final = (
 FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 
 
-@tool(permissions=["network"])
+@tool(permissions=["network"], effects=["read", "external"], labels=())
 async def transform(input: Any, prompt: str, context: ToolContext, schema: dict[str, Any] | None = None) -> Any:  # noqa: A002 - the name is specified
     """Process data with a language model: summarize, classify, extract, translate. Returns text, or data with schema.
 
@@ -43,7 +43,7 @@ async def transform(input: Any, prompt: str, context: ToolContext, schema: dict[
     return await _complete(f"{prompt}\n\nData:\n{data}", schema, context, "llm.transform")
 
 
-@tool(permissions=["network"])
+@tool(permissions=["network"], effects=["read", "external"], labels=())
 async def ask(prompt: str, context: ToolContext, schema: dict[str, Any] | None = None) -> Any:
     """Ask a language model. Returns its answer as text, or as data with schema.
 

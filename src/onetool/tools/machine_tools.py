@@ -21,7 +21,7 @@ Unit = Literal["bytes", "MiB", "GiB"]
 SIZES: dict[str, int] = {"bytes": 1, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
-@tool(permissions=["read"])
+@tool(permissions=["read"], labels=())
 def cpu() -> dict[str, Any]:
     """Return the number of processor cores and how busy they are (load).
 
@@ -33,7 +33,7 @@ def cpu() -> dict[str, Any]:
     return {"cores": os.cpu_count(), "load": busy, "system": platform.system(), "machine": platform.machine()}
 
 
-@tool(permissions=["read"])
+@tool(permissions=["read"], labels=())
 def memory(unit: Unit = "MiB") -> dict[str, Any]:
     """Return the memory of the machine: total and available.
 
@@ -47,7 +47,7 @@ def memory(unit: Unit = "MiB") -> dict[str, Any]:
     return {name: round(values[key] * 1024 / SIZES[unit], 2) for name, key in MEMORY.items()} | {"unit": unit}
 
 
-@tool(permissions=["read"])
+@tool(permissions=["read"], labels=())
 def disk(context: ToolContext, unit: Unit = "GiB") -> dict[str, Any]:
     """Return the space on the disk that holds the working directory.
 
@@ -63,7 +63,7 @@ def disk(context: ToolContext, unit: Unit = "GiB") -> dict[str, Any]:
     return {name: round(value / SIZES[unit], 2) for name, value in usage._asdict().items()} | {"unit": unit}
 
 
-@tool()
+@tool(effects=["read"], labels=())
 async def now(utc: bool = False) -> str:
     """Return the current time in ISO 8601 format with the UTC offset.
 

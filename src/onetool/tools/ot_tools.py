@@ -4,6 +4,7 @@ Tools return plain data, or text for readers; the runner renders them. `help_tex
 `ot.call`, `ot.pack`, `ot.parallel` and `ot.snippet` run inside the cell, in `onetool_child.pack_proxy`.
 """
 
+import json
 import time
 from functools import partial
 from itertools import islice
@@ -14,6 +15,7 @@ import anyio.to_thread
 from onetool._tool import Tool, tool
 from onetool.context import Foreign, Permission, ToolContext
 from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
+from onetool.policy.effects import describe_effects, is_declared
 from onetool.registry import Registry, python_name
 from onetool.search import SearchHit
 from onetool.signature import arguments, signature
@@ -24,22 +26,30 @@ from onetool.util.text import quote
 from onetool.util.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from onetool.runs.session_store import SessionValue
     from onetool.stats.summary import StatsSummary
 
 __all__ = [
     "aliases",
+    "background",
     "config",
     "health",
     "help",
     "load",
     "notify",
     "packs",
+    "plan",
     "prompt",
     "reload",
     "resources",
     "result",
+    "run_result",
     "scaffold",
     "search",
+    "session",
+    "session_update",
     "snippets",
     "stats",
     "tools",
@@ -47,14 +57,17 @@ __all__ = [
 ]
 
 Info = Literal["list", "min", "full"]
+ALL_LABELS = ("private", "untrusted")  # of data from upstream servers
+FOREIGN = "foreign"  # of session values: an untrusted server returned them, so that answers with them are marked
 MAX_TEXT_CHARS = 10_000  # of a query, a name or a pattern
+MAX_WAIT_SECONDS = 20.0
 MAX_HITS = 1000  # if the agent may not see all hits
 
 
 # --- status ---------------------------------------------------------------------------------------------------------
 
 
-@tool()
+@tool(effects=["read"])
 async def version() -> str:
     """Return the version of OneTool.
 
@@ -64,7 +77,7 @@ async def version() -> str:
     return __version__
 
 
-@tool()
+@tool(effects=["read"])
 async def health(context: ToolContext) -> dict[str, Any]:
     """Check what is wrong: the status of OneTool, its components, tools and code isolation, with all problems.
 
@@ -76,7 +89,7 @@ async def health(context: ToolContext) -> dict[str, Any]:
     return found
 
 
-@tool()
+@tool(effects=["read"], idempotent=True)
 async def reload(context: ToolContext) -> str:
     """Reload all configuration. If the new configuration is invalid, the old one stays in effect.
 
@@ -90,7 +103,7 @@ async def reload(context: ToolContext) -> str:
         raise ConfigError(str(error), hint=hint) from None
 
 
-@tool()
+@tool(effects=["read"])
 async def config(context: ToolContext) -> dict[str, Any]:
     """Show the configuration: aliases, snippets with descriptions, server names.
 
@@ -105,7 +118,7 @@ async def config(context: ToolContext) -> dict[str, Any]:
     }
 
 
-@tool(is_audited=True)
+@tool(effects=["write"], is_audited=True)
 async def notify(context: ToolContext, topic: str, message: Any) -> str:
     """Leave a message (notification) for people: append it to the file configured for the topic.
 
@@ -125,7 +138,7 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     return await anyio.to_thread.run_sync(publish, settings.topics, notices, topic, message, time.time)
 
 
-@tool(argument_permissions={"output": frozenset({Permission.WRITE})}, max_text=MAX_TEXT_CHARS)
+@tool(effects=["read"], argument_permissions={"output": frozenset({Permission.WRITE})}, max_text=MAX_TEXT_CHARS)
 async def stats(context: ToolContext, period: str = "all", tool: str = "", output: str = "") -> dict[str, Any]:
     """Return usage statistics: tool calls, errors, durations and savings. Token counts are estimates.
 
@@ -172,7 +185,7 @@ async def scaffold(context: ToolContext, pack: str) -> str:
 # --- discovery ----------------------------------------------------------------------------------------------------
 
 
-@tool(max_text=MAX_TEXT_CHARS)
+@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
 async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any]:
     """List tools: all, or those whose name contains the pattern.
 
@@ -187,7 +200,7 @@ async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     return await anyio.to_thread.run_sync(_list_tools, system, pattern, info)
 
 
-@tool(max_text=MAX_TEXT_CHARS)
+@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
 async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any] | str:
     """List packs: all, or those whose name contains the pattern.
 
@@ -202,7 +215,7 @@ async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> 
     return await anyio.to_thread.run_sync(_list_packs, system, pattern, info)
 
 
-@tool(max_text=MAX_TEXT_CHARS)
+@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
 async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any]:
     """List aliases (short names for tools): all, or those whose name or target contains the pattern.
 
@@ -220,7 +233,7 @@ async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -
     return list(found) if info == "list" else [f"{name} -> {target}" for name, target in found.items()]
 
 
-@tool(max_text=MAX_TEXT_CHARS)
+@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
 async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any] | str:
     """List snippets (code templates, run as `$name key=value`): all, or those that contain the pattern.
 
@@ -242,7 +255,7 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
 
 
-@tool(max_text=MAX_TEXT_CHARS)
+@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
 async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict[str, Any]]:
     """Find tools, packs, snippets and aliases by name, misspelled name or purpose.
 
@@ -263,7 +276,7 @@ async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict
     return await anyio.to_thread.run_sync(_describe_hits, system, hits, limit)
 
 
-@tool(max_text=MAX_TEXT_CHARS)
+@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
 async def help(context: ToolContext, query: str = "", info: Info = "min") -> str:  # noqa: A001 - the name users know
     """Show help: an overview, one tool, pack, snippet or alias in detail, or search results.
 
@@ -289,7 +302,7 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
 # --- upstream servers ------------------------------------------------------------------------------------------------
 
 
-@tool(permissions=["network"], max_text=MAX_TEXT_CHARS)
+@tool(permissions=["network"], effects=["read", "external"], labels=ALL_LABELS, max_text=MAX_TEXT_CHARS)
 async def resources(context: ToolContext, server: str, uri: str = "") -> Any:
     """List the resources of an upstream server, or read one.
 
@@ -306,7 +319,7 @@ async def resources(context: ToolContext, server: str, uri: str = "") -> Any:
     return await upstream.list_resources(context)
 
 
-@tool(permissions=["network"], max_text=MAX_TEXT_CHARS)
+@tool(permissions=["network"], effects=["read", "external"], labels=ALL_LABELS, max_text=MAX_TEXT_CHARS)
 async def prompt(context: ToolContext, server: str, name: str = "", arguments: dict[str, str] | None = None) -> Any:
     """List the prompts of an upstream server, or render one.
 
@@ -327,7 +340,7 @@ async def prompt(context: ToolContext, server: str, name: str = "", arguments: d
 # --- large results ------------------------------------------------------------------------------------------------
 
 
-@tool(logged=("handle", "offset", "limit", "search"), max_text=MAX_TEXT_CHARS)
+@tool(effects=["read"], logged=("handle", "offset", "limit", "search"), max_text=MAX_TEXT_CHARS)
 async def result(  # noqa: PLR0917 - callers may pass all of these by position
     context: ToolContext,
     handle: str,
@@ -365,7 +378,39 @@ async def result(  # noqa: PLR0917 - callers may pass all of these by position
     return found
 
 
-@tool(logged=("handle",), continued_by="part", max_text=MAX_TEXT_CHARS)
+@tool(effects=["read"])
+async def background(context: ToolContext, tool: str, /, **arguments: Any) -> str:
+    """Start a call that takes long, and return the ID of its run at once. The call outlives this run.
+
+    Args:
+        tool: Name of the tool
+        arguments: Arguments of the tool
+
+    Example:
+        ot.background("test.run", path="tests")
+    """
+    return await get_system(context).runs.start_call(tool, arguments, context)
+
+
+@tool(effects=["read"])
+async def run_result(context: ToolContext, run: str, wait: float = 2.0) -> Any:
+    """Return the value of a run that was paused or started in the background, once it is done.
+
+    Before, it returns text that begins with `paused` (a person has not answered yet) or `running`. If the run failed,
+    its error is raised.
+
+    Args:
+        run: ID of the run, such as r_0123...
+        wait: Seconds to wait for the run (at most 20)
+
+    Example:
+        ot.run_result("r_8f14e45fceea167a5a36dedd4bea2543")
+    """
+    runs = get_system(context).runs
+    return await runs.get_result(run, context.agent_id, context.token_id, min(max(wait, 0.0), MAX_WAIT_SECONDS))
+
+
+@tool(effects=["read"], logged=("handle",), continued_by="part", max_text=MAX_TEXT_CHARS)
 async def load(context: ToolContext, handle: str, part: int | None = None) -> Any:
     """Load a complete stored result as data, to process in code or pass to another tool.
 
@@ -384,12 +429,115 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
 
 
 async def _mark_untrusted(context: ToolContext, handle: str) -> None:
-    """Mark the run as untrusted if the stored result came from an untrusted server."""
-    if context.on_foreign_value is not None:
-        origin = partial(get_system(context).results.origin, handle, context.agent_id, context.token_id)
-        source, is_untrusted = await anyio.to_thread.run_sync(origin)
-        if is_untrusted:
-            context.on_foreign_value(Foreign(source, {}, is_untrusted))
+    """Mark the run as untrusted if the stored result came from an untrusted server, and label the session."""
+    labels = None if context.gate is None else context.gate.labels
+    if context.on_foreign_value is None and labels is None:
+        return
+    origin = partial(get_system(context).results.origin, handle, context.agent_id, context.token_id)
+    source, is_untrusted, stored = await anyio.to_thread.run_sync(origin)
+    if is_untrusted and context.on_foreign_value is not None:
+        context.on_foreign_value(Foreign(source, {}, is_untrusted))
+    if labels is not None:
+        labels.merge(stored)
+
+
+# --- values between runs ------------------------------------------------------------------------------------------
+
+
+@tool(effects=["read"], labels=(), logged=("handle",), max_text=MAX_TEXT_CHARS)
+async def session(context: ToolContext, handle: str = "", keys: list[str] | None = None) -> dict[str, Any]:
+    """Create or open a session: JSON values that are kept between runs, for example state or progress.
+
+    In code it is a dictionary: s = ot.session(); s["page"] = 1; s.id is the handle. Later runs: ot.session(handle).
+    A session belongs to the agent and token that created it, and expires 24 hours after its last use.
+
+    Args:
+        handle: The handle of a session; omit it to create one.
+        keys: The values to read; omit it to list the keys.
+
+    Example:
+        s = ot.session(); s["page"] = 1; s.id
+    """
+    sessions, owner = get_system(context).stores.sessions, (context.agent_id, context.token_id)
+    if not handle:
+        return {"session": await anyio.to_thread.run_sync(sessions.create, *owner), "keys": []}
+    if keys is None:
+        return {"session": handle, "keys": await anyio.to_thread.run_sync(sessions.list_keys, handle, *owner)}
+    found = await anyio.to_thread.run_sync(sessions.get, handle, keys, *owner)
+    return {"session": handle, "values": await anyio.to_thread.run_sync(_parse_values, context, found)}
+
+
+@tool(effects=["read"], labels=(), idempotent=True, logged=("handle",), max_text=MAX_TEXT_CHARS)
+async def session_update(
+    context: ToolContext,
+    handle: str,
+    values: dict[str, Any] | None = None,
+    remove: list[str] | None = None,
+    replace: bool = True,
+) -> dict[str, Any]:
+    """Store values in a session and remove keys, all at once. Return the removed values.
+
+    Args:
+        handle: The handle of the session.
+        values: JSON values by key.
+        remove: Keys to remove.
+        replace: Whether to replace existing values; if not, they are kept and returned.
+
+    Example:
+        ot.session_update(handle="s_...", values={"page": 2})
+    """
+    sessions, labels = get_system(context).stores.sessions, _get_labels(context)
+
+    def update() -> dict[str, Any]:
+        from onetool.runs.session_store import SessionValue
+
+        texts = {key: SessionValue(_encode_value(key, value), labels) for key, value in (values or {}).items()}
+        owner = context.agent_id, context.token_id
+        return _parse_values(context, sessions.update(handle, texts, *owner, removed=remove or (), replaces=replace))
+
+    return await anyio.to_thread.run_sync(update)
+
+
+def _get_labels(context: ToolContext) -> tuple[str, ...]:
+    """Return the labels of what the client session has read so far; they stay with the values that it stores."""
+    labels = getattr(context.gate, "labels", None)
+    found = set() if labels is None else set(labels.names)
+    if context.is_untrusted is not None and context.is_untrusted():
+        found |= {"untrusted", FOREIGN}
+    return tuple(sorted(found))
+
+
+def _encode_value(key: str, value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        raise ArgumentError(f"the value of {quote(key)} has NaN or Infinity, which JSON does not have") from None
+
+
+def _parse_values(context: ToolContext, found: "Mapping[str, SessionValue]") -> dict[str, Any]:
+    """Return stored values as data, and mark the run and the client session with their labels."""
+    stored = {label for value in found.values() for label in value.labels}
+    if (labels := getattr(context.gate, "labels", None)) is not None:
+        labels.add(stored, "ot.session")
+    if context.on_foreign_value is not None and FOREIGN in stored:
+        context.on_foreign_value(Foreign("ot.session", {}, is_untrusted=True))
+    return {key: json.loads(value.text) for key, value in found.items()}
+
+
+@tool(effects=["read"], labels=())
+async def plan(context: ToolContext, code: str) -> dict[str, Any]:
+    """Show what code would do, without doing it (dry run): execute tools that only read, and list all other calls.
+
+    The result has the `calls` in order with `tool`, `arguments` and `effects`, and the `value` of the code. Results of
+    these calls are unknown: the plan ends (`ended`) where the code uses one for anything but an argument.
+
+    Args:
+        code: Python code, as for `run`.
+
+    Example:
+        ot.plan(code="fs.write(path='notes.txt', content=str(machine.now()))")
+    """
+    return await get_system(context).plan(code, context)
 
 
 # --- helpers ------------------------------------------------------------------------------------------------------
@@ -474,6 +622,7 @@ def _describe_tool(entry: Tool, observed: str | None) -> dict[str, Any]:
         "source": entry.source,
         "args": arguments(entry),
         "returns": entry.returns,
+        "effects": describe_effects(entry) if is_declared(entry) else None,
         "observed": observed,
         "example": entry.example,
     }

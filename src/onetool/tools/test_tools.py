@@ -43,7 +43,7 @@ PYTEST_STATUSES = {
 MIX_LINES = re.compile(r"(?::\d+)+$")
 
 
-@tool(permissions=["exec"], limits=("timeout_ms",))
+@tool(permissions=["exec"], labels=["private"], limits=("timeout_ms",))
 async def run(
     context: ToolContext, path: str | None = None, timeout_ms: int = 60_000, env: dict[str, str] | None = None
 ) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from onetool.tools.parsing import validate
 __all__ = ["parse"]
 
 
-@tool(permissions=["read"])
+@tool(permissions=["read"], labels=())
 def parse(yaml: str, schema: dict[str, Any] | None = None) -> Any:
     """Parse YAML 1.2 text into data: `on` and `yes` are strings, `012` is 12.
 

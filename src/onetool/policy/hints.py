@@ -1,0 +1,40 @@
+"""Effects of MCP tools, from the annotations of their definitions."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from onetool.context import Effect
+from onetool.policy.effects import UNDECLARED
+from onetool.policy.labels import UNTRUSTED
+
+HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+
+
+class Hints(NamedTuple):
+    """Effects and idempotence according to annotations. `effects` is None if they tell nothing."""
+
+    effects: frozenset[Effect] | None = None
+    is_idempotent: bool = False
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The labels of results: a tool that reaches nothing outside returns nothing from outside."""
+        return frozenset({UNTRUSTED} if self.effects is None or Effect.EXTERNAL in self.effects else ())
+
+    def combine(self, other: "Hints") -> "Hints":
+        """Return the hints with the effects of both."""
+        if self == other:
+            return self
+        effects = (self.effects or UNDECLARED) | (other.effects or UNDECLARED)
+        return Hints(effects, self.is_idempotent and other.is_idempotent)
+
+
+def read_hints(annotations: Mapping[str, Any] | None) -> Hints:
+    """Return what annotations tell. A missing hint has the default of the MCP specification, which is the worse one."""
+    hints = {name: (annotations or {}).get(name) for name in HINTS}
+    if not any(isinstance(hint, bool) for hint in hints.values()):
+        return Hints()
+    is_read_only = hints["readOnlyHint"] is True and hints["destructiveHint"] is not True
+    reach = set[Effect]() if hints["openWorldHint"] is False else {Effect.EXTERNAL}
+    effects = frozenset({Effect.READ if is_read_only else Effect.WRITE} | reach)
+    return Hints(effects, hints["idempotentHint"] is True)

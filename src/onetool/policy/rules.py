@@ -1,0 +1,144 @@
+"""Policies of agents: rules that allow, deny or ask a person about a call. Start reading at `Policy.decide`."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase, translate
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+
+from onetool._tool import Tool
+from onetool.context import OWN_PACK, Effect
+from onetool.errors import PermissionDenied
+from onetool.policy.effects import CHANGING, READ_ONLY, get_effects, sort_effects
+from onetool.policy.labels import SessionLabels
+from onetool.registry import python_name
+
+if TYPE_CHECKING:
+    from onetool.config.model import Agent, Rule as RuleSettings
+
+Choice = Literal["allow", "ask", "deny"]
+UNKNOWN_SESSION: Final = SessionLabels()
+UNKNOWN_SESSION.merge(None)
+
+
+class Ruling(NamedTuple):
+    """The decision of a policy about a call, and why."""
+
+    decision: Choice
+    reason: str = ""
+
+
+ALLOWED: Final = Ruling("allow")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    decision: Choice
+    reason: str
+    tools: str = "*"
+    effects: frozenset[Effect] | None = None
+    arguments: tuple[tuple[str, Callable[[Any], bool]], ...] = ()
+
+    def matches(self, tool: Tool, effects: frozenset[Effect], args: Mapping[str, Any]) -> bool:
+        if self.effects is not None and self.effects.isdisjoint(effects):
+            return False
+        if self.tools != "*" and not _matches_name(self.tools, tool):
+            return False
+        return all(name in args and accepts(args[name]) for name, accepts in self.arguments)
+
+
+PRESETS: Final[Mapping[str, tuple[_Rule, ...]]] = {
+    "open": (),
+    "ask-writes": (_Rule("ask", "the policy ask-writes asks for calls that write or execute", effects=CHANGING),),
+    "read-only": (_Rule("deny", "the policy read-only denies calls that write or execute", effects=CHANGING),),
+    "guarded": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules of an agent. The first rule that matches a call decides; without one, the call is allowed."""
+
+    rules: tuple[_Rule, ...] = ()
+    is_guarded: bool = False
+
+    @classmethod
+    def from_settings(cls, agent: "Agent") -> Self:
+        if isinstance(agent.policy, str):
+            return cls(PRESETS[agent.policy], agent.policy == "guarded")
+        return cls(tuple(_compile(number, rule) for number, rule in enumerate(agent.policy, 1)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every call is allowed."""
+        return not self.rules and not self.is_guarded
+
+    @property
+    def can_ask(self) -> bool:
+        return self.is_guarded or any(rule.decision == "ask" for rule in self.rules)
+
+    def decide(self, tool: Tool, args: Mapping[str, Any], labels: SessionLabels | None = None) -> Ruling:
+        """Decide about a call with bound arguments. Without `labels`, the session may have received anything."""
+        if not self.rules and not self.is_guarded:
+            return ALLOWED
+        effects = get_effects(tool, args)
+        if tool.pack == OWN_PACK and effects <= READ_ONLY and tool.source == "local" and not tool.file:
+            return ALLOWED  # discovery, results and the run itself
+        for rule in self.rules:
+            if rule.matches(tool, effects, args):
+                return Ruling(rule.decision, rule.reason)
+        if not self.is_guarded:
+            return ALLOWED
+        risk = (UNKNOWN_SESSION if labels is None else labels).explain_risk(tool, args)
+        return Ruling("ask", risk) if risk else ALLOWED
+
+
+def make_denial(tool: Tool, ruling: Ruling, agent: str) -> PermissionDenied:
+    """Return the error for a call that a policy denies."""
+    return PermissionDenied(
+        f"agent {agent} may not call {tool.name}: {ruling.reason}",
+        hint=f"a person can change agents.{agent}.policy in onetool.yaml",
+        tool=tool.name,
+        effects=sort_effects(get_effects(tool)),
+    )
+
+
+def matches_arguments(patterns: Mapping[str, Any], args: Mapping[str, Any]) -> bool:
+    """Return whether each pattern matches an argument that was passed, as in a rule."""
+    return all(name in args and _make_test(pattern)(args[name]) for name, pattern in patterns.items())
+
+
+def _matches_name(pattern: str, tool: Tool) -> bool:
+    """Return whether a name, pack or pattern matches the tool, as it is stored or as code spells it."""
+    if pattern in {tool.name, tool.pack} or fnmatchcase(tool.name, pattern):
+        return True
+    spelled = python_name(tool.name)
+    return spelled != tool.name and (pattern == spelled.rpartition(".")[0] or fnmatchcase(spelled, pattern))
+
+
+def _compile(number: int, rule: "RuleSettings") -> _Rule:
+    conditions = rule.model_dump(mode="json", exclude_defaults=True, exclude={"decision"})
+    if rule.effect is not None:
+        conditions["effect"] = " or ".join(sort_effects(rule.effect))
+    text = ", ".join(f"{name}: {value}" for name, value in conditions.items()) or "every call"
+    tests = tuple((name, _make_test(pattern)) for name, pattern in rule.arguments.items())
+    verb = {"allow": "allows", "ask": "asks for", "deny": "denies"}[rule.decision]
+    return _Rule(rule.decision, f"rule {number} of its policy {verb} {{{text}}}", rule.tools, rule.effect, tests)
+
+
+def _make_test(pattern: Any) -> Callable[[Any], bool]:
+    """Return a function that tests an argument: a string is a shell pattern, other values must be equal as JSON."""
+    if not isinstance(pattern, str):
+        return lambda value: _is_equal(pattern, value)
+    match = re.compile(translate(pattern)).match
+    return lambda value: isinstance(value, str) and match(value) is not None
+
+
+def _is_equal(expected: Any, value: Any) -> bool:
+    if isinstance(expected, bool) or isinstance(value, bool):  # in Python, True equals 1
+        return expected is value
+    if isinstance(expected, Mapping) and isinstance(value, Mapping):
+        return expected.keys() == value.keys() and all(_is_equal(expected[key], value[key]) for key in expected)
+    if isinstance(expected, list | tuple) and isinstance(value, list | tuple):
+        return len(expected) == len(value) and all(map(_is_equal, expected, value))
+    return bool(expected == value)
