@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 from tests.rest_support import ServedApp, http_draft
+from tests.runs_support import make_call, store_run
 from tests.support import eventually
 from tests.ui_support import (
     TIMEOUT_SECONDS,
@@ -18,6 +19,9 @@ from tests.ui_support import (
     screenshot_directory,
     serve_shop,
 )
+
+from onetool.runs.model import CallState
+from onetool.util.one_time_codes import create_code
 
 pytestmark = pytest.mark.slow
 NARROW = {"width": 320, "height": 640}
@@ -37,6 +41,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
         code = 'ot.parallel([lambda: shop.find(words="plum", limit=40) for _ in range(4)])\nshop.tree()'
         served.rest.send("POST", "/api/run", {"command": code})
         served.rest.send("POST", "/api/tools/shop.fail/call", {"args": {}})
+        calls = (make_call(1, "mail.send", to="ada", text="x" * 300), make_call(2, "mail.send", CallState.UNKNOWN))
+        store_run(served.onetool.directories.data, *calls)
         yield served
 
 
@@ -74,6 +80,9 @@ def screens(visit: Visit, shop: ServedApp) -> Iterator[str]:
     visit.go("activity/health")
     page.locator("ot-health .facts").first.wait_for()
     yield "health"
+    visit.go(f"code/{create_code(shop.onetool.directories.user)}")
+    page.locator("ot-approvals section").wait_for()
+    yield "approvals"
     bundle = next(one for one in shop.rest.get("/tools/bundles")["bundles"] if one["slug"] == "weather")
     visit.go(f"bundles/{bundle['id']}")
     page.locator("ot-bundle ot-list").wait_for()

@@ -118,6 +118,7 @@ def test_the_details_of_a_tool_are_shown(visit: Visit, shop: ServedApp) -> None:
     details = page.locator(".about .facts")
     expect(details).to_contain_text("local")
     expect(details).to_contain_text("Permissions")
+    expect(details).to_contain_text("Effects")
     expect(details).to_contain_text("list[{name: str, price: float, inStock: bool}]")
     visit.tool("shop.fail").get_by_role("tab", name="About").click()
     expect(page.locator(".about .facts")).to_contain_text("(1 failed)")

@@ -2,8 +2,10 @@
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,8 +16,10 @@ from onetool.config.model import Token
 from onetool.transports.http.auth import ANONYMOUS, MAX_HEAD_BYTES, SECURITY_HEADERS, AuthMiddleware, Bind, get_agent
 from onetool.transports.http.body_limit import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
 from onetool.transports.http.errors import ApiError
+from onetool.transports.http.sessions import CSRF_HEADER, SESSION_SECONDS, BrowserSessions
 from onetool.transports.http.throttle import MAX_ADDRESSES, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
-from onetool.transports.http.tokens import TokenSet, hash_token, new_token
+from onetool.transports.http.tokens import SCOPES, TokenSet, hash_token, includes_scope, new_token
+from onetool.util.one_time_codes import create_code
 
 LOOPBACK, OPEN = Bind("127.0.0.1", 8765), Bind("0.0.0.0", 8765)
 RIGHT: Final = "ot_right"
@@ -31,23 +35,29 @@ class AuthHarness:
     bind: Bind = LOOPBACK
     names: tuple[str, ...] = ()
     agents: list[str | None] = field(default_factory=list)
+    scopes: list[str | None] = field(default_factory=list)
+    sessions: BrowserSessions | None = None
     now: float = 0.0
 
     def __post_init__(self) -> None:
         token = Token(name="t", hash=hashlib.sha256(RIGHT.encode()).hexdigest(), agent="ada")
-        keys = TokenSet([token], {})
+        given = [{"name": scope, "hash": hash_token(f"ot_{scope}"), "scope": scope} for scope in SCOPES]
+        others = map(Token.model_validate, given)
+        keys = TokenSet([token, *others], {})
         self.middleware = AuthMiddleware(
             self._accept,
             self.bind,
             lambda: keys,
             allowed_hosts=lambda: self.names,
             throttle=AuthThrottle(lambda: self.now),
+            sessions=self.sessions,
         )
 
     async def _accept(self, scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
         self.agents.append(scope["state"]["agent"])
+        self.scopes.append(scope["state"].get("scope"))
         await PlainTextResponse("in")(scope, receive, send)
 
     def get_status(self, *fields: tuple[str, str], path: str = "/api/tools", method: str = "GET", **more: Any) -> int:
@@ -362,8 +372,65 @@ def test_a_wrong_token_is_rejected_even_if_none_is_needed(given: str) -> None:
 def test_a_token_with_an_empty_variable_matches_nothing() -> None:
     keys = TokenSet([Token(name="t", token_env="NONE"), Token(name="u", token_env="EMPTY")], {"EMPTY": ""})
     assert not keys
-    assert [keys.find_agent(hash_token(token)) for token in ("", "None", "x")] == [None] * 3
+    assert [keys.find(hash_token(token)) for token in ("", "None", "x")] == [None] * 3
     assert new_token() != new_token()
+
+
+# --- scopes and sessions -------------------------------------------------------------------------------------------
+
+
+def test_a_token_of_scope_approve_reads_and_approves_only() -> None:
+    auth = AuthHarness()
+    approver = ("authorization", "Bearer ot_approve")
+    assert auth.get_status(LOCAL, approver, path="/api/runs") == 200
+    assert auth.get_status(LOCAL, approver, path="/api/approvals/r_1", method="POST") == 200
+    for method, path in (("POST", "/api/run"), ("POST", "/mcp"), ("GET", "/mcp"), ("PATCH", "/api/tools/a.b")):
+        assert auth.get_status(LOCAL, approver, path=path, method=method) == 403, path
+    assert auth.scopes == ["approve"] * 2
+    for scope in ("use", "admin", "owner"):
+        bearer = ("authorization", f"Bearer ot_{scope}")
+        assert auth.get_status(LOCAL, bearer, path="/api/run", method="POST") == 200
+    assert [includes_scope(scope, "approve") for scope in ("", "use", "approve", "admin", "owner", "root")] == [
+        *(False, False, True, True, True, False)
+    ]
+
+
+def test_a_session_needs_its_cookie_and_its_header(tmp_path: Path) -> None:
+    now = 0.0
+    sessions = BrowserSessions(lambda: tmp_path, lambda: now)
+    auth, code = AuthHarness(sessions=sessions), create_code(tmp_path)
+    assert sessions.open("wrong") is None
+    opened = sessions.open(code)
+    assert opened is not None
+    assert sessions.open(code) is None, "a code is used once"
+    header, csrf = opened
+    assert "HttpOnly" in header
+    assert "SameSite=Strict" in header
+    cookie = ("cookie", f"other=1; {header.partition(';')[0]}")
+    for fields in (
+        [],
+        [cookie],
+        [(CSRF_HEADER, csrf)],
+        [cookie, (CSRF_HEADER, "wrong")],
+        [cookie, (CSRF_HEADER, csrf)],
+    ):
+        assert auth.get_status(LOCAL, *fields) == 200
+    now = SESSION_SECONDS
+    assert auth.get_status(LOCAL, cookie, (CSRF_HEADER, csrf)) == 200
+    assert auth.scopes == [None, None, None, None, "approve", None]
+    assert auth.get_status(("host", "evil.example"), cookie, (CSRF_HEADER, csrf)) == 403
+    assert auth.get_status(LOCAL, cookie, (CSRF_HEADER, csrf), ("x-forwarded-for", "192.0.2.1")) == 401
+
+
+def test_a_code_expires(tmp_path: Path) -> None:
+    code = create_code(tmp_path)
+    (file,) = (tmp_path / "run").glob("*.code")
+    assert file.stat().st_mode & 0o77 == 0
+    assert code not in file.name
+    os.utime(file, (1, 1))
+    assert BrowserSessions(lambda: tmp_path).open(code) is None
+    create_code(tmp_path)
+    assert len(list((tmp_path / "run").glob("*.code"))) == 1
 
 
 # --- rate limits ---------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from onetool.bus.bind import expand_name
 from onetool.cli.app_runner import run_with_settings
+from onetool.cli.exit_status import FAILED, WAITING
 from onetool.cli.terminal import Progress
-from onetool.errors import describe
+from onetool.errors import ApprovalRequired, describe
 from onetool.problem import Problem
 from onetool.registry import python_name
 from onetool.render import render
@@ -47,14 +48,15 @@ def main(options: argparse.Namespace) -> int:
             )
         if result.error is not None:
             error = describe(result.error)
+            status = WAITING if error["type"] == ApprovalRequired.type else FAILED
             if options.json:
                 print(app.redact(render({"error": error}, "json")))
-                return 1
+                return status
             # On the command line, the hint is a shell command instead of a function call.
             message = error["message"].replace("Call ot.tools() to list all.", "Run `onetool tools` to list all.")
             message = "\n".join([message, *indent_trace(error.get("trace"))])
             print(app.redact(f"onetool: {Problem(message, error.get('hint') or '')}"), file=sys.stderr)
-            return 1
+            return status
         value = as_data(result.value)
         shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else None
         print(app.redact(shown or render(value, "json_h" if sys.stdout.isatty() else "json")))

@@ -1,7 +1,8 @@
 """Turns the outcome of a command into an exit status and an error message without a traceback.
 
-0 means success, 1 failure, 2 a usage error, 130 Ctrl+C, 143 SIGTERM. A closed pipe is not a failure; output that cannot
-be written is one. Unexpected errors are logged, and printed with a traceback if ONETOOL_DEBUG=1 is set.
+0 means success, 1 failure, 2 a usage error, 3 that calls wait for approval, 130 Ctrl+C, 143 SIGTERM. A closed pipe is
+not a failure; output that cannot be written is one. Unexpected errors are logged, and printed with a traceback if
+ONETOOL_DEBUG=1 is set.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from onetool.cli.terminal import protect
 from onetool.errors import ToolError
 from onetool.util.invisible import escape_invisible
 
-FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+FAILED, USAGE, WAITING, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 DEBUG = "ONETOOL_DEBUG"
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 OUTPUT_ERRORS = {*_DISK_ERRORS, errno.EBADF}

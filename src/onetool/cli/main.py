@@ -26,12 +26,18 @@ COMMANDS = {
     "init": "Create .onetool/ with settings and an example pack in this directory",
     "test": "Test an extension pack: its examples and its tests",
     "dev": "Show what the model sees of an extension pack, and test it at each change",
+    "approvals": "List calls that wait for approval",
+    "approve": "Approve calls of a run",
+    "reject": "Reject calls of a run",
+    "runs": "Show runs and what they did",
+    "ui": "Open the admin UI of a running server",
     "stats": "Show usage statistics and savings",
     "doctor": "Check the installation and suggest fixes",
     "demo": "Run a short demonstration",
     "token": "Manage tokens for HTTP clients",
     "reload": "Reload the settings of running servers",
     "servers": "Manage upstream servers",
+    "agents": "Check what an agent may call",
     "trust": "Review and trust .onetool/ in this directory",
     "untrust": "Revoke trust in .onetool/ in this directory",
     "completion": "Print a shell completion script",
@@ -41,8 +47,8 @@ ENDING = """\
 Use `onetool COMMAND --help` for more information about a command. With --json, a command prints only JSON to standard
 output; errors are printed as text to standard error.
 
-exit status: 0 success, 1 failure, 2 usage error, 130 interrupted (Ctrl+C), 143 terminated. A server exits with 0 when
-stopped.\
+exit status: 0 success, 1 failure, 2 usage error, 130 interrupted (Ctrl+C), 143 terminated; 3 if calls of `run` or
+`call` wait for approval. A server exits with 0 when stopped.\
 """
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_app
+from onetool.cli.exit_status import WAITING
 from onetool.cli.terminal import Progress
 from onetool.errors import ToolError
 from onetool_child.data import FORMATS
@@ -20,12 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--agent", default="default", metavar="NAME", help="agent whose permissions and limits apply (default: default)"
     )
+    parser.add_argument("--plan", action="store_true", help="list the calls with effects instead of making them")
     parser.add_argument("--format", choices=FORMATS, help="format of the result")
     parser.add_argument("--json", action="store_true", help="print the response as JSON: {blocks, is_error}")
 
 
 def main(options: argparse.Namespace) -> int:
     code = _read_code(options)
+    if options.plan:
+        code = f"ot.plan(code={code!r})"
 
     async def run(app: "OneTool") -> int:
         from onetool.runner.answer import Journal
@@ -40,7 +44,7 @@ def main(options: argparse.Namespace) -> int:
             print(render({"blocks": list(answer.blocks), "is_error": answer.is_error}, "json"))
         else:
             print(answer.text)
-        return int(answer.is_error)
+        return WAITING if answer.is_paused else int(answer.is_error)
 
     return run_with_app(options, run)
 

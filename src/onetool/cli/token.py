@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onetool.config.load import Loaded
 
 SECTION, KEY = "auth", "tokens"
+SCOPES = ("use", "approve", "admin", "owner")
 NAME = re.compile(r"\w[\w.@-]{0,63}")
 ACCEPTED = "Running servers accept it within 2 seconds."
 REJECTED = "Running servers reject it within 2 seconds and end its open streams."
@@ -30,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("name", metavar="NAME", help="name of the token, such as laptop")
     create.add_argument(
         "--agent", default="default", metavar="AGENT", help="agent for clients that use the token (default: default)"
+    )
+    create.add_argument(
+        "--scope",
+        choices=SCOPES,
+        default="use",
+        help="what the token may do: use tools (the default), only approve calls, admin to manage, or owner for all",
     )
     delete = actions.add_parser("delete", help="Revoke a token")
     delete.add_argument("name", metavar="NAME", help="name of the token")
@@ -58,6 +65,7 @@ def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
         existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
         _check_unused(options.name, [item.get("name") for item in existing if isinstance(item, dict)])
         entry |= {"hash": hash_token(token), "agent": options.agent}
+        entry |= {"scope": options.scope} if options.scope != "use" else {}
         text = yaml_edit.add_items(before.text, source, SECTION, KEY, [entry])
         settings_file.write(loaded.directories, before, text, keep=False)  # only this list was changed
     hidden = [] if existing else [known.name for known in loaded.settings.auth.tokens]
@@ -90,12 +98,15 @@ def _replacement_warning(names: list[str], file: Path) -> str:
 def _print_token(token: str, options: argparse.Namespace, file: Path, notes: list[str]) -> None:
     """Print only the token to standard output, for scripts, and explanations to standard error."""
     if options.json:
-        shown = {"name": options.name, "agent": options.agent, "token": token, "file": str(file), "notes": notes}
+        entry = {"name": options.name, "agent": options.agent, "scope": options.scope}
+        shown = {**entry, "token": token, "file": str(file), "notes": notes}
         print(json.dumps(shown, indent=2, ensure_ascii=False))
         return
     print(token, flush=True)
+    owner = "of scope approve" if options.scope == "approve" else f"for agent {options.agent}"
+    scope = f" and scope {options.scope}" if options.scope in {"admin", "owner"} else ""
     lines = [
-        f"Created token {options.name} for agent {options.agent}. It is not shown again; {file} stores its hash.",
+        f"Created token {options.name} {owner}{scope}. It is not shown again; {file} stores its hash.",
         f"Clients send it as `Authorization: Bearer TOKEN`. {ACCEPTED}",
         *(f"Note: {note}" for note in notes),
     ]
@@ -107,7 +118,10 @@ def _print_token(token: str, options: argparse.Namespace, file: Path, notes: lis
 
 def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
     kept = {"name", "agent", "token_env"}
-    tokens = [token.model_dump(include=kept, exclude_none=True) for token in loaded.settings.auth.tokens]
+    tokens = [
+        token.model_dump(include=kept, exclude_none=True) | ({"scope": token.scope} if token.scope != "use" else {})
+        for token in loaded.settings.auth.tokens
+    ]
     if options.json:
         print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
     elif not tokens:
@@ -116,7 +130,8 @@ def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
         width = max(len(token["name"]) for token in tokens)
         for token in tokens:
             variable = f", from environment variable {token['token_env']}" if "token_env" in token else ""
-            print(f"{token['name']:{width}}  agent {token['agent']}{variable}")
+            scope = f", scope {token['scope']}" if "scope" in token else ""
+            print(f"{token['name']:{width}}  agent {token['agent']}{scope}{variable}")
     return 0
 
 

@@ -13,9 +13,7 @@ from onetool.config.model import Llm
 from onetool.errors import HttpStatusError, OutputInvalid, ToolError
 from onetool.llm.messages import Completion, Message
 from onetool.net import HostRules, Net, Request, Response
-from onetool.net.addresses import parse_address
 from onetool.net.retry_after import parse_retry_after
-from onetool.net.urls import parse_target
 from onetool_child.messages import has_few_values
 
 OK: Final = 200
@@ -41,7 +39,7 @@ async def request_completion(
     key = [("Authorization", f"Bearer {settings.api_key}")] if settings.api_key else []
     content = await anyio.to_thread.run_sync(_encode_body, settings, messages)
     request = Request("POST", url, [("Content-Type", "application/json"), *key], content)
-    rules = _make_rules(url, allow_private_addresses=allow_private_addresses)
+    rules = HostRules.for_url(url, allow_private_addresses=allow_private_addresses)
     send = partial(net.send, request, max_bytes=MAX_RESPONSE_BYTES, follow_redirects=False, rules=rules)
     deadline = time.monotonic() + settings.timeout
     response = await send(timeout=settings.timeout)
@@ -62,13 +60,6 @@ def _encode_body(settings: Llm, messages: Sequence[Message]) -> bytes:
         **settings.options,
     }
     return json.dumps({key: value for key, value in body.items() if value is not None}).encode()
-
-
-def _make_rules(url: str, *, allow_private_addresses: bool) -> HostRules:
-    """Allow only the host of the URL. The user named it, so an address or `localhost` may be private."""
-    target = parse_target(url)
-    is_local = target.host == "localhost" or parse_address(target.host) is not None
-    return HostRules((target.authority,), allow_private_addresses=is_local or allow_private_addresses)
 
 
 def _make_status_error(response: Response) -> HttpStatusError:

@@ -26,6 +26,13 @@ class HostRules:
     allow_private_addresses: bool = False
     setting: str = f"http: {{allowedHosts: [{HOSTS_PLACEHOLDER}]}}"  # the setting that allows a host
 
+    @classmethod
+    def for_url(cls, url: str, *, allow_private_addresses: bool) -> "HostRules":
+        """Allow only the host of a URL that the user named. An address or `localhost` may therefore be private."""
+        target = parse_target(url)
+        is_local = target.host == "localhost" or parse_address(target.host) is not None
+        return cls((target.authority,), allow_private_addresses=is_local or allow_private_addresses)
+
     def check(self, url: str) -> None:
         """Raise unless the URL is allowed. The address of a host name is checked when connecting."""
         self.check_target(parse_target(url))

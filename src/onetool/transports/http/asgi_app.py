@@ -16,6 +16,7 @@ from onetool.bundles.model import Id, Slug, Version
 from onetool.schema import JSON
 from onetool.storage import TokenStorage
 from onetool.transports.http import mcp_endpoint, ui_files
+from onetool.transports.http.api.approvals import ApprovalHandlers
 from onetool.transports.http.api.bundles import BundleHandlers
 from onetool.transports.http.api.catalog import ToolCatalog
 from onetool.transports.http.api.common import Api
@@ -23,6 +24,7 @@ from onetool.transports.http.api.imports import ImportHandlers
 from onetool.transports.http.api.packs import PackHandlers
 from onetool.transports.http.api.results import ResultHandlers
 from onetool.transports.http.api.runs import RunHandlers
+from onetool.transports.http.api.session import SessionHandlers
 from onetool.transports.http.api.stats import StatsHandlers
 from onetool.transports.http.api.tools import ToolHandlers
 from onetool.transports.http.auth import AuthMiddleware, Bind
@@ -30,6 +32,7 @@ from onetool.transports.http.errors import ErrorBoundary
 from onetool.transports.http.metrics import Metrics
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, build_document
+from onetool.transports.http.sessions import BrowserSessions
 from onetool.transports.http.tokens import LiveTokens
 from onetool.transports.run_history import LiveRuns
 
@@ -40,8 +43,8 @@ PLAIN_TEXT: Final = {"text/plain": TEXT}
 
 def build(app: OneTool, bind: Bind | None, tokens: TokenStorage | None = None) -> AuthMiddleware:
     """Return the ASGI application of the server; `bind` is None if another program listens."""
-    metrics = Metrics(app)
-    operations = tuple(_operations(app, metrics))
+    metrics, sessions = Metrics(app), BrowserSessions(lambda: app.directories.user)
+    operations = tuple(_operations(app, metrics, sessions))
 
     @functools.cache
     def build_response() -> Response:
@@ -55,7 +58,15 @@ def build(app: OneTool, bind: Bind | None, tokens: TokenStorage | None = None) -
     accepted_tokens = (tokens or create_live_tokens(app)).keys
     allowed_hosts, limits = (lambda: app.settings.auth.allowed_hosts), (lambda: app.settings.limits)
     inner = ErrorBoundary(router, app.log, metrics.count_response)
-    return AuthMiddleware(inner, bind, accepted_tokens, log=app.log, allowed_hosts=allowed_hosts, limits=limits)
+    return AuthMiddleware(
+        inner,
+        bind,
+        accepted_tokens,
+        log=app.log,
+        allowed_hosts=allowed_hosts,
+        limits=limits,
+        sessions=sessions,
+    )
 
 
 def create_live_tokens(app: OneTool) -> LiveTokens:
@@ -74,7 +85,7 @@ def _path_schemas() -> Mapping[str, JSON]:
     }
 
 
-def _operations(app: OneTool, metrics: Metrics) -> Iterator[Operation]:
+def _operations(app: OneTool, metrics: Metrics, sessions: BrowserSessions) -> Iterator[Operation]:
     api, catalog = Api(app, LiveRuns(app.bus.events)), ToolCatalog(app)
     yield from BundleHandlers(api).operations()
     yield from ToolHandlers(api, catalog).operations()
@@ -83,6 +94,8 @@ def _operations(app: OneTool, metrics: Metrics) -> Iterator[Operation]:
     yield from ResultHandlers(api).operations()
     yield from StatsHandlers(api).operations()
     yield from ImportHandlers(api).operations()
+    yield from ApprovalHandlers(api).operations()
+    yield from SessionHandlers(api, sessions).operations()
     summary, responses = "Get metrics in the Prometheus format", {200: ResponseSpec("Metrics", media=PLAIN_TEXT)}
     yield Operation("GET", "/metrics", metrics.respond, summary, responses)
 

@@ -4,6 +4,9 @@ Requests without a token are accepted only from the local machine, on a loopback
 so that other websites cannot reach the server through a browser. All other requests need a token. Permissions of agents
 are checked elsewhere. When a token is revoked, its open requests end.
 
+Approvals need a token of scope `approve` or a session of the admin UI, even on the local machine: code and assistants
+can send local requests too. A token of scope `approve` reads and approves; it cannot call tools or change anything.
+
 Every request has an id: the client's, if it is valid, so that both logs can be correlated. The log has the route, never
 the path or the query, which may hold anything.
 """
@@ -23,12 +26,13 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onetool.agents import DEFAULT
-from onetool.config.model import RunLimits
+from onetool.config.model import RunLimits, Token
 from onetool.logging import Log
 from onetool.net.messages import OUTGOING_HEADER
 from onetool.transports.fair_queue import QUEUES, Queues
 from onetool.transports.http.body_limit import BodyLimiter
 from onetool.transports.http.errors import STATUS, ApiError
+from onetool.transports.http.sessions import BrowserSessions
 from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.tokens import TokenSet, hash_token
 
@@ -37,8 +41,13 @@ LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})  # contain no private data
 UI_PREFIX: Final = "/page/"
+TOKEN: Final = "token"  # noqa: S105 - key in the state of a request: the settings of its token
 TOKEN_HASH: Final = "token_hash"  # noqa: S105 - key in the state of a request
 TOKEN_ID_CHARS: Final = 32
+SCOPE: Final = "scope"  # key in the state of a request: the scope of its token or session
+ACTOR: Final = "actor"  # key in the state of a request: its token or session, for the audit log
+APPROVALS_PATH: Final = "/api/approvals"
+MCP_PATH: Final = "/mcp"
 STOPPING: Final = "stopping"  # key in the state of a request: an event, set on shutdown
 ANONYMOUS: Final = ""  # not the name of any agent, so it owns nothing
 # Headers that clients do not send themselves: they show that a proxy, or a tool of OneTool, forwarded the request.
@@ -116,10 +125,12 @@ class AuthMiddleware:
         allowed_hosts: Callable[[], Collection[str]] = tuple,
         throttle: AuthThrottle | None = None,
         limits: Callable[[], RunLimits] = RunLimits,
+        sessions: BrowserSessions | None = None,
     ) -> None:
         self._inner, self._bind, self._tokens, self._allowed_hosts = inner, bind, tokens, allowed_hosts
         self._throttle, self._body_limiter, self._log = throttle or AuthThrottle(), BodyLimiter(), log or Log()
-        self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}  # open requests, token hash and agent
+        self._sessions = sessions
+        self._open: dict[asyncio.Task[Any], tuple[str, Token]] = {}  # open requests with their tokens
         self._revoked: set[asyncio.Task[Any]] = set()
         self._queues = Queues(limits)
 
@@ -172,11 +183,11 @@ class AuthMiddleware:
     @contextlib.contextmanager
     def _cancel_when_revoked(self, state: Mapping[str, Any]) -> Iterator[None]:
         """Raise REVOKED inside the block when the token of the request is revoked."""
-        token_hash, agent, task = state.get(TOKEN_HASH), state["agent"], asyncio.current_task()
-        if token_hash is None or task is None:
+        token, task = state.get(TOKEN), asyncio.current_task()
+        if token is None or task is None:
             yield
             return
-        self._open[task] = token_hash, agent
+        self._open[task] = state[TOKEN_HASH], token
         try:
             yield
         except asyncio.CancelledError:
@@ -196,9 +207,9 @@ class AuthMiddleware:
             tokens = self._tokens()
         except ApiError:
             tokens = TokenSet((), {})
-        valid = {token_hash: tokens.find_agent(token_hash) for token_hash, _ in set(self._open.values())}
-        for task, (token_hash, agent) in self._open.items():
-            if valid[token_hash] != agent and task not in self._revoked:
+        valid = {token_hash: tokens.find(token_hash) for token_hash, _ in self._open.values()}
+        for task, (token_hash, token) in self._open.items():
+            if valid[token_hash] != token and task not in self._revoked:
                 self._revoked.add(task)
                 task.cancel()
 
@@ -216,12 +227,17 @@ class AuthMiddleware:
         token = _parse_token(headers)
         if token is not None:
             token_hash = hash_token(token)
-            scope["state"].update({TOKEN_HASH: token_hash, "token_id": token_hash[:TOKEN_ID_CHARS]})
-            return self._find_agent(token_hash, address)
+            found = self._find_token(token_hash, address)
+            _check_approver(found, scope)
+            scope["state"].update({TOKEN: found, TOKEN_HASH: token_hash, "token_id": token_hash[:TOKEN_ID_CHARS]})
+            scope["state"].update({SCOPE: found.scope, ACTOR: f"token {found.name}"})
+            return found.agent
         is_local_peer = is_loopback(address) if address else self._bind is not None
         is_local = _is_local_name(name, bind) and is_local_peer
         proxy_header = _find_proxy_header(headers)
         if bind.is_loopback and is_local and proxy_header is None:
+            if self._sessions is not None and self._sessions.is_open(headers):
+                scope["state"].update({SCOPE: "approve", ACTOR: "admin UI"})
             return None
         if scope["method"] in {"GET", "HEAD"} and (scope["path"] in OPEN_PATHS or scope["path"].startswith(UI_PREFIX)):
             return ANONYMOUS
@@ -245,14 +261,23 @@ class AuthMiddleware:
             )
         return name
 
-    def _find_agent(self, token_hash: str, address: str) -> str:
+    def _find_token(self, token_hash: str, address: str) -> Token:
         self._throttle.check(address, token_hash)
-        agent = self._tokens().find_agent(token_hash)
-        if agent is None:
+        token = self._tokens().find(token_hash)
+        if token is None:
             self._throttle.record_failure(address, token_hash)
             raise _unauthorized_error("unknown token", hint="create a token with onetool token create NAME")
         self._throttle.record_success(address, token_hash)
-        return agent
+        return token
+
+
+def _check_approver(token: Token, scope: Scope) -> None:
+    """Reject whatever a token of scope `approve` may not do: everything but reading and approving."""
+    path = scope["path"]
+    is_read = scope["method"] in {"GET", "HEAD"} and path != MCP_PATH
+    if token.scope == "approve" and not is_read and not path.startswith(f"{APPROVALS_PATH}/"):
+        message = "a token of scope 'approve' cannot call tools or change anything: it reads, and approves calls"
+        raise ApiError("forbidden", message, {"scope": token.scope}, hint="use a token of scope 'use'")
 
 
 def _read_bind(scope: Scope) -> Bind:

@@ -1,7 +1,8 @@
 """The identity of an HTTP caller: its agent, what it may see, and whether it may change anything.
 
 A request without a token comes from the local machine (`auth` rejects all others) and acts as the owner. A token
-identifies one agent, which sees only its own runs, activity and statistics.
+identifies one agent, which sees only its own runs, activity and statistics. Tokens of the scopes `approve`, `admin` and
+`owner` see those of all agents.
 """
 
 from typing import Any
@@ -13,14 +14,29 @@ from onetool.bus.authorize import permission_setting
 from onetool.context import Permission, ToolContext
 from onetool.errors import ToolError
 from onetool.runner.answer import Journal
-from onetool.transports.http.auth import get_agent, get_token_id
+from onetool.transports.http.auth import ACTOR, SCOPE, get_agent, get_token_id
 from onetool.transports.http.errors import ApiError
+from onetool.transports.http.tokens import includes_scope
 
 
 def visible_agent(request: Request) -> str | None:
-    """Return the agent whose runs, activity and statistics the caller may see; None (the owner) sees all."""
+    """Return the agent whose runs, activity and statistics the caller may see; None sees all."""
     agent = request.scope.get("state", {}).get("agent")
-    return None if agent is None else str(agent)
+    return None if agent is None or has_scope(request, "approve") else str(agent)
+
+
+def has_scope(request: Request, needed: str) -> bool:
+    """Return whether the caller has a token or a session of this scope. Requests without one have none."""
+    return includes_scope(request.scope.get("state", {}).get(SCOPE, ""), needed)
+
+
+def require_scope(request: Request, needed: str, purpose: str) -> str:
+    """Return the caller's name for the audit log. Raise if the caller lacks the scope."""
+    state = request.scope.get("state", {})
+    if not has_scope(request, needed):
+        details = {"required": needed, "scope": state.get(SCOPE)}
+        raise ApiError("forbidden", f"{purpose} needs a token of scope '{needed}' or the admin UI, signed in", details)
+    return str(state[ACTOR])
 
 
 def caller_fields(request: Request) -> dict[str, Any]:
@@ -39,7 +55,7 @@ def build_context(request: Request, app: OneTool, journal: Journal | None = None
 
 def require_write_permission(request: Request, app: OneTool) -> None:
     """Raise if the caller may not change bundles or enable and disable tools."""
-    if visible_agent(request) is None:
+    if request.scope.get("state", {}).get("agent") is None or has_scope(request, "owner"):
         return
     context = build_context(request, app)
     if Permission.WRITE not in context.permissions:

@@ -38,6 +38,8 @@ from onetool.bundles.model import (
     to_bundle_error,
 )
 from onetool.results.window import Unit
+from onetool.runs.decisions import DEFAULT_COUNT, MAX_COUNT, MAX_SECONDS, TOOL_PATTERN
+from onetool.runs.model import CallState, RunState
 from onetool.schema import JSON
 from onetool.stats.summary import PERIODS, StatsSummary
 from onetool.transports.http.api.catalog import Kind
@@ -339,6 +341,14 @@ class RunRequest(ApiModel):
     format: Literal[FORMATS] | None = Field(default=None, description="Output format, as set by __format__ in code")  # type: ignore[valid-type]
 
 
+class SignIn(ApiModel):
+    code: Annotated[str, Field(strict=True, max_length=200, description="One-time code of `onetool ui`")]
+
+
+class Session(ApiModel):
+    csrf: str = Field(description="Value for the header X-OneTool-CSRF, which requests need besides the cookie")
+
+
 class Medium(ApiModel):
     handle: str
     mime_type: str
@@ -368,8 +378,24 @@ class Run(ApiModel):
     failed_count: Count
 
 
+class DurableRunLine(ApiModel):
+    """A run that has made calls with effects, or whose calls wait for a person."""
+
+    run: str
+    kind: Literal["run", "call"]
+    agent: str
+    client: str
+    state: Annotated[str, WithJsonSchema({"type": "string", "enum": [*RunState]})]
+    reason: str
+    started: Time
+    expires: Time | None
+    code: str
+    calls: Count
+
+
 class RunList(ApiModel):
     runs: list[Run]
+    durable: list[DurableRunLine] = absent([], "Runs that are recorded, because a call had an effect or had to wait")
 
 
 class RunCall(ApiModel):
@@ -384,6 +410,78 @@ class Timeline(Run):
     calls: list[RunCall]
     calls_left_out: Count
     most_at_once: Count
+
+
+class DurableRunCall(ApiModel):
+    number: int
+    tool: str
+    state: Annotated[str, WithJsonSchema({"type": "string", "enum": [*CallState]})]
+    effects: list[str]
+    arguments: dict[str, Any]
+    by: str
+    reason: str
+    result: Any
+    at: Time
+    ended: Time | None
+
+
+class DurableRun(DurableRunLine):
+    calls: list[DurableRunCall]  # type: ignore[assignment]
+
+
+class RunDetails(RootModel[Timeline | DurableRun]):
+    """A run of the history, or, for an id that begins with `r_`, a durable run."""
+
+
+class ApprovalCall(ApiModel):
+    number: int
+    tool: str
+    effects: list[str]
+    arguments: dict[str, Any]
+    reason: str
+    state: Literal["pending", "unknown"]
+
+
+class Approval(ApiModel):
+    """A run whose calls wait for a person. It is `halted` if a person must say whether a call happened."""
+
+    run: str
+    agent: str
+    client: str
+    asked: Time
+    expires: Time | None
+    state: Literal["waiting", "halted"]
+    calls: list[ApprovalCall]
+
+
+class ApprovalList(ApiModel):
+    approvals: list[Approval]
+
+
+class GrantRequest(ApiModel):
+    tool: Annotated[str, Field(strict=True, pattern=TOOL_PATTERN.pattern)]
+    arguments: dict[str, Any] = Field(default={}, description="Patterns of strings; other values must be equal")
+    count: Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)] = DEFAULT_COUNT
+    seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = Field(
+        default=None, description="For all runs of the agent and this long; for this run if null"
+    )
+
+
+class DecisionRequest(ApiModel):
+    decision: Literal["approve", "reject", "happened", "not-happened", "repeat"] = Field(
+        description="For calls that wait: approve or reject. For calls that may have happened: what is known about them"
+    )
+    calls: list[Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER)]] | None = Field(
+        default=None, max_length=10_000, description="Numbers of calls; all that wait if null"
+    )
+    reason: Annotated[str, Field(strict=True, max_length=2000)] = ""
+    grants: list[GrantRequest] = Field(default=[], max_length=20, description="Further calls to allow")
+    stop: Annotated[bool, Field(strict=True)] = Field(default=False, description="Reject all calls and end the run")
+
+
+class DecisionResponse(ApiModel):
+    run: str
+    calls: list[int] = Field(description="Numbers of the calls that were decided")
 
 
 class ResultWindow(ApiModel):
@@ -410,6 +508,9 @@ class ToolLine(ApiModel):
     description: str
     signature: str
     permissions: Permissions
+    effects: list[Literal["read", "write", "exec", "external"]]
+    is_idempotent: bool = Field(description="Whether a call may be repeated without harm")
+    labels: list[Literal["private", "untrusted"]] = Field(description="Labels of results, for the policy `guarded`")
     is_enabled: bool
     disabled_reason: str = absent()
 

@@ -1,4 +1,4 @@
-"""Access tokens and their agents, stored as hashes and compared in constant time.
+"""Access tokens with their agents and scopes, stored as hashes and compared in constant time.
 
 A token is 32 random bytes, so that a plain hash of it can be neither guessed nor reversed. `LiveTokens` rejects tokens
 that were revoked since the settings were loaded.
@@ -15,6 +15,12 @@ from onetool.config.model import Settings, Token
 from onetool.transports.http.errors import ApiError
 
 PREFIX = "ot_"
+SCOPES = ("use", "approve", "admin", "owner")  # each includes those before it, except that `approve` calls no tools
+
+
+def includes_scope(scope: str, needed: str) -> bool:
+    """Return whether a token of this scope may do what `needed` allows."""
+    return scope in SCOPES and SCOPES.index(scope) >= SCOPES.index(needed)
 
 
 def new_token() -> str:
@@ -29,20 +35,20 @@ class TokenSet:
     """The tokens in the settings. A token whose environment variable is not set matches nothing."""
 
     def __init__(self, tokens: Iterable[Token], env: Mapping[str, str]) -> None:
-        self._agents = [
-            (token.hash or (hash_token(value) if (value := env.get(token.token_env or "")) else None), token.agent)
+        self._tokens = [
+            (token.hash or (hash_token(value) if (value := env.get(token.token_env or "")) else None), token)
             for token in tokens
         ]
 
     def __bool__(self) -> bool:
-        return any(known for known, _ in self._agents)
+        return any(known for known, _ in self._tokens)
 
-    def find_agent(self, token_hash: str) -> str | None:
-        """Return the agent of the token with this hash. Compares all hashes, in constant time."""
+    def find(self, token_hash: str) -> Token | None:
+        """Return the token with this hash. Compares all hashes, in constant time."""
         found = None
-        for known, agent in self._agents:
+        for known, token in self._tokens:
             if known and hmac.compare_digest(known.lower().encode(), token_hash.encode()):
-                found = agent
+                found = token
         return found
 
 

@@ -47,7 +47,7 @@ class Api:
         The block updates the yielded facts with what it changed.
         """
         self.check_change(request)
-        actor, names = identity.visible_agent(request), map(str, request.path_params.values())
+        actor, names = request.scope["state"]["agent"], map(str, request.path_params.values())
         source = {"actor": "owner" if actor is None else f"agent {actor}", "transport": "http"}
         async with self.app.audit.changing(action, names, **source, frees_space=request.method == "DELETE") as facts:
             yield facts

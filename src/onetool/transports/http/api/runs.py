@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.errors import ToolError
+from onetool.errors import ToolError, ToolNotFound
 from onetool.runner.answer import Journal
+from onetool.runs.views import describe_run, describe_runs
 from onetool.schema import JSON
 from onetool.stats import history
 from onetool.stats.record import CallRecord, RunRecord
@@ -22,7 +23,18 @@ from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.events import EventStream, Feed
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
-from onetool.transports.http.models import Medium, Run, RunAnswer, RunCall, RunList, RunRequest, Timeline
+from onetool.transports.http.models import (
+    DurableRun,
+    DurableRunLine,
+    Medium,
+    Run,
+    RunAnswer,
+    RunCall,
+    RunDetails,
+    RunList,
+    RunRequest,
+    Timeline,
+)
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
 from onetool.transports.run_history import to_ms
@@ -48,7 +60,7 @@ class RunHandlers:
         yield Operation(
             "GET", f"{ROOT}/runs", self.list_runs, "List recent runs", {200: ResponseSpec("Recent runs", RunList)}
         )
-        path, timeline = f"{ROOT}/runs/{{runID}}", {200: ResponseSpec("The run with its calls", Timeline)}
+        path, timeline = f"{ROOT}/runs/{{runID}}", {200: ResponseSpec("The run with its calls", RunDetails)}
         yield Operation("GET", path, self.timeline, "Get a run with its calls", timeline, errors=("not_found",))
         description = "Events: start with the recent runs, then called, completed and failed; endless"
         activity = {200: ResponseSpec(description, media={events.MEDIA_TYPE: TEXT})}
@@ -94,16 +106,31 @@ class RunHandlers:
     # --- recent runs -----------------------------------------------------------------------------------------------
 
     async def list_runs(self, request: Request) -> Response:
-        found = await self._list_recent(identity.visible_agent(request))
-        return await self._api.run_in_thread(lambda: self._api.respond(RunList(runs=found)))
+        agent, app = identity.visible_agent(request), self._api.app
+        found = await self._list_recent(agent)
+
+        def respond() -> Response:
+            durable = describe_runs(app.stores.runs, app.redact, agent=agent)
+            return self._api.respond(RunList(runs=found, durable=[DurableRunLine(**run) for run in durable]))
+
+        return await self._api.run_in_thread(respond)
 
     async def timeline(self, request: Request) -> Response:
         run_id, agent = str(request.path_params["runID"]), identity.visible_agent(request)
+        if run_id.startswith("r_"):
+            return await self._api.run_in_thread(lambda: self._api.respond(self._describe_durable(run_id, agent)))
         found = self._api.live_runs.find(run_id, agent) or await self._read_history(history.find_run, run_id, agent)
         if found is None:
             hint = "list recent runs with GET /api/runs"
             raise ApiError("not_found", f"no run {run_id!r}, or it has expired", {"runID": run_id}, hint=hint)
         return await self._api.run_in_thread(lambda: self._api.respond(build_timeline(*found)))
+
+    def _describe_durable(self, run_id: str, agent: str | None) -> DurableRun:
+        app = self._api.app
+        run = describe_run(app.stores.runs, run_id, app.redact)
+        if agent not in {None, run["agent"]}:
+            raise ToolNotFound(f"no run {run_id!a}, or it has expired")
+        return DurableRun(**run)
 
     async def activity(self, request: Request) -> Response:
         """Stream the recent runs, then all events from now on."""

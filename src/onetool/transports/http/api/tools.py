@@ -16,6 +16,8 @@ from onetool.bundles.paging import PageTokens
 from onetool.bus.authorize import describe_disabled, sort_permissions
 from onetool.context import ToolContext
 from onetool.errors import ToolError
+from onetool.policy.effects import get_effects, sort_effects
+from onetool.policy.labels import get_labels
 from onetool.registry import python_name
 from onetool.schema import JSON
 from onetool.signature import signature
@@ -228,6 +230,9 @@ def _common_fields(tool: Tool) -> JSON:
         "source": tool.source,
         "signature": signature(tool),
         "permissions": sort_permissions(tool.permissions),
+        "effects": sort_effects(get_effects(tool)),
+        "is_idempotent": tool.is_idempotent,
+        "labels": sorted(get_labels(tool)),
         "is_enabled": tool.enabled,
         "disabled_reason": tool.disabled_reason,
     }

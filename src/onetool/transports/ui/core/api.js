@@ -1,7 +1,7 @@
 /** Client of the REST API: requests, errors, event streams, the token and the connection state. */
 import { parseEvents } from "./events.js";
 import { t } from "./i18n.js";
-import { tabStorage, signal } from "./state.js";
+import { browserStorage, tabStorage, signal } from "./state.js";
 
 const MIN_RETRY_MS = 500;
 const MAX_RETRY_MS = 5000;
@@ -67,6 +67,10 @@ export function setToken(text) {
   tokenRequired.value = null;
 }
 
+/** The value that proves, with a cookie that scripts cannot read, that this browser has signed in. */
+export const getCsrf = () => browserStorage.read("csrf", "");
+export const setCsrf = (value) => browserStorage.write("csrf", value);
+
 function buildUrl(target, query = {}) {
   const entries = Object.entries(query).filter(([, value]) => value != null && value !== "");
   return PREFIX + (entries.length ? `${target}?${new URLSearchParams(entries)}` : target);
@@ -76,6 +80,7 @@ function buildHeaders(accept, body, type) {
   const result = { accept };
   if (body !== undefined) result["content-type"] = type ?? "application/json";
   if (getToken()) result.authorization = `Bearer ${getToken()}`;
+  else if (getCsrf()) result["x-onetool-csrf"] = getCsrf();
   return result;
 }
 

@@ -1,5 +1,5 @@
 /** The frame around every screen: navigation, notices, the command palette and the token dialog. */
-import { online, setToken, tokenRequired } from "./api.js";
+import { getCsrf, getToken, online, setToken, tokenRequired } from "./api.js";
 import { fill, h } from "./h.js";
 import { bindKeys } from "./keys.js";
 import { loadModule } from "./lazy.js";
@@ -13,6 +13,7 @@ const SCREENS = {
   run: () => import("../run/screen.js"),
   bundles: () => import("../bundles/screen.js"),
   activity: () => import("../activity/screen.js"),
+  approvals: () => import("../approvals/screen.js"),
 };
 const DEFAULT_SCREEN = "tools";
 const PRELOAD_DELAY_MS = 1000;
@@ -34,11 +35,12 @@ class Frame extends HTMLElement {
     );
     route.listen(() => this.#show());
     online.listen((isOnline) => this.#showOnline(isOnline));
-    tokenRequired.listen((message) => message && this.#askForToken(message));
+    tokenRequired.listen((message) => (message ? this.#askForToken(message) : this.#watchApprovals()));
     if (tokenRequired.value) this.#askForToken(tokenRequired.value);
     this.#bindEvents();
     this.#show();
     setTimeout(() => loadPalette().catch(() => {}), PRELOAD_DELAY_MS);
+    this.#watchApprovals();
   }
 
   #header() {
@@ -81,8 +83,38 @@ class Frame extends HTMLElement {
     for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => this.#onDrag(event));
   }
 
+  /** Show the number of runs that wait, if this browser may see them. */
+  async #watchApprovals() {
+    if (!getCsrf() && !getToken()) return;
+    const { approvals, watchApprovals } = await import("../approvals/feed.js");
+    if (!this.count) {
+      this.count = h("span.count", { hidden: true });
+      this.links.find((item) => item.dataset.name === "approvals").append(this.count);
+      const showCount = () => {
+        const n = approvals.value?.length ?? 0;
+        fill(this.count, String(n)).hidden = !n;
+        this.count.setAttribute("aria-label", t("approvals.waiting", { n }));
+      };
+      approvals.listen(showCount);
+      showCount();
+    }
+    watchApprovals();
+  }
+
+  async #signIn(code) {
+    history.replaceState(null, "", link("approvals")); // the code must not stay in the history
+    try {
+      await (await import("../approvals/sign-in.js")).signIn(code);
+      this.#watchApprovals();
+    } catch (error) {
+      notify(error.message, "bad");
+    }
+    route.value = ["approvals"];
+  }
+
   async #show() {
     const [name = DEFAULT_SCREEN, ...parts] = route.value;
+    if (name === "code") return this.#signIn(parts[0]);
     if (!Object.hasOwn(SCREENS, name)) {
       this.#reset();
       fill(

@@ -21,7 +21,7 @@ export function signal(value) {
 
 /** For arguments and tokens: deleted when the tab is closed. */
 export const tabStorage = createStorage(() => sessionStorage);
-/** For preferences only. */
+/** For preferences, and for what is worthless without a cookie. */
 export const browserStorage = createStorage(() => localStorage);
 
 /** Storage that falls back to memory if the browser blocks it. */

@@ -1,4 +1,4 @@
-/** Details of a tool: source, permissions, usage, schemas. */
+/** Details of a tool: source, permissions, effects, usage, schemas. */
 import { h } from "../core/h.js";
 import { copyButton, definitionList } from "../core/components.js";
 import { t } from "../core/i18n.js";
@@ -20,6 +20,7 @@ export function aboutView(tool) {
         t("about.permissions"),
         tool.permissions.length ? tool.permissions.map((one) => h("span.tag", {}, one)) : t("about.permissions.none"),
       ],
+      [t("about.effects"), effects(tool)],
       [t("about.timeout"), tool.timeoutSeconds ? formatDuration(tool.timeoutSeconds * 1000) : null],
       [
         t("about.calls"),
@@ -45,6 +46,9 @@ export function aboutView(tool) {
     tool.outputSchema ? schema(t("about.output"), tool.outputSchema) : null,
   );
 }
+
+const effects = (tool) =>
+  [...tool.effects, ...(tool.isIdempotent ? [t("about.idempotent")] : [])].map((one) => h("span.tag", {}, one));
 
 const relativeTime = (text) => h("time", { datetime: text, title: formatDate(text) }, formatRelativeTime(text));
 

@@ -1,0 +1,185 @@
+"""The journal of runs for commands, and the proof that a person decides: a terminal, or a token of scope `approve`.
+
+An assistant can start commands, but it cannot answer in the terminal of the person who started it.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onetool.cli.identity import user_name
+from onetool.cli.terminal import print_notices
+from onetool.errors import ToolError
+from onetool.paths import find_directories
+from onetool.util.invisible import escape_invisible
+from onetool.util.text import pluralize
+
+if TYPE_CHECKING:
+    from onetool.config.load import Loaded
+    from onetool.redact import Redactor
+    from onetool.runs.model import DurableRunRecord
+    from onetool.runs.views import Waiting, WaitingCall
+    from onetool.storage import RunStorage
+
+TERMINAL = Path("CON" if sys.platform == "win32" else "/dev/tty")
+TOKEN_VARIABLE = "ONETOOL_TOKEN"  # noqa: S105 - the name of a variable
+VARIABLES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_TRUST"})
+YES = frozenset({"y", "yes"})
+SHORT_ID_CHARS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RunJournal:
+    """The stored runs of the data directory, with the settings."""
+
+    loaded: "Loaded"
+    store: "RunStorage"
+    redact: "Redactor"
+
+    def find_waiting(self, run_id: str) -> "tuple[DurableRunRecord, Waiting]":
+        """Return the run with this id or prefix, and its waiting calls. Raise if none waits."""
+        from onetool.runs.views import describe_waiting, find_run
+
+        run = find_run(self.store, run_id)
+        waiting = describe_waiting(self.store, run, self.redact)
+        if waiting is None:
+            raise ToolError(f"no call of run {run.id} waits (the run is {run.state})")
+        return run, waiting
+
+    def record(self, run: "DurableRunRecord", decision: str, calls: Sequence[int], by: str, **facts: Any) -> None:
+        """Write the decision to the audit log, before it is applied. Raise if that fails."""
+        from onetool.audit import open_audit_log
+
+        audit = open_audit_log(self.loaded)
+        try:
+            decided = {"run": run.id, "agent": run.agent, "decision": decision, "calls": list(calls), **facts}
+            audit.write_decision(by=by, transport="cli", **decided)
+        finally:
+            audit.close()
+
+
+@contextmanager
+def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
+    """Open the journal that servers in this directory use."""
+    from onetool.config.load import load
+    from onetool.redact import Redactor
+    from onetool.runs.run_store import RunStore
+
+    # Whoever starts the command sets its environment: settings there must not decide who may approve.
+    given = {name: value for name, value in os.environ.items() if name in VARIABLES or not name.startswith("ONETOOL_")}
+    loaded = load(find_directories(given, Path.cwd(), options.config, Path.home()), given)
+    print_notices(loaded.problems)
+    store = RunStore(loaded.directories.data)
+    try:
+        yield RunJournal(loaded, store, Redactor(loaded.secrets.values()))
+    finally:
+        store.close()
+
+
+def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help=f"token of scope approve, instead of a confirmation in the terminal (default: ${TOKEN_VARIABLE})",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def identify_person(journal: RunJournal, run: "DurableRunRecord", token: str | None, lines: Iterable[str]) -> str:
+    """Return who decides, for the records. Without a token, ask in the terminal whether to do what `lines` say."""
+    check_place(journal, run)
+    needs_token = journal.loaded.settings.approvals.by == "token"
+    given = token or os.environ.get(TOKEN_VARIABLE)
+    if given:
+        try:
+            return _check_token(journal, given)
+        except ToolError:
+            if token or needs_token:  # the variable may have a token for another purpose
+                raise
+    if needs_token:
+        raise ToolError(
+            "a token of scope approve is required: approvals.by is token",
+            hint=f"use --token TOKEN, or set {TOKEN_VARIABLE}",
+        )
+    _confirm(lines)
+    return user_name()
+
+
+def check_place(journal: RunJournal, run: "DurableRunRecord") -> None:
+    """Raise if calls of the run's agent cannot be approved on the command line."""
+    agent = journal.loaded.settings.agents.get(run.agent)
+    if agent is None:
+        raise ToolError(f"unknown agent {run.agent!a}", hint=f"run the command in {run.directory}")
+    if "cli" not in agent.approvals.via:
+        allowed = ", ".join(agent.approvals.via) or "nowhere"
+        raise ToolError(
+            f"calls of agent {run.agent} cannot be approved on the command line: "
+            f"agents.{run.agent}.approvals.via is [{allowed}]"
+        )
+
+
+def _check_token(journal: RunJournal, given: str) -> str:
+    from onetool.transports.http.tokens import TokenSet, hash_token, includes_scope
+
+    # Tokens in environment variables prove nothing: whoever starts the command sets them.
+    token = TokenSet(journal.loaded.settings.auth.tokens, {}).find(hash_token(given))
+    if token is None:
+        raise ToolError("unknown token", hint="create one with `onetool token create NAME --scope approve`")
+    if not includes_scope(token.scope, "approve"):
+        raise ToolError(f"token {token.name} has the scope {token.scope}: expected approve, admin or owner")
+    return f"token {token.name}"
+
+
+def _confirm(lines: Iterable[str]) -> None:
+    """Ask in the controlling terminal, never on standard input, which a program may write. Raise unless confirmed."""
+    try:
+        with (
+            TERMINAL.open("w", encoding="utf-8", errors="replace") as output,
+            TERMINAL.open(encoding="utf-8", errors="replace") as answers,
+        ):
+            for line in lines:
+                print(escape_invisible(line), file=output)
+            print("Continue? [y/N] ", end="", file=output, flush=True)
+            answer = answers.readline()
+    except OSError:
+        raise ToolError(
+            "no terminal to confirm in",
+            hint=f"run the command in a terminal, or use --token TOKEN (or {TOKEN_VARIABLE}) of scope approve",
+        ) from None
+    if answer.strip().lower() not in YES:
+        raise ToolError("not confirmed; nothing was changed")
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def describe_call(call: "WaitingCall") -> Iterator[str]:
+    """Yield the lines of a call: its number, tool and effects, why it waits, and its arguments."""
+    yield f"  {call['number']}. {call['tool']} ({', '.join(call['effects']) or 'no effects declared'})"
+    if call["state"] == "unknown":
+        yield "     It was sent, but nobody knows whether it happened."
+    elif call["reason"]:
+        yield f"     {call['reason']}"
+    yield from (f"     {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in call["arguments"].items())
+
+
+def describe_after(journal: RunJournal, run: "DurableRunRecord") -> str:
+    """Return what happens to the run next."""
+    if journal.store.is_alive(run.owner):
+        return "The run continues."
+    return f"The run continues when a server runs in {run.directory or 'its directory'}."
+
+
+def print_decision(options: argparse.Namespace, run_id: str, decision: str, calls: Sequence[int], text: str) -> None:
+    """Print what was decided."""
+    print(json.dumps({"run": run_id, "decision": decision, "calls": list(calls)}) if options.json else text)
+
+
+def count_calls(numbers: Sequence[int]) -> str:
+    return pluralize(len(numbers), "call")

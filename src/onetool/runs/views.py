@@ -1,0 +1,211 @@
+"""Durable runs as people see them: what waits for them, and what a run did.
+
+Arguments, code and results are hostile text. Secrets are redacted, invisible characters are escaped, and where a value
+is not shown in full, the size of the rest is stated.
+"""
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any, Final, TypedDict
+
+from onetool.errors import ToolError, ToolNotFound
+from onetool.redact import Redactor
+from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.storage import RunStorage
+from onetool.util.invisible import escape_invisible
+from onetool.util.text import pluralize
+from onetool.util.time_format import in_utc
+
+MAX_VALUE_CHARS: Final = 4_000  # of one string
+MAX_SHOWN_CHARS: Final = 20_000  # of all arguments of a call, or of its result
+MIN_SHOWN_CHARS: Final = 500  # of each argument
+MAX_ARGUMENTS: Final = 100
+MAX_CODE_CHARS: Final = 20_000
+MAX_RUNS: Final = 1_000
+MIN_PREFIX_CHARS: Final = 4
+LINE_BREAKS: Final = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
+OPEN_STATES: Final = (RunState.RUNNING, RunState.WAITING, RunState.HALTED)
+WAITING_STATES: Final = (CallState.PENDING, CallState.UNKNOWN)
+
+
+class WaitingCall(TypedDict):
+    """A call that waits for a person. Its state is `unknown` if nobody knows whether it happened."""
+
+    number: int
+    tool: str
+    effects: list[str]
+    arguments: dict[str, Any]
+    reason: str
+    state: str
+
+
+class Waiting(TypedDict):
+    """A run whose calls wait for a person."""
+
+    run: str
+    agent: str
+    client: str
+    asked: str
+    expires: str | None
+    state: str  # `waiting`, or `halted` if a person must say whether a call happened
+    calls: list[WaitingCall]
+
+
+def list_waiting(store: RunStorage, redact: Redactor, agent: str | None = None) -> list[Waiting]:
+    """Return the runs that wait for a person, oldest first."""
+    found = (describe_waiting(store, run, redact) for run in store.list_runs(OPEN_STATES, agent=agent, limit=MAX_RUNS))
+    return sorted((waiting for waiting in found if waiting), key=lambda waiting: waiting["asked"])
+
+
+def describe_runs(
+    store: RunStorage,
+    redact: Redactor,
+    *,
+    limit: int = 100,
+    states: Collection[RunState] | None = None,
+    agent: str | None = None,
+) -> list[dict[str, Any]]:
+    """Return runs without their calls, newest first."""
+    runs = store.list_runs(states, agent=agent, limit=limit)
+    return [{**_describe(run, redact), "calls": len(store.list_calls(run.id))} for run in runs]
+
+
+def describe_run(store: RunStorage, run_id: str, redact: Redactor) -> dict[str, Any]:
+    """Return a run with its calls. Raise ToolNotFound if it does not exist."""
+    run = find_run(store, run_id)
+    return {**_describe(run, redact), "calls": [_describe_call(call, redact) for call in store.list_calls(run.id)]}
+
+
+def find_run(store: RunStorage, run_id: str) -> DurableRunRecord:
+    """Return the run with this id, or with an id that begins so, with or without `r_`."""
+    if (run := store.get_run(run_id)) is not None:
+        return run
+    prefix = f"r_{run_id.removeprefix('r_')}"
+    runs = store.list_runs(limit=MAX_RUNS) if len(prefix) >= MIN_PREFIX_CHARS else []
+    found = [run for run in runs if run.id.startswith(prefix)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ToolError(f"{run_id!a} is ambiguous: {pluralize(len(found), 'run')} begin with it, such as {found[0].id}")
+    raise ToolNotFound(f"no run {run_id!a}, or it has expired", hint="list runs with `onetool runs`")
+
+
+def show(value: Any, redact: Redactor) -> Any:
+    """Return JSON data for people: without secrets and invisible characters, and not too long."""
+    return _Shortener(MAX_SHOWN_CHARS).shorten(redact.redact_data(value))
+
+
+def describe_waiting(store: RunStorage, run: DurableRunRecord, redact: Redactor) -> Waiting | None:
+    """Return the calls of a run that wait for a person; None if none does."""
+    calls = store.list_calls(run.id, WAITING_STATES)
+    if not calls:
+        return None
+    return {
+        "run": run.id,
+        "agent": run.agent,
+        "client": _show_line(run.client, redact),
+        "asked": in_utc(min(call.at for call in calls), "seconds"),
+        "expires": _format_time(run.expires),
+        "state": "halted" if any(call.state is CallState.UNKNOWN for call in calls) else "waiting",
+        "calls": [
+            {
+                "number": call.number,
+                "tool": _show_line(call.tool, redact),
+                "effects": list(call.effects),
+                "arguments": _show_arguments(call, redact),
+                "reason": _show_line(call.reason, redact),
+                "state": str(call.state),
+            }
+            for call in calls
+        ],
+    }
+
+
+def _describe(run: DurableRunRecord, redact: Redactor) -> dict[str, Any]:
+    return {
+        "run": run.id,
+        "kind": run.kind,
+        "agent": run.agent,
+        "client": _show_line(run.client, redact),
+        "state": str(run.state),
+        "reason": _show_line(run.reason, redact),
+        "started": in_utc(run.started, "seconds"),
+        "expires": _format_time(run.expires),
+        "code": _cut(escape_invisible(redact(run.code)), MAX_CODE_CHARS),
+    }
+
+
+def _describe_call(call: DurableCall, redact: Redactor) -> dict[str, Any]:
+    return {
+        "number": call.number,
+        "tool": _show_line(call.tool, redact),
+        "state": str(call.state),
+        "effects": list(call.effects),
+        "arguments": _show_arguments(call, redact),
+        "by": _show_line(call.by, redact),
+        "reason": _show_line(call.reason, redact),
+        "result": None if call.result is None else show(json.loads(call.result), redact),
+        "at": in_utc(call.at, "seconds"),
+        "ended": _format_time(call.ended),
+    }
+
+
+def _show_arguments(call: DurableCall, redact: Redactor) -> dict[str, Any]:
+    """Return the arguments. Each has its share of the characters, so that none can hide the others."""
+    arguments = json.loads(call.arguments)
+    limit = max(MIN_SHOWN_CHARS, MAX_SHOWN_CHARS // max(1, len(arguments)))
+    shown = {
+        _show_line(name, redact): _Shortener(limit).shorten(redact.redact_data(value))
+        for name, value in list(arguments.items())[:MAX_ARGUMENTS]
+    }
+    hidden = len(arguments) - MAX_ARGUMENTS
+    return {**shown, "…": f"({pluralize(hidden, 'more argument')} not shown)"} if hidden > 0 else shown
+
+
+def _show_line(text: str, redact: Redactor) -> str:
+    """Return text on one line, so that it cannot look like other lines."""
+    return _cut(escape_invisible(redact(text)).translate(LINE_BREAKS), MIN_SHOWN_CHARS)
+
+
+def _format_time(seconds: float) -> str | None:
+    """Return the time, or None for 0, which means never."""
+    return in_utc(seconds, "seconds") if seconds else None
+
+
+class _Shortener:
+    """Shortens data until a number of characters is used up, and states what it leaves out."""
+
+    def __init__(self, characters: int) -> None:
+        self._left = characters
+
+    def shorten(self, value: Any) -> Any:
+        if isinstance(value, str):
+            text = _cut(escape_invisible(value), max(0, min(MAX_VALUE_CHARS, self._left)))
+            self._left -= len(text)
+            return text
+        if isinstance(value, dict):
+            return dict(self._shorten_items(value))
+        if isinstance(value, list):
+            items = list(self._shorten_all(value))
+            hidden = len(value) - len(items)
+            return [*items, f"… ({pluralize(hidden, 'more item')} not shown)"] if hidden else items
+        self._left -= len(repr(value))
+        return value
+
+    def _shorten_all(self, items: list[Any]) -> Iterator[Any]:
+        for item in items:
+            if self._left <= 0:
+                return
+            self._left -= 1
+            yield self.shorten(item)
+
+    def _shorten_items(self, items: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        for index, (key, item) in enumerate(items.items()):
+            if self._left <= 0:
+                yield "…", f"({pluralize(len(items) - index, 'more entry', 'more entries')} not shown)"
+                return
+            yield self.shorten(key), self.shorten(item)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"

@@ -1,0 +1,121 @@
+"""`/api/approvals`: calls that wait for a person, and the person's decisions."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onetool.errors import CallRejected, ToolNotFound
+from onetool.runs.decisions import OUTCOMES
+from onetool.runs.model import Decision, Grant
+from onetool.runs.views import list_waiting
+from onetool.transports.http import identity
+from onetool.transports.http.api import events
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.api.events import EventStream, Feed
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.json_body import RequestBody
+from onetool.transports.http.models import (
+    ApprovalList,
+    DecisionRequest,
+    DecisionResponse,
+    GrantRequest,
+)
+from onetool.transports.http.routing import Operation, ResponseSpec
+
+ROOT: Final = "/api/approvals"
+POLL_SECONDS: Final = 0.5
+SCOPE: Final = "approve"
+
+
+class ApprovalHandlers:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def operations(self) -> Iterator[Operation]:
+        media = events.describe_stream("approvals, at first and after each change; endless")
+        waiting = {200: ResponseSpec("Runs whose calls wait", ApprovalList, media)}
+        yield Operation("GET", ROOT, self.list_approvals, "List calls that wait for approval", waiting)
+        path, decided = f"{ROOT}/{{runID}}", {200: ResponseSpec("The decided calls", DecisionResponse)}
+        summary, errors = "Approve or reject calls of a run", ("not_found", "not_waiting")
+        yield Operation("POST", path, self.decide, summary, decided, body=DecisionRequest, errors=errors)
+
+    async def list_approvals(self, request: Request) -> Response:
+        identity.require_scope(request, SCOPE, "reading approvals")
+        if events.wants_events(request):
+            return EventStream(self._stream, ends_with_server=True)
+        found = await self._api.run_in_thread(self._list_waiting)
+        return self._api.respond(found)
+
+    def _list_waiting(self) -> ApprovalList:
+        app = self._api.app
+        return ApprovalList.model_validate({"approvals": list_waiting(app.stores.runs, app.redact)})
+
+    async def _stream(self, feed: Feed) -> None:
+        """Send the list at first and after each change, of this process or of others."""
+        version, sent = -1, None
+        while True:
+            store = self._api.app.stores.runs
+            current = await self._api.run_in_thread(store.version)
+            if current != version or sent is None:
+                version, found = current, await self._api.run_in_thread(self._list_waiting)
+                if found != sent:
+                    sent = found
+                    feed.put("approvals", self._api.to_json(found))
+                    await feed.wait_until_sent()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def decide(self, request: Request) -> Response:
+        by = identity.require_scope(request, SCOPE, "approving calls")
+        body = await self._api.read(await RequestBody.from_request(request), DecisionRequest.parse)
+        run_id = str(request.path_params["runID"])
+        try:
+            numbers = await self._apply(run_id, body, by)
+        except ToolNotFound as error:
+            raise ApiError("not_found", error.message, {"runID": run_id}) from None
+        except CallRejected as error:  # somebody else has answered, or the run has ended
+            raise ApiError("not_waiting", error.message, {"runID": run_id}) from None
+        return self._api.respond(DecisionResponse(run=run_id, calls=numbers))
+
+    async def _apply(self, run_id: str, body: DecisionRequest, by: str) -> list[int]:
+        app = self._api.app
+        run = await self._api.run_in_thread(lambda: app.stores.runs.get_run(run_id))
+        if run is None:
+            raise ToolNotFound(f"no run {run_id!a}, or it has expired", hint="list approvals with GET /api/approvals")
+        agent = app.settings.agents.get(run.agent)
+        if agent is None or "ui" not in agent.approvals.via:
+            setting = f"agents.{run.agent}.approvals.via"
+            raise ApiError("forbidden", f"calls of agent {run.agent} cannot be approved here: see {setting}")
+        if body.decision in OUTCOMES:
+            if not body.calls:
+                raise ApiError("invalid", f"the decision {body.decision!r} needs the numbers of the calls: calls")
+            for number in body.calls:
+                try:
+                    await app.runs.resolve(run_id, number, body.decision, by)
+                except ToolNotFound as error:
+                    raise CallRejected(error.message) from None
+            return body.calls
+        is_approved = body.decision == "approve"
+        if is_approved and body.stop:
+            raise ApiError("invalid", "stop requires the decision 'reject'")
+        decision = Decision(
+            is_approved=is_approved,
+            by=by,
+            calls=None if body.calls is None else tuple(body.calls),
+            reason=body.reason,
+            grants=tuple(_make_grant(grant, by) for grant in body.grants) if is_approved else (),
+            stops_run=body.stop,
+        )
+        numbers: list[int] = await app.runs.decide(run_id, decision, via="ui")
+        return numbers
+
+
+def _make_grant(requested: GrantRequest, by: str) -> Grant:
+    """Return the grant. Without an expiry, it is for the run; `Runs.decide` adds the run and the agent."""
+    expires = 0.0 if requested.seconds is None else time.time() + requested.seconds
+    arguments, name = requested.arguments, f"g_{secrets.token_hex(8)}"
+    return Grant(name, requested.tool, arguments, requested.count, expires=expires, by=by)

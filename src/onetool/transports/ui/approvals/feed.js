@@ -1,0 +1,51 @@
+/** Calls that wait for approval, from the server's event stream, and notifications about new ones. */
+import { ApiError, stream } from "../core/api.js";
+import { t } from "../core/i18n.js";
+import { signal } from "../core/state.js";
+import { escapeInvisible } from "../core/text.js";
+
+const RETRY_MS = 2000;
+
+/** The runs whose calls wait; null before the first answer. */
+export const approvals = signal(null);
+/** The error if this browser may not see approvals, otherwise null. */
+export const denied = signal(null);
+let isWatching = false;
+
+/** Follow the event stream until the server rejects it. Calling it again continues after signing in. */
+export async function watchApprovals() {
+  if (isWatching) return;
+  isWatching = true;
+  denied.value = null;
+  while (isWatching) {
+    try {
+      for await (const { data } of stream("GET", "/api/approvals")) update(data.approvals);
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 403) {
+        isWatching = false;
+        approvals.value = null;
+        denied.value = error;
+        return;
+      }
+    }
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+  }
+}
+
+/** Return the names of the tools with their counts, such as `gh.create_issue ×3`. */
+export function summarize(calls) {
+  const counts = new Map();
+  for (const { tool } of calls) counts.set(tool, (counts.get(tool) ?? 0) + 1);
+  return [...counts].map(([tool, count]) => (count > 1 ? `${tool} ×${count}` : tool)).join(", ");
+}
+
+function update(list) {
+  const known = new Set((approvals.value ?? []).map(({ run }) => run));
+  const isFirst = approvals.value === null;
+  approvals.value = list;
+  if (isFirst || !document.hidden || globalThis.Notification?.permission !== "granted") return;
+  for (const { run, agent, calls } of list.filter((one) => !known.has(one.run))) {
+    const body = escapeInvisible(summarize(calls)).slice(0, 300);
+    new Notification(t("approvals.notice", { n: calls.length, agent }), { body, tag: run });
+  }
+}

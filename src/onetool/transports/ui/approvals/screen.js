@@ -1,0 +1,230 @@
+/** Screen "Approvals": calls that wait for a person, updated live. */
+import { encodePath, send, tokenRequired } from "../core/api.js";
+import { button, emptyState, labeled, notify, openModal, primaryButton, quietButton, spinner } from "../core/components.js";
+import { fill, h } from "../core/h.js";
+import { t, tOr } from "../core/i18n.js";
+import { loadStyles } from "../core/styles.js";
+import { formatRelativeTime, formatTime } from "../core/text.js";
+import { approvals, denied, summarize, watchApprovals } from "./feed.js";
+
+await loadStyles("approvals");
+const DEFAULT_COUNT = 100;
+const DURATIONS = [0, 1800, 7200, 86_400]; // seconds; 0 is for this run only
+
+class ApprovalsScreen extends HTMLElement {
+  #cards = new Map();
+  #stops = [];
+
+  connectedCallback() {
+    this.className = "page";
+    this.list = h("div.approvals", { "aria-live": "polite" });
+    this.notifications = quietButton(t("approvals.notify"), () => this.#askForNotifications());
+    this.append(
+      h(
+        "div.inner",
+        {},
+        h("div.bar", {}, h("h1", {}, t("screen.approvals")), this.notifications),
+        h("p.hint", {}, t("approvals.hint")),
+        this.list,
+      ),
+    );
+    this.#stops = [approvals.listen(() => this.#show()), denied.listen(() => this.#show())];
+    this.#showNotifications();
+    watchApprovals();
+    this.#show();
+  }
+
+  disconnectedCallback() {
+    for (const stop of this.#stops) stop();
+  }
+
+  show() {}
+
+  #show() {
+    if (denied.value) return this.#fill(this.#deniedState(denied.value));
+    if (approvals.value === null) return this.#fill(spinner());
+    if (!approvals.value.length) return this.#fill(emptyState(t("approvals.none"), t("approvals.none.advice")));
+    // A card that has not changed stays, with its selected calls and the focus.
+    const cards = approvals.value.map((entry) => {
+      const text = JSON.stringify(entry);
+      const known = this.#cards.get(entry.run);
+      return [entry.run, known?.text === text ? known : { text, element: renderRun(entry) }];
+    });
+    this.#cards = new Map(cards);
+    const elements = cards.map(([, { element }]) => element);
+    if (elements.length === this.list.children.length && elements.every((one, i) => one === this.list.children[i])) return;
+    fill(this.list, elements);
+  }
+
+  #fill(content) {
+    this.#cards.clear();
+    fill(this.list, content);
+  }
+
+  #deniedState(error) {
+    const useToken = () => {
+      tokenRequired.value = t("approvals.denied");
+      const stop = tokenRequired.listen(() => (stop(), watchApprovals()));
+    };
+    return emptyState(
+      t("approvals.denied"),
+      error.details?.scope === "use" ? error.message : t("approvals.denied.advice"),
+      button(t("approvals.useToken"), useToken),
+    );
+  }
+
+  async #askForNotifications() {
+    if ((await Notification.requestPermission()) === "denied") notify(t("approvals.notify.denied"), "bad");
+    this.#showNotifications();
+  }
+
+  #showNotifications() {
+    this.notifications.hidden = globalThis.Notification?.permission !== "default";
+  }
+}
+
+function renderRun(entry) {
+  const isHalted = entry.state === "halted";
+  const boxes = new Map();
+  const calls = entry.calls.map((call) => {
+    const box = h("input", {
+      type: "checkbox",
+      checked: true,
+      hidden: call.state === "unknown",
+      "aria-label": t("approvals.call", { n: call.number, tool: call.tool }),
+    });
+    if (call.state === "pending") boxes.set(call.number, box);
+    return h("li", {}, box, renderCall(entry, call));
+  });
+  const selected = () => [...boxes].filter(([, box]) => box.checked).map(([number]) => number);
+  const approve = () => decide(entry.run, { decision: "approve", calls: selected() });
+  return h(
+    "section.card",
+    { "aria-label": t("approvals.run", { agent: entry.agent }), data: { run: entry.run } },
+    h("h2", {}, t(isHalted ? "approvals.halted" : "approvals.asks", { n: entry.calls.length, agent: entry.agent })),
+    h(
+      "p.hint",
+      {},
+      [entry.client, formatTime(entry.asked), entry.expires && t("approvals.expires", { time: formatRelativeTime(entry.expires) })]
+        .filter(Boolean)
+        .join(" · "),
+      " ",
+      h("code", {}, entry.run),
+    ),
+    h("ol.calls", {}, calls),
+    h(
+      "div.actions",
+      {},
+      boxes.size ? primaryButton(t("approvals.approve"), approve) : null,
+      boxes.size ? button(t("approvals.similar"), () => allowSimilar(entry, selected())) : null,
+      button(t("approvals.reject"), () => reject(entry, selected()), { class: "danger" }),
+    ),
+  );
+}
+
+function renderCall(entry, call) {
+  const outcomes = ["happened", "not-happened", "repeat"];
+  return h(
+    "div.call",
+    {},
+    h("strong", {}, call.tool),
+    " ",
+    call.effects.map((effect) => h("span.badge", { data: { effect } }, tOr(`effect.${effect}`, effect))),
+    h("p.hint", {}, call.state === "unknown" ? t("approvals.unknown") : call.reason),
+    h("pre", { tabindex: "0" }, formatArguments(call.arguments)),
+    call.state === "unknown"
+      ? h(
+          "div.actions",
+          {},
+          outcomes.map((decision) =>
+            button(t(`approvals.${decision}`), () => decide(entry.run, { decision, calls: [call.number] })),
+          ),
+        )
+      : null,
+  );
+}
+
+const formatArguments = (values) =>
+  Object.entries(values)
+    .map(([name, value]) => `${name}: ${JSON.stringify(value)}`)
+    .join("\n") || t("approvals.noArguments");
+
+async function decide(run, body) {
+  if (body.calls && !body.calls.length) return notify(t("approvals.select"), "bad");
+  try {
+    const { calls } = await send("POST", `/api/approvals${encodePath(run)}`, body);
+    notify(t(body.decision === "reject" ? "approvals.rejected" : "approvals.answered", { n: calls.length }));
+    return true;
+  } catch (error) {
+    notify(error.message, "bad");
+    return false;
+  }
+}
+
+function reject(entry, calls) {
+  const reason = h("input", { type: "text", maxlength: 2000, autocomplete: "off" });
+  const stop = h("input", { type: "checkbox" });
+  const submit = async () => {
+    const body = { decision: "reject", reason: reason.value, stop: stop.checked, calls: stop.checked ? null : calls };
+    if (await decide(entry.run, body)) dialog.close();
+  };
+  const dialog = openModal(
+    t("approvals.reject.title", { tools: summarize(entry.calls.filter(({ number }) => calls.includes(number))) }),
+    h(
+      "form.stack",
+      { onsubmit: (event) => (event.preventDefault(), submit()) },
+      labeled(t("approvals.reason"), reason, { hint: t("approvals.reason.hint") }),
+      h("label.check", {}, stop, " ", t("approvals.stop")),
+    ),
+    [quietButton(t("cancel"), () => dialog.close()), button(t("approvals.reject.now"), submit, { class: "danger" })],
+  );
+}
+
+/** Ask what else to allow: further calls of one tool, with patterns of its arguments. */
+function allowSimilar(entry, calls) {
+  const first = entry.calls.find(({ number }) => calls.includes(number));
+  if (!first) return notify(t("approvals.select"), "bad");
+  const tool = h("input", { type: "text", value: first.tool, required: true, spellcheck: "false" });
+  const patterns = h("textarea", { rows: 4, spellcheck: "false", value: JSON.stringify(getCommon(entry, first), null, 1) });
+  const count = h("input", { type: "number", min: 1, max: 100_000, value: String(DEFAULT_COUNT) });
+  const duration = h(
+    "select",
+    {},
+    DURATIONS.map((seconds) => h("option", { value: String(seconds) }, t(`approvals.for.${seconds}`))),
+  );
+  const patternField = labeled(t("approvals.patterns"), patterns, { hint: t("approvals.patterns.hint") });
+  const submit = async () => {
+    let values;
+    try {
+      values = JSON.parse(patterns.value || "{}");
+    } catch (error) {
+      return patternField.showProblem(t("check.json", { reason: error.message }));
+    }
+    const seconds = Number(duration.value) || null;
+    const grants = [{ tool: tool.value.trim(), arguments: values, count: Number(count.value), seconds }];
+    if (await decide(entry.run, { decision: "approve", calls, grants })) dialog.close();
+  };
+  const dialog = openModal(
+    t("approvals.similar.title"),
+    h(
+      "form.stack",
+      { onsubmit: (event) => (event.preventDefault(), submit()) },
+      labeled(t("approvals.tool"), tool, { hint: t("approvals.tool.hint") }),
+      patternField,
+      labeled(t("approvals.count"), count),
+      labeled(t("approvals.for"), duration),
+    ),
+    [quietButton(t("cancel"), () => dialog.close()), primaryButton(t("approvals.similar.now"), submit)],
+  );
+}
+
+/** Return the arguments that are the same in all waiting calls of the tool, as patterns. */
+function getCommon(entry, first) {
+  const others = entry.calls.filter(({ tool }) => tool === first.tool).map((call) => call.arguments);
+  const isCommon = ([name, value]) => others.every((one) => JSON.stringify(one[name]) === JSON.stringify(value));
+  const escapePattern = (value) => (typeof value === "string" ? value.replace(/[*?[]/g, "[$&]") : value);
+  const common = others.length > 1 ? Object.entries(first.arguments).filter(isCommon) : [];
+  return Object.fromEntries(common.map(([name, value]) => [name, escapePattern(value)]));
+}
+
+customElements.define("ot-approvals", ApprovalsScreen);
