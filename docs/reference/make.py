@@ -301,7 +301,8 @@ def _render_tool(tool: Any) -> Lines:
     lines = [f"- `{name}`: {words}" for name, _, words in (line.partition(": ") for line in arguments(tool))]
     yield from lines
     yield from [""] if lines else []
-    yield f"{_format_permissions(tool)}{_format_limits(tool)} Example: `{' '.join(tool.example.split())}`"
+    facts = f"{_format_permissions(tool)}{_format_effects(tool)}{_format_limits(tool)}"
+    yield f"{facts} Example: `{' '.join(tool.example.split())}`"
     yield ""
 
 
@@ -314,6 +315,12 @@ def _format_permissions(tool: Any) -> str:
         for name, needed in tool.argument_permissions.items()
     ]
     return f"Permissions: {'; '.join([words or 'none', *extra])}."
+
+
+def _format_effects(tool: Any) -> str:
+    from onetool.policy.effects import get_effects, sort_effects
+
+    return f" Effects: {', '.join(f'`{one}`' for one in sort_effects(get_effects(tool)))}."
 
 
 def _format_limits(tool: Any) -> str:
@@ -355,7 +362,7 @@ WHEN = {
     "ToolError": "The tool failed or is disabled, or another error without a class of its own.",
     "ToolNotFound": "No pack or tool has this name; the message suggests similar names.",
     "ArgumentError": "An argument is missing, unknown, duplicate, or does not match the schema.",
-    "PermissionDenied": "The agent lacks a permission, or the tool is not in its list of tools.",
+    "PermissionDenied": "The agent lacks a permission, the tool is not in its list of tools, or its policy denies it.",
     "SandboxDenied": "The file is outside the agent's sandbox, or matches a denied pattern.",
     "BudgetExceeded": "A budget of the agent or a limit of the run is exhausted.",
     "ToolTimeout": "The call exceeded its timeout.",
@@ -366,6 +373,9 @@ WHEN = {
     "AuditUnavailable": "The audit log cannot be written, so the call was not made; the field `file` names the log.",
     "StorageError": "A result cannot be stored: the disk is full or read-only, or the result exceeds a quota.",
     "BundleError": "The bundle store rejected the operation; the field `code` says why.",
+    "ApprovalRequired": "A person must approve the call; the field `run` identifies it for `ot.run_result`.",
+    "CallRejected": "A person rejected the call; the message has the reason.",
+    "Interrupted": "The process of the run ended; the message lists what happened.",
     "CannotAsk": "A tool has a question (`Context.ask`), and the client of the run cannot show it to a person.",
     "ConfigError": "The settings are invalid; the message has the file and line. Also: a tool lacks a secret.",
 }

@@ -15,6 +15,7 @@ from onetool.config.model import Agent, Budgets, Sandbox
 from onetool.config.protection import Protection, compute_protection
 from onetool.errors import ToolError
 from onetool.paths import Directories, resolve_path
+from onetool.policy.rules import Policy
 from onetool.problem import UNTRUSTED
 from onetool.stats.tokens import count_tokens
 
@@ -37,6 +38,7 @@ class Agents:
             name: _sandbox(agent.sandbox, loaded.directories, projects, protection)
             for name, agent in loaded.settings.agents.items()
         }
+        self._policies = {name: Policy.from_settings(agent) for name, agent in loaded.settings.agents.items()}
         for name, guard in self._guards.items():
             if name in loaded.settings.agents:
                 guard.set_limits(_limits(loaded.settings.agents[name].budgets))
@@ -57,6 +59,11 @@ class Agents:
             "sandbox": self._sandboxes[name],
             "budget_guard": self._guard(name, agent.budgets),
         }
+
+    def get_policy(self, name: str) -> tuple[Policy, tuple[str, ...]]:
+        """Return the policy of an agent, and where its calls may be approved."""
+        agent = self._find(name)
+        return self._policies[name], agent.approvals.via
 
     def get_cost(self, tool: Tool) -> float:
         pack = self._settings.tools.get(tool.pack)

@@ -6,6 +6,7 @@ expect a run call `warm_up`.
 """
 
 import asyncio
+import json
 import os
 import re
 import time
@@ -15,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 
@@ -35,7 +36,7 @@ from onetool.config.settings_reader import (
     wrap_settings,
 )
 from onetool.context import ToolContext
-from onetool.errors import ConfigError, ToolError
+from onetool.errors import ConfigError, ToolError, describe
 from onetool.extensions.environments import make_worker_environment
 from onetool.extensions.packs import Extensions
 from onetool.llm import LanguageModel
@@ -46,10 +47,15 @@ from onetool.problem import Problem
 from onetool.proxy.servers import Servers
 from onetool.redact import Redactor
 from onetool.registry import Registry
+from onetool.render import render
 from onetool.runner.answer import Answer, Journal
 from onetool.runner.cells import Cells
 from onetool.runner.fence_processor import strip
 from onetool.runner.tool_loader import load_builtin_tools
+from onetool.runs.gate import Gate
+from onetool.runs.model import DurableRunRecord
+from onetool.runs.notifier import ApprovalNotifier
+from onetool.runs.runs import Outcome, Runs
 from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
 from onetool.state import State, make_state
@@ -59,6 +65,7 @@ from onetool.telemetry import Notices, Telemetry
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.running_servers import list_servers
+from onetool_child.data import as_data
 
 if TYPE_CHECKING:
     from onetool.checks import Checks
@@ -98,6 +105,8 @@ class OneTool:
         self._state: State | None = None
         self.agents = Agents(self._warn)
         self.llm = LanguageModel(self._own_ports)
+        self._notifier = ApprovalNotifier(self._own_ports)
+        self.runs = Runs(self._run_again)
         self.bus = ToolBus(get_cost=self.agents.get_cost)
         self._telemetry, self._notices = Telemetry(self.bus.events), Notices()
         registered, registry = self.bus.registered, self.bus.registry
@@ -155,6 +164,8 @@ class OneTool:
     async def __aexit__(self, *_: object) -> None:
         self._retiring.cancel()
         state = self._require_state()
+        await self.runs.close()
+        await self._notifier.close()
         await state.cells.__aexit__(None, None, None)
         await asyncio.gather(*(source.close() for source in self.registry.sources), state.net.close(), self.llm.close())
         for close in (state.stores.close, state.audit.close, self.log.close):
@@ -173,6 +184,15 @@ class OneTool:
         self._telemetry.configure(log, state.audit, state.stores)
         self.agents.configure(loaded, state.projects)
         self.llm.configure(loaded, state.redact)
+        private = loaded.settings.http.allow_private_addresses
+        self._notifier.configure(loaded.settings.approvals.notify, state.redact, log, allow_private_addresses=private)
+        self.runs.configure(
+            state.stores.runs,
+            loaded.settings.approvals,
+            str(loaded.directories.working_dir),
+            get_policy=self.agents.get_policy,
+            on_event=self._record_decision,
+        )
         self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.switches
         for source in self.registry.sources:
             source.configure(loaded)
@@ -202,6 +222,7 @@ class OneTool:
         is_owner: bool = False,
         token_id: str = "",
         client: str = "",
+        session: str = "",
     ) -> Answer:
         """Run a command and return the answer for the client; `meta` is the metadata of the request."""
         state = self._require_state()
@@ -213,13 +234,57 @@ class OneTool:
             )
         journal = journal or Journal(keeps_value=True)
         try:
-            context = self.context(agent, journal, meta, is_owner=is_owner, token_id=token_id, client=client)
+            context = self.context(
+                agent, journal, meta, is_owner=is_owner, token_id=token_id, client=client, session=session, kind="run"
+            )
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
+        gate: Gate = context.gate
+        gate.record = replace(gate.record, code=command if isinstance(command, str) else "", format=preset_format)
+        work = partial(self._run_once, command, context, journal, preset_format)
+        if not gate.is_replayable:
+            return await work()
+        try:
+            answer = await self.runs.run(gate, work, _to_outcome)
+        except ToolError as error:  # a person stopped the run
+            return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
+        if answer is None:
+            journal.listener = None
+            return Answer((self.runs.describe_pause(gate),), is_paused=True)
+        return answer
+
+    async def _run_once(
+        self, command: object, context: ToolContext, journal: Journal, preset_format: str | None
+    ) -> Answer:
+        state = self._require_state()
         with self._telemetry.run(context, journal, command) as outcome:
-            answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
-        notices = (*self._notices.take(agent), *(f"Note: {notice}" for notice in journal.notices))
+            try:
+                answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
+            finally:
+                if not context.gate.is_replayable:
+                    self.runs.finish_later(
+                        context.gate, "cancelled" if outcome.answer is None else outcome.answer.error
+                    )
+        notices = (*self._notices.take(context.agent_id), *(f"Note: {notice}" for notice in journal.notices))
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
+
+    async def plan(self, code: str, context: ToolContext) -> dict[str, Any]:
+        """Return what the code would do. Only tools that read are called."""
+        from onetool.runner.planning import plan
+
+        return await plan(self._require_state().runner, code, context, self.redact.redact_data)
+
+    async def _run_again(self, record: DurableRunRecord, gate: Gate) -> Outcome:
+        """Execute a run of an ended process again, or make its call."""
+        journal = Journal(keeps_value=True)
+        context = self.context(record.agent, journal, token_id=record.token_id, client=record.client, gate=gate)
+        if record.kind == "run":
+            return _to_outcome(await self._run_once(record.code, context, journal, record.format))
+        call = json.loads(record.code)
+        result = await self.bus.call_tool(call["tool"], call["arguments"], context)
+        if result.error is not None:
+            return Outcome(error=describe(result.error))
+        return Outcome((render(as_data(result.value)),), as_data(result.value))
 
     def run_sync(self, command: object, *, agent: str = "default") -> Answer:
         """Run a command and wait for the answer, in a program without an event loop."""
@@ -246,14 +311,30 @@ class OneTool:
         is_owner: bool = False,
         token_id: str = "",
         client: str = "",
+        session: str = "",
+        kind: Literal["run", "call"] = "call",
+        hold: float = 0.0,
+        gate: Gate | None = None,
     ) -> ToolContext:
-        """Return the context for calls of this agent."""
+        """Return the context for a run of this agent, or for one call.
+
+        `session` identifies the session of the client. A call outside of a run waits for `hold` seconds for a person.
+        """
         self.registry.apply_switches()
         system: System = self
+        correlation_id = gate.id.removeprefix("r_") if gate is not None else os.urandom(16).hex()
+        if gate is None:
+            ask = journal.approve if journal else None
+            hold = self.settings.approvals.wait if kind == "run" else hold
+            gate = self.runs.open_gate(
+                agent, correlation_id, kind, token_id=token_id, client=client, session=session, ask=ask, hold=hold
+            )
+            gate.is_direct = kind == "call"
         return ToolContext(
             **self.agents.context_fields(agent),
             working_dir=self._require_state().loaded.directories.working_dir,
-            correlation_id=os.urandom(8).hex(),
+            correlation_id=correlation_id,
+            gate=gate,
             bus=self.bus,
             system=system,
             on_progress=(lambda text, *numbers: journal.note(self.redact(text), *numbers)) if journal else None,
@@ -262,6 +343,7 @@ class OneTool:
             get_settings=self._get_pack_settings,
             store_media=lambda data, mime_type: self.media.put(data, mime_type, agent, token_id),
             on_foreign_value=journal.record_foreign if journal else None,
+            is_untrusted=(lambda: journal.is_untrusted) if journal else None,
             notice=journal.notify if journal else None,
             ask_client=journal.ask_client if journal else None,
             metadata={"_meta": meta} if meta else {},
@@ -269,6 +351,14 @@ class OneTool:
             token_id=token_id,
             client=client,
         )
+
+    def _record_decision(self, name: str, **fields: Any) -> None:
+        """Log an event of a durable run. Decisions of people are also audited, and people learn that calls wait."""
+        self.log.event(name, **fields)
+        if name == "run.waiting":
+            self._notifier.notify(fields["run"], fields["agent"], fields["text"])
+        if "by" in fields:
+            self.audit.decision(**fields)
 
     def _get_pack_settings(self, pack: str) -> Mapping[str, Any]:
         found = self.settings.tools.get(pack)
@@ -403,6 +493,13 @@ class OneTool:
         from onetool.checks import Checks
 
         return Checks(self.registry, self.extensions, self.servers, self.bundles, self._reader)
+
+
+def _to_outcome(answer: Answer) -> Outcome:
+    error = None if answer.make_exception is None else describe(answer.make_exception())
+    if answer.is_error and error is None:
+        error = {"type": answer.error, "class": ToolError.__name__, "message": answer.text}
+    return Outcome(answer.blocks, None if error else answer.value, error, answer.media)
 
 
 def _works_without_settings(command: object) -> bool:

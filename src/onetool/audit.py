@@ -168,6 +168,17 @@ class AuditLog:
         """Record a change of stored tools. Names only: values may be credentials."""
         self._records.event("change", action=action, names=list(names), actor=actor, transport=transport, outcome="ok")
 
+    def write_decision(self, *, by: str, **facts: Any) -> None:
+        """Record the decision of a person before it is applied. Raise StorageError if that fails."""
+        try:
+            self._records.write("decision", actor=by, **facts)
+        except OSError as error:
+            raise storage_error(self.file.parent, error) from None
+
+    def decision(self, *, by: str, **facts: Any) -> None:
+        """Record the decision of a person about calls that waited."""
+        self._records.event("decision", actor=by, **facts)
+
     @property
     def problem(self) -> str | None:
         return self._records.problem

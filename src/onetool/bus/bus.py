@@ -22,12 +22,17 @@ from onetool.bus.sources import RegisteredTools
 from onetool.bus.tracing import Tracing
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
+from onetool.policy.effects import get_effects, sort_effects
+from onetool.policy.labels import get_labels
 from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
+from onetool.util.deadline import PausableDeadline
 from onetool.util.raw_json import RawJson
 from onetool_child.errors import TREE, restore
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
+
+    from onetool.runs.gate import Ticket
 
 
 @dataclass(slots=True)
@@ -78,7 +83,7 @@ class ToolBus:
         positional: Sequence[Any] = (),
         raw: bool = False,
     ) -> Result:
-        """Resolve, bind, validate, authorize, admit, dispatch, check, record. Errors are in the result.
+        """Resolve, bind, validate, authorize, decide, admit, dispatch, check, record. Errors are in the result.
 
         With `raw`, a large value may be a `RawJson`, for callers that pass it to another process.
         """
@@ -112,10 +117,15 @@ class ToolBus:
         name, context = name[: MAX_NAME_LENGTH + 1], call.context
         call_id, redacted_name = self.events.start_call(name, context, is_known=name in self.registry)
         at, started, result = time.time(), time.perf_counter(), CANCELLED
+        direct = context.gate if context.gate is not None and context.gate.is_direct else None
+        if direct is not None:
+            direct.enter()
         try:
             result = await self._call_safely(name, params, positional, call)
             return result
         finally:
+            if direct is not None:
+                direct.leave(result.error)
             if self.events.has_listeners(CallFinished):
                 seconds, failed = time.perf_counter() - started, result.error
                 error = None if failed is None else error_type(failed)
@@ -142,15 +152,26 @@ class ToolBus:
         args = call.args = _validate(tool, dict(args), configured, context)
         call.is_allowed = False
         authorize(tool, args, context)
+        ticket: Ticket | None = None if context.gate is None else await context.gate.decide(tool, args, context)
+        if ticket is not None and ticket.recorded is not None:
+            return ticket.recorded
         if self.admit is not None:
             call.admitted = await self.admit(tool, args, context)
+        if ticket is not None:
+            await ticket.send()
         call.is_allowed = True
-        return _check_output(tool, await self._dispatch(tool, args, context))
+        if ticket is None:
+            return _check_output(tool, await self._dispatch(tool, args, context))
+        try:
+            result = _check_output(tool, await self._dispatch(tool, args, context))
+        except Exception as error:  # noqa: BLE001 - recorded like any other result
+            result = Result(ok=False, error=error)
+        return await ticket.finish(result)
 
     async def _dispatch(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         invoke = partial(tool.backend.invoke, tool, args, context)
         if tool.timeout is not None:
-            invoke = partial(_invoke_with_timeout, tool.timeout, tool.name, invoke)
+            invoke = partial(_invoke_with_timeout, tool.timeout, tool, args, context)
         with nesting_guard(tool.name):
             if context.budget_guard is None:
                 return await invoke()
@@ -223,6 +244,9 @@ class ToolBus:
             "name": tool.name,
             "description": tool.description,
             "permissions": sort_permissions(tool.permissions),
+            "effects": sort_effects(get_effects(tool)),
+            "idempotent": tool.is_idempotent,
+            "labels": sorted(get_labels(tool)),
             "schema": tool.input.json,
             "output_schema": tool.output.json if tool.output else None,
             "source": tool.source,
@@ -276,8 +300,11 @@ def _as_error(error: object, name: str) -> Exception:
     return ToolError(str(error) if error else f"{name} failed without a message")
 
 
-async def _invoke_with_timeout(seconds: float, name: str, invoke: Callable[[], Awaitable[Any]]) -> Any:
+async def _invoke_with_timeout(seconds: float, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
     with anyio.move_on_after(seconds) as scope:
-        return await invoke()
+        if context.can_wait:
+            deadline = PausableDeadline(scope.deadline, partial(setattr, scope, "deadline"), context.waiting)
+            context = replace(context, waiting=deadline.paused)
+        return await tool.backend.invoke(tool, args, context)
     assert scope.cancelled_caught
-    raise ToolTimeout(f"{name} timed out after {seconds:g} s", timeout_ms=round(seconds * 1000))
+    raise ToolTimeout(f"{tool.name} timed out after {seconds:g} s", timeout_ms=round(seconds * 1000))

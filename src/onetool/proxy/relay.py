@@ -37,6 +37,7 @@ class Relay:
     takes_questions: bool = False  # as results; such a client repeats the call with the answers
     input_responses: Any = None
     request_state: str | None = None
+    resume_with: str = ""  # the state of a question about approvals, which outlives this process
     result: Any = None
     error: Any = None
     is_untrusted: bool = False  # whether a value came from an untrusted source

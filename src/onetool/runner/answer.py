@@ -20,6 +20,7 @@ from onetool.redact import Redactor
 from onetool.render import render
 from onetool.results.window import find_largest_limit
 from onetool.runner import explain
+from onetool.runs.gate import AskPerson
 from onetool.sanitize import sanitize_text
 from onetool.storage import ResultStorage
 from onetool.util.invisible import escape_invisible
@@ -51,6 +52,7 @@ class Answer:
     is_error: bool = False
     error: str | None = None  # the type of the error, such as `timeout`
     media: tuple[str, ...] = ()  # handles of images and other blobs in the value
+    is_paused: bool = False  # whether the run waits for a person
     load_value: Callable[[], Any] = field(default=lambda: None, repr=False, compare=False)
     make_exception: Callable[[], Exception] | None = field(default=None, repr=False, compare=False)
 
@@ -95,6 +97,7 @@ class Journal:
     ask_client: AskClient | None = None  # sends a request to the client of the run
     listener: Callable[[str, Any], None] | None = None  # called immediately, from any thread; only `output` is redacted
     ask: OnAsk | None = None  # asks the person at the client
+    approve: AskPerson | None = None  # asks the person at the client to approve calls
     log: OnLog | None = None  # sends a log message to the client, if it wants any
 
     def emit(self, event: str, data: Any) -> None:
@@ -254,6 +257,7 @@ class Presenter:
                     self._store_block(block, journal, caller)
 
     def _store_block(self, block: _Block, journal: Journal, caller: ToolContext) -> None:
+        labels = None if caller.gate is None else caller.gate.labels
         pieces = _split_records(block)
         pieces.reverse()
         # Each piece is released before the next is taken, so that nothing is in memory twice.
@@ -268,6 +272,7 @@ class Presenter:
                 is_json=block.is_json,
                 beside=None if block.beside is None else self._redact(block.beside()),
                 is_untrusted=journal.is_untrusted,
+                labels=None if labels is None else labels.to_json(),
             )
         except ToolError as error:
             block.pieces, block.error = [explain.render_error(error, journal.calls)], error.type

@@ -8,7 +8,8 @@ import re
 import time
 import unicodedata
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,14 +18,15 @@ import anyio.to_thread
 from onetool import snippets
 from onetool._tool import Result
 from onetool.bus.bus import ToolBus
-from onetool.children.channel import RemoteError
+from onetool.children.channel import RemoteError, Reply
 from onetool.config.model import Settings
 from onetool.context import ToolContext
 from onetool.errors import BudgetExceeded, ToolError, ToolNotFound, describe, error_type
 from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from onetool.runner import explain, fence_processor
 from onetool.runner.answer import Answer, Journal, LiveOutput, Presenter, run_in_thread_if
-from onetool.runner.cells import Cells
+from onetool.runner.cells import Cells, RunTimer
+from onetool.runs.plan import PlanGate
 from onetool.util.text import pluralize
 from onetool_child.media import MAX_MEDIA, detect_type
 from onetool_child.messages import UTF8
@@ -76,7 +78,8 @@ class Runner:
                 self._check_length(code)
             names = await self._find_names(code)
             host = _Host(self, context, journal, live)
-            result = await self._cells.run({"code": code, "names": names, "format": preset_format}, host)
+            repeatable = {} if context.gate is None else context.gate.cell_params
+            result = await self._cells.run({"code": code, "names": names, "format": preset_format, **repeatable}, host)
             if result["bytes"] > self.settings.execution.max_output_bytes:
                 raise _size_error(self.settings.execution.max_output_bytes)
             live.end()
@@ -171,14 +174,29 @@ def bind_names(
     return {"packs": packs, "tools": {**bare, **aliases}, **proj}
 
 
+def _add_clock(result: Result) -> Result:
+    """Return the result with the time that a replayable run sees from now on."""
+    if not result.clock:
+        return result
+    members = {"clock": result.clock, "replayed": result.is_replayed}
+    return Reply(result.ok, result.value, result.error, result.ran, members=members)
+
+
 class _Host:
     """The requests that the code of one run may make."""
 
     def __init__(self, runner: Runner, context: ToolContext, journal: Journal, live: LiveOutput) -> None:
-        self._runner, self._context, self._journal, self._live = runner, context, journal, live
+        self._runner, self._journal, self._live = runner, journal, live
+        self.timer: RunTimer | None = None  # set when the code starts
+        self._context = replace(context, waiting=self._pause) if context.gate is not None else context
         self._bus, execution = runner.bus, runner.settings.execution
         self._max_calls, self._max_output = execution.max_tool_calls, execution.max_output_bytes
         self._request_count = 0
+        self._plan = context.gate if isinstance(context.gate, PlanGate) else None
+
+    def _pause(self) -> AbstractContextManager[None]:
+        """Stop the clock of the run while a person is asked."""
+        return nullcontext() if self.timer is None else self.timer.paused()
 
     async def request(self, method: str, params: dict[str, Any]) -> Result:
         self._request_count += 1
@@ -192,9 +210,11 @@ class _Host:
             raise TypeError("request parameters must be an object") from None
         match method:
             case "call":
-                return await self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]))
+                return _add_clock(await self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"])))
             case "snippet":
                 return await self._runner.expand_snippet(str(params["name"]), dict(params["values"]))
+            case "inspect" if self._plan is not None:
+                raise self._plan.end_at_use(params.get("data"), params.get("line"))
             case "media":
                 return await self._store_media()
             case "names" | "pack" | "find" | "list":
@@ -253,18 +273,25 @@ class _Host:
             return Result(ok=False, error=BudgetExceeded(message, hint=hint))
         tool = self._bus.registry.peek(name) if kwargs else None
         if tool is not None and tool.continues(kwargs):
-            return await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
+            return await self._call_tool(name, args, kwargs)
         index, started = len(calls), time.perf_counter()
         calls.append((name, "under way"))
         self._journal.sources.add(name)
         self._journal.emit("call", {"state": "began", "number": index, "name": name})
-        result = await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
+        result = await self._call_tool(name, args, kwargs)
         error = None if result.error is None else error_type(result.error)
         calls[index] = (name, error or "ok")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         ended = {"state": "ended", "number": index, "name": name, "durationMs": milliseconds, "error": error}
         self._journal.emit("call", ended)
         return result
+
+    async def _call_tool(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
+        if self._plan is not None:
+            from onetool.runner.planning import call_planned
+
+            return await call_planned(self._bus, name, args, kwargs, self._context)
+        return await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
 
     async def _look_up(self, method: str, params: dict[str, Any]) -> Result:
         try:

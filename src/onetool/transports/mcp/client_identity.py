@@ -44,7 +44,9 @@ def caller_fields(app: OneTool, context: Any) -> dict[str, Any]:
 
 def build_caller(app: OneTool, context: Any) -> ToolContext:
     try:
-        return app.context(**caller_fields(app, context))
+        return app.context(
+            **caller_fields(app, context), session=session_key(app, context), hold=app.settings.approvals.wait
+        )
     except ToolError as error:
         raise MCPError(types.INVALID_REQUEST, error.message) from None
 

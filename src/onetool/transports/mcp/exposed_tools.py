@@ -118,6 +118,8 @@ class ExposedTools:
     async def _call_bus(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
         caller = build_caller(self._app, context)
         caller = replace(caller, metadata={**caller.metadata, RELAY_KEY: relay})
+        if "elicitation" in relay.capabilities:
+            caller.gate.ask = ClientMessages(relay, self._app.redact, name).approve
         return await self._app.bus.call_tool(name, arguments, caller)
 
     async def _call_own(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
@@ -139,6 +141,8 @@ class ExposedTools:
             on_foreign_value=relay.record_foreign,
             ask_client=relay.ask if "sampling" in relay.capabilities else None,
         )
+        if "elicitation" in relay.capabilities:
+            caller.gate.ask = client.approve
         result = await self._app.bus.call_tool(name, arguments, caller)
         await client.flush()
         return result

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,15 @@ import mcp_types as types
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
-from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.request_state import AESGCMRequestStateCodec, RequestStateBoundary, RequestStateSecurity
 from mcp.server.stdio import stdio_server
 
 from onetool.app import OneTool
+from onetool.errors import ToolError
 from onetool.proxy.relay import Progress, Relay
 from onetool.runner.answer import Journal
+from onetool.runs.questions import APPROVAL_FORM
+from onetool.runs.sealing import load_key
 from onetool.stats.tokens import count_text_tokens, count_tokens
 from onetool.transports.fair_queue import QueueFull, turn
 from onetool.transports.logging_bridge import forward_logging
@@ -44,6 +47,7 @@ from onetool.transports.mcp.relay import (
     ClientRelay,
     can_ask,
     create_relay,
+    read_form,
     supports_sampling,
     wants_log,
 )
@@ -58,6 +62,7 @@ SESSION_DELAY_SECONDS = 0.5  # delay after the tool list, so that bookkeeping do
 IDLE_SECONDS = 1.0  # without output, before a progress message
 OUTPUT_SECONDS = 0.05  # between two progress messages
 MAX_MESSAGE_CHARS = 4000
+REQUEST_STATE_SECONDS = 600.0  # for which a client may repeat a request
 MAX_PENDING_RUNS = 16  # that wait for the client, each with a cell
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
 
@@ -103,6 +108,25 @@ RUN = types.Tool(
 )
 
 
+class KeptKeyCodec:
+    """Seals request states with a key that outlives the process, which is read when it is first needed."""
+
+    def __init__(self, app: OneTool) -> None:
+        self._app = app
+        self._codec: AESGCMRequestStateCodec | None = None
+
+    def _load(self) -> AESGCMRequestStateCodec:
+        if self._codec is None:
+            self._codec = AESGCMRequestStateCodec([load_key(self._app.directories.data / "runs" / "request-state.key")])
+        return self._codec
+
+    def seal(self, payload: bytes) -> str:
+        return self._load().seal(payload)
+
+    def unseal(self, token: str) -> bytes:
+        return self._load().unseal(token)
+
+
 class OneToolServer(Server[Any]):
     """The SDK's server with OneTool's handlers. The caller of the constructor must close it."""
 
@@ -111,7 +135,7 @@ class OneToolServer(Server[Any]):
         self._counted_sessions: set[str] = set()  # sessions that were counted
         self._session_tasks: set[asyncio.Task[None]] = set()
         self._exposed = ExposedTools(app, self._on_server_change)
-        self._client_relay = ClientRelay(MAX_PENDING_RUNS)
+        self._client_relay = ClientRelay(MAX_PENDING_RUNS, self._answer_question)
         self._resources, self._prompts = ToolResources(app, self._exposed), SnippetPrompts(app, self._exposed)
         self._changes = ChangeNotifier(self._resources.watch)
         self._known = self._get_state()
@@ -139,7 +163,8 @@ class OneToolServer(Server[Any]):
             on_completion=self._complete,
             on_subscriptions_listen=self._changes.listen,
         )
-        security = RequestStateSecurity.ephemeral()
+        seconds = max(REQUEST_STATE_SECONDS, app.settings.approvals.ttl)
+        security = RequestStateSecurity(codec=KeptKeyCodec(app), ttl=seconds)
         security.bind_principal = lambda context: f"{get_agent(app, context)}:{get_token_id(context)}"
         self.middleware.append(RequestStateBoundary(security, default_audience=self.name))
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _set_log_level)
@@ -230,15 +255,32 @@ class OneToolServer(Server[Any]):
         if relay is not None or wants_log(context):
             client = ClientMessages(relay or create_relay(context), app.redact, RUN.name)
             journal.log = client.log if wants_log(context) else None
-            journal.ask, journal.ask_client = (client.ask, relay.ask) if relay is not None else (None, None)
+            if relay is not None:
+                journal.ask, journal.approve, journal.ask_client = client.ask, client.approve, relay.ask
         progress = relay.progress if relay else get_progress(context)
         async with _report_progress(progress, journal):
-            answer = await app.run(command, journal=journal, **facts)
+            answer = await app.run(command, journal=journal, session=session_key(app, context), **facts)
         if client is not None:
             await client.flush()
         result = _text(*answer.blocks, is_error=answer.is_error)
         result.content += await load_handles(app, answer.media, facts["agent"], facts["token_id"])
         result.meta = journal.meta or None
+        return result
+
+    async def _answer_question(self, context: Any, state: str, answers: Mapping[str, Any]) -> types.CallToolResult:
+        """Apply the answer to a question that another process asked, and continue its run."""
+        facts = caller_fields(self._app, context)
+        identity = facts["agent"], facts["token_id"]
+        response = next((each for each in answers.values() if isinstance(each, types.ElicitResult)), None)
+        try:
+            answer = read_form(response, APPROVAL_FORM)
+            outcome = await self._app.runs.answer_question(state, answer, *identity, facts["client"])
+        except ToolError as error:
+            return _text(self._app.redact(f"{type(error).__name__}: {error}"), is_error=True)
+        if isinstance(outcome, str):
+            return _text(outcome)
+        result = _text(*outcome.blocks, is_error=outcome.error is not None)
+        result.content += await load_handles(self._app, outcome.media, *identity)
         return result
 
     async def _call_exposed(self, context: Any, params: types.CallToolRequestParams) -> Any:

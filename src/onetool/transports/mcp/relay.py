@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from onetool.errors import CannotAsk
 from onetool.proxy.relay import LEVELS, Relay
 from onetool.redact import Redactor
+from onetool.runs.questions import Question
 from onetool.schema import Schema
 from onetool.transports.mcp.client_identity import get_progress, get_session, is_modern
 
@@ -35,19 +36,26 @@ MIN_PROGRESS = 0.001  # between two messages without a number
 STANDARD_INPUT = "standard input"  # stdio has one client
 Call = Callable[[Relay], Awaitable[Any]]
 Outcome = tuple[Relay, Any]
+# Applies the answers to a question that was asked before a restart, given its state.
+Restore = Callable[[Any, str, Mapping[str, Any]], Awaitable[Any]]
 
 
 class ClientRelay:
     """The pending calls of all clients."""
 
-    def __init__(self, max_pending: int = MAX_PENDING) -> None:
-        self._max_pending = max_pending
+    def __init__(self, max_pending: int = MAX_PENDING, restore: Restore | None = None) -> None:
+        self._max_pending, self._restore = max_pending, restore
         self._pending: dict[str, _Conversation] = {}
 
     async def run(self, context: Any, params: Any, call: Call) -> Outcome | types.InputRequiredResult:
         if not is_modern(context):
             relay = create_relay(context)
             return relay, await call(relay)
+        state = params.request_state or ""
+        if state.startswith(PENDING_PREFIX):
+            call_id, _, question = state.removeprefix(PENDING_PREFIX).partition(":")
+            if call_id not in self._pending and question and self._restore is not None:  # asked before a restart
+                return create_relay(context), await self._restore(context, question, params.input_responses or {})
         conversation = self._resume(context, params) or _Conversation(context, params, call, self._has_room)
         result = await conversation.next()
         return (conversation.relay, result) if result is not None else self._suspend(conversation)
@@ -56,7 +64,7 @@ class ClientRelay:
         state = params.request_state or ""
         if not state.startswith(PENDING_PREFIX):
             return None
-        conversation = self._pending.pop(state.removeprefix(PENDING_PREFIX), None)
+        conversation = self._pending.pop(state.removeprefix(PENDING_PREFIX).partition(":")[0], None)
         if conversation is None:
             raise MCPError(types.INVALID_PARAMS, "the call has expired: repeat it")
         conversation.resume(context, params.input_responses or {})
@@ -69,7 +77,9 @@ class ClientRelay:
         call_id = secrets.token_hex(16)
         self._pending[call_id] = conversation
         asyncio.get_running_loop().call_later(PENDING_SECONDS, self._expire, call_id)
-        return types.InputRequiredResult(input_requests=conversation.questions, request_state=PENDING_PREFIX + call_id)
+        question = conversation.relay.resume_with
+        state = f"{PENDING_PREFIX}{call_id}:{question}" if question else PENDING_PREFIX + call_id
+        return types.InputRequiredResult(input_requests=conversation.questions, request_state=state)
 
     def _expire(self, call_id: str) -> None:
         if (conversation := self._pending.pop(call_id, None)) is not None:
@@ -172,18 +182,23 @@ class ClientMessages:
 
     async def ask(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Ask the person at the client. Return the answer as a dict, or None if it is declined."""
+        return read_form(await self._send_form(message, schema), schema)
+
+    async def approve(self, question: Question) -> Mapping[str, Any] | None:
+        """Ask the person to approve calls. None means no; if the question was dismissed, raise CannotAsk."""
+        self._relay.resume_with = question.state
+        try:
+            response = await self._send_form(question.text, question.form)
+        finally:
+            self._relay.resume_with = ""
+        if isinstance(response, types.ElicitResult) and response.action == "cancel":
+            raise CannotAsk("the person dismissed the question")
+        return read_form(response, question.form)
+
+    async def _send_form(self, message: str, schema: Mapping[str, Any]) -> Any:
         shown = self._redact.redact_data(dict(schema))
         params = types.ElicitRequestFormParams(message=self._redact(message), requested_schema=shown)
-        response = await self._relay.ask_client(types.ElicitRequest(params=params))
-        if not isinstance(response, types.ElicitResult):
-            reason = response.message if isinstance(response, types.ErrorData) else "it sent another response"
-            raise CannotAsk(f"cannot ask: {reason}")
-        if response.action != "accept":
-            return None
-        answer = dict(response.content or {})
-        if (problem := Schema.from_json(schema).problem(answer)) is not None:
-            raise CannotAsk(f"the answer of the client does not match the schema: {problem}")
-        return answer
+        return await self._relay.ask_client(types.ElicitRequest(params=params))
 
     async def flush(self) -> None:
         """Wait for unsent messages, which belong before the response."""
@@ -213,6 +228,19 @@ class ClientMessages:
                 latest, self._progress = self._progress, None
                 if latest is not None and self._relay.progress is not None:
                     await self._relay.progress(*latest)
+
+
+def read_form(response: Any, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the content of a form, or None if the person declined."""
+    if not isinstance(response, types.ElicitResult):
+        reason = response.message if isinstance(response, types.ErrorData) else "it sent another response"
+        raise CannotAsk(f"cannot ask: {reason}")
+    if response.action != "accept":
+        return None
+    answer = dict(response.content or {})
+    if (problem := Schema.from_json(schema).problem(answer)) is not None:
+        raise CannotAsk(f"the answer of the client does not match the schema: {problem}")
+    return answer
 
 
 def get_log_level(context: Any) -> str | None:

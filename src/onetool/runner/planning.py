@@ -1,0 +1,56 @@
+"""Plans: runs of code whose calls with effects are listed instead of made."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from onetool._tool import Result
+from onetool.bus.authorize import authorize
+from onetool.bus.bind import NO_ARGUMENTS, bind
+from onetool.bus.bus import ToolBus
+from onetool.context import ToolContext
+from onetool.errors import ToolError
+from onetool.runner.answer import Journal
+from onetool.runner.runner import Runner
+from onetool.runs.plan import PlanGate, PlannedCall, is_listed
+
+
+async def plan(runner: Runner, code: str, context: ToolContext, redact: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the calls with effects that the code would make, and its value or why the plan ended."""
+    gate = PlanGate(context.gate)
+    answer = await runner.run(code, replace(context, gate=gate), Journal(keeps_value=True))
+    calls = redact(gate.calls)  # bound arguments may come from settings
+    if gate.ended is not None or answer.is_error:
+        return {"calls": calls, "ended": gate.ended.message if gate.ended is not None else answer.text}
+    return {"calls": calls, "value": gate.show(answer.value)}
+
+
+async def call_planned(
+    bus: ToolBus, name: str, args: list[Any], kwargs: dict[str, Any], context: ToolContext
+) -> Result:
+    """Call a tool that reads, or list the call. Raise if the plan has ended."""
+    gate: PlanGate = context.gate
+    if any(gate.find_markers([args, kwargs])):
+        try:
+            result = await _list_with_placeholders(bus, name, args, kwargs, context)
+        except ToolError as error:
+            result = Result(ok=False, error=error)
+    else:
+        context = replace(context, gate=PlannedCall(gate))
+        result = await bus.call_tool(name, kwargs, context, positional=args, raw=True)
+    if gate.ended is not None:
+        raise gate.ended
+    return result
+
+
+async def _list_with_placeholders(
+    bus: ToolBus, name: str, args: list[Any], kwargs: dict[str, Any], context: ToolContext
+) -> Result:
+    """List a call whose arguments cannot be validated, because some are unknown."""
+    gate: PlanGate = context.gate
+    tool = await bus.resolve(name)
+    bound = bind(tool, args, kwargs, context.agent_config.get(tool.name, NO_ARGUMENTS))
+    authorize(tool, bound, context)
+    if not is_listed(tool, bound):
+        raise gate.end_at_use([args, kwargs])
+    return gate.list_call(tool, bound)

@@ -1,0 +1,462 @@
+"""The gate of a run: each call passes the policy, is recorded before it is made and, if necessary, waits for a person.
+
+`ToolBus` calls `decide` for every call of the run, then `Ticket.send` before the call is made and `Ticket.finish` after
+it. A run that may ask a person can be replayed after its process has ended: all of its calls are recorded, and calls
+that were recorded before are answered from the journal. Other runs record only calls with effects.
+"""
+
+import asyncio
+import hashlib
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from onetool._tool import Result, Tool
+from onetool.context import ToolContext
+from onetool.errors import ApprovalRequired, CallRejected, Interrupted, ToolError, describe
+from onetool.policy.effects import CHANGING, changes_something, get_effects, sort_effects
+from onetool.policy.labels import SessionLabels
+from onetool.policy.rules import Policy, Ruling, make_denial
+from onetool.runs.grants import covers
+from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.runs.questions import Question, summarize
+from onetool.util.raw_json import RawJson
+from onetool.util.text import pluralize
+from onetool_child.data import as_data
+from onetool_child.errors import restore
+
+if TYPE_CHECKING:
+    from onetool.runs.runs import Runs
+
+BATCH_SECONDS = 0.05  # after the first call that waits, for others to join the question
+SAVE_SECONDS = 0.005  # after a call with an effect, for the next one, which is written in the same transaction
+REPLAY_SECONDS = 2.0  # for replayed code to repeat the calls that it made before
+MAX_RESULT_BYTES = 8 << 20  # of one call; a run with a larger result cannot be replayed
+MAX_JOURNAL_BYTES = 64 << 20  # of all results of a run
+LARGE_ARGUMENT_CHARS = 100_000  # encoded in a thread
+MAX_EARLIER = 20
+MAX_HISTORY = 20  # calls in the message of a run that ended
+NO_WAIT = nullcontext()
+SETTLED = frozenset({CallState.DONE, CallState.FAILED})
+# Asks the person at the client. Returns the content of the form, or None if the person declined.
+AskPerson = Callable[[Question], Awaitable[Mapping[str, Any] | None]]
+ANSWERED = frozenset({CallState.APPROVED, CallState.REJECTED, *SETTLED})
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A call that may be made. `recorded` is its result, if it was made before."""
+
+    gate: "Gate"
+    call: DurableCall
+    tool: Tool
+    args: Mapping[str, Any]
+    context: ToolContext
+    grant: str | None = None
+    recorded: Result | None = None
+
+    async def send(self) -> None:
+        """Record that the call is about to be made. If that fails, it must not be made."""
+        await self.gate.send(self)
+
+    async def finish(self, result: Result) -> Result:
+        """Record the result of the call, and return it."""
+        return await self.gate.finish(self, result)
+
+
+class Gate:
+    """The policy and the journal of one run, or of one call outside of a run."""
+
+    def __init__(
+        self,
+        runs: "Runs",
+        record: DurableRunRecord,
+        policy: Policy,
+        labels: SessionLabels | None = None,
+        *,
+        via: Iterable[str] = (),
+        ask: AskPerson | None = None,
+        hold: float = 0.0,
+        recorded: Iterable[DurableCall] = (),
+    ) -> None:
+        self.record, self.policy, self.labels = record, policy, labels
+        self.is_replayable = self.keeps_outcome = record.is_replayable
+        self.via, self.ask, self.hold = frozenset(via), ask, hold
+        self.paused = asyncio.Event()  # nobody has answered for `hold` seconds
+        self.stopped: ToolError | None = None  # why the run makes no more calls
+        self.in_flight = 0
+        self._runs = runs
+        self.is_direct = False  # whether it belongs to calls outside of runs
+        self._depth = 0
+        self.is_stored = bool(record.owner)
+        self._recorded = {(call.key, call.occurrence): call for call in recorded}
+        # Calls with effects that this run has made, for messages.
+        self.history = [call for call in self._recorded.values() if call.state in SETTLED and _has_acted(call)]
+        self._unrepeated = {call.number for call in self.history}
+        self._repeated = asyncio.Event()
+        self._last_number = max((call.number for call in self._recorded.values()), default=0)
+        self._occurrences: Counter[str] = Counter()
+        self._unsaved: dict[int, DurableCall] = {}
+        self._saving = asyncio.Lock()
+        self._is_saving_later = False
+        self._journal_bytes = 0
+        self._waiting: dict[int, tuple[DurableCall, asyncio.Future[DurableCall]]] = {}
+        self._approved: list[DurableCall] = []  # by people, most recent last: examples for grants
+        self._asking: asyncio.Future[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    def enter(self) -> None:
+        """Count a call of a context that is not that of a run, with the calls that its tool makes."""
+        self._depth += 1
+
+    def leave(self, error: BaseException | None) -> None:
+        """Record the end of the outermost call. The next call of the context is another run."""
+        self._depth -= 1
+        if self._depth or not self.is_stored:
+            return
+        if not isinstance(error, ApprovalRequired):  # otherwise the run waits
+            calls, self._unsaved = list(self._unsaved.values()), {}
+            self._runs.saving.start(self._runs.finish_call(self.id, calls, error))
+        self.record = replace(self.record, id=f"r_{os.urandom(16).hex()}", code="", state=RunState.RUNNING, owner="")
+        self.is_stored, self._last_number = False, 0
+        self._occurrences.clear()
+        self.history.clear()
+
+    @property
+    def cell_params(self) -> dict[str, Any]:
+        """The parameters of the cell that make a run repeatable."""
+        if not self.is_replayable:
+            return {}
+        until = sum(call.state in SETTLED for call in self._recorded.values())
+        return {"pausable": True, "replay": {"seed": self.record.seed, "clock": self.record.started, "until": until}}
+
+    # --- the three steps of a call ----------------------------------------------------------------------------------
+
+    async def decide(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Ticket | None:
+        """Return a ticket for the call, or None if nothing about it is recorded. Raise if it must not be made."""
+        if self.stopped is not None:
+            raise self.stopped
+        ruling = self.policy.decide(tool, args, self.labels)
+        if ruling.decision == "deny":
+            raise make_denial(tool, ruling, self.record.agent)
+        if not (self.is_replayable or changes_something(tool, args)):
+            self._record_labels(tool, args, context)
+            return None
+        ticket = Ticket(self, await self._identify(tool, args), tool, args, context)
+        call = ticket.call = await self._settle(ticket, ruling)
+        if call.state is CallState.REJECTED:
+            raise self._rejection(call)
+        if call.state in SETTLED:
+            self._record_labels(tool, args, context)
+            ticket.recorded = read_result(call)
+        return ticket
+
+    def _record_labels(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
+        """Remember which private and untrusted data the client may have received."""
+        if self.labels is not None:
+            is_untrusted = context.is_untrusted is not None and context.is_untrusted()
+            self.labels.record(tool, args, is_untrusted)
+
+    async def _settle(self, ticket: Ticket, ruling: Ruling) -> DurableCall:
+        """Return the call after asking people, if necessary: as approved, rejected, or ended before."""
+        call, tool = ticket.call, ticket.tool
+        if call.state is CallState.PENDING:
+            if ruling.decision == "ask":
+                return await self._authorize(ticket, replace(call, reason=ruling.reason))
+            return replace(call, state=CallState.APPROVED)
+        if call.state in {CallState.SENT, CallState.UNKNOWN} and _has_acted(call):
+            if tool.is_idempotent and call.is_idempotent:
+                return call
+            reason = "its process ended after the call was sent: nobody knows whether it happened"
+            return await self._wait_for_person(ticket, replace(call, state=CallState.UNKNOWN, reason=reason))
+        if call.state is CallState.APPROVED and call.definition != digest_definition(tool):
+            reason = "the definition of the tool has changed since the call was approved"
+            return await self._wait_for_person(ticket, replace(call, state=CallState.PENDING, reason=reason))
+        return call
+
+    async def send(self, ticket: Ticket) -> None:
+        if self.stopped is not None:
+            raise self.stopped
+        call = replace(ticket.call, state=CallState.SENT, at=ticket.call.at or time.time())
+        if _has_acted(call):
+            try:
+                await self._save(call, grant=ticket.grant, survives_power_loss=bool(call.by))
+            except ApprovalRequired:  # others have used up the grant
+                call = await self._wait_for_person(ticket, replace(ticket.call, state=CallState.PENDING))
+                if call.state is CallState.REJECTED:
+                    raise self._rejection(call) from None
+                call = replace(call, state=CallState.SENT)
+                await self._save(call, survives_power_loss=True)
+            self.history.append(call)
+        ticket.call = call
+        self.in_flight += 1
+
+    async def finish(self, ticket: Ticket, result: Result) -> Result:
+        """Record a result. It is written with the next effect at the latest."""
+        self.in_flight -= 1
+        if isinstance(result.error, ApprovalRequired):  # of a call that the tool makes; both are repeated later
+            return result
+        now = time.time()
+        state = CallState.DONE if result.ok else CallState.FAILED
+        call = replace(ticket.call, state=state, clock=now, ended=now)
+        self._record_labels(ticket.tool, ticket.args, ticket.context)
+        if self.is_replayable:
+            text = await anyio.to_thread.run_sync(encode_result, result) if _is_large(result) else encode_result(result)
+            self._journal_bytes += len(text or "")
+            if text is None or self._journal_bytes > MAX_JOURNAL_BYTES:
+                await self._forbid_replay()
+            else:
+                call = replace(call, result=text)
+        if self.is_replayable or _has_acted(call):
+            self._unsaved[call.number] = call
+        if _has_acted(call) and not self._is_saving_later:
+            self._is_saving_later = True
+            self._runs.saving.start(self._save_later())
+        return replace(result, clock=now) if self.is_replayable else result
+
+    # --- replay -----------------------------------------------------------------------------------------------------
+
+    async def _identify(self, tool: Tool, args: Mapping[str, Any]) -> DurableCall:
+        """Return the recorded call that this one repeats, or a new one."""
+        is_large = any(isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS for value in args.values())
+        arguments = await anyio.to_thread.run_sync(encode_arguments, args) if is_large else encode_arguments(args)
+        if self.record.kind == "call" and not self.record.code:
+            code = f'{{"tool":{json.dumps(tool.name)},"arguments":{arguments}}}'
+            self.record = replace(self.record, code=code)
+        key = digest_call(tool.name, arguments)
+        occurrence = self._occurrences[key]
+        self._occurrences[key] += 1
+        recorded = self._recorded.pop((key, occurrence), None)
+        if recorded is not None:
+            self._unrepeated.discard(recorded.number)
+            self._repeated.set()
+            return recorded
+        if self._unrepeated and changes_something(tool, args):
+            await self._wait_for_repetition(tool)
+        self._last_number += 1
+        return DurableCall(
+            number=self._last_number,
+            tool=tool.name,
+            arguments=arguments,
+            key=key,
+            occurrence=occurrence,
+            state=CallState.PENDING,
+            effects=tuple(sort_effects(get_effects(tool, args))),
+            is_idempotent=tool.is_idempotent,
+        )
+
+    async def _wait_for_repetition(self, tool: Tool) -> None:
+        """Wait until all effects of the earlier execution were repeated. Otherwise the code took another path."""
+        while self._unrepeated:
+            self._repeated.clear()
+            try:
+                await asyncio.wait_for(self._repeated.wait(), REPLAY_SECONDS)
+            except TimeoutError:
+                break
+        if self._unrepeated:
+            self.stopped = Interrupted(
+                f"the run was replayed after a restart and made other calls than before; {tool.name} was not called",
+                run=self.id,
+            )
+            await self._runs.end(self, RunState.DIVERGED, f"the code called {tool.name}, which it did not call before")
+            raise self.stopped
+
+    @property
+    def unrepeated(self) -> int:
+        """The number of effects of the earlier execution that the replayed code has not repeated."""
+        return len(self._unrepeated)
+
+    async def _forbid_replay(self) -> None:
+        """Give up replaying: a result is too large, or is not data."""
+        self.is_replayable = False
+        self.record = replace(self.record, is_replayable=False)
+        if self.is_stored:
+            await self._runs.in_thread(self._runs.store.put_run, self.record)
+
+    # --- people -----------------------------------------------------------------------------------------------------
+
+    async def _authorize(self, ticket: Ticket, call: DurableCall) -> DurableCall:
+        """Return the call as approved by a grant or by a person."""
+        for grant in await self._runs.list_grants(self):
+            if covers(grant, ticket.tool.name, json.loads(call.arguments)):
+                ticket.grant = grant.id
+                return replace(call, state=CallState.APPROVED, by=f"grant {grant.id} of {grant.by}")
+        return await self._wait_for_person(ticket, call)
+
+    async def _wait_for_person(self, ticket: Ticket, call: DurableCall) -> DurableCall:
+        if not self.via or (self.via == {"client"} and self.ask is None):
+            cause = "its client cannot ask" if self.via else "nobody may approve calls of this agent"
+            raise CallRejected(f"{call.tool} was not called: a person must approve it, and {cause}", tool=call.tool)
+        call = replace(call, at=call.at or time.time(), definition=digest_definition(ticket.tool))
+        answered: asyncio.Future[DurableCall] = asyncio.get_running_loop().create_future()
+        self._waiting[call.number] = call, answered
+        try:
+            await self._runs.wait_for_people(self)
+            await self._save(call, survives_power_loss=True)
+            self._runs.announce(self)
+            if ticket.context.on_progress is not None:
+                ticket.context.on_progress(f"a person must approve {summarize(self.list_waiting())}")
+            if self._asking is None or self._asking.done():
+                self._asking = self._runs.start(self._ask_people())
+            with ticket.context.waiting() if ticket.context.waiting is not None else NO_WAIT:
+                answer = await self._hold(answered)
+        finally:
+            self._waiting.pop(call.number, None)
+            if not self._waiting:
+                self._runs.stop_waiting(self)
+        if not self._waiting and self.stopped is None:
+            self.paused.clear()
+            await self._runs.set_state(self, RunState.RUNNING)
+        if answer.state is CallState.APPROVED:
+            self._approved = [*self._approved, answer][-MAX_EARLIER:]
+        return answer
+
+    async def _hold(self, answered: "asyncio.Future[DurableCall]") -> DurableCall:
+        """Wait for the answer. A call outside of a run waits only for `hold` seconds; it is made later."""
+        if self.record.kind == "run" or self.hold == math.inf:
+            return await answered
+        can_ask = self.ask is not None and "client" in self.via
+        done, _ = await asyncio.wait({answered}, timeout=None if can_ask else self.hold)
+        if done:
+            return answered.result()
+        calls = [call for call, _ in self._waiting.values()]
+        raise ApprovalRequired(
+            f"a person must approve {summarize(calls)}: run {self.id} waits",
+            hint=f'ot.run_result("{self.id}") has the result when it is approved',
+            run=self.id,
+        )
+
+    async def _ask_people(self) -> None:
+        """Ask at the client, if possible. Otherwise report the run as paused after `hold` seconds."""
+        await asyncio.sleep(BATCH_SECONDS)
+        while self.ask is not None and "client" in self.via and (calls := self.list_waiting(CallState.PENDING)):
+            question = Question(self.id, self.record.agent, calls, self._approved)
+            asking = asyncio.ensure_future(self.ask(question))
+            answers = [self._waiting[call.number][1] for call in calls]
+            elsewhere = asyncio.ensure_future(asyncio.wait(answers))
+            await asyncio.wait({asking, elsewhere}, return_when=asyncio.FIRST_COMPLETED)
+            elsewhere.cancel()
+            if not asking.done():
+                asking.cancel()
+                continue
+            try:
+                answer = asking.result()
+            except ToolError:  # the client cannot ask after all, or the person closed the question
+                self.ask = None
+                break
+            person = f"the person at {self.record.client or 'the client'}"
+            await self._runs.decide(self.id, question.read(answer, person), via="client")
+        while self._waiting and not self.paused.is_set():
+            left = min(call.at for call in self.list_waiting()) + self.hold - time.time()
+            if left <= 0:
+                self.paused.set()
+            await asyncio.sleep(max(left, 0.0))
+
+    def list_waiting(self, state: CallState | None = None) -> list[DurableCall]:
+        return [call for call, _ in self._waiting.values() if state in {None, call.state}]
+
+    def apply(self, calls: Iterable[DurableCall]) -> None:
+        """Continue the calls that a person has answered."""
+        for call in calls:
+            waiting = self._waiting.get(call.number)
+            if waiting is not None and call.state in ANSWERED and not waiting[1].done():
+                waiting[1].set_result(call)
+
+    def _rejection(self, call: DurableCall) -> CallRejected:
+        because = f": {call.reason}" if call.reason else ""
+        who = call.by or "a person"
+        return CallRejected(f"{who} rejected {call.tool}{because}", tool=call.tool, by=call.by, reason=call.reason)
+
+    # --- the journal ------------------------------------------------------------------------------------------------
+
+    async def _save(self, *calls: DurableCall, grant: str | None = None, survives_power_loss: bool = False) -> None:
+        """Write these calls and those that have ended since, in one transaction."""
+        async with self._saving:
+            written = {**self._unsaved, **{call.number: call for call in calls}}
+            if not written:
+                return
+            self._unsaved = {}
+            try:
+                await self._runs.write(self, list(written.values()), grant, survives_power_loss)
+            except BaseException:
+                self._unsaved = {**written, **self._unsaved}
+                for call in calls:
+                    self._unsaved.pop(call.number, None)
+                raise
+
+    async def _save_later(self) -> None:
+        """Write what has ended, unless the next call with an effect does so first."""
+        await asyncio.sleep(SAVE_SECONDS)
+        self._is_saving_later = False
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Write all calls that have ended."""
+        await self._save()
+
+    def describe_history(self) -> str:
+        """Return what the run has done so far, for the message of a run that ended early."""
+        if not self.history:
+            return "no call with effects was made"
+        made = summarize(self.history[:MAX_HISTORY])
+        return f"it has made {pluralize(len(self.history), 'call')} with effects: {made}"
+
+
+def _has_acted(call: DurableCall) -> bool:
+    """Return whether repeating the call may do harm: it changes something, or a person approved it."""
+    return bool(call.by) or not CHANGING.isdisjoint(call.effects)
+
+
+def encode_arguments(args: Mapping[str, Any]) -> str:
+    """Return the bound arguments as canonical JSON."""
+    return json.dumps(as_data(dict(args)), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def digest_call(tool: str, arguments: str) -> str:
+    return hashlib.sha256(f"{tool}\0{arguments}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def digest_definition(tool: Tool) -> str:
+    parts = [tool.name, tool.source, tool.file, tool.input.json, sorted(get_effects(tool))]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _is_large(result: Result) -> bool:
+    value = result.value
+    return isinstance(value, RawJson) or (isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS)
+
+
+def encode_result(result: Result) -> str | None:
+    """Return the result as JSON, or None if it is too large or not data."""
+    try:
+        if result.error is not None:
+            text = json.dumps({"error": as_data(describe(result.error))}, ensure_ascii=False)
+        elif isinstance(result.value, RawJson):
+            if result.value.size > MAX_RESULT_BYTES:
+                return None
+            text = json.dumps({"raw": b"".join(result.value.pieces).decode(), "or_text": result.value.or_text})
+        else:
+            text = json.dumps({"value": as_data(result.value)}, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return text if len(text) <= MAX_RESULT_BYTES else None
+
+
+def read_result(call: DurableCall) -> Result:
+    """Return the recorded result of a call."""
+    data = json.loads(call.result or '{"value": null}')
+    if "error" in data:
+        return Result(ok=False, error=restore(data["error"]), clock=call.clock, is_replayed=True)
+    value = RawJson((data["raw"].encode(),), data["or_text"]) if "raw" in data else data["value"]
+    return Result(ok=True, value=value, clock=call.clock, is_replayed=True)

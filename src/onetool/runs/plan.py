@@ -1,0 +1,122 @@
+"""The gate of a plan: tools that only read are called, and all other calls are listed instead of made.
+
+The result of a listed call is a marker: an object whose only key is random and known to this plan. The cell makes it a
+placeholder. Code that forges a marker only changes what is shown, because no call with an effect is ever made.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from onetool._tool import Result, Tool
+from onetool.context import Effect, ToolContext
+from onetool.errors import ToolError
+from onetool.policy.effects import get_effects, has_effect, sort_effects
+from onetool_child.data import encode
+
+MAX_PLAN_BYTES: Final = 16 << 20  # of the arguments of all listed calls
+# These change only the state of OneTool, which is not an effect for policies. A plan must not change it either.
+CHANGING_TOOLS: Final = frozenset({"ot.background", "ot.reload", "ot.session_update"})
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCall:
+    """A ticket for a call that is not made: its result is a marker."""
+
+    recorded: Result
+
+
+@dataclass(slots=True)
+class PlanGate:
+    """The calls that a plan lists. `outer` is the gate of the run that asked for the plan; it decides about reads."""
+
+    is_direct: ClassVar[bool] = False
+    outer: Any = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    ended: ToolError | None = None  # why the plan ended early
+    _marker: str = field(default_factory=lambda: f"result-{secrets.token_hex(16)}")
+    _bytes: int = 0
+
+    @property
+    def cell_params(self) -> dict[str, Any]:
+        return {"placeholder": self._marker}
+
+    @property
+    def labels(self) -> Any:
+        return getattr(self.outer, "labels", None)
+
+    async def decide(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        """Decide about a call that a tool makes. It must only read, because the tool could not use a placeholder."""
+        if is_listed(tool, args):
+            raise self.end(f"a tool that only reads tried to call {tool.name}, which a plan does not call")
+        return None if self.outer is None else await self.outer.decide(tool, args, context)
+
+    def list_call(self, tool: Tool, args: Mapping[str, Any]) -> Result:
+        """Add a call to the plan. Return the marker of its result."""
+        defaults = tool.input.defaults
+        given = {name: value for name, value in args.items() if name not in defaults or value != defaults[name]}
+        arguments = self.show(given)
+        self._bytes += len(encode(arguments))
+        if self.ended is not None or self._bytes > MAX_PLAN_BYTES:
+            raise self.end(f"the listed arguments have more than {MAX_PLAN_BYTES} bytes")
+        effects = sort_effects(get_effects(tool, args) - {Effect.READ} or {Effect.WRITE})
+        self.calls.append({"tool": tool.name, "arguments": arguments, "effects": effects})
+        return Result(ok=True, value={self._marker: len(self.calls)})
+
+    def end(self, reason: str, line: object = None) -> ToolError:
+        """End the plan. Return the error that ends its run."""
+        place = f"line {line}: " if isinstance(line, int) else ""
+        self.ended = self.ended or ToolError(f"{place}{reason}", type="plan_ended")
+        return self.ended
+
+    def end_at_use(self, value: Any, line: object = None) -> ToolError:
+        """End the plan where code uses a placeholder."""
+        numbers = self.find_markers(value)
+        calls = (f"{self.calls[number - 1]['tool']} (call {number})" for number in numbers)
+        return self.end(f"depends on the result of {next(calls, 'a call')}", line)
+
+    def find_markers(self, value: Any) -> Iterator[int]:
+        """Yield the numbers of the listed calls whose results are in the value."""
+        if isinstance(value, dict):
+            if (number := self._read_marker(value)) is not None:
+                yield number
+            value = list(value.values())
+        for item in value if isinstance(value, list) else ():
+            yield from self.find_markers(item)
+
+    def show(self, value: Any) -> Any:
+        """Return the value with a text for each marker."""
+        if isinstance(value, dict):
+            if (number := self._read_marker(value)) is not None:
+                return f"<result of {self.calls[number - 1]['tool']} #{number}>"
+            return {key: self.show(item) for key, item in value.items()}
+        return [self.show(item) for item in value] if isinstance(value, list) else value
+
+    def _read_marker(self, value: dict[str, Any]) -> int | None:
+        number = value.get(self._marker)
+        return number if type(number) is int and 0 < number <= len(self.calls) and len(value) == 1 else None
+
+
+@dataclass(slots=True)
+class PlannedCall:
+    """The gate of one call that code makes. Later decisions are about calls that its tool makes."""
+
+    is_direct: ClassVar[bool] = False
+    plan: PlanGate
+    is_decided: bool = False
+
+    @property
+    def labels(self) -> Any:
+        return self.plan.labels
+
+    async def decide(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        is_first, self.is_decided = not self.is_decided, True
+        if is_first and is_listed(tool, args):
+            return ListedCall(self.plan.list_call(tool, args))
+        return await self.plan.decide(tool, args, context)
+
+
+def is_listed(tool: Tool, args: Mapping[str, Any]) -> bool:
+    """Return whether a plan lists a call of the tool instead of making it."""
+    return has_effect(tool, args) or tool.name in CHANGING_TOOLS

@@ -1,0 +1,94 @@
+"""The question to a person about calls that wait, and its answer. Everything in a call is hostile text."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from onetool.runs.grants import describe_grant, suggest_grants
+from onetool.runs.model import Decision, DurableCall
+from onetool.util.invisible import escape_invisible
+from onetool.util.text import pluralize
+
+MAX_VALUE_CHARS = 2000
+MAX_QUESTION_CHARS = 20_000
+APPROVE, APPROVE_SIMILAR, REJECT, STOP = "approve", "approve_similar", "reject", "stop"
+APPROVAL_FORM: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "decision": {"type": "string", "title": "Decision", "enum": [APPROVE, APPROVE_SIMILAR, REJECT, STOP]},
+        "reason": {"type": "string", "title": "Reason", "description": "Reason, if you reject the calls"},
+    },
+    "required": ["decision"],
+}
+
+
+class Question:
+    """One question about all calls of a run that wait now."""
+
+    def __init__(
+        self, run_id: str, agent: str, calls: Sequence[DurableCall], earlier: Iterable[DurableCall] = ()
+    ) -> None:
+        self.run_id, self._agent, self.calls = run_id, agent, tuple(calls)
+        self.grants = suggest_grants(self.calls, earlier)
+
+    @property
+    def text(self) -> str:
+        """The question as plain text."""
+        head = f"Approve {pluralize(len(self.calls), 'call')} of agent {self._agent} ({summarize(self.calls)})?"
+        lines, size = [escape_invisible(head)], 0
+        for index, call in enumerate(self.calls, 1):
+            text = describe_call(index, call)
+            size += len(text)
+            if size > MAX_QUESTION_CHARS and index > 1:
+                hidden = self.calls[index - 1 :]
+                lines.append(f"Not shown: {pluralize(len(hidden), 'more call')} ({summarize(hidden)}).")
+                break
+            lines.append(text)
+        return "\n".join(lines)
+
+    @property
+    def state(self) -> str:
+        """The identity of the question, from which it can be read again after a restart."""
+        return json.dumps({"run": self.run_id, "calls": {call.number: call.key for call in self.calls}})
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The JSON Schema of the answer. The decision is required: some clients accept empty forms by themselves."""
+        similar = "; ".join(map(describe_grant, self.grants))
+        meaning = (
+            f"{APPROVE}: make these calls. {APPROVE_SIMILAR}: also allow, in this run, {similar}. "
+            f"{REJECT}: the code gets an error. {STOP}: end the run."
+        )
+        properties = APPROVAL_FORM["properties"]
+        decision = {**properties["decision"], "description": escape_invisible(meaning)}
+        return {**APPROVAL_FORM, "properties": {**properties, "decision": decision}}
+
+    def read(self, answer: Mapping[str, Any] | None, by: str) -> Decision:
+        """Return the decision in an answer; None means that the person declined."""
+        numbers = tuple(call.number for call in self.calls)
+        choice = REJECT if answer is None else answer.get("decision")
+        reason = str((answer or {}).get("reason") or "")
+        if choice in {APPROVE, APPROVE_SIMILAR}:
+            return Decision(True, by, numbers, reason, self.grants if choice == APPROVE_SIMILAR else ())
+        return Decision(False, by, numbers, reason, stops_run=choice == STOP)
+
+
+def summarize(calls: Iterable[DurableCall]) -> str:
+    """Return the tools with their counts, such as `gh.create_issue ×3, gh.close_issue`."""  # noqa: RUF002
+    counts = Counter(call.tool for call in calls)
+    return ", ".join(tool if count == 1 else f"{tool} ×{count}" for tool, count in counts.items())  # noqa: RUF001
+
+
+def describe_call(index: int, call: DurableCall) -> str:
+    """Return the call with its arguments, one per line."""
+    lines = [f"{index}. {call.tool} ({', '.join(call.effects)})", *([f"   {call.reason}"] if call.reason else [])]
+    arguments = json.loads(call.arguments)
+    lines += [f"   {name}: {show_value(value)}" for name, value in arguments.items()]
+    return "\n".join(map(escape_invisible, lines))
+
+
+def show_value(value: Any, limit: int = MAX_VALUE_CHARS) -> str:
+    """Return a value as JSON on one line; if it is longer than the limit, say how much is hidden."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"

@@ -1,0 +1,110 @@
+"""A home with tools that write, and people who answer questions about them."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+from tests.support import Connection, configure, get_texts
+
+from onetool.runs.model import Decision, RunState
+from onetool.runs.run_store import RunStore
+
+SETTINGS = """\
+agents: {default: {policy: ask-writes, permissions: [read, write, network]}}
+approvals: {wait: 0.2}
+tools: {notes: {effects: {count: read, "*": write}, idempotent: [put]}}
+"""
+NOTES = '''\
+import os
+from pathlib import Path
+FILE = Path(__file__).parents[3] / "notes.txt"
+
+def add(text: str, repo: str = "me/app", slow: float = 0) -> int:
+    """Add a note."""
+    import time
+    with FILE.open("a") as file:
+        file.write(text + "\\n")
+    time.sleep(slow)
+    return len(text)
+
+def put(text: str, slow: float = 0) -> str:
+    """Put a note. Repeating it changes nothing."""
+    import time
+    if text not in count():
+        add(text)
+    time.sleep(slow)
+    return text
+
+def count() -> list[str]:
+    """List the notes."""
+    return FILE.read_text().splitlines() if FILE.exists() else []
+'''
+
+
+@dataclass(frozen=True)
+class Notes:
+    """A home whose default agent needs approvals for the tools of the pack `notes`."""
+
+    home: Path
+
+    @property
+    def written(self) -> list[str]:
+        file = self.home / "notes.txt"
+        return file.read_text("utf-8").splitlines() if file.exists() else []
+
+    @property
+    def store(self) -> RunStore:
+        return RunStore(self.home / ".onetool")
+
+    def waiting(self) -> list[str]:
+        """Return the runs that wait for a person."""
+        store = self.store
+        try:
+            return [run.id for run in store.list_runs((RunState.WAITING, RunState.HALTED))]
+        finally:
+            store.close()
+
+    def decide(self, run: str, *, is_approved: bool = True, **more: Any) -> list[int]:
+        """Answer as a person does in another process."""
+        store = self.store
+        try:
+            return store.decide(run, Decision(is_approved, "Ada", **more))
+        finally:
+            store.close()
+
+
+def make_notes(home: Path, settings: str = SETTINGS) -> Notes:
+    configure(home, settings)
+    pack = home / ".onetool" / "tools" / "notes"
+    pack.mkdir(parents=True)
+    (pack / "notes_tools.py").write_text(NOTES, encoding="utf-8")
+    return Notes(home)
+
+
+@dataclass
+class Approver:
+    """A person at a client who answers questions in this order; the last answer is repeated."""
+
+    answers: list[str | None] = field(default_factory=lambda: ["approve"])
+    asked: list[Any] = field(default_factory=list)
+
+    @property
+    def able(self) -> dict[str, Any]:
+        return {"elicitation_callback": self.answer}
+
+    async def answer(self, _context: Any, params: Any) -> types.ElicitResult:
+        self.asked.append(params)
+        decision = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        if decision is None:
+            return types.ElicitResult(action="decline")
+        return types.ElicitResult(action="accept", content={"decision": decision, "reason": "as agreed"})
+
+
+def read_value(client: Connection, code: str) -> Any:
+    """Run code whose value is JSON data."""
+    result = client.run(code)
+    (text,) = get_texts(result)
+    assert not result.is_error, text
+    return json.loads(text)
