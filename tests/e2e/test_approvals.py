@@ -194,3 +194,22 @@ def test_a_call_in_the_background_outlives_its_run(notes: Notes) -> None:
         assert "ToolNotFound" in get_texts(client.run("ot.background('notes.nothing')"))[0]
         failed = get_texts(client.run("ot.background('notes.add')"))[0]
         assert "ArgumentError: notes.add() requires 'text'" in wait_for_value(client, failed)
+
+
+def test_a_call_that_comes_back_with_other_arguments_is_asked_again(notes: Notes) -> None:
+    code = "import os\nnotes.add(text=f'{id(object())} {os.getpid()}')\n'done'"  # what a replay does not repeat
+    with connect(notes.home) as client:
+        run = pause(client, code)
+        os.kill(client.server, signal.SIGKILL)
+    notes.decide(run)
+    with connect(notes.home) as client:
+        assert eventually(notes.waiting)
+        store = notes.store
+        withdrawn, again = store.list_calls(run)
+        store.close()
+        assert (withdrawn.state, again.state) == ("rejected", "pending")
+        assert "made this call with other arguments: text was" in again.reason
+        assert notes.written == []
+        notes.decide(run)
+        assert wait_for_value(client, run) == "done"
+    assert len(notes.written) == 1

@@ -173,7 +173,8 @@ def describe_after(journal: RunJournal, run: "DurableRunRecord") -> str:
     """Return what happens to the run next."""
     if journal.store.is_alive(run.owner):
         return "The run continues."
-    return f"The run continues when a server runs in {run.directory or 'its directory'}."
+    command = f"onetool run 'ot.run_result(\"{run.id}\")'"
+    return f"The run continues when a server runs in {run.directory or 'its directory'}. To continue it now: {command}"
 
 
 def print_decision(options: argparse.Namespace, run_id: str, decision: str, calls: Sequence[int], text: str) -> None:

@@ -27,7 +27,7 @@ from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Policy, Ruling, make_denial
 from onetool.runs.grants import covers
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
-from onetool.runs.questions import Question, summarize
+from onetool.runs.questions import Question, describe_difference, summarize
 from onetool.util.raw_json import RawJson
 from onetool.util.text import pluralize
 from onetool_child.data import as_data
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 BATCH_SECONDS = 0.05  # after the first call that waits, for others to join the question
 SAVE_SECONDS = 0.005  # after a call with an effect, for the next one, which is written in the same transaction
 REPLAY_SECONDS = 2.0  # for replayed code to repeat the calls that it made before
+UNSENT_SECONDS = 0.5  # the same for calls that were not sent
 MAX_RESULT_BYTES = 8 << 20  # of one call; a run with a larger result cannot be replayed
 MAX_JOURNAL_BYTES = 64 << 20  # of all results of a run
 LARGE_ARGUMENT_CHARS = 100_000  # encoded in a thread
@@ -173,7 +174,7 @@ class Gate:
         call, tool = ticket.call, ticket.tool
         if call.state is CallState.PENDING:
             if ruling.decision == "ask":
-                return await self._authorize(ticket, replace(call, reason=ruling.reason))
+                return await self._authorize(ticket, replace(call, reason=call.reason or ruling.reason))
             return replace(call, state=CallState.APPROVED)
         if call.state in {CallState.SENT, CallState.UNKNOWN} and _has_acted(call):
             if tool.is_idempotent and call.is_idempotent:
@@ -244,6 +245,7 @@ class Gate:
             return recorded
         if self._unrepeated and changes_something(tool, args):
             await self._wait_for_repetition(tool)
+        difference = await self._replace_unsent(tool, arguments)
         self._last_number += 1
         return DurableCall(
             number=self._last_number,
@@ -254,16 +256,31 @@ class Gate:
             state=CallState.PENDING,
             effects=tuple(sort_effects(get_effects(tool, args))),
             is_idempotent=tool.is_idempotent,
+            reason=difference,
         )
+
+    async def _replace_unsent(self, tool: Tool, arguments: str) -> str:
+        """Withdraw a call that waited or was approved before, if the replayed code makes it with other arguments.
+
+        Return the difference, for the person who is asked again.
+        """
+        unsent = (CallState.PENDING, CallState.APPROVED)
+
+        def find_earlier() -> DurableCall | None:
+            calls = self._recorded.values()
+            return next((call for call in calls if call.tool == tool.name and call.state in unsent), None)
+
+        await self._wait_while(find_earlier, UNSENT_SECONDS)  # another thread may be about to repeat it
+        if (earlier := find_earlier()) is None:
+            return ""
+        self._recorded.pop((earlier.key, earlier.occurrence))
+        reason = "after a restart, the code made this call with other arguments"
+        await self._save(replace(earlier, state=CallState.REJECTED, by="", reason=reason))
+        return f"{reason}: {describe_difference(json.loads(earlier.arguments), json.loads(arguments))}"
 
     async def _wait_for_repetition(self, tool: Tool) -> None:
         """Wait until all effects of the earlier execution were repeated. Otherwise the code took another path."""
-        while self._unrepeated:
-            self._repeated.clear()
-            try:
-                await asyncio.wait_for(self._repeated.wait(), REPLAY_SECONDS)
-            except TimeoutError:
-                break
+        await self._wait_while(lambda: self._unrepeated, REPLAY_SECONDS)
         if self._unrepeated:
             self.stopped = Interrupted(
                 f"the run was replayed after a restart and made other calls than before; {tool.name} was not called",
@@ -271,6 +288,15 @@ class Gate:
             )
             await self._runs.end(self, RunState.DIVERGED, f"the code called {tool.name}, which it did not call before")
             raise self.stopped
+
+    async def _wait_while(self, is_left: Callable[[], object], seconds: float) -> None:
+        """Wait while recorded calls are left, as long as the replayed code repeats one within this time."""
+        while is_left():
+            self._repeated.clear()
+            try:
+                await asyncio.wait_for(self._repeated.wait(), seconds)
+            except TimeoutError:
+                return
 
     @property
     def unrepeated(self) -> int:
@@ -374,9 +400,13 @@ class Gate:
                 waiting[1].set_result(call)
 
     def _rejection(self, call: DurableCall) -> CallRejected:
+        if not call.by:
+            return CallRejected(
+                f"{call.tool} was not called: nobody approved it in time", tool=call.tool, reason="expired"
+            )
         because = f": {call.reason}" if call.reason else ""
-        who = call.by or "a person"
-        return CallRejected(f"{who} rejected {call.tool}{because}", tool=call.tool, by=call.by, reason=call.reason)
+        message = f"{call.by} rejected {call.tool}{because}"
+        return CallRejected(message, tool=call.tool, by=call.by, reason=call.reason)
 
     # --- the journal ------------------------------------------------------------------------------------------------
 

@@ -88,6 +88,16 @@ def describe_call(index: int, call: DurableCall) -> str:
     return "\n".join(map(escape_invisible, lines))
 
 
+def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return which arguments of a call have changed, with their earlier values."""
+    changed = [
+        name for name in (*before, *(name for name in now if name not in before)) if before.get(name) != now.get(name)
+    ]
+    return ", ".join(
+        f"{name} was {show_value(before[name])}" if name in before else f"{name} is new" for name in changed
+    )
+
+
 def show_value(value: Any, limit: int = MAX_VALUE_CHARS) -> str:
     """Return a value as JSON on one line; if it is longer than the limit, say how much is hidden."""
     text = json.dumps(value, ensure_ascii=False)
