@@ -58,7 +58,8 @@ def _adjust(loaded: Loaded, *, effects: bool) -> Loaded:
     """Return the settings for tests: the default agent may call all tools, and calls are not counted."""
     given = loaded.settings
     permissions = frozenset(Permission) if effects else frozenset({Permission.READ})
-    agent = given.agents["default"].model_copy(update={"permissions": permissions, "tools": None})
+    update = {"permissions": permissions, "tools": None, "policy": "open"}  # the user asked for the effects
+    agent = given.agents["default"].model_copy(update=update)
     stats = given.stats.model_copy(update={"enabled": False})
     changed = {"agents": {**given.agents, "default": agent}, "stats": stats}
     return replace(loaded, settings=given.model_copy(update=changed))
