@@ -358,8 +358,8 @@ class Gate:
             return answered.result()
         calls = [call for call, _ in self._waiting.values()]
         raise ApprovalRequired(
-            f"a person must approve {summarize(calls)}: run {self.id} waits",
-            hint=f'ot.run_result("{self.id}") has the result when it is approved',
+            f"a person must approve {summarize(calls)}: run {self.id} waits. "
+            f'When it is approved, ot.run_result("{self.id}") has the result.',
             run=self.id,
         )
 
