@@ -22,7 +22,7 @@ from onetool.policy.rules import Policy
 from onetool.runs.gate import Gate
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.runs.run_store import RunStore
-from onetool.runs.runs import Outcome, Runs
+from onetool.runs.runs import DurableOutcome, Runs
 
 WRITES = frozenset({"put_run", "write_calls", "set_state", "decide", "resolve", "claim"})
 OPEN = Policy.from_settings(Agent(policy="open"))
@@ -169,7 +169,7 @@ class Process:
         await self._answer(run_id)
         await self._runs.wait_for_end(run_id, "default", "", SECONDS)
 
-    async def _execute(self, record: DurableRunRecord, gate: Gate) -> Outcome:
+    async def _execute(self, record: DurableRunRecord, gate: Gate) -> DurableOutcome:
         """Execute a program. Arguments contain earlier results, so that other results would be other calls."""
         context, after = ToolContext(gate=gate), ""
         for group in json.loads(record.code):
@@ -178,7 +178,7 @@ class Process:
             )
             results = await asyncio.gather(*calls)
             after = "; ".join(str(result.value if result.ok else type(result.error).__name__) for result in results)
-        return Outcome((after,), after)
+        return DurableOutcome((after,), after)
 
     # --- the person ---------------------------------------------------------------------------------------------------
 

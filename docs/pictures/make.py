@@ -2,23 +2,21 @@
 """Generate the images of the documentation: `uv run python docs/pictures/make.py [DIRECTORY]`.
 
 `demo.svg` shows selected steps of `onetool demo` in a terminal. `ui.png` is a screenshot of the admin UI in Chromium
-after a run of the demonstration.
+after a run of the demonstration. `make_approvals.py` generates `approvals.svg`.
 """
 
 import json
 import os
 import pty
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))  # for the browser helpers of the tests
 
+from docs.pictures.terminal_svg import CONTROL_CHARACTERS, render_svg  # noqa: E402
 from tests.rest_support import serve_app  # noqa: E402
 from tests.ui_support import launch_chromium, open_page  # noqa: E402 - needs the line above
 
@@ -27,22 +25,12 @@ from onetool.cli.demo import environment, steps  # noqa: E402
 
 PROGRAM: Final = Path(sys.executable).with_name("onetool")
 SHOWN_STEPS: Final = (" 2", " 6", " 8", "10", "11", "Savings")
-WIDTH, MARGIN, BAR, LINE, SIZE = 900, 24, 36, 18, 13
-COLORS: Final = {
-    "1": 'fill="#f2f5f9" font-weight="bold"',
-    "2": 'fill="#7d8896"',
-    "31": 'fill="#ff7b72"',
-    "32": 'fill="#7ee787"',
-    "33": 'fill="#e3b341"',
-}
-STYLE: Final = re.compile(r"\033\[(\d+)m(.*?)\033\[0m")
-CONTROL_CHARACTERS: Final = re.compile(r"\033\[[0-9;]*[A-Za-z]|[^\x20-\x7e\u00a0-\uffff]")
 
 
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "demo.svg").write_text(render_svg(select_steps(record_demo())), encoding="utf-8")
+    (folder / "demo.svg").write_text(render_svg("onetool demo", select_steps(record_demo())), encoding="utf-8")
     take_screenshot(folder)
 
 
@@ -74,43 +62,6 @@ def select_steps(text: str) -> list[str]:
     kept = [block for block in blocks[1:] if CONTROL_CHARACTERS.sub("", block).startswith(SHOWN_STEPS)]
     shown = "\n\n".join([f"\033[2m$\033[0m onetool demo\n{blocks[0]}", *kept])
     return shown.splitlines()
-
-
-def render_svg(lines: list[str]) -> str:
-    height = BAR + MARGIN + LINE * len(lines)
-    drawn = "\n".join(_render_line(BAR + LINE * (number + 1), line) for number, line in enumerate(lines))
-    dots = "".join(
-        f'<circle cx="{MARGIN + 20 * number}" cy="{BAR // 2}" r="6" fill="{color}"/>'
-        for number, color in enumerate(("#ff5f57", "#febc2e", "#28c840"))
-    )
-    return f"""\
-<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">
-<title>onetool demo</title>
-<rect width="{WIDTH}" height="{height}" rx="10" fill="#12161c"/>
-{dots}
-<g font-family="ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="{SIZE}" fill="#c9d1d9">
-{drawn}
-</g>
-</svg>
-"""
-
-
-def _render_line(top: int, line: str) -> str:
-    return f'<text x="{MARGIN}" y="{top}" xml:space="preserve">{"".join(_render_spans(line))}</text>'
-
-
-def _render_spans(line: str) -> Iterator[str]:
-    """Yield the line as colored and plain spans."""
-    plain_from = 0
-    for match in STYLE.finditer(line):
-        yield _escape(line[plain_from : match.start()])
-        yield f"<tspan {COLORS[match[1]]}>{_escape(match[2])}</tspan>"
-        plain_from = match.end()
-    yield _escape(line[plain_from:])
-
-
-def _escape(text: str) -> str:
-    return escape(CONTROL_CHARACTERS.sub("", text), quote=False)
 
 
 # --- the admin UI ----------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ from onetool.runner.tool_loader import load_builtin_tools
 from onetool.runs.gate import Gate
 from onetool.runs.model import DurableRunRecord
 from onetool.runs.notifier import ApprovalNotifier
-from onetool.runs.runs import Outcome, Runs
+from onetool.runs.runs import DurableOutcome, Runs
 from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
 from onetool.state import State, make_state
@@ -274,7 +274,7 @@ class OneTool:
 
         return await plan(self._require_state().runner, code, context, self.redact.redact_data)
 
-    async def _run_again(self, record: DurableRunRecord, gate: Gate) -> Outcome:
+    async def _run_again(self, record: DurableRunRecord, gate: Gate) -> DurableOutcome:
         """Execute a run of an ended process again, or make its call."""
         journal = Journal(keeps_value=True)
         context = self.context(record.agent, journal, token_id=record.token_id, client=record.client, gate=gate)
@@ -283,8 +283,8 @@ class OneTool:
         call = json.loads(record.code)
         result = await self.bus.call_tool(call["tool"], call["arguments"], context)
         if result.error is not None:
-            return Outcome(error=describe(result.error))
-        return Outcome((render(as_data(result.value)),), as_data(result.value))
+            return DurableOutcome(error=describe(result.error))
+        return DurableOutcome((render(as_data(result.value)),), as_data(result.value))
 
     def run_sync(self, command: object, *, agent: str = "default") -> Answer:
         """Run a command and wait for the answer, in a program without an event loop."""
@@ -495,11 +495,11 @@ class OneTool:
         return Checks(self.registry, self.extensions, self.servers, self.bundles, self._reader)
 
 
-def _to_outcome(answer: Answer) -> Outcome:
+def _to_outcome(answer: Answer) -> DurableOutcome:
     error = None if answer.make_exception is None else describe(answer.make_exception())
     if answer.is_error and error is None:
         error = {"type": answer.error, "class": ToolError.__name__, "message": answer.text}
-    return Outcome(answer.blocks, None if error else answer.value, error, answer.media)
+    return DurableOutcome(answer.blocks, None if error else answer.value, error, answer.media)
 
 
 def _works_without_settings(command: object) -> bool:

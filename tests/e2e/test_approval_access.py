@@ -1,9 +1,6 @@
 """People answer waiting calls: in a terminal, with a token, and over REST; and they are told that calls wait."""
 
 import json
-import os
-import pty
-import select
 import subprocess
 import sys
 import time
@@ -14,7 +11,7 @@ import anyio
 import pytest
 from tests.http_support import serve_site
 from tests.rest_support import ServedApp, serve_app
-from tests.runs_support import make_call, read_states, store_run
+from tests.runs_support import answer_in_terminal, make_call, read_states, store_run
 from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
 from onetool import tool
@@ -44,30 +41,6 @@ def home(tmp_path: Path) -> Path:
 
 def data(home: Path) -> Path:
     return home / ".onetool"
-
-
-def answer_in_terminal(home: Path, answer: str, *arguments: str) -> tuple[int, str]:
-    """Run a command with a controlling terminal, in which a person answers; standard input says yes."""
-    child, terminal = pty.fork()
-    if child == 0:  # pragma: no cover - the program replaces this process
-        os.chdir(home)
-        read, write = os.pipe()
-        os.write(write, b"y\ny\n")
-        os.dup2(read, 0)
-        os.execve(PROGRAM, [str(PROGRAM), *arguments], environment(home))
-    shown, deadline = b"", time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if not select.select([terminal], [], [], 1)[0]:
-            continue
-        try:
-            part = os.read(terminal, 65536)
-        except OSError:  # the program has ended
-            break
-        shown += part
-        if shown.endswith(b"[y/N] "):
-            os.write(terminal, f"{answer}\n".encode())
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown.decode()
 
 
 def test_a_person_approves_in_the_terminal(home: Path) -> None:

@@ -103,6 +103,16 @@ def test_the_images_of_the_documentation_can_be_regenerated(tmp_path: Path) -> N
     assert 20_000 < (tmp_path / "ui.png").stat().st_size < 200_000
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="slow: creates thirty issues; `make nightly` runs it")
+def test_the_recording_of_approvals_can_be_regenerated(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "docs" / "pictures" / "make_approvals.py"
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    drawn = "".join(ET.parse(tmp_path / "approvals.svg").getroot().itertext())
+    assert "30 issues.txt" in drawn
+    assert "kill -9" in drawn
+
+
 # --- other machines --------------------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.llm_support import FakeProvider, serve_fake_provider
 from tests.proxy_support import python_server
+from tests.runs_support import answer_in_terminal
 from tests.support import TIMEOUT_SECONDS, App, environment, eventually
 
 from onetool.app import OneTool, read_settings
@@ -62,6 +63,8 @@ PROGRAM = re.compile(r"^(?:from|import) onetool\b", re.MULTILINE)
 DISTRIBUTION = "onetool-run"  # installed from this directory
 # Text blocks that no command prints, by their first characters.
 FREE = {"context_saved = ": "a formula", "   MCP client ": "a drawing", "Python 3": "figures of one machine"}
+RUN_ID = re.compile(r"r_[0-9a-f]{32}")
+EXAMPLE_RUN_ID = re.compile(r"r_8f14e45f[0-9a-f]*")  # replaced by the ID in the last output that has one
 OLLAMA = "http://localhost:11434/v1"  # replaced by a fake provider, which gives these answers
 ANSWERS = {"Rate each review": "[4, 1]", "What kind of mail": '"invoice"'}
 
@@ -107,15 +110,18 @@ class DocumentRunner:
         self.home, self.directory, self._stack = home, home / "project", stack
         (home / "notes").mkdir()
         self.directory.mkdir()
-        self.output, self._port = "", 0
+        self.output, self._port, self._run_id = "", 0, ""
         self._program = str(Path(sys.executable).with_name("onetool"))
         self._api_port = ""  # of the API that a document starts on port 8000
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         uv = {"UV_TOOL_DIR": str(home / "uv"), "UV_TOOL_BIN_DIR": str(home / "bin")}
         self.variables = {**environment(home), **uv, "PATH": programs, "NO_COLOR": "1"}
+        self.variables["ONETOOL_APPROVALS__WAIT"] = "0"  # a run that waits for a person is paused at once
 
     def execute(self, block: Block) -> None:
         KINDS[block.kind](self, block)
+        if found := RUN_ID.search(self.output):
+            self._run_id = found[0]
 
     # --- code ----------------------------------------------------------------------------------------------------
 
@@ -124,7 +130,7 @@ class DocumentRunner:
             self.output = self._run([sys.executable, "-c", block.text])
             return
         self._app.portal.call(self._app.onetool.reload)
-        answer = self._app.run(self._use_ports(block.text))
+        answer = self._app.run(self._use_actual(block.text))
         assert not answer.is_error, answer.text
         self.output = answer.text
 
@@ -217,12 +223,21 @@ class DocumentRunner:
         elif words[:3] == ["uv", "tool", "install"]:
             self._install(words[3:])
         elif assignment := ASSIGNMENT.fullmatch(command):
-            self.variables[assignment[1]] = self._use_ports(assignment[2])
+            self.variables[assignment[1]] = self._use_actual(assignment[2])
         else:
-            adjusted = self._use_ports(command.replace("uv run --no-dev onetool", "onetool"))
+            adjusted = self._use_actual(command.replace("uv run --no-dev onetool", "onetool"))
             program, *arguments = shlex.split(adjusted, comments=True)
+            if program == "onetool" and arguments[0] in {"approve", "reject"}:
+                self.output = self._confirm(arguments)
+                return
             needs_shell = program != "onetool" or SHELL_SYNTAX.search(IN_QUOTES.sub("", adjusted))
             self.output = self._run(["/bin/sh", "-c", adjusted] if needs_shell else [self._program, *arguments])
+
+    def _confirm(self, arguments: list[str]) -> str:
+        """Run a command in a terminal, and confirm it."""
+        status, shown = answer_in_terminal(self.directory, "y", *arguments, variables=self.variables)
+        assert status == 0, shown
+        return shown
 
     def _install(self, words: list[str]) -> None:
         """Install OneTool from this repository. With another package, later commands use what was installed."""
@@ -232,8 +247,9 @@ class DocumentRunner:
         if others:
             self._program = f"{self.variables['UV_TOOL_BIN_DIR']}/onetool"
 
-    def _use_ports(self, text: str) -> str:
-        """Replace the ports of the document with those in use."""
+    def _use_actual(self, text: str) -> str:
+        """Replace the ports and the run ID of the document with those in use."""
+        text = EXAMPLE_RUN_ID.sub(self._run_id, text)
         text = text.replace(f"localhost:{PORT}", f"localhost:{self._port}")
         return text.replace(f"localhost:{API_PORT}", f"localhost:{self._api_port}") if self._api_port else text
 
@@ -282,7 +298,7 @@ class DocumentRunner:
     def _write_block(self, block: Block) -> Path | None:
         if not block.file:
             return None
-        text = self._use_ports(block.text)
+        text = self._use_actual(block.text)
         text = text.replace(OLLAMA, self._provider.url) if OLLAMA in text else text
         directory = self.home if block.file.startswith("~/") else self.directory
         return self._write(directory, block.file.removeprefix("~/"), text)

@@ -22,12 +22,15 @@ from typing import Any
 import pytest
 import yaml
 from mcp import MCPError
+from tests.runs_support import make_call, store_run
 from tests.support import PROGRAM, App, Connection, configure, connect, get_texts, open_app, run_cli
 
 from onetool._tool import tool
 from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.answer import Answer
+from onetool.runs.model import Decision
 from onetool.schema import Schema
+from onetool.transports.http.tokens import hash_token
 from onetool.util.version import __version__
 
 SNAPSHOT = Path(__file__).with_name("messages.md")
@@ -40,6 +43,7 @@ Every message that a model or a user can get. Written by `{UPDATE_COMMAND}`, com
 """
 NAMES = (
     (re.compile(r"\b[0-9a-f]{32}\b"), "HANDLE"),
+    (re.compile(r"\br_(?:[0-9a-f]{32}|[0-9a-f]{8})\b"), "RUN"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z)"), "TIME"),
     (re.compile(r"\.damaged-\w+"), ".damaged-TIME"),
     (re.compile(rf"\b{re.escape(__version__)}\b"), "VERSION"),
@@ -162,7 +166,8 @@ def _kind(result: Any) -> str:
 def run_command(home: Path, title: str, *arguments: str) -> Entry:
     done = run_cli(home, *arguments)
     text = replace_names("\n".join(part.rstrip("\n") for part in (done.stdout, done.stderr) if part), home)
-    return Entry(title, shlex.join(["onetool", *arguments]), text, f"status {done.returncode}", "shell")
+    sent = replace_names(shlex.join(["onetool", *arguments]), home)
+    return Entry(title, sent, text, f"status {done.returncode}", "shell")
 
 
 def replace_names(text: str, directory: Path | None) -> str:
@@ -614,6 +619,47 @@ BUNDLE_COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Deleting a token", ("token", "delete", "laptop")),
 )
 
+POLICIES = {
+    "default": {"permissions": ["read", "write"], "policy": "ask-writes"},
+    "reader": {"permissions": ["read", "write"], "policy": "read-only"},
+    "nobody": {"permissions": ["read", "write"], "policy": "ask-writes", "approvals": {"via": []}},
+}
+WRITE = "fs.write('notes.md', 'Call Ada')"
+TOKEN = "ot_phone"
+
+
+def approvals(home: Path) -> Iterator[Entry]:
+    with open_app({"agents": POLICIES, "approvals": {"wait": 0}}) as app:
+        yield from run_in_app(app, [("A run that waits", WRITE)])
+        yield from run_in_app(app, [("A policy that denies", WRITE)], "reader")
+        yield from run_in_app(app, [("Nobody may approve", WRITE)], "nobody")
+        yield from run_in_app(app, [("The result of an unknown run", "ot.run_result('r_1')")])
+        run = re.findall(r"r_[0-9a-f]{32}", app.run(WRITE).text)[0]
+        yield to_entry("The result of a run that waits", *ask_for_result(app, run, 0))
+        decision = Decision(is_approved=False, by="token phone", reason="Ada is away")
+        app.portal.call(partial(app.onetool.runs.decide, run, decision, via="ui"))
+        yield to_entry("The result of a rejected run", *ask_for_result(app, run, 20))
+    configure(home, f"auth: {{tokens: [{{name: phone, hash: {hash_token(TOKEN)}, scope: approve}}]}}\n")
+    yield run_command(home, "Nothing waits", "approvals")
+    run = store_run(home / ".onetool", make_call(1, "gh.create_issue", repo="me/app"))
+    for title, (command, *arguments) in APPROVAL_COMMANDS:
+        yield run_command(home, title, command, run, *arguments)
+    yield run_command(home, "An unknown run", "approve", "r_12345678", "--token", TOKEN)
+
+
+def ask_for_result(app: App, run: str, seconds: int) -> tuple[str, Answer]:
+    code = f"ot.run_result('{run}', wait={seconds})"
+    return code.replace(run, "RUN"), app.run(code)
+
+
+APPROVAL_COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("An unknown token", ("approve", "--token", "ot_wrong")),
+    ("A call that does not wait", ("approve", "--call", "2", "--token", TOKEN)),
+    ("An invalid pattern", ("approve", "--grant", "gh.create_issue('me/*')", "--token", TOKEN)),
+    ("A rejection", ("reject", "--reason", "Ada is away", "--token", TOKEN)),
+    ("A call that was answered", ("approve", "--token", TOKEN)),
+)
+
 CHAPTERS: Mapping[str, Chapter] = {
     "Invalid requests": invalid_requests,
     "Invalid code": invalid_code,
@@ -627,6 +673,7 @@ CHAPTERS: Mapping[str, Chapter] = {
     "Resources and prompts": resources_and_prompts,
     "The command line": command_lines,
     "Bundles and tokens": bundles_and_tokens,
+    "Approvals": approvals,
 }
 
 

@@ -139,12 +139,9 @@ def _describe_grants(journal: RunJournal, run: "DurableRunRecord", grants: "Sequ
         covered = [call for call in calls if covers(grant, call.tool, json.loads(call.arguments))]
         listed = ", ".join(str(call.number) for call in covered[:MAX_EXAMPLES])
         more = f" and {len(covered) - MAX_EXAMPLES} more" if len(covered) > MAX_EXAMPLES else ""
-        others = pluralize(len(calls) - len(covered), "other call")
-        yield (
-            f"  It covers calls like {listed}{more}; it does not cover {others}."
-            if covered
-            else ("  It covers none of the waiting calls.")
-        )
+        others = len(calls) - len(covered)
+        rest = f"; it does not cover {pluralize(others, 'other call')}" if others else ""
+        yield f"  It covers calls like {listed}{more}{rest}." if covered else "  It covers none of the waiting calls."
 
 
 def _resolve(

@@ -52,7 +52,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.m
 T = TypeVar("T")
 
 
-class Outcome(NamedTuple):
+class DurableOutcome(NamedTuple):
     """The end of a run, as data."""
 
     blocks: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
 class Runs:
     """The durable runs of an application. `execute` runs the code of a record with this gate, for a replay."""
 
-    def __init__(self, execute: Callable[[DurableRunRecord, Gate], Awaitable[Outcome]]) -> None:
+    def __init__(self, execute: Callable[[DurableRunRecord, Gate], Awaitable[DurableOutcome]]) -> None:
         self._execute = execute
         self._live: dict[str, Gate] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}  # of live runs that have a task
@@ -160,7 +160,9 @@ class Runs:
                 self._labels[session].merge(None)
         return self._labels[session]
 
-    async def run(self, gate: Gate, work: Callable[[], Awaitable[T]], to_outcome: Callable[[T], Outcome]) -> T | None:
+    async def run(
+        self, gate: Gate, work: Callable[[], Awaitable[T]], to_outcome: Callable[[T], DurableOutcome]
+    ) -> T | None:
         """Execute a run in a task. Return its answer, or None if it waits for a person and `hold` has passed."""
         task = self._begin(gate, work, to_outcome)
         paused = asyncio.ensure_future(gate.paused.wait())
@@ -202,7 +204,7 @@ class Runs:
         return gate.id
 
     def _begin(
-        self, gate: Gate, work: Callable[[], Awaitable[T]], to_outcome: Callable[[T], Outcome]
+        self, gate: Gate, work: Callable[[], Awaitable[T]], to_outcome: Callable[[T], DurableOutcome]
     ) -> "asyncio.Task[T]":
         async def execute() -> T:
             try:
@@ -228,7 +230,7 @@ class Runs:
         if not task.cancelled() and (error := task.exception()) is not None and error is not gate.stopped:
             self._on_event("run.failed", level="ERROR", run=gate.id, text=repr(error))
 
-    async def _finish(self, gate: Gate, outcome: Outcome) -> None:
+    async def _finish(self, gate: Gate, outcome: DurableOutcome) -> None:
         if gate.is_stored and gate.unrepeated:
             reason = f"the code did not repeat {pluralize(gate.unrepeated, 'call')} with effects that it made before"
             await self.end(gate, RunState.DIVERGED, reason)
@@ -448,7 +450,7 @@ class Runs:
     # --- results ----------------------------------------------------------------------------------------------------
 
     def describe_pause(self, gate: Gate) -> str:
-        """Return what the model is told about a run that waits. It never says what a person has to type."""
+        """Return the answer to the model for a run that waits. It never says what a person has to type."""
         return self._describe_waiting(gate.id, gate.list_waiting())
 
     @staticmethod
@@ -471,7 +473,7 @@ class Runs:
             raise restore(outcome.error)
         return "\n".join(outcome.blocks) if outcome.is_cut else outcome.value
 
-    async def wait_for_end(self, run_id: str, agent: str, token_id: str, seconds: float) -> "Outcome | str":
+    async def wait_for_end(self, run_id: str, agent: str, token_id: str, seconds: float) -> "DurableOutcome | str":
         """Return the outcome of a run. If it has not ended after this time, return text that says why."""
         deadline = time.monotonic() + seconds
         while True:
@@ -497,7 +499,7 @@ class Runs:
 
     async def answer_question(
         self, state: str, answer: Mapping[str, Any] | None, agent: str, token_id: str, client: str
-    ) -> "Outcome | str":
+    ) -> "DurableOutcome | str":
         """Apply the answer to a question that was asked before a restart, and continue its run."""
         asked = json.loads(state)
         run_id, keys = asked["run"], asked["calls"]
@@ -529,10 +531,10 @@ def _complete(decision: Decision, record: DurableRunRecord, ttl: float) -> Decis
     return replace(decision, grants=grants)
 
 
-def _read_outcome(record: DurableRunRecord) -> Outcome:
+def _read_outcome(record: DurableRunRecord) -> DurableOutcome:
     if record.outcome is not None:
         data = json.loads(record.outcome)
-        return Outcome(tuple(data["blocks"]), data["value"], data["error"], tuple(data["media"]), data["is_cut"])
+        return DurableOutcome(tuple(data["blocks"]), data["value"], data["error"], tuple(data["media"]), data["is_cut"])
     reason = record.reason or "its result was not kept"
     error = Interrupted(f"run {record.id} is {record.state}: {reason}", run=record.id)
-    return Outcome((f"{type(error).__name__}: {error}",), error=describe(error))
+    return DurableOutcome((f"{type(error).__name__}: {error}",), error=describe(error))
