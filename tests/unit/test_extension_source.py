@@ -119,12 +119,19 @@ def test_each_kind_of_ignored_definition_is_reported(file: Path) -> None:
     assert problem.message == f"{file}: ignored b: not listed in __all__"
 
 
-def test_a_function_with_permissions_in_its_decorator_is_rejected(file: Path) -> None:
+def test_a_decorator_adds_permissions_to_one_function(file: Path) -> None:
     extension = write_and_read(
-        file, "@tool(permissions=['exec'])\ndef a(): ...\n@tool\ndef b(): ...\n@tool()\ndef c(): ..."
+        file,
+        "permissions = ['read']\n@tool(permissions=['exec'])\ndef a(): ...\n@tool\ndef b(): ...\n"
+        "@tool(permissions=['fly'])\ndef c(): ...\n@tool(argument_permissions={'x': ['exec']})\ndef d(x=1): ...\n",
     )
-    assert list_names(extension) == ["b", "c"]
-    assert "at the top of the file" in extension.problems[0].message
+    assert [(each.name, each.permissions) for each in extension.functions] == [("a", {"exec"}), ("b", frozenset())]
+    assert extension.permissions == {"read"}
+    problems = [problem.message.partition(": ")[2] for problem in extension.problems]
+    assert problems == [
+        "c: invalid permissions ['fly']: expected a list of read, write, exec, network",
+        "d: argument_permissions is not supported; use permissions",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ class Extensions(HeldTools):
             input=function.input,
             output=function.output,
             description=function.description,
-            permissions=extension.permissions if granted is None else granted,
+            permissions=extension.permissions | function.permissions if granted is None else granted,
             effects=function.effects,
             is_idempotent=function.is_idempotent,
             source=f"package:{extension.package}" if extension.package else "local",
@@ -341,6 +341,7 @@ def _make_sandbox(extension: Extension, settings: PackSettings, cwd: Path, home:
             f"tools.{extension.pack}.sandbox.denied_patterns is not supported for extensions",
             hint="list the directories that the worker may use in allowed_paths",
         )
-    permitted = extension.permissions if settings.permissions is None else settings.permissions
+    declared = extension.permissions.union(*(function.permissions for function in extension.functions))
+    permitted = declared if settings.permissions is None else settings.permissions
     write = [str(resolve_path(path, cwd, home)) for path in rules.allowed_paths] or [str(cwd)]
     return {"read": [str(extension.file.parent)], "write": write, "network": Permission.NETWORK in permitted}

@@ -24,7 +24,7 @@ from onetool.util.docstring import description, example
 
 SUFFIX = "_tools"
 DECLARED_NAMES = {"pack", "permissions", "__all__"}
-TOOL_OPTIONS = ("effects", "idempotent")
+TOOL_OPTIONS = ("permissions", "effects", "idempotent")
 PACK_ASSIGNMENT = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w*)["']""")  # for files that cannot be parsed
 DECLARATION = re.compile(r"(?m)^(pack|permissions)\s*(:[^=\n]*)?=|^# /// script$")
 PLATFORM_TEST = re.compile(
@@ -48,6 +48,7 @@ class Function:
     returns: str
     docstring: str = ""
     output: Schema | None = None
+    permissions: frozenset[Permission] = frozenset()  # in addition to those of the file
     effects: frozenset[Effect] | None = None
     is_idempotent: bool = False
     tool_class: str = ""  # the class of a package's tool that is an object
@@ -178,7 +179,6 @@ def _parse(unparsed: Extension, source: str) -> Extension:
     functions = []
     for name, (definition, owner) in found.items():
         try:
-            _reject_decorator_permissions(definition)
             functions.append(_make_function(name, definition, owner))
         except (SyntaxError, TypeError, ValueError) as error:
             problems.append(f"{name}: {error}")
@@ -376,15 +376,6 @@ def _find_definition(name: str, module: _Module, imports: int) -> tuple[Function
     return _find_definition(source.name, sibling, imports - 1) if source and sibling else None
 
 
-def _reject_decorator_permissions(definition: FunctionNode) -> None:
-    """Reject permissions in decorators, which would have no effect: they apply to the whole pack."""
-    options = (option for call in definition.decorator_list if isinstance(call, ast.Call) for option in call.keywords)
-    if any(option.arg in {"permissions", "argument_permissions"} for option in options):
-        raise ValueError(
-            "permissions in a decorator are not supported; write `permissions = [...]` at the top of the file"
-        )
-
-
 def _make_function(name: str, definition: FunctionNode, module: _Module) -> Function:
     docstring = ast.get_docstring(definition) or ""
     returns = ast.unparse(definition.returns) if definition.returns else ""
@@ -398,18 +389,21 @@ def _make_function(name: str, definition: FunctionNode, module: _Module) -> Func
     declared_effects = effects(declared["effects"]) if "effects" in declared else None
     return Function(
         *(name, schema, description(docstring), example(docstring), returns, docstring, output),
+        permissions=_parse_permissions(declared.get("permissions", [])),
         effects=declared_effects,
         is_idempotent=declared.get("idempotent", False) is True,
     )
 
 
 def _read_tool_options(definition: FunctionNode) -> dict[str, Any]:
-    """Return `effects` and `idempotent` of `@tool(...)`."""
+    """Return the permissions, the effects and the idempotence in `@tool(...)`."""
     found: dict[str, Any] = {}
     for decorator in definition.decorator_list:
         match decorator:
             case ast.Call(func=ast.Name(id="tool") | ast.Attribute(attr="tool"), keywords=options):
                 names = {option.arg: option.value for option in options}
+                if "argument_permissions" in names:
+                    raise ValueError("argument_permissions is not supported; use permissions")
                 found |= {name: _evaluate_literal(name, names[name]) for name in TOOL_OPTIONS if name in names}
     return found
 
