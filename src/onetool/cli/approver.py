@@ -48,6 +48,8 @@ class RunJournal:
 
         run = find_run(self.store, run_id)
         waiting = describe_waiting(self.store, run, self.redact)
+        if waiting is None and run.state == "waiting":
+            raise ToolError(f"all calls of run {run.id} were answered. {describe_after(self, run)}")
         if waiting is None:
             raise ToolError(f"no call of run {run.id} waits (the run is {run.state})")
         return run, waiting

@@ -71,6 +71,8 @@ Variables do not persist between runs; a session does:
   s = ot.session(); s["page"] = 1; s                      a dictionary of JSON values; note the handle
   ot.session("s_...")["page"]                             in a later run
 ot.plan(code="...") shows what code would do, without doing it.
+run = ot.background("pack.tool", argument=value) makes a long call that outlives its run;
+ot.run_result(run) has its value when it is done, and that of a run that waits for a person.
 
 ot.notify(topic="notes", message="...") leaves a message for people. ot.reload() reloads the configuration.
 
