@@ -8,7 +8,7 @@ from typing import Any
 import mcp_types as types
 from tests.support import Connection, configure, get_texts
 
-from onetool.runs.model import Decision, RunState
+from onetool.runs.model import CallState, Decision, RunState
 from onetool.runs.run_store import RunStore
 
 SETTINGS = """\
@@ -66,6 +66,13 @@ class Notes:
         finally:
             store.close()
 
+    def list_calls(self, run: str) -> list[DurableCall]:
+        store = self.store
+        try:
+            return store.list_calls(run)
+        finally:
+            store.close()
+
     def decide(self, run: str, *, is_approved: bool = True, **more: Any) -> list[int]:
         """Answer as a person does in another process."""
         store = self.store
@@ -108,3 +115,31 @@ def read_value(client: Connection, code: str) -> Any:
     (text,) = get_texts(result)
     assert not result.is_error, text
     return json.loads(text)
+
+
+@dataclass
+class Owner:
+    """A person at the computer who answers everything that waits, and remembers what was approved.
+
+    Notes with the text `no` are rejected. For a call that was interrupted, the person looks whether the note exists.
+    """
+
+    notes: Notes
+    approved: set[str] = field(default_factory=set)
+    answers: int = 0
+
+    def answer(self, store: RunStore, run: str) -> bool:
+        """Answer what waits in a run. Return whether something did."""
+        pending = store.list_calls(run, {CallState.PENDING})
+        for call in pending:
+            text = json.loads(call.arguments)["text"]
+            if not text.endswith("no"):
+                self.approved.add(text)
+            store.decide(run, Decision(not text.endswith("no"), "Ada", (call.number,)))
+        unknown = store.list_calls(run, {CallState.UNKNOWN})
+        for call in unknown:
+            happened = json.loads(call.arguments)["text"] in self.notes.written
+            state, result = (CallState.DONE, '{"value": 0}') if happened else (CallState.APPROVED, None)
+            store.resolve(run, call.number, state, by="Ada", result=result)
+        self.answers += bool(pending or unknown)
+        return bool(pending or unknown)

@@ -203,10 +203,8 @@ def test_a_call_that_comes_back_with_other_arguments_is_asked_again(notes: Notes
         os.kill(client.server, signal.SIGKILL)
     notes.decide(run)
     with connect(notes.home) as client:
-        assert eventually(notes.waiting)
-        store = notes.store
-        withdrawn, again = store.list_calls(run)
-        store.close()
+        assert eventually(lambda: len(notes.list_calls(run)) == 2)
+        withdrawn, again = notes.list_calls(run)
         assert (withdrawn.state, again.state) == ("rejected", "pending")
         assert "made this call with other arguments: text was" in again.reason
         assert notes.written == []

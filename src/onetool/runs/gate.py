@@ -46,6 +46,7 @@ LARGE_ARGUMENT_CHARS = 100_000  # encoded in a thread
 MAX_EARLIER = 20
 MAX_HISTORY = 20  # calls in the message of a run that ended
 NO_WAIT = nullcontext()
+CHANGED = "the definition of the tool has changed since the call was approved"
 SETTLED = frozenset({CallState.DONE, CallState.FAILED})
 # Asks the person at the client. Returns the content of the form, or None if the person declined.
 AskPerson = Callable[[Question], Awaitable[Mapping[str, Any] | None]]
@@ -151,7 +152,8 @@ class Gate:
         ruling = self.policy.decide(tool, args, self.labels)
         if ruling.decision == "deny":
             raise make_denial(tool, ruling, self.record.agent)
-        if not (self.is_replayable or changes_something(tool, args)):
+        is_recorded = self.is_replayable or changes_something(tool, args)
+        if ruling.decision == "allow" and not is_recorded:
             self._record_labels(tool, args, context)
             return None
         ticket = Ticket(self, await self._identify(tool, args), tool, args, context)
@@ -182,8 +184,7 @@ class Gate:
             reason = "its process ended after the call was sent: nobody knows whether it happened"
             return await self._wait_for_person(ticket, replace(call, state=CallState.UNKNOWN, reason=reason))
         if call.state is CallState.APPROVED and call.definition != digest_definition(tool):
-            reason = "the definition of the tool has changed since the call was approved"
-            return await self._wait_for_person(ticket, replace(call, state=CallState.PENDING, reason=reason))
+            return await self._wait_for_person(ticket, replace(call, state=CallState.PENDING, reason=CHANGED))
         return call
 
     async def send(self, ticket: Ticket) -> None:
@@ -345,8 +346,15 @@ class Gate:
             self.paused.clear()
             await self._runs.set_state(self, RunState.RUNNING)
         if answer.state is CallState.APPROVED:
+            await self._check_unchanged(ticket, answer)
             self._approved = [*self._approved, answer][-MAX_EARLIER:]
         return answer
+
+    async def _check_unchanged(self, ticket: Ticket, call: DurableCall) -> None:
+        """Raise if the tool was replaced, disabled or deleted while the person was asked."""
+        current = await ticket.context.bus.resolve(call.tool)
+        if digest_definition(current) != call.definition or not current.enabled:
+            raise CallRejected(f"{call.tool} was not called: {CHANGED}", tool=call.tool)
 
     async def _hold(self, answered: "asyncio.Future[DurableCall]") -> DurableCall:
         """Wait for the answer. A call outside of a run waits only for `hold` seconds; it is made later."""

@@ -10,6 +10,7 @@ from typing import Any
 from onetool.runs.model import DurableCall, Grant
 
 SIMILAR_CALLS = 100  # that one answer allows
+MAX_VALUE_CHARS = 2000
 
 
 def covers(grant: Grant, tool: str, arguments: Mapping[str, Any]) -> bool:
@@ -25,7 +26,12 @@ def matches(patterns: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
 def _is_match(value: Any, pattern: Any) -> bool:
     if isinstance(pattern, str):
         return isinstance(value, str) and fnmatchcase(value, pattern)
-    return type(value) is type(pattern) and value == pattern
+    return _is_same(value, pattern)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Return whether two values are the same JSON: 1, 1.0 and true are not."""
+    return value == other and json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def suggest_grants(calls: Sequence[DurableCall], earlier: Iterable[DurableCall]) -> tuple[Grant, ...]:
@@ -54,13 +60,19 @@ def _find_common(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     common = {
         name: value
         for name, value in first.items()
-        if all(name in other and type(other[name]) is type(value) and other[name] == value for other in rest)
+        if all(name in other and _is_same(other[name], value) for other in rest)
     }
     return {name: escape(value) if isinstance(value, str) else value for name, value in common.items()}
 
 
 def describe_grant(grant: Grant) -> str:
-    """Return the grant as text, such as `up to 100 more calls of gh.create_issue with repo='me/app'`."""
-    given = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in grant.arguments.items())
-    with_ = f" with {given}" if given else " with any arguments"
+    """Return the grant as text, such as `up to 100 more calls of gh.create_issue with any arguments`."""
+    given = ", ".join(f"{name}={show_value(value)}" for name, value in grant.arguments.items())
+    with_ = f" with {given} and any other arguments" if given else " with any arguments"
     return f"up to {grant.left} more calls of {grant.tool}{with_}"
+
+
+def show_value(value: Any, limit: int = MAX_VALUE_CHARS) -> str:
+    """Return a value as JSON on one line; if it is longer than the limit, say how much is hidden."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"

@@ -5,12 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from onetool.runs.grants import describe_grant, suggest_grants
+from onetool.runs.grants import describe_grant, show_value, suggest_grants
 from onetool.runs.model import Decision, DurableCall
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
 
-MAX_VALUE_CHARS = 2000
 MAX_QUESTION_CHARS = 20_000
 APPROVE, APPROVE_SIMILAR, REJECT, STOP = "approve", "approve_similar", "reject", "stop"
 APPROVAL_FORM: dict[str, Any] = {
@@ -29,8 +28,8 @@ class Question:
     def __init__(
         self, run_id: str, agent: str, calls: Sequence[DurableCall], earlier: Iterable[DurableCall] = ()
     ) -> None:
-        self.run_id, self._agent, self.calls = run_id, agent, tuple(calls)
-        self.grants = suggest_grants(self.calls, earlier)
+        self.run_id, self._agent, self.calls, self._earlier = run_id, agent, tuple(calls), tuple(earlier)
+        self.grants = suggest_grants(self.calls, self._earlier)
 
     @property
     def text(self) -> str:
@@ -50,7 +49,8 @@ class Question:
     @property
     def state(self) -> str:
         """The identity of the question, from which it can be read again after a restart."""
-        return json.dumps({"run": self.run_id, "calls": {call.number: call.key for call in self.calls}})
+        calls, earlier = ({call.number: identify(call) for call in each} for each in (self.calls, self._earlier))
+        return json.dumps({"run": self.run_id, "calls": calls, "earlier": earlier})
 
     @property
     def form(self) -> dict[str, Any]:
@@ -74,6 +74,11 @@ class Question:
         return Decision(False, by, numbers, reason, stops_run=choice == STOP)
 
 
+def identify(call: DurableCall) -> str:
+    """Return what a person was asked about: the call with its arguments, and the definition of its tool."""
+    return f"{call.key} {call.definition}"
+
+
 def summarize(calls: Iterable[DurableCall]) -> str:
     """Return the tools with their counts, such as `gh.create_issue ×3, gh.close_issue`."""  # noqa: RUF002
     counts = Counter(call.tool for call in calls)
@@ -84,7 +89,7 @@ def describe_call(index: int, call: DurableCall) -> str:
     """Return the call with its arguments, one per line."""
     lines = [f"{index}. {call.tool} ({', '.join(call.effects)})", *([f"   {call.reason}"] if call.reason else [])]
     arguments = json.loads(call.arguments)
-    lines += [f"   {name}: {show_value(value)}" for name, value in arguments.items()]
+    lines += [f"   {show_name(name)}: {show_value(value)}" for name, value in arguments.items()]
     return "\n".join(map(escape_invisible, lines))
 
 
@@ -98,7 +103,6 @@ def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
     )
 
 
-def show_value(value: Any, limit: int = MAX_VALUE_CHARS) -> str:
-    """Return a value as JSON on one line; if it is longer than the limit, say how much is hidden."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"
+def show_name(name: str) -> str:
+    """Return the name of an argument, in quotes if it could look like other lines of the question."""
+    return name if name.isidentifier() else show_value(name)

@@ -32,7 +32,7 @@ from onetool.runs.model import (
     Grant,
     RunState,
 )
-from onetool.runs.questions import Question, summarize
+from onetool.runs.questions import Question, identify, summarize
 from onetool.storage import RunStorage
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.text import pluralize
@@ -262,17 +262,20 @@ class Runs:
     # --- the journal of a gate --------------------------------------------------------------------------------------
 
     async def write(self, gate: Gate, calls: list[DurableCall], grant: str | None, survives_power_loss: bool) -> None:
+        if not (gate.is_stored or grant or survives_power_loss):
+            await self._store(gate, calls)  # one transaction, for the first write under `allow`
+            return
         await self._store(gate)
         write = partial(self.store.write_calls, gate.id, calls, grant=grant, survives_power_loss=survives_power_loss)
         await self.in_thread(write)
 
-    async def _store(self, gate: Gate, **changes: Any) -> None:
-        """Store the run before its first call, or again if something of it changes."""
+    async def _store(self, gate: Gate, calls: Iterable[DurableCall] = (), **changes: Any) -> None:
+        """Store the run before its first call or with it, or again if something of it changes."""
         if gate.is_stored and not changes:
             return
         owner, expires = self.store.owner, time.time() + self.settings.ttl
         gate.record = replace(gate.record, owner=owner, expires=expires, **changes)
-        await self.in_thread(self.store.put_run, gate.record)
+        await self.in_thread(self.store.put_run, gate.record, calls)
         gate.is_stored = True
 
     async def set_state(self, gate: Gate, state: RunState) -> None:
@@ -443,7 +446,9 @@ class Runs:
             return
         record = replace(record, owner=self.store.owner, state=RunState.RUNNING)
         await self.in_thread(self.store.set_state, record.id, RunState.RUNNING)
-        gate = Gate(self, record, policy, SessionLabels(), via=via, recorded=calls, hold=math.inf)
+        labels = SessionLabels()
+        labels.merge(None)  # nobody knows what its client has received
+        gate = Gate(self, record, policy, labels, via=via, recorded=calls, hold=math.inf)
         self._begin(gate, partial(self._execute, record, gate), lambda outcome: outcome)
         self._on_event("run.continued", run=record.id, agent=record.agent, calls=len(calls))
 
@@ -502,13 +507,17 @@ class Runs:
     ) -> "DurableOutcome | str":
         """Apply the answer to a question that was asked before a restart, and continue its run."""
         asked = json.loads(state)
-        run_id, keys = asked["run"], asked["calls"]
+        run_id = asked["run"]
         await self._find_own(run_id, agent, token_id)
-        calls = await self.in_thread(self.store.list_calls, run_id, (CallState.PENDING,))
-        shown = [call for call in calls if keys.get(str(call.number)) == call.key]
-        if shown:
-            decision = Question(run_id, agent, shown).read(answer, f"the person at {client or 'the client'}")
-            await self.decide(run_id, decision, via="client")
+        calls = await self.in_thread(self.store.list_calls, run_id)
+        shown, earlier = (
+            [call for call in calls if identities.get(str(call.number)) == identify(call)]
+            for identities in (asked["calls"], asked["earlier"])
+        )
+        is_same = (len(shown), len(earlier)) == (len(asked["calls"]), len(asked["earlier"]))  # and so are its grants
+        if is_same and any(call.state is CallState.PENDING for call in shown):
+            question = Question(run_id, agent, shown, earlier)
+            await self.decide(run_id, question.read(answer, f"the person at {client or 'the client'}"), via="client")
         return await self.wait_for_end(run_id, agent, token_id, max(self.settings.wait, MIN_WAIT_SECONDS))
 
 

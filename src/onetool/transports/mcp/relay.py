@@ -77,7 +77,8 @@ class ClientRelay:
         call_id = secrets.token_hex(16)
         self._pending[call_id] = conversation
         asyncio.get_running_loop().call_later(PENDING_SECONDS, self._expire, call_id)
-        question = conversation.relay.resume_with
+        # With another question, after a restart nobody could tell to which of them an answer belongs.
+        question = conversation.relay.resume_with if len(conversation.questions) == 1 else ""
         state = f"{PENDING_PREFIX}{call_id}:{question}" if question else PENDING_PREFIX + call_id
         return types.InputRequiredResult(input_requests=conversation.questions, request_state=state)
 
@@ -123,7 +124,7 @@ class _Conversation:
 
     def resume(self, context: Any, answers: Any) -> None:
         """Continue with the answers received; missing ones are asked again."""
-        self._context = context
+        self._context, self.relay.resume_with = context, ""
         for key in self._waiting.keys() & answers.keys():
             _, answer = self._waiting.pop(key)
             if not answer.done():
