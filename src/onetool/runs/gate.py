@@ -127,7 +127,9 @@ class Gate:
         self._depth -= 1
         if self._depth or not self.is_stored:
             return
-        if not isinstance(error, ApprovalRequired):  # otherwise the run waits
+        if isinstance(error, ApprovalRequired):
+            self._runs.release(self.id)
+        else:
             calls, self._unsaved = list(self._unsaved.values()), {}
             self._runs.saving.start(self._runs.finish_call(self.id, calls, error))
         self.record = replace(self.record, id=f"r_{os.urandom(16).hex()}", code="", state=RunState.RUNNING, owner="")

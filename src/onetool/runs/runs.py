@@ -75,6 +75,7 @@ class Runs:
         self._execute = execute
         self._live: dict[str, Gate] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}  # of live runs that have a task
+        self._active: set[str] = set()  # stored runs and calls that this process executes
         self._paused: dict[str, asyncio.TimerHandle] = {}  # runs without a request, oldest first
         self._in_background: dict[str, Gate] = {}
         self._background = BackgroundTasks()
@@ -225,6 +226,7 @@ class Runs:
         if self._tasks.get(gate.id) is task:
             self._tasks.pop(gate.id)
             self._live.pop(gate.id, None)
+            self._active.discard(gate.id)
         if (timer := self._paused.pop(gate.id, None)) is not None:
             timer.cancel()
         if not task.cancelled() and (error := task.exception()) is not None and error is not gate.stopped:
@@ -245,8 +247,11 @@ class Runs:
         """Record the end of a run that cannot be replayed."""
 
         async def finish() -> None:
-            await gate.flush()
-            await self.in_thread(self.store.set_state, gate.id, state)
+            try:
+                await gate.flush()
+                await self.in_thread(self.store.set_state, gate.id, state)
+            finally:
+                self._active.discard(gate.id)
 
         if gate.is_stored:
             state = RunState.DONE if error is None else RunState.CANCELLED if error == "cancelled" else RunState.FAILED
@@ -255,9 +260,16 @@ class Runs:
     async def finish_call(self, run_id: str, calls: list[DurableCall], error: BaseException | None) -> None:
         """Record the end of a call outside of a run."""
         state = RunState.DONE if error is None else RunState.FAILED
-        if calls:
-            await self.in_thread(self.store.write_calls, run_id, calls)
-        await self.in_thread(self.store.set_state, run_id, state)
+        try:
+            if calls:
+                await self.in_thread(self.store.write_calls, run_id, calls)
+            await self.in_thread(self.store.set_state, run_id, state)
+        finally:
+            self._active.discard(run_id)
+
+    def release(self, run_id: str) -> None:
+        """Leave a call that waits to whoever continues it after the approval."""
+        self._active.discard(run_id)
 
     # --- the journal of a gate --------------------------------------------------------------------------------------
 
@@ -275,6 +287,7 @@ class Runs:
             return
         owner, expires = self.store.owner, time.time() + self.settings.ttl
         gate.record = replace(gate.record, owner=owner, expires=expires, **changes)
+        self._active.add(gate.id)
         await self.in_thread(self.store.put_run, gate.record, calls)
         gate.is_stored = True
 
@@ -418,7 +431,8 @@ class Runs:
         """Replay a run whose process has ended, unless it waits for a person."""
         async with self._continuing:
             record = await self.in_thread(self.store.get_run, run_id)
-            if record is not None and record.state not in ENDED and run_id not in self._live:
+            is_here = run_id in self._live or run_id in self._active
+            if record is not None and record.state not in ENDED and not is_here:
                 await self._continue_record(record)
 
     async def _continue_record(self, record: DurableRunRecord) -> None:
