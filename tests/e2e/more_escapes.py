@@ -976,11 +976,12 @@ MEMORY = [
         "memory",
         "many threads",
         """
-        import threading
-        started, stop = 0, threading.Event()
+        import _thread
+        started, stop = 0, _thread.allocate_lock()
+        stop.acquire()
         try:
             while True:
-                threading.Thread(target=stop.wait, daemon=True).start()
+                _thread.start_new_thread(stop.acquire, ())  # `Thread.start` would wait for a thread without memory
                 started += 1
         except (RuntimeError, MemoryError) as error:
             print(started, type(error).__name__)
