@@ -54,11 +54,11 @@ class MortalStore:
 
     def _write(self, method: Any, /, *args: Any, **options: Any) -> Any:
         self.check()
-        self.is_dead = next(self._steps) == self._dies_at
-        if not self.is_dead:
+        if next(self._steps) != self._dies_at:
             return method(*args, **options)
         if self._is_written:
             method(*args, **options)
+        self.is_dead = True  # not before: the next process starts when its last write is made
         self.on_death()
         raise ProcessEnd
 
