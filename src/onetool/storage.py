@@ -209,6 +209,10 @@ class RunStorage(Protocol):
         """Set the state. A run that has ended keeps its state; an outcome may be added if it is the same."""
         ...
 
+    def end_runs(self, ended: "Iterable[tuple[str, Iterable[DurableCall], RunState]]") -> None:
+        """Write the last calls and the final states of runs, in one transaction."""
+        ...
+
     def get_run(self, run_id: str) -> "DurableRunRecord | None": ...
     def list_runs(
         self, states: "Collection[RunState] | None" = None, *, agent: str | None = None, limit: int = 100

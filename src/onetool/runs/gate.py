@@ -21,7 +21,7 @@ import anyio.to_thread
 
 from onetool._tool import Result, Tool
 from onetool.context import ToolContext
-from onetool.errors import ApprovalRequired, CallRejected, Interrupted, ToolError, describe
+from onetool.errors import ApprovalRequired, CallRejected, Interrupted, ToolError, describe, error_type
 from onetool.policy.effects import CHANGING, changes_something, get_effects, sort_effects
 from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Policy, Ruling, make_denial
@@ -130,8 +130,7 @@ class Gate:
         if isinstance(error, ApprovalRequired):
             self._runs.release(self.id)
         else:
-            calls, self._unsaved = list(self._unsaved.values()), {}
-            self._runs.saving.start(self._runs.finish_call(self.id, calls, error))
+            self._runs.finish_later(self, None if error is None else error_type(error))
         self.record = replace(self.record, id=f"r_{os.urandom(16).hex()}", code="", state=RunState.RUNNING, owner="")
         self.is_stored, self._last_number = False, 0
         self._occurrences.clear()
@@ -440,6 +439,11 @@ class Gate:
         await asyncio.sleep(SAVE_SECONDS)
         self._is_saving_later = False
         await self.flush()
+
+    def take_unsaved(self) -> list[DurableCall]:
+        """Return the calls that are not written yet. The caller writes them."""
+        calls, self._unsaved = list(self._unsaved.values()), {}
+        return calls
 
     async def flush(self) -> None:
         """Write all calls that have ended."""

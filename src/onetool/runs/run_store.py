@@ -20,6 +20,7 @@ from onetool.util.text import pluralize
 
 VERSION: Final = 1
 RETENTION_SECONDS: Final = 7 * 86_400.0  # of runs that have ended
+CHECK_SHARE: Final = 200  # by how much the maximum number may be exceeded, as a share of it
 PRUNE_RUNS: Final = 100  # the oldest ended runs, deleted when there are too many
 SCHEMA = """
 CREATE TABLE runs (
@@ -65,6 +66,7 @@ class RunStore:
         self._database = SealedDatabase(directory / "runs" / "runs.db", SCHEMA, VERSION)
         self._owners = Owners(directory / "runs" / "owners")
         self.owner, self._quota, self._clock = self._owners.own_id, quota, clock
+        self._unchecked = 0  # new runs before their number is checked again
 
     # --- runs -------------------------------------------------------------------------------------------------
 
@@ -99,6 +101,16 @@ class RunStore:
             self._update_run(
                 database, replace(run, state=state, reason=reason or run.reason, outcome=outcome or run.outcome)
             )
+
+    def end_runs(self, ended: Iterable[tuple[str, Iterable[DurableCall], RunState]]) -> None:
+        """Write the last calls and the final states of runs, in one transaction."""
+        with self._database.transaction() as database:
+            for run_id, calls, state in ended:
+                for call in calls:
+                    self._write_call(database, run_id, call)
+                run = self._get_run(database, run_id)
+                if run.state not in ENDED:
+                    self._update_run(database, replace(run, state=state))
 
     def get_run(self, run_id: str) -> DurableRunRecord | None:
         return next(iter(self._select_runs("WHERE id = ?", run_id)), None)
@@ -263,8 +275,7 @@ class RunStore:
         return grant
 
     def _seal(self, record: DurableRunRecord | DurableCall | Grant, about: str) -> bytes:
-        values = {field.name: getattr(record, field.name) for field in fields(record)}
-        return self._database.sealer.seal(json.dumps(values, default=dict).encode(), about.encode())
+        return self._database.sealer.seal(_encode(record), about.encode())
 
     def _open(self, sealed: bytes, about: str) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(self._database.sealer.open(sealed, about.encode()))
@@ -335,6 +346,10 @@ class RunStore:
 
     def _check_total(self, database: sqlite3.Connection) -> None:
         """Make room for a new run: the oldest runs that have ended are deleted first."""
+        self._unchecked -= 1
+        if self._unchecked > 0:  # counting takes longer the more runs there are
+            return
+        self._unchecked = max(1, self._quota.total // CHECK_SHARE)
         count = "SELECT count(*) FROM runs"
         if database.execute(count).fetchone()[0] >= self._quota.total:
             oldest = "ended > 0 AND id IN (SELECT id FROM runs WHERE ended > 0 ORDER BY ended LIMIT ?)"
@@ -352,6 +367,16 @@ class RunStore:
 
     def _full_error(self, message: str) -> StorageError:
         return StorageError(f"cannot store another run: {message}", hint="approve or reject them: `onetool approvals`")
+
+
+def _encode(record: DurableRunRecord | DurableCall | Grant) -> bytes:
+    import orjson
+
+    try:
+        return orjson.dumps(record, default=dict)
+    except TypeError:  # an unpaired surrogate, or an integer of more than 64 bits
+        values = {field.name: getattr(record, field.name) for field in fields(record)}
+        return json.dumps(values, default=dict).encode()
 
 
 def _delete_runs(database: sqlite3.Connection, where: str, value: float) -> int:

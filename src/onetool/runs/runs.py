@@ -45,6 +45,7 @@ PAUSED_SECONDS = 600.0  # for which a paused run keeps its cell
 PAUSED_PER_AGENT, PAUSED_IN_ALL = 4, 16
 BACKGROUND_PER_AGENT = 8
 RESULT_POLL_SECONDS = 0.05
+END_SECONDS = 0.005  # for other runs to end, which are written in the same transaction
 MIN_WAIT_SECONDS = 10.0  # for a run that was just approved
 MAX_VALUE_BYTES = 1 << 20  # of the value of a run; a larger one is in the result store
 MAX_SESSIONS = 1000
@@ -75,6 +76,7 @@ class Runs:
         self._execute = execute
         self._live: dict[str, Gate] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}  # of live runs that have a task
+        self._ending: list[tuple[str, list[DurableCall], RunState]] = []
         self._active: set[str] = set()  # stored runs and calls that this process executes
         self._paused: dict[str, asyncio.TimerHandle] = {}  # runs without a request, oldest first
         self._in_background: dict[str, Gate] = {}
@@ -244,28 +246,22 @@ class Runs:
             gate.record = replace(gate.record, state=state)
 
     def finish_later(self, gate: Gate, error: str | None) -> None:
-        """Record the end of a run that cannot be replayed."""
+        """Record the end of a run that cannot be replayed, or of a call outside of a run."""
+        if not gate.is_stored:
+            return
+        state = RunState.DONE if error is None else RunState.CANCELLED if error == "cancelled" else RunState.FAILED
+        self._ending.append((gate.id, gate.take_unsaved(), state))
+        if len(self._ending) == 1:
+            self.saving.start(self._end_all())
 
-        async def finish() -> None:
-            try:
-                await gate.flush()
-                await self.in_thread(self.store.set_state, gate.id, state)
-            finally:
-                self._active.discard(gate.id)
-
-        if gate.is_stored:
-            state = RunState.DONE if error is None else RunState.CANCELLED if error == "cancelled" else RunState.FAILED
-            self.saving.start(finish())
-
-    async def finish_call(self, run_id: str, calls: list[DurableCall], error: BaseException | None) -> None:
-        """Record the end of a call outside of a run."""
-        state = RunState.DONE if error is None else RunState.FAILED
+    async def _end_all(self) -> None:
+        """Record the ends of several runs in one transaction."""
+        await asyncio.sleep(END_SECONDS)
+        ended, self._ending = self._ending, []
         try:
-            if calls:
-                await self.in_thread(self.store.write_calls, run_id, calls)
-            await self.in_thread(self.store.set_state, run_id, state)
+            await self.in_thread(self.store.end_runs, ended)
         finally:
-            self._active.discard(run_id)
+            self._active.difference_update(run_id for run_id, _, _ in ended)
 
     def release(self, run_id: str) -> None:
         """Leave a call that waits to whoever continues it after the approval."""
