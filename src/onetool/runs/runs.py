@@ -46,7 +46,7 @@ PAUSED_PER_AGENT, PAUSED_IN_ALL = 4, 16
 BACKGROUND_PER_AGENT = 8
 RESULT_POLL_SECONDS = 0.05
 END_SECONDS = 0.005  # for other runs to end, which are written in the same transaction
-MIN_WAIT_SECONDS = 10.0  # for a run that was just approved
+WHILE_RUNNING_SECONDS = 10.0  # to wait for the end of a run that was just approved
 MAX_VALUE_BYTES = 1 << 20  # of the value of a run; a larger one is in the result store
 MAX_SESSIONS = 1000
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
@@ -488,20 +488,24 @@ class Runs:
             raise restore(outcome.error)
         return "\n".join(outcome.blocks) if outcome.is_cut else outcome.value
 
-    async def wait_for_end(self, run_id: str, agent: str, token_id: str, seconds: float) -> "DurableOutcome | str":
-        """Return the outcome of a run. If it has not ended after this time, return text that says why."""
-        deadline = time.monotonic() + seconds
+    async def wait_for_end(
+        self, run_id: str, agent: str, token_id: str, seconds: float, while_running: float = 0.0
+    ) -> "DurableOutcome | str":
+        """Return the outcome of a run. If it has not ended after this time, return text that says why.
+
+        While the run does not wait for a person, wait for `while_running` seconds, if that is longer.
+        """
+        started, open_calls = time.monotonic(), (CallState.PENDING, CallState.UNKNOWN)
         while True:
             record = await self._find_own(run_id, agent, token_id)
             if record.state in ENDED:
                 return _read_outcome(record)
             if run_id not in self._live:
                 await self._continue(record.id)
-            if time.monotonic() >= deadline:
+            waiting = await self.in_thread(self.store.list_calls, run_id, open_calls)
+            if time.monotonic() - started >= (seconds if waiting else max(seconds, while_running)):
                 break
             await asyncio.sleep(RESULT_POLL_SECONDS)
-        states = (CallState.PENDING, CallState.UNKNOWN)
-        waiting = await self.in_thread(self.store.list_calls, run_id, states)
         if waiting:
             return self._describe_waiting(run_id, waiting)
         return f"running: run {run_id} has not ended yet. {_continue_later(run_id)}"
@@ -528,7 +532,7 @@ class Runs:
         if is_same and any(call.state is CallState.PENDING for call in shown):
             question = Question(run_id, agent, shown, earlier)
             await self.decide(run_id, question.read(answer, f"the person at {client or 'the client'}"), via="client")
-        return await self.wait_for_end(run_id, agent, token_id, max(self.settings.wait, MIN_WAIT_SECONDS))
+        return await self.wait_for_end(run_id, agent, token_id, self.settings.wait, WHILE_RUNNING_SECONDS)
 
 
 def _continue_later(run_id: str) -> str:
