@@ -100,6 +100,7 @@ def test_waiting_for_a_cell_counts_as_run_time(tmp_path: Path) -> None:
         assert eventually(lambda: run(wire, "1")[0] == "1")
         assert eventually(lambda: [zygote for zygote in list_children(wire.process.pid) if _list_idle_cells(zygote)])
         (zygote,) = list_children(wire.process.pid)
+        time.sleep(0.5)  # the cell exists before it is ready
         os.kill(zygote, signal.SIGSTOP)
         assert run(wire, "2")[0] == "2"  # in the idle cell
         text, seconds = run(wire, "3")
