@@ -24,6 +24,7 @@ from onetool.util.locks import locked
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 MAX_LOG_BYTES = 10 << 20
 MAX_LINES_WAITING = 100_000  # in case the disk is slower than the calls
+WRITE_SECONDS = 0.01  # in which another process finishes a line
 GATHER_SECONDS = 0.2
 
 
@@ -122,7 +123,7 @@ class Log:
     def _write(self, path: Path, lines: list[dict[str, Any]]) -> None:
         with _open(path) as file:
             for line in lines:  # one write per line, because other processes may append too
-                data = b"\n" * (self._is_torn and not _ends_in_line_break(file, path)) + self._text(line)
+                data = b"\n" * (self._is_torn and _has_torn_line(file, path)) + self._text(line)
                 written = file.write(data)
                 self._is_torn = bool(written) and written != len(data)
                 if written != len(data):
@@ -158,6 +159,14 @@ def _shift(file: Path, keep: int) -> None:
     for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
         with contextlib.suppress(FileNotFoundError):
             newer.replace(older)
+
+
+def _has_torn_line(file: FileIO, path: Path) -> bool:
+    """Return whether the last line is incomplete. Another process may be writing it, so look twice."""
+    if _ends_in_line_break(file, path):
+        return False
+    time.sleep(WRITE_SECONDS)
+    return not _ends_in_line_break(file, path)
 
 
 def _ends_in_line_break(file: FileIO, path: Path) -> bool:

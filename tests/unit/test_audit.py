@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from onetool.bus.adapt import as_tool
 from onetool.bus.events import CallFinished
 from onetool.context import ToolContext
 from onetool.errors import AuditUnavailable, SandboxDenied
+from onetool.logging import Log
 from onetool.redact import REDACTED, Redactor
 
 CANARY = "c4n4ry\\with'quotes\"and-ünïcode"
@@ -310,6 +313,21 @@ def test_concurrent_rotation_loses_no_lines(tmp_path: Path) -> None:
     files = [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
     assert len(files) > 3
     assert sum(len(read_outcomes(path)) for path in files) == 120
+
+
+def test_a_line_that_another_process_is_writing_is_not_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "audit.jsonl"
+    file.write_text('{"process": "other"', encoding="utf-8")
+
+    def finish_line(_seconds: float) -> None:  # what the other process does meanwhile
+        with file.open("a", encoding="utf-8") as other:
+            other.write("}\n")
+
+    monkeypatch.setattr("onetool.logging.time", SimpleNamespace(sleep=finish_line, time=time.time))
+    log = Log(file)
+    log.write("call", number=1)
+    log.close()
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 2
 
 
 @pytest.mark.slow
