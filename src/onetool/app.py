@@ -98,7 +98,7 @@ class OneTool:
     ) -> None:
         given = settings if isinstance(settings, Settings) else validate_settings(settings or {})
         read_given = partial(wrap_settings, given, folder or Path.home() / FOLDER)
-        environment = os.environ if environment is None else environment
+        environment = self.environment = os.environ if environment is None else environment
         self.created_ns = time.time_ns()  # settings files that change from now on must be read again
         self._reader = SettingsReader(read or read_given, examine, environment)
         self._make_cells, self._log = make_cells, log
@@ -129,11 +129,24 @@ class OneTool:
         self._blocking: ExitStack | None = None  # closes the application and the thread of its event loop
 
     @classmethod
-    def from_files(cls, config_file: Path | None = None) -> Self:
-        """Return the application with the settings files of this machine, as the command line reads them."""
+    def from_files(
+        cls,
+        config_file: Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        working_dir: Path | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return the application with the settings files of this machine, as the command line reads them.
+
+        `environment` and `working_dir` are those of this process unless they are given.
+        """
+        environment = os.environ if environment is None else environment
         return cls(
-            read=lambda: read_settings(os.environ, Path.cwd(), config_file),
-            examine=lambda: examine_settings(os.environ, Path.cwd(), config_file),
+            read=lambda: read_settings(environment, working_dir or Path.cwd(), config_file),
+            examine=lambda: examine_settings(environment, working_dir or Path.cwd(), config_file),
+            environment=environment,
+            **options,
         )
 
     def __enter__(self) -> Self:
@@ -185,7 +198,9 @@ class OneTool:
         self.agents.configure(loaded, state.projects)
         self.llm.configure(loaded, state.redact)
         private = loaded.settings.http.allow_private_addresses
-        self._notifier.configure(loaded.settings.approvals.notify, state.redact, log, allow_private_addresses=private)
+        self._notifier.configure(
+            loaded.settings.approvals.notify, state.redact, log, self.environment, allow_private_addresses=private
+        )
         self.runs.configure(
             state.stores.runs,
             loaded.settings.approvals,

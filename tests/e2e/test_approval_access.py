@@ -1,6 +1,7 @@
 """People answer waiting calls: in a terminal, with a token, and over REST; and they are told that calls wait."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -320,7 +321,7 @@ async def _notify(settings: ApprovalNotice) -> list[str]:
     log, notices = Log(), notifier.ApprovalNotifier(set)
     logged: list[str] = []
     log.event = lambda _name, *, text, **_: logged.append(text)  # type: ignore[method-assign]
-    notices.configure(settings, Redactor([SECRET]), log, allow_private_addresses=False)
+    notices.configure(settings, Redactor([SECRET]), log, os.environ, allow_private_addresses=False)
     for number in range(3):
         notices.notify(f"r_{number}", "web", f"{SECRET}\u202e")
         await anyio.sleep(0.05)

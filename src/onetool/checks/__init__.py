@@ -101,7 +101,7 @@ class Checks:
             *servers.problems(self.servers, read, self.registry, self.extensions),
             *settings.problems(self.registry, read),
             # MCP clients of the machine are irrelevant to a program that embeds OneTool.
-            *(assistants.problems(read.loaded.directories) if self.reader.has_files else ()),
+            *(assistants.problems(read.loaded.directories, read.loaded.environment) if self.reader.has_files else ()),
             *unread,
             *self._collect_recorded(state, log, read),
         ]

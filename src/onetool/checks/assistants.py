@@ -1,6 +1,5 @@
 """Checks of the assistants on this machine: which of them start OneTool, and whether the command exists."""
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,8 +14,8 @@ from onetool.paths import Directories
 from onetool.problem import OK, WARNING, Location, Problem
 
 
-def problems(directories: Directories) -> list[Problem]:
-    machine = Machine(sys.platform, os.environ, directories.home, directories.working_dir)
+def problems(directories: Directories, environment: Mapping[str, str]) -> list[Problem]:
+    machine = Machine(sys.platform, environment, directories.home, directories.working_dir)
     found = [
         each
         for client in CLIENTS.values()
@@ -50,7 +49,7 @@ def _check_entry(client: Client, file: Path, entry: Mapping[str, Any], machine: 
     reconnect = f"onetool connect {client.name}{scope} --write"
     command, env = entry.get("command"), entry.get("env")
     directory = env.get("OT_CWD") if isinstance(env, Mapping) else None
-    if isinstance(command, str) and shutil.which(command) is None:
+    if isinstance(command, str) and shutil.which(command, path=machine.env.get("PATH")) is None:
         what = f"{client.title} starts {command}, which does not exist ({file})"
         return Problem(what, reconnect, Location(str(file)))
     if isinstance(directory, str) and not Path(directory).is_dir():

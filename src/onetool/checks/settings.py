@@ -1,6 +1,5 @@
 """Checks of the settings: unresolved or hidden names, and snippets and tokens that do not work."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 
@@ -19,7 +18,7 @@ def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
     yield from _check_aliases(registry, read)
     yield from _check_snippets(read)
     for index, token in enumerate(read.loaded.settings.auth.tokens):
-        if token.token_env and not os.environ.get(token.token_env):
+        if token.token_env and not read.loaded.environment.get(token.token_env):
             place = read.locate(("auth", "tokens", index))
             what = f"{place}: token {token.name} is disabled: environment variable {token.token_env} is not set"
             hint = f"export {token.token_env}=...   or: onetool token create NAME"

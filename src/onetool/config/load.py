@@ -86,6 +86,7 @@ class Loaded:
     user_servers: frozenset[str] = frozenset()  # servers whose command is not set by a project
     user_packs: frozenset[str] = frozenset()  # packs whose list of secrets is not set by a project
     snapshot: Snapshot | None = field(default=None, repr=False)  # of a project that only ONETOOL_TRUST=1 trusts
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)  # of the client
 
     @property
     def secret_values(self) -> frozenset[str]:
@@ -146,6 +147,7 @@ def examine(directories: Directories, env: Mapping[str, str], *, trust: bool | N
         user_servers=frozenset(settings.servers) - merged.find_project_servers(directories.project),
         user_packs=frozenset(pack for pack in settings.tools if not merged.names_secrets(pack, directories.project)),
         snapshot=decision.snapshot,
+        environment=env,
     )
     errors = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
     return Examined(loaded, tuple(errors), merged.locate)

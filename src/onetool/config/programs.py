@@ -72,13 +72,16 @@ def imports_from_directory(server: Server, directory: Path) -> bool:
     return any(script and script.is_file() for script in scripts) or any(_find_named_modules(words, directory))
 
 
-def find_local_programs(server: Server, directory: Path) -> list[Path]:
-    """Return the paths whose content this server executes, as far as its settings name them."""
+def find_local_programs(server: Server, directory: Path, search_path: str | None = None) -> list[Path]:
+    """Return the paths whose content this server executes, as far as its settings name them.
+
+    `search_path` is the PATH of the client, by default that of this process.
+    """
     if server.command is None:
         return []
     words = [server.command, *server.args, *server.env.get("NODE_OPTIONS", "").split()]
     found = [
-        *_find_programs(server, directory),
+        *_find_programs(server, directory, search_path),
         *_find_named_files(words, directory),
         *_find_named_modules(words, directory),
     ]
@@ -144,13 +147,13 @@ def _find_shell_files(server: Server, directory: Path) -> Iterator[Path]:
             )
 
 
-def _find_programs(server: Server, directory: Path) -> Iterator[Path]:
+def _find_programs(server: Server, directory: Path, search_path: str | None) -> Iterator[Path]:
     """Yield the program of a server, and the paths in its PATH where another program of that name could be created."""
     command, path = str(server.command), server.env.get("PATH", "")
     if "/" in command:
         yield from filter(None, [_to_path(command, directory)])
         return
-    yield from (Path(found) for found in (shutil.which(command), shutil.which(command, path=path or None)) if found)
+    yield from (Path(found) for each in (search_path, path or None) if (found := shutil.which(command, path=each)))
     yield from (place / command for entry in path.split(":") if (place := _to_path(entry, directory)))
 
 

@@ -78,7 +78,8 @@ def _find_executed_paths(loaded: Loaded) -> Iterator[Path]:
     yield from (directories.working_dir / name for name in LAUNCHER_FILES)
     yield from (Path(sys.prefix), *(Path(__file__).parents[2] / package for package in PACKAGES))
     for name, server in settings.servers.items():
-        yield from find_local_programs(server, start_directory(name, server, loaded))
+        directory = start_directory(name, server, loaded)
+        yield from find_local_programs(server, directory, loaded.environment.get("PATH"))
 
 
 def _find_pack_paths(directory: Path) -> Iterator[Path]:

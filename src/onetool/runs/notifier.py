@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -35,12 +34,22 @@ class ApprovalNotifier:
     def __init__(self, own_ports: Callable[[], set[int]]) -> None:
         self._net, self._log = Net(ANY_HOST, own_ports=own_ports), Log()
         self._settings, self._redact, self._allows_private = ApprovalNotice(), Redactor(), False
+        self._environment: Mapping[str, str] = {}
         self._waiting: dict[str, str] = {}  # texts by run
         self._tasks = BackgroundTasks()
         self._is_sending = False
 
-    def configure(self, settings: ApprovalNotice, redact: Redactor, log: Log, *, allow_private_addresses: bool) -> None:
+    def configure(
+        self,
+        settings: ApprovalNotice,
+        redact: Redactor,
+        log: Log,
+        environment: Mapping[str, str],
+        *,
+        allow_private_addresses: bool,
+    ) -> None:
         self._settings, self._redact, self._log = settings, redact, log
+        self._environment = {name: environment[name] for name in ENVIRONMENT if name in environment}
         self._allows_private = allow_private_addresses
 
     async def close(self) -> None:
@@ -70,7 +79,7 @@ class ApprovalNotifier:
 
     async def _send(self, text: str) -> None:
         settings = self._settings
-        ways = [_start_command([*settings.command, text])] if settings.command else []
+        ways = [_start_command([*settings.command, text], self._environment)] if settings.command else []
         ways += [self._post(settings.webhook, text)] if settings.webhook else []
         for error in await asyncio.gather(*ways, return_exceptions=True):
             if isinstance(error, Exception):
@@ -86,8 +95,7 @@ class ApprovalNotifier:
             raise NetworkError(f"the webhook returned status {response.status}")
 
 
-async def _start_command(command: list[str]) -> None:
-    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+async def _start_command(command: list[str], environment: Mapping[str, str]) -> None:
     process = await asyncio.create_subprocess_exec(
         *command,
         env=environment,

@@ -5,7 +5,6 @@ partial run is never taken for a success. Processes that the tests started end w
 """
 
 import asyncio
-import os
 import re
 import shutil
 import signal
@@ -24,6 +23,7 @@ from onetool.context import ToolContext
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
 from onetool.extensions.environments import make_uv_environment, make_worker_environment
 from onetool.files import Files
+from onetool.system import get_system
 from onetool.tools.reports import ReportError, SuiteReport, parse_junit, parse_mix
 from onetool.util.text import pluralize, quote
 from onetool_child.guard import SIGNAL_STATUS_OFFSET
@@ -109,7 +109,8 @@ class _Suite:
 def _choose_suite(
     context: ToolContext, directory: Path, report: Path, path: str | None, extra: Mapping[str, str]
 ) -> _Suite:
-    variables: Mapping[str, str] = {**make_worker_environment(os.environ), **extra}
+    environment = get_system(context).environment
+    variables: Mapping[str, str] = {**make_worker_environment(environment), **extra}
     if (directory / "mix.exs").exists():
         target = _resolve_target(context, path, MIX_LINES)
         mix = shutil.which("mix", path=variables.get("PATH"))
@@ -118,7 +119,7 @@ def _choose_suite(
         return _Suite("mix test", [mix, "test", *target], variables, parse_mix, range(1, SIGNAL_STATUS_OFFSET))
     target = _resolve_target(context, path, re.compile(r"::.*", re.DOTALL))
     options = [f"--junitxml={report}", "-o", "junit_family=xunit1", "--color=no"]
-    command, variables = _find_pytest(directory, variables, extra)
+    command, variables = _find_pytest(directory, environment, variables, extra)
     return _Suite("pytest", [*command, *options, *target], variables, lambda _: parse_junit(report), {1, INTERRUPTED})
 
 
@@ -134,7 +135,7 @@ def _resolve_target(context: ToolContext, path: str | None, inner: re.Pattern[st
 
 
 def _find_pytest(
-    directory: Path, variables: Mapping[str, str], extra: Mapping[str, str]
+    directory: Path, environment: Mapping[str, str], variables: Mapping[str, str], extra: Mapping[str, str]
 ) -> tuple[list[str], Mapping[str, str]]:
     python = directory.joinpath(".venv", *VENV_PYTHON)
     if python.exists():
@@ -143,7 +144,7 @@ def _find_pytest(
         from uv import find_uv_bin
 
         return [find_uv_bin(), "run", "--no-progress", "python", "-m", "pytest"], {
-            **make_uv_environment(os.environ),
+            **make_uv_environment(environment),
             **extra,
         }
     found = shutil.which("pytest", path=variables.get("PATH"))

@@ -113,7 +113,7 @@ class SettingsWatcher:
             self._applied = stamp
             if self.app.config_files:  # notify the transport even if the files are invalid and the reload will fail
                 self.hooks.on_change(
-                    await self._run_in_thread(lambda: examine(self.app.directories, os.environ, trust=True))
+                    await self._run_in_thread(lambda: examine(self.app.directories, self.app.environment, trust=True))
                 )
             self._requests.put_nowait(None)
         self._seen = stamp

@@ -1,7 +1,6 @@
 """The ASGI application: all routes behind the authentication middleware."""
 
 import functools
-import os
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -70,7 +69,7 @@ def build(app: OneTool, bind: Bind | None, tokens: TokenStorage | None = None) -
 
 
 def create_live_tokens(app: OneTool) -> LiveTokens:
-    return LiveTokens(lambda: app.settings, os.environ, lambda: app.config_files)
+    return LiveTokens(lambda: app.settings, app.environment, lambda: app.config_files)
 
 
 def _path_schemas() -> Mapping[str, JSON]:

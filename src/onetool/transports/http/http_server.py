@@ -7,7 +7,6 @@ A non-loopback address is served only with tokens and a complete sandbox.
 import asyncio
 import contextlib
 import errno
-import os
 import signal
 import socket
 import sys
@@ -117,7 +116,7 @@ async def check_exposure(app: OneTool, bind: Bind) -> None:
     if bind.is_loopback and not names:
         return
     host, option = (names[0], "auth.allowed_hosts") if bind.is_loopback else (bind.host or "all requests", "--host")
-    if not TokenSet(app.settings.auth.tokens, os.environ):
+    if not TokenSet(app.settings.auth.tokens, app.environment):
         raise ToolError(
             f"cannot serve {host} without authentication: no tokens exist",
             hint=f"create a token with `onetool token create NAME`, or remove {option} to serve this machine only",
