@@ -97,12 +97,12 @@ def open_app(
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of a process, with its own home and temporary directories.
 
-    The settings of uv are passed on, and its cache is shared by all tests.
+    The settings of uv are passed on, and its cache is shared by all tests. Tests of the daemon start it themselves.
     """
     scratch_directory(home).mkdir(parents=True, exist_ok=True)
     cache = os.environ.get("UV_CACHE_DIR") or str(Path("~/.cache/uv").expanduser())
     own = {"HOME": str(home), "TMPDIR": str(scratch_directory(home)), "UV_CACHE_DIR": cache}
-    return {**make_uv_environment(os.environ), **own}
+    return {**make_uv_environment(os.environ), **own, "ONETOOL_STANDALONE": "1"}
 
 
 def scratch_directory(home: Path) -> Path:

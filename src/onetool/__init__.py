@@ -1,9 +1,9 @@
 """OneTool: one MCP server with one tool that can call all others. The public names are imported lazily."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the client of the daemon to start
 if TYPE_CHECKING:
+    from typing import Any
+
     from onetool._tool import Result, tool
     from onetool.adapters.providers import (
         call_anthropic_tool,
@@ -65,7 +65,9 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     if name not in _MODULES:
         raise AttributeError(f"module 'onetool' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)

@@ -169,7 +169,7 @@ class OneTool:
 
     async def __aenter__(self) -> Self:
         self.bus.registered.add_builtin(load_builtin_tools(self.bus.threads))
-        loaded, error = self._reader.read_first()
+        loaded, error = await anyio.to_thread.run_sync(self._reader.read_first)
         self._configure(loaded, error)
         self._notices.general = loaded.problems
         return self

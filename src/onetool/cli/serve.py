@@ -44,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the URL as JSON (requires --http)")
     parser.add_argument(
+        "--standalone", action="store_true", help="serve in this process instead of through the shared server"
+    )
+    parser.add_argument(
         "--expose",
         nargs="+",
         action="extend",

@@ -40,8 +40,10 @@ from onetool.util.versioning import NewerVersion, reject_newer
 _PREFIX = "ONETOOL_"
 _VERSION_KEY = "version"
 # `version` is the version of a file, while packagers use ONETOOL_VERSION for the version of the program.
-_NO_OVERRIDES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_TOKEN", "ONETOOL_TRUST", "ONETOOL_VERSION"})
-_USER_KEYS = ("approvals", "llm")  # that a project cannot set
+_NO_OVERRIDES = frozenset(
+    {"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_STANDALONE", "ONETOOL_TOKEN", "ONETOOL_TRUST", "ONETOOL_VERSION"}
+)
+_USER_KEYS = ("approvals", "daemon", "llm")  # that a project cannot set
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

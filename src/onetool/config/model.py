@@ -460,6 +460,16 @@ class Approvals(Section):
     notify: ApprovalNotice = Field(default_factory=ApprovalNotice, description="Notice to people when a call waits")
 
 
+class Daemon(Section):
+    """The server that all clients of a user share. Only the user can set it."""
+
+    shared: bool = Field(
+        default=True, description="Whether clients over stdio share one server; false starts one for each client"
+    )
+    idle: Seconds = Field(default=600, description="Seconds without clients after which the shared server ends")
+    http: bool = Field(default=False, description="Whether the shared server also serves HTTP and the admin UI")
+
+
 class RunLimits(Section):
     """Limits on the number of runs of HTTP clients."""
 
@@ -510,6 +520,10 @@ class Settings(Section):
     approvals: Approvals = Field(
         default_factory=Approvals,
         description="Approval of calls by people; only in your own settings, not in a project's",
+    )
+    daemon: Daemon = Field(
+        default_factory=Daemon,
+        description="The server that all clients of a user share; only in your own settings, not in a project's",
     )
     auth: Auth = Field(default_factory=Auth, description="Authentication of HTTP clients")
     limits: RunLimits = Field(default_factory=RunLimits, description="Concurrency limits for HTTP clients")

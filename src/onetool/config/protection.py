@@ -12,6 +12,7 @@ from pathlib import Path
 
 from onetool.config.load import Loaded
 from onetool.config.programs import find_local_programs, start_directory
+from onetool.daemon_client import list_socket_directories
 from onetool.logging import list_rotated
 from onetool.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Directories, extension_files, resolve_path
 
@@ -47,6 +48,7 @@ def compute_protection(loaded: Loaded) -> Protection:
         audit,
         *list_rotated(audit, loaded.settings.audit.keep),
         *_find_hidden_settings(directories),
+        *map(Path, list_socket_directories(loaded.environment)),
     ]
     protected = [path for path in _find_executed_paths(loaded) if not _contains(path, directories.working_dir)]
     around = [

@@ -113,6 +113,10 @@ class Servers(HeldTools):
         """The names of all configured servers, whether their tools are known or not."""
         return tuple(self._upstreams)
 
+    @property
+    def connected_names(self) -> list[str]:
+        return sorted(name for name, each in self._upstreams.items() if each.state == "connected")
+
     async def refresh(self, pack_names: Collection[str] | None = None, /) -> None:
         """Load the cached tools of all servers; `pack_names` are the packs that are needed, None for all.
 

@@ -3,12 +3,39 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
 
 from onetool.logging import LEVELS, Log
 
 
+class EventLog(Protocol):
+    def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None: ...
+
+
+class CurrentLog:
+    """The log of the application whose client is served by the current task, or else `fallback`."""
+
+    _current: ContextVar[Log] = ContextVar("log")
+
+    def __init__(self, fallback: Log) -> None:
+        self._fallback = fallback
+
+    def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
+        self._current.get(self._fallback).event(name, level=level, **fields)
+
+    @classmethod
+    @contextmanager
+    def use(cls, log: Log) -> Iterator[None]:
+        token = cls._current.set(log)
+        try:
+            yield
+        finally:
+            cls._current.reset(token)
+
+
 class _Handler(logging.Handler):
-    def __init__(self, log: Log, name: str) -> None:
+    def __init__(self, log: EventLog, name: str) -> None:
         super().__init__()
         self._log, self._name = log, name
 
@@ -18,7 +45,7 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def forward_logging(log: Log, name: str, *sources: str, level: int = logging.NOTSET) -> Iterator[None]:
+def forward_logging(log: EventLog, name: str, *sources: str, level: int = logging.NOTSET) -> Iterator[None]:
     """Forward records of the source loggers to the log as events with this name while the block runs."""
     handler, loggers = _Handler(log, name), [logging.getLogger(source) for source in sources]
     handler.setLevel(level)

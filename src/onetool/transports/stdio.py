@@ -1,4 +1,4 @@
-"""Standard input and output for the MCP transport, read and written on the event loop.
+"""Standard input and output, or a socket, for the MCP transport, read and written on the event loop.
 
 The SDK accepts any pair of asynchronous text files. Its default passes every line through a thread, which costs more
 than the rest of a small call, and ignores invalid messages. The default is still used when standard input or output is
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import stat
 import sys
 from collections import deque
@@ -22,6 +23,7 @@ from onetool.children.collector import Collector, find_id
 MAX_LINE_BYTES = 16 << 20  # a command is limited to 1 MB; arguments of an exposed tool may be larger
 READ_SIZE = 1 << 16  # asyncio's default is four times as large and is allocated for every read
 SETTLE_SECONDS = 2.0  # for responses to requests read before end of input
+CLOSE_SECONDS = 0.5  # for a client to read the rest
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 
@@ -145,6 +147,25 @@ async def protocol_streams(on_end: Callable[[], None]) -> AsyncIterator[tuple[An
     finally:
         source.close()
         sink.close()
+
+
+@contextlib.asynccontextmanager
+async def socket_streams(
+    connection: socket.socket, on_end: Callable[[], None], get_last_line: Callable[[], bytes]
+) -> AsyncIterator[tuple[Any, ...]]:
+    """Yield the arguments for `stdio_server` for a socket. What `get_last_line` returns is sent at the end."""
+    reader, writer = await asyncio.open_connection(sock=connection, limit=READ_SIZE)
+    output = _Writer(writer)
+    try:
+        yield _Lines(reader, output, on_end), output
+    finally:
+        writer.write(get_last_line())
+        writer.close()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await writer.wait_closed()
+        except (TimeoutError, OSError):  # the client does not read, or is gone
+            writer.transport.abort()
 
 
 def _claim_pipes() -> tuple[int, int]:

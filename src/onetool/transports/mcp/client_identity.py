@@ -3,6 +3,7 @@
 Over HTTP, the token determines the agent. Without a token, and over stdio, the name that the client reports does.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from onetool.errors import ToolError
 from onetool.proxy.relay import Progress
 
 MAX_NAME_CHARS = 64
+SESSION_KEY = "onetool.session"  # in the state of a connection
 PROGRESS_KEYS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
 
 
@@ -57,9 +59,10 @@ def get_token_id(context: Any) -> str:
 
 
 def session_key(app: OneTool, context: Any) -> str:
-    """Return a key for counting sessions. Clients without session ids (2026 protocol) count once per agent."""
-    if context.request is None:
-        return ""
+    """Return a key of the session. Over HTTP, clients without session ids (2026 protocol) count once per agent."""
+    if context.request is None:  # over stdio, the connection is the session
+        key: str = get_session(context).state.setdefault(SESSION_KEY, os.urandom(8).hex())
+        return key
     session_id = context.request.headers.get("mcp-session-id")
     return session_id or f"{get_agent(app, context)}/{client_name(context)[:MAX_NAME_CHARS]}"
 

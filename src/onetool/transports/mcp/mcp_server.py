@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,10 +27,12 @@ from onetool.runner.answer import Journal
 from onetool.runs.questions import APPROVAL_FORM
 from onetool.runs.sealing import load_key
 from onetool.stats.tokens import count_text_tokens, count_tokens
-from onetool.transports.fair_queue import QueueFull, turn
-from onetool.transports.logging_bridge import forward_logging
+from onetool.transports.fair_queue import FairQueue, QueueFull, turn
+from onetool.transports.logging_bridge import EventLog, forward_logging
 from onetool.transports.mcp.client_identity import (
+    MAX_NAME_CHARS,
     caller_fields,
+    client_name,
     get_agent,
     get_progress,
     get_request_id,
@@ -108,6 +110,11 @@ RUN = types.Tool(
 )
 
 
+def forward_sdk_logging(log: EventLog) -> contextlib.AbstractContextManager[None]:
+    """Forward warnings of the SDK to the log."""
+    return forward_logging(log, "mcp.server", "mcp.server", "mcp.shared", level=logging.WARNING)
+
+
 class KeptKeyCodec:
     """Seals request states with a key that outlives the process, which is read when it is first needed."""
 
@@ -130,8 +137,9 @@ class KeptKeyCodec:
 class OneToolServer(Server[Any]):
     """The SDK's server with OneTool's handlers. The caller of the constructor must close it."""
 
-    def __init__(self, app: OneTool) -> None:
-        self._app = app
+    def __init__(self, app: OneTool, *, forwards_logging: bool = True, queue: FairQueue | None = None) -> None:
+        self._app, self._queue = app, queue
+        self.client_name = ""  # of the last client that listed tools
         self._counted_sessions: set[str] = set()  # sessions that were counted
         self._session_tasks: set[asyncio.Task[None]] = set()
         self._exposed = ExposedTools(app, self._on_server_change)
@@ -140,9 +148,8 @@ class OneToolServer(Server[Any]):
         self._changes = ChangeNotifier(self._resources.watch)
         self._known = self._get_state()
         self._open = contextlib.ExitStack()
-        self._open.enter_context(
-            forward_logging(app.log, "mcp.server", "mcp.server", "mcp.shared", level=logging.WARNING)
-        )
+        if forwards_logging:
+            self._open.enter_context(forward_sdk_logging(app.log))
         self._open.callback(self._exposed.close)
         self._open.callback(self._client_relay.close)
         self._open.callback(self.end_streams)
@@ -208,6 +215,7 @@ class OneToolServer(Server[Any]):
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         loop = asyncio.get_running_loop()
         loop.call_soon(self._app.warm_up)
+        self.client_name = client_name(context)[:MAX_NAME_CHARS]
         identity = session_key(self._app, context), get_agent(self._app, context)
         loop.call_later(SESSION_DELAY_SECONDS, self._begin_session, *identity)
         tools, more = paginate([RUN, *await self._exposed.list_tools(context)], params)
@@ -224,12 +232,18 @@ class OneToolServer(Server[Any]):
         task.add_done_callback(self._session_tasks.discard)
 
     async def _call_tool(self, context: Any, params: types.CallToolRequestParams) -> Any:
-        scope = context.request.scope if context.request is not None else None
         try:
-            async with turn(scope, get_agent(self._app, context), is_run=params.name == RUN.name):
+            async with self._take_turn(context, is_run=params.name == RUN.name):
                 return await self._dispatch(context, params)
         except QueueFull as error:
             return _text(error.message, is_error=True)
+
+    def _take_turn(self, context: Any, *, is_run: bool) -> contextlib.AbstractAsyncContextManager[None]:
+        """Wait for a turn among the requests of all agents, or, in the daemon, among the runs of all its clients."""
+        if self._queue is not None and is_run:
+            return self._queue.turn(str(id(self)))
+        scope = context.request.scope if context.request is not None else None
+        return turn(scope, get_agent(self._app, context), is_run=is_run)
 
     async def _dispatch(self, context: Any, params: types.CallToolRequestParams) -> Any:
         if params.name != RUN.name:
@@ -369,12 +383,20 @@ def _describe(journal: Journal, seconds: float) -> str:
 
 
 async def serve_stdio(app: OneTool) -> None:
-    server = OneToolServer(app)
-    asyncio.get_running_loop().call_later(IDLE_WARM_UP_SECONDS, app.warm_up)
-    with contextlib.closing(server), anyio.CancelScope() as serving:  # active requests end with the input
-        connected = protocol_streams(serving.cancel)
-        async with watching(app), connected as streams, stdio_server(*streams) as (reader, writer):
-            await server.run(reader, writer, server.create_initialization_options())
+    with contextlib.closing(OneToolServer(app)) as server:
+        async with watching(app):
+            await serve_connection(app, server, protocol_streams)
+
+
+async def serve_connection(app: OneTool, server: OneToolServer, connect: Callable[..., Any]) -> None:
+    """Serve one client. `connect` takes a function to call at the end of input and yields the streams."""
+    warming_up = asyncio.get_running_loop().call_later(IDLE_WARM_UP_SECONDS, app.warm_up)
+    try:
+        with anyio.CancelScope() as serving:  # active requests end with the input
+            async with connect(serving.cancel) as streams, stdio_server(*streams) as (reader, writer):
+                await server.run(reader, writer, server.create_initialization_options())
+    finally:
+        warming_up.cancel()
 
 
 def _text(*blocks: str, is_error: bool = False) -> types.CallToolResult:

@@ -1,0 +1,150 @@
+"""The applications of the daemon: one for each working directory, settings file, published tools and environment."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from onetool.app import OneTool
+from onetool.config.model import Settings
+from onetool.daemon.environment import ClientEnvironment
+from onetool.daemon.handshake import ClientRequest, NotServed
+from onetool.transports.settings_watcher import watching
+
+LINGER_SECONDS: Final = 1.0  # after its last client, because the next command may follow at once
+
+
+@dataclass(eq=False, slots=True)
+class Application:
+    """An application and its clients."""
+
+    directory: Path
+    config_file: Path | None
+    exposed: tuple[str, ...]
+    environment: ClientEnvironment
+    app: OneTool
+    stack: AsyncExitStack
+    opening: asyncio.Future[None] = field(default_factory=asyncio.Future)  # until it is open
+    clients: int = 0
+    is_open: bool = False
+    is_shared: bool = True  # else it belongs to one client
+    closing: asyncio.TimerHandle | None = None
+
+    @property
+    def place(self) -> tuple[Path, Path | None, tuple[str, ...]]:
+        return self.directory, self.config_file, self.exposed
+
+    def suits(self, environment: Mapping[str, str]) -> bool:
+        """Return whether a client of this place with these variables can share it."""
+        return self.is_open and self.is_shared and self.environment.matches(environment)
+
+    def describe(self) -> dict[str, Any]:
+        servers = self.app.servers.connected_names
+        workers = self.app.extensions.states
+        return {
+            "directory": str(self.directory),
+            "clients": self.clients,
+            "servers": servers,
+            "workers": sorted(name for name, state in workers.items() if state == "running"),
+            "digest": self.environment.digest,
+        }
+
+
+class Applications:
+    """The open applications. `make_app` creates one for the settings files of a client."""
+
+    def __init__(self, make_app: Callable[..., OneTool], needs_own: Callable[[Settings], bool]) -> None:
+        self._make_app, self._needs_own = make_app, needs_own
+        self._open: list[Application] = []
+        self._closing: set[asyncio.Task[None]] = set()
+        self.settings: Settings | None = None  # of the last application that was opened
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [each.describe() for each in self._open if each.is_open]
+
+    @asynccontextmanager
+    async def use(
+        self, request: ClientRequest, config_file: Path | None = None, exposed: tuple[str, ...] = ()
+    ) -> AsyncIterator[Application]:
+        """Yield the application for a client, which is opened if needed and closed after its last client."""
+        application = await self._find(request, config_file, exposed) or self._create(request, config_file, exposed)
+        application.clients += 1
+        if application.closing is not None:
+            application.closing.cancel()
+            application.closing = None
+        try:
+            await asyncio.shield(application.opening)
+            if not application.app.settings.daemon.shared:
+                raise NotServed("daemon.shared is false")
+            yield application
+        finally:
+            self._release(application)
+
+    async def _find(
+        self, request: ClientRequest, config_file: Path | None, exposed: tuple[str, ...]
+    ) -> Application | None:
+        """Return the application that the client can share. None was created since the last one was checked."""
+        checked: set[Application] = set()
+        place = request.directory, config_file, exposed
+        while unchecked := [each for each in self._open if each.place == place and each not in checked]:
+            checked.add(application := unchecked[0])
+            await asyncio.wait([application.opening])  # which variables matter is known once it is open
+            if application in self._open and application.suits(request.environment):
+                return application
+        return None
+
+    def _release(self, application: Application) -> None:
+        application.clients -= 1
+        if not application.clients and application in self._open:
+            loop = asyncio.get_running_loop()
+            application.closing = loop.call_later(LINGER_SECONDS, self._close_later, application)
+
+    def _create(self, request: ClientRequest, config_file: Path | None, exposed: tuple[str, ...]) -> Application:
+        environment = ClientEnvironment(request.environment)
+        app = self._make_app(config_file, environment=environment, working_dir=request.directory)
+        application = Application(request.directory, config_file, exposed, environment, app, AsyncExitStack())
+        self._open.append(application)
+        application.opening = asyncio.ensure_future(self._start(application))
+        return application
+
+    async def _start(self, application: Application) -> None:
+        app = application.app
+        try:
+            await application.stack.enter_async_context(app)
+            app.exposed = application.exposed
+            for token in app.settings.auth.tokens:
+                application.environment.get(token.token_env or "")
+            application.is_shared = not self._needs_own(app.settings)
+            await application.stack.enter_async_context(watching(app, handle_signals=False))
+        except BaseException:
+            self._open.remove(application)
+            await application.stack.aclose()
+            raise
+        finally:
+            application.environment.close()
+        application.is_open = True
+        self.settings = app.settings
+
+    def _close_later(self, application: Application) -> None:
+        self._open.remove(application)
+        task = asyncio.ensure_future(self._close(application))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close(self, application: Application) -> None:
+        await asyncio.wait([application.opening])
+        await application.stack.aclose()
+
+    async def close(self) -> None:
+        """Close all applications."""
+        for application in list(self._open):
+            if application.closing is not None:
+                application.closing.cancel()
+            self._close_later(application)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def reload(self) -> None:
+        """Read the settings of all applications again."""
+        await asyncio.gather(*(each.app.reload() for each in self._open), return_exceptions=True)

@@ -1,0 +1,231 @@
+"""The daemon: accepts clients, finds their applications, and ends when nobody needs it.
+
+A client is an assistant over stdio, a command, or a question about the daemon itself. One task serves each.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import platform
+import signal
+import socket
+import time
+import traceback
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from onetool.app import OneTool
+from onetool.config.model import Daemon as DaemonSettings
+from onetool.daemon.applications import Applications
+from onetool.daemon.commands import parse_serve, run_command
+from onetool.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
+from onetool.daemon_client import LISTENER, STOPPED, describe_installation
+from onetool.errors import ToolError
+from onetool.logging import Log
+from onetool.paths import FOLDER
+from onetool.transports.fair_queue import Bounds, FairQueue
+from onetool.transports.logging_bridge import CurrentLog
+from onetool.transports.mcp.exposed_tools import check as check_exposed
+from onetool.transports.mcp.mcp_server import OneToolServer, forward_sdk_logging, serve_connection
+from onetool.transports.stdio import socket_streams
+
+CHECK_SECONDS: Final = 1.0
+LOG_FILE: Final = "daemon.log"
+BOUNDS: Final = Bounds(total=128, per_agent=64, waiting=100_000)  # runs of all clients, and of each client
+
+
+@dataclass(eq=False, slots=True)
+class ConnectedClient:
+    """A client that is served. `name` is what it calls itself, once it has said so."""
+
+    request: ClientRequest
+    since: float = field(default_factory=time.time)
+    server: OneToolServer | None = None
+
+    def describe(self) -> dict[str, Any]:
+        request = self.request
+        said = self.server.client_name if self.server is not None else ""
+        name = f"onetool {request.argv[0]}" if request.kind == "command" else said
+        fields = {"pid": request.pid, "name": name, "directory": str(request.directory), "kind": request.kind}
+        return {**fields, "since": round(self.since, 3)}
+
+
+class Daemon:
+    """The shared server of a user."""
+
+    def __init__(self, listener: socket.socket, path: Path, log: Log) -> None:
+        self._listener, self._path, self._log = listener, path, log
+        self._inode = path.stat().st_ino
+        self._installation = describe_installation()
+        self._applications = Applications(OneTool.from_files, lambda _settings: False)
+        self._clients: dict[asyncio.Task[None], ConnectedClient] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+        self._queue = FairQueue(lambda: BOUNDS)
+        self._started, self._idle_since = time.time(), time.monotonic()
+        self._ended = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Serve clients until nobody has needed the daemon for a while, or it is told to stop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ended.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.ensure_future(self._applications.reload()))
+        accepting, checking = asyncio.ensure_future(self._accept()), asyncio.ensure_future(self._check())
+        self._log.event("daemon.start", pid=os.getpid(), socket=str(self._path))
+        try:
+            await self._ended.wait()
+        finally:
+            accepting.cancel()
+            checking.cancel()
+            self._stop_listening()
+            await self._end_clients()
+            await self._applications.close()
+            self._log.event("daemon.stop", pid=os.getpid())
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError as error:  # too many open files: those who wait are served when there are fewer
+                self._log.event("daemon.accept", level="ERROR", text=str(error))
+                await asyncio.sleep(CHECK_SECONDS)
+                continue
+            task = asyncio.ensure_future(self._serve_connection(connection))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+    async def _check(self) -> None:
+        """End the daemon if it is idle. After an upgrade or the loss of its socket, new clients start another one."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            if self._clients:
+                self._idle_since = time.monotonic()
+            is_idle = time.monotonic() - self._idle_since >= self._settings.idle or self._listener.fileno() < 0
+            if is_idle and not self._connections:
+                self._ended.set()
+            if self._listener.fileno() >= 0 and not self._is_current():
+                self._log.event("daemon.drain", text="the program or the socket was replaced")
+                self._stop_listening()
+
+    def _is_current(self) -> bool:
+        try:
+            return self._path.stat().st_ino == self._inode and describe_installation() == self._installation
+        except OSError:
+            return False
+
+    @property
+    def _settings(self) -> DaemonSettings:
+        latest = self._applications.settings
+        return latest.daemon if latest is not None else DaemonSettings()
+
+    def _stop_listening(self) -> None:
+        """Accept no more clients; those that are connected stay."""
+        if self._listener.fileno() < 0:
+            return
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+        self._listener.close()
+
+    async def _end_clients(self) -> None:
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    async def _serve_connection(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        try:
+            request = await receive_request(connection)
+            await self._serve_client(connection, request)
+        except NotServed as error:
+            self._log.event("daemon.refused", text=str(error))
+            await send_reply(connection, {"ok": False, "reason": str(error)})
+        except OSError as error:  # the client is gone
+            self._log.event("daemon.client", level="WARNING", text=f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - other clients must not suffer
+            where = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may contain a secret
+            self._log.event("daemon.client", level="ERROR", error_type=type(error).__name__, text=where)
+            await send_reply(connection, {"ok": False, "reason": "internal error"})
+        finally:
+            connection.close()
+
+    async def _serve_client(self, connection: socket.socket, request: ClientRequest) -> None:
+        if request.kind in {"stdio", "command"}:
+            task = asyncio.current_task()
+            assert task is not None
+            client = self._clients[task] = ConnectedClient(request)
+            try:
+                serve = self._serve_stdio if request.kind == "stdio" else self._run_command
+                await serve(connection, client)
+            finally:
+                del self._clients[task]
+        elif request.kind == "status":
+            await send_reply(connection, {"ok": True, **self.describe()})
+        elif request.kind == "stop":
+            await send_reply(connection, {"ok": True})
+            self._ended.set()
+        else:
+            raise NotServed(f"unknown request {request.kind!r}")
+
+    async def _serve_stdio(self, connection: socket.socket, client: ConnectedClient) -> None:
+        config_file, exposed = parse_serve(client.request.argv)
+        async with self._applications.use(client.request, config_file, exposed) as application:
+            app = application.app
+            try:
+                await check_exposed(app)
+            except ToolError as error:  # the client reports it
+                raise NotServed(str(error)) from None
+            await send_reply(connection, {"ok": True})
+            with CurrentLog.use(app.log), contextlib.closing(self._make_server(app)) as server:
+                client.server = server
+                connect = partial(socket_streams, connection, get_last_line=self._get_last_line)
+                await serve_connection(app, server, connect)
+
+    async def _run_command(self, connection: socket.socket, client: ConnectedClient) -> None:
+        async with self._applications.use(client.request) as application:
+            await send_reply(connection, {"ok": True})
+            with CurrentLog.use(application.app.log):
+                await run_command(application.app, connection, client.request)
+
+    def _make_server(self, app: OneTool) -> OneToolServer:
+        return OneToolServer(app, forwards_logging=False, queue=self._queue)
+
+    def _get_last_line(self) -> bytes:
+        return STOPPED + b"\n" if self._ended.is_set() else b""
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "started_at": round(self._started, 3),
+            "idle": self._settings.idle,
+            "http": "",
+            "python": platform.python_version(),
+            "clients": [each.describe() for each in self._clients.values()],
+            "applications": self._applications.describe(),
+            "log": str(Path.home() / FOLDER / "logs" / LOG_FILE),
+        }
+
+
+def main(path: str) -> int:
+    """Run the daemon with the listening socket that the client has passed."""
+    log = Log(Path.home() / FOLDER / "logs" / LOG_FILE)
+    listener = socket.socket(fileno=LISTENER)
+    listener.set_inheritable(False)
+    listener.setblocking(False)
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+
+    async def serve() -> None:
+        with forward_sdk_logging(CurrentLog(log)):
+            await Daemon(listener, Path(path), log).serve()
+
+    try:
+        asyncio.run(serve())
+    finally:
+        log.close()
+    return 0

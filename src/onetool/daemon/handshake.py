@@ -1,0 +1,136 @@
+"""The first message of a client, and who sent it.
+
+The kernel says which process and user is at the other end, and what its working directory is. Nothing that a client
+claims decides about trust.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from onetool.daemon_client import PROTOCOL, describe_installation, peer_of
+from onetool.util.version import __version__
+
+MAX_REQUEST_BYTES: Final = 8 << 20  # the environment, and code from standard input
+REQUEST_SECONDS: Final = 10.0
+READ_BYTES: Final = 1 << 16
+NAMESPACES: Final = ("mnt", "net", "pid", "user")
+CONFINEMENT: Final = ("Uid:", "Gid:", "Groups:", "CapEff:", "NoNewPrivs:", "Seccomp:")  # lines of /proc/PID/status
+Kind = Literal["stdio", "command", "status", "stop", "drain"]
+
+
+class NotServed(Exception):
+    """The daemon cannot serve this client, which then runs without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """What a client wants. `directory` is its working directory, None if the daemon must not use it."""
+
+    kind: Kind
+    pid: int
+    directory: Path
+    argv: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
+    stdin: str | None = field(default=None, repr=False)
+    terminals: tuple[bool, bool] = (False, False)  # whether standard output and error are terminals
+
+
+async def receive_request(connection: socket.socket) -> ClientRequest:
+    """Read the request of a new client. Raise NotServed if it must run without the daemon."""
+    pid, user = peer_of(connection)
+    if user != os.getuid():
+        raise NotServed("another user")
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            data, directory = await _receive(connection)
+    except (TimeoutError, OSError, ValueError):
+        raise NotServed("no valid request") from None
+    try:
+        request = _read_request(data, pid, await asyncio.to_thread(_find_path, directory))
+    finally:
+        os.close(directory)
+    _check_confinement(pid)
+    return request
+
+
+async def _receive(connection: socket.socket) -> tuple[Any, int]:
+    """Return the message and the descriptor of the working directory that came with its first bytes."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(connection, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(connection)
+    data, descriptors, _, _ = socket.recv_fds(connection, READ_BYTES, 1)
+    if len(descriptors) != 1:
+        for each in descriptors:
+            os.close(each)
+        raise ValueError("no working directory")
+    request = bytearray(data)
+    try:
+        while not request.endswith(b"\n") and len(request) <= MAX_REQUEST_BYTES and data:
+            request += (data := await loop.sock_recv(connection, READ_BYTES))
+        return json.loads(request), descriptors[0]
+    except BaseException:
+        os.close(descriptors[0])
+        raise
+
+
+def _find_path(directory: int) -> Path:
+    """Return the path of an open directory. Raise if the path leads elsewhere."""
+    path = Path(f"/proc/self/fd/{directory}").readlink()
+    try:
+        if os.path.samestat(path.stat(), os.fstat(directory)):
+            return path
+    except OSError:
+        pass
+    raise NotServed("its working directory is not the one of its path")
+
+
+def _read_request(data: Any, pid: int, directory: Path) -> ClientRequest:
+    try:
+        if data["protocol"] != PROTOCOL:
+            raise NotServed("another protocol")
+        request = ClientRequest(
+            data["kind"],
+            pid,
+            directory,
+            tuple(map(str, data.get("argv") or ())),
+            {str(name): str(value) for name, value in (data.get("env") or {}).items()},
+            data.get("stdin"),
+            tuple(map(bool, data.get("terminals") or (False, False))),  # type: ignore[arg-type]
+        )
+    except (TypeError, KeyError, AttributeError):
+        raise NotServed("no valid request") from None
+    return request
+
+
+def _check_confinement(pid: int) -> None:
+    """Raise if the client is confined otherwise than the daemon, so that it could do more through the daemon."""
+    try:
+        if _read_confinement(pid) != _read_confinement("self"):
+            raise NotServed("it has other namespaces or privileges")
+    except OSError:
+        raise NotServed("its namespaces cannot be read") from None
+
+
+def _read_confinement(pid: int | str) -> tuple[object, ...]:
+    process = Path(f"/proc/{pid}")
+    root = (process / "root").stat()
+    status = (process / "status").read_text(encoding="ascii", errors="replace").splitlines()
+    namespaces = [str((process / "ns" / name).readlink()) for name in NAMESPACES]
+    return *namespaces, root.st_dev, root.st_ino, *(line for line in status if line.startswith(CONFINEMENT))
+
+
+async def send_reply(connection: socket.socket, reply: dict[str, Any]) -> None:
+    """Answer the request of a client. A client that is gone is ignored."""
+    base = {"installation": describe_installation(), "pid": os.getpid(), "version": __version__}
+    with contextlib.suppress(OSError):
+        await asyncio.get_running_loop().sock_sendall(connection, json.dumps({**base, **reply}).encode() + b"\n")

@@ -1,0 +1,643 @@
+"""The client of the daemon and the entry point of the command `onetool`.
+
+It uses only the standard library and no other module of this package, so that it starts in a few milliseconds. Over
+stdio it copies messages between the assistant and the daemon, which it starts if needed. `onetool run` and the other
+commands of `COMMANDS` run in the daemon if there is one. Everything else, and everything without a daemon, runs in this
+process.
+
+If the daemon ends, the client answers the requests in flight with an error, repeats the handshake of the assistant with
+a new daemon, and continues. No request is sent twice.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+from _thread import allocate_lock, start_new_thread
+from binascii import crc32
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+PROTOCOL = 1
+STANDALONE = "ONETOOL_STANDALONE"
+COMMANDS = ("run", "call", "tools", "search", "help")
+LOCAL_OPTIONS = ("--standalone", "--http", "-h", "--help", "--version")
+READ_BYTES = 1 << 16
+CONNECT_SECONDS = 30.0  # for a daemon that is starting on a busy machine
+LOCK_SECONDS = 2.0
+RETRY_SECONDS = 0.05
+MAX_ATTEMPTS = 5
+BACKLOG = 128
+LISTENER = 3  # the descriptor of the listening socket in a new daemon
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
+CONNECTION_CLOSED = -32000  # the error code that the SDKs use
+STOPPED = b'{"onetool":"stopped"}'  # the last line of a daemon that was told to stop
+INITIALIZE = "initialize"
+HANDSHAKE = (INITIALIZE, "notifications/initialized", "logging/setLevel")
+MAX_LINE_BYTES = 17 << 20  # a bit more than the daemon accepts
+RESPONSE, RESULT, ERROR = b'{"jsonrpc":"2.0","id":', b',"result":', b',"error":'
+LOST = "the shared server ended before it answered; the request may have been carried out"
+INTERRUPTION = {
+    "code": CONNECTION_CLOSED,
+    "message": f"{LOST}. Check what happened, then try again",
+    "data": {"type": "interrupted", "retryable": True},
+}
+
+
+def main() -> int:
+    """Run the command `onetool`."""
+    arguments = sys.argv[1:]
+    if _may_share(arguments):
+        status = _run_command(arguments) if arguments[:1] and arguments[0] in COMMANDS else _serve(arguments)
+        if status is not None:
+            return status
+    from onetool.cli.main import main as run_here
+
+    return run_here()
+
+
+def _may_share(arguments: list[str]) -> bool:
+    """Return whether a daemon may handle this command."""
+    if sys.platform != "linux" or os.environ.get(STANDALONE, "") not in {"", "0"}:
+        return False
+    if os.environ.get("ONETOOL_DAEMON__SHARED", "true").lower() != "true" or not {*arguments}.isdisjoint(LOCAL_OPTIONS):
+        return False
+    if arguments[:1] and arguments[0] in COMMANDS:
+        return True
+    is_server = not arguments or arguments[0] == "serve" or arguments[0].startswith("-")
+    return is_server and _is_pipe(0) and _is_pipe(1) and not _is_turned_off()
+
+
+def _is_turned_off() -> bool:
+    """Return whether `daemon.shared` may be false, without a parser for YAML. The daemon decides otherwise."""
+    named = os.environ.get("ONETOOL_CONFIG", "")
+    for path in (os.path.expanduser("~/.onetool/onetool.yaml"), named):  # noqa: PTH111
+        with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
+            text = file.read(1 << 20)
+            if b"daemon" in text and b"shared" in text:
+                return True
+    return False
+
+
+def _is_pipe(descriptor: int) -> bool:
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+# --- the socket -------------------------------------------------------------------------------------------------------
+
+
+def describe_installation() -> str:
+    """Return what a client and its daemon must have in common: program, version, interpreter and home directory."""
+    package = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    version = os.stat(os.path.join(package, "util", "version.py"))  # noqa: PTH116, PTH118
+    home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111
+    parts = (PROTOCOL, package, version.st_mtime_ns, version.st_size, sys.executable, sys.version, home)
+    return "\n".join(map(str, parts))
+
+
+def find_socket() -> str | None:
+    """Return the path of the daemon's socket, or None if there is no directory that only this user can write."""
+    for directory in list_socket_directories(os.environ):
+        path = f"{directory}/{crc32(describe_installation().encode()):08x}.sock"
+        if len(os.fsencode(path)) < 100 and _is_private(directory):  # noqa: PLR2004 - the system allows 107 bytes
+            return path
+    return None
+
+
+def list_socket_directories(environment: "Mapping[str, str]") -> list[str]:
+    """Return the directories in which the socket may be, the preferred one first."""
+    runtime, temporary = environment.get("XDG_RUNTIME_DIR", ""), environment.get("TMPDIR", "")
+    fallback = f"{temporary if temporary.startswith('/') else '/tmp'}/onetool-{os.getuid()}"  # noqa: S108
+    return [f"{runtime}/onetool", fallback] if runtime.startswith("/") else [fallback]
+
+
+def _is_private(directory: str) -> bool:
+    """Create the directory if it is missing. Return whether it is a directory, not a link, of this user alone."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)  # noqa: PTH102
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _connect(path: str) -> "socket.socket | None":
+    """Return a connection to the daemon, or None if no daemon of this user listens."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(path)
+        if peer_of(connection)[1] == os.getuid():
+            return connection
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the process and the user at the other end."""
+    process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return process, user
+
+
+def _connect_or_start(path: str) -> "socket.socket | None":
+    """Return a connection to the daemon, which is started if needed, or None."""
+    connection = _connect(path)
+    if connection is not None:
+        return connection
+    with contextlib.suppress(OSError), _locked(f"{path}.lock") as has_lock:
+        if not has_lock:
+            return None
+        connection = _connect(path)  # another client may have started it
+        if connection is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108 - of a daemon that was killed
+            with socket.socket(socket.AF_UNIX) as listener:
+                before = os.umask(0o177)
+                try:
+                    listener.bind(path)
+                finally:
+                    os.umask(before)
+                listener.listen(BACKLOG)  # clients can connect while the daemon starts
+                _start(listener, path)
+            connection = _connect(path)
+    return connection
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> "Iterator[bool]":
+    """Hold the lock; yield False if another process holds it for long, because it is stopped."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    yield False
+                    return
+                time.sleep(RETRY_SECONDS)
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _start(listener: socket.socket, path: str) -> None:
+    """Start the daemon: a process without a parent, of its own session, with nothing of this one but the socket."""
+    child = os.fork()
+    if child:
+        with contextlib.suppress(ChildProcessError):  # reaped by the system, because SIGCHLD is ignored
+            os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        _become_daemon(listener.fileno(), path)
+    finally:
+        os._exit(FAILED)
+
+
+def _become_daemon(listener: int, path: str) -> None:
+    home = os.path.expanduser("~")  # noqa: PTH111
+    os.umask(0o077)
+    os.chdir("/")
+    nothing, log = os.open(os.devnull, os.O_RDWR), _open_log(home)
+    os.dup2(listener, LISTENER + 1)  # first out of the way of the three standard descriptors
+    for number, descriptor in enumerate((nothing, log, log)):
+        os.dup2(descriptor, number)
+    os.dup2(LISTENER + 1, LISTENER)
+    os.closerange(LISTENER + 1, os.sysconf("SC_OPEN_MAX"))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    kept = ("HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_RUNTIME_DIR", "USER", "LOGNAME")
+    environment = {name: value for name in kept if (value := os.environ.get(name)) is not None}
+    environment["PATH"] = SEARCH_PATH
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "onetool.daemon", path], environment)  # noqa: S606
+
+
+def _open_log(home: str) -> int:
+    """Open the log for errors that end the daemon. Without a writable home directory there is none."""
+    try:
+        os.makedirs(f"{home}/.onetool/logs", 0o700, exist_ok=True)  # noqa: PTH103
+        return os.open(f"{home}/.onetool/logs/daemon.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+# --- the handshake ----------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """The messages of a connection, one per line. `rest` is what was received of the next one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self.rest = connection, b""
+
+    def read(self) -> "dict[str, Any] | None":
+        """Return the next message, or None at the end."""
+        while b"\n" not in self.rest:
+            chunk = self._connection.recv(READ_BYTES)
+            if not chunk:
+                return None
+            self.rest += chunk
+        line, _, self.rest = self.rest.partition(b"\n")
+        found = json.loads(line)
+        return found if isinstance(found, dict) else None
+
+
+def _open(request: "dict[str, Any]", *, start: bool) -> "tuple[socket.socket, Lines, dict[str, Any]] | None":
+    """Connect, send the request and return the connection with the reply, or None if there is no daemon for it."""
+    path = find_socket()
+    for _ in range(MAX_ATTEMPTS if path else 0):
+        assert path is not None
+        connection = _connect_or_start(path) if start else _connect(path)
+        if connection is None:
+            return None
+        lines = Lines(connection)
+        connection.settimeout(CONNECT_SECONDS)
+        with contextlib.suppress(OSError, ValueError):
+            _send_request(connection, request)
+            reply = lines.read()
+            if reply is not None:
+                connection.settimeout(None)
+                if reply.get("ok") and reply.get("installation") == describe_installation():
+                    return connection, lines, reply
+                connection.close()
+                return None
+        connection.close()  # it ended while this client connected
+        if not start:
+            return None
+        time.sleep(RETRY_SECONDS)
+    return None
+
+
+def _send_request(connection: socket.socket, request: "dict[str, Any]") -> None:
+    """Send the request with the working directory as a descriptor: a path could lead elsewhere in the daemon."""
+    data = json.dumps({"protocol": PROTOCOL, **request}).encode() + b"\n"
+    directory = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sent = socket.send_fds(connection, [data[:READ_BYTES]], [directory])
+    finally:
+        os.close(directory)
+    if sent < len(data):  # sending nothing fails if the daemon has already answered
+        connection.sendall(data[sent:])
+
+
+def ask_daemon(request: "dict[str, Any]") -> "dict[str, Any] | None":
+    """Return the reply of the daemon to a request such as `{"kind": "status"}`, or None if no daemon runs."""
+    opened = _open(request, start=False)
+    if opened is None:
+        return None
+    opened[0].close()
+    return opened[2]
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def _run_command(arguments: list[str]) -> "int | None":
+    """Run a command in the daemon. Return its exit status, or None if it must run here."""
+    path = find_socket()
+    connection = _connect(path) if path is not None else None
+    if connection is None:
+        return None
+    connection.close()  # standard input is read only if a daemon runs
+    argv, code = _read_code(arguments)
+    request = {"kind": "command", "argv": argv, "stdin": code, "env": dict(os.environ)}
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
+    try:
+        opened = _open({**request, "terminals": [os.isatty(1), os.isatty(2)]}, start=False)
+        status = _print_output(opened[1]) if opened is not None else None
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader closed the pipe: `onetool tools | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    if status is None and code is not None and "-" in arguments:
+        import io
+
+        sys.stdin = io.TextIOWrapper(io.BytesIO(code.encode("utf-8", "surrogateescape")))
+    return status
+
+
+def _read_code(arguments: list[str]) -> "tuple[list[str], str | None]":
+    """Return the arguments for the daemon, and the code that they name: a file, or `-` for standard input."""
+    argv = list(arguments)
+    for option in {"-f", "--file"} & {*argv} if argv[0] == "run" else ():
+        index = argv.index(option)
+        with contextlib.suppress(OSError, IndexError, UnicodeDecodeError):
+            if os.path.isfile(argv[index + 1]):  # noqa: PTH113
+                with open(argv[index + 1], encoding="utf-8", newline="") as file:  # noqa: PTH123
+                    return [*argv[:index], "-", *argv[index + 2 :]], file.read()
+    if argv[0] == "run" and "-" in argv:
+        return argv, sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+    return argv, None
+
+
+def _print_output(lines: Lines) -> "int | None":
+    """Print what the daemon sends. Return the exit status, or None if the command must run here."""
+    while (frame := lines.read()) is not None:
+        if "here" in frame:
+            return None
+        if "exit" in frame:
+            return int(frame["exit"])
+        stream = sys.stderr if "err" in frame else sys.stdout
+        stream.buffer.write((frame.get("err") or frame.get("out") or "").encode("utf-8", "backslashreplace"))
+        stream.buffer.flush()
+    sys.stderr.write(f"onetool: {LOST}\n")
+    return FAILED
+
+
+# --- stdio ------------------------------------------------------------------------------------------------------------
+
+
+def _serve(arguments: list[str]) -> "int | None":
+    """Serve the assistant through the daemon. Return the exit status, or None if this process must serve itself."""
+    bridge = Bridge({"kind": "stdio", "argv": arguments, "env": dict(os.environ)})
+    if not bridge.connect():
+        return None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(0))
+    signal.signal(signal.SIGHUP, lambda *_: bridge.reload())
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a server for this client alone is reaped when it ends
+    start_new_thread(bridge.copy_input, ())
+    bridge.copy_output()
+    return 0
+
+
+class Bridge:
+    """Copies messages between the assistant and the daemon, in one thread for each direction."""
+
+    def __init__(self, hello: "dict[str, Any]") -> None:
+        self._hello = hello
+        self._lock = allocate_lock()  # of everything below
+        self._output = allocate_lock()  # of standard output
+        self._connection: socket.socket | None = None
+        self._daemon = 0  # its process
+        self._unread = b""  # the start of a message of the daemon
+        self._handshake: dict[str, bytes] = {}  # messages by method that a new daemon must receive first
+        self._in_flight: dict[str | int, str] = {}  # methods of requests of the assistant
+        self._asked: set[str | int] = set()  # requests of the daemon
+        self._stale: set[str | int] = set()  # those of a daemon that ended: their answers are for nobody
+        self._has_ended = self._is_stopped = False  # the input; the daemon, on purpose
+        self._wake, self._is_waiting = allocate_lock(), False
+        self._wake.acquire()
+
+    def connect(self) -> bool:
+        opened = _open(self._hello, start=True)
+        if opened is None:
+            return False
+        self._connection, _, reply = opened
+        self._daemon = int(reply["pid"])
+        return True
+
+    def _is_connected(self) -> bool:
+        return self._connection is not None
+
+    def reload(self) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(self._daemon, signal.SIGHUP)
+
+    # --- from the assistant -------------------------------------------------------------------------------------------
+
+    def copy_input(self) -> None:
+        """Send each line to the daemon until the input ends."""
+        line, is_long = bytearray(), False
+        while chunk := _read(0):
+            *ends, start = chunk.split(b"\n")
+            for end in ends:
+                line += end + b"\n"
+                self._send(bytes(line), is_tracked=not is_long)
+                line, is_long = bytearray(), False
+            line += start
+            if len(line) > MAX_LINE_BYTES:  # the daemon rejects it
+                self._send(bytes(line), is_tracked=False)
+                line, is_long = bytearray(), True
+        with self._lock:
+            self._has_ended = True
+            if self._connection is not None:
+                with contextlib.suppress(OSError):
+                    self._connection.shutdown(socket.SHUT_WR)
+            self._continue_output()
+
+    def _send(self, line: bytes, *, is_tracked: bool) -> None:
+        with self._lock:
+            if self._connection is None and line.strip():
+                self._reconnect()
+                self._continue_output()
+            if (not is_tracked or self._track(line)) and self._connection is not None:
+                with contextlib.suppress(OSError):  # the other thread notices
+                    self._connection.sendall(line)
+
+    def _track(self, line: bytes) -> bool:
+        """Record requests, answers and the handshake. Return whether the daemon should receive the line."""
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            return True  # the daemon says what is wrong
+        if not isinstance(message, dict):
+            return True
+        method: Any = message.get("method")
+        ident: Any = message.get("id")
+        if isinstance(method, str):
+            if method in HANDSHAKE:
+                self._handshake[method] = line
+            if _is_id(ident):
+                self._in_flight[ident] = method
+        elif _is_id(ident):
+            if ident in self._stale:
+                self._stale.discard(ident)
+                return False
+            self._asked.discard(ident)
+        return True
+
+    # --- from the daemon ----------------------------------------------------------------------------------------------
+
+    def copy_output(self) -> None:
+        """Write each line of the daemon to standard output until the input and the daemon have ended."""
+        while True:
+            connection = self._connection
+            if connection is None:
+                if self._wait():
+                    continue
+                return
+            try:
+                chunk = connection.recv(READ_BYTES)
+            except OSError:
+                chunk = b""
+            if chunk:
+                self._forward(chunk)
+            else:
+                self._lose(connection)
+
+    def _wait(self) -> bool:
+        """Wait for the next connection. Return False if the input has ended."""
+        with self._lock:
+            if self._has_ended or self._connection is not None:
+                return not self._has_ended
+            self._is_waiting = True
+        self._wake.acquire()
+        return not self._has_ended
+
+    def _continue_output(self) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            self._wake.release()
+
+    def _forward(self, chunk: bytes) -> None:
+        """Write the complete lines, then record what they answer or ask."""
+        if b"\n" not in chunk:
+            self._unread += chunk
+            return
+        whole, _, rest = chunk.rpartition(b"\n")
+        lines, self._unread = (self._unread + whole).split(b"\n"), rest
+        if lines[-1] == STOPPED:
+            lines.pop()
+            self._is_stopped = True
+        if lines:
+            self._write(b"\n".join(lines) + b"\n")
+        for line in lines:
+            ident, is_request = _identify(line)
+            if ident is not None and is_request:
+                self._asked.add(ident)
+            elif ident is not None:
+                self._in_flight.pop(ident, None)
+
+    def _write(self, data: bytes) -> None:
+        with self._output:
+            _write(1, data)
+
+    def _lose(self, connection: socket.socket) -> None:
+        """Answer the requests in flight with an error. Connect to a new daemon at once, or later if it was stopped."""
+        with self._lock:
+            connection.close()
+            self._connection, self._unread = None, b""
+            lost = [ident for ident, method in self._in_flight.items() if method != INITIALIZE or self._has_ended]
+            for ident in lost:
+                del self._in_flight[ident]
+            questions, self._asked = self._asked, set()
+            self._stale |= questions
+        messages: list[dict[str, Any]] = [{"jsonrpc": "2.0", "id": ident, "error": INTERRUPTION} for ident in lost]
+        for ident in questions:
+            params = {"requestId": ident, "reason": "the shared server ended"}
+            messages.append({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+        if messages:
+            self._write(b"".join(json.dumps(each).encode() + b"\n" for each in messages))
+        with self._lock:
+            if not (self._is_connected() or self._has_ended or self._is_stopped):
+                self._reconnect()
+
+    # --- a new daemon -------------------------------------------------------------------------------------------------
+
+    def _reconnect(self) -> None:
+        """Connect to a new daemon and repeat the handshake. Without a daemon, start a server for this client alone."""
+        self._is_stopped = False
+        for _ in range(MAX_ATTEMPTS):
+            if not self.connect():
+                self._connection, self._daemon = _start_standalone(), 0
+            with contextlib.suppress(OSError, ValueError):
+                self._repeat_handshake()
+                return
+            assert self._connection is not None
+            self._connection.close()
+        self._connection = None
+
+    def _repeat_handshake(self) -> None:
+        assert self._connection is not None
+        lines = Lines(self._connection)
+        for line in self._handshake.values():
+            self._connection.sendall(line)
+            ident = json.loads(line).get("id")
+            if ident is None or ident in self._in_flight:  # its answer was never received
+                continue
+            while (reply := lines.read()) is not None and reply.get("id") != ident:
+                pass
+            if reply is None:
+                raise ConnectionError
+        self._forward(lines.rest)
+
+
+def _identify(line: bytes) -> "tuple[str | int | None, bool]":
+    """Return the id of a message of the daemon, and whether it is a request. A response is not parsed completely."""
+    end = -1
+    if line.startswith(RESPONSE):
+        ends = [place for place in (line.find(RESULT), line.find(ERROR)) if place > 0]
+        end = min(ends, default=-1)
+    try:
+        message = {"id": json.loads(line[len(RESPONSE) : end])} if end > 0 else json.loads(line)
+    except (ValueError, RecursionError):
+        return None, False
+    ident = message.get("id") if isinstance(message, dict) else None
+    return (ident, "method" in message) if _is_id(ident) else (None, False)
+
+
+def _is_id(value: "Any") -> bool:
+    return type(value) in {str, int}
+
+
+def _start_standalone() -> socket.socket:
+    """Start a server for this client alone and return the connection to it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        if os.fork() == 0:
+            try:
+                os.dup2(theirs.fileno(), 0)
+                os.dup2(theirs.fileno(), 1)
+                os.environ[STANDALONE] = "1"
+                code = "import sys; from onetool.cli.main import main; sys.exit(main())"
+                os.execv(sys.executable, [sys.executable, "-P", "-c", code, *sys.argv[1:]])  # noqa: S606
+            finally:
+                os._exit(FAILED)
+    return ours
+
+
+def _read(descriptor: int) -> bytes:
+    while True:
+        try:
+            return os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            _wait_for(descriptor, "POLLIN")
+        except OSError:
+            return b""
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """Write all of it; end this process if nobody reads."""
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            _wait_for(descriptor, "POLLOUT")
+        except OSError:
+            os._exit(0)
+
+
+def _wait_for(descriptor: int, event: str) -> None:
+    """Wait for a descriptor that another process made non-blocking."""
+    import select
+
+    poll = select.poll()
+    poll.register(descriptor, getattr(select, event))
+    poll.poll()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
