@@ -38,7 +38,7 @@ class FakeBus:
         )
 
     def runs(self, agent: str | None = None) -> list[JSON]:
-        return [build_run(run).as_json() for run in self.activity.runs(agent)]
+        return [build_run(*run).as_json() for run in self.activity.runs(agent)]
 
     def timeline(self, run_id: str) -> JSON:
         found = self.activity.find(run_id)

@@ -59,10 +59,20 @@ class Applications:
         self._make_app, self._needs_own = make_app, needs_own
         self._open: list[Application] = []
         self._closing: set[asyncio.Task[None]] = set()
+        self._listeners: list[Callable[[OneTool], object]] = []
         self.settings: Settings | None = None  # of the last application that was opened
 
     def describe(self) -> list[dict[str, Any]]:
         return [each.describe() for each in self._open if each.is_open]
+
+    def list_apps(self) -> list[OneTool]:
+        return [each.app for each in self._open if each.is_open]
+
+    def on_open(self, listener: Callable[[OneTool], object]) -> None:
+        """Call the function for each application, open or opened later."""
+        self._listeners.append(listener)
+        for app in self.list_apps():
+            listener(app)
 
     @asynccontextmanager
     async def use(
@@ -126,6 +136,8 @@ class Applications:
             application.environment.close()
         application.is_open = True
         self.settings = app.settings
+        for listener in self._listeners:
+            listener(app)
 
     def _close_later(self, application: Application) -> None:
         self._open.remove(application)

@@ -22,6 +22,7 @@ from onetool.config.model import Daemon as DaemonSettings
 from onetool.daemon.applications import Applications
 from onetool.daemon.commands import parse_serve, run_command
 from onetool.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
+from onetool.daemon.http import DaemonHttp
 from onetool.daemon_client import LISTENER, STOPPED, describe_installation
 from onetool.errors import ToolError
 from onetool.logging import Log
@@ -63,6 +64,7 @@ class Daemon:
         self._applications = Applications(OneTool.from_files, lambda _settings: False)
         self._clients: dict[asyncio.Task[None], ConnectedClient] = {}
         self._connections: set[asyncio.Task[None]] = set()
+        self._http = DaemonHttp(self._applications, log)
         self._queue = FairQueue(lambda: BOUNDS)
         self._started, self._idle_since = time.time(), time.monotonic()
         self._ended = asyncio.Event()
@@ -81,6 +83,7 @@ class Daemon:
             accepting.cancel()
             checking.cancel()
             self._stop_listening()
+            await self._http.stop()
             await self._end_clients()
             await self._applications.close()
             self._log.event("daemon.stop", pid=os.getpid())
@@ -102,7 +105,7 @@ class Daemon:
         """End the daemon if it is idle. After an upgrade or the loss of its socket, new clients start another one."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            if self._clients:
+            if self._clients or self._http.has_connections:
                 self._idle_since = time.monotonic()
             is_idle = time.monotonic() - self._idle_since >= self._settings.idle or self._listener.fileno() < 0
             if is_idle and not self._connections:
@@ -177,6 +180,8 @@ class Daemon:
         config_file, exposed = parse_serve(client.request.argv)
         async with self._applications.use(client.request, config_file, exposed) as application:
             app = application.app
+            if app.settings.daemon.http:
+                self._http.start(client.request.environment)
             try:
                 await check_exposed(app)
             except ToolError as error:  # the client reports it
@@ -203,7 +208,7 @@ class Daemon:
         return {
             "started_at": round(self._started, 3),
             "idle": self._settings.idle,
-            "http": "",
+            "http": self._http.url,
             "python": platform.python_version(),
             "clients": [each.describe() for each in self._clients.values()],
             "applications": self._applications.describe(),

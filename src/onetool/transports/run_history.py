@@ -6,9 +6,10 @@ format. A watcher that is too slow misses events and receives their number; it n
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from onetool.bus.events import CallFinished, CallStarted, Event, Events, RunFinished, RunStarted
@@ -26,7 +27,11 @@ class _ActiveRun:
 
     run: RunRecord
     root_id: int
+    directory: str | None  # of another application; its runs are for the owner only
     calls: dict[int, CallRecord] = field(default_factory=dict)
+
+    def is_visible(self, agent: str | None) -> bool:
+        return agent is None or (agent == self.run.agent and self.directory is None)
 
 
 @dataclass(slots=True)
@@ -38,18 +43,22 @@ class _Watcher:
 
 class LiveRuns:
     def __init__(self, events: Events) -> None:
-        self._events = events
         self._live: dict[str, _ActiveRun] = {}
         self._watchers: list[_Watcher] = []
-        self.close = events.subscribe(self._on_event)
+        self.close = events.subscribe(partial(self._on_event, events, None))
 
-    def runs(self, agent: str | None = None) -> list[RunRecord]:
-        """Return the active runs of one agent or of all, newest first."""
-        return [live.run for live in reversed(self._live.values()) if agent in {None, live.run.agent}]
+    def follow(self, events: Events, directory: str) -> Callable[[], None]:
+        """Also show the runs of another application to the owner. Return the function that ends it."""
+        return events.subscribe(partial(self._on_event, events, directory))
+
+    def runs(self, agent: str | None = None) -> list[tuple[RunRecord, str]]:
+        """Return the active runs of one agent or of all, newest first, with the directory of another application."""
+        visible = (live for live in reversed(self._live.values()) if live.is_visible(agent))
+        return [(live.run, live.directory or "") for live in visible]
 
     def find(self, run_id: str, agent: str | None = None) -> RunWithCalls | None:
         live = self._live.get(run_id)
-        return (live.run, [*live.calls.values()]) if live is not None and agent in {None, live.run.agent} else None
+        return (live.run, [*live.calls.values()]) if live is not None and live.is_visible(agent) else None
 
     @contextmanager
     def watch(self, agent: str | None = None) -> Iterator[AsyncIterator[list[JSON]]]:
@@ -61,16 +70,16 @@ class LiveRuns:
         finally:
             self._watchers.remove(watcher)
 
-    def _on_event(self, event: Event) -> None:
-        run_id, now = self._events.run_id(event), time.time()
+    def _on_event(self, events: Events, directory: str | None, event: Event) -> None:
+        run_id, now = events.run_id(event), time.time()
         live = self._live.get(run_id)
         if live is None:
             if isinstance(event, CallFinished | RunFinished):  # the run ended, or started before this object existed
                 return
             kind, command = ("run", event.command) if isinstance(event, RunStarted) else ("call", "")
-            context, session = event.context, self._events.session
+            context, session = event.context, events.session
             fields = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, context.client)
-            live = self._live[run_id] = _ActiveRun(RunRecord(*fields, command), event.call_id)
+            live = self._live[run_id] = _ActiveRun(RunRecord(*fields, command), event.call_id, directory)
         if isinstance(event, CallStarted):
             live.run = live.run._replace(calls=live.run.calls + 1)
             if len(live.calls) < MAX_CALLS:
@@ -82,11 +91,12 @@ class LiveRuns:
                 live.calls[event.call_id] = call._replace(seconds=event.seconds, error_type=event.error)
         if isinstance(event, CallFinished | RunFinished) and event.call_id == live.root_id:
             del self._live[run_id]
-        self._publish_event(live.run, event, now)
+        self._publish_event(live, event, now)
 
-    def _publish_event(self, run: RunRecord, event: Event, now: float) -> None:
+    def _publish_event(self, live: _ActiveRun, event: Event, now: float) -> None:
         if not self._watchers:
             return
+        run = live.run
         message = {
             "event": event.kind,
             "runID": run.run_id,
@@ -98,9 +108,10 @@ class LiveRuns:
             "durationMs": to_ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
             "error": event.error,
             **({"command": run.command} if isinstance(event, RunStarted) else {}),
+            **({"directory": live.directory} if live.directory else {}),
         }
         for watcher in self._watchers:
-            if watcher.agent in {None, run.agent}:
+            if live.is_visible(watcher.agent):
                 try:
                     watcher.queue.put_nowait(message)
                 except asyncio.QueueFull:

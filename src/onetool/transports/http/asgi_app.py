@@ -1,8 +1,8 @@
 """The ASGI application: all routes behind the authentication middleware."""
 
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
 
 import anyio.to_thread
 from pydantic import TypeAdapter
@@ -35,15 +35,28 @@ from onetool.transports.http.sessions import BrowserSessions
 from onetool.transports.http.tokens import LiveTokens
 from onetool.transports.run_history import LiveRuns
 
+
+class Neighbors(Protocol):
+    """Other applications of this process. `on_open` calls the function for each one, open or opened later."""
+
+    def list_apps(self) -> Sequence[OneTool]: ...
+    def on_open(self, listener: Callable[[OneTool], object], /) -> None: ...
+
+
 PARTS: Final = ("admin UI at /", "MCP at /mcp", "bundle API at /tools", "REST API at /api")
 SEGMENT: Final[JSON] = {**TEXT, "minLength": 1, "pattern": r"^[^\u0000-\u001f/]+$"}
 PLAIN_TEXT: Final = {"text/plain": TEXT}
 
 
-def build(app: OneTool, bind: Bind | None, tokens: TokenStorage | None = None) -> AuthMiddleware:
-    """Return the ASGI application of the server; `bind` is None if another program listens."""
+def build(
+    app: OneTool, bind: Bind | None, tokens: TokenStorage | None = None, neighbors: Neighbors | None = None
+) -> AuthMiddleware:
+    """Return the ASGI application of the server; `bind` is None if another program listens.
+
+    The owner also sees the runs of the `neighbors`, other applications of this process.
+    """
     metrics, sessions = Metrics(app), BrowserSessions(lambda: app.directories.user)
-    operations = tuple(_operations(app, metrics, sessions))
+    operations = tuple(_operations(app, metrics, sessions, neighbors))
 
     @functools.cache
     def build_response() -> Response:
@@ -84,8 +97,13 @@ def _path_schemas() -> Mapping[str, JSON]:
     }
 
 
-def _operations(app: OneTool, metrics: Metrics, sessions: BrowserSessions) -> Iterator[Operation]:
-    api, catalog = Api(app, LiveRuns(app.bus.events)), ToolCatalog(app)
+def _operations(
+    app: OneTool, metrics: Metrics, sessions: BrowserSessions, neighbors: Neighbors | None
+) -> Iterator[Operation]:
+    live_runs, catalog = LiveRuns(app.bus.events), ToolCatalog(app)
+    api = Api(app, live_runs, neighbors.list_apps if neighbors is not None else tuple)
+    if neighbors is not None:
+        neighbors.on_open(lambda other: live_runs.follow(other.bus.events, str(other.directories.working_dir)))
     yield from BundleHandlers(api).operations()
     yield from ToolHandlers(api, catalog).operations()
     yield from PackHandlers(api, catalog).operations()

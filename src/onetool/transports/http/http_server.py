@@ -20,7 +20,7 @@ import uvicorn
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.runner.cells import FULL_SANDBOX
-from onetool.transports.http.asgi_app import build, create_live_tokens
+from onetool.transports.http.asgi_app import Neighbors, build, create_live_tokens
 from onetool.transports.http.auth import MAX_HEAD_BYTES, STOPPING, AuthMiddleware, Bind, is_loopback
 from onetool.transports.http.timeouts import MAX_CONNECTIONS, ConnectionLimiter, TimeoutProtocol
 from onetool.transports.http.tokens import TokenSet
@@ -43,25 +43,32 @@ Ready = Callable[[Bind], None]
 class HttpServer:
     """An HTTP server. The constructor binds the port."""
 
-    def __init__(self, app: OneTool, host: str, port: int) -> None:
-        self._app = app
+    def __init__(self, app: OneTool, host: str, port: int, neighbors: Neighbors | None = None) -> None:
+        self._app, self._neighbors = app, neighbors
         self._socket = _open_socket(host, port)
         self.bind = Bind(host, self._socket.getsockname()[1])
         self._server: _Server | None = None
+        self._limiter = ConnectionLimiter(min(MAX_CONNECTIONS, _raise_file_limit() // 2))
 
-    async def run(self, ready: Ready) -> None:
+    @property
+    def has_connections(self) -> bool:
+        return len(self._limiter) > 0
+
+    async def run(self, ready: Ready = lambda _bind: None, *, handle_signals: bool = True) -> None:
         """Serve until `stop`, then until open requests end or GRACE_SECONDS pass."""
         with contextlib.closing(self._socket):
-            limiter = ConnectionLimiter(min(MAX_CONNECTIONS, _raise_file_limit() // 2))
-            tokens = create_live_tokens(self._app)
-            asgi_app = build(self._app, self.bind, tokens)
+            limiter, tokens = self._limiter, create_live_tokens(self._app)
+            asgi_app = build(self._app, self.bind, tokens, self._neighbors)
             self._server = _Server(self._config(asgi_app, limiter), limiter, lambda: ready(self.bind))
             hooks = Hooks(on_change=tokens.narrow, on_tick=asgi_app.end_revoked)
             port, listening_ports = self.bind.port, self._app.listening_ports
             listening_ports.add(port)  # tools must not send requests to the server that they run in
             try:
                 with forward_logging(self._app.log, "http.server", "uvicorn.error"):
-                    async with watching(self._app, url=self.bind.url, port=port, hooks=hooks):
+                    watched = watching(
+                        self._app, url=self.bind.url, port=port, hooks=hooks, handle_signals=handle_signals
+                    )
+                    async with watched:
                         await self._server.serve([self._socket])
                         await self._server.cancel_pending()
             finally:

@@ -376,6 +376,7 @@ class Run(ApiModel):
     command: str
     call_count: Count
     failed_count: Count
+    directory: str = absent("", "Directory of another application of the same process, which only the owner sees")
 
 
 class DurableRunLine(ApiModel):

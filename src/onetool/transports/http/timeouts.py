@@ -44,6 +44,9 @@ class ConnectionLimiter:
         self._all: dict[TimeoutProtocol, None] = {}  # in order of arrival
         self.rejected: set[TimeoutProtocol] = set()
 
+    def __len__(self) -> int:
+        return len(self._all)
+
     def add(self, connection: "TimeoutProtocol") -> bool:
         """Add a connection if there is room or an idle connection can be closed. Return whether it was added."""
         address = connection.address

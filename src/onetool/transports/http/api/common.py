@@ -1,6 +1,6 @@
 """State that all REST handlers share: the app, the active runs, and threads for disk access."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +32,7 @@ SMALL_BYTES: Final = 16 << 10  # parsing a smaller body is faster than starting 
 class Api:
     app: OneTool
     live_runs: LiveRuns
+    list_neighbors: Callable[[], Sequence[OneTool]] = tuple  # other applications of this process
     _readers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, READERS))
     _writers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, WRITERS))
 

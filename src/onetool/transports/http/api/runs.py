@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.app import OneTool
 from onetool.errors import ToolError, ToolNotFound
 from onetool.runner.answer import Journal
 from onetool.runs.views import describe_run, describe_runs
@@ -119,7 +120,9 @@ class RunHandlers:
         run_id, agent = str(request.path_params["runID"]), identity.visible_agent(request)
         if run_id.startswith("r_"):
             return await self._api.run_in_thread(lambda: self._api.respond(self._describe_durable(run_id, agent)))
-        found = self._api.live_runs.find(run_id, agent) or await self._read_history(history.find_run, run_id, agent)
+        found = self._api.live_runs.find(run_id, agent)
+        for app in () if found else self._list_apps(agent):
+            found = found or await self._read_history(app, history.find_run, run_id, agent)
         if found is None:
             hint = "list recent runs with GET /api/runs"
             raise ApiError("not_found", f"no run {run_id!r}, or it has expired", {"runID": run_id}, hint=hint)
@@ -149,14 +152,24 @@ class RunHandlers:
 
     async def _list_recent(self, agent: str | None) -> list[Run]:
         """Return the recent runs, without those that start meanwhile: the stream reports them."""
-        now, live = time.time(), {run.run_id: run for run in self._api.live_runs.runs(agent)}
-        completed = (run for run in await self._read_history(history.recent_runs, agent) or () if run.at <= now)
-        runs = {**{run.run_id: run for run in completed}, **live}.values()
-        return [build_run(run) for run in sorted(runs, key=lambda run: -run.at)[: history.MAX_RUNS]]
+        now, live = time.time(), self._api.live_runs.runs(agent)
+        found: dict[str, tuple[RunRecord, str]] = {}
+        for app in self._list_apps(agent):
+            directory = "" if app is self._api.app else str(app.directories.working_dir)
+            completed = await self._read_history(app, history.recent_runs, agent) or ()
+            found |= {run.run_id: (run, directory) for run in completed if run.at <= now and run.run_id not in found}
+        found |= {run.run_id: (run, directory) for run, directory in live}
+        newest = sorted(found.values(), key=lambda each: -each[0].at)[: history.MAX_RUNS]
+        return [build_run(run, directory) for run, directory in newest]
 
-    async def _read_history(self, read: Callable[..., T | None], *arguments: Any) -> T | None:
+    def _list_apps(self, agent: str | None) -> list[OneTool]:
+        """Return the applications whose runs may be shown: all of this process for the owner, who is not an agent."""
+        neighbors = self._api.list_neighbors() if agent is None else ()
+        return [self._api.app, *neighbors]
+
+    async def _read_history(self, app: OneTool, read: Callable[..., T | None], *arguments: Any) -> T | None:
         """Read the history, or return None if it cannot be read; the health check reports that."""
-        stores = self._api.app.stores
+        stores = app.stores
 
         def flush_and_read() -> T | None:
             stores.recorder.flush()  # include runs that just ended
@@ -190,7 +203,7 @@ class _RunListener:
         self.feed.put(event, data)
 
 
-def build_run(run: RunRecord) -> Run:
+def build_run(run: RunRecord, directory: str = "") -> Run:
     return Run(
         id=run.run_id,
         kind="run" if run.kind == "run" else "call",
@@ -204,6 +217,7 @@ def build_run(run: RunRecord) -> Run:
         command=run.command,
         call_count=run.calls,
         failed_count=run.failed,
+        directory=directory,
     )
 
 
