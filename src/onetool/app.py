@@ -256,7 +256,7 @@ class OneTool:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         gate: Gate = context.gate
         gate.record = replace(gate.record, code=command if isinstance(command, str) else "", format=preset_format)
-        work = partial(self._run_once, command, context, journal, preset_format)
+        work = partial(self._run_once, command, context, journal, preset_format, session)
         if not gate.is_replayable:
             return await work()
         try:
@@ -269,7 +269,7 @@ class OneTool:
         return answer
 
     async def _run_once(
-        self, command: object, context: ToolContext, journal: Journal, preset_format: str | None
+        self, command: object, context: ToolContext, journal: Journal, preset_format: str | None, session: str = ""
     ) -> Answer:
         state = self._require_state()
         with self._telemetry.run(context, journal, command) as outcome:
@@ -280,7 +280,7 @@ class OneTool:
                     self.runs.finish_later(
                         context.gate, "cancelled" if outcome.answer is None else outcome.answer.error
                     )
-        notices = (*self._notices.take(context.agent_id), *(f"Note: {notice}" for notice in journal.notices))
+        notices = (*self._notices.take(context.agent_id, session), *(f"Note: {notice}" for notice in journal.notices))
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
     async def plan(self, code: str, context: ToolContext) -> dict[str, Any]:
@@ -492,6 +492,15 @@ class OneTool:
         read = partial(self._reader.reread, self._require_state().loaded, unasked=unasked)
         self._configure(await anyio.to_thread.run_sync(read))
         return RELOADED
+
+    async def has_current_settings(self) -> bool:
+        """Return whether the settings in effect are valid, and are those that the files have now."""
+        state = self._require_state()
+        try:
+            loaded = await anyio.to_thread.run_sync(partial(self._reader.reread, state.loaded, unasked=False))
+        except ToolError:
+            return False
+        return state.error is None and loaded == state.loaded
 
     async def health(self) -> dict[str, Any]:
         """Return the health report; `findings` are the problems as data."""

@@ -23,18 +23,26 @@ from onetool.util.raw_json import RawJson
 ALREADY_COUNTED = {"ot.load", "ot.result"}  # their results were counted when they were created
 
 
+MAX_SESSIONS = 1000  # that are known to have seen the notices
+
+
 class Notices:
-    """Notices for the next response: general ones are shown once, those for an agent only to that agent."""
+    """Notices for the next response: each session sees general ones once; those for an agent only that agent sees."""
 
     def __init__(self) -> None:
         self.general: tuple[object, ...] = ()
+        self._informed: dict[str, None] = {}  # sessions that have seen the general notices
         self._by_agent: dict[str, list[str]] = {}
 
     def add(self, agent: str, text: str) -> None:
         self._by_agent.setdefault(agent, []).append(text)
 
-    def take(self, agent: str) -> list[str]:
-        general, self.general = self.general, ()
+    def take(self, agent: str, session: str) -> list[str]:
+        general = () if session in self._informed else self.general
+        if general:
+            self._informed[session] = None
+            if len(self._informed) > MAX_SESSIONS:
+                self._informed.pop(next(iter(self._informed)))
         return [f"Note: {notice}" for notice in (*general, *self._by_agent.pop(agent, ()))]
 
 

@@ -109,6 +109,13 @@ def test_help_shows_a_tool_searches_by_keyword_and_explains_itself(tmp_path: Pat
     assert "Find tools" in run_cli(tmp_path, "help").stdout
 
 
+def test_search_lists_the_hits_of_ot_search(tmp_path: Path) -> None:
+    assert run_cli(tmp_path, "search", "how", "busy", "--limit", "2").stdout.startswith("machine.cpu ")
+    found = json.loads(run_cli(tmp_path, "search", "how busy", "--limit", "2", "--json").stdout)
+    assert found == json.loads(run_cli(tmp_path, "call", "ot.search", "query=how busy", "limit=2").stdout)
+    assert "Run `onetool tools`" in run_cli(tmp_path, "search", "xyzzyqwv").stdout
+
+
 def test_project_settings_apply_only_while_trusted(tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / ".onetool").mkdir(parents=True)
@@ -244,6 +251,7 @@ def test_every_command_that_prints_data_supports_json(tmp_path: Path) -> None:
         "tools",
         "tools --info full",
         "tools nothing-of-this-name",
+        "search free disk space",
         "help machine",
         "run 1/0",
         "call machine.now",
@@ -312,6 +320,8 @@ def test_with_json_errors_are_plain_text_on_standard_error(tmp_path: Path) -> No
         ("call machine.memory unit", 2),
         ("call machine.memory unit=GiB unit=MiB", 2),
         ("tools --info much", 2),
+        ("search", 2),
+        ("search disk --limit 0", 2),
         ("connect nobody", 2),
         ("serve --port 1", 2),
         ("token", 2),
@@ -336,6 +346,7 @@ EVERYTHING = (
     "run 1",
     "call machine.now",
     "tools",
+    "search disk",
     "help",
     "connect cursor --write",
     "import cursor",

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from onetool.cli.signals import run_cancellable
-from onetool.cli.terminal import print_notices
+from onetool.cli.terminal import CommandOutput
 from onetool.errors import ToolError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Work = Callable[["OneTool"], Awaitable[T]]
+Execute = Callable[["OneTool", argparse.Namespace, CommandOutput], Awaitable[int]]
 
 
 def run_with_app(options: argparse.Namespace, work: Work[T]) -> T:
@@ -29,6 +30,11 @@ def run_with_app(options: argparse.Namespace, work: Work[T]) -> T:
     return run_cancellable(open_and_work)
 
 
+def run_here(options: argparse.Namespace, execute: Execute) -> int:
+    """Execute a command in this process and print to its standard streams. `onetool.cli.remote` is the other way."""
+    return run_with_app(options, lambda app: execute(app, options, CommandOutput()))
+
+
 def run_with_settings(options: argparse.Namespace, work: Work[T]) -> T:
     """Run a coroutine function with OneTool; raise if the settings are invalid and print notices to standard error."""
 
@@ -39,8 +45,8 @@ def run_with_settings(options: argparse.Namespace, work: Work[T]) -> T:
     return run_with_app(options, check_and_work)
 
 
-def check_settings(app: "OneTool") -> None:
+def check_settings(app: "OneTool", output: CommandOutput | None = None) -> None:
     """Raise if the settings are invalid, and print notices to standard error."""
     if app.config_error is not None:
         raise ToolError(f"invalid settings:\n{app.config_error}")
-    print_notices(app.problems)
+    (output or CommandOutput()).notify(app.problems)

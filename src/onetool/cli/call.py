@@ -2,14 +2,14 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from onetool.bus.bind import expand_name
-from onetool.cli.app_runner import run_with_settings
+from onetool.cli.app_runner import check_settings, run_here
 from onetool.cli.exit_status import FAILED, WAITING
-from onetool.cli.terminal import Progress
+from onetool.cli.identity import identify_command
+from onetool.cli.terminal import CommandOutput
 from onetool.errors import ApprovalRequired, describe
 from onetool.problem import Problem
 from onetool.registry import python_name
@@ -38,31 +38,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    _split_arguments(options)  # report usage errors before anything is opened
+    return run_here(options, execute)
+
+
+async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
     texts = _split_arguments(options)
-
-    async def call(app: "OneTool") -> int:
-        with Progress(f"calling {options.name}"):
-            arguments = await _parse_arguments(app, options.name, texts)
-            result = await app.bus.call_tool(
-                options.name, arguments, app.context(options.agent, is_owner=True, client="cli")
-            )
-        if result.error is not None:
-            error = describe(result.error)
-            status = WAITING if error["type"] == ApprovalRequired.type else FAILED
-            if options.json:
-                print(app.redact(render({"error": error}, "json")))
-                return status
-            # On the command line, the hint is a shell command instead of a function call.
-            message = error["message"].replace("Call ot.tools() to list all.", "Run `onetool tools` to list all.")
-            message = "\n".join([message, *indent_trace(error.get("trace"))])
-            print(app.redact(f"onetool: {Problem(message, error.get('hint') or '')}"), file=sys.stderr)
+    check_settings(app, output)
+    with output.progress(f"calling {options.name}"):
+        arguments = await _parse_arguments(app, options.name, texts)
+        context = app.context(options.agent, is_owner=True, **identify_command())
+        result = await app.bus.call_tool(options.name, arguments, context)
+    if result.error is not None:
+        error = describe(result.error)
+        status = WAITING if error["type"] == ApprovalRequired.type else FAILED
+        if options.json:
+            output.write(app.redact(render({"error": error}, "json")) + "\n")
             return status
-        value = as_data(result.value)
-        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else None
-        print(app.redact(shown or render(value, "json_h" if sys.stdout.isatty() else "json")))
-        return 0
-
-    return run_with_settings(options, call)
+        # On the command line, the hint is a shell command instead of a function call.
+        message = error["message"].replace("Call ot.tools() to list all.", "Run `onetool tools` to list all.")
+        message = "\n".join([message, *indent_trace(error.get("trace"))])
+        output.error(app.redact(f"onetool: {Problem(message, error.get('hint') or '')}") + "\n")
+        return status
+    value = as_data(result.value)
+    shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else None
+    output.write(app.redact(shown or render(value, "json_h" if output.is_terminal else "json")) + "\n")
+    return 0
 
 
 def _split_arguments(options: argparse.Namespace) -> dict[str, str]:

@@ -286,6 +286,7 @@ _SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]
     ("call", "name"): _Names.packs_or_tools,
     ("tools", "pattern"): _Names.packs_or_tools,
     ("help", "query"): _Names.packs_or_tools,
+    ("search", "query"): _Names.packs_or_tools,
     ("stats", "tool"): _Names.packs_or_tools,
     ("serve", "expose"): _Names.packs_or_tools,
     ("call", "arguments"): _Names.arguments,

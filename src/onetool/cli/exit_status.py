@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -23,6 +23,7 @@ from onetool.util.invisible import escape_invisible
 
 FAILED, USAGE, WAITING, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 DEBUG = "ONETOOL_DEBUG"
+LOG_FILE = "logs/onetool.log"  # in the directory of the user
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 OUTPUT_ERRORS = {*_DISK_ERRORS, errno.EBADF}
 FILE_ERRORS = {
@@ -69,58 +70,68 @@ def _report_errors(command: Callable[[], int]) -> int:
         return command()
     except BrokenPipeError:
         raise
-    except ToolError as error:
-        return _fail(str(error))
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 - no traceback for users
+        return _fail(describe_failure(error, os.environ, _find_log()))
+
+
+def _fail(text: str) -> int:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+    return FAILED
+
+
+def describe_failure(error: Exception, environment: Mapping[str, str], log_file: Path | None) -> str:
+    """Return the lines for standard error. Unexpected errors are logged, or shown with a traceback for debugging."""
+    if isinstance(error, ToolError):
+        return _format_lines(str(error))
+    if isinstance(error, OSError):
         # Errors of standard output have no file name; others are errors of the environment, such as permissions.
         if error.filename is None and error.errno in OUTPUT_ERRORS:
-            return _fail(_output_error(error))
+            return _format_lines(_output_error(error))
         if error.filename is not None and error.errno in FILE_ERRORS:
-            return _fail(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")
-        return _report_crash(error)
-    except Exception as error:  # noqa: BLE001 - no traceback for users
-        return _report_crash(error)
+            return _format_lines(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")
+    return _describe_crash(error, environment, log_file)
 
 
-def _fail(*lines: str) -> int:
-    with contextlib.suppress(OSError):
-        for line in lines:
-            print(f"onetool: {escape_invisible(line)}", file=sys.stderr)
-    return FAILED
+def _format_lines(*lines: str) -> str:
+    return "".join(f"onetool: {escape_invisible(line)}\n" for line in lines)
 
 
 # --- unexpected errors ---------------------------------------------------------------------------------------------
 
 
-def _report_crash(error: BaseException) -> int:
-    if os.environ.get(DEBUG):
-        import traceback
-
-        with contextlib.suppress(OSError):
-            traceback.print_exception(error)
-        return FAILED
-    reason = " ".join(str(error).split())
-    what = f"internal error: {type(error).__name__}{': ' if reason else ''}{reason}"
-    file = _log_crash(error)
-    return _fail(what, f"see {file} for details" if file else f"set {DEBUG}=1 and retry to see details")
-
-
-def _log_crash(error: BaseException) -> Path | None:
-    """Log the traceback and return the log file, or None if it cannot be written."""
+def _describe_crash(error: Exception, environment: Mapping[str, str], log_file: Path | None) -> str:
     import traceback
 
-    from onetool.logging import Log
+    if environment.get(DEBUG):
+        return "".join(traceback.format_exception(error))
+    reason = " ".join(str(error).split())
+    what = f"internal error: {type(error).__name__}{': ' if reason else ''}{reason}"
+    if log_file is not None and _log_crash(error, log_file):
+        return _format_lines(what, f"see {log_file} for details")
+    return _format_lines(what, f"set {DEBUG}=1 and retry to see details")
+
+
+def _find_log() -> Path | None:
     from onetool.paths import FOLDER
 
     try:
-        file = Path.home() / FOLDER / "logs" / "onetool.log"
+        return Path.home() / FOLDER / LOG_FILE
     except RuntimeError:
         return None
+
+
+def _log_crash(error: Exception, file: Path) -> bool:
+    """Log the traceback; return whether it could be written."""
+    import traceback
+
+    from onetool.logging import Log
+
     where = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may contain a secret
     log = Log(file, gathers=False)
     log.event("crash", level="ERROR", error_type=type(error).__name__, text=where)
     log.close()
-    return None if log.problem else file
+    return not log.problem
 
 
 # --- streams -------------------------------------------------------------------------------------------------------
@@ -159,7 +170,7 @@ def _flush(status: int) -> int:
         _discard(sys.stdout)
     except OSError as error:
         _discard(sys.stdout)
-        status = _fail(_output_error(error))
+        status = _fail(_format_lines(_output_error(error)))
     try:
         sys.stderr.flush()
     except OSError:

@@ -3,8 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import run_with_settings
-from onetool.cli.terminal import Progress, print_notices
+from onetool.cli.app_runner import run_here
+from onetool.cli.discovery import show_result
+from onetool.cli.terminal import CommandOutput
 from onetool.render import render
 
 if TYPE_CHECKING:
@@ -22,15 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    async def show(app: "OneTool") -> int:
-        from onetool.runner.answer import Journal
+    return run_here(options, execute)
 
-        journal = Journal()
-        with Progress("searching for help"):
-            context, arguments = app.context(journal=journal), {"query": " ".join(options.query)}
-            text = (await app.bus.call_tool("ot.help", arguments, context)).unwrap()
-        print(app.redact(render({"help": text}, "json") if options.json else text))
-        print_notices(journal.notices)
-        return 0
 
-    return run_with_settings(options, show)
+async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
+    def to_text(text: str) -> str:
+        return render({"help": text}, "json") if options.json else text
+
+    arguments = {"query": " ".join(options.query)}
+    return await show_result(app, output, "ot.help", arguments, progress="searching for help", to_text=to_text)

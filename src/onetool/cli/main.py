@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from keyword import iskeyword
 from pathlib import Path
+from types import ModuleType
 
 from onetool.errors import ToolError
 
@@ -19,6 +20,7 @@ COMMANDS = {
     "run": "Run Python code that calls tools",
     "call": "Call a tool",
     "tools": "List tools",
+    "search": "Search for tools",
     "help": "Show help for a tool or pack, or search for tools",
     "connect": "Connect an assistant to OneTool",
     "import": "Import servers from an assistant, or tools from an OpenAPI document or ZIP archive",
@@ -113,11 +115,21 @@ def _overview_parser() -> argparse.ArgumentParser:
 
 def command(name: str) -> tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]:
     """Return the parser and the main function of a command."""
-    module = importlib.import_module(f"onetool.cli.{name}_" if iskeyword(name) else f"onetool.cli.{name}")
-    parser = argparse.ArgumentParser(prog=f"onetool {name}", description=module.__doc__)
+    module = load_command(name)
+    return make_parser(name, module), module.main
+
+
+def load_command(name: str) -> ModuleType:
+    return importlib.import_module(f"onetool.cli.{name}_" if iskeyword(name) else f"onetool.cli.{name}")
+
+
+def make_parser(
+    name: str, module: ModuleType, parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser
+) -> argparse.ArgumentParser:
+    parser = parser_class(prog=f"onetool {name}", description=module.__doc__)
     parser.add_argument("--config", type=Path, metavar="FILE", help="path to the settings file")
     module.add_arguments(parser)
-    return parser, module.main
+    return parser
 
 
 def _check_environment() -> None:

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import run_with_app
+from onetool.cli.app_runner import run_here
 from onetool.cli.exit_status import WAITING
-from onetool.cli.terminal import Progress
+from onetool.cli.identity import identify_command
+from onetool.cli.terminal import CommandOutput
 from onetool.errors import ToolError
 from onetool_child.data import FORMATS
 
@@ -27,26 +28,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    code = _read_code(options)
-    if options.plan:
-        code = f"ot.plan(code={code!r})"
+    options.code = _read_code(options)
+    return run_here(options, execute)
 
-    async def run(app: "OneTool") -> int:
-        from onetool.runner.answer import Journal
 
-        with Progress("running") as progress:
-            journal = Journal(listener=progress.on_event)
-            facts = {"agent": options.agent, "preset_format": options.format, "client": "cli"}
-            answer = await app.run(code, journal=journal, is_owner=True, **facts)
-        if options.json:
-            from onetool.render import render
+async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
+    from onetool.runner.answer import Journal
 
-            print(render({"blocks": list(answer.blocks), "is_error": answer.is_error}, "json"))
-        else:
-            print(answer.text)
-        return WAITING if answer.is_paused else int(answer.is_error)
+    code = f"ot.plan(code={options.code!r})" if options.plan else options.code
+    with output.progress("running") as progress:
+        journal = Journal(listener=progress.on_event)
+        facts = {"agent": options.agent, "preset_format": options.format, **identify_command()}
+        answer = await app.run(code, journal=journal, is_owner=True, **facts)
+    if options.json:
+        from onetool.render import render
 
-    return run_with_app(options, run)
+        output.write(render({"blocks": list(answer.blocks), "is_error": answer.is_error}, "json") + "\n")
+    else:
+        output.write(f"{answer.text}\n")
+    return WAITING if answer.is_paused else int(answer.is_error)
 
 
 def _read_code(options: argparse.Namespace) -> str:

@@ -1,4 +1,4 @@
-"""Terminal output: colors, a progress line, and escaping of invisible characters.
+"""Terminal output: colors, a progress line, escaping of invisible characters, and the streams of a command.
 
 In a pipe, with NO_COLOR or in a dumb terminal, text is unchanged. Progress is shown on standard error only, so that the
 output can be piped.
@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import cycle
 from typing import Any, Self, TextIO, cast
@@ -59,7 +59,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def _colorize(code: str, text: str) -> str:
     """Return the text with a style if standard output supports it. See https://no-color.org."""
-    if not text or not is_terminal(sys.stdout) or os.environ.get("NO_COLOR") or not _can_rewrite():
+    if not text or not is_terminal(sys.stdout) or os.environ.get("NO_COLOR") or not can_rewrite(os.environ):
         return text
     escape = STYLE_MARK if isinstance(sys.stdout, TerminalStream) else "\033"
     return f"{escape}[{code}m{text}{escape}[0m"
@@ -82,7 +82,7 @@ class Progress:
         self._is_drawn = False
 
     def __enter__(self) -> Self:
-        if is_terminal(self._stream) and _can_rewrite():
+        if is_terminal(self._stream) and can_rewrite(os.environ):
             self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
             self._thread.start()
         return self
@@ -108,15 +108,19 @@ class Progress:
         for sign in cycle(SPINNER):
             if self._done.wait(wait):
                 return
-            line, wait = f"{sign} {time.monotonic() - started:.0f} s  {self._text}", STEP_SECONDS
-            # The text may come from a server, so it must not move the cursor.
-            shown = "".join(sign if sign.isprintable() else " " for sign in line)
+            wait = STEP_SECONDS
             try:
                 width = os.get_terminal_size(self._stream.fileno()).columns or DEFAULT_WIDTH
             except (OSError, ValueError):
                 width = DEFAULT_WIDTH
-            self._is_drawn = True
-            self._write(CLEAR_LINE + shown[: width - 1])
+            self._draw(sign, time.monotonic() - started, width)
+
+    def _draw(self, sign: str, seconds: float, width: int) -> None:
+        line = f"{sign} {seconds:.0f} s  {self._text}"
+        # The text may come from a server, so it must not move the cursor.
+        shown = "".join(sign if sign.isprintable() else " " for sign in line)
+        self._is_drawn = True
+        self._write(CLEAR_LINE + shown[: width - 1])
 
     def _write(self, text: str) -> None:
         try:
@@ -126,11 +130,37 @@ class Progress:
             self._done.set()
 
 
+class CommandOutput:
+    """The standard streams of a command. `onetool.cli.remote` has those of a command that another process sent."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether standard output is a terminal."""
+        return is_terminal(sys.stdout)
+
+    def write(self, text: str) -> None:
+        """Write the text to standard output."""
+        sys.stdout.write(text)
+
+    def error(self, text: str) -> None:
+        """Write the text to standard error."""
+        sys.stderr.write(text)
+
+    def progress(self, text: str) -> Progress:
+        """Return a progress line on standard error."""
+        return Progress(text)
+
+    def notify(self, notices: Iterable[object]) -> None:
+        """Write notices to standard error, so that standard output contains only data."""
+        for notice in notices:
+            self.error(f"onetool: note: {notice}\n")
+
+
 def print_notices(notices: Iterable[object]) -> None:
     """Print notices to standard error, so that standard output contains only data."""
-    for notice in notices:
-        print(f"onetool: note: {notice}", file=sys.stderr)
+    CommandOutput().notify(notices)
 
 
-def _can_rewrite() -> bool:
-    return os.environ.get("TERM") != "dumb"
+def can_rewrite(environment: Mapping[str, str]) -> bool:
+    """Return whether a terminal with this environment can erase a line."""
+    return environment.get("TERM") != "dumb"

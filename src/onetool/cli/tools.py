@@ -3,8 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from onetool.cli.app_runner import run_with_settings
-from onetool.cli.terminal import Progress, print_notices
+from onetool.cli.app_runner import run_here
+from onetool.cli.discovery import show_result
+from onetool.cli.terminal import CommandOutput
 from onetool.render import render
 from onetool.util.text import quote
 
@@ -19,18 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    async def show(app: "OneTool") -> int:
-        from onetool.runner.answer import Journal
+    return run_here(options, execute)
 
-        journal = Journal()
-        arguments = {"pattern": options.pattern, "info": options.info}
-        with Progress("listing tools"):
-            found = (await app.bus.call_tool("ot.tools", arguments, app.context(journal=journal))).unwrap()
-        print(app.redact(render(found, "json") if options.json else _text(found, options.pattern)))
-        print_notices(journal.notices)
-        return 0
 
-    return run_with_settings(options, show)
+async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
+    def to_text(found: list[Any]) -> str:
+        return render(found, "json") if options.json else _text(found, options.pattern)
+
+    arguments = {"pattern": options.pattern, "info": options.info}
+    return await show_result(app, output, "ot.tools", arguments, progress="listing tools", to_text=to_text)
 
 
 def _text(found: list[Any], pattern: str) -> str:

@@ -1,0 +1,31 @@
+"""Calls tools of the `ot` pack and prints their results, for the commands `tools`, `search` and `help`."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from onetool.cli.app_runner import check_settings
+from onetool.cli.terminal import CommandOutput
+
+if TYPE_CHECKING:
+    from onetool.app import OneTool
+
+
+async def show_result(
+    app: "OneTool",
+    output: CommandOutput,
+    tool: str,
+    arguments: Mapping[str, Any],
+    *,
+    progress: str,
+    to_text: Callable[[Any], str],
+) -> int:
+    """Call the tool, print its result as text, and print the notices of the call to standard error."""
+    from onetool.runner.answer import Journal
+
+    check_settings(app, output)
+    journal = Journal()
+    with output.progress(progress):
+        found = (await app.bus.call_tool(tool, arguments, app.context(journal=journal))).unwrap()
+    output.write(app.redact(to_text(found)) + "\n")
+    output.notify(journal.notices)
+    return 0

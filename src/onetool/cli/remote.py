@@ -1,0 +1,141 @@
+"""Executes commands that clients send to the shared server, with the same functions as the command line.
+
+`execute` is called on the event loop of the server, with the application of the client. It writes to a `RemoteOutput`,
+which sends the text to the client. Cancelling it cancels the run or call.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Callable, Mapping
+from itertools import cycle
+from typing import TYPE_CHECKING, Final, NoReturn, Self
+
+import anyio.to_thread
+
+from onetool.cli.exit_status import FAILED, LOG_FILE, describe_failure
+from onetool.cli.main import load_command, make_parser
+from onetool.cli.terminal import (
+    CLEAR_LINE,
+    DEFAULT_WIDTH,
+    DELAY_SECONDS,
+    SPINNER,
+    STEP_SECONDS,
+    CommandOutput,
+    Progress,
+    can_rewrite,
+)
+from onetool.util.invisible import escape_invisible
+
+if TYPE_CHECKING:
+    from onetool.app import OneTool
+
+COMMANDS: Final = frozenset({"run", "call", "tools", "search", "help"})
+STDOUT: Final = 1
+STDERR: Final = 2
+Send = Callable[[int, str], None]  # sends text to a stream of the client, STDOUT or STDERR
+
+
+class NotRemote(Exception):
+    """Raised before anything ran: the client must execute the command itself."""
+
+
+async def execute(app: "OneTool", argv: list[str], output: CommandOutput, stdin_text: str | None = None) -> int:
+    """Execute a command, such as `["run", "1+1", "--json"]`, and return its exit status.
+
+    `stdin_text` is the code of `run -`. Raise NotRemote for usage errors, `--help`, `--config`, other commands, and
+    if the settings files have changed or are invalid: then the client executes the command and reports errors.
+    """
+    if not argv or argv[0] not in COMMANDS:
+        raise NotRemote
+    module = load_command(argv[0])
+    options = make_parser(argv[0], module, _RemoteParser).parse_args(argv[1:])
+    options.usage_error = _reject
+    if options.config is not None:
+        raise NotRemote
+    if argv[0] == "run":
+        options.code = stdin_text if options.code == "-" else options.code
+        if options.code is None or options.file is not None:
+            raise NotRemote
+    if not await app.has_current_settings():
+        raise NotRemote
+    try:
+        status: int = await module.execute(app, options, output)
+    except NotRemote:
+        raise
+    except Exception as error:  # noqa: BLE001 - the client prints a message, like the command line
+        log_file = app.directories.user / LOG_FILE
+        output.error(await anyio.to_thread.run_sync(describe_failure, error, app.environment, log_file))
+        return FAILED
+    return status
+
+
+class _RemoteParser(argparse.ArgumentParser):
+    """A parser that never prints or exits."""
+
+    def error(self, message: str) -> NoReturn:
+        _reject(message)
+
+    def print_help(self, file: object = None) -> NoReturn:
+        _reject(file)
+
+
+def _reject(_reason: object) -> NoReturn:
+    raise NotRemote
+
+
+class RemoteOutput(CommandOutput):
+    """The standard streams of a client. `terminals` are the streams that are terminals.
+
+    Text for a terminal is escaped here, so that the client only copies it.
+    """
+
+    def __init__(
+        self, send: Send, terminals: frozenset[int], environment: Mapping[str, str], columns: int = DEFAULT_WIDTH
+    ) -> None:
+        self._send, self._terminals, self._columns = send, terminals, columns
+        self._shows_progress = STDERR in terminals and can_rewrite(environment)
+
+    @property
+    def is_terminal(self) -> bool:
+        return STDOUT in self._terminals
+
+    def write(self, text: str) -> None:
+        self._send(STDOUT, self._escape(STDOUT, text))
+
+    def error(self, text: str) -> None:
+        self._send(STDERR, self._escape(STDERR, text))
+
+    def progress(self, text: str) -> Progress:
+        return _RemoteProgress(text, self._send, self._columns if self._shows_progress else 0)
+
+    def _escape(self, stream: int, text: str) -> str:
+        return escape_invisible(text) if stream in self._terminals else text
+
+
+class _RemoteProgress(Progress):
+    """A progress line that timers of the event loop draw; a width of 0 hides it."""
+
+    def __init__(self, text: str, send: Send, width: int) -> None:
+        super().__init__(text)
+        self._send, self._width = send, width
+        self._loop, self._signs = asyncio.get_running_loop(), cycle(SPINNER)
+        self._started = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        if self._width:
+            self._timer = self._loop.call_later(DELAY_SECONDS, self._step)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._is_drawn:
+            self._write(CLEAR_LINE)
+
+    def _step(self) -> None:
+        self._timer = self._loop.call_later(STEP_SECONDS, self._step)
+        self._draw(next(self._signs), self._loop.time() - self._started, self._width)
+
+    def _write(self, text: str) -> None:
+        self._send(STDERR, text)
