@@ -263,12 +263,14 @@ class Lines:
         return found if isinstance(found, dict) else None
 
 
-def _open(request: "dict[str, Any]", *, start: bool) -> "tuple[socket.socket, Lines, dict[str, Any]] | None":
+def _open(
+    request: "dict[str, Any]", *, start: bool, connection: "socket.socket | None" = None
+) -> "tuple[socket.socket, Lines, dict[str, Any]] | None":
     """Connect, send the request and return the connection with the reply, or None if there is no daemon for it."""
     path = find_socket()
     for _ in range(MAX_ATTEMPTS if path else 0):
         assert path is not None
-        connection = _connect_or_start(path) if start else _connect(path)
+        connection = connection or (_connect_or_start(path) if start else _connect(path))
         if connection is None:
             return None
         lines = Lines(connection)
@@ -283,6 +285,7 @@ def _open(request: "dict[str, Any]", *, start: bool) -> "tuple[socket.socket, Li
                 connection.close()
                 return None
         connection.close()  # it ended while this client connected
+        connection = None
         if not start:
             return None
         time.sleep(RETRY_SECONDS)
@@ -319,12 +322,13 @@ def _run_command(arguments: list[str]) -> "int | None":
     connection = _connect(path) if path is not None else None
     if connection is None:
         return None
-    connection.close()  # standard input is read only if a daemon runs
-    argv, code = _read_code(arguments)
+    argv, code = _read_code(arguments)  # only if a daemon runs
     request = {"kind": "command", "argv": argv, "stdin": code, "env": dict(os.environ)}
     signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
     try:
-        opened = _open({**request, "terminals": [os.isatty(1), os.isatty(2)]}, start=False)
+        terminals = [number for number in (1, 2) if os.isatty(number)]
+        columns = os.get_terminal_size(2).columns if 2 in terminals else 0  # noqa: PLR2004 - standard error
+        opened = _open({**request, "terminals": terminals, "columns": columns}, start=False, connection=connection)
         status = _print_output(opened[1]) if opened is not None else None
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -1,16 +1,20 @@
 """Commands of the command line that run in the daemon."""
 
 import argparse
+import asyncio
+import contextlib
+import json
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from onetool.app import OneTool
+from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput, execute
 from onetool.cli.serve import add_arguments
 from onetool.daemon.handshake import ClientRequest, NotServed
 
-MAX_FRAME_CHARS: Final = 1 << 20
+STREAMS: Final = {STDOUT: "out", STDERR: "err"}
 
 
 def parse_serve(arguments: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
@@ -29,4 +33,29 @@ def parse_serve(arguments: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]
 
 
 async def run_command(app: OneTool, connection: socket.socket, request: ClientRequest) -> None:
-    raise NotServed("not yet")
+    """Run a command and send its output, then its exit status. A client that disconnects cancels it."""
+    reader, writer = await asyncio.open_connection(sock=connection)
+
+    def send(message: dict[str, Any]) -> None:
+        writer.write(json.dumps(message).encode() + b"\n")
+
+    output = RemoteOutput(
+        lambda stream, text: send({STREAMS[stream]: text}), request.terminals, request.environment, request.columns
+    )
+    running = asyncio.ensure_future(execute(app, list(request.argv), output, request.stdin))
+    gone = asyncio.ensure_future(reader.read(1))
+    try:
+        await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            try:
+                send({"exit": running.result()})
+            except NotRemote:
+                send({"here": True})
+        await writer.drain()
+    finally:
+        for task in (running, gone):
+            task.cancel()
+        await asyncio.gather(running, gone, return_exceptions=True)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

@@ -38,7 +38,8 @@ class ClientRequest:
     argv: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     stdin: str | None = field(default=None, repr=False)
-    terminals: tuple[bool, bool] = (False, False)  # whether standard output and error are terminals
+    terminals: frozenset[int] = frozenset()  # which of the standard streams 1 and 2 are terminals
+    columns: int = 80
 
 
 async def receive_request(connection: socket.socket) -> ClientRequest:
@@ -105,9 +106,10 @@ def _read_request(data: Any, pid: int, directory: Path) -> ClientRequest:
             tuple(map(str, data.get("argv") or ())),
             {str(name): str(value) for name, value in (data.get("env") or {}).items()},
             data.get("stdin"),
-            tuple(map(bool, data.get("terminals") or (False, False))),  # type: ignore[arg-type]
+            frozenset(map(int, data.get("terminals") or ())),
+            int(data.get("columns") or 80),
         )
-    except (TypeError, KeyError, AttributeError):
+    except (TypeError, KeyError, AttributeError, ValueError):
         raise NotServed("no valid request") from None
     return request
 
