@@ -103,6 +103,7 @@ class LiveRuns:
             "kind": "run" if isinstance(event, RunStarted | RunFinished) else "call",
             "name": event.name,
             "agent": run.agent,
+            "client": run.client,
             "callID": event.call_id,
             "atMs": to_ms(now - run.at),
             "durationMs": to_ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,

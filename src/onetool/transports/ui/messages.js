@@ -213,6 +213,8 @@ export const messages = {
   "timeline.agent": "Agent",
   "timeline.at": "started after {time}",
   "timeline.calls": "Calls",
+  "timeline.client": "Client",
+  "timeline.directory": "Directory",
   "timeline.error": "Error",
   "timeline.more": { one: "{n} more call is not shown.", other: "{n} more calls are not shown." },
   "timeline.none": "none",

@@ -61,7 +61,7 @@ class LiveView extends HTMLElement {
     fill(this.note, runs.length ? (this.feed.missed ? t("live.missed", { n: this.feed.missed }) : "") : t("live.none"));
   }
 
-  #row({ id, label, count, state, durationMs, startedAt, agent, error, kind }) {
+  #row({ id, label, count, state, durationMs, startedAt, agent, client, directory, error, kind }) {
     return h(
       "li",
       {},
@@ -74,7 +74,13 @@ class LiveView extends HTMLElement {
         h(
           "span.more",
           {},
-          [agent === "default" ? null : agent, kind === "run" ? t("live.calls", { n: count }) : t("live.call"), error]
+          [
+            agent === "default" ? null : agent,
+            client,
+            directory?.split("/").at(-1),
+            kind === "run" ? t("live.calls", { n: count }) : t("live.call"),
+            error,
+          ]
             .filter(Boolean)
             .join(" · "),
         ),

@@ -51,8 +51,8 @@ export class RunFeed {
     this.onChange(new Set(this.runs.keys()));
   }
 
-  #handleEvent({ event, runID, kind, agent, name, command, durationMs, error }) {
-    const run = this.runs.get(runID) ?? this.#add({ id: runID, agent, kind, name, command });
+  #handleEvent({ event, runID, kind, agent, client, directory, name, command, durationMs, error }) {
+    const run = this.runs.get(runID) ?? this.#add({ id: runID, agent, client, directory, kind, name, command });
     if (kind === "call" && event === "called") run.count += 1;
     if (event !== "called" && kind === run.kind) Object.assign(run, { durationMs, error, state: event });
     this.#dirty.add(runID);

@@ -24,6 +24,8 @@ export function timeline(run) {
       [t("timeline.started"), formatDate(run.startedAt)],
       [t("timeline.duration"), run.durationMs == null ? null : formatDuration(run.durationMs)],
       [t("timeline.agent"), run.agent],
+      [t("timeline.client"), run.client || null],
+      [t("timeline.directory"), run.directory || null],
       [
         t("timeline.calls"),
         run.calls.length ? t("timeline.count", { n: run.callCount, max: run.mostAtOnce }) : t("timeline.none"),
