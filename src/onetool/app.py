@@ -1,7 +1,7 @@
 """The application: creates and closes settings, sources of tools, cells and stores.
 
 Use `async with OneTool(settings) as app:`, then `app.bus` and `await app.run(command)`; or `with` and `run_sync` in
-programs without an event loop. There is no other state, and nothing is started before it is needed; transports that
+programs without an event loop. All state is in this object, and nothing is started before it is needed; transports that
 expect a run call `warm_up`.
 """
 

@@ -127,7 +127,7 @@ def test_the_doctor_names_the_package(python: str, tmp_path: Path) -> None:
     assert "extension pack sums of the package Shouting_Tools starts" in text
     assert "'fs' conflicts with a built-in pack" in text
     assert "install package_that_is_missing in the environment of OneTool" in text
-    assert "cannot use the pack gone of the package Shouting_Tools (shouting.nowhere): there is no module" in text
+    assert "cannot use the pack gone of the package Shouting_Tools (shouting.nowhere): module" in text
     assert "the class 'Half' needs call(params, context), name and permissions" in text
 
 

@@ -214,7 +214,7 @@ def test_some_calls_are_approved_and_the_others_still_wait(store: RunStore) -> N
     assert store.list_calls(run_id, {CallState.REJECTED}) == [make_call(2, CallState.REJECTED, by="bob", reason="no")]
     assert store.decide(run_id, replace(APPROVE, grants=(Grant("g_late", "*"),))) == []
     assert store.list_grants("default", run_id) == []
-    with pytest.raises(ToolError, match="no run r_unknown") as caught:
+    with pytest.raises(ToolError, match="no run 'r_unknown'") as caught:
         store.decide("r_unknown", APPROVE)
     assert caught.value.type == "not_found"
 

@@ -73,7 +73,7 @@ def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
     from onetool.redact import Redactor
     from onetool.runs.run_store import RunStore
 
-    # Whoever starts the command sets its environment: settings there must not decide who may approve.
+    # The caller sets the environment of the command: settings there must not decide who may approve.
     given = {name: value for name, value in os.environ.items() if name in VARIABLES or not name.startswith("ONETOOL_")}
     loaded = load(find_directories(given, Path.cwd(), options.config, Path.home()), given)
     print_notices(loaded.problems)
@@ -129,7 +129,7 @@ def check_place(journal: RunJournal, run: "DurableRunRecord") -> None:
 def _check_token(journal: RunJournal, given: str) -> str:
     from onetool.transports.http.tokens import TokenSet, hash_token, includes_scope
 
-    # Tokens in environment variables prove nothing: whoever starts the command sets them.
+    # Tokens in environment variables prove nothing: the caller of the command sets them.
     token = TokenSet(journal.loaded.settings.auth.tokens, {}).find(hash_token(given))
     if token is None:
         raise ToolError("unknown token", hint="create one with `onetool token create NAME --scope approve`")

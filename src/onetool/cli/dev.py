@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 async def _show_pack(app: "OneTool", file: "Path", shown: dict[str, object], *, effects: bool) -> bool:
-    """Print the help of changed tools and the outcomes of the checks; return whether there are no problems."""
+    """Print the help of changed tools and the outcomes of the checks; return whether all checks passed."""
     from onetool.cli.pack_session import check_pack, find_extension, find_tools
 
     await app.extensions.refresh()

@@ -88,7 +88,7 @@ def _read_pack(package: str, entry: EntryPoint) -> Extension:
     module, function = entry.module, entry.attr
     file = _find_file(module)
     if file is None:
-        raise ValueError(f"there is no module {module!r} with Python source")
+        raise ValueError(f"module {module!r} has no Python source")
     definition = _find_definition(file, function)
     read = replace(static_analysis.read(file), pack=entry.name, package=package, module=module, header=None)
     if isinstance(definition, ast.ClassDef):

@@ -16,7 +16,7 @@ from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableR
 from onetool.runs.owners import Owners
 from onetool.runs.sealed_database import SealedDatabase
 from onetool.runs.sealing import sealing_error
-from onetool.util.text import pluralize
+from onetool.util.text import pluralize, quote
 
 VERSION: Final = 1
 RETENTION_SECONDS: Final = 7 * 86_400.0  # of runs that have ended
@@ -392,4 +392,4 @@ def _marks(values: Collection[object]) -> str:
 
 
 def _missing_run(run_id: str) -> ToolError:
-    return ToolError(f"no run {run_id}", type="not_found", run=run_id)
+    return ToolError(f"no run {quote(run_id)}", type="not_found", run=run_id)

@@ -35,7 +35,7 @@ from onetool.runs.model import (
 from onetool.runs.questions import Question, identify, summarize
 from onetool.storage import RunStorage
 from onetool.util.background_tasks import BackgroundTasks
-from onetool.util.text import pluralize
+from onetool.util.text import pluralize, quote
 from onetool_child.data import as_data
 from onetool_child.errors import restore
 
@@ -264,7 +264,7 @@ class Runs:
             self._active.difference_update(run_id for run_id, _, _ in ended)
 
     def release(self, run_id: str) -> None:
-        """Leave a call that waits to whoever continues it after the approval."""
+        """Leave a call that waits to the process that continues it after the approval."""
         self._active.discard(run_id)
 
     # --- the journal of a gate --------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class Runs:
         """Apply the decision of a person. Raise if the run is unknown or nothing waits."""
         record = await self.in_thread(self.store.get_run, run_id)
         if record is None:
-            raise ToolNotFound(f"no run {run_id}")
+            raise ToolNotFound(f"no run {quote(run_id)}")
         if via not in self._get_policy(record.agent)[1]:
             raise CallRejected(f"calls of agent {record.agent} cannot be approved there: approvals.via has no {via!r}")
         numbers = await self.in_thread(self.store.decide, run_id, _complete(decision, record, self.settings.ttl))
@@ -345,7 +345,7 @@ class Runs:
         await self._refresh()
 
     def stop_waiting(self, gate: Gate) -> None:
-        """Leave a call that no task of this process executes to whoever continues it after the approval."""
+        """Leave a call that no task of this process executes to the one that continues it after the approval."""
         if gate.id not in self._tasks:
             self._live.pop(gate.id, None)
 
@@ -513,7 +513,9 @@ class Runs:
     async def _find_own(self, run_id: str, agent: str, token_id: str) -> DurableRunRecord:
         record = await self.in_thread(self.store.get_run, run_id)
         if record is None or record.agent != agent or token_id not in {"", record.token_id}:
-            raise ToolNotFound(f"no run {run_id}", hint="runs are kept for a week, for the agent that started them")
+            raise ToolNotFound(
+                f"no run {quote(run_id)}", hint="runs are kept for a week, for the agent that started them"
+            )
         return record
 
     async def answer_question(
