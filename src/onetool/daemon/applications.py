@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +11,11 @@ from onetool.app import OneTool
 from onetool.config.model import Settings
 from onetool.daemon.environment import ClientEnvironment
 from onetool.daemon.handshake import ClientRequest, NotServed
+from onetool.transports.fair_queue import Bounds, FairQueue
+from onetool.transports.mcp.mcp_server import OneToolServer
 from onetool.transports.settings_watcher import watching
 
+BOUNDS: Final = Bounds(total=128, per_agent=64, waiting=100_000)  # runs of all clients, and of each client
 LINGER_SECONDS: Final = 1.0  # after its last client, because the next command may follow at once
 
 
@@ -26,6 +29,7 @@ class Application:
     environment: ClientEnvironment
     app: OneTool
     stack: AsyncExitStack
+    server: OneToolServer | None = None
     opening: asyncio.Future[None] = field(default_factory=asyncio.Future)  # until it is open
     clients: int = 0
     is_open: bool = False
@@ -57,6 +61,7 @@ class Applications:
 
     def __init__(self, make_app: Callable[..., OneTool], needs_own: Callable[[Settings], bool]) -> None:
         self._make_app, self._needs_own = make_app, needs_own
+        self._queue = FairQueue(lambda: BOUNDS)
         self._open: list[Application] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._listeners: list[Callable[[OneTool], object]] = []
@@ -128,6 +133,8 @@ class Applications:
                 application.environment.get(token.token_env or "")
             application.is_shared = not self._needs_own(app.settings)
             await application.stack.enter_async_context(watching(app, handle_signals=False))
+            server = OneToolServer(app, forwards_logging=False, queue=self._queue)
+            application.server = application.stack.enter_context(closing(server))
         except BaseException:
             self._open.remove(application)
             await application.stack.aclose()

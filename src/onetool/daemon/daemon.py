@@ -27,29 +27,26 @@ from onetool.daemon_client import LISTENER, STOPPED, describe_installation
 from onetool.errors import ToolError
 from onetool.logging import Log
 from onetool.paths import FOLDER
-from onetool.transports.fair_queue import Bounds, FairQueue
 from onetool.transports.logging_bridge import CurrentLog
+from onetool.transports.mcp.client_identity import LocalClient, current_client
 from onetool.transports.mcp.exposed_tools import check as check_exposed
-from onetool.transports.mcp.mcp_server import OneToolServer, forward_sdk_logging, serve_connection
+from onetool.transports.mcp.mcp_server import forward_sdk_logging, serve_connection
 from onetool.transports.stdio import socket_streams
 
 CHECK_SECONDS: Final = 1.0
 LOG_FILE: Final = "daemon.log"
-BOUNDS: Final = Bounds(total=128, per_agent=64, waiting=100_000)  # runs of all clients, and of each client
 
 
-@dataclass(eq=False, slots=True)
-class ConnectedClient:
-    """A client that is served. `name` is what it calls itself, once it has said so."""
+@dataclass(eq=False, slots=True, kw_only=True)
+class ConnectedClient(LocalClient):
+    """A client that is served."""
 
     request: ClientRequest
     since: float = field(default_factory=time.time)
-    server: OneToolServer | None = None
 
     def describe(self) -> dict[str, Any]:
         request = self.request
-        said = self.server.client_name if self.server is not None else ""
-        name = f"onetool {request.argv[0]}" if request.kind == "command" else said
+        name = f"onetool {request.argv[0]}" if request.kind == "command" else self.name
         fields = {"pid": request.pid, "name": name, "directory": str(request.directory), "kind": request.kind}
         return {**fields, "since": round(self.since, 3)}
 
@@ -65,7 +62,6 @@ class Daemon:
         self._clients: dict[asyncio.Task[None], ConnectedClient] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._http = DaemonHttp(self._applications, log)
-        self._queue = FairQueue(lambda: BOUNDS)
         self._started, self._idle_since = time.time(), time.monotonic()
         self._ended = asyncio.Event()
 
@@ -162,7 +158,7 @@ class Daemon:
         if request.kind in {"stdio", "command"}:
             task = asyncio.current_task()
             assert task is not None
-            client = self._clients[task] = ConnectedClient(request)
+            client = self._clients[task] = ConnectedClient(request=request)
             try:
                 serve = self._serve_stdio if request.kind == "stdio" else self._run_command
                 await serve(connection, client)
@@ -187,19 +183,17 @@ class Daemon:
             except ToolError as error:  # the client reports it
                 raise NotServed(str(error)) from None
             await send_reply(connection, {"ok": True})
-            with CurrentLog.use(app.log), contextlib.closing(self._make_server(app)) as server:
-                client.server = server
+            current_client.set(client)
+            with CurrentLog.use(app.log):
                 connect = partial(socket_streams, connection, get_last_line=self._get_last_line)
-                await serve_connection(app, server, connect)
+                assert application.server is not None
+                await serve_connection(app, application.server, connect)
 
     async def _run_command(self, connection: socket.socket, client: ConnectedClient) -> None:
         async with self._applications.use(client.request) as application:
             await send_reply(connection, {"ok": True})
             with CurrentLog.use(application.app.log):
                 await run_command(application.app, connection, client.request)
-
-    def _make_server(self, app: OneTool) -> OneToolServer:
-        return OneToolServer(app, forwards_logging=False, queue=self._queue)
 
     def _get_last_line(self) -> bytes:
         return STOPPED + b"\n" if self._ended.is_set() else b""

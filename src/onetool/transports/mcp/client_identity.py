@@ -5,6 +5,8 @@ Over HTTP, the token determines the agent. Without a token, and over stdio, the 
 
 import os
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import mcp_types as types
@@ -20,6 +22,16 @@ from onetool.proxy.relay import Progress
 MAX_NAME_CHARS = 64
 SESSION_KEY = "onetool.session"  # in the state of a connection
 PROGRESS_KEYS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
+
+
+@dataclass(eq=False, slots=True)
+class LocalClient:
+    """A client of the daemon. `name` is what it calls itself, once it has made a request."""
+
+    name: str = ""
+
+
+current_client: ContextVar[LocalClient] = ContextVar("current_client")  # in the tasks that serve it
 
 
 def client_name(context: Any) -> str:

@@ -33,6 +33,7 @@ from onetool.transports.mcp.client_identity import (
     MAX_NAME_CHARS,
     caller_fields,
     client_name,
+    current_client,
     get_agent,
     get_progress,
     get_request_id,
@@ -139,7 +140,6 @@ class OneToolServer(Server[Any]):
 
     def __init__(self, app: OneTool, *, forwards_logging: bool = True, queue: FairQueue | None = None) -> None:
         self._app, self._queue = app, queue
-        self.client_name = ""  # of the last client that listed tools
         self._counted_sessions: set[str] = set()  # sessions that were counted
         self._session_tasks: set[asyncio.Task[None]] = set()
         self._exposed = ExposedTools(app, self._on_server_change)
@@ -157,7 +157,7 @@ class OneToolServer(Server[Any]):
         super().__init__(
             "onetool",
             version=__version__,
-            instructions="\n\n".join(filter(None, (INSTRUCTIONS, app.settings.prompts.instructions.strip()))),
+            instructions=self._build_instructions(),
             cache_hints=CACHE_HINTS,
             get_tool_input_schema=self._exposed.schema,
             on_list_tools=self._list_tools,
@@ -191,10 +191,14 @@ class OneToolServer(Server[Any]):
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *rest: Any, **named: Any
     ) -> InitializationOptions:
-        """Enable change notifications if tools are exposed."""
+        """Enable change notifications if tools are exposed, and use the current instructions."""
+        self.instructions = self._build_instructions()
         is_exposed = bool(self._exposed)
         options = notification_options or NotificationOptions(is_exposed, is_exposed, is_exposed)
         return super().create_initialization_options(options, *rest, **named)
+
+    def _build_instructions(self) -> str:
+        return "\n\n".join(filter(None, (INSTRUCTIONS, self._app.settings.prompts.instructions.strip())))
 
     def end_streams(self) -> None:
         """End the streams of listening clients. Active requests continue."""
@@ -215,7 +219,6 @@ class OneToolServer(Server[Any]):
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         loop = asyncio.get_running_loop()
         loop.call_soon(self._app.warm_up)
-        self.client_name = client_name(context)[:MAX_NAME_CHARS]
         identity = session_key(self._app, context), get_agent(self._app, context)
         loop.call_later(SESSION_DELAY_SECONDS, self._begin_session, *identity)
         tools, more = paginate([RUN, *await self._exposed.list_tools(context)], params)
@@ -240,8 +243,11 @@ class OneToolServer(Server[Any]):
 
     def _take_turn(self, context: Any, *, is_run: bool) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait for a turn among the requests of all agents, or, in the daemon, among the runs of all its clients."""
-        if self._queue is not None and is_run:
-            return self._queue.turn(str(id(self)))
+        client = current_client.get(None)
+        if client is not None:
+            client.name = client_name(context)[:MAX_NAME_CHARS]
+            if self._queue is not None and is_run:
+                return self._queue.turn(str(id(client)))
         scope = context.request.scope if context.request is not None else None
         return turn(scope, get_agent(self._app, context), is_run=is_run)
 
