@@ -157,7 +157,7 @@ def test_a_deleted_directory_is_created_again(store: RunStore, tmp_path: Path) -
     assert len(store.list_runs()) == 1
     directory.rename(tmp_path / "elsewhere")
     assert store.list_runs() == []
-    with pytest.raises(ToolError, match=f"no run {lost}"):
+    with pytest.raises(ToolError, match=f"no run '{lost}'"):
         store.write_calls(lost, [make_call(1, CallState.SENT)])
     kept = put_run(store)
     with closing(RunStore(tmp_path)) as other:

@@ -175,6 +175,11 @@ CONFIGURATION = """\
 #    command: []                   # such as [notify-send, OneTool]
 #    webhook:                      # URL that receives a POST request
 
+#daemon:                           # the server that all your assistants share; only in ~/.onetool/onetool.yaml
+#  shared: true                    # false starts one server for each assistant
+#  idle: 600                       # seconds without clients after which it ends
+#  http: false                     # whether it also serves HTTP and the admin UI
+
 #auth:                             # HTTP clients on other machines
 #  tokens: []                      # `onetool token create NAME` adds one
 ##   - {name: laptop, hash: "...", agent: default}
