@@ -75,7 +75,7 @@ class BareLauncher:
         said: asyncio.Future[None] = loop.create_future()
         self._gone[ident] = loop.create_future()
         channel = Channel(reject_request, lambda _method, _params: said.set_result(None), lambda _kind, _data: None)
-        await self._launcher.start(ident, channel)
+        await self._launcher.start(ident, channel, lambda _text: None)
         await asyncio.wait_for(said, TIMEOUT_SECONDS)
         return ident, channel
 

@@ -49,7 +49,7 @@ from onetool.redact import Redactor
 from onetool.registry import Registry
 from onetool.render import render
 from onetool.runner.answer import Answer, Journal
-from onetool.runner.cells import Cells
+from onetool.runner.cells import Cells, CellSource
 from onetool.runner.fence_processor import strip
 from onetool.runner.tool_loader import load_builtin_tools
 from onetool.runs.gate import Gate
@@ -69,6 +69,7 @@ from onetool_child.data import as_data
 
 if TYPE_CHECKING:
     from onetool.checks import Checks
+    from onetool.shared_processes import SharedProcesses
     from onetool.system import System
 
 __all__ = ["OneTool", "examine_settings", "read_settings"]
@@ -82,7 +83,8 @@ class OneTool:
     """The application: `with OneTool() as app: app.run_sync("1 + 1").value`, or `async with` and `await app.run(...)`.
 
     It reads no settings files (`from_files` does): `settings` are the settings and `folder` is the data directory.
-    `examine` reads the settings for checks and returns all problems with their locations.
+    `examine` reads the settings for checks and returns all problems with their locations. `shared` are the processes
+    that it shares with other applications of this process.
     """
 
     def __init__(
@@ -93,15 +95,16 @@ class OneTool:
         read: Callable[[], Loaded] | None = None,
         examine: Callable[[], Examined] | None = None,
         log: Log | None = None,
-        make_cells: Callable[..., Cells] = Cells,
+        make_cells: Callable[..., CellSource] = Cells,
         environment: Mapping[str, str] | None = None,
+        shared: "SharedProcesses | None" = None,
     ) -> None:
         given = settings if isinstance(settings, Settings) else validate_settings(settings or {})
         read_given = partial(wrap_settings, given, folder or Path.home() / FOLDER)
         environment = self.environment = os.environ if environment is None else environment
         self.created_ns = time.time_ns()  # settings files that change from now on must be read again
         self._reader = SettingsReader(read or read_given, examine, environment)
-        self._make_cells, self._log = make_cells, log
+        self._make_cells, self._log = make_cells if shared is None else shared.cells.open, log
         self._state: State | None = None
         self.agents = Agents(self._warn)
         self.llm = LanguageModel(self._own_ports)
@@ -115,10 +118,19 @@ class OneTool:
             self.log.event(*event, **fields)
 
         self.extensions = Extensions(
-            lambda: registered.pack_names, self.bus.call_tool, environment, log_event, self._reader.still_trusted
+            lambda: registered.pack_names,
+            self.bus.call_tool,
+            environment,
+            log_event,
+            self._reader.still_trusted,
+            shared=None if shared is None else shared.workers,
         )
         self.servers = Servers(
-            registry.mark_disabled, make_worker_environment(environment), log_event, lambda: self._require_state().media
+            registry.mark_disabled,
+            make_worker_environment(environment),
+            log_event,
+            lambda: self._require_state().media,
+            shared=None if shared is None else shared.connections,
         )
         self.bundles = BundleSource(registry, lambda: self._require_state().net, lambda: self._require_state().media)
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
@@ -444,7 +456,7 @@ class OneTool:
         return self._require_state().redact
 
     @property
-    def cells(self) -> Cells:
+    def cells(self) -> CellSource:
         return self._require_state().cells
 
     @property

@@ -16,7 +16,7 @@ from onetool.net import HostRules, Net
 from onetool.paths import resolve_path
 from onetool.redact import Redactor
 from onetool.runner.answer import Presenter
-from onetool.runner.cells import CellLimits, Cells
+from onetool.runner.cells import CellLimits, CellSource
 from onetool.runner.runner import Runner
 from onetool.storage import DisabledToolStorage, MediaStorage, ResultStorage
 from onetool.stores import Stores
@@ -26,7 +26,7 @@ from onetool.stores import Stores
 class State:
     loaded: Loaded
     error: ConfigError | None
-    cells: Cells
+    cells: CellSource
     runner: Runner
     redact: Redactor
     stores: Stores
@@ -56,7 +56,7 @@ def make_state(
     *,
     bus: ToolBus,
     log: Log,
-    make_cells: Callable[..., Cells],
+    make_cells: Callable[..., CellSource],
     own_ports: Callable[[], set[int]],
 ) -> State:
     """Create the state for these settings, reusing unchanged parts of the old state.

@@ -143,7 +143,7 @@ def test_a_server_has_all_documented_keys(machine: FakeMachine) -> None:
     assert server.model_dump(exclude={"command", "args"}) == {
         "env": {}, "cwd": None, "url": None, "headers": {}, "transport": "http", "enabled": True,
         "timeout": 30, "idle_timeout": 600, "tools": {"include": (), "exclude": ()}, "pin": "warn",
-        "sanitize": False,
+        "sanitize": False, "stateful": False, "shared": None,
     }  # fmt: skip
 
 

@@ -164,6 +164,20 @@ class Server(Section):
     sanitize: bool = Field(
         default=False, description="Whether results of the server are marked as untrusted and prompt injections removed"
     )
+    stateful: bool = Field(
+        default=False,
+        description="Whether the server keeps state that belongs to one client, such as an open browser page: clients "
+        "then do not share it, unless `shared` is true",
+    )
+    shared: bool | None = Field(
+        default=None,
+        description="Whether projects with the same settings, environment and directory of the server share one "
+        "connection to it; by default, if it is not `stateful`",
+    )
+
+    @property
+    def is_shared(self) -> bool:
+        return not self.stateful if self.shared is None else self.shared
 
     @model_validator(mode="after")
     def _check_command_or_url(self) -> Self:
@@ -209,6 +223,10 @@ class PackSettings(Section):
         default={},
         description="Labels for the policy `guarded`, by tool or pattern: `private` if results are confidential, "
         "`untrusted` if they come from outside",
+    )
+    shared: bool = Field(
+        default=True,
+        description="Whether projects with the same file, settings, environment and directory share one worker",
     )
 
     @property
@@ -545,6 +563,11 @@ class Settings(Section):
 def _permissions_in_budgets(agent: Any) -> Any:
     budgets = agent.get("budgets") if isinstance(agent, dict) else None
     return budgets.get("permissions") if isinstance(budgets, dict) else None
+
+
+def needs_own_application(settings: Settings) -> bool:
+    """Return whether each client needs its own application, because a server keeps state that belongs to a client."""
+    return any(server.enabled and server.stateful and not server.is_shared for server in settings.servers.values())
 
 
 def find_contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[Loc, str, str]]:

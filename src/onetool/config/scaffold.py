@@ -99,6 +99,8 @@ CONFIGURATION = """\
 ##     tools: {include: [], exclude: ["delete_*"]}
 ##     pin: warn                   when a tool definition changes: warn, strict (reject calls) or off
 ##     sanitize: false             true: mark results as untrusted and remove prompt injections
+##     stateful: false             true: it keeps state of one client, so clients do not share it
+##     shared: true                false: a process per project, also if its settings are the same
 ##   dashboard:
 ##     url: https://example.com/mcp
 ##     headers: {Authorization: "Bearer ${DASHBOARD_TOKEN}"}
@@ -114,6 +116,7 @@ CONFIGURATION = """\
 ##     effects: {greet: read}      effects by tool or pattern: any of [read, write, exec, external]
 ##     idempotent: [greet]         tools or patterns whose calls may be repeated without harm
 ##     labels: {greet: private}    for the policy guarded: [private, untrusted], or [] for neither
+##     shared: true                false: projects do not share its worker
 
 #tools_dir: []                     # more directories with packs such as tools/hello/hello_tools.py
 #disabled_packages: []             # installed packages whose packs are not used

@@ -13,7 +13,7 @@ from onetool.context import ToolContext
 from onetool.errors import ToolError
 from onetool.extensions.pep723 import ScriptHeader
 from onetool.extensions.static_analysis import SUFFIX, Stamp, stamp_file
-from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
+from onetool.extensions.worker import CallTool, Worker, WorkerLaunch, WorkerUser
 from onetool.util.raw_json import RawJson
 
 TESTS_DIRECTORY = "tests"
@@ -47,19 +47,16 @@ async def run_tests(
         readable = (str(Path(onetool_child.__file__).parent), str(packages))
         sandbox = {**sandbox, "read": [*sandbox["read"], *readable]}
     output = OutputTail()
-    worker = Worker(
-        replace(launch, sandbox=sandbox, runs_tests=True),
-        call_tool,
-        lambda text: output(text.encode()),
-        lambda _worker: None,
-    )
+    user = WorkerUser(call_tool, lambda text: output(text.encode()))
+    worker = Worker(replace(launch, sandbox=sandbox, runs_tests=True))
+    worker.users.add(user)
     tests = [str(path) for path in find_tests(launch.file)]
     arguments = {"directory": str(launch.file.parent), "tests": tests, "packages": str(packages)}
     try:
-        await worker.start(start_seconds)
-        result = await worker.call("run_tests", arguments, context, MAX_SECONDS)
+        await worker.start(user, start_seconds)
+        result = await worker.call(user, "run_tests", arguments, context, MAX_SECONDS)
     finally:
-        await worker.end()
+        await worker.release(user)
     if isinstance(result, RawJson):
         result = await anyio.to_thread.run_sync(result.parse, "run_tests")
     outcomes: list[dict[str, Any]] = result["tests"]

@@ -13,15 +13,21 @@ from typing import Any
 import anyio.to_thread
 
 from onetool._tool import Tool
+from onetool.children.shared import SharedPool
 from onetool.config.load import Loaded
 from onetool.config.model import PackSettings, Sandbox
 from onetool.config.trust import TrustDecision
 from onetool.context import Permission, ToolContext
 from onetool.errors import ToolError
 from onetool.extensions import pack_tests, static_analysis
-from onetool.extensions.environments import Environments, make_script_environment, make_worker_environment
+from onetool.extensions.environments import (
+    Environments,
+    StartCommand,
+    make_script_environment,
+    make_worker_environment,
+)
 from onetool.extensions.static_analysis import Extension, Function
-from onetool.extensions.worker import CallTool, WorkerLaunch
+from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
 from onetool.extensions.worker_backend import Timeouts, WorkerBackend
 from onetool.paths import extension_files, resolve_path
 from onetool.policy.effects import apply_settings
@@ -53,8 +59,11 @@ class Extensions(HeldTools):
         environment: Mapping[str, str],
         log: Callable[..., None],
         check_trust: Callable[[Loaded], TrustDecision],
+        *,
+        shared: SharedPool[Worker] | None = None,
     ) -> None:
         super().__init__()
+        self._shared = shared
         self._list_reserved_names, self._call_tool, self._environment = list_reserved_names, call_tool, environment
         self._log, self._check_trust = log, check_trust
         self._packs: dict[str, WorkerBackend] = {}
@@ -213,7 +222,14 @@ class Extensions(HeldTools):
         return pack.extension.file == extension.file
 
     def _add(self, extension: Extension, setup: _Setup) -> None:
-        pack = WorkerBackend(extension, setup.timeouts, partial(self._prepare, setup), self._call_tool, self._log)
+        pack = WorkerBackend(
+            extension,
+            setup.timeouts,
+            partial(self._prepare, setup),
+            self._call_tool,
+            self._log,
+            get_worker=partial(self._get_worker, setup, extension),
+        )
         self._packs[extension.pack], self._setups[extension.pack] = pack, setup
         self._all = {each for each in self._all if not each.is_over} | {pack}
         for function in extension.functions:
@@ -298,6 +314,21 @@ class Extensions(HeldTools):
             max_bytes=self._loaded.settings.execution.max_output_bytes,
             remember=partial(self._environments.remember, extension.header) if start.by_uv else None,
         )
+
+    def _get_worker(self, setup: _Setup, extension: Extension, launch: WorkerLaunch) -> Worker:
+        """Return a new worker, or that of another application that would start the same."""
+        if self._shared is None or not setup.settings.shared:
+            return Worker(launch)
+        # uv starts the first worker of an environment, its Python the others.
+        start = StartCommand(())
+        definition = (
+            replace(launch, start=start, environment={}, hidden=(), start_directory=None, remember=None),
+            setup,
+            (extension.digest, extension.siblings),
+            (make_worker_environment(self._environment), make_script_environment(self._environment)),
+            self._environments.directory,
+        )
+        return self._shared.get(definition, partial(Worker, launch))
 
     async def run_tests(self, name: str, context: ToolContext) -> list[dict[str, Any]]:
         """Run the tests beside a pack with pytest; return the outcome of each."""

@@ -1,6 +1,7 @@
 """The server side of a worker: a process that runs an extension file.
 
-If the process ends, calls fail with an error that says why. `worker_backend` decides when to start a worker.
+Applications may share a worker; what it sends during a call goes to the application of the call. If the process ends,
+calls fail with an error that says why. `worker_backend` decides when to start a worker.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ import onetool_child
 from onetool._tool import Result
 from onetool.children.channel import Channel, ChannelClosed, RemoteError
 from onetool.children.process import Process
+from onetool.children.shared import CallInterrupted, Users
 from onetool.context import NO_CLIENT, ToolContext
 from onetool.errors import Cancelled, CannotAsk, ToolError, ToolTimeout
 from onetool.extensions.environments import BOOT, StartCommand, environment_error
@@ -90,8 +92,17 @@ class WorkerLaunch:
         }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkerUser:
+    """An application that uses a worker."""
+
+    call_tool: CallTool
+    log_output: Callable[[str], None]
+
+
 @dataclass(slots=True)
 class _Call:
+    user: WorkerUser
     function: str
     context: ToolContext
     timer: "_Timer"
@@ -121,23 +132,20 @@ class _Timer(PausableDeadline):
 
 
 class Worker:
-    """One worker process and its calls."""
+    """One worker process and its calls. Each of its users calls `start`, and `leave` or `release` afterwards."""
 
-    def __init__(
-        self,
-        launch: WorkerLaunch,
-        call_tool: CallTool,
-        on_output: Callable[[str], None],
-        on_end: Callable[["Worker"], None],
-    ) -> None:
-        self._launch, self._call_tool, self._on_output, self._on_end = launch, call_tool, on_output, on_end
+    def __init__(self, launch: WorkerLaunch) -> None:
+        self._launch = launch
+        self.users: Users[WorkerUser] = Users(self._clear_output)
+        self.is_offered = True
         self._channel = Channel(
             self._handle_request, self._handle_notification, self._handle_piece, at_once=MAX_NESTED_CALLS, messages=None
         )
         self._process: Process | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._calls: dict[int, _Call] = {}
-        self._retired = False
+        self._retired = self._has_ended = False
         self._ending: asyncio.Task[None] | None = None
         self._is_loading = False  # whether Python runs and has started to load the file
         self.is_stuck = False
@@ -147,47 +155,84 @@ class Worker:
     def is_over(self) -> bool:
         return self._retired or self.is_stuck or self._channel.closed.done()
 
-    @property
-    def in_flight(self) -> int:
-        return len(self._calls)
+    async def start(self, user: WorkerUser, seconds: float) -> str:
+        """Start the process, once for all users, and return the path of its interpreter.
 
-    async def start(self, seconds: float) -> str:
-        """Start the process and return the path of its interpreter. Raise if it does not become ready."""
+        Raise if it does not become ready. The user has been added to `users`.
+        """
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(self._ready)
+        except TimeoutError:
+            self.is_offered = False
+            self._give_up(user)
+            raise ToolTimeout(
+                f"{self._launch.pack} was not ready within {seconds:g} s{self._stderr_tail(user)}"
+            ) from None
+        except asyncio.CancelledError:
+            self._give_up(user)
+            raise
+
+    async def _start(self) -> None:
         launch = self._launch
         try:
             self._process = await Process.start(
                 launch.command,
                 self._channel,
-                self._on_output,
+                self._log_output,
                 env=launch.variables,
                 cwd=launch.start_directory or launch.cwd,
                 guarded=True,
             )
         except OSError as error:
-            raise ToolError(f"cannot start {launch.pack}: {error}") from None
+            if not self._ready.done():
+                self._ready.set_exception(ToolError(f"cannot start {launch.pack}: {error}"))
+                self._ready.exception()  # mark it as retrieved
+            self.kill()
+            return
+        if self._ending is not None:  # it was killed meanwhile
+            self._process.kill()
+            return
         self._channel.notify("begin", launch.options)  # not as arguments, which other users can read
         self._channel.closed.add_done_callback(lambda _closed: self._on_closed())
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._ready
-        except TimeoutError:
+
+    def _give_up(self, user: WorkerUser) -> None:
+        """Stop waiting for the start; the last user kills the process."""
+        self.users.discard(user)
+        if not self.users:
             self.kill()
-            raise ToolTimeout(f"{launch.pack} was not ready within {seconds:g} s{self._stderr_tail()}") from None
-        except asyncio.CancelledError:
-            self.kill()
-            raise
+
+    def _log_output(self, text: str) -> None:
+        if (user := self.users.find_output_owner()) is not None:
+            user.log_output(text)
+
+    def _clear_output(self) -> None:
+        """Discard the output so far, which is not related to the next call."""
+        if self._process is not None:
+            self._process.printed.clear()
 
     # --- calls --------------------------------------------------------------------------------------------------
 
-    async def call(self, function: str, args: Mapping[str, Any], context: ToolContext, seconds: float) -> Any:
+    async def call(
+        self, user: WorkerUser, function: str, args: Mapping[str, Any], context: ToolContext, seconds: float
+    ) -> Any:
         if self._channel.unsent > MAX_UNSENT_BYTES:
             raise ToolError(f"{self._launch.pack} is not reading its input; retry later")
-        if self._process is not None and not self._calls:
-            self._process.printed.clear()
+        try:
+            async with self.users.track(user):
+                return await self._call(user, function, args, context, seconds)
+        except CallInterrupted:
+            raise ToolError(f"{self._launch.pack}.{function} was cancelled: OneTool is shutting down") from None
+
+    async def _call(
+        self, user: WorkerUser, function: str, args: Mapping[str, Any], context: ToolContext, seconds: float
+    ) -> Any:
         answer = self._channel.request("call", {"function": function, "args": args})
         call_id = self._channel.last_id
         timer = _Timer(seconds, partial(self._time_out, answer, function, seconds), context.waiting)
-        call = self._calls[call_id] = _Call(function, context, timer)
+        call = self._calls[call_id] = _Call(user, function, context, timer)
         try:
             return _extract_value(await answer, call.pieces)
         except (ToolTimeout, asyncio.CancelledError):
@@ -196,7 +241,7 @@ class Worker:
         except RemoteError as error:
             raise error.original from None
         except ChannelClosed as closed:
-            raise await self._exit_error(function, str(closed)) from None
+            raise await self._exit_error(user, function, str(closed)) from None
         finally:
             call.timer.cancel()
             del self._calls[call_id]
@@ -227,22 +272,23 @@ class Worker:
             if self._cancelled:
                 await asyncio.sleep(SETTLE_SECONDS)
 
-    async def _exit_error(self, function: str, reason: str) -> ToolError:
+    async def _exit_error(self, user: WorkerUser, function: str, reason: str) -> ToolError:
         """Return the error for a call whose process has ended."""
         assert self._process is not None
         if not reason:
             await asyncio.wait([self._process.ended], timeout=EXIT_SECONDS)
         why = reason or f"its process {self._exit_status()}"
         return ToolError(
-            f"{self._launch.pack}.{function} failed: {why}{self._stderr_tail()}. The next call restarts it."
+            f"{self._launch.pack}.{function} failed: {why}{self._stderr_tail(user)}. The next call restarts it."
         )
 
     def _exit_status(self) -> str:
         status = self._process.ended.result() if self._process and self._process.ended.done() else None
         return "is gone" if status is None else f"ended with {_describe_status(status)}"
 
-    def _stderr_tail(self) -> str:
-        return self._process.printed.sentence if self._process else ""
+    def _stderr_tail(self, user: WorkerUser) -> str:
+        """Return the output as the end of an error message, unless it could be about calls of other applications."""
+        return self._process.printed.sentence if self._process and self.users.may_read_output(user) else ""
 
     # --- messages of the worker ---------------------------------------------------------------------------------------
 
@@ -256,7 +302,7 @@ class Worker:
                 context = call.context
                 if context.can_wait:  # a question about the nested call, or by it, stops the timer of this one too
                     context = replace(context, waiting=call.timer.paused)
-                work = partial(self._call_tool, name, kwargs, context, positional=args, raw=True)
+                work = partial(call.user.call_tool, name, kwargs, context, positional=args, raw=True)
                 return await _run_nested(call, name, work)
             case "ask":
                 ask = partial(_ask, call, str(params["message"]), dict(params["schema"]))
@@ -308,7 +354,25 @@ class Worker:
 
     # --- shutdown -----------------------------------------------------------------------------------------------
 
-    def retire(self) -> None:
+    def leave(self, user: WorkerUser) -> None:
+        """Make no more calls. Those in flight complete; after the last call of the last user, the process ends."""
+        self.users.discard(user)
+        if not self.users:
+            self._retire()
+
+    async def release(self, user: WorkerUser) -> None:
+        """Stop using the worker: calls of this user are cancelled. The last user ends the process."""
+        self.users.interrupt(user)
+        self.leave(user)
+        if not self.users.has_others(user):
+            await self.close()
+
+    def is_done(self, user: WorkerUser) -> bool:
+        """Return whether the worker has ended, or the user has left it to others."""
+        is_unused = user not in set(self.users) and not self.users.is_calling(user)
+        return self._has_ended or (is_unused and self.users.has_others(user))
+
+    def _retire(self) -> None:
         """Accept no more calls, and end when those in flight are complete."""
         self._retired = True
         self._end_if_done()
@@ -317,9 +381,9 @@ class Worker:
         self._channel.close()
         if self._process is not None:
             self._process.kill()
-        self.retire()
+        self._retire()
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         """Let the process exit, then kill it and its descendants."""
         await asyncio.shield(self._start_ending())
 
@@ -330,12 +394,14 @@ class Worker:
         return self._ending
 
     async def _end(self) -> None:
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
         if self._process is not None:
             await self._process.end(END_SECONDS)
         if not self._ready.done():  # only now all output has been read
             self._ready.set_exception(self._start_error())
             self._ready.exception()  # mark it as retrieved
-        self._on_end(self)
+        self._has_ended = True
 
     def _end_if_done(self) -> None:
         if (self._retired or self.is_stuck) and not self._calls:
@@ -354,7 +420,7 @@ class Worker:
             return environment_error(self._launch.file, output)
         return ToolError(
             f"{self._launch.file}: cannot load {self._launch.pack}: "
-            f"its process {self._exit_status()} at import{self._stderr_tail()}",
+            f"its process {self._exit_status()} at import{self._process.printed.sentence if self._process else ''}",
             location=Location(str(self._launch.file)),
         )
 

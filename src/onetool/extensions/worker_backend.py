@@ -14,7 +14,7 @@ from onetool.children.supervised import Supervised
 from onetool.context import ToolContext
 from onetool.errors import ToolError, ToolTimeout
 from onetool.extensions.static_analysis import Extension
-from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
+from onetool.extensions.worker import CallTool, Worker, WorkerLaunch, WorkerUser
 
 RUNNING = "running"
 FAILED = "failed"
@@ -53,7 +53,7 @@ class _OutputLog:
 
 
 class WorkerBackend:
-    """The backend of one extension pack, with its worker."""
+    """The backend of one extension pack, with its worker. `get_worker` may return one that other applications use."""
 
     def __init__(
         self,
@@ -62,11 +62,17 @@ class WorkerBackend:
         prepare: Prepare,
         call_tool: CallTool,
         log: Callable[..., None],
+        *,
+        get_worker: Callable[[WorkerLaunch], Worker] = Worker,
     ) -> None:
         self.extension, self.timeouts = extension, timeouts
-        self._prepare, self._call_tool, self._log = prepare, call_tool, log
+        self._prepare, self._log, self._get_worker = prepare, log, get_worker
+        self._user = WorkerUser(call_tool, _OutputLog(log, extension.pack))
         self._supervised = Supervised(
-            extension.pack, self._start, self._stop, lambda worker: None if worker.in_flight else timeouts.idle
+            extension.pack,
+            self._start,
+            self._stop,
+            lambda worker: None if worker.users.is_calling(self._user) else timeouts.idle,
         )
         self._workers: set[Worker] = set()  # that have not ended
         self._listeners: list[Callable[[str], None]] = []  # callers that wait for the start
@@ -76,11 +82,11 @@ class WorkerBackend:
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         worker = await self._ready_worker(context)
         try:
-            return await worker.call(tool.short_name, args, context, self.timeouts.call)
+            return await worker.call(self._user, tool.short_name, args, context, self.timeouts.call)
         finally:
             self._supervised.last_use = asyncio.get_running_loop().time()
             if self._is_retired:  # while it was being started
-                worker.retire()
+                worker.leave(self._user)
 
     async def warm_up(self, context: ToolContext) -> None:
         """Start the worker; raise if that fails."""
@@ -100,20 +106,20 @@ class WorkerBackend:
         """Stop using the worker because its file or settings have changed. Calls in flight complete."""
         self._is_retired = True
         if (worker := self._supervised.live) is not None:
-            worker.retire()
+            worker.leave(self._user)
 
     @property
     def is_over(self) -> bool:
-        """Whether it was replaced and all its workers have ended."""
-        return self._is_retired and not self._workers
+        """Whether it was replaced and all its workers have ended, or are used by others only."""
+        return self._is_retired and all(worker.is_done(self._user) for worker in self._workers)
 
     async def close(self) -> None:
-        """End all workers, including retired ones with calls in flight."""
+        """End all workers, including retired ones with calls in flight. Other applications keep shared ones."""
         self._is_closed = True
         self.retire()
         if self._supervised.starting is not None:
             self._supervised.starting.cancel()
-        await asyncio.gather(*(worker.end() for worker in list(self._workers)))
+        await asyncio.gather(*(worker.release(self._user) for worker in self._workers))
 
     async def _ready_worker(self, context: ToolContext) -> Worker:
         if (worker := self._supervised.live) is not None:
@@ -144,9 +150,10 @@ class WorkerBackend:
         try:
             launch = await self._prepare_launch()
             self._report("starting")
-            worker = Worker(launch, self._call_tool, _OutputLog(self._log, name), self._workers.discard)
-            self._workers.add(worker)
-            python = await worker.start(self.timeouts.start)
+            worker = self._get_worker(launch)
+            worker.users.add(self._user)
+            self._workers = {each for each in self._workers if not each.is_done(self._user)} | {worker}
+            python = await worker.start(self._user, self.timeouts.start)
             if launch.remember is not None:
                 await launch.remember(python)
         except ToolError as error:
@@ -178,5 +185,5 @@ class WorkerBackend:
             ) from None
 
     def _stop(self, worker: Worker) -> None:
-        worker.retire()
+        worker.leave(self._user)
         self._state = "stopped"  # it was idle

@@ -1,6 +1,7 @@
 """A live connection to an MCP server: a client of the SDK in a separate task.
 
-The last stderr output of the server is kept for error messages. `connection_manager` decides when to connect.
+Applications may share a connection that relays no requests of the server to clients. The last stderr output of the
+server is kept for error messages. `connection_manager` decides when to connect.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -18,6 +20,7 @@ import anyio.to_thread
 
 import onetool_child
 from onetool.children.process import Process
+from onetool.children.shared import Users
 from onetool.config.model import Server
 from onetool.errors import NetworkError, ToolError, ToolTimeout
 from onetool.proxy.message_limits import MAX_ITEMS, MAX_UPSTREAM_BYTES, error_response, has_too_many_items
@@ -36,28 +39,30 @@ CHANGE_KINDS = {
     "notifications/resources/list_changed": "resources",
     "notifications/resources/updated": "resource",
 }
+QUESTIONS = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
 OnChange = Callable[[str, str], None]  # kind (tools, prompts, resources or resource), and the URI of a resource
 
 
-class Connection:
-    """A connection to one server, from `open` to `close`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ConnectionUser:
+    """An application that uses a connection, and its name for the server."""
 
-    def __init__(
-        self,
-        name: str,
-        server: Server,
-        launch: ServerLaunch,
-        *,
-        on_change: OnChange,
-        on_lost: Callable[["Connection"], None],
-        is_relayed: bool = False,
-    ) -> None:
-        self._name, self._server, self._launch = name, server, launch
-        self._on_change, self._on_lost = on_change, on_lost
+    name: str
+    on_change: OnChange
+    on_lost: Callable[["Connection"], None]
+
+
+class Connection:
+    """A connection to one server. Each of its users calls `open`, and `release` afterwards."""
+
+    def __init__(self, server: Server, launch: ServerLaunch, *, is_relayed: bool = False) -> None:
+        self._server, self._launch = server, launch
+        self.users: Users[ConnectionUser] = Users(self._clear_output)
+        self.is_offered = not is_relayed
         self.relays = Relays(server.timeout) if is_relayed else None
         self._subscriptions: dict[str, asyncio.Task[None]] = {}  # by URI; the key of lists is empty
         self._leave = asyncio.Event()
-        self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self._process: Process | None = None
         self._is_lost = False
@@ -67,15 +72,33 @@ class Connection:
     def is_over(self) -> bool:
         return self._is_lost or self._leave.is_set() or (self._task is not None and self._task.done())
 
-    async def open(self) -> None:
-        """Connect, or raise why that failed. The caller closes the connection in both cases."""
-        self._task = asyncio.ensure_future(self._run())
+    async def open(self, user: ConnectionUser) -> None:
+        """Connect, once for all users, or raise why that failed. The user releases the connection in both cases."""
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
         try:
-            async with asyncio.timeout(self._server.timeout):
-                self.client = await asyncio.shield(self._ready)
-        except TimeoutError:
-            reason = f"{self._name} did not respond within {self._server.timeout:g} s"
-            raise await self.build_error(ToolTimeout, reason) from None
+            async with asyncio.timeout(self._server.timeout) as clock:
+                await asyncio.shield(self._ready)
+        except Exception as error:  # noqa: BLE001 - any error is the reason for the failure
+            if not clock.expired():
+                raise await self._connect_error(error, user) from None
+            self.is_offered = False
+            reason = f"{user.name} did not respond within {self._server.timeout:g} s"
+            raise await self.build_error(ToolTimeout, reason, user) from None
+
+    async def release(self, user: ConnectionUser, *, at_once: bool = False) -> None:
+        """Stop using the connection: calls of this user fail. The last user closes it."""
+        self.users.interrupt(user)
+        self.users.discard(user)
+        if not self.users:
+            await self.close(at_once=at_once)
+
+    def give_up(self, user: ConnectionUser) -> None:
+        """Treat a server that does not respond as lost, except for other users with a call in flight."""
+        self.is_offered = False
+        for each in self.users:
+            if each is user or not self.users.is_calling(each):
+                each.on_lost(self)
 
     async def close(self, *, at_once: bool = False) -> None:
         """Close the connection. `at_once` kills the process, which otherwise gets two seconds to exit."""
@@ -86,22 +109,27 @@ class Connection:
             self._process.kill()
         if not self._ready.done():
             self._task.cancel()
+            self._ready.set_exception(ConnectionAbortedError("it was closed"))
+            self._ready.exception()  # mark it as retrieved
         with suppress(TimeoutError, asyncio.CancelledError):
             await asyncio.wait_for(asyncio.shield(self._task), CLOSE_SECONDS)
 
-    async def build_error(self, kind: type[ToolError], reason: str) -> ToolError:
+    async def build_error(self, kind: type[ToolError], reason: str, user: ConnectionUser) -> ToolError:
         """Return the error for this reason with the output of the server; `summary` is the reason only."""
-        return kind(f"{reason}{await self.stderr_tail()}", summary=reason)
+        return kind(f"{reason}{await self.stderr_tail(user)}", summary=reason)
 
-    async def stderr_tail(self) -> str:
-        """Return what the server printed since the last call started, as the end of an error message."""
+    async def stderr_tail(self, user: ConnectionUser) -> str:
+        """Return what the server printed since the last call started, as the end of an error message.
+
+        It is empty if the output could be about calls of other applications.
+        """
         if self._process is None:
             return ""
         if self.is_over:
             await asyncio.wait([self._process.ended], timeout=STDERR_SECONDS)
-        return self._process.printed.sentence.rstrip("\n")
+        return self._process.printed.sentence.rstrip("\n") if self.users.may_read_output(user) else ""
 
-    def clear_output(self) -> None:
+    def _clear_output(self) -> None:
         """Discard the output so far, which is not related to the next call."""
         if self._process is not None:
             self._process.printed.clear()
@@ -142,20 +170,23 @@ class Connection:
                 with self._subscribe(client) as subscribed:
                     if self.relays is not None:  # clients must not miss changes from now on
                         await subscribed.wait()
-                    self._ready.set_result(client)
+                    self.client = client
+                    self._ready.set_result(None)
                     await self._leave.wait()
         except Exception as error:  # noqa: BLE001 - any error is the reason for the failure
             if not self._ready.done():
                 self._is_lost = True
-                self._ready.set_exception(await self._connect_error(error))
+                self._ready.set_exception(innermost(error))
                 self._ready.exception()  # mark it as retrieved
 
-    async def _connect_error(self, error: BaseException) -> ToolError:
-        error = innermost(error)
+    async def _connect_error(self, error: BaseException, user: ConnectionUser) -> ToolError:
         if isinstance(error, ToolError):
             return error
+        if isinstance(error, _MissingProgram):
+            return missing_program(user.name, str(error))
         kind = NetworkError if self._server.url else ToolError
-        return await self.build_error(kind, f"cannot connect to {self._name}: {str(error) or type(error).__name__}")
+        reason = f"cannot connect to {user.name}: {str(error) or type(error).__name__}"
+        return await self.build_error(kind, reason, user)
 
     # --- notifications --------------------------------------------------------------------------------------------
 
@@ -163,7 +194,8 @@ class Connection:
         """Handle a notification. Protocols of 2026 deliver them here too while a subscription is open."""
         kind = CHANGE_KINDS.get(getattr(message, "method", ""))
         if kind is not None:
-            self._on_change(kind, str(getattr(message.params, "uri", "")))
+            for user in self.users:
+                user.on_change(kind, str(getattr(message.params, "uri", "")))
 
     @contextmanager
     def _subscribe(self, client: Any) -> Iterator[asyncio.Event]:
@@ -213,15 +245,23 @@ class Connection:
     async def _open_streams(self, transport: Any) -> AsyncIterator[tuple[Any, Any]]:
         async with transport as (reader, writer):
             yield (
-                _WatchedStream(reader, self._on_stream_end),
+                _WatchedStream(reader, self._on_received, self._on_stream_end),
                 DeclaringStream(writer) if self.relays is not None else writer,
             )
+
+    def _on_received(self, message: Any) -> None:
+        """Do not offer the connection to more applications after the server has asked a client for something."""
+        result = getattr(message, "result", None)
+        is_input_required = isinstance(result, dict) and result.get("resultType") == "input_required"
+        if is_input_required or getattr(message, "method", None) in QUESTIONS:
+            self.is_offered = False
 
     def _on_stream_end(self) -> None:
         """Handle the end of the stream; report a loss unless the connection was closed."""
         self._is_lost = True
         if not self._leave.is_set() and self.client is not None:
-            self._on_lost(self)
+            for user in self.users:
+                user.on_lost(self)
         self._leave.set()
 
     # --- transports -------------------------------------------------------------------------------------------------
@@ -250,7 +290,7 @@ class Connection:
 
         launch = self._launch
         if not await anyio.to_thread.run_sync(launch.has_program):
-            raise missing_program(self._name, launch.command[0])
+            raise _MissingProgram(launch.command[0])
         guard = [sys.executable, "-I", "-S", str(GUARD_FILE)] if hasattr(os, "fork") else []
         async with stdio_streams(
             [*guard, *launch.command],
@@ -265,12 +305,16 @@ class Connection:
         self._process = process
 
 
-class _WatchedStream(WrappedStream):
-    """A stream of messages that calls `on_end` when it ends."""
+class _MissingProgram(Exception):
+    """The program of the server is not installed. The message is its name."""
 
-    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+
+class _WatchedStream(WrappedStream):
+    """A stream of messages that reports each of them, and its end."""
+
+    def __init__(self, stream: Any, on_received: Callable[[Any], None], on_end: Callable[[], None]) -> None:
         super().__init__(stream)
-        self._on_end = on_end
+        self._on_received, self._on_end = on_received, on_end
 
     @property
     def last_context(self) -> Any:
@@ -281,10 +325,12 @@ class _WatchedStream(WrappedStream):
 
     async def __anext__(self) -> Any:
         try:
-            return _limit_items(await self._stream.__anext__())
+            message = _limit_items(await self._stream.__anext__())
         except Exception:
             self._on_end()
             raise
+        self._on_received(getattr(message, "message", None))
+        return message
 
     async def receive(self) -> Any:
         return await self._stream.receive()

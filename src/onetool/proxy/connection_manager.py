@@ -12,11 +12,12 @@ from typing import Any
 
 import anyio.to_thread
 
+from onetool.children.shared import CallInterrupted, SharedPool
 from onetool.children.supervised import Supervised
 from onetool.config.model import Server
 from onetool.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
 from onetool.problem import Problem
-from onetool.proxy.connection import Connection, OnChange, innermost
+from onetool.proxy.connection import Connection, ConnectionUser, OnChange, innermost
 from onetool.proxy.definitions import Definition, Failure, cache_key, check_schemas
 from onetool.proxy.relay import Relay
 from onetool.proxy.server_launch import ServerLaunch
@@ -30,7 +31,10 @@ MAX_PAGES = 500
 
 
 class ConnectionManager:
-    """The connection to one server. `install` creates its tools and sets `definitions`, `offered` and `is_known`."""
+    """The connection to one server. `install` creates its tools and sets `definitions`, `offered` and `is_known`.
+
+    With `shared`, other applications may use the same connection.
+    """
 
     def __init__(
         self,
@@ -42,9 +46,11 @@ class ConnectionManager:
         media: Callable[[], MediaStorage],
         install: Callable[[tuple[Definition, ...]], Awaitable[None]],
         log: Callable[..., None],
+        shared: SharedPool[Connection] | None = None,
     ) -> None:
         self.name, self.server, self.key = name, server, cache_key(server)
-        self._lists, self._launch = lists, launch
+        self._lists, self._launch, self._shared = lists, launch, shared
+        self._user = ConnectionUser(name, self._on_changed, self._on_lost)
         self._media, self._install, self._log = media, install, log
         self._supervised = Supervised(name, self._open, self._disconnect, self._idle_timeout)
         self._listing_lock, self._installing_lock = asyncio.Lock(), asyncio.Lock()
@@ -139,14 +145,14 @@ class ConnectionManager:
         """Update the state: check whether the server is still reachable."""
         connection = self._live
         if connection is not None and not await connection.is_reachable():
-            self._on_lost(connection)
+            connection.give_up(self._user)
 
     def publish(self, on_change: OnChange) -> None:
         """Relay requests and changes of the server to clients from now on. A connection without relays is closed."""
         self.on_change = on_change
         if (connection := self._live) is not None and connection.relays is None and not self._in_flight:
             self._supervised.release()
-            self._tasks.start(connection.close())
+            self._tasks.start(connection.release(self._user))
 
     async def load_cached(self) -> None:
         """Load the cached tool list without starting the server."""
@@ -178,11 +184,10 @@ class ConnectionManager:
     async def _request(
         self, subject: str, ask: Callable[[], Awaitable[Any]], connection: Connection, relay: Relay | None = None
     ) -> Any:
-        if not self._in_flight:
-            connection.clear_output()
         self._in_flight += 1
         try:
-            return await ask()
+            async with connection.users.track(self._user):
+                return await ask()
         except Exception as error:  # noqa: BLE001 - the SDK and its transports raise anything
             if relay is not None:
                 relay.error = innermost(error)
@@ -196,8 +201,8 @@ class ConnectionManager:
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
         code = getattr(error, "code", None)
-        if connection.is_over or code == CONNECTION_CLOSED:
-            output = await connection.stderr_tail()
+        if connection.is_over or code == CONNECTION_CLOSED or isinstance(error, CallInterrupted):
+            output = await connection.stderr_tail(self._user)
             self._on_lost(connection)
             return NetworkError(f"connection to {self.name} lost during {subject}{output}. The next call reconnects.")
         if code == REQUEST_TIMEOUT or isinstance(error, TimeoutError):
@@ -216,8 +221,8 @@ class ConnectionManager:
                 await connection.client.list_tools(cache_mode="bypass")
         except Exception:  # noqa: BLE001 - see above
             if not connection.is_over:
-                self._on_lost(connection)
-                await connection.close()
+                connection.give_up(self._user)
+                await connection.release(self._user)
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
@@ -277,27 +282,21 @@ class ConnectionManager:
 
     async def _open(self) -> Connection:
         began = asyncio.get_running_loop().time()
-        connection = Connection(
-            self.name,
-            self.server,
-            self._launch,
-            on_change=self._on_changed,
-            on_lost=self._on_lost,
-            is_relayed=self.on_change is not None,
-        )
+        connection = self._get_connection()
+        connection.users.add(self._user)
         try:
-            await connection.open()
+            await connection.open(self._user)
             await self._list_tools(connection)
         except ToolError as error:
             self._log("proxy.connect", server=self.name, status="error", text=error.message)
             await self._record(error.message, _summary(error))
-            self._tasks.start(connection.close(at_once=True))
+            self._tasks.start(connection.release(self._user, at_once=True))
             raise
         except asyncio.CancelledError:
             seconds = asyncio.get_running_loop().time() - began
             if seconds >= MIN_RESPONSE_SECONDS:
                 await self._record(f"no response within {seconds:.1f} s", is_interrupted=True)
-            await connection.close(at_once=True)
+            await connection.release(self._user, at_once=True)
             raise
         seconds = asyncio.get_running_loop().time() - began
         self._log("proxy.connect", server=self.name, status="ok", duration_ms=round(seconds * 1000, 3))
@@ -305,6 +304,14 @@ class ConnectionManager:
         if self._watched:
             self._tasks.start(self._restore_watches(connection))
         return connection
+
+    def _get_connection(self) -> Connection:
+        """Return a new connection, or one of another application. Questions of a server to clients are never shared."""
+        is_relayed = self.on_change is not None
+        make = partial(Connection, self.server, self._launch, is_relayed=is_relayed)
+        if self._shared is None or is_relayed or not self.server.is_shared:
+            return make()
+        return self._shared.get((self.server, self._launch), make)
 
     async def _record(self, reason: str, summary: str = "", *, is_interrupted: bool = False) -> None:
         """Record for other processes why there is no list."""
@@ -321,7 +328,7 @@ class ConnectionManager:
             except Exception as error:  # noqa: BLE001 - see above
                 reason = innermost(error)
                 message = f"cannot list the tools of {self.name}: {str(reason) or type(reason).__name__}"
-                raise await connection.build_error(ToolError, message) from None
+                raise await connection.build_error(ToolError, message, self._user) from None
             self.raw_tools = {each.name: each for each in tools} if self.on_change is not None else {}
             definitions = await anyio.to_thread.run_sync(self._cache_definitions, tools)
             await self._install_definitions(definitions)
@@ -366,18 +373,18 @@ class ConnectionManager:
             self._tasks.start(self._record_output(connection, failure))
 
     async def _record_output(self, connection: Connection, failure: ToolError) -> None:
-        failure_with_output = await connection.build_error(NetworkError, failure.message)
+        failure_with_output = await connection.build_error(NetworkError, failure.message, self._user)
         if self._supervised.failure is failure:
             self._supervised.failure = failure_with_output
         self._log("proxy.connect", server=self.name, status="error", text=failure_with_output.message)
-        await connection.close()
+        await connection.release(self._user)
         if self._watched:  # a client waits for changes
             with suppress(ToolError):
                 await self.connection()
 
     def _disconnect(self, connection: Connection) -> None:
         self._is_wanted = False
-        self._tasks.start(connection.close())
+        self._tasks.start(connection.release(self._user))
 
     def _idle_timeout(self, _connection: Connection) -> float | None:
         """Return the idle timeout, which is shorter if the server has only listed its tools."""
@@ -392,7 +399,7 @@ class ConnectionManager:
         for task in waiting:
             task.cancel()
         if connection is not None:
-            await connection.close()
+            await connection.release(self._user)
         if waiting:
             await asyncio.wait(waiting)
         await self._tasks.wait()

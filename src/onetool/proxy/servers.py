@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import anyio.to_thread
 
 from onetool._tool import Tool
+from onetool.children.shared import SharedPool
 from onetool.config.load import Loaded
 from onetool.config.model import PackSettings, Server
 from onetool.context import ToolContext
@@ -21,7 +22,7 @@ from onetool.policy.effects import apply_settings
 from onetool.policy.hints import Hints, read_hints
 from onetool.policy.labels import PRIVATE
 from onetool.problem import PROBLEM, WARNING, Problem
-from onetool.proxy.connection import load_sdk
+from onetool.proxy.connection import Connection, load_sdk
 from onetool.proxy.definitions import Definition, ToolListCache, UpstreamSchema
 from onetool.proxy.pins import Differences, Pins, accept, compare
 from onetool.proxy.server_launch import ServerLaunch, plan_launch
@@ -60,8 +61,11 @@ class Servers(HeldTools):
         environment: Mapping[str, str],
         log: Callable[..., None],
         media: Callable[[], MediaStorage],
+        *,
+        shared: SharedPool[Connection] | None = None,
     ) -> None:
         super().__init__()
+        self._shared = shared
         self._apply_disabled, self.environment, self._log, self._media = apply_disabled, environment, log, media
         self._upstreams: dict[str, Upstream] = {}
         self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # concurrent background listings
@@ -102,6 +106,7 @@ class Servers(HeldTools):
             media=self._media,
             install=lambda definitions: self._install(upstream, definitions),
             log=self._log,
+            shared=self._shared,
             apply_disabled=self._apply_disabled,
         )
         return upstream

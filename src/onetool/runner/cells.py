@@ -88,6 +88,7 @@ class CellProcess:
     reason: str = ""  # why it did not start; may arrive just after its exit
     watch: asyncio.TimerHandle | None = None
     on_excess: Callable[["CellProcess", Exception], None] = lambda _cell, _error: None
+    on_stray: Callable[[str], None] | None = None  # set by its run
 
     async def request(self, method: str, params: dict[str, Any]) -> Result:
         if self.host is None:
@@ -157,6 +158,18 @@ class RunTimer(PausableDeadline):
             self._taking.cancel()
 
 
+class CellSource(Protocol):
+    """The cells of one application: a pool of its own, or a pool that it shares with others."""
+
+    async def __aexit__(self, *_: object) -> None: ...
+    async def retire(self) -> None: ...
+    async def run(self, params: dict[str, Any], host: Host) -> dict[str, Any]: ...
+    def warm_up(self) -> None: ...
+    async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]: ...
+    @property
+    def count(self) -> int: ...
+
+
 class Cells:
     """A pool of cells: `async with Cells(limits) as cells: await cells.run(params, host)`."""
 
@@ -205,27 +218,33 @@ class Cells:
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
-    async def run(self, params: dict[str, Any], host: Host) -> dict[str, Any]:
+    async def run(
+        self, params: dict[str, Any], host: Host, on_stray: Callable[[str], None] | None = None
+    ) -> dict[str, Any]:
         """Run the code of `params` in a fresh cell and return its answer. Waiting for a cell counts as run time.
 
         With `replay` in `params` (`seed`, `clock` and `until`: the number of calls that are answered from a journal),
         random numbers and times depend on it only: see `onetool_child.deterministic`. With `pausable`, the timer of the
-        cell does not expire while a request is unanswered; `host.timer` decides.
+        cell does not expire while a request is unanswered; `host.timer` decides. `on_stray` gets what its process
+        writes to descriptors 1 and 2.
         """
         seconds = self._limits.timeout
         deadline = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(deadline + GRACE_SECONDS) as limit, RunTimer(limit, self._slots) as timer:
                 host.timer = timer
-                return await self._run_by(deadline, params, host)
+                return await self._run_by(deadline, params, host, on_stray)
         except TimeoutError:
             if not limit.expired():
                 raise
             raise ToolTimeout(f"the run took longer than {seconds:g} s and was ended", hint=TIMEOUT_HINT) from None
 
-    async def _run_by(self, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
+    async def _run_by(
+        self, deadline: float, params: dict[str, Any], host: Host, on_stray: Callable[[str], None] | None
+    ) -> dict[str, Any]:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             cell = await self._take(deadline)
+            cell.on_stray = on_stray
             try:
                 answer = await self._run_in(cell, deadline, params, host)
             except BaseException as error:
@@ -400,7 +419,7 @@ class Cells:
         cell.channel = Channel(cell.request, cell.notify, cell.piece)
         cell.channel.closed.add_done_callback(lambda closed: self._on_closed(cell, closed.result()))
         try:
-            await self._launcher.start(cell.ident, cell.channel)
+            await self._launcher.start(cell.ident, cell.channel, lambda text: self._handle_stray(text, cell))
         except (OSError, ToolError) as error:
             cell.channel.close(str(error))
 
@@ -426,7 +445,11 @@ class Cells:
             elif cell.channel is not None:  # its answer may still be in the socket, whose end closes the channel
                 asyncio.get_running_loop().call_later(GONE_SECONDS, cell.channel.close)
 
-    def _handle_stray(self, text: str) -> None:
+    def _handle_stray(self, text: str, cell: CellProcess | None = None) -> None:
+        """Log output of a cell, or of the zygote. Only output before a run may explain why other cells do not start."""
+        if cell is not None and cell.on_stray is not None:
+            cell.on_stray(text)
+            return
         self._stray_tail = text.strip().rpartition("\n")[2][-200:]
         self._on_stray(text)
 

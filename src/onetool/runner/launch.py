@@ -47,7 +47,7 @@ OnStray = Callable[[str], None]
 class Launcher(Protocol):
     kind: str
 
-    async def start(self, ident: int, channel: Channel) -> None: ...
+    async def start(self, ident: int, channel: Channel, on_stray: OnStray) -> None: ...
     def kill(self, ident: int) -> None: ...
     async def check(self) -> bool: ...
     def scratch(self, ident: int) -> str: ...
@@ -162,7 +162,7 @@ class ZygoteLauncher(_BaseLauncher):
         self._heartbeat = _Heartbeat(self._ping, self._replace)
         self._pong: asyncio.Future[bool] | None = None
 
-    async def start(self, ident: int, channel: Channel) -> None:
+    async def start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
         control = self._control or await self._ensure_started()
         ours, theirs = socket.socketpair()
         stray_output, stray_end = os.pipe()
@@ -180,7 +180,7 @@ class ZygoteLauncher(_BaseLauncher):
         self._alive.add(ident)
         self._heartbeat.expect()
         _SocketTransport(ours, channel)
-        _StrayOutput(stray_output, self._on_stray, self._strays)
+        _StrayOutput(stray_output, on_stray, self._strays)
 
     def kill(self, ident: int) -> None:
         if ident in self._alive:
@@ -424,22 +424,22 @@ class SpawnLauncher(_BaseLauncher):
         self._children: dict[int, Process] = {}
         self._all_gone: asyncio.Event | None = None
 
-    async def start(self, ident: int, channel: Channel) -> None:
+    async def start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
         """Start the cell. Cancelling the caller does not leave a half-started one behind."""
         if self._all_gone is not None:
             raise ToolError("the server is closing")
-        task = self._starting[ident] = asyncio.ensure_future(self._start(ident, channel))
+        task = self._starting[ident] = asyncio.ensure_future(self._start(ident, channel, on_stray))
         task.add_done_callback(lambda done: (self._starting.pop(ident), done.cancelled() or done.exception()))
         await asyncio.shield(task)
 
-    async def _start(self, ident: int, channel: Channel) -> None:
+    async def _start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
         await anyio.to_thread.run_sync(os.mkdir, self.scratch(ident), 0o700)
         command = _command("cell", [self._child_options(), self.scratch(ident)])
         # Windows cannot start a process without SYSTEMROOT.
         child = await Process.start(
             command,
             channel,
-            lambda text: self._on_stray(text[:MAX_STRAY_CHARS]),
+            lambda text: on_stray(text[:MAX_STRAY_CHARS]),
             env={**HASH_SEED, **{name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}},
         )
         self._children[ident] = child

@@ -25,7 +25,7 @@ from onetool.errors import BudgetExceeded, ToolError, ToolNotFound, describe, er
 from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from onetool.runner import explain, fence_processor
 from onetool.runner.answer import Answer, Journal, LiveOutput, Presenter, run_in_thread_if
-from onetool.runner.cells import Cells, RunTimer
+from onetool.runner.cells import CellSource, RunTimer
 from onetool.runs.plan import PlanGate
 from onetool.util.text import pluralize
 from onetool_child.media import MAX_MEDIA, detect_type
@@ -45,7 +45,7 @@ class Runner:
     def __init__(
         self,
         bus: ToolBus,
-        cells: Cells,
+        cells: CellSource,
         settings: Settings,
         presenter: Presenter,
         *,
