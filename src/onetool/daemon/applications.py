@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onetool.app import OneTool
-from onetool.config.model import Settings
+from onetool.config.model import Settings, needs_own_application
 from onetool.daemon.environment import ClientEnvironment
 from onetool.daemon.handshake import ClientRequest, NotServed
 from onetool.transports.fair_queue import Bounds, FairQueue
@@ -59,8 +59,8 @@ class Application:
 class Applications:
     """The open applications. `make_app` creates one for the settings files of a client."""
 
-    def __init__(self, make_app: Callable[..., OneTool], needs_own: Callable[[Settings], bool]) -> None:
-        self._make_app, self._needs_own = make_app, needs_own
+    def __init__(self, make_app: Callable[..., OneTool]) -> None:
+        self._make_app = make_app
         self._queue = FairQueue(lambda: BOUNDS)
         self._open: list[Application] = []
         self._closing: set[asyncio.Task[None]] = set()
@@ -131,7 +131,7 @@ class Applications:
             app.exposed = application.exposed
             for token in app.settings.auth.tokens:
                 application.environment.get(token.token_env or "")
-            application.is_shared = not self._needs_own(app.settings)
+            application.is_shared = not needs_own_application(app.settings)
             await application.stack.enter_async_context(watching(app, handle_signals=False))
             server = OneToolServer(app, forwards_logging=False, queue=self._queue)
             application.server = application.stack.enter_context(closing(server))

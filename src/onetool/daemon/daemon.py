@@ -27,6 +27,7 @@ from onetool.daemon_client import LISTENER, STOPPED, describe_installation
 from onetool.errors import ToolError
 from onetool.logging import Log
 from onetool.paths import FOLDER
+from onetool.shared_processes import SharedProcesses
 from onetool.transports.logging_bridge import CurrentLog
 from onetool.transports.mcp.client_identity import LocalClient, current_client
 from onetool.transports.mcp.exposed_tools import check as check_exposed
@@ -58,10 +59,11 @@ class Daemon:
         self._listener, self._path, self._log = listener, path, log
         self._inode = path.stat().st_ino
         self._installation = describe_installation()
-        self._applications = Applications(OneTool.from_files, lambda _settings: False)
+        self._shared = SharedProcesses()
+        self._applications = Applications(partial(OneTool.from_files, shared=self._shared))
         self._clients: dict[asyncio.Task[None], ConnectedClient] = {}
         self._connections: set[asyncio.Task[None]] = set()
-        self._http = DaemonHttp(self._applications, log)
+        self._http = DaemonHttp(self._applications, self._shared, log)
         self._started, self._idle_since = time.time(), time.monotonic()
         self._ended = asyncio.Event()
 
@@ -82,6 +84,7 @@ class Daemon:
             await self._http.stop()
             await self._end_clients()
             await self._applications.close()
+            await self._shared.close()
             self._log.event("daemon.stop", pid=os.getpid())
 
     async def _accept(self) -> None:
@@ -206,6 +209,7 @@ class Daemon:
             "python": platform.python_version(),
             "clients": [each.describe() for each in self._clients.values()],
             "applications": self._applications.describe(),
+            "shared": self._shared.describe(),
             "log": str(Path.home() / FOLDER / "logs" / LOG_FILE),
         }
 

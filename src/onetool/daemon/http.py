@@ -11,6 +11,7 @@ from onetool.daemon.applications import Applications
 from onetool.daemon.environment import ClientEnvironment
 from onetool.errors import ToolError
 from onetool.logging import Log
+from onetool.shared_processes import SharedProcesses
 
 if TYPE_CHECKING:
     from onetool.transports.http.http_server import HttpServer
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 class DaemonHttp:
     """An HTTP server with an application of its own, for the settings and the home directory of the user."""
 
-    def __init__(self, applications: Applications, log: Log) -> None:
-        self._applications, self._log = applications, log
+    def __init__(self, applications: Applications, shared: SharedProcesses, log: Log) -> None:
+        self._applications, self._shared, self._log = applications, shared, log
         self._serving: asyncio.Task[None] | None = None
         self._server: HttpServer | None = None
 
@@ -47,7 +48,8 @@ class DaemonHttp:
         from onetool.transports.http.http_server import check_exposure
 
         try:
-            async with OneTool.from_files(environment=environment, working_dir=Path.home()) as app:
+            own = {"environment": environment, "working_dir": Path.home(), "shared": self._shared}
+            async with OneTool.from_files(**own) as app:
                 for token in app.settings.auth.tokens:
                     environment.get(token.token_env or "")
                 environment.close()
