@@ -81,6 +81,9 @@ def complete(home: Path, *words: str) -> list[str]:
         (("connect", "cu"), ["cursor"]),
         (("servers", "accept", ""), ["github"]),
         (("dev", ""), ["mine"]),
+        (("search", "mac"), ["machine.cpu", "machine.disk", "machine.memory", "machine.now"]),
+        (("daemon", ""), ["status", "stop", "restart", "logs"]),
+        (("daemon", "logs", "--f"), ["--follow"]),
     ],
 )
 def test_bash_gets_the_candidates(home: Path, words: tuple[str, ...], expected: list[str]) -> None:

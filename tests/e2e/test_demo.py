@@ -113,6 +113,18 @@ def test_the_recording_of_approvals_can_be_regenerated(tmp_path: Path) -> None:
     assert "kill -9" in drawn
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="slow: starts a shared server; `make nightly` runs it")
+def test_the_recording_of_the_shared_server_can_be_regenerated(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "docs" / "pictures" / "make_shared_server.py"
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    drawn = "".join(ET.parse(tmp_path / "shared-server.svg").getroot().itertext())
+    assert [line.split()[0] for line in drawn.splitlines() if "/home/babbage/shop" in line][:2] == [
+        "claude-code",
+        "cursor",
+    ]
+
+
 # --- other machines --------------------------------------------------------------------------------------------------
 
 

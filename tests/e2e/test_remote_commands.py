@@ -175,6 +175,7 @@ def test_cancelling_the_command_cancels_the_run(app: App) -> None:
         ("serve",),
         ("run",),
         ("run", "-"),
+        ("run", "\udcff"),
         ("run", "1", "-f", "x"),
         ("run", "-f", "x"),
         ("run", "--help"),

@@ -38,6 +38,7 @@ COMMANDS = {
     "demo": "Run a short demonstration",
     "token": "Manage tokens for HTTP clients",
     "reload": "Reload the settings of running servers",
+    "daemon": "Manage the server that all clients share",
     "servers": "Manage upstream servers",
     "agents": "Check what an agent may call",
     "trust": "Review and trust .onetool/ in this directory",

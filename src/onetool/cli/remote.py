@@ -42,8 +42,8 @@ class NotRemote(Exception):
 async def execute(app: "OneTool", argv: list[str], output: CommandOutput, stdin_text: str | None = None) -> int:
     """Execute a command, such as `["run", "1+1", "--json"]`, and return its exit status.
 
-    `stdin_text` is the code of `run -`. Raise NotRemote for usage errors, `--help`, `--config`, other commands, and
-    if the settings files have changed or are invalid: then the client executes the command and reports errors.
+    `stdin_text` is the code of `run -`. Raise NotRemote for usage errors, `--help`, `--config`, other commands, code
+    that is not UTF-8, and if the settings files have changed or are invalid: the client executes these itself.
     """
     if not argv or argv[0] not in COMMANDS:
         raise NotRemote
@@ -54,7 +54,7 @@ async def execute(app: "OneTool", argv: list[str], output: CommandOutput, stdin_
         raise NotRemote
     if argv[0] == "run":
         options.code = stdin_text if options.code == "-" else options.code
-        if options.code is None or options.file is not None:
+        if options.code is None or options.file is not None or not _is_utf8(options.code):
             raise NotRemote
     if not await app.has_current_settings():
         raise NotRemote
@@ -77,6 +77,15 @@ class _RemoteParser(argparse.ArgumentParser):
 
     def print_help(self, file: object = None) -> NoReturn:
         _reject(file)
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether the text has no surrogates, which stand for bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _reject(_reason: object) -> NoReturn:

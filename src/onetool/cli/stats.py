@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onetool.cli.app_runner import run_with_settings
+from onetool.cli.terminal import format_table
 from onetool.errors import ToolError
 from onetool.render import render
 from onetool.util.text import pluralize
@@ -72,9 +73,7 @@ def _text(summary: Mapping[str, Any]) -> str:
         f"time saved     {seconds:,.0f} s ({trips} avoided)",
     ]
     rows = [("tool", "calls", "success", "p50 ms", "p95 ms"), *map(_row, summary["tools"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    return "\n".join([*head, "", *lines])
+    return "\n".join([*head, "", *format_table(rows, right=range(1, 5))])
 
 
 def _row(tool: Mapping[str, Any]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from typing import Any, Self, TextIO, cast
@@ -159,6 +159,19 @@ class CommandOutput:
 def print_notices(notices: Iterable[object]) -> None:
     """Print notices to standard error, so that standard output contains only data."""
     CommandOutput().notify(notices)
+
+
+def format_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return the lines of a table. The columns `right` are aligned to the right, all others to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = (
+        [
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    )
+    return ["  ".join(cells).rstrip() for cells in aligned]
 
 
 def can_rewrite(environment: Mapping[str, str]) -> bool:

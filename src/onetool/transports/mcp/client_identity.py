@@ -6,7 +6,7 @@ Over HTTP, the token determines the agent. Without a token, and over stdio, the 
 import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mcp_types as types
@@ -20,7 +20,6 @@ from onetool.errors import ToolError
 from onetool.proxy.relay import Progress
 
 MAX_NAME_CHARS = 64
-SESSION_KEY = "onetool.session"  # in the state of a connection
 PROGRESS_KEYS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
 
 
@@ -29,6 +28,7 @@ class LocalClient:
     """A client of the daemon. `name` is what it calls itself, once it has made a request."""
 
     name: str = ""
+    session: str = field(default_factory=lambda: os.urandom(8).hex())
 
 
 current_client: ContextVar[LocalClient] = ContextVar("current_client")  # in the tasks that serve it
@@ -70,11 +70,19 @@ def get_token_id(context: Any) -> str:
     return str(_state(context).get("token_id", ""))
 
 
+def note_client(context: Any) -> LocalClient | None:
+    """Record the name of the client of the daemon that made this request, and return the client."""
+    client = current_client.get(None)
+    if client is not None:
+        client.name = client_name(context)[:MAX_NAME_CHARS]
+    return client
+
+
 def session_key(app: OneTool, context: Any) -> str:
     """Return a key of the session. Over HTTP, clients without session ids (2026 protocol) count once per agent."""
-    if context.request is None:  # over stdio, the connection is the session
-        key: str = get_session(context).state.setdefault(SESSION_KEY, os.urandom(8).hex())
-        return key
+    if context.request is None:  # the SDK has a connection for each request of the 2026 protocol, so it has no key
+        client = current_client.get(None)
+        return "" if client is None else client.session
     session_id = context.request.headers.get("mcp-session-id")
     return session_id or f"{get_agent(app, context)}/{client_name(context)[:MAX_NAME_CHARS]}"
 

@@ -30,15 +30,13 @@ from onetool.stats.tokens import count_text_tokens, count_tokens
 from onetool.transports.fair_queue import FairQueue, QueueFull, turn
 from onetool.transports.logging_bridge import EventLog, forward_logging
 from onetool.transports.mcp.client_identity import (
-    MAX_NAME_CHARS,
     caller_fields,
-    client_name,
-    current_client,
     get_agent,
     get_progress,
     get_request_id,
     get_session,
     get_token_id,
+    note_client,
     session_key,
 )
 from onetool.transports.mcp.exposed_tools import ExposedTools
@@ -219,6 +217,7 @@ class OneToolServer(Server[Any]):
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         loop = asyncio.get_running_loop()
         loop.call_soon(self._app.warm_up)
+        note_client(context)
         identity = session_key(self._app, context), get_agent(self._app, context)
         loop.call_later(SESSION_DELAY_SECONDS, self._begin_session, *identity)
         tools, more = paginate([RUN, *await self._exposed.list_tools(context)], params)
@@ -243,11 +242,9 @@ class OneToolServer(Server[Any]):
 
     def _take_turn(self, context: Any, *, is_run: bool) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait for a turn among the requests of all agents, or, in the daemon, among the runs of all its clients."""
-        client = current_client.get(None)
-        if client is not None:
-            client.name = client_name(context)[:MAX_NAME_CHARS]
-            if self._queue is not None and is_run:
-                return self._queue.turn(str(id(client)))
+        client = note_client(context)
+        if client is not None and self._queue is not None and is_run:
+            return self._queue.turn(str(id(client)))
         scope = context.request.scope if context.request is not None else None
         return turn(scope, get_agent(self._app, context), is_run=is_run)
 

@@ -1,0 +1,173 @@
+"""Manage the server that all your clients share. It starts with the first client over stdio."""
+
+import argparse
+import json
+import os
+import select
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from onetool.cli.terminal import Progress, format_table, print_notices
+from onetool.daemon_client import ask_daemon
+from onetool.errors import ToolError
+from onetool.paths import FOLDER
+from onetool.util.text import pluralize
+from onetool.util.time_format import in_utc
+
+DEFAULT_LINES = 20
+STOP_SECONDS = 30.0
+POLL_SECONDS = 0.2
+LOG_FILE = f"{FOLDER}/logs/daemon.log"  # in the home directory
+ERROR_SUFFIX = ".err"  # of the file beside the log with the errors that ended the server
+NOT_RUNNING = "No shared server is running. An assistant that starts `onetool` starts it."
+EMPTY_STATUS: dict[str, Any] = {"pid": None, "version": None, "clients": [], "applications": []}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    status = actions.add_parser("status", help="Show the shared server, its clients and its applications")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    actions.add_parser("stop", help="Stop the shared server and wait until it has ended")
+    actions.add_parser("restart", help="Stop the shared server; connected clients start a new one")
+    logs = actions.add_parser("logs", help="Show the log of the shared server")
+    logs.add_argument(
+        "-n",
+        "--lines",
+        type=int,
+        default=DEFAULT_LINES,
+        metavar="N",
+        help=f"number of lines (default: {DEFAULT_LINES})",
+    )
+    logs.add_argument("-f", "--follow", action="store_true", help="print new lines until interrupted")
+
+
+def main(options: argparse.Namespace) -> int:
+    if options.action == "logs":
+        return _show_log(options)
+    found = ask_daemon({"kind": "status"})
+    if options.action == "status":
+        return _show_status(found, as_json=options.json)
+    if found is None:
+        print(NOT_RUNNING)
+        return 0
+    _stop(int(found["pid"]))
+    print(f"Stopped the shared server (process {found['pid']}).")
+    connected = sum(client["kind"] == "stdio" for client in found["clients"])
+    if options.action == "restart":
+        print("Clients reconnect by themselves: the next request of a client starts a new server.")
+    elif connected:
+        print(f"{pluralize(connected, 'client')} still connected: the next request of a client starts it again.")
+    return 0
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def _show_status(found: dict[str, Any] | None, *, as_json: bool) -> int:
+    if as_json:
+        fields = {name: value for name, value in (found or EMPTY_STATUS).items() if name not in {"ok", "installation"}}
+        print(json.dumps(fields, indent=2, ensure_ascii=False))
+    else:
+        print(NOT_RUNNING if found is None else "\n".join(_describe(found)))
+    return 0
+
+
+def _describe(found: dict[str, Any]) -> Iterator[str]:
+    yield from format_table(
+        [
+            ("process", str(found["pid"])),
+            ("version", f"{found['version']}, Python {found['python']}"),
+            ("started", _to_time(found["started_at"])),
+            ("ends", f"after {found['idle']:g} s without clients"),
+            ("HTTP", found["http"] or "off"),
+            ("log", found["log"]),
+        ]
+    )
+    clients = [
+        (" ".join(client["name"].split()) or "-", str(client["pid"]), client["directory"], _to_time(client["since"]))
+        for client in found["clients"]
+    ]
+    applications = [
+        (each["directory"], str(each["clients"]), ", ".join(each["servers"]) or "-", ", ".join(each["workers"]) or "-")
+        for each in found["applications"]
+    ]
+    if clients:
+        yield from ("", *format_table([("client", "process", "directory", "since"), *clients]))
+    if applications:
+        yield from ("", *format_table([("application", "clients", "servers", "workers"), *applications]))
+
+
+def _to_time(seconds: float) -> str:
+    return in_utc(seconds, "seconds")
+
+
+# --- stop -------------------------------------------------------------------------------------------------------------
+
+
+def _stop(pid: int) -> None:
+    """Stop the server and wait until its process has ended."""
+    with Progress("stopping the shared server"):
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:  # it has just ended
+            return
+        try:
+            ask_daemon({"kind": "stop"})
+            has_ended, _, _ = select.select([process], [], [], STOP_SECONDS)
+        finally:
+            os.close(process)
+    if not has_ended:
+        hint = f"see `onetool daemon logs`; `kill -9 {pid}` ends it"
+        raise ToolError(f"the shared server (process {pid}) did not end within {STOP_SECONDS:g} s", hint=hint)
+
+
+# --- logs -------------------------------------------------------------------------------------------------------------
+
+
+def _show_log(options: argparse.Namespace) -> int:
+    if options.lines < 0:
+        options.usage_error(f"invalid number of lines {options.lines} (expected 0 or more)")
+    found = ask_daemon({"kind": "status"})
+    path = Path(found["log"]) if found else Path.home() / LOG_FILE
+    errors = path.with_suffix(ERROR_SUFFIX)
+    if errors.is_file() and errors.stat().st_size:
+        print_notices([f"errors that ended the shared server: {errors}"])
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        raise ToolError(f"no log at {path}", hint="the shared server writes it when it starts") from None
+    with file:
+        for line in deque(file, options.lines):
+            _print_line(line)
+        if options.follow:
+            _follow(path, file)
+    return 0
+
+
+def _follow(path: Path, file: BinaryIO) -> None:
+    """Print new lines, also of the file that replaces this one when the log is rotated, until interrupted."""
+    while True:
+        is_replaced = _is_replaced(path, file)
+        for line in file:
+            _print_line(line)
+        sys.stdout.flush()
+        if is_replaced:
+            file.close()
+            file = path.open("rb")
+        else:
+            time.sleep(POLL_SECONDS)
+
+
+def _is_replaced(path: Path, file: BinaryIO) -> bool:
+    try:
+        return not os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _print_line(line: bytes) -> None:
+    sys.stdout.write(line.decode("utf-8", "backslashreplace"))
