@@ -48,8 +48,8 @@ class DaemonHttp:
         from onetool.transports.http.http_server import check_exposure
 
         try:
-            own = {"environment": environment, "working_dir": Path.home(), "shared": self._shared}
-            async with OneTool.from_files(**own) as app:
+            app = OneTool.from_files(environment=environment, working_dir=Path.home(), shared=self._shared)
+            async with app:
                 for token in app.settings.auth.tokens:
                     environment.get(token.token_env or "")
                 environment.close()
