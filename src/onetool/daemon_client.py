@@ -41,7 +41,7 @@ LISTENER = 3  # the descriptor of the listening socket in a new daemon
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
 CONNECTION_CLOSED = -32000  # the error code that the SDKs use
-STOPPED = b'{"onetool":"stopped"}'  # the last line of a daemon that was told to stop
+STOPPED = b'{"onetool":"stopped"}'  # the last line of a daemon that stops on request
 INITIALIZE = "initialize"
 HANDSHAKE = (INITIALIZE, "notifications/initialized", "logging/setLevel")
 MAX_LINE_BYTES = 17 << 20  # a bit more than the daemon accepts
@@ -141,7 +141,7 @@ def _connect(path: str) -> "socket.socket | None":
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(path)
-        if peer_of(connection)[1] == os.getuid():
+        if get_peer(connection)[1] == os.getuid():
             return connection
     except OSError:
         pass
@@ -149,7 +149,7 @@ def _connect(path: str) -> "socket.socket | None":
     return None
 
 
-def peer_of(connection: socket.socket) -> tuple[int, int]:
+def get_peer(connection: socket.socket) -> tuple[int, int]:
     """Return the process and the user at the other end."""
     process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return process, user

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onetool.app import OneTool
-from onetool.config.model import Daemon as DaemonSettings
+from onetool.config.model import Daemon
 from onetool.daemon.applications import Applications
 from onetool.daemon.commands import parse_serve, run_command
 from onetool.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
@@ -52,7 +52,7 @@ class ConnectedClient(LocalClient):
         return {**fields, "since": round(self.since, 3)}
 
 
-class Daemon:
+class DaemonServer:
     """The shared server of a user."""
 
     def __init__(self, listener: socket.socket, path: Path, log: Log) -> None:
@@ -68,7 +68,7 @@ class Daemon:
         self._ended = asyncio.Event()
 
     async def serve(self) -> None:
-        """Serve clients until nobody has needed the daemon for a while, or it is told to stop."""
+        """Serve clients until there are none for a while, or a signal or a request ends it."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
@@ -120,9 +120,9 @@ class Daemon:
             return False
 
     @property
-    def _settings(self) -> DaemonSettings:
+    def _settings(self) -> Daemon:
         latest = self._applications.settings
-        return latest.daemon if latest is not None else DaemonSettings()
+        return latest.daemon if latest is not None else Daemon()
 
     def _stop_listening(self) -> None:
         """Accept no more clients; those that are connected stay."""
@@ -225,7 +225,7 @@ def main(path: str) -> int:
 
     async def serve() -> None:
         with forward_sdk_logging(CurrentLog(log)):
-            await Daemon(listener, Path(path), log).serve()
+            await DaemonServer(listener, Path(path), log).serve()
 
     try:
         asyncio.run(serve())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from onetool.daemon_client import PROTOCOL, describe_installation, peer_of
+from onetool.daemon_client import PROTOCOL, describe_installation, get_peer
 from onetool.util.version import __version__
 
 MAX_REQUEST_BYTES: Final = 8 << 20  # the environment, and code from standard input
@@ -30,7 +30,7 @@ class NotServed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """What a client wants. `directory` is its working directory, None if the daemon must not use it."""
+    """Request of a client: the service that it wants, and where it runs."""
 
     kind: Kind
     pid: int
@@ -44,7 +44,7 @@ class ClientRequest:
 
 async def receive_request(connection: socket.socket) -> ClientRequest:
     """Read the request of a new client. Raise NotServed if it must run without the daemon."""
-    pid, user = peer_of(connection)
+    pid, user = get_peer(connection)
     if user != os.getuid():
         raise NotServed("another user")
     try:
