@@ -182,6 +182,8 @@ class DaemonServer:
             if app.settings.daemon.http:
                 self._http.start(client.request.environment)
             try:
+                if app.config_error is None and not await app.has_current_settings():
+                    await app.apply_settings(unasked=True)
                 await check_exposed(app)
             except ToolError as error:  # the client reports it
                 raise NotServed(str(error)) from None
