@@ -11,7 +11,9 @@ from onetool.app import OneTool
 from onetool.config.model import Settings, needs_own_application
 from onetool.daemon.environment import ClientEnvironment
 from onetool.daemon.handshake import ClientRequest, NotServed
+from onetool.errors import ToolError
 from onetool.transports.fair_queue import Bounds, FairQueue
+from onetool.transports.mcp.exposed_tools import check as check_exposed
 from onetool.transports.mcp.mcp_server import OneToolServer
 from onetool.transports.settings_watcher import watching
 
@@ -132,12 +134,15 @@ class Applications:
             for token in app.settings.auth.tokens:
                 application.environment.get(token.token_env or "")
             application.is_shared = not needs_own_application(app.settings)
+            await check_exposed(app)
             await application.stack.enter_async_context(watching(app, handle_signals=False))
             server = OneToolServer(app, forwards_logging=False, queue=self._queue)
             application.server = application.stack.enter_context(closing(server))
-        except BaseException:
+        except BaseException as error:
             self._open.remove(application)
             await application.stack.aclose()
+            if isinstance(error, ToolError):  # the client reports it
+                raise NotServed(str(error)) from None
             raise
         finally:
             application.environment.close()

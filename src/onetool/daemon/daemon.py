@@ -30,7 +30,6 @@ from onetool.paths import FOLDER
 from onetool.shared_processes import SharedProcesses
 from onetool.transports.logging_bridge import CurrentLog
 from onetool.transports.mcp.client_identity import LocalClient, current_client
-from onetool.transports.mcp.exposed_tools import check as check_exposed
 from onetool.transports.mcp.mcp_server import forward_sdk_logging, serve_connection
 from onetool.transports.stdio import socket_streams
 
@@ -184,7 +183,6 @@ class DaemonServer:
             try:
                 if app.config_error is None and not await app.has_current_settings():
                     await app.apply_settings(unasked=True)
-                await check_exposed(app)
             except ToolError as error:  # the client reports it
                 raise NotServed(str(error)) from None
             await send_reply(connection, {"ok": True})
