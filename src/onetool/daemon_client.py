@@ -10,7 +10,6 @@ a new daemon, and continues. No request is sent twice.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -33,6 +32,7 @@ COMMANDS = ("run", "call", "tools", "search", "help")
 LOCAL_OPTIONS = ("--standalone", "--http", "-h", "--help", "--version")
 READ_BYTES = 1 << 16
 CONNECT_SECONDS = 30.0  # for a daemon that is starting on a busy machine
+REPLY_SECONDS = 10.0  # for a question about the daemon itself
 LOCK_SECONDS = 2.0
 RETRY_SECONDS = 0.05
 MAX_ATTEMPTS = 5
@@ -69,6 +69,8 @@ def main() -> int:
 def _may_share(arguments: list[str]) -> bool:
     """Return whether a daemon may handle this command."""
     if sys.platform != "linux" or os.environ.get(STANDALONE, "") not in {"", "0"}:
+        return False
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:  # closed by the caller
         return False
     if os.environ.get("ONETOOL_DAEMON__SHARED", "true").lower() != "true" or not {*arguments}.isdisjoint(LOCAL_OPTIONS):
         return False
@@ -182,6 +184,8 @@ def _connect_or_start(path: str) -> "socket.socket | None":
 @contextlib.contextmanager
 def _locked(path: str) -> "Iterator[bool]":
     """Hold the lock; yield False if another process holds it for long, because it is stopped."""
+    import fcntl  # not on Windows
+
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         deadline = time.monotonic() + LOCK_SECONDS
@@ -264,7 +268,11 @@ class Lines:
 
 
 def _open(
-    request: "dict[str, Any]", *, start: bool, connection: "socket.socket | None" = None
+    request: "dict[str, Any]",
+    *,
+    start: bool,
+    connection: "socket.socket | None" = None,
+    seconds: float = CONNECT_SECONDS,
 ) -> "tuple[socket.socket, Lines, dict[str, Any]] | None":
     """Connect, send the request and return the connection with the reply, or None if there is no daemon for it."""
     path = find_socket()
@@ -274,7 +282,7 @@ def _open(
         if connection is None:
             return None
         lines = Lines(connection)
-        connection.settimeout(CONNECT_SECONDS)
+        connection.settimeout(seconds)
         with contextlib.suppress(OSError, ValueError):
             _send_request(connection, request)
             reply = lines.read()
@@ -305,10 +313,17 @@ def _send_request(connection: socket.socket, request: "dict[str, Any]") -> None:
 
 
 def ask_daemon(request: "dict[str, Any]") -> "dict[str, Any] | None":
-    """Return the reply of the daemon to a request such as `{"kind": "status"}`, or None if no daemon runs."""
-    opened = _open(request, start=False)
-    if opened is None:
+    """Return the reply of the daemon to a request such as `{"kind": "status"}`, or None if no daemon runs.
+
+    Raise TimeoutError if it does not answer.
+    """
+    path = find_socket()
+    connection = _connect(path) if path is not None else None
+    if connection is None:
         return None
+    opened = _open(request, start=False, connection=connection, seconds=REPLY_SECONDS)
+    if opened is None:
+        raise TimeoutError("the shared server does not answer")
     opened[0].close()
     return opened[2]
 
@@ -332,9 +347,12 @@ def _run_command(arguments: list[str]) -> "int | None":
         status = _print_output(opened[1]) if opened is not None else None
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader closed the pipe: `onetool tools | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python must not report unwritten output at exit
+        if isinstance(error, BrokenPipeError):  # the reader closed the pipe: `onetool tools | head`
+            return 0
+        sys.stderr.write(f"onetool: cannot write the output: {error.strerror}\n")
+        return FAILED
     if status is None and code is not None and "-" in arguments:
         import io
 
@@ -358,14 +376,16 @@ def _read_code(arguments: list[str]) -> "tuple[list[str], str | None]":
 
 def _print_output(lines: Lines) -> "int | None":
     """Print what the daemon sends. Return the exit status, or None if the command must run here."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     while (frame := lines.read()) is not None:
         if "here" in frame:
             return None
         if "exit" in frame:
             return int(frame["exit"])
         stream = sys.stderr if "err" in frame else sys.stdout
-        stream.buffer.write((frame.get("err") or frame.get("out") or "").encode("utf-8", "backslashreplace"))
-        stream.buffer.flush()
+        stream.write(frame.get("err") or frame.get("out") or "")
+        stream.flush()
     sys.stderr.write(f"onetool: {LOST}\n")
     return FAILED
 

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     if options.action == "logs":
         return _show_log(options)
-    found = ask_daemon({"kind": "status"})
+    found = _ask_status()
     if options.action == "status":
         return _show_status(found, as_json=options.json)
     if found is None:
@@ -62,6 +62,13 @@ def main(options: argparse.Namespace) -> int:
     elif connected:
         print(f"{pluralize(connected, 'client')} still connected: the next request of a client starts it again.")
     return 0
+
+
+def _ask_status() -> dict[str, Any] | None:
+    try:
+        return ask_daemon({"kind": "status"})
+    except TimeoutError as error:
+        raise ToolError(str(error), hint="end it with `pkill -9 -f onetool.daemon`; clients start a new one") from None
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
@@ -131,7 +138,7 @@ def _stop(pid: int) -> None:
 def _show_log(options: argparse.Namespace) -> int:
     if options.lines < 0:
         options.usage_error(f"invalid number of lines {options.lines} (expected 0 or more)")
-    found = ask_daemon({"kind": "status"})
+    found = _ask_status()
     path = Path(found["log"]) if found else Path.home() / LOG_FILE
     errors = path.with_suffix(ERROR_SUFFIX)
     if errors.is_file() and errors.stat().st_size:
