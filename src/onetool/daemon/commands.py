@@ -14,6 +14,7 @@ from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput, execute
 from onetool.cli.serve import add_arguments
 from onetool.daemon.handshake import ClientRequest, NotServed
 
+MAX_FRAME_CHARS: Final = 1 << 20
 STREAMS: Final = {STDOUT: "out", STDERR: "err"}
 
 
@@ -39,9 +40,11 @@ async def run_command(app: OneTool, connection: socket.socket, request: ClientRe
     def send(message: dict[str, Any]) -> None:
         writer.write(json.dumps(message).encode() + b"\n")
 
-    output = RemoteOutput(
-        lambda stream, text: send({STREAMS[stream]: text}), request.terminals, request.environment, request.columns
-    )
+    def send_text(stream: int, text: str) -> None:
+        for start in range(0, len(text), MAX_FRAME_CHARS):
+            send({STREAMS[stream]: text[start : start + MAX_FRAME_CHARS]})
+
+    output = RemoteOutput(send_text, request.terminals, request.environment, request.columns)
     running = asyncio.ensure_future(execute(app, list(request.argv), output, request.stdin))
     gone = asyncio.ensure_future(reader.read(1))
     try:
