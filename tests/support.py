@@ -154,13 +154,18 @@ class Connection:
 
 @contextmanager
 def connect(
-    home: Path, mode: str = "auto", command: Sequence[str] = (PROGRAM,), **options: Any
+    home: Path,
+    mode: str = "auto",
+    command: Sequence[str] = (PROGRAM,),
+    env: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Iterator[Connection]:
     """Start a server and connect to it. `auto` uses the protocol of 2026, `legacy` starts with a handshake.
 
     `options` are those of the client, such as its callbacks.
     """
-    server = StdioServerParameters(command=command[0], args=list(command[1:]), env=environment(home), cwd=home)
+    variables = dict(env or environment(home))
+    server = StdioServerParameters(command=command[0], args=list(command[1:]), env=variables, cwd=home)
     with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
         client = Client(stdio_client(server, errors), mode=mode, **options)
         manager = portal.wrap_async_context_manager(client)
@@ -210,12 +215,19 @@ def list_children(process: int) -> set[int]:
 class RawClient:
     """A client that writes raw messages to the pipes of a server, to send what no proper client would send."""
 
-    def __init__(self, home: Path, command: Sequence[str] = (PROGRAM,)) -> None:
+    def __init__(
+        self,
+        home: Path,
+        command: Sequence[str] = (PROGRAM,),
+        env: Mapping[str, str] | None = None,
+        hello: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._hello = hello or {}
         self._stderr = (home / "stderr").open("ab")
         self.process = subprocess.Popen(
             command,
             cwd=home,
-            env=environment(home),
+            env=dict(env or environment(home)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -228,7 +240,7 @@ class RawClient:
 
     def __enter__(self) -> Self:
         client = {"name": "wire", "version": "1"}
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client, **self._hello}
         self.request("initialize", hello)
         self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return self

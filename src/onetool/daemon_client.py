@@ -31,7 +31,7 @@ STANDALONE = "ONETOOL_STANDALONE"
 COMMANDS = ("run", "call", "tools", "search", "help")
 LOCAL_OPTIONS = ("--standalone", "--http", "-h", "--help", "--version")
 READ_BYTES = 1 << 16
-CONNECT_SECONDS = 30.0  # for a daemon that is starting on a busy machine
+CONNECT_SECONDS = 10.0  # for a daemon that is starting on a busy machine; assistants wait 30 s and more
 REPLY_SECONDS = 10.0  # for a question about the daemon itself
 LOCK_SECONDS = 2.0
 RETRY_SECONDS = 0.05
@@ -42,7 +42,7 @@ SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
 CONNECTION_CLOSED = -32000  # the error code that the SDKs use
 STOPPED = b'{"onetool":"stopped"}'  # the last line of a daemon that stops on request
-INITIALIZE = "initialize"
+INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
 HANDSHAKE = (INITIALIZE, "notifications/initialized", "logging/setLevel")
 MAX_LINE_BYTES = 17 << 20  # a bit more than the daemon accepts
 RESPONSE, RESULT, ERROR = b'{"jsonrpc":"2.0","id":', b',"result":', b',"error":'
@@ -113,8 +113,12 @@ def describe_installation() -> str:
 
 def find_socket() -> str | None:
     """Return the path of the daemon's socket, or None if there is no directory that only this user can write."""
+    try:
+        name = f"{crc32(describe_installation().encode()):08x}.sock"
+    except OSError:  # it is being replaced
+        return None
     for directory in list_socket_directories(os.environ):
-        path = f"{directory}/{crc32(describe_installation().encode()):08x}.sock"
+        path = f"{directory}/{name}"
         if len(os.fsencode(path)) < 100 and _is_private(directory):  # noqa: PLR2004 - the system allows 107 bytes
             return path
     return None
@@ -141,8 +145,17 @@ def _is_private(directory: str) -> bool:
 def _connect(path: str) -> "socket.socket | None":
     """Return a connection to the daemon, or None if no daemon of this user listens."""
     connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(CONNECT_SECONDS)
+    deadline = time.monotonic() + LOCK_SECONDS
     try:
-        connection.connect(path)
+        while True:
+            try:
+                connection.connect(path)
+                break
+            except BlockingIOError:  # the daemon has not accepted those who came before
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
         if get_peer(connection)[1] == os.getuid():
             return connection
     except OSError:
@@ -262,8 +275,13 @@ class Lines:
             if not chunk:
                 return None
             self.rest += chunk
+            if len(self.rest) > MAX_LINE_BYTES:
+                raise ValueError("message too large")
         line, _, self.rest = self.rest.partition(b"\n")
-        found = json.loads(line)
+        try:
+            found = json.loads(line)
+        except RecursionError:
+            raise ValueError("message too deep") from None
         return found if isinstance(found, dict) else None
 
 
@@ -275,7 +293,7 @@ def _open(
     seconds: float = CONNECT_SECONDS,
 ) -> "tuple[socket.socket, Lines, dict[str, Any]] | None":
     """Connect, send the request and return the connection with the reply, or None if there is no daemon for it."""
-    path = find_socket()
+    path, started = find_socket(), time.monotonic()
     for _ in range(MAX_ATTEMPTS if path else 0):
         assert path is not None
         connection = connection or (_connect_or_start(path) if start else _connect(path))
@@ -294,7 +312,7 @@ def _open(
                 return None
         connection.close()  # it ended while this client connected
         connection = None
-        if not start:
+        if not start or time.monotonic() - started > CONNECT_SECONDS:  # it is stopped, or something else listens
             return None
         time.sleep(RETRY_SECONDS)
     return None
@@ -419,8 +437,8 @@ class Bridge:
         self._unread = b""  # the start of a message of the daemon
         self._handshake: dict[str, bytes] = {}  # messages by method that a new daemon must receive first
         self._in_flight: dict[str | int, str] = {}  # methods of requests of the assistant
-        self._asked: set[str | int] = set()  # requests of the daemon
-        self._stale: set[str | int] = set()  # those of a daemon that ended: their answers are for nobody
+        self._asked: dict[str | int, str | int] = {}  # requests of the daemon: their ids here and there
+        self._generation = 0  # the number of daemons that ended
         self._has_ended = self._is_stopped = False  # the input; the daemon, on purpose
         self._wake, self._is_waiting = allocate_lock(), False
         self._wake.acquire()
@@ -437,8 +455,9 @@ class Bridge:
         return self._connection is not None
 
     def reload(self) -> None:
-        with contextlib.suppress(OSError):
-            os.kill(self._daemon, signal.SIGHUP)
+        if self._connection is not None:  # else the process ID may belong to another process
+            with contextlib.suppress(OSError):
+                os.kill(self._daemon, signal.SIGHUP)
 
     # --- from the assistant -------------------------------------------------------------------------------------------
 
@@ -467,18 +486,21 @@ class Bridge:
             if self._connection is None and line.strip():
                 self._reconnect()
                 self._continue_output()
-            if (not is_tracked or self._track(line)) and self._connection is not None:
+            line = self._track(line) if is_tracked else line
+            if line and self._connection is not None:
                 with contextlib.suppress(OSError):  # the other thread notices
                     self._connection.sendall(line)
+            lost = [] if self._connection is not None else self._take_lost()  # not even a server of its own started
+        self._write_messages(lost)
 
-    def _track(self, line: bytes) -> bool:
-        """Record requests, answers and the handshake. Return whether the daemon should receive the line."""
+    def _track(self, line: bytes) -> bytes:
+        """Record requests, answers and the handshake. Return what the daemon should receive."""
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
-            return True  # the daemon says what is wrong
+            return line  # the daemon says what is wrong
         if not isinstance(message, dict):
-            return True
+            return line
         method: Any = message.get("method")
         ident: Any = message.get("id")
         if isinstance(method, str):
@@ -487,11 +509,10 @@ class Bridge:
             if _is_id(ident):
                 self._in_flight[ident] = method
         elif _is_id(ident):
-            if ident in self._stale:
-                self._stale.discard(ident)
-                return False
-            self._asked.discard(ident)
-        return True
+            known = self._asked.pop(ident, None)
+            if self._generation:  # else ids are the same; an answer to a daemon that ended is for nobody
+                return b"" if known is None else json.dumps({**message, "id": known}).encode() + b"\n"
+        return line
 
     # --- from the daemon ----------------------------------------------------------------------------------------------
 
@@ -536,14 +557,31 @@ class Bridge:
         if lines[-1] == STOPPED:
             lines.pop()
             self._is_stopped = True
+        if self._generation:
+            lines = [*map(self._change_id, lines)]
         if lines:
             self._write(b"\n".join(lines) + b"\n")
         for line in lines:
             ident, is_request = _identify(line)
             if ident is not None and is_request:
-                self._asked.add(ident)
+                self._asked.setdefault(ident, ident)
             elif ident is not None:
                 self._in_flight.pop(ident, None)
+
+    def _change_id(self, line: bytes) -> bytes:
+        """Return a message with an id that no earlier daemon has used: the assistant may still answer those."""
+        ident, is_request = _identify(line)
+        if ident is not None and not is_request:
+            return line
+        message = json.loads(line)
+        if ident is not None:
+            message["id"] = f"{self._generation}:{ident}"
+            self._asked[message["id"]] = ident  # before it is written: the answer may follow at once
+        elif message.get("method") == CANCELLED:
+            message["params"]["requestId"] = f"{self._generation}:{message['params']['requestId']}"
+        else:
+            return line
+        return json.dumps(message).encode()
 
     def _write(self, data: bytes) -> None:
         with self._output:
@@ -554,20 +592,28 @@ class Bridge:
         with self._lock:
             connection.close()
             self._connection, self._unread = None, b""
-            lost = [ident for ident, method in self._in_flight.items() if method != INITIALIZE or self._has_ended]
-            for ident in lost:
-                del self._in_flight[ident]
-            questions, self._asked = self._asked, set()
-            self._stale |= questions
-        messages: list[dict[str, Any]] = [{"jsonrpc": "2.0", "id": ident, "error": INTERRUPTION} for ident in lost]
-        for ident in questions:
-            params = {"requestId": ident, "reason": "the shared server ended"}
-            messages.append({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+            messages = self._take_lost(kept="" if self._has_ended else INITIALIZE)
+            for ident in self._asked:
+                params = {"requestId": ident, "reason": "the shared server ended"}
+                messages.append({"jsonrpc": "2.0", "method": CANCELLED, "params": params})
+            self._asked = {}
+            self._generation += 1
+        self._write_messages(messages)
+        with self._lock:
+            is_needed = not self._is_stopped or bool(self._in_flight)  # the assistant waits for `initialize`
+            if is_needed and not (self._is_connected() or self._has_ended):
+                self._reconnect()
+
+    def _take_lost(self, kept: str = "") -> "list[dict[str, Any]]":
+        """Return errors for the requests in flight, except for the method that is repeated."""
+        lost = [ident for ident, method in self._in_flight.items() if method != kept]
+        for ident in lost:
+            del self._in_flight[ident]
+        return [{"jsonrpc": "2.0", "id": ident, "error": INTERRUPTION} for ident in lost]
+
+    def _write_messages(self, messages: "list[dict[str, Any]]") -> None:
         if messages:
             self._write(b"".join(json.dumps(each).encode() + b"\n" for each in messages))
-        with self._lock:
-            if not (self._is_connected() or self._has_ended or self._is_stopped):
-                self._reconnect()
 
     # --- a new daemon -------------------------------------------------------------------------------------------------
 
@@ -576,7 +622,7 @@ class Bridge:
         self._is_stopped = False
         for _ in range(MAX_ATTEMPTS):
             if not self.connect():
-                self._connection, self._daemon = _start_standalone(), 0
+                self._connection, self._daemon = _start_standalone()
             with contextlib.suppress(OSError, ValueError):
                 self._repeat_handshake()
                 return
@@ -592,7 +638,7 @@ class Bridge:
             ident = json.loads(line).get("id")
             if ident is None or ident in self._in_flight:  # its answer was never received
                 continue
-            while (reply := lines.read()) is not None and reply.get("id") != ident:
+            while (reply := lines.read()) is not None and ("method" in reply or reply.get("id") != ident):
                 pass
             if reply is None:
                 raise ConnectionError
@@ -617,11 +663,12 @@ def _is_id(value: "Any") -> bool:
     return type(value) in {str, int}
 
 
-def _start_standalone() -> socket.socket:
-    """Start a server for this client alone and return the connection to it."""
+def _start_standalone() -> tuple[socket.socket, int]:
+    """Start a server for this client alone. Return the connection to it and its process."""
     ours, theirs = socket.socketpair()
     with theirs:
-        if os.fork() == 0:
+        child = os.fork()
+        if child == 0:
             try:
                 os.dup2(theirs.fileno(), 0)
                 os.dup2(theirs.fileno(), 1)
@@ -630,7 +677,7 @@ def _start_standalone() -> socket.socket:
                 os.execv(sys.executable, [sys.executable, "-P", "-c", code, *sys.argv[1:]])  # noqa: S606
             finally:
                 os._exit(FAILED)
-    return ours
+    return ours, child
 
 
 def _read(descriptor: int) -> bytes:

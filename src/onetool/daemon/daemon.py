@@ -46,7 +46,7 @@ class ConnectedClient(LocalClient):
 
     def describe(self) -> dict[str, Any]:
         request = self.request
-        name = f"onetool {request.argv[0]}" if request.kind == "command" else self.name
+        name = " ".join(("onetool", *request.argv[:1])) if request.kind == "command" else self.name
         fields = {"pid": request.pid, "name": name, "directory": str(request.directory), "kind": request.kind}
         return {**fields, "since": round(self.since, 3)}
 
@@ -88,7 +88,7 @@ class DaemonServer:
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        while self._listener.fileno() >= 0:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
             except OSError as error:  # too many open files: those who wait are served when there are fewer
@@ -130,6 +130,7 @@ class DaemonServer:
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
+        asyncio.get_running_loop().remove_reader(self._listener)  # its number may be reused at once
         self._listener.close()
 
     async def _end_clients(self) -> None:
@@ -180,6 +181,7 @@ class DaemonServer:
             app = application.app
             if app.settings.daemon.http:
                 self._http.start(client.request.environment)
+            client.request.environment.clear()  # the application has what it needs
             try:
                 if app.config_error is None and not await app.has_current_settings():
                     await app.apply_settings(unasked=True)

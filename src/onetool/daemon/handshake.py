@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import socket
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -86,9 +87,9 @@ async def _receive(connection: socket.socket) -> tuple[Any, int]:
 
 def _find_path(directory: int) -> Path:
     """Return the path of an open directory. Raise if the path leads elsewhere."""
-    path = Path(f"/proc/self/fd/{directory}").readlink()
+    path, found = Path(f"/proc/self/fd/{directory}").readlink(), os.fstat(directory)
     try:
-        if os.path.samestat(path.stat(), os.fstat(directory)):
+        if stat.S_ISDIR(found.st_mode) and os.path.samestat(path.stat(), found):
             return path
     except OSError:
         pass
@@ -128,7 +129,13 @@ def _read_confinement(pid: int | str) -> tuple[object, ...]:
     root = (process / "root").stat()
     status = (process / "status").read_text(encoding="ascii", errors="replace").splitlines()
     namespaces = [str((process / "ns" / name).readlink()) for name in NAMESPACES]
-    return *namespaces, root.st_dev, root.st_ino, *(line for line in status if line.startswith(CONFINEMENT))
+    return (
+        *namespaces,
+        str((process / "root").readlink()),
+        root.st_dev,
+        root.st_ino,
+        *(line for line in status if line.startswith(CONFINEMENT)),
+    )
 
 
 async def send_reply(connection: socket.socket, reply: dict[str, Any]) -> None:

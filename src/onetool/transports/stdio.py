@@ -24,12 +24,14 @@ MAX_LINE_BYTES = 16 << 20  # a command is limited to 1 MB; arguments of an expos
 READ_SIZE = 1 << 16  # asyncio's default is four times as large and is allocated for every read
 SETTLE_SECONDS = 2.0  # for responses to requests read before end of input
 CLOSE_SECONDS = 0.5  # for a client to read the rest
+MAX_UNANSWERED = 1000  # requests of a client that does not read, before nothing more is read from it
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 
 class _Writer:
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, get_last_line: Callable[[], bytes] = bytes) -> None:
         self._writer, self._has_ended = writer, False
+        self._get_last_line = get_last_line  # not empty if the server ends, and what it would say is about that
         self._expected: set[str | int] = set()  # requests to answer even after end of input
 
     def expect_response(self, message: dict[str, Any]) -> None:
@@ -40,12 +42,16 @@ class _Writer:
         elif method == "notifications/cancelled" and isinstance(params, dict):
             self._expected = {request_id for request_id in self._expected if request_id != params.get("requestId")}
 
+    @property
+    def unanswered(self) -> int:
+        return len(self._expected)
+
     async def write(self, text: str) -> None:
         is_expected = False
         if self._expected and (ident := orjson.loads(text).get("id")) in self._expected:
             self._expected.discard(ident)
             is_expected = True
-        if is_expected or not self._has_ended:
+        if (is_expected or not self._has_ended) and not self._get_last_line():
             self._writer.write(text.encode("utf-8", "backslashreplace"))
 
     async def end(self) -> None:
@@ -76,6 +82,8 @@ class _Lines:
     async def __anext__(self) -> str:
         while line := await self._next():
             message, error = _read(*line)
+            if self._writer.unanswered > MAX_UNANSWERED:
+                await self._writer.flush()
             if error is None:
                 self._writer.expect_response(message)
                 return line[0].decode()
@@ -155,7 +163,7 @@ async def socket_streams(
 ) -> AsyncIterator[tuple[Any, ...]]:
     """Yield the arguments for `stdio_server` for a socket. What `get_last_line` returns is sent at the end."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=READ_SIZE)
-    output = _Writer(writer)
+    output = _Writer(writer, get_last_line)
     try:
         yield _Lines(reader, output, on_end), output
     finally:

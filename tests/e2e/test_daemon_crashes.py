@@ -1,0 +1,409 @@
+"""The daemon is killed, stopped, replaced or idle, and so are its clients: nothing hangs, is done twice or is left."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import yaml
+from tests.cells_support import NIGHTLY
+from tests.daemon_support import (
+    CLIENT,
+    DaemonHome,
+    ask,
+    fill_backlog,
+    make_installation,
+    open_daemon_home,
+    open_socket,
+    send_request,
+    text_of,
+)
+from tests.proxy_support import hostile_server
+from tests.support import ProcessWatch, RawClient, eventually, list_descendants
+from tests.workers_support import write_pack
+
+LAB = """
+import os, time
+from pathlib import Path
+from onetool import Context
+
+FILE = Path(__file__).parents[3] / "lines.txt"
+
+def append(text: str, slow: float = 0) -> str:
+    with FILE.open("a") as file:
+        file.write(text + "\\n")
+    time.sleep(slow)
+    return text
+
+def ask(question: str, ctx: Context) -> object:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    return ctx.ask(question, schema)
+
+def process() -> int:
+    return os.getpid()
+"""
+CLIENTS = 10
+IDLE_ROUNDS = 50 if NIGHTLY else 5
+INTERRUPTED = {"type": "interrupted", "retryable": True}
+PERSON: dict[str, Any] = {"capabilities": {"elicitation": {}}}
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[DaemonHome]:
+    """Return a home whose daemon a test may kill."""
+    with open_daemon_home() as found:
+        write_pack(found.home / ".onetool", "lab", LAB)
+        yield found
+
+
+def read_lines(lab: DaemonHome) -> list[str]:
+    file = lab.home / "lines.txt"
+    return file.read_text("utf-8").splitlines() if file.exists() else []
+
+
+def start_run(client: RawClient, code: str) -> int:
+    return client.ask("tools/call", {"name": "run", "arguments": {"command": code}})
+
+
+def receive_response(client: RawClient, ident: object) -> dict[str, Any]:
+    while (message := client.receive()).get("id") != ident or "method" in message:
+        pass
+    return message
+
+
+def is_interrupted(answer: dict[str, Any]) -> bool:
+    if "error" not in answer:
+        return False
+    assert answer["error"]["data"] == INTERRUPTED, answer
+    return True
+
+
+# --- the daemon is killed ---------------------------------------------------------------------------------------------
+
+
+def test_ten_clients_survive_a_killed_daemon_and_nothing_happens_twice(lab: DaemonHome) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(lab.client()) for _ in range(CLIENTS)]
+        first = lab.daemon
+        runs = [start_run(each, f"lab.append(text='{n}', slow=0.2)") for n, each in enumerate(clients)]
+        assert eventually(lambda: len(read_lines(lab)) >= 3)
+        lab.kill()
+        killed = time.monotonic()
+        answers = [receive_response(each, run) for each, run in zip(clients, runs, strict=True)]
+        assert sum(map(is_interrupted, answers)) >= CLIENTS - 3
+        after = [start_run(each, f"lab.append(text='again {n}')") for n, each in enumerate(clients)]
+        for client, run in zip(clients, after, strict=True):
+            assert not receive_response(client, run)["result"]["isError"]
+        seconds = time.monotonic() - killed
+        assert lab.daemon != first
+        assert seconds < 20  # generous: the machine may be busy
+    counts = Counter(read_lines(lab))
+    assert max(counts.values()) == 1
+    assert {f"again {n}" for n in range(CLIENTS)} <= set(counts)
+
+
+def test_a_question_of_a_killed_daemon_is_cancelled_and_its_late_answer_is_ignored(lab: DaemonHome) -> None:
+    with lab.client(hello=PERSON) as client:
+        run = start_run(client, "lab.ask(question='old')")
+        question = client.receive()
+        assert question["method"] == "elicitation/create"
+        lab.kill()
+        messages = [client.receive(), client.receive()]
+        assert {"jsonrpc": "2.0", "id": run}.items() <= messages[0].items()
+        assert is_interrupted(messages[0])
+        assert messages[1]["method"] == "notifications/cancelled"
+        assert messages[1]["params"]["requestId"] == question["id"]
+        run = start_run(client, "lab.ask(question='new')")
+        second = client.receive()
+        assert "new" in second["params"]["message"]
+        assert second["id"] != question["id"]
+        for ident, name in ((question["id"], "late"), (second["id"], "Ada")):
+            result = {"action": "accept", "content": {"name": name}}
+            client.send({"jsonrpc": "2.0", "id": ident, "result": result})
+        assert json.loads(text_of(receive_response(client, run))) == {"name": "Ada"}
+
+
+def test_a_new_daemon_can_cancel_its_question(lab: DaemonHome) -> None:
+    """Requests of a later daemon have ids of their own; cancellations must use them too."""
+    with lab.client(hello=PERSON) as client:
+        lab.kill()
+        run = start_run(client, "lab.ask(question='who')")
+        question = client.receive()
+        client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": run}})
+        cancelled = client.receive()
+        while cancelled.get("method") != "notifications/cancelled":
+            cancelled = client.receive()
+        assert cancelled["params"]["requestId"] == question["id"]
+        assert text_of(client.run("1 + 1")) == "2"
+
+
+def test_the_log_level_survives_a_killed_daemon(lab: DaemonHome) -> None:
+    with lab.client(hello={"clientInfo": {"name": "named", "version": "1"}}) as client:
+        client.request("logging/setLevel", {"level": "error"})
+        client.request("tools/list")
+        lab.kill()
+        assert text_of(client.run("1 + 1")) == "2"
+        client.request("tools/list")
+        assert [each["name"] for each in lab.status()["clients"]] == ["named"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_the_client_of_the_sdk_continues_with_a_new_daemon(lab: DaemonHome, mode: str) -> None:
+    with lab.connect(mode=mode) as client:
+        assert not client.run("1").is_error
+        run = client.start("import time\ntime.sleep(60)")
+        time.sleep(0.2)
+        lab.kill()
+        with pytest.raises(Exception, match="ended before it answered"):
+            run.result(20)
+        assert not client.run("1").is_error
+
+
+def test_a_daemon_killed_while_it_starts_is_started_again(lab: DaemonHome) -> None:
+    lab.stop()
+    client = lab.client()
+    assert eventually(lambda: lab.daemons)
+    os.kill(lab.daemon, signal.SIGKILL)
+    with client:
+        assert text_of(client.run("1 + 1")) == "2"
+        assert lab.daemon
+
+
+def test_a_daemon_killed_during_the_handshake_is_started_again(lab: DaemonHome) -> None:
+    with lab.client():
+        first = lab.daemon
+        os.kill(first, signal.SIGSTOP)
+        client = lab.client()
+        time.sleep(0.15)
+        os.kill(first, signal.SIGKILL)
+        with client:
+            assert text_of(client.run("1 + 1")) == "2"
+            assert lab.daemon != first
+
+
+def test_a_daemon_killed_before_it_answers_initialize_is_replaced(lab: DaemonHome) -> None:
+    with lab.client():
+        client = lab.client()
+        assert eventually(lambda: client.process.pid in {each["pid"] for each in lab.status()["clients"]})
+        os.kill(lab.daemon, signal.SIGSTOP)
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
+        ident = client.ask("initialize", hello)
+        time.sleep(0.05)
+        lab.kill()
+        assert receive_response(client, ident)["result"]["serverInfo"]["name"] == "onetool"
+        client.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        assert text_of(client.run("1 + 1")) == "2"
+        client.hang_up()
+        client.process.wait()
+
+
+# --- a client is killed -----------------------------------------------------------------------------------------------
+
+
+def test_a_killed_client_leaves_nothing(lab: DaemonHome) -> None:
+    directory = lab.home / "killed"
+    directory.mkdir()
+    (directory / "settings.yaml").write_text(
+        yaml.safe_dump({"servers": {"echo": hostile_server("echo")}}), encoding="utf-8"
+    )
+    with lab.client() as other:
+        other.run("1")
+        before = list_descendants(lab.daemon)
+        with lab.client(directory, "--config", "settings.yaml") as client:
+            assert text_of(client.run("[echo.echo(text='x'), lab.process() > 0]")) == '["x",true]'
+            start_run(client, "import time\ntime.sleep(60)")
+            (application,) = [each for each in lab.applications() if each["directory"] == str(directory)]
+            assert (application["servers"], application["workers"]) == (["echo"], ["lab"])
+            with ProcessWatch(list_descendants(lab.daemon) - before) as started:
+                client.process.kill()
+                assert started.all_ended()
+        assert str(directory) not in {each["directory"] for each in lab.applications()}
+        assert text_of(other.run("1 + 1")) == "2"
+
+
+# --- the daemon is stopped --------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_daemon_is_started_by_the_next_request(lab: DaemonHome) -> None:
+    with lab.client() as client:
+        first = lab.daemon
+        run = start_run(client, "import time\ntime.sleep(60)")
+        time.sleep(0.2)
+        with ProcessWatch(list_descendants(first)) as processes:
+            assert ask(lab.sockets[0], {"kind": "stop"})["ok"]
+            assert processes.all_ended()
+        assert is_interrupted(receive_response(client, run))
+        time.sleep(0.2)
+        assert (lab.daemons, lab.sockets) == ([], [])
+        assert text_of(client.run("1 + 1")) == "2"
+        assert lab.daemon != first
+
+
+def test_a_daemon_that_stops_before_it_answers_initialize_is_replaced(lab: DaemonHome) -> None:
+    with lab.client(), ExitStack() as stack:
+        clients = [stack.enter_context(Unconnected(lab)) for _ in range(3)]
+        known = {each.client.process.pid for each in clients}
+        assert eventually(lambda: known <= {each["pid"] for each in lab.status()["clients"]})
+        os.kill(lab.daemon, signal.SIGSTOP)
+        with open_socket(lab.sockets[0]) as connection:
+            send_request(connection, {"kind": "stop"})
+            idents = [each.initialize() for each in clients]
+            time.sleep(0.05)
+            os.kill(lab.daemon, signal.SIGCONT)
+            for each, ident in zip(clients, idents, strict=True):
+                assert "result" in receive_response(each.client, ident)
+
+
+class Unconnected:
+    """A client that has not sent `initialize`."""
+
+    def __init__(self, lab: DaemonHome, command: Sequence[str] = CLIENT) -> None:
+        self.client = lab.client(command=command)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.hang_up()
+        self.client.process.wait()
+
+    def initialize(self) -> int:
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "late", "version": "1"}}
+        return self.client.ask("initialize", hello)
+
+
+def test_sighup_reloads_and_ends_nothing(lab: DaemonHome) -> None:
+    with lab.client() as client, lab.client() as other:
+        first = lab.daemon
+        assert client.run("moment()")["result"]["isError"]
+        lab.configure("aliases: {moment: machine.now}\n")
+        client.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: not other.run("moment()")["result"]["isError"])
+        assert not client.run("moment()")["result"]["isError"]
+        ask(lab.sockets[0], {"kind": "stop"})
+        assert eventually(lambda: not lab.daemons)
+        client.process.send_signal(signal.SIGHUP)  # there is nothing to reload
+        assert text_of(client.run("1 + 1")) == "2"
+        assert lab.daemon != first
+    (lab.home / ".onetool" / "onetool.yaml").unlink()
+
+
+# --- SIGSTOP ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_client_stops_nobody_and_fills_no_memory(lab: DaemonHome) -> None:
+    with lab.client() as stopped, lab.client() as other:
+        other.run("1")
+        before = read_resident_bytes(lab.daemon)
+        stopped.process.send_signal(signal.SIGSTOP)
+        try:
+            for _ in range(60):
+                start_run(stopped, "print('x' * 900_000)")
+            for number in range(20):
+                assert text_of(other.run(f"{number} + 1")) == str(number + 1)
+                time.sleep(0.05)
+            assert read_resident_bytes(lab.daemon) - before < 60 << 20
+        finally:
+            stopped.process.send_signal(signal.SIGCONT)
+        stopped.process.kill()
+
+
+def read_resident_bytes(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+IMPATIENT = (
+    CLIENT[0],
+    "-c",
+    "import sys, onetool.daemon_client as client; client.CONNECT_SECONDS = 0.5; sys.exit(client.main())",
+)
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["free", "full backlog"])
+def test_a_new_client_does_not_wait_for_a_stopped_daemon(lab: DaemonHome, is_full: bool) -> None:
+    with lab.client(), ExitStack() as stack:
+        os.kill(lab.daemon, signal.SIGSTOP)
+        if is_full:
+            fill_backlog(lab.sockets[0], stack)
+        started = time.monotonic()
+        with lab.client(command=IMPATIENT) as client:
+            assert text_of(client.run("1 + 1")) == "2"
+            assert time.monotonic() - started < 25  # assistants wait 30 s
+        lab.stop()
+
+
+# --- idle and upgraded daemons ----------------------------------------------------------------------------------------
+
+
+def test_an_idle_daemon_ends_with_all_its_processes() -> None:
+    with open_daemon_home("daemon: {idle: 0.2}\n") as lab:
+        write_pack(lab.home / ".onetool", "lab", LAB)
+        with lab.client() as client:
+            client.run("lab.process()")
+            processes = ProcessWatch(list_descendants(lab.daemon))
+        left = time.monotonic()
+        with processes:
+            assert processes.all_ended()
+        assert time.monotonic() - left < 4
+        assert (lab.daemons, lab.sockets) == ([], [])
+
+
+def test_clients_that_connect_when_an_idle_daemon_ends_are_served() -> None:
+    """The copy of the program checks fifty times a second whether it is idle, and some clients meet its end."""
+    with open_daemon_home("daemon: {idle: 0.3}\n") as lab:
+        edits = {
+            "daemon/daemon.py": ("CHECK_SECONDS: Final = 1.0", "CHECK_SECONDS: Final = 0.02"),
+            "daemon/applications.py": ("LINGER_SECONDS: Final = 1.0", "LINGER_SECONDS: Final = 0.01"),
+        }
+        command = make_installation(lab.runtime.parent / "copy", edits)
+        daemons: set[int] = set()
+        for _ in range(IDLE_ROUNDS):
+            with ExitStack() as stack:
+                clients = []
+                for _ in range(CLIENTS):
+                    clients.append(stack.enter_context(Unconnected(lab, command)))
+                    time.sleep(random.uniform(0, 0.03))
+                idents = [each.initialize() for each in clients]
+                for each, ident in zip(clients, idents, strict=True):
+                    assert "result" in receive_response(each.client, ident)
+                daemons.update(lab.daemons)
+            time.sleep(random.uniform(0.15, 0.25))
+        assert len(daemons) > 1
+
+
+def test_an_upgraded_program_starts_its_own_daemon_and_the_old_one_drains() -> None:
+    with open_daemon_home() as lab:
+        write_pack(lab.home / ".onetool", "lab", LAB)
+        command = make_installation(lab.runtime.parent / "copy")
+        version = lab.runtime.parent / "copy" / "src" / "onetool" / "util" / "version.py"
+        with lab.client(command=command) as old:
+            first = lab.daemon
+            old.run("1")
+            os.utime(version)
+            assert eventually(lambda: "daemon.drain" in lab.log, 5)
+            with lab.client(command=command) as new:
+                assert text_of(new.run("1 + 1")) == "2"
+                assert len(lab.daemons) == 2
+                # the old daemon still starts processes for its client
+                for _ in range(2):
+                    assert text_of(old.run("lab.append(text='x')\n'done'")) == "done"
+        assert eventually(lambda: first not in lab.daemons, 5)
+        assert len(lab.daemons) == 1
+
+
+def test_a_client_whose_program_was_removed_answers_every_request() -> None:
+    with open_daemon_home() as lab:
+        command = make_installation(lab.runtime.parent / "copy")
+        with lab.client(command=command) as client:
+            shutil.rmtree(lab.runtime.parent / "copy")
+            lab.kill()
+            for _ in range(2):
+                assert is_interrupted(client.run("1"))
