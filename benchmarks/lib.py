@@ -61,10 +61,10 @@ async def interleave_async(rounds: int, contestants: Mapping[str, Callable[[], A
 
 @contextlib.contextmanager
 def use_fresh_environment() -> Iterator[None]:
-    """Use an empty home and working directory, and cache byte code as on a user's machine."""
+    """Use an empty home and working directory, and cache byte code as on a user's machine. Share no server."""
     here = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="onetool-bench-") as folder:
-        os.environ["HOME"] = folder
+        os.environ.update({"HOME": folder, "ONETOOL_STANDALONE": "1"})
         for name in UNUSUAL_VARIABLES:
             os.environ.pop(name, None)
         os.chdir(folder)

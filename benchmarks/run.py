@@ -20,6 +20,7 @@ from benchmarks import (
     bus,
     calls,
     cells,
+    daemon,
     discovery,
     flight,
     floods,
@@ -39,6 +40,7 @@ from benchmarks import (
 
 TOPICS: dict[str, Callable[[int], list[lib.Row]]] = {
     "startup": startup.measure,
+    "daemon": daemon.measure,
     "roundtrip": roundtrip.measure,
     "calls": calls.measure,
     "bus": bus.measure,
