@@ -13,6 +13,7 @@ from onetool.bus.budget import BudgetGuard, Limits
 from onetool.config.load import Loaded
 from onetool.config.model import Agent, Budgets, Sandbox
 from onetool.config.protection import Protection, compute_protection
+from onetool.context import freeze
 from onetool.errors import ToolError
 from onetool.paths import Directories, resolve_path
 from onetool.policy.rules import Policy
@@ -35,7 +36,7 @@ class Agents:
         protection = compute_protection(loaded)
         self._ignored = next((problem for problem in loaded.problems if problem.code == UNTRUSTED), None)
         self._sandboxes = {
-            name: _sandbox(agent.sandbox, loaded.directories, projects, protection)
+            name: freeze(_sandbox(agent.sandbox, loaded.directories, projects, protection))
             for name, agent in loaded.settings.agents.items()
         }
         self._policies = {name: Policy.from_settings(agent) for name, agent in loaded.settings.agents.items()}

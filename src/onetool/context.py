@@ -167,13 +167,14 @@ class ToolContext(Context):
     def __post_init__(self) -> None:
         """Freeze the fields, so that a tool cannot grant itself permissions."""
         for name in ("agent_config", "sandbox", "metadata", "tools", "settings", "secrets"):
-            object.__setattr__(self, name, _freeze(getattr(self, name)))
+            object.__setattr__(self, name, freeze(getattr(self, name)))
         object.__setattr__(self, "permissions", permissions(self.permissions))
 
 
-def _freeze(value: Any) -> Any:
-    if value is None:
+def freeze(value: Any) -> Any:
+    """Return a value that cannot be changed. A mapping proxy counts as frozen."""
+    if value is None or type(value) is MappingProxyType:
         return value
     if isinstance(value, Mapping):
-        return MappingProxyType({key: _freeze(item) for key, item in value.items()})
-    return tuple(map(_freeze, value)) if isinstance(value, list | tuple) else value
+        return MappingProxyType({key: freeze(item) for key, item in value.items()})
+    return tuple(map(freeze, value)) if isinstance(value, list | tuple) else value

@@ -81,13 +81,16 @@ def _may_share(arguments: list[str]) -> bool:
 
 
 def _is_turned_off() -> bool:
-    """Return whether `daemon.shared` may be false, without a parser for YAML. The daemon decides otherwise."""
+    """Return whether a settings file has `daemon.shared: false` in the usual spelling. Else the daemon decides."""
     named = os.environ.get("ONETOOL_CONFIG", "")
     for path in (os.path.expanduser("~/.onetool/onetool.yaml"), named):  # noqa: PTH111
         with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
-            text = file.read(1 << 20)
-            if b"daemon" in text and b"shared" in text:
-                return True
+            section = b""
+            for line in file.read(1 << 20).splitlines():
+                if line[:1] not in {b"", b" ", b"#"}:
+                    section = line.partition(b":")[0]
+                if section == b"daemon" and b"shared: false" in line.partition(b"#")[0]:
+                    return True
     return False
 
 

@@ -87,7 +87,7 @@ def test_the_context_has_the_settings_of_the_agent() -> None:
 
 def test_the_default_sandbox_is_the_working_directory() -> None:
     found = make_agents({}).context_fields("default")["sandbox"]
-    assert (found["enabled"], found["allowed_paths"], found["denied_patterns"]) == (True, ["/srv/shop"], ())
+    assert (found["enabled"], found["allowed_paths"], found["denied_patterns"]) == (True, ("/srv/shop",), ())
 
 
 def test_settings_are_hidden_even_without_a_sandbox() -> None:
@@ -98,13 +98,13 @@ def test_settings_are_hidden_even_without_a_sandbox() -> None:
 
 def test_paths_are_relative_to_the_working_directory_or_home() -> None:
     found = get_sandbox({"allowed_paths": ["src", "~/notes", "/srv"], "denied_patterns": [".env*"]})
-    assert found["allowed_paths"] == ["/srv/shop/src", "/home/ada/notes", "/srv"]
+    assert found["allowed_paths"] == ("/srv/shop/src", "/home/ada/notes", "/srv")
     assert found["denied_patterns"] == (".env*",)
 
 
 def test_projects_are_readable() -> None:
     made = make_agents({"agents": {"ci": {}}}, projects={"shop": "/projects/shop"})
-    assert made.context_fields("ci")["sandbox"]["readable_paths"] == ["/projects/shop"]
+    assert made.context_fields("ci")["sandbox"]["readable_paths"] == ("/projects/shop",)
 
 
 def test_onetool_files_are_hidden_and_settings_are_protected() -> None:
