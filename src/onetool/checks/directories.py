@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
@@ -18,7 +18,7 @@ MIN_FREE_BYTES = 16 << 20  # a single large result may need more
 
 def problems(read: Examined) -> Iterator[Problem]:
     yield from _check_written(read.loaded)
-    yield from _check_temporary(read.loaded.environment)
+    yield from _check_temporary()
     yield from _check_named(read)
 
 
@@ -64,8 +64,8 @@ def _check_space(directory: Path) -> Iterator[Problem]:
         )
 
 
-def _check_temporary(environment: Mapping[str, str]) -> Iterator[Problem]:
-    wanted = environment.get("TMPDIR")
+def _check_temporary() -> Iterator[Problem]:
+    wanted = os.environ.get("TMPDIR")  # of this process, which clients of the daemon share
     try:
         used = tempfile.gettempdir()
     except FileNotFoundError as error:

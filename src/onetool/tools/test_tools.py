@@ -5,6 +5,7 @@ partial run is never taken for a success. Processes that the tests started end w
 """
 
 import asyncio
+import os
 import re
 import shutil
 import signal
@@ -109,7 +110,7 @@ class _Suite:
 def _choose_suite(
     context: ToolContext, directory: Path, report: Path, path: str | None, extra: Mapping[str, str]
 ) -> _Suite:
-    environment = get_system(context).environment
+    environment = os.environ if context.system is None else get_system(context).environment
     variables: Mapping[str, str] = {**make_worker_environment(environment), **extra}
     if (directory / "mix.exs").exists():
         target = _resolve_target(context, path, MIX_LINES)
