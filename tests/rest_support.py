@@ -23,8 +23,8 @@ from onetool.config.model import Settings
 from onetool.logging import Log
 from onetool.paths import Directories
 from onetool.schema import JSON
-from onetool.transports.http.auth import Bind
 from onetool.transports.http.http_server import HttpServer
+from onetool.transports.http.request_checks import Bind
 
 UNKNOWN: Final = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
 
