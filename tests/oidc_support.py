@@ -131,7 +131,7 @@ class Provider:
 
 
 @contextlib.contextmanager
-def serve_provider(folder: Path, redirect_url: str, resource: str) -> Iterator[Provider]:
+def serve_provider(folder: Path, redirect_url: str) -> Iterator[Provider]:
     """Start oidc-provider with node. Its client `onetool` has the secret `s3cr3t-of-the-client`."""
     modules = CACHE / "oidc"
     command = [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(modules), OIDC_PROVIDER]
@@ -139,7 +139,7 @@ def serve_provider(folder: Path, redirect_url: str, resource: str) -> Iterator[P
     script = folder / "provider.mjs"  # modules are searched beside the script
     script.write_text(SCRIPT.read_text("utf-8"), encoding="utf-8")
     (folder / "node_modules").symlink_to(modules / "node_modules")
-    settings = json.dumps({"redirect": redirect_url, "resource": resource})
+    settings = json.dumps({"redirect": redirect_url})
     process = subprocess.Popen(
         [find_program("node"), str(script), settings], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

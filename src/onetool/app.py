@@ -264,8 +264,17 @@ class OneTool:
             )
         journal = journal or Journal(keeps_value=True)
         try:
-            identity = {"is_owner": is_owner, "token_id": token_id, "actor": actor, "client": client}
-            context = self.context(agent, journal, meta, **identity, session=session, kind="run")
+            context = self.context(
+                agent,
+                journal,
+                meta,
+                is_owner=is_owner,
+                token_id=token_id,
+                actor=actor,
+                client=client,
+                session=session,
+                kind="run",
+            )
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         gate: Gate = context.gate
@@ -306,8 +315,9 @@ class OneTool:
     async def _run_again(self, record: DurableRunRecord, gate: Gate) -> DurableOutcome:
         """Execute a run of an ended process again, or make its call."""
         journal = Journal(keeps_value=True)
-        identity = {"token_id": record.token_id, "actor": record.actor, "client": record.client}
-        context = self.context(record.agent, journal, **identity, gate=gate)
+        context = self.context(
+            record.agent, journal, token_id=record.token_id, actor=record.actor, client=record.client, gate=gate
+        )
         if record.kind == "run":
             return _to_outcome(await self._run_once(record.code, context, journal, record.format))
         call = json.loads(record.code)

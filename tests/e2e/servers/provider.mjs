@@ -2,7 +2,7 @@
 import { createServer } from "node:http";
 import { Provider } from "oidc-provider";
 
-const { redirect, resource } = JSON.parse(process.argv[2]);
+const { redirect } = JSON.parse(process.argv[2]);
 const groups = (name) => (name === "boss" ? ["leads"] : ["engineers"]);
 const server = createServer();
 await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -45,4 +45,4 @@ const provider = new Provider(url, {
   },
 });
 server.on("request", provider.callback());
-console.log(JSON.stringify({ url, resource }));
+console.log(JSON.stringify({ url }));
