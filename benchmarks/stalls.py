@@ -25,7 +25,7 @@ from onetool.app import OneTool
 from onetool.config.model import Settings
 from onetool.logging import Log
 from onetool.transports.http.asgi_app import build
-from onetool.transports.http.auth import Bind
+from onetool.transports.http.request_checks import Bind
 
 CALLS, TOOLS = 1_000_000, 100_000
 FEWER_CALLS, FEWER_TOOLS = 200_000, 5_000

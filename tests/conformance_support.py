@@ -28,8 +28,8 @@ from onetool.config.load import Loaded
 from onetool.config.model import Settings
 from onetool.logging import Log
 from onetool.paths import Directories
-from onetool.transports.http.auth import Bind
 from onetool.transports.http.http_server import HttpServer
+from onetool.transports.http.request_checks import Bind
 from onetool.transports.mcp.exposed_tools import check
 
 FIXTURES = Path(__file__).parent / "e2e" / "servers" / "conformance_fixtures.py"

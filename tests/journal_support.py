@@ -147,7 +147,12 @@ class Process:
         self._store.on_death = lambda: loop.call_soon_threadsafe(dead.set)
         self._runs = Runs(self._execute)
         policy = self._policy, ("cli",)
-        self._runs.configure(self._store, Approvals(), "here", get_policy=lambda _: policy, on_event=self._hear)
+        self._runs.configure(
+            *(self._store, Approvals(), "here"),
+            get_policy=lambda _: policy,
+            is_revoked=lambda _: False,
+            on_event=self._hear,
+        )
         work = asyncio.ensure_future(self._resume(run_id) if program is None else self._start(run_id, program))
         ending = asyncio.ensure_future(dead.wait())
         done, _ = await asyncio.wait({work, ending}, timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)

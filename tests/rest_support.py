@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,8 +23,8 @@ from onetool.config.model import Settings
 from onetool.logging import Log
 from onetool.paths import Directories
 from onetool.schema import JSON
-from onetool.transports.http.auth import Bind
 from onetool.transports.http.http_server import HttpServer
+from onetool.transports.http.request_checks import Bind
 
 UNKNOWN: Final = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
 
@@ -115,8 +115,11 @@ def get_error_code(answer: httpx2.Response) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class ServedApp:
+    """A server. `change` applies other settings, as a reload does."""
+
     rest: Rest
     onetool: OneTool
+    change: Callable[[Mapping[str, Any]], None]
 
 
 @contextlib.contextmanager
@@ -126,21 +129,32 @@ def serve_app(
     tools: Iterable[object] = (),
     secrets: Mapping[str, str] | None = None,
     log: Log | None = None,
+    *,
+    port: int = 0,
 ) -> Iterator[ServedApp]:
     """Start a server in a thread, with its data in the directory."""
-    loaded = Loaded(
-        Settings.model_validate(settings or {}), secrets or {}, (), (), Directories(working_dir=folder, user=folder)
-    )
+    directories = Directories(working_dir=folder, user=folder)
+
+    def load(settings: Mapping[str, Any]) -> Loaded:
+        return Loaded(Settings.model_validate(settings), secrets or {}, (), (), directories)
+
+    loaded = load(settings or {})
     with start_blocking_portal("asyncio") as portal:
         onetool = OneTool(read=lambda: loaded, log=log or Log())
+
+        def change(settings: Mapping[str, Any]) -> None:
+            nonlocal loaded
+            loaded = load(settings)
+            portal.call(onetool.apply_settings)
+
         with portal.wrap_async_context_manager(onetool) as app:
             for tool in tools:
                 app.bus.register_tool(tool)
-            server = HttpServer(app, "127.0.0.1", 0)
+            server = HttpServer(app, "127.0.0.1", port)
             running = portal.start_task_soon(server.run, _ignore_bind)
             try:
                 with make_client(f"http://127.0.0.1:{server.bind.port}") as client:
-                    yield ServedApp(Rest(client), app)
+                    yield ServedApp(Rest(client), app, change)
             finally:
                 portal.call(server.stop)
                 running.result(TIMEOUT_SECONDS)

@@ -448,7 +448,7 @@ async def _fetch_openapi() -> dict[str, Any]:
     from onetool.config.model import Settings
     from onetool.logging import Log
     from onetool.transports.http.asgi_app import build
-    from onetool.transports.http.auth import Bind
+    from onetool.transports.http.request_checks import Bind
 
     with TemporaryDirectory() as folder:
         async with OneTool(Settings(), folder=Path(folder), log=Log()) as app:

@@ -56,6 +56,7 @@ from onetool.runs.gate import Gate
 from onetool.runs.model import DurableRunRecord
 from onetool.runs.notifier import ApprovalNotifier
 from onetool.runs.runs import DurableOutcome, Runs
+from onetool.runs.starters import is_revoked
 from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
 from onetool.state import State, make_state
@@ -218,6 +219,7 @@ class OneTool:
             loaded.settings.approvals,
             str(loaded.directories.working_dir),
             get_policy=self.agents.get_policy,
+            is_revoked=partial(is_revoked, auth=loaded.settings.auth),
             on_event=self._record_decision,
         )
         self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.switches
@@ -248,6 +250,7 @@ class OneTool:
         meta: Mapping[str, Any] | None = None,
         is_owner: bool = False,
         token_id: str = "",
+        actor: str = "",
         client: str = "",
         session: str = "",
     ) -> Answer:
@@ -262,7 +265,15 @@ class OneTool:
         journal = journal or Journal(keeps_value=True)
         try:
             context = self.context(
-                agent, journal, meta, is_owner=is_owner, token_id=token_id, client=client, session=session, kind="run"
+                agent,
+                journal,
+                meta,
+                is_owner=is_owner,
+                token_id=token_id,
+                actor=actor,
+                client=client,
+                session=session,
+                kind="run",
             )
         except ToolError as error:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
@@ -304,7 +315,9 @@ class OneTool:
     async def _run_again(self, record: DurableRunRecord, gate: Gate) -> DurableOutcome:
         """Execute a run of an ended process again, or make its call."""
         journal = Journal(keeps_value=True)
-        context = self.context(record.agent, journal, token_id=record.token_id, client=record.client, gate=gate)
+        context = self.context(
+            record.agent, journal, token_id=record.token_id, actor=record.actor, client=record.client, gate=gate
+        )
         if record.kind == "run":
             return _to_outcome(await self._run_once(record.code, context, journal, record.format))
         call = json.loads(record.code)
@@ -337,6 +350,7 @@ class OneTool:
         *,
         is_owner: bool = False,
         token_id: str = "",
+        actor: str = "",
         client: str = "",
         session: str = "",
         kind: Literal["run", "call"] = "call",
@@ -353,9 +367,8 @@ class OneTool:
         if gate is None:
             ask = journal.approve if journal else None
             hold = self.settings.approvals.wait if kind == "run" else hold
-            gate = self.runs.open_gate(
-                agent, correlation_id, kind, token_id=token_id, client=client, session=session, ask=ask, hold=hold
-            )
+            identity = {"token_id": token_id, "actor": actor, "client": client, "session": session}
+            gate = self.runs.open_gate(agent, correlation_id, kind, **identity, ask=ask, hold=hold)
             gate.is_direct = kind == "call"
         return ToolContext(
             **self.agents.context_fields(agent),
@@ -376,6 +389,7 @@ class OneTool:
             metadata={"_meta": meta} if meta else {},
             is_owner=is_owner,
             token_id=token_id,
+            actor=actor,
             client=client,
         )
 

@@ -132,6 +132,7 @@ class AuditLog:
     def _describe_call(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts:
         return {
             "agent": context.agent_id,
+            **({"actor": context.actor} if context.actor else {}),
             "tool": tool.name,
             "permissions": sort_permissions(required_permissions(tool, args)),
             "arguments": {name: self._render_argument(value) for name, value in args.items()},

@@ -64,7 +64,8 @@ def make_state(
     Tools must not send requests to `own_ports`.
     """
     settings, directories = loaded.settings, loaded.directories
-    redact, stores = Redactor({*loaded.secret_values, settings.llm.api_key or ""}), _open_stores(loaded, old)
+    keys = (settings.llm.api_key, *(issuer.client_secret for issuer in settings.auth.issuers))
+    redact, stores = Redactor({*loaded.secret_values, *filter(None, keys)}), _open_stores(loaded, old)
     results = stores.results(settings.output)
     paths = settings.projects.items()
     projects = {name: str(resolve_path(path, directories.working_dir, directories.home)) for name, path in paths}

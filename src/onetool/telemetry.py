@@ -114,6 +114,7 @@ class Telemetry:
             **outcome,
             correlation_id=event.context.correlation_id,
             agent=event.context.agent_id,
+            **_describe_actor(event.context),
             tool=name,
             **{name: args[name] for name in logged if args.get(name) not in (None, "")},
         )
@@ -138,7 +139,7 @@ class Telemetry:
             counts.failed += failed
             return
         fields = run_id, context.agent_id, session, event.seconds, event.error, 1, 0, 0, event.at, "call", name
-        add(RunRecord(*fields, client=context.client, calls=1, failed=int(failed)))
+        add(RunRecord(*fields, client=context.client, calls=1, failed=int(failed), actor=context.actor))
 
     def _learn_shape(self, event: CallFinished) -> None:
         """Learn the result shape of a tool that does not declare it. Tools of `ot` are documented in its help."""
@@ -155,7 +156,8 @@ class Telemetry:
 
     def _log_run(self, event: RunFinished) -> None:
         request = {"request_id": event.request_id} if event.request_id else {}
-        fields = {"correlation_id": event.context.correlation_id, "agent": event.context.agent_id, **request}
+        identity = {"agent": event.context.agent_id, **_describe_actor(event.context)}
+        fields = {"correlation_id": event.context.correlation_id, **identity, **request}
         self._log.log_end("run", event.seconds, event.error, fields)
 
     def _count_run(self, event: RunFinished) -> None:
@@ -176,8 +178,13 @@ class Telemetry:
                 command=counts.command,
                 calls=counts.calls,
                 failed=counts.failed,
+                actor=context.actor,
             )
         )
+
+
+def _describe_actor(context: ToolContext) -> dict[str, str]:
+    return {"actor": context.actor} if context.actor else {}
 
 
 @no_gc_pauses()

@@ -23,6 +23,7 @@ from onetool.runs import notifier
 from onetool.runs.model import CallState, RunState
 from onetool.runs.notifier import ENVIRONMENT
 from onetool.runs.run_store import RunStore
+from onetool.runs.runs import PYTHON
 from onetool.transports.http.tokens import hash_token
 
 SECRET = "k-93fa77c1d2"
@@ -275,6 +276,43 @@ def test_interrupted_calls_and_places_over_rest(served: ServedApp) -> None:
     assert rejected.status_code == 403
     assert "agents.elsewhere.approvals.via" in rejected.json()["error"]["message"]
     assert read_states(folder, other) == ["pending"]
+
+
+def test_calls_of_a_revoked_token_can_only_be_rejected(tmp_path: Path) -> None:
+    tokens = [{"name": s, "hash": hash_token(token), "scope": s} for s, token in TOKENS.items()]
+    agents = {"default": {"permissions": ["read", "write"], "policy": "ask-writes"}}
+    settings = {"auth": {"tokens": tokens}, "agents": agents, "approvals": {"wait": 0.1}}
+    with serve_app(tmp_path, settings, [create_issue]) as app:
+        command = {"command": "gh.create_issue(repo='a', title='b')"}
+        (block,) = app.rest.send("POST", "/api/run", command, headers=bearer("use")).json()["blocks"]
+        run = block.split()[2]
+        app.change({**settings, "auth": {"tokens": tokens[1:]}})
+        path, person = f"/api/approvals/{run}", bearer("approve")
+        (waiting,) = app.rest.send("GET", "/api/approvals", headers=person).json()["approvals"]
+        assert (waiting["run"], waiting["actor"]) == (run, "token use")
+        answer = app.rest.send("POST", path, {"decision": "approve"}, headers=person)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_waiting")
+        assert "token use was revoked" in answer.json()["error"]["message"]
+        assert read_states(tmp_path, run) == ["pending"]
+        assert app.rest.send("POST", path, {"decision": "reject"}, headers=person).status_code == 200
+        # A server that starts later does not continue an approved run, either.
+        orphan = store_run(
+            tmp_path,
+            make_call(1, "gh.create_issue", CallState.APPROVED, repo="a", title="b"),
+            token_id=hash_token(TOKENS["use"])[:32], actor="token use",
+            is_replayable=True, python=PYTHON, directory=str(tmp_path), state=RunState.RUNNING,
+        )
+        assert eventually(lambda: app.rest.get(f"/api/runs/{orphan}")["state"] == "interrupted")
+        assert app.rest.get(f"/api/runs/{orphan}")["reason"].startswith("token use was revoked")
+
+
+def test_the_command_line_rejects_calls_of_a_revoked_token(home: Path) -> None:
+    run = store_run(data(home), make_call(1, "gh.create_issue"), token_id="0" * 32, actor="token gone")
+    done = in_background(home, "approve", run, "--token", TOKENS["approve"])
+    assert done.returncode == 1
+    assert "token gone was revoked" in done.stderr
+    assert f"onetool reject {run[:10]}" in done.stderr
+    assert in_background(home, "reject", run, "--token", TOKENS["approve"]).returncode == 0
 
 
 def test_a_browser_signs_in_once_with_a_code(served: ServedApp) -> None:

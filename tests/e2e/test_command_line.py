@@ -270,7 +270,7 @@ def test_every_command_that_prints_data_supports_json(tmp_path: Path) -> None:
         "stats",
         "token create laptop",
         "token list",
-        "token delete laptop",
+        "token revoke laptop",
     )
     for command in commands:
         done = run_cli(tmp_path, *command.split(), "--json")

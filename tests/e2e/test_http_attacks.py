@@ -25,8 +25,8 @@ from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, even
 from onetool.config.model import RunLimits
 from onetool.logging import Log
 from onetool.transports.http import http_server, timeouts
-from onetool.transports.http.auth import TOKEN_ID_CHARS
 from onetool.transports.http.timeouts import ConnectionLimiter
+from onetool.util.token_ids import TOKEN_ID_CHARS
 
 AT_ONCE_EACH: Final = RunLimits().running
 TOKENS: Final = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}

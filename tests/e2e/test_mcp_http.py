@@ -22,7 +22,7 @@ from tests.support import THREE_LINES, TIMEOUT_SECONDS, eventually
 
 from onetool._tool import tool
 from onetool.stats.summary import summarize
-from onetool.transports.http.auth import TOKEN_ID_CHARS
+from onetool.util.token_ids import TOKEN_ID_CHARS
 
 TOKENS = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}
 SETTINGS = {

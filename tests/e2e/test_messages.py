@@ -620,8 +620,8 @@ BUNDLE_COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Token of an unknown agent", ("token", "create", "phone", "--agent", "boss")),
     ("Token with an invalid name", ("token", "create", "my phone")),
     ("Tokens", ("token", "list")),
-    ("Unknown token", ("token", "delete", "phone")),
-    ("Deleting a token", ("token", "delete", "laptop")),
+    ("Unknown token", ("token", "revoke", "phone")),
+    ("Revoking a token", ("token", "revoke", "laptop")),
 )
 
 POLICIES = {

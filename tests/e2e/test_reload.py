@@ -127,7 +127,7 @@ def test_a_deleted_token_is_rejected_and_its_streams_end(tmp_path: Path) -> None
             Listener(client, "GET", "/mcp", headers={**mcp, "accept": "text/event-stream"}),
         ]
         own_stream = Listener(client, "GET", "/api/activity")
-        assert run_cli(tmp_path, "token", "delete", "ada").returncode == 0
+        assert run_cli(tmp_path, "token", "revoke", "ada").returncode == 0
         deleted = time.monotonic()
         for stream in streams:
             stream.join(MAX_DELAY_SECONDS + SLACK_SECONDS)

@@ -1,20 +1,23 @@
 """`onetool token` with the settings of a home directory and of a project."""
 
 import json
+import re
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import httpx2
 import pytest
 from tests.rest_support import serve_process
-from tests.support import PROGRAM, configure, environment, run_cli
+from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
 from onetool.config.load import load
 from onetool.config.trust import is_trusted, trust
 from onetool.paths import find_directories
 from onetool.transports.http.tokens import hash_token
 from onetool.util import yaml_loader
+from onetool.util.time_format import parse_time
 
 COMMENTED = "# mine\nagents:\n  robot: {permissions: [read]}  # it may look\nlog_level: INFO\n"
 
@@ -46,52 +49,57 @@ def test_a_token_is_printed_once_and_only_its_hash_is_stored(tmp_path: Path) -> 
     assert token not in done.stderr
     text = config_file(tmp_path).read_text("utf-8")
     assert text.startswith(COMMENTED)
-    assert yaml_loader.read(text, "x").data["auth"] == {
-        "tokens": [{"name": "laptop", "hash": hash_token(token), "agent": "robot"}]
-    }
+    (entry,) = yaml_loader.read(text, "x").data["auth"]["tokens"]
+    assert abs(parse_time(entry.pop("created")) - time.time()) < 60
+    assert entry == {"name": "laptop", "hash": hash_token(token), "agent": "robot"}
     assert stat.S_IMODE(config_file(tmp_path).stat().st_mode) == 0o600
     for file in (tmp_path / ".onetool").rglob("*"):
         assert not file.is_file() or token.encode() not in file.read_bytes()
     shown = run_cli(tmp_path, "token", "list")
-    assert shown.stdout == "laptop  agent robot\n"
-    assert hash_token(token) not in shown.stdout
+    heading, line = shown.stdout.splitlines()
+    assert heading.split() == ["NAME", "AGENT", "SCOPE", "CREATED", "EXPIRES", "LAST", "USED"]
+    assert re.fullmatch(r"laptop +robot +use +\d{4}-\S+Z +never +never", line)
+    assert hash_token(token)[:32] not in shown.stdout
 
 
 def test_a_new_configuration_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     data = json.loads(create_token(tmp_path, "ci", "--json"))
     assert (data["name"], data["agent"]) == ("ci", "default")
     assert stat.S_IMODE(config_file(tmp_path).stat().st_mode) == 0o600
-    assert json.loads(run_cli(tmp_path, "token", "list", "--json").stdout) == {
-        "tokens": [{"name": "ci", "agent": "default"}]
-    }
+    assert run_cli(tmp_path, "token", "create", "x", "--expires", "tomorrow").returncode == 1
+    assert "invalid duration 'tomorrow'" in expect_error(tmp_path, "create", "x", "--expires", "tomorrow")
+    create_token(tmp_path, "guest", "--expires", "30d", "--scope", "approve")
+    ci, guest = json.loads(run_cli(tmp_path, "token", "list", "--json").stdout)["tokens"]
+    assert ci.keys() == {"name", "agent", "scope", "created", "expires", "is_expired", "last_used"}
+    assert (ci["expires"], ci["last_used"], ci["scope"], guest["scope"]) == (None, None, "use", "approve")
+    assert parse_time(guest["expires"]) - parse_time(guest["created"]) == 30 * 86_400
 
 
 @pytest.mark.slow
-def test_tokens_are_deleted_individually(tmp_path: Path) -> None:
+def test_tokens_are_revoked_individually(tmp_path: Path) -> None:
     configure(tmp_path, COMMENTED + "auth:\n  tokens:  # of mine\n    - {name: env, token_env: MY_TOKEN}\n")
     create_token(tmp_path, "a")
-    assert (
-        run_cli(tmp_path, "token", "list").stdout
-        == "env  agent default, from environment variable MY_TOKEN\na    agent default\n"
-    )
-    deleted = run_cli(tmp_path, "token", "delete", "env")
-    assert "Deleted token env from" in deleted.stdout
-    assert json.loads(run_cli(tmp_path, "token", "delete", "a", "--json").stdout)["deleted"] == "a"
+    first, second = run_cli(tmp_path, "token", "list").stdout.splitlines()[1:]
+    assert first.startswith("env ($MY_TOKEN)  default")
+    assert second.startswith("a                default")
+    revoked = run_cli(tmp_path, "token", "revoke", "env")
+    assert "Revoked token env and removed it from" in revoked.stdout
+    assert json.loads(run_cli(tmp_path, "token", "revoke", "a", "--json").stdout)["revoked"] == "a"
     assert config_file(tmp_path).read_text("utf-8") == COMMENTED + "auth:\n  tokens: []  # of mine\n"
     assert "No tokens exist" in run_cli(tmp_path, "token", "list").stdout
-    assert "no token named 'a'; no tokens exist" in expect_error(tmp_path, "delete", "a")
+    assert "no token named 'a'; no tokens exist" in expect_error(tmp_path, "revoke", "a")
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["create", "x", "--agent", "boss"], "unknown agent 'boss': expected default, robot"),
-        (["create", "laptop"], "onetool token delete laptop"),
+        (["create", "laptop"], "onetool token revoke laptop"),
         (["create", "two words"], "invalid token name"),
         (["create", "x\n"], "invalid token name"),
         (["create", ""], "invalid token name"),
         (["create", "x" * 65], "invalid token name"),
-        (["delete", "lapto"], "no token named 'lapto'; existing tokens: laptop"),
+        (["revoke", "lapto"], "no token named 'lapto'; existing tokens: laptop"),
     ],
     ids=str,
 )
@@ -146,10 +154,27 @@ def test_an_untrusted_project_is_not_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_accepts_a_created_token(tmp_path: Path) -> None:
-    token = create_token(tmp_path, "ci")
+def test_a_server_accepts_a_token_until_it_expires_or_is_revoked(tmp_path: Path) -> None:
+    token, short = create_token(tmp_path, "ci"), create_token(tmp_path, "short", "--expires", "4s")
+    end = time.time() + 4
     with serve_process(tmp_path) as (_server, info):
-        url = f"{info['url']}/tools/bundles"
-        known = {"Authorization": f"Bearer {token}"}
-        assert httpx2.get(url, headers=known, trust_env=False).status_code == 200
-        assert httpx2.get(url, headers={"Authorization": "Bearer ot_x"}, trust_env=False).status_code == 401
+
+        def send(token: str) -> httpx2.Response:
+            headers = {"Authorization": f"Bearer {token}"}
+            return httpx2.get(f"{info['url']}/api/runs", headers=headers, trust_env=False)
+
+        assert send(token).status_code == 200
+        assert send("ot_x").status_code == 401
+        assert send(short).status_code == 200 or time.time() > end
+        time.sleep(max(0.0, end + 1 - time.time()))
+        expired = send(short)
+        assert (expired.status_code, expired.json()["error"]["details"]) == (401, {"reason": "expired"})
+        assert 'error="invalid_token"' in expired.headers["www-authenticate"]
+        listed = json.loads(run_cli(tmp_path, "token", "list", "--json").stdout)["tokens"]
+        assert [(each["name"], each["is_expired"]) for each in listed] == [("ci", False), ("short", True)]
+        assert abs(parse_time(listed[0]["last_used"]) - time.time()) < 60
+        run_cli(tmp_path, "token", "revoke", "ci")
+        assert eventually(lambda: send(token).status_code == 401, 2)
+        log = (tmp_path / ".onetool" / "logs" / "onetool.log").read_text("utf-8")
+        assert '"actor":"token ci"' in log.replace(": ", ":")
+        assert token not in log

@@ -13,9 +13,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from onetool.config.model import Token
-from onetool.transports.http.auth import ANONYMOUS, MAX_HEAD_BYTES, SECURITY_HEADERS, AuthMiddleware, Bind, get_agent
+from onetool.transports.http.auth import ANONYMOUS, SECURITY_HEADERS, AuthMiddleware, get_agent
 from onetool.transports.http.body_limit import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
 from onetool.transports.http.errors import ApiError
+from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind
 from onetool.transports.http.sessions import CSRF_HEADER, SESSION_SECONDS, BrowserSessions
 from onetool.transports.http.throttle import MAX_ADDRESSES, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
 from onetool.transports.http.tokens import SCOPES, TokenSet, hash_token, includes_scope, new_token
@@ -403,7 +404,7 @@ def test_a_session_needs_its_cookie_and_its_header(tmp_path: Path) -> None:
     opened = sessions.open(code)
     assert opened is not None
     assert sessions.open(code) is None, "a code is used once"
-    header, csrf = opened
+    header, csrf = opened[0], opened[1].csrf
     assert "HttpOnly" in header
     assert "SameSite=Strict" in header
     cookie = ("cookie", f"other=1; {header.partition(';')[0]}")

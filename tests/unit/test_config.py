@@ -46,7 +46,7 @@ DEFAULTS = """
     agents: {default: {permissions: [read, network], sandbox: {enabled: true}}}
     approvals: {wait: 25, ttl: 86400, by: terminal, notify: {command: [], webhook: null}}
     daemon: {shared: true, idle: 600, http: false}
-    auth: {tokens: [], allowed_hosts: []}
+    auth: {tokens: [], issuers: [], public_url: null, allowed_hosts: []}
     limits: {running: 8, total: 32, waiting: 128}
     docs_url: https://onetool.beycom.online/reference/tools/
     log_level: INFO

@@ -8,10 +8,11 @@ from tests.runs_support import make_call, store_run
 
 from onetool.errors import ArgumentError, ToolError
 from onetool.redact import Redactor
-from onetool.runs.decisions import parse_duration, parse_pattern
+from onetool.runs.decisions import MAX_DAYS, parse_pattern
 from onetool.runs.model import CallState
 from onetool.runs.run_store import RunStore
 from onetool.runs.views import describe_run, find_run, list_waiting
+from onetool.util.time_format import parse_duration
 
 SECRET = "s3cr3t-value-1"
 
@@ -60,7 +61,7 @@ def test_other_patterns_are_rejected(text: str) -> None:
 
 
 def test_durations() -> None:
-    assert [parse_duration(text) for text in ("30m", "2h", "1d")] == [1800, 7200, 86_400]
+    assert [parse_duration(text, MAX_DAYS) for text in ("30m", "2h", "1d")] == [1800, 7200, 86_400]
     for text in ("", "0m", "5", "31d", "1w", "-1h"):
         with pytest.raises(ArgumentError):
-            parse_duration(text)
+            parse_duration(text, MAX_DAYS)

@@ -15,6 +15,7 @@ from onetool.app import read_settings
 from onetool.config.model import (
     Agent,
     Budgets,
+    Issuer,
     PackSettings,
     Param,
     Sandbox,
@@ -91,7 +92,7 @@ def test_every_setting_is_listed_with_its_default() -> None:
     assert written["agents"]["default"]["budgets"].keys() == Budgets.kinds().keys()
 
 
-@pytest.mark.parametrize("kind", [Server, ToolFilter, PackSettings, Snippet, Param, Token, Topic, Sandbox])
+@pytest.mark.parametrize("kind", [Server, ToolFilter, PackSettings, Snippet, Param, Token, Issuer, Topic, Sandbox])
 def test_every_key_of_an_entry_is_in_an_example(kind: type[Section]) -> None:
     missing = [key for key in kind.kinds() if not re.search(rf"[#{{ ]{key}:", CONFIGURATION)]
     assert missing == []

@@ -22,7 +22,7 @@ from onetool.config.model import Settings
 from onetool.logging import Log
 from onetool.schema import ANY_OBJECT, Schema
 from onetool.transports.http.asgi_app import build
-from onetool.transports.http.auth import Bind
+from onetool.transports.http.request_checks import Bind
 
 pytestmark = pytest.mark.slow
 FEW, MANY = 100, 20_000

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from onetool.cli.approver import (
     RunJournal,
     add_decision_arguments,
+    check_starter,
     count_calls,
     describe_after,
     describe_call,
@@ -70,6 +71,7 @@ def main(options: argparse.Namespace) -> int:
         options.usage_error(f"--{options.outcome} requires --call")
     with open_journal(options) as journal:
         run, waiting = journal.find_waiting(options.run)
+        check_starter(journal, run)
         state = "unknown" if options.outcome else "pending"
         calls = _select_calls(waiting, options.call, state)
         return _resolve(journal, run, calls, options) if options.outcome else _approve(journal, run, calls, options)
@@ -113,11 +115,12 @@ def _approve(
 
 
 def _make_grants(run: "DurableRunRecord", options: argparse.Namespace) -> "Iterator[Grant]":
-    from onetool.runs.decisions import DEFAULT_COUNT, make_grant, parse_duration, parse_pattern
+    from onetool.runs.decisions import DEFAULT_COUNT, MAX_DAYS, make_grant, parse_pattern
+    from onetool.util.time_format import parse_duration
 
     if options.grant is not None:
         tool, arguments = parse_pattern(options.grant)
-        until = None if options.duration is None else time.time() + parse_duration(options.duration)
+        until = None if options.duration is None else time.time() + parse_duration(options.duration, MAX_DAYS)
         count = DEFAULT_COUNT if options.count is None else options.count
         yield make_grant(run, tool, arguments, count=count, until=until, by="")
 

@@ -126,11 +126,23 @@ def check_place(journal: RunJournal, run: "DurableRunRecord") -> None:
         )
 
 
+def check_starter(journal: RunJournal, run: "DurableRunRecord") -> None:
+    """Raise if the token that started the run was revoked: its calls can only be rejected."""
+    from onetool.runs.starters import is_revoked
+
+    if is_revoked(run, journal.loaded.settings.auth):
+        hint = f"reject its calls with `onetool reject {run.id[:SHORT_ID_CHARS]}`"
+        raise ToolError(f"run {run.id} cannot continue: {run.actor or 'its token'} was revoked", hint=hint)
+
+
 def _check_token(journal: RunJournal, given: str) -> str:
     from onetool.transports.http.tokens import TokenSet, hash_token, includes_scope
 
     # Tokens in environment variables prove nothing: the caller of the command sets them.
-    token = TokenSet(journal.loaded.settings.auth.tokens, {}).find(hash_token(given))
+    tokens, token_hash = TokenSet(journal.loaded.settings.auth.tokens, {}), hash_token(given)
+    token = tokens.find(token_hash)
+    if token is None and tokens.is_expired(token_hash):
+        raise ToolError("the token has expired", hint="create one with `onetool token create NAME --scope approve`")
     if token is None:
         raise ToolError("unknown token", hint="create one with `onetool token create NAME --scope approve`")
     if not includes_scope(token.scope, "approve"):

@@ -294,7 +294,7 @@ _SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]
     ("test", "pack"): _Names.extension_packs,
     ("dev", "pack"): _Names.extension_packs,
     ("servers accept", "server"): lambda names, *_: names.section("servers"),
-    ("token delete", "name"): _Names.tokens,
+    ("token revoke", "name"): _Names.tokens,
     ("bundles export", "slug"): lambda names, *_: names._bundles,  # noqa: SLF001
     ("bundles enable", "what"): _Names.bundles_or_tools,
     ("bundles disable", "what"): _Names.bundles_or_tools,

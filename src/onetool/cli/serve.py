@@ -14,7 +14,7 @@ from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
-    from onetool.transports.http.auth import Bind
+    from onetool.transports.http.request_checks import Bind
 
 HANGUP = getattr(signal, "SIGHUP", None)
 HOST, PORT = "127.0.0.1", 8765

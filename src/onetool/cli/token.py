@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,16 @@ from onetool.clients import text_files, yaml_edit
 from onetool.errors import ToolError
 from onetool.paths import find_directories
 from onetool.util.text import quote
+from onetool.util.time_format import in_utc, parse_duration
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
+    from onetool.config.model import Token
 
 SECTION, KEY = "auth", "tokens"
 SCOPES = ("use", "approve", "admin", "owner")
+HEADINGS = ("NAME", "AGENT", "SCOPE", "CREATED", "EXPIRES", "LAST USED")
+MAX_DAYS = 3650
 NAME = re.compile(r"\w[\w.@-]{0,63}")
 ACCEPTED = "Running servers accept it within 2 seconds."
 REJECTED = "Running servers reject it within 2 seconds and end its open streams."
@@ -38,9 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="use",
         help="what the token may do: use tools (the default), only approve calls, admin to manage, or owner for all",
     )
-    delete = actions.add_parser("delete", help="Revoke a token")
-    delete.add_argument("name", metavar="NAME", help="name of the token")
-    for action in (create, actions.add_parser("list", help="List tokens (names only)"), delete):
+    create.add_argument(
+        "--expires",
+        metavar="DURATION",
+        help="time after which the token is rejected, such as 12h or 30d (default: never)",
+    )
+    listing = actions.add_parser("list", help="List tokens and their last use")
+    revoke = actions.add_parser("revoke", help="Revoke a token")
+    revoke.add_argument("name", metavar="NAME", help="name of the token")
+    for action in (create, listing, revoke):
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -49,7 +60,7 @@ def main(options: argparse.Namespace) -> int:
 
     loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
     print_notices(loaded.problems)
-    return {"create": _create, "list": _list, "delete": _delete}[options.action](loaded, options)
+    return {"create": _create, "list": _list, "revoke": _revoke}[options.action](loaded, options)
 
 
 # --- create --------------------------------------------------------------------------------------------------------
@@ -59,18 +70,21 @@ def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
     from onetool.transports.http.tokens import hash_token, new_token
 
     _check_name_and_agent(loaded, options.name, options.agent)
-    token, entry = new_token(), {"name": options.name}
+    token, entry, now = new_token(), {"name": options.name}, time.time()
+    seconds = None if options.expires is None else parse_duration(options.expires, MAX_DAYS)
+    expires = None if seconds is None else in_utc(now + seconds, "seconds")
     with settings_file.open_locked(loaded.directories) as before:
         source = str(before.path)
         existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
         _check_unused(options.name, [item.get("name") for item in existing if isinstance(item, dict)])
         entry |= {"hash": hash_token(token), "agent": options.agent}
         entry |= {"scope": options.scope} if options.scope != "use" else {}
+        entry |= {"created": in_utc(now, "seconds")} | ({"expires": expires} if expires is not None else {})
         text = yaml_edit.add_items(before.text, source, SECTION, KEY, [entry])
         settings_file.write(loaded.directories, before, text, keep=False)  # only this list was changed
     hidden = [] if existing else [known.name for known in loaded.settings.auth.tokens]
     notes = [_replacement_warning(hidden, before.path)] if hidden else []
-    _print_token(token, options, before.path, notes)
+    _print_token(token, options, before.path, expires, notes)
     return 0
 
 
@@ -85,7 +99,7 @@ def _check_name_and_agent(loaded: "Loaded", name: str, agent: str) -> None:
 def _check_unused(name: str, names: list[Any]) -> None:
     if name in names:
         raise ToolError(
-            f"token {quote(name)} already exists", hint=f"choose another name, or run `onetool token delete {name}`"
+            f"token {quote(name)} already exists", hint=f"choose another name, or run `onetool token revoke {name}`"
         )
 
 
@@ -95,10 +109,10 @@ def _replacement_warning(names: list[str], file: Path) -> str:
     return f"the tokens in {file} replace those in your user settings; no longer accepted in this project: {listed}"
 
 
-def _print_token(token: str, options: argparse.Namespace, file: Path, notes: list[str]) -> None:
+def _print_token(token: str, options: argparse.Namespace, file: Path, expires: str | None, notes: list[str]) -> None:
     """Print only the token to standard output, for scripts, and explanations to standard error."""
     if options.json:
-        entry = {"name": options.name, "agent": options.agent, "scope": options.scope}
+        entry = {"name": options.name, "agent": options.agent, "scope": options.scope, "expires": expires}
         shown = {**entry, "token": token, "file": str(file), "notes": notes}
         print(json.dumps(shown, indent=2, ensure_ascii=False))
         return
@@ -108,6 +122,7 @@ def _print_token(token: str, options: argparse.Namespace, file: Path, notes: lis
     lines = [
         f"Created token {options.name} {owner}{scope}. It is not shown again; {file} stores its hash.",
         f"Clients send it as `Authorization: Bearer TOKEN`. {ACCEPTED}",
+        *([f"It expires at {expires}."] if expires is not None else []),
         *(f"Note: {note}" for note in notes),
     ]
     print("\n".join(lines), file=sys.stderr)
@@ -117,36 +132,62 @@ def _print_token(token: str, options: argparse.Namespace, file: Path, notes: lis
 
 
 def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
-    kept = {"name", "agent", "token_env"}
-    tokens = [
-        token.model_dump(include=kept, exclude_none=True) | ({"scope": token.scope} if token.scope != "use" else {})
-        for token in loaded.settings.auth.tokens
-    ]
+    tokens = [_describe(token, loaded) for token in loaded.settings.auth.tokens]
     if options.json:
         print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
     elif not tokens:
         print("No tokens exist. To create one: onetool token create NAME --agent default")
     else:
-        width = max(len(token["name"]) for token in tokens)
-        for token in tokens:
-            variable = f", from environment variable {token['token_env']}" if "token_env" in token else ""
-            scope = f", scope {token['scope']}" if "scope" in token else ""
-            print(f"{token['name']:{width}}  agent {token['agent']}{scope}{variable}")
+        rows = [HEADINGS, *(_format_row(token) for token in tokens)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
 
 
-# --- delete --------------------------------------------------------------------------------------------------------
+def _describe(token: "Token", loaded: "Loaded") -> dict[str, Any]:
+    """Return what is shown of a token: never its hash."""
+    from onetool.transports.http.token_use import TokenUse
+    from onetool.transports.http.tokens import identify_token
+
+    used = TokenUse(lambda: loaded.directories.user).read(identify_token(token))
+    return {
+        "name": token.name,
+        "agent": token.agent,
+        "scope": token.scope,
+        "created": token.created,
+        "expires": token.expires,
+        "is_expired": token.expires_at <= time.time(),
+        "last_used": None if used is None else in_utc(used, "seconds"),
+        **({"token_env": token.token_env} if token.token_env else {}),
+    }
 
 
-def _delete(loaded: "Loaded", options: argparse.Namespace) -> int:
+def _format_row(token: dict[str, Any]) -> tuple[str, ...]:
+    variable = f" (${token['token_env']})" if "token_env" in token else ""
+    expires = f"{token['expires'] or 'never'}{' (expired)' if token['is_expired'] else ''}"
+    names = f"{token['name']}{variable}", token["agent"], token["scope"]
+    return *names, token["created"] or "unknown", expires, token["last_used"] or "never"
+
+
+# --- revoke --------------------------------------------------------------------------------------------------------
+
+
+def _revoke(loaded: "Loaded", options: argparse.Namespace) -> int:
+    from onetool.transports.http.token_use import TokenUse
+    from onetool.transports.http.tokens import identify_token
+
     with settings_file.open_locked(loaded.directories) as before:
         index = _index(loaded, before, options.name)
         text = yaml_edit.remove_item(before.text, str(before.path), SECTION, KEY, index)
         settings_file.write(loaded.directories, before, text, keep=False)
+    for token in loaded.settings.auth.tokens:
+        if token.name == options.name:
+            TokenUse(lambda: loaded.directories.user).forget(identify_token(token))
     if options.json:
-        print(json.dumps({"deleted": options.name, "file": str(before.path)}, indent=2, ensure_ascii=False))
+        print(json.dumps({"revoked": options.name, "file": str(before.path)}, indent=2, ensure_ascii=False))
     else:
-        print(f"Deleted token {options.name} from {before.path}. {REJECTED}")
+        print(f"Revoked token {options.name} and removed it from {before.path}. {REJECTED}")
     return 0
 
 
@@ -157,7 +198,7 @@ def _index(loaded: "Loaded", before: text_files.TextFile, name: str) -> int:
         return names.index(name)
     known = [token.name for token in loaded.settings.auth.tokens]
     if name in known:
-        raise ToolError(f"token {quote(name)} is not in {before.path}", hint=f"delete it from one of {_files(loaded)}")
+        raise ToolError(f"token {quote(name)} is not in {before.path}", hint=f"remove it from one of {_files(loaded)}")
     existing = f"existing tokens: {', '.join(known)}" if known else "no tokens exist"
     raise ToolError(f"no token named {quote(name)}; {existing}")
 

@@ -6,9 +6,12 @@ attribute of `allowedHosts` is `allowed_hosts`. Pydantic builds the schemas at f
 
 import re
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from keyword import iskeyword
+from math import inf
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +26,7 @@ from pydantic.alias_generators import to_camel
 
 from onetool.context import Effect, Permission, permissions as permissions_of
 from onetool.util.invisible import find_in_name
+from onetool.util.time_format import parse_time
 
 HOST_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
 Loc = tuple[str | int, ...]
@@ -63,6 +67,30 @@ def _check_host_name(value: str) -> str:
     return value.lower()
 
 
+def _check_time(value: str) -> str:
+    try:
+        parse_time(value)
+    except ValueError:
+        raise ValueError("must be a time such as 2027-01-31T12:00:00Z") from None
+    return value
+
+
+def _check_issuer(value: str) -> str:
+    host = urlsplit(_check_url(value)).hostname or ""
+    if value.startswith("http://") and not is_loopback_host(host):
+        raise ValueError("must start with https://; plain http is for issuers on loopback addresses only")
+    if not host or set(value) & set("?#@ \t\n"):
+        raise ValueError("must be a URL without user name, query and fragment, such as https://id.example.com")
+    return value
+
+
+def is_loopback_host(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def to_upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
@@ -84,6 +112,9 @@ Labels = Annotated[frozenset[Literal["private", "untrusted"]], BeforeValidator(_
 SecondsOrZero = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
 Url = Annotated[str, AfterValidator(_check_url)]
 Host = Annotated[str, AfterValidator(_check_host_pattern)]
+IssuerUrl = Annotated[str, AfterValidator(_check_issuer)]
+Timestamp = Annotated[str, AfterValidator(_check_time)]
+NamesOrName = Annotated[Names, BeforeValidator(_as_list), Field(min_length=1)]
 HostName = Annotated[str, AfterValidator(_check_host_name)]
 LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(to_upper)]
 
@@ -440,6 +471,10 @@ class Token(Section):
         default="use",
         description="What the token may do: `use` tools, `approve` calls, `admin` to manage, `owner` for everything",
     )
+    created: Timestamp | None = Field(default=None, description="When the token was created")
+    expires: Timestamp | None = Field(
+        default=None, description="Time from which the token is rejected, such as `2027-01-31T12:00:00Z`"
+    )
 
     @model_validator(mode="after")
     def _check_hash_or_variable(self) -> Self:
@@ -447,9 +482,53 @@ class Token(Section):
             raise ValueError("requires exactly one of hash and token_env")
         return self
 
+    @property
+    def expires_at(self) -> float:
+        """The end of the token in seconds since 1970; infinite without an expiry."""
+        return inf if self.expires is None else parse_time(self.expires)
+
+
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+
+
+class Issuer(Section):
+    """An OpenID provider whose JWTs are accepted. If several entries accept a JWT, the first that maps it counts."""
+
+    issuer: IssuerUrl = Field(
+        description="URL of the OpenID provider, exactly as in the claim `iss`, such as `https://id.example.com`"
+    )
+    audience: NamesOrName = Field(description="Accepted values of the claim `aud`: names of this server at the issuer")
+    algorithms: tuple[Algorithm, ...] = Field(
+        default=("RS256", "PS256", "ES256", "EdDSA"), min_length=1, description="Accepted signature algorithms"
+    )
+    agent_claim: Name = Field(
+        default="sub", description="Claim that selects the agent, such as `email`, `groups` or `realm_access.roles`"
+    )
+    agents: Mapping[str, Name] = Field(
+        default={}, description="Agents by the value of the claim; of several values, the first in this table counts"
+    )
+    default_agent: Name | None = Field(
+        default=None, description="Agent for all other values; without it, they are rejected"
+    )
+    scope: Literal["use", "approve", "admin"] = Field(
+        default="use", description="What the subjects may do, as for tokens; no claim can grant more"
+    )
+    client_id: Name | None = Field(
+        default=None, description="Client of the issuer with which people sign in to the admin UI in a browser"
+    )
+    client_secret: Text | None = Field(
+        default=None, repr=False, description="Secret of the client, as a reference such as `${secret:SSO_SECRET}`"
+    )
+    scopes: NamesOrName = Field(default=("openid",), description="OAuth scopes that clients request at the issuer")
+
 
 class Auth(Section):
     tokens: tuple[Token, ...] = Field(default=(), description="Tokens of HTTP clients on other machines")
+    issuers: tuple[Issuer, ...] = Field(default=(), description="OpenID providers whose JWTs are accepted as tokens")
+    public_url: Url | None = Field(
+        default=None,
+        description="URL under which browsers and clients reach this server, such as `https://tools.example.com`",
+    )
     allowed_hosts: tuple[HostName, ...] = Field(
         default=(),
         description="Host names of a reverse proxy, such as `tools.example.com`; requests for them need a token",
@@ -577,16 +656,26 @@ def find_contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[
             yield ("aliases", alias), "is a Python keyword, so code cannot call it", "choose another name"
         elif not alias.isidentifier():
             yield ("aliases", alias), "is not a valid Python name", "use letters, digits and _"
-    for index, token in enumerate(settings.auth.tokens):
-        if token.agent not in settings.agents:
-            known = ", ".join(settings.agents)
-            yield ("auth", "tokens", index, "agent"), f"must be an agent ({known})"
+    yield from _unknown_agents(settings)
     owners: dict[str, str] = {}
     for name, agent in settings.agents.items():
         for index, client in enumerate(agent.clients):
             if owners.setdefault(client, name) != name:
                 yield ("agents", name, "clients", index), f"is already a client of agent {owners[client]}"
     yield from _invisible_names(settings)
+
+
+def _unknown_agents(settings: Settings) -> Iterator[tuple[Loc, str]]:
+    """Yield the tokens and issuers that name an agent that does not exist."""
+    named: dict[Loc, str | None] = {}
+    for index, token in enumerate(settings.auth.tokens):
+        named["tokens", index, "agent"] = token.agent
+    for index, issuer in enumerate(settings.auth.issuers):
+        named |= {("issuers", index, "agents", value): agent for value, agent in issuer.agents.items()}
+        named["issuers", index, "default_agent"] = issuer.default_agent
+    for loc, agent in named.items():
+        if agent is not None and agent not in settings.agents:
+            yield ("auth", *loc), f"must be an agent ({', '.join(settings.agents)})"
 
 
 def _invisible_names(settings: Settings) -> Iterator[tuple[Loc, str]]:

@@ -188,6 +188,19 @@ CONFIGURATION = """\
 ##   - {name: laptop, hash: "...", agent: default}
 ##   - {name: ci, token_env: CI_TOKEN}   token in an environment variable
 ##   - {name: phone, hash: "...", scope: approve}   scope: use (the default), approve, admin or owner
+##   - {name: guest, hash: "...", created: 2027-01-01T12:00:00Z, expires: 2027-01-31T12:00:00Z}
+#  issuers: []                     # OpenID providers whose JWTs are accepted
+##   - issuer: https://id.example.com
+##     audience: https://tools.example.com/mcp
+##     algorithms: [RS256, PS256, ES256, EdDSA]
+##     agent_claim: groups        # sub by default
+##     agents: {engineers: default}
+##     default_agent:             # for all others, who are rejected without it
+##     scope: use                 # approve or admin
+##     client_id: onetool         # for sign-in to the admin UI in a browser
+##     client_secret: ${secret:SSO_SECRET}
+##     scopes: [openid]
+#  public_url:                     # under which browsers and clients reach this server, such as https://tools.example.com
 #  allowed_hosts: []               # host names of a reverse proxy, such as [tools.example.com]; they need a token
 
 #audit:

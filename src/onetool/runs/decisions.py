@@ -12,11 +12,10 @@ from onetool.storage import RunStorage
 
 DEFAULT_COUNT: Final = 100
 MAX_COUNT: Final = 100_000
-MAX_SECONDS: Final = 30 * 86_400
+MAX_DAYS: Final = 30
+MAX_SECONDS: Final = MAX_DAYS * 86_400
 TOOL_PATTERN: Final = re.compile(r"[\w.*?\[\]!-]{1,200}")
 EXAMPLE: Final = 'gh.create_issue(repo="me/*") or gh.*'
-DURATION: Final = re.compile(r"([1-9][0-9]{0,5})([smhd])")
-UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _NOT_HAPPENED: Final = json.dumps({"error": describe(Interrupted("the call was interrupted and did not happen"))})
 OUTCOMES: Final = {
     "happened": (CallState.DONE, '{"value": null}'),
@@ -44,15 +43,6 @@ def _parse_keywords(call: str) -> dict[str, Any]:
     if any(keyword.arg is None for keyword in expression.keywords):
         raise ValueError("unpacking is not supported")
     return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in expression.keywords}
-
-
-def parse_duration(text: str) -> int:
-    """Return the seconds of a duration such as `30m`, `2h` or `1d`."""
-    found = DURATION.fullmatch(text.strip())
-    seconds = int(found[1]) * UNITS[found[2]] if found else 0
-    if not 0 < seconds <= MAX_SECONDS:
-        raise ArgumentError(f"invalid duration {text!a}: expected up to 30 days, such as 30m, 2h or 1d")
-    return seconds
 
 
 def make_grant(

@@ -61,6 +61,7 @@ class DurableRunRecord:
     code: str
     kind: str = "run"
     token_id: str = ""
+    actor: str = ""  # who started it: the name of a token, or the subject of an issuer
     client: str = ""
     directory: str = ""  # the working directory of the application
     settings: str = ""  # digest of the agent's effective settings

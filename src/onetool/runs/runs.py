@@ -97,11 +97,15 @@ class Runs:
         directory: str,
         *,
         get_policy: Callable[[str], tuple[Policy, tuple[str, ...]]],
+        is_revoked: Callable[[DurableRunRecord], bool],
         on_event: Callable[..., None],
     ) -> None:
-        """Apply new settings. `get_policy` returns the policy of an agent, and where its calls may be approved."""
+        """Apply new settings. `get_policy` returns the policy of an agent, and where its calls may be approved.
+
+        `is_revoked` returns whether the token that started a run was revoked: the run is not continued.
+        """
         self.store, self.settings, self._directory = store, settings, directory
-        self._get_policy, self._on_event = get_policy, on_event
+        self._get_policy, self._is_revoked, self._on_event = get_policy, is_revoked, on_event
 
     async def close(self) -> None:
         """End live runs without changing their state, so that another process can continue them."""
@@ -129,6 +133,7 @@ class Runs:
         kind: str,
         *,
         token_id: str = "",
+        actor: str = "",
         client: str = "",
         session: str = "",
         ask: AskPerson | None = None,
@@ -142,6 +147,7 @@ class Runs:
             code="",
             kind=kind,
             token_id=token_id,
+            actor=actor,
             client=client,
             directory=self._directory,
             python=PYTHON,
@@ -194,6 +200,7 @@ class Runs:
         gate = self.open_gate(
             *(context.agent_id, os.urandom(16).hex(), "call"),
             token_id=context.token_id,
+            actor=context.actor,
             client=context.client,
             hold=math.inf,
         )
@@ -324,6 +331,8 @@ class Runs:
             raise ToolNotFound(f"no run {quote(run_id)}")
         if via not in self._get_policy(record.agent)[1]:
             raise CallRejected(f"calls of agent {record.agent} cannot be approved there: approvals.via has no {via!r}")
+        if decision.is_approved:
+            self._check_starter(record)
         numbers = await self.in_thread(self.store.decide, run_id, _complete(decision, record, self.settings.ttl))
         if not numbers and not (decision.stops_run and record.state not in ENDED):
             raise CallRejected(f"no call of run {run_id} waits any more", run=run_id)
@@ -338,8 +347,16 @@ class Runs:
         await self._refresh()
         return numbers
 
+    def _check_starter(self, record: DurableRunRecord) -> None:
+        if self._is_revoked(record):
+            message = f"run {record.id} cannot continue: {record.actor or 'its token'} was revoked; reject its calls"
+            raise CallRejected(message, run=record.id)
+
     async def resolve(self, run_id: str, number: int, outcome: str, by: str) -> None:
         """Say what happened to a call that was sent: `happened`, `not-happened` or `repeat`."""
+        record = await self.in_thread(self.store.get_run, run_id)
+        if record is not None:
+            self._check_starter(record)
         await self.in_thread(resolve_call, self.store, run_id, number, outcome, by)
         self._on_event("run.resolved", run=run_id, by=by, calls=[number], decision=outcome)
         await self._refresh()
@@ -448,6 +465,7 @@ class Runs:
         try:
             policy, via = self._get_policy(record.agent)
             reason = "" if record.is_replayable else "its process ended"
+            reason = f"{record.actor or 'its token'} was revoked" if self._is_revoked(record) else reason
         except ToolError as error:
             reason = error.message
         if reason:

@@ -44,6 +44,7 @@ class Waiting(TypedDict):
 
     run: str
     agent: str
+    actor: str
     client: str
     asked: str
     expires: str | None
@@ -103,6 +104,7 @@ def describe_waiting(store: RunStorage, run: DurableRunRecord, redact: Redactor)
     return {
         "run": run.id,
         "agent": run.agent,
+        "actor": _show_line(run.actor, redact),
         "client": _show_line(run.client, redact),
         "asked": in_utc(min(call.at for call in calls), "seconds"),
         "expires": _format_time(run.expires),
@@ -126,6 +128,7 @@ def _describe(run: DurableRunRecord, redact: Redactor) -> dict[str, Any]:
         "run": run.id,
         "kind": run.kind,
         "agent": run.agent,
+        "actor": _show_line(run.actor, redact),
         "client": _show_line(run.client, redact),
         "state": str(run.state),
         "reason": _show_line(run.reason, redact),

@@ -24,7 +24,7 @@ from onetool.util.versioning import reject_newer
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-VERSION = 3
+VERSION = 4
 MAX_TEXT_CHARS = {"command": 5000}  # all other texts are names, which may come from untrusted code
 MAX_NAME_CHARS = 200
 MAX_PENDING = 100_000  # records to keep while the file cannot be written: about 30 MB
@@ -32,7 +32,8 @@ BUSY_SECONDS = 5.0
 DEFAULT_KEEP_DAYS = 365
 MAX_ROWS = {"calls": 2_000_000, "runs": 200_000, "sessions": 200_000}  # about 300 MB each; runs include their code
 PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows per batch; time limit after one write
-# The tables of version 1. Version 2 added aggregates and call counts of stored tools, version 3 the run history.
+# The tables of version 1. Version 2 added aggregates and call counts of stored tools, version 3 the run history,
+# version 4 the actors of runs.
 ROWS = """
 CREATE TABLE calls (
     name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds REAL, error_type TEXT, result_tokens INTEGER, at REAL
@@ -63,6 +64,7 @@ DELETE FROM runs WHERE rowid NOT IN (SELECT max(rowid) FROM runs GROUP BY run_id
 CREATE UNIQUE INDEX runs_id ON runs (run_id);
 CREATE INDEX runs_agent ON runs (agent, at)
 """
+ACTORS = "ALTER TABLE runs ADD COLUMN actor TEXT DEFAULT ''"
 COUNT_USE = """
 INSERT INTO usage VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET calls = calls + excluded.calls,
 last = max(last, excluded.last)
@@ -80,7 +82,7 @@ INSERT_CALL = "INSERT INTO calls VALUES (:name, :agent, :session, :run_id, :seco
 INSERT_RUN = """
 INSERT INTO runs VALUES (
     :run_id, :agent, :session, :seconds, :error_type, :round_trips, :answer_tokens, :result_tokens, :at, :kind, :name,
-    :client, :command, :calls, :failed
+    :client, :command, :calls, :failed, :actor
 ) ON CONFLICT (run_id) DO UPDATE SET seconds = excluded.seconds, error_type = excluded.error_type, name = excluded.name,
 calls = calls + excluded.calls, failed = failed + excluded.failed, at = min(at, excluded.at)
 WHERE kind = 'call' AND excluded.kind = 'call'
@@ -128,6 +130,7 @@ class RunRecord(NamedTuple):
     command: str = ""
     calls: int = 0
     failed: int = 0
+    actor: str = ""  # the token or subject that started it
 
 
 class SessionRecord(NamedTuple):
@@ -320,7 +323,7 @@ def read_version(database: "Connection", file: Path) -> int:
 
 
 def migrate(database: "Connection", version: int, old_usage: Path | None = None) -> None:
-    """Migrate the tables: version 0 has none, version 1 has no aggregates, version 2 has no run history."""
+    """Migrate the tables: version 0 has none, 1 has no aggregates, 2 has no run history, 3 has no actors."""
     import sqlite3
 
     uses: list[tuple[Any, ...]] = []
@@ -330,7 +333,7 @@ def migrate(database: "Connection", version: int, old_usage: Path | None = None)
     if version == 0:
         database.execute("PRAGMA journal_mode = WAL")
     database.execute("BEGIN IMMEDIATE")
-    steps = (ROWS, f"{USAGE};{rollup.SCHEMA}", HISTORY)
+    steps = (ROWS, f"{USAGE};{rollup.SCHEMA}", HISTORY, ACTORS)
     for statement in ";".join(steps[version:]).split(";"):
         database.execute(statement)
     database.executemany(COUNT_USE, uses)

@@ -79,7 +79,9 @@ class LiveRuns:
             kind, command = ("run", event.command) if isinstance(event, RunStarted) else ("call", "")
             context, session = event.context, events.session
             fields = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, context.client)
-            live = self._live[run_id] = _ActiveRun(RunRecord(*fields, command), event.call_id, directory)
+            live = self._live[run_id] = _ActiveRun(
+                RunRecord(*fields, command, actor=context.actor), event.call_id, directory
+            )
         if isinstance(event, CallStarted):
             live.run = live.run._replace(calls=live.run.calls + 1)
             if len(live.calls) < MAX_CALLS:
@@ -103,6 +105,7 @@ class LiveRuns:
             "kind": "run" if isinstance(event, RunStarted | RunFinished) else "call",
             "name": event.name,
             "agent": run.agent,
+            "actor": run.actor,
             "client": run.client,
             "callID": event.call_id,
             "atMs": to_ms(now - run.at),

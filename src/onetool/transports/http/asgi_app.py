@@ -14,7 +14,7 @@ from onetool.app import OneTool
 from onetool.bundles.model import Id, Slug, Version
 from onetool.schema import JSON
 from onetool.storage import TokenStorage
-from onetool.transports.http import mcp_endpoint, ui_files
+from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api.approvals import ApprovalHandlers
 from onetool.transports.http.api.bundles import BundleHandlers
 from onetool.transports.http.api.catalog import ToolCatalog
@@ -26,12 +26,17 @@ from onetool.transports.http.api.runs import RunHandlers
 from onetool.transports.http.api.session import SessionHandlers
 from onetool.transports.http.api.stats import StatsHandlers
 from onetool.transports.http.api.tools import ToolHandlers
-from onetool.transports.http.auth import AuthMiddleware, Bind
+from onetool.transports.http.auth import AuthMiddleware
 from onetool.transports.http.errors import ErrorBoundary
+from onetool.transports.http.issuers import IssuerDirectory
+from onetool.transports.http.jwt_verifier import JwtVerifier
 from onetool.transports.http.metrics import Metrics
+from onetool.transports.http.request_checks import Bind
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, build_document
 from onetool.transports.http.sessions import BrowserSessions
+from onetool.transports.http.sign_in import BrowserSignIn
+from onetool.transports.http.token_use import TokenUse
 from onetool.transports.http.tokens import LiveTokens
 from onetool.transports.run_history import LiveRuns
 
@@ -56,6 +61,9 @@ def build(
     The owner also sees the runs of the `neighbors`, other applications of this process.
     """
     metrics, sessions = Metrics(app), BrowserSessions(lambda: app.directories.user)
+    issuers = IssuerDirectory(app.log)
+    jwts = JwtVerifier(lambda: app.settings.auth.issuers, issuers, app.log)
+    browser_sign_in = BrowserSignIn(lambda: app.settings.auth, bind, issuers, jwts=jwts, sessions=sessions, log=app.log)
     operations = tuple(_operations(app, metrics, sessions, neighbors))
 
     @functools.cache
@@ -66,6 +74,7 @@ def build(
         return await anyio.to_thread.run_sync(build_response)
 
     all_routes = [*ui_files.routes(), mcp_endpoint.route(app), *(operation.route for operation in operations)]
+    all_routes += [*browser_sign_in.routes(), *resource_metadata.routes(lambda: app.settings.auth, bind)]
     router = Router([*all_routes, Route("/openapi.json", get_document)], redirect_slashes=False)
     accepted_tokens = (tokens or create_live_tokens(app)).keys
     allowed_hosts, limits = (lambda: app.settings.auth.allowed_hosts), (lambda: app.settings.limits)
@@ -78,6 +87,9 @@ def build(
         allowed_hosts=allowed_hosts,
         limits=limits,
         sessions=sessions,
+        jwts=jwts,
+        use=TokenUse(lambda: app.directories.user),
+        settings=lambda: app.settings.auth,
     )
 
 

@@ -1,8 +1,9 @@
 """ASGI middleware in front of every route: authentication, size limits, security headers and the request log.
 
 Requests without a token are accepted only from the local machine, on a loopback address and with a local Host header,
-so that other websites cannot reach the server through a browser. All other requests need a token. Permissions of agents
-are checked elsewhere. When a token is revoked, its open requests end.
+so that other websites cannot reach the server through a browser. All other requests need a token, a JWT of an issuer,
+or a session of a browser that has signed in. Permissions of agents are checked elsewhere. When a token is revoked, its
+open requests end; when it expires, its streams end.
 
 Approvals need a token of scope `approve` or a session of the admin UI, even on the local machine: code and assistants
 can send local requests too. A token of scope `approve` reads and approves; it cannot call tools or change anything.
@@ -17,65 +18,45 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from ipaddress import ip_address
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onetool.agents import DEFAULT
-from onetool.config.model import RunLimits, Token
+from onetool.config.model import Auth, RunLimits
 from onetool.logging import Log
-from onetool.net.messages import OUTGOING_HEADER
 from onetool.transports.fair_queue import QUEUES, Queues
+from onetool.transports.http import request_checks as checks
+from onetool.transports.http.bearer import BearerTokens
 from onetool.transports.http.body_limit import BodyLimiter
+from onetool.transports.http.credential import BEARER_HINT, Credential, unauthorized_error
 from onetool.transports.http.errors import STATUS, ApiError
-from onetool.transports.http.sessions import BrowserSessions
+from onetool.transports.http.jwt_verifier import JwtVerifier
+from onetool.transports.http.request_checks import Bind
+from onetool.transports.http.resource_metadata import METADATA_PATHS, build_challenge
+from onetool.transports.http.sessions import CSRF_HEADER, BrowserSessions
 from onetool.transports.http.throttle import AuthThrottle
-from onetool.transports.http.tokens import TokenSet, hash_token
+from onetool.transports.http.token_use import TokenUse
+from onetool.transports.http.tokens import TokenSet
 
-MAX_HEAD_BYTES: Final = 16 << 10
-LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
-OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})  # contain no private data
+SESSION_PATH: Final = "/api/session"
+SIGN_IN_PATH, CALLBACK_PATH = "/auth/sign-in", "/auth/callback"
+# Requests that need no token: their responses contain no private data, or they check a code.
+OPEN_PATHS: Final = {
+    "GET": frozenset({"/", "/healthz", "/readyz", "/favicon.ico", SESSION_PATH, SIGN_IN_PATH, CALLBACK_PATH})
+    | METADATA_PATHS,
+    "POST": frozenset({SESSION_PATH}),
+}
 UI_PREFIX: Final = "/page/"
-TOKEN: Final = "token"  # noqa: S105 - key in the state of a request: the settings of its token
-TOKEN_HASH: Final = "token_hash"  # noqa: S105 - key in the state of a request
-TOKEN_ID_CHARS: Final = 32
 SCOPE: Final = "scope"  # key in the state of a request: the scope of its token or session
 ACTOR: Final = "actor"  # key in the state of a request: its token or session, for the audit log
 APPROVALS_PATH: Final = "/api/approvals"
 MCP_PATH: Final = "/mcp"
 STOPPING: Final = "stopping"  # key in the state of a request: an event, set on shutdown
 ANONYMOUS: Final = ""  # not the name of any agent, so it owns nothing
-# Headers that clients do not send themselves: they show that a proxy, or a tool of OneTool, forwarded the request.
-PROXY_HEADERS: Final = frozenset(
-    {
-        *("cdn-loop", "client-ip", "forwarded", "max-forwards", "surrogate-capability", "true-client-ip", "via"),
-        *("x-backend-server", "x-host", "x-request-start", "x-rewrite-url", "x-scheme", "x-served-by", "x-url-scheme"),
-        *(OUTGOING_HEADER.lower(),),
-    }
-)
-PROXY_HEADER_PREFIXES: Final = (
-    *("akamai-", "cf-", "cloudfront-", "fastly-", "fly-", "forwarded-", "incap-", "ngrok-", "proxy-", "remote-"),
-    *("ssl-", "tailscale-", "x-akamai", "x-amz-cf-", "x-amzn-", "x-appengine", "x-arr-", "x-azure", "x-bluecoat"),
-    *("x-cache", "x-cdn", "x-client-cert", "x-client-ip", "x-clientip", "x-cloud", "x-cluster", "x-edge", "x-envoy"),
-    *("x-forward", "x-goog", "x-haproxy", "x-heroku", "x-iinfo", "x-istio", "x-kong", "x-nf-", "x-nginx"),
-    *("x-original", "x-originating", "x-proxy", "x-railway", "x-real", "x-remote", "x-squid", "x-ssl", "x-sucuri"),
-    *("x-traefik", "x-varnish", "x-vercel", "x-wap", "x-zscaler"),
-)
-# Headers of clients, which may contain version numbers and addresses.
-CLIENT_HEADERS: Final = frozenset(
-    {"authorization", "cookie", "host", "last-event-id", "origin", "referer", "user-agent"}
-)
-CLIENT_HEADER_PREFIXES: Final = ("accept", "if-", "mcp-", "sec-")
-ADDRESS_PATTERN = re.compile(
-    r"(?<![A-Za-z0-9./])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\.?[A-Za-z0-9])|[0-9A-Fa-f:]{3,39}(?![A-Za-z0-9:]))",
-    re.ASCII,
-)
-ADDRESS_LIST_PATTERN = re.compile(r"[0-9a-f:.,;=\[\]\"'\sfor]{2,}", re.ASCII | re.IGNORECASE)
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -95,23 +76,6 @@ SECURITY_HEADERS: Final = {
 RAW_SECURITY_HEADERS: Final = {name.encode(): value.encode() for name, value in SECURITY_HEADERS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
-    """The address that the server listens on."""
-
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        return self.host == "localhost" or is_loopback(self.host)
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
-        return f"http://{host}:{self.port}"
-
-
 class AuthMiddleware:
     """The middleware. Without `bind`, the address that the server listens on is that of each connection."""
 
@@ -126,11 +90,14 @@ class AuthMiddleware:
         throttle: AuthThrottle | None = None,
         limits: Callable[[], RunLimits] = RunLimits,
         sessions: BrowserSessions | None = None,
+        jwts: JwtVerifier | None = None,
+        use: TokenUse | None = None,
+        settings: Callable[[], Auth] = Auth,
     ) -> None:
         self._inner, self._bind, self._tokens, self._allowed_hosts = inner, bind, tokens, allowed_hosts
-        self._throttle, self._body_limiter, self._log = throttle or AuthThrottle(), BodyLimiter(), log or Log()
-        self._sessions = sessions
-        self._open: dict[asyncio.Task[Any], tuple[str, Token]] = {}  # open requests with their tokens
+        self._bearer = BearerTokens(tokens, throttle or AuthThrottle(), jwts, use)
+        self._body_limiter, self._log, self._sessions, self._settings = BodyLimiter(), log or Log(), sessions, settings
+        self._open: dict[asyncio.Task[Any], tuple[Credential, bool]] = {}  # open requests; whether they are streams
         self._revoked: set[asyncio.Task[Any]] = set()
         self._queues = Queues(limits)
 
@@ -146,13 +113,14 @@ class AuthMiddleware:
         state["request_id"] = _get_request_id(headers)
         response, body = _ResponseSender(send, state["request_id"]), self._body_limiter.body(scope["path"], receive)
         try:
-            state.update({"agent": self._authenticate(scope), QUEUES: self._queues})
+            credential = await self._authenticate(scope)
+            state[QUEUES] = self._queues
             body.check_content_length(headers)
-            with self._cancel_when_revoked(state):
+            with self._cancel_when_revoked(credential, is_stream=scope["method"] == "GET"):
                 await self._inner(scope, body, response)
         except ApiError as error:
             if response.status is None:  # otherwise the response has begun and can only be cut off
-                await error.response(scope, receive, response)
+                await self._render(error, scope)(scope, receive, response)
             elif error is REVOKED:
                 await response.end()
         except asyncio.CancelledError:
@@ -175,19 +143,20 @@ class AuthMiddleware:
             status=status,
             duration_ms=round((time.perf_counter() - started) * 1000, 3),
             agent=scope["state"].get("agent"),
+            **({"actor": scope["state"][ACTOR]} if ACTOR in scope["state"] else {}),
             client=scope["client"][0] if scope.get("client") else None,
         )
 
     # --- revoked tokens -------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _cancel_when_revoked(self, state: Mapping[str, Any]) -> Iterator[None]:
-        """Raise REVOKED inside the block when the token of the request is revoked."""
-        token, task = state.get(TOKEN), asyncio.current_task()
-        if token is None or task is None:
+    def _cancel_when_revoked(self, credential: Credential | None, *, is_stream: bool) -> Iterator[None]:
+        """Raise REVOKED inside the block when the credential of the request is no longer accepted."""
+        task = asyncio.current_task()
+        if credential is None or task is None:
             yield
             return
-        self._open[task] = state[TOKEN_HASH], token
+        self._open[task] = credential, is_stream
         try:
             yield
         except asyncio.CancelledError:
@@ -200,58 +169,76 @@ class AuthMiddleware:
             self._revoked.discard(task)
 
     def end_revoked(self) -> None:
-        """End open requests whose tokens are no longer accepted."""
+        """End open requests whose tokens are no longer accepted, and streams whose tokens have expired."""
         if not self._open:
             return
         try:
             tokens = self._tokens()
         except ApiError:
             tokens = TokenSet((), {})
-        valid = {token_hash: tokens.find(token_hash) for token_hash, _ in self._open.values()}
-        for task, (token_hash, token) in self._open.items():
-            if valid[token_hash] != token and task not in self._revoked:
+        find, now = functools.cache(tokens.match), time.time()
+        for task, (credential, is_stream) in self._open.items():
+            is_over = not credential.is_live(find) or (is_stream and credential.expires <= now)
+            if is_over and task not in self._revoked:
                 self._revoked.add(task)
                 task.cancel()
 
     # --- authentication ------------------------------------------------------------------------------------------
 
-    def _authenticate(self, scope: Scope) -> str | None:
-        """Return the agent of the token, or None for the owner, who is on the local machine and needs no token."""
-        headers = Headers(scope=scope)
-        _check_head(headers, scope)
-        bind = self._bind or _read_bind(scope)
+    async def _authenticate(self, scope: Scope) -> Credential | None:
+        """Set the agent of the request and return its credential, if it has one.
+
+        The agent is None for the owner, who is on the local machine and needs no credential.
+        """
+        headers, state = Headers(scope=scope), scope["state"]
+        checks.check_head(headers, scope)
+        bind = self._bind or checks.read_bind(scope)
         name = self._check_host(headers, bind)
-        _check_origin(headers, scope)
-        _check_path(scope)
+        checks.check_origin(headers, scope)
+        checks.check_path(scope)
         address = scope["client"][0] if scope.get("client") else ""
+        is_local_peer = checks.is_loopback(address) if address else self._bind is not None
+        is_local = bind.is_loopback and checks.is_local_name(name, bind) and is_local_peer
         token = _parse_token(headers)
+        proxy_header = None if token else checks.find_proxy_header(headers)
         if token is not None:
-            token_hash = hash_token(token)
-            found = self._find_token(token_hash, address)
-            _check_approver(found, scope)
-            scope["state"].update({TOKEN: found, TOKEN_HASH: token_hash, "token_id": token_hash[:TOKEN_ID_CHARS]})
-            scope["state"].update({SCOPE: found.scope, ACTOR: f"token {found.name}"})
-            return found.agent
-        is_local_peer = is_loopback(address) if address else self._bind is not None
-        is_local = _is_local_name(name, bind) and is_local_peer
-        proxy_header = _find_proxy_header(headers)
-        if bind.is_loopback and is_local and proxy_header is None:
-            if self._sessions is not None and self._sessions.is_open(headers):
-                scope["state"].update({SCOPE: "approve", ACTOR: "admin UI"})
-            return None
-        if scope["method"] in {"GET", "HEAD"} and (scope["path"] in OPEN_PATHS or scope["path"].startswith(UI_PREFIX)):
-            return ANONYMOUS
-        suffix = f" (header {proxy_header})" if proxy_header else ""
-        source = f"forwarded requests{suffix}" if bind.is_loopback else "requests to this address"
-        raise _unauthorized_error(f"{source} need a token", hint="send the header Authorization: Bearer ot_...")
+            credential: Credential | None = await self._bearer.check(token, address)
+        else:
+            credential = self._find_session(headers, is_local=is_local and proxy_header is None)
+        if credential is not None:
+            state.update({SCOPE: credential.scope, ACTOR: credential.actor, "token_id": credential.token_id})
+            state["agent"] = credential.agent
+            _check_approver(credential, scope)
+        elif is_local and proxy_header is None:
+            state["agent"] = None
+        elif _is_open(scope):
+            state["agent"] = ANONYMOUS
+        else:
+            suffix = f" (header {proxy_header})" if proxy_header else ""
+            source = f"forwarded requests{suffix}" if bind.is_loopback else "requests to this address"
+            raise unauthorized_error(f"{source} need a token", hint=BEARER_HINT)
+        return credential
+
+    def _find_session(self, headers: Headers, *, is_local: bool) -> Credential | None:
+        """Return the credential of the session. Sessions of `onetool ui` are valid on the local machine only."""
+        found = self._sessions.find(headers) if self._sessions is not None and CSRF_HEADER in headers else None
+        return found if found is not None and (is_local or found.agent is not None) else None
+
+    def _render(self, error: ApiError, scope: Scope) -> Response:
+        response = error.response
+        if error.code == "unauthorized":
+            settings, bind = self._settings(), self._bind or checks.read_bind(scope)
+            base_url = checks.find_base_url(scope, bind, settings.public_url) if settings.issuers else None
+            response.headers["www-authenticate"] = build_challenge(error, base_url, scope["path"])
+        return response
 
     def _check_host(self, headers: Headers, bind: Bind) -> str:
         hosts = headers.getlist("host")
-        found = HOST_PATTERN.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        found = checks.HOST_PATTERN.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if found is None:
             raise ApiError("invalid", "invalid Host header: expected exactly one host name or IP address")
         name = found[1].lower()
-        if bind.is_loopback and not _is_local_name(name, bind) and name not in self._allowed_hosts():
+        if bind.is_loopback and not checks.is_local_name(name, bind) and name not in self._allowed_hosts():
             setting = f"auth: {{allowed_hosts: [{', '.join([*self._allowed_hosts(), name])}]}}"
             expected = ", ".join([*self._allowed_hosts(), "localhost"])
             raise ApiError(
@@ -261,107 +248,23 @@ class AuthMiddleware:
             )
         return name
 
-    def _find_token(self, token_hash: str, address: str) -> Token:
-        self._throttle.check(address, token_hash)
-        token = self._tokens().find(token_hash)
-        if token is None:
-            self._throttle.record_failure(address, token_hash)
-            raise _unauthorized_error("unknown token", hint="create a token with onetool token create NAME")
-        self._throttle.record_success(address, token_hash)
-        return token
+
+def _is_open(scope: Scope) -> bool:
+    """Return whether the request needs no token, wherever it comes from."""
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    is_file = method == "GET" and scope["path"].startswith(UI_PREFIX)
+    return is_file or scope["path"] in OPEN_PATHS.get(method, ())
 
 
-def _check_approver(token: Token, scope: Scope) -> None:
+def _check_approver(credential: Credential, scope: Scope) -> None:
     """Reject whatever a token of scope `approve` may not do: everything but reading and approving."""
     path = scope["path"]
+    if credential.agent is None or credential.scope != "approve":
+        return
     is_read = scope["method"] in {"GET", "HEAD"} and path != MCP_PATH
-    if token.scope == "approve" and not is_read and not path.startswith(f"{APPROVALS_PATH}/"):
+    if not is_read and path != SESSION_PATH and not path.startswith(f"{APPROVALS_PATH}/"):
         message = "a token of scope 'approve' cannot call tools or change anything: it reads, and approves calls"
-        raise ApiError("forbidden", message, {"scope": token.scope}, hint="use a token of scope 'use'")
-
-
-def _read_bind(scope: Scope) -> Bind:
-    """Return the address of the connection; without one, such as on a Unix socket, requests need a token."""
-    host, port = scope.get("server") or ("", None)
-    return Bind(str(host), port or 0)
-
-
-def _is_local_name(name: str, bind: Bind) -> bool:
-    """Tell whether this is a name of the local machine. Other names come from a proxy."""
-    return name in LOCAL_NAMES or name == bind.host.lower()
-
-
-def _check_head(headers: Headers, scope: Scope) -> None:
-    """Check the framing and size of the head. Without this, a head in one packet could have any size."""
-    if "transfer-encoding" in headers and "content-length" in headers:
-        # two lengths for one body allow request smuggling through a proxy: close the connection
-        message = "conflicting headers: send either Transfer-Encoding or Content-Length, not both"
-        raise ApiError("invalid", message, headers={"connection": "close"})
-    fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
-    if fields + len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MAX_HEAD_BYTES:
-        raise ApiError("too_large", f"path, query and headers exceed {MAX_HEAD_BYTES} bytes", {"limit": MAX_HEAD_BYTES})
-    if scope.get("http_version", "1.1") not in {"1.0", "1.1"}:
-        raise ApiError("invalid", "unsupported HTTP version: expected HTTP/1.1")
-
-
-def _check_origin(headers: Headers, scope: Scope) -> None:
-    """Reject cross-origin requests."""
-    host, origins = headers["host"].lower(), headers.getlist("origin")
-    if origins and (len(origins) > 1 or origins[0].lower() not in {f"http://{host}", f"https://{host}"}):
-        raise ApiError("forbidden", "cross-origin request rejected (Origin header)")
-    sites = headers.getlist("sec-fetch-site")
-    # following a link shows the response to the user, not to the other site
-    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-    if not all(site in {"same-origin", "none"} for site in sites) and not (is_link and scope["method"] == "GET"):
-        raise ApiError("forbidden", "cross-origin request rejected (Sec-Fetch-Site header)")
-
-
-def _check_path(scope: Scope) -> None:
-    """Reject paths that proxies and servers could interpret differently."""
-    path = scope["path"]
-    if b"%2f" in scope.get("raw_path", b"").lower():
-        raise ApiError("invalid", "invalid path: encoded slashes (%2F) are not allowed")
-    if any(character < " " for character in path):
-        raise ApiError("invalid", "invalid path: control characters are not allowed")
-    if not path.startswith("/"):
-        raise ApiError("invalid", "invalid path: it must begin with '/' (this server is not a proxy)")
-    if any(part in {".", ".."} for part in path.split("/")):
-        raise ApiError("invalid", "invalid path: '.' and '..' segments are not allowed")
-
-
-def _find_proxy_header(headers: Headers) -> str | None:
-    """Return the name of a header that shows that a proxy forwarded the request, if there is one.
-
-    Any other header with an IP address in its value counts too: unknown proxies report the sender that way.
-    """
-    for name, value in headers.items():
-        is_client_header = name in CLIENT_HEADERS or name.startswith(CLIENT_HEADER_PREFIXES)
-        if _is_proxy_header(name) or (not is_client_header and _contains_address(value)):
-            return name
-    return None
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_proxy_header(name: str) -> bool:
-    return name in PROXY_HEADERS or name.startswith(PROXY_HEADER_PREFIXES)
-
-
-def _contains_address(value: str) -> bool:
-    if any(_is_address(found[0]) for found in ADDRESS_PATTERN.finditer(value)):
-        return True
-    if not ADDRESS_LIST_PATTERN.fullmatch(value):
-        return False
-    return any(_is_address(part.lower().strip().removeprefix("for=").strip("\"'")) for part in re.split("[,;]", value))
-
-
-def _is_address(text: str) -> bool:
-    """Tell whether the text is an address like 192.0.2.1, 192.0.2.1:8080, 2001:db8::1 or [2001:db8::1]:443."""
-    bare = text[1:].partition("]")[0] if text.startswith("[") else text
-    try:
-        ip_address(bare.rpartition(":")[0] if bare.count(":") == 1 else bare)
-    except ValueError:
-        return False
-    return True
+        raise ApiError("forbidden", message, {"scope": credential.scope}, hint="use a token of scope 'use'")
 
 
 def _parse_token(headers: Headers) -> str | None:
@@ -371,7 +274,7 @@ def _parse_token(headers: Headers) -> str | None:
         return None
     scheme, _, token = values[0].partition(" ")
     if len(values) > 1 or scheme.lower() != "bearer" or not token.strip():
-        raise _unauthorized_error("invalid Authorization header", hint="send the header Authorization: Bearer ot_...")
+        raise unauthorized_error("invalid Authorization header", hint=BEARER_HINT)
     return token.strip()
 
 
@@ -383,20 +286,7 @@ def _get_request_id(headers: Headers) -> str:
     return trace[1] if trace else os.urandom(8).hex()
 
 
-def _unauthorized_error(message: str, hint: str = "") -> ApiError:
-    return ApiError("unauthorized", message, headers={"www-authenticate": "Bearer"}, hint=hint)
-
-
-REVOKED: Final = _unauthorized_error("the token was revoked")
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        address = ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+REVOKED: Final = unauthorized_error("the token was revoked or has expired", reason="revoked")
 
 
 # --- responses -----------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ STATUS: Final[dict[str, int]] = {
     "rate_limited": 429,
     "internal": 500,
     "busy": 503,
+    "issuer_unavailable": 503,
     "audit_unavailable": 503,
     "storage_unavailable": 507,
 }

@@ -21,7 +21,8 @@ from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.runner.cells import FULL_SANDBOX
 from onetool.transports.http.asgi_app import Neighbors, build, create_live_tokens
-from onetool.transports.http.auth import MAX_HEAD_BYTES, STOPPING, AuthMiddleware, Bind, is_loopback
+from onetool.transports.http.auth import STOPPING, AuthMiddleware
+from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind, is_loopback
 from onetool.transports.http.timeouts import MAX_CONNECTIONS, ConnectionLimiter, TimeoutProtocol
 from onetool.transports.http.tokens import TokenSet
 from onetool.transports.logging_bridge import forward_logging
@@ -123,7 +124,7 @@ async def check_exposure(app: OneTool, bind: Bind) -> None:
     if bind.is_loopback and not names:
         return
     host, option = (names[0], "auth.allowed_hosts") if bind.is_loopback else (bind.host or "all requests", "--host")
-    if not TokenSet(app.settings.auth.tokens, app.environment):
+    if not TokenSet(app.settings.auth.tokens, app.environment) and not app.settings.auth.issuers:
         raise ToolError(
             f"cannot serve {host} without authentication: no tokens exist",
             hint=f"create a token with `onetool token create NAME`, or remove {option} to serve this machine only",

@@ -42,7 +42,9 @@ def require_scope(request: Request, needed: str, purpose: str) -> str:
 def caller_fields(request: Request) -> dict[str, Any]:
     """Return the caller's identity as arguments for `OneTool.run` and `OneTool.context`."""
     agent, token_id = get_agent(request.scope), get_token_id(request.scope)
-    return {"agent": agent, "is_owner": visible_agent(request) is None, "token_id": token_id, "client": "http"}
+    actor = str(request.scope.get("state", {}).get(ACTOR, ""))
+    is_owner = visible_agent(request) is None
+    return {"agent": agent, "is_owner": is_owner, "token_id": token_id, "actor": actor, "client": "http"}
 
 
 def build_context(request: Request, app: OneTool, journal: Journal | None = None) -> ToolContext:

@@ -342,11 +342,29 @@ class RunRequest(ApiModel):
 
 
 class SignIn(ApiModel):
-    code: Annotated[str, Field(strict=True, max_length=200, description="One-time code of `onetool ui`")]
+    code: Annotated[
+        str, Field(strict=True, max_length=200, description="One-time code of `onetool ui` or of a sign-in")
+    ]
 
 
 class Session(ApiModel):
     csrf: str = Field(description="Value for the header X-OneTool-CSRF, which requests need besides the cookie")
+    actor: str = Field(description="Who has signed in")
+    scope: str
+
+
+class SignInOption(ApiModel):
+    issuer: str
+    path: str = Field(description="Path to open in a browser")
+
+
+class SessionStatus(ApiModel):
+    """The sender of the request; without a token or a session, `actor` and `scope` are null."""
+
+    actor: str | None
+    agent: str | None
+    scope: str | None
+    sign_in: list[SignInOption] = Field(description="Issuers with which people can sign in")
 
 
 class Medium(ApiModel):
@@ -368,6 +386,7 @@ class Run(ApiModel):
     kind: Literal["run", "call"]
     name: str
     agent: str
+    actor: str
     client: str
     started_at: Time
     duration_ms: float | None
@@ -385,6 +404,7 @@ class DurableRunLine(ApiModel):
     run: str
     kind: Literal["run", "call"]
     agent: str
+    actor: str
     client: str
     state: Annotated[str, WithJsonSchema({"type": "string", "enum": [*RunState]})]
     reason: str
@@ -448,6 +468,7 @@ class Approval(ApiModel):
 
     run: str
     agent: str
+    actor: str
     client: str
     asked: Time
     expires: Time | None

@@ -17,9 +17,10 @@ from onetool.config.model import Settings
 from onetool.config.settings_reader import validate_settings
 from onetool.errors import ToolError
 from onetool.transports.http.asgi_app import build, create_live_tokens
-from onetool.transports.http.auth import STOPPING, Bind
+from onetool.transports.http.auth import STOPPING
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.http_server import check_exposure
+from onetool.transports.http.request_checks import Bind
 from onetool.transports.mcp import exposed_tools
 from onetool.transports.settings_watcher import Hooks, watching
 

@@ -7,12 +7,14 @@ that were revoked since the settings were loaded.
 import hashlib
 import hmac
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from onetool.config.load import Examined
 from onetool.config.model import Settings, Token
 from onetool.transports.http.errors import ApiError
+from onetool.util.token_ids import TOKEN_ID_CHARS
 
 PREFIX = "ot_"
 SCOPES = ("use", "approve", "admin", "owner")  # each includes those before it, except that `approve` calls no tools
@@ -31,10 +33,16 @@ def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class TokenSet:
-    """The tokens in the settings. A token whose environment variable is not set matches nothing."""
+def identify_token(token: Token) -> str:
+    """Return an identifier of a token in the settings, the same in every process."""
+    return (token.hash or hash_token(f"variable {token.token_env}"))[:TOKEN_ID_CHARS].lower()
 
-    def __init__(self, tokens: Iterable[Token], env: Mapping[str, str]) -> None:
+
+class TokenSet:
+    """The tokens in the settings. Expired tokens, and those whose environment variable is not set, match nothing."""
+
+    def __init__(self, tokens: Iterable[Token], env: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._tokens = [
             (token.hash or (hash_token(value) if (value := env.get(token.token_env or "")) else None), token)
             for token in tokens
@@ -44,7 +52,17 @@ class TokenSet:
         return any(known for known, _ in self._tokens)
 
     def find(self, token_hash: str) -> Token | None:
-        """Return the token with this hash. Compares all hashes, in constant time."""
+        """Return the token with this hash, unless it has expired."""
+        token = self.match(token_hash)
+        return None if token is None or token.expires_at <= self._clock() else token
+
+    def is_expired(self, token_hash: str) -> bool:
+        """Return whether there is a token with this hash that has expired."""
+        token = self.match(token_hash)
+        return token is not None and token.expires_at <= self._clock()
+
+    def match(self, token_hash: str) -> Token | None:
+        """Return the token with this hash, expired or not. Compares all hashes, in constant time."""
         found = None
         for known, token in self._tokens:
             if known and hmac.compare_digest(known.lower().encode(), token_hash.encode()):

@@ -51,6 +51,7 @@ def caller_fields(app: OneTool, context: Any) -> dict[str, Any]:
         "agent": get_agent(app, context),
         "is_owner": state.get("agent") is None,
         "token_id": get_token_id(context),
+        "actor": str(state.get("actor", "")),
         "client": client_name(context)[:MAX_NAME_CHARS],
         "meta": request_meta(context),
     }

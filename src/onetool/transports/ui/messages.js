@@ -36,6 +36,12 @@ export const messages = {
   "token.label": "Token",
   "token.hint": "Create one with: onetool token create NAME --agent AGENT. It is stored until you close this tab.",
   "token.use": "Sign in",
+  "account.signIn": "Sign in with {issuer}",
+  "account.signOut": "Sign out",
+  "signIn.expired": "The sign-in took too long, or another browser started it. Try again.",
+  "signIn.denied": "The sign-in was canceled.",
+  "signIn.failed": "The sign-in failed. The log of the server has the reason.",
+  "signIn.no-agent": "Your account has no agent on this server. Whoever runs it can add it to auth.issuers.",
 
   // keyboard shortcuts
   "help.title": "Keyboard shortcuts",

@@ -15,6 +15,7 @@ from onetool.app import OneTool
 from onetool.audit import Facts
 from onetool.schema import JSON
 from onetool.transports.http import identity
+from onetool.transports.http.auth import ACTOR
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import json_response
@@ -48,8 +49,9 @@ class Api:
         The block updates the yielded facts with what it changed.
         """
         self.check_change(request)
-        actor, names = request.scope["state"]["agent"], map(str, request.path_params.values())
-        source = {"actor": "owner" if actor is None else f"agent {actor}", "transport": "http"}
+        state, names = request.scope["state"], map(str, request.path_params.values())
+        agent = "owner" if state["agent"] is None else f"agent {state['agent']}"
+        source = {"actor": state.get(ACTOR) or agent, "transport": "http"}
         async with self.app.audit.changing(action, names, **source, frees_space=request.method == "DELETE") as facts:
             yield facts
 

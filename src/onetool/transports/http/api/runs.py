@@ -209,6 +209,7 @@ def build_run(run: RunRecord, directory: str = "") -> Run:
         kind="run" if run.kind == "run" else "call",
         name=run.name,
         agent=run.agent,
+        actor=run.actor,
         client=run.client,
         started_at=in_utc(run.at, "microseconds"),
         duration_ms=to_ms(run.seconds),

@@ -1,20 +1,22 @@
-"""`/api/session`: sign in to the admin UI with the one-time code of `onetool ui`."""
+"""`/api/session`: sign in to the admin UI with a one-time code, read who is signed in, and sign out."""
 
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.transports.http.api.common import Api
+from onetool.transports.http.auth import ACTOR, SCOPE, SESSION_PATH, SIGN_IN_PATH
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
-from onetool.transports.http.models import Session, SignIn
+from onetool.transports.http.models import Session, SessionStatus, SignIn, SignInOption
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool.transports.http.sessions import BrowserSessions
 
-PATH: Final = "/api/session"
+PATH: Final = SESSION_PATH
 
 
 class SessionHandlers:
@@ -24,12 +26,35 @@ class SessionHandlers:
     def operations(self) -> Iterator[Operation]:
         summary, session = "Sign in to the admin UI", {200: ResponseSpec("The session, as a cookie", Session)}
         yield Operation("POST", PATH, self.sign_in, summary, session, body=SignIn)
+        summary, status = "Get who is signed in", {200: ResponseSpec("The caller, and where to sign in", SessionStatus)}
+        yield Operation("GET", PATH, self.show, summary, status)
+        yield Operation("DELETE", PATH, self.sign_out, "Sign out", {204: ResponseSpec("The session has ended")})
+
+    async def show(self, request: Request) -> Response:
+        state = request.scope["state"]
+        options = [
+            SignInOption(issuer=url, path=f"{SIGN_IN_PATH}?{urlencode({'issuer': url})}")
+            for url in dict.fromkeys(each.issuer for each in self._api.app.settings.auth.issuers if each.client_id)
+        ]
+        status = SessionStatus(actor=state.get(ACTOR), agent=state["agent"], scope=state.get(SCOPE), sign_in=options)
+        return json_response(status.as_json())
 
     async def sign_in(self, request: Request) -> Response:
         """Exchange a one-time code for a session."""
         body = await self._api.read(await RequestBody.from_request(request), SignIn.parse)
-        found = await self._api.run_in_thread(lambda: self._sessions.open(body.code))
+        is_local = request.scope["state"]["agent"] is None
+        is_secure = (self._api.app.settings.auth.public_url or "").startswith("https://")
+        binding = self._sessions.read_binding(request.headers)
+        found = await self._api.run_in_thread(
+            lambda: self._sessions.open(body.code, binding=binding, is_local=is_local, is_secure=is_secure)
+        )
         if found is None:
-            raise ApiError("forbidden", "the code has expired or was used before", hint="run `onetool ui` again")
-        cookie, csrf = found
-        return json_response(Session(csrf=csrf).as_json(), headers={"set-cookie": cookie})
+            hint = "sign in again, or run `onetool ui` again"
+            raise ApiError("forbidden", "the code has expired or was used before", hint=hint)
+        cookie, session = found
+        answer = Session(csrf=session.csrf, actor=session.credential.actor, scope=session.credential.scope)
+        return json_response(answer.as_json(), headers={"set-cookie": cookie})
+
+    async def sign_out(self, request: Request) -> Response:
+        """End the session. Its requests that are open end too."""
+        return Response(status_code=204, headers={"set-cookie": self._sessions.close(request.headers)})

@@ -1,7 +1,37 @@
-/** Signs in with the one-time code of `onetool ui`. */
-import { send, setCsrf } from "../core/api.js";
+/** Signs in with a one-time code, of `onetool ui` or of an issuer, shows who has signed in, and signs out. */
+import { get, request, send, setCsrf, setToken } from "../core/api.js";
+import { quietButton } from "../core/components.js";
+import { h } from "../core/h.js";
+import { t } from "../core/i18n.js";
 
+/** Open a session and return its scope. */
 export async function signIn(code) {
-  const { csrf } = await send("POST", "/api/session", { code });
+  setToken(""); // the session replaces it
+  const { csrf, scope } = await send("POST", "/api/session", { code });
   setCsrf(csrf);
+  return scope;
+}
+
+/** Show a button that signs out, if somebody has signed in. */
+export async function showAccount(container) {
+  const { actor } = await get("/api/session");
+  container.querySelector(".account")?.remove();
+  if (actor) container.append(quietButton(t("account.signOut"), signOut, { class: "quiet account", title: actor }));
+}
+
+/** Add a link for each issuer with which people can sign in. */
+export async function addSignIns(container) {
+  const response = await fetch("api/session", { cache: "no-store" });
+  const { signIn: options } = response.ok ? await response.json() : { signIn: [] };
+  const links = options.map(({ issuer, path }) =>
+    h("p", {}, h("a.sign-in", { href: `.${path}` }, t("account.signIn", { issuer: new URL(issuer).host }))),
+  );
+  container.append(...links);
+}
+
+async function signOut() {
+  await request("DELETE", "/api/session");
+  setCsrf("");
+  location.hash = "";
+  location.reload();
 }

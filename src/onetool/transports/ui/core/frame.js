@@ -5,7 +5,7 @@ import { bindKeys } from "./keys.js";
 import { loadModule } from "./lazy.js";
 import { button, labeled, openModal, emptyState, notify, primaryButton, quietButton } from "./components.js";
 import { navigate, route, link } from "./router.js";
-import { t } from "./i18n.js";
+import { t, tOr } from "./i18n.js";
 import "../tools/screen.js";
 
 const SCREENS = {
@@ -18,6 +18,7 @@ const SCREENS = {
 const DEFAULT_SCREEN = "tools";
 const PRELOAD_DELAY_MS = 1000;
 const loadPalette = () => import("../tools/palette.js");
+const loadSignIn = () => import("../approvals/sign-in.js");
 
 class Frame extends HTMLElement {
   #name = "";
@@ -41,6 +42,7 @@ class Frame extends HTMLElement {
     this.#show();
     setTimeout(() => loadPalette().catch(() => {}), PRELOAD_DELAY_MS);
     this.#watchApprovals();
+    if (getCsrf() && this.#name) this.#showAccount();
   }
 
   #header() {
@@ -104,17 +106,29 @@ class Frame extends HTMLElement {
   async #signIn(code) {
     history.replaceState(null, "", link("approvals")); // the code must not stay in the history
     try {
-      await (await import("../approvals/sign-in.js")).signIn(code);
+      const scope = await (await loadSignIn()).signIn(code);
+      document.querySelector("dialog.token")?.close();
       this.#watchApprovals();
+      this.#showAccount();
+      if (scope === "use") return navigate(DEFAULT_SCREEN);
     } catch (error) {
       notify(error.message, "bad");
     }
     route.value = ["approvals"];
   }
 
+  async #showAccount() {
+    const { showAccount } = await loadSignIn();
+    await showAccount(this.querySelector(".head .right")).catch(() => {}); // offline: the frame says so
+  }
+
   async #show() {
     const [name = DEFAULT_SCREEN, ...parts] = route.value;
     if (name === "code") return this.#signIn(parts[0]);
+    if (name === "sign-in") {
+      notify(tOr(`signIn.${parts[0]}`, t("signIn.failed")), "bad");
+      return navigate(DEFAULT_SCREEN);
+    }
     if (!Object.hasOwn(SCREENS, name)) {
       this.#reset();
       fill(
@@ -202,6 +216,9 @@ class Frame extends HTMLElement {
       { class: "token" },
     );
     dialog.addEventListener("cancel", (event) => event.preventDefault());
+    loadSignIn()
+      .then(({ addSignIns }) => addSignIns(dialog.querySelector("form")))
+      .catch(() => {}); // offline: the frame says so
   }
 }
 

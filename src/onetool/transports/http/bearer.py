@@ -1,0 +1,63 @@
+"""The check of bearer tokens: local tokens and, if issuers are configured, JWTs.
+
+Failed attempts with local tokens are rate-limited by address. JWTs are not: a signature cannot be guessed, and a client
+whose JWT has expired must not block others behind the same address.
+"""
+
+from collections.abc import Callable
+
+from onetool.config.model import Token
+from onetool.transports.http.credential import Credential, FindToken, unauthorized_error
+from onetool.transports.http.jwt_verifier import JwtVerifier
+from onetool.transports.http.throttle import AuthThrottle
+from onetool.transports.http.token_use import TokenUse
+from onetool.transports.http.tokens import TokenSet, hash_token, identify_token
+from onetool.util.token_ids import TOKEN_ID_CHARS
+
+
+class BearerTokens:
+    def __init__(
+        self,
+        tokens: Callable[[], TokenSet],
+        throttle: AuthThrottle,
+        jwts: JwtVerifier | None = None,
+        use: TokenUse | None = None,
+    ) -> None:
+        self._tokens, self._throttle, self._jwts, self._use = tokens, throttle, jwts, use
+
+    async def check(self, text: str, address: str) -> Credential:
+        """Return the credential of a token. Raise an ApiError if it is not accepted."""
+        token_hash = hash_token(text)
+        if self._jwts is not None and self._jwts.is_candidate(text):
+            token = self._tokens().find(token_hash)  # a token of an environment variable may look like a JWT
+            if token is None:
+                return await self._jwts.check(text)
+        else:
+            token = self._find_token(token_hash, address)
+        if self._use is not None:
+            self._use.record(identify_token(token))
+        return Credential(
+            f"token {token.name}",
+            token.agent,
+            token.scope,
+            _is_unchanged(token_hash, token),
+            token_hash[:TOKEN_ID_CHARS],
+            token.expires_at,
+        )
+
+    def _find_token(self, token_hash: str, address: str) -> Token:
+        self._throttle.check(address, token_hash)
+        tokens = self._tokens()
+        token = tokens.find(token_hash)
+        if token is None:
+            self._throttle.record_failure(address, token_hash)
+            if tokens.is_expired(token_hash):
+                hint = "create another one with onetool token create NAME"
+                raise unauthorized_error("the token has expired", reason="expired", hint=hint)
+            raise unauthorized_error("unknown token", hint="create a token with onetool token create NAME")
+        self._throttle.record_success(address, token_hash)
+        return token
+
+
+def _is_unchanged(token_hash: str, token: Token) -> Callable[[FindToken], bool]:
+    return lambda find: find(token_hash) == token

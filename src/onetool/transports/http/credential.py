@@ -1,0 +1,28 @@
+"""The credential of a request: a local token, a JWT, or a session of the admin UI."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from onetool.config.model import Token
+from onetool.transports.http.errors import ApiError
+
+FindToken = Callable[[str], Token | None]  # finds a token by its hash, whether it has expired or not
+BEARER_HINT: Final = "send the header Authorization: Bearer ot_..."
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """An accepted credential. `agent` is None for the owner."""
+
+    actor: str  # for runs, logs and the audit log
+    agent: str | None
+    scope: str
+    is_live: Callable[[FindToken], bool]  # whether it is still accepted, apart from its expiry
+    token_id: str = ""
+    expires: float = inf  # seconds since 1970
+
+
+def unauthorized_error(message: str, *, reason: str = "", hint: str = "") -> ApiError:
+    return ApiError("unauthorized", message, {"reason": reason} if reason else {}, hint=hint)

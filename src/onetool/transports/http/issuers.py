@@ -1,0 +1,247 @@
+"""The metadata and keys of OpenID providers, fetched over the checked HTTP client and cached.
+
+Only issuers in the settings are asked. What they answer is hostile: their name must be the expected one, documents are
+small, redirects are not followed, and other hosts than their own must have public addresses and use https.
+
+Keys are fetched again every ten minutes in the background, and at most once a minute because of an unknown key. If they
+cannot be fetched for an hour, no JWT of the issuer is accepted until they can.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio.to_thread
+
+from onetool.config.model import is_loopback_host
+from onetool.errors import NetworkError, ToolError
+from onetool.logging import Log
+from onetool.net import HostRules, Net
+from onetool.net.messages import Request, Response
+from onetool.net.urls import Target, parse_target
+from onetool.transports.http.errors import ApiError
+from onetool.util.background_tasks import BackgroundTasks
+from onetool_child.messages import has_few_values
+
+ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # each request is limited to one host
+MAX_DOCUMENT_BYTES: Final = 256 << 10
+MAX_KEYS: Final = 100
+MAX_KEY_ID_CHARS: Final = 200
+MAX_URL_CHARS: Final = 2000
+MIN_RSA_CHARS, MAX_RSA_CHARS = 340, 1400  # of the modulus in base64: 2048 to 8192 bits
+MAX_EXPONENT_CHARS: Final = 12
+REQUEST_SECONDS: Final = 10.0
+REFRESH_SECONDS: Final = 600.0
+MAX_AGE_SECONDS: Final = 3600.0
+UNKNOWN_KEY_SECONDS: Final = 60.0  # between fetches because of an unknown key
+RETRY_SECONDS: Final = 5.0  # between fetches while the issuer cannot be reached
+OK: Final = 200
+# The type and curve of the key that each algorithm needs; None for a key without a curve.
+KEY_TYPES: Final = {
+    **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", (None,))),
+    "ES256": ("EC", ("P-256",)),
+    "ES384": ("EC", ("P-384",)),
+    "ES512": ("EC", ("P-521",)),
+    "EdDSA": ("OKP", ("Ed25519", "Ed448")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerMetadata:
+    """The parts of a discovery document that are used. Its URLs are checked."""
+
+    jwks_url: str
+    authorization_url: str | None
+    token_url: str | None
+    sends_issuer: bool  # whether it names itself in authorization responses (RFC 9207)
+    accepts_secret_in_header: bool
+
+
+@dataclass(slots=True)
+class IssuerKey:
+    """A published key. Its parsed form is created for an algorithm at its first use."""
+
+    jwk: Mapping[str, Any]
+    _parsed: dict[str, Any] = field(default_factory=dict)
+
+    def fits(self, key_id: str | None, algorithm: str) -> bool:
+        kind, curves = KEY_TYPES[algorithm]
+        is_type = self.jwk["kty"] == kind and self.jwk.get("crv") in curves
+        return is_type and self.jwk.get("alg", algorithm) == algorithm and key_id in {None, self.jwk.get("kid")}
+
+    def parse(self, algorithm: str) -> Any:
+        """Return the key for PyJWT, or None if it is not valid."""
+        import jwt
+
+        if algorithm not in self._parsed:
+            try:
+                self._parsed[algorithm] = jwt.PyJWK(dict(self.jwk), algorithm)
+            except Exception:  # noqa: BLE001 - hostile input: whatever the library raises, the key is not used
+                self._parsed[algorithm] = None
+        return self._parsed[algorithm]
+
+
+@dataclass(slots=True)
+class _IssuerState:
+    metadata: IssuerMetadata | None = None
+    keys: tuple[IssuerKey, ...] = ()
+    fetched: float = -MAX_AGE_SECONDS  # when keys were fetched
+    attempted: float = -MAX_AGE_SECONDS  # when the last fetch began
+    has_failed: bool = False  # whether the last fetch failed
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def find(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
+        """Return the key. Without an id, the only one that fits."""
+        found = [key for key in self.keys if key.fits(key_id, algorithm)]
+        return found[0] if len(found) == 1 or (found and key_id is not None) else None
+
+
+class IssuerDirectory:
+    """The issuers that are known to this server."""
+
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._clock = log, clock
+        self._states: dict[str, _IssuerState] = {}
+        self._background = BackgroundTasks(lambda _error: None)  # failures are logged, and retried later
+
+    async def find_key(self, issuer: str, key_id: str | None, algorithm: str) -> Any:
+        """Return a public key of the issuer, or None. Raise an ApiError if the issuer cannot be reached."""
+        state = await self._get_state(issuer)
+        found = state.find(key_id, algorithm)
+        if found is None and self._clock() - state.attempted >= UNKNOWN_KEY_SECONDS:
+            await self._fetch(issuer, state)
+            found = state.find(key_id, algorithm)
+        if found is None and state.has_failed:
+            raise _unavailable_error(issuer)
+        return None if found is None else found.parse(algorithm)
+
+    async def get_metadata(self, issuer: str) -> IssuerMetadata:
+        state = await self._get_state(issuer)
+        assert state.metadata is not None
+        return state.metadata
+
+    async def post_form(self, issuer: str, url: str, fields: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Send a form to an endpoint of the issuer and return the JSON object of a successful response."""
+        form = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+        return _parse_object(await self._send(issuer, Request("POST", url, tuple(form.items()), fields)))
+
+    async def _get_state(self, issuer: str) -> _IssuerState:
+        """Return the state with keys that are not too old."""
+        state, now = self._states.setdefault(issuer, _IssuerState()), self._clock()
+        if now - state.fetched >= MAX_AGE_SECONDS:
+            await self._fetch(issuer, state)
+        elif now - state.fetched >= REFRESH_SECONDS and now - state.attempted >= UNKNOWN_KEY_SECONDS:
+            state.attempted = now
+            self._background.start(self._fetch(issuer, state, now))
+        return state
+
+    async def _fetch(self, issuer: str, state: _IssuerState, attempted: float | None = None) -> None:
+        """Fetch metadata and keys, once for all requests that wait. Raise an ApiError if that fails."""
+        begun = state.attempted if attempted is None else attempted
+        async with state.lock:
+            now = self._clock()
+            is_done = state.attempted > begun  # by another request, while this one waited
+            if is_done or (state.has_failed and now - state.attempted < RETRY_SECONDS):
+                if state.has_failed:
+                    raise _unavailable_error(issuer)
+                return
+            state.attempted = now
+            try:
+                state.metadata = await self._fetch_metadata(issuer)
+                response = await self._send(issuer, Request("GET", state.metadata.jwks_url))
+                state.keys = await anyio.to_thread.run_sync(_parse_keys, response)
+            except ToolError as error:
+                state.has_failed = True
+                self._log.event("auth.issuer", level="WARNING", issuer=issuer, text=error.message)
+                raise _unavailable_error(issuer) from None
+            state.fetched, state.has_failed = now, False
+
+    async def _fetch_metadata(self, issuer: str) -> IssuerMetadata:
+        url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+        document = _parse_object(await self._send(issuer, Request("GET", url)))
+        if document.get("issuer") != issuer:
+            raise NetworkError("the discovery document is of another issuer", reason="protocol")
+        methods = document.get("token_endpoint_auth_methods_supported")
+        return IssuerMetadata(
+            check_endpoint(issuer, document.get("jwks_uri")),
+            _check_optional(issuer, document.get("authorization_endpoint")),
+            _check_optional(issuer, document.get("token_endpoint")),
+            sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
+            accepts_secret_in_header=not isinstance(methods, list) or "client_secret_basic" in methods,
+        )
+
+    async def _send(self, issuer: str, request: Request) -> Response:
+        net, rules = Net(ANY_HOST), _make_rules(parse_target(issuer), parse_target(request.url))
+        try:
+            response = await net.send(
+                request, timeout=REQUEST_SECONDS, max_bytes=MAX_DOCUMENT_BYTES, follow_redirects=False, rules=rules
+            )
+        finally:
+            await net.close()  # the next request is minutes away
+        if response.status != OK:
+            raise NetworkError(f"the issuer returned status {response.status}", reason="protocol")
+        return response
+
+
+def check_endpoint(issuer: str, url: object) -> str:
+    """Return the URL of an endpoint. Raise unless it uses https, or http if issuer and endpoint are on loopback."""
+    if not isinstance(url, str) or len(url) > MAX_URL_CHARS:
+        raise NetworkError("the discovery document lacks a URL", reason="protocol")
+    target, home = parse_target(url), parse_target(issuer)
+    is_local = is_loopback_host(target.host) and is_loopback_host(home.host)
+    if target.scheme != "https" and not is_local:
+        raise NetworkError("the discovery document has a URL without https", reason="protocol")
+    return url
+
+
+def _check_optional(issuer: str, url: object) -> str | None:
+    return None if url is None else check_endpoint(issuer, url)
+
+
+def _make_rules(issuer: Target, target: Target) -> HostRules:
+    """Allow only this host. It may have a private address if the settings name it, or if both are on loopback."""
+    is_local = is_loopback_host(target.host) and is_loopback_host(issuer.host)
+    return HostRules((target.authority,), allow_private_addresses=is_local or target.origin == issuer.origin)
+
+
+def _parse_object(response: Response) -> dict[str, Any]:
+    text = response.text()
+    try:
+        data = json.loads(text) if has_few_values(text) else None
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        raise NetworkError("the issuer returned a document that is not a JSON object", reason="protocol")
+    return data
+
+
+def _parse_keys(response: Response) -> tuple[IssuerKey, ...]:
+    import jwt  # noqa: F401 - here and not with the first JWT, because importing it takes a while
+
+    keys = _parse_object(response).get("keys")
+    if not isinstance(keys, list):
+        raise NetworkError("the issuer returned a document without keys", reason="protocol")
+    return tuple(IssuerKey(key) for key in keys[:MAX_KEYS] if isinstance(key, dict) and _is_usable(key))
+
+
+def _is_usable(jwk: Mapping[str, Any]) -> bool:
+    """Return whether this is a public key for signatures, of a reasonable size."""
+    key_id, uses = jwk.get("kid"), jwk.get("key_ops", ["verify"])
+    if jwk.get("use", "sig") != "sig" or not isinstance(uses, list) or "verify" not in uses:
+        return False
+    if key_id is not None and not (isinstance(key_id, str) and len(key_id) <= MAX_KEY_ID_CHARS):
+        return False
+    if jwk.get("kty") == "RSA":
+        modulus, exponent = jwk.get("n"), jwk.get("e")
+        if not isinstance(modulus, str) or not isinstance(exponent, str):
+            return False
+        return MIN_RSA_CHARS <= len(modulus) <= MAX_RSA_CHARS and len(exponent) <= MAX_EXPONENT_CHARS
+    return jwk.get("kty") in {"EC", "OKP"}
+
+
+def _unavailable_error(issuer: str) -> ApiError:
+    message = f"cannot check the token: the issuer {issuer} cannot be reached, or its answer is not valid"
+    return ApiError("issuer_unavailable", message, {"issuer": issuer}, {"retry-after": "5"})

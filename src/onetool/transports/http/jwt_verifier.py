@@ -1,0 +1,194 @@
+"""JWTs of OpenID providers: their signatures and claims, and the agents that claims select.
+
+A JWT is hostile until its signature is verified. Its header only selects one of the algorithms in the settings and one
+of the keys that the issuer publishes; URLs, certificates and keys in the header are ignored. Errors never contain
+anything of the JWT.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from onetool.config.model import Issuer
+from onetool.logging import Log
+from onetool.transports.http.credential import Credential, unauthorized_error
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.issuers import MAX_KEY_ID_CHARS, IssuerDirectory
+from onetool.util.invisible import escape_invisible
+from onetool.util.text import shorten
+from onetool.util.token_ids import identify_subject
+
+MAX_JWT_CHARS: Final = 8192
+JWT_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
+TYPES: Final = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
+REJECTED_HEADERS: Final = frozenset({"crit", "b64", "cty", "zip", "enc"})
+REQUIRED_CLAIMS: Final = ("iss", "sub", "aud", "exp")
+LEEWAY_SECONDS: Final = 30
+MAX_SUBJECT_CHARS: Final = 100
+REASONS: Final = {
+    "malformed": "it is not a valid JWT",
+    "too_large": f"it has more than {MAX_JWT_CHARS} characters",
+    "header": "its header has parameters that are not supported",
+    "algorithm": "its signature algorithm is not allowed",
+    "issuer": "its issuer is unknown",
+    "key": "its signing key is unknown",
+    "signature": "its signature is not valid",
+    "expired": "it has expired",
+    "early": "it is not valid yet",
+    "audience": "it is for another audience",
+    "claims": "a claim is missing or invalid",
+}
+# Exceptions of PyJWT, by name; the library is imported with the first JWT.
+LIBRARY_REASONS: Final = {
+    "ExpiredSignatureError": "expired",
+    "ImmatureSignatureError": "early",
+    "InvalidAudienceError": "audience",
+    "InvalidIssuerError": "issuer",
+    "InvalidSignatureError": "signature",
+    "InvalidAlgorithmError": "algorithm",
+    "InvalidKeyError": "key",
+    "DecodeError": "malformed",
+}
+JsonObject = dict[str, Any]
+
+
+class JwtVerifier:
+    """The check of JWTs against the issuers in the settings."""
+
+    def __init__(self, issuers: Callable[[], Sequence[Issuer]], directory: IssuerDirectory, log: Log) -> None:
+        self._issuers, self._directory, self._log = issuers, directory, log
+
+    def is_candidate(self, text: str) -> bool:
+        """Return whether the token may be a JWT: local tokens have no dots."""
+        return "." in text and bool(self._issuers())
+
+    async def check(self, text: str) -> Credential:
+        """Return the credential of a JWT. Raise an ApiError: 401, or 403 if the subject has no agent."""
+        header, unverified = parse_jwt(text)
+        entries = [entry for entry in self._issuers() if entry.issuer == unverified.get("iss")]
+        if not entries:
+            reject("issuer")
+        allowed = [entry for entry in entries if header["alg"] in entry.algorithms]
+        audiences = {audience for entry in allowed for audience in entry.audience}
+        algorithms = {algorithm for entry in allowed for algorithm in entry.algorithms}
+        claims = await self.verify(text, entries[0].issuer, algorithms, audiences)
+        return self.find_agent(claims, [entry for entry in allowed if _list_audiences(claims) & {*entry.audience}])
+
+    async def verify(
+        self, text: str, issuer: str, algorithms: Collection[str], audiences: Iterable[str]
+    ) -> Mapping[str, Any]:
+        """Return the claims of a JWT of this issuer. Raise an ApiError if anything is wrong with it."""
+        header, _ = parse_jwt(text)
+        algorithm = header["alg"]
+        if algorithm not in algorithms:
+            reject("algorithm")
+        key = await self._directory.find_key(issuer, header.get("kid"), algorithm)
+        if key is None:
+            reject("key")
+        return _decode(text, key, algorithm, issuer, [*audiences])
+
+    def find_agent(self, claims: Mapping[str, Any], entries: Iterable[Issuer]) -> Credential:
+        """Return the credential of the subject: the first entry that maps it to an agent counts."""
+        issuer, subject = str(claims["iss"]), str(claims["sub"])
+        place = issuer.partition("://")[2].rstrip("/")
+        name = escape_invisible(" ".join(subject.split()))
+        actor = f"subject {shorten(name, MAX_SUBJECT_CHARS)} ({place})"
+        for entry in entries:
+            agent = map_agent(entry, claims)
+            if agent is not None:
+                identifier = identify_subject(issuer, subject)
+                return Credential(actor, agent, entry.scope, self._is_configured(entry), identifier, claims["exp"])
+        self._log.event("auth.unmapped", level="WARNING", actor=actor, text="no agent in auth.issuers")
+        hint = "ask whoever runs this server to add it to auth.issuers in onetool.yaml"
+        raise ApiError("forbidden", "this account has no agent on this server", {"reason": "no_agent"}, hint=hint)
+
+    def _is_configured(self, entry: Issuer) -> Callable[[object], bool]:
+        return lambda _find: entry in self._issuers()
+
+
+def map_agent(entry: Issuer, claims: Mapping[str, Any]) -> str | None:
+    """Return the agent that the claim selects by the table, or the default agent. None: the subject is rejected."""
+    value: Any = claims.get(entry.agent_claim)
+    if value is None:  # a path such as realm_access.roles
+        value = claims
+        for part in entry.agent_claim.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+    if entry.agent_claim == "email" and claims.get("email_verified") is not True:
+        value = None  # some issuers let people type any address
+    values = {each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)}
+    return next((agent for name, agent in entry.agents.items() if name in values), entry.default_agent)
+
+
+def reject(reason: str) -> NoReturn:
+    raise unauthorized_error(f"invalid token: {REASONS[reason]}", reason=reason)
+
+
+# --- parsing -------------------------------------------------------------------------------------------------------
+
+
+def parse_jwt(text: str) -> tuple[JsonObject, JsonObject]:
+    """Return the header and the claims, which are not verified. Raise an ApiError if they cannot be accepted."""
+    if len(text) > MAX_JWT_CHARS:
+        reject("too_large")
+    if not JWT_PATTERN.fullmatch(text):
+        reject("malformed")
+    header, claims = (_parse_part(part) for part in text.split(".")[:2])
+    if REJECTED_HEADERS & header.keys() or str(header.get("typ", "jwt")).lower() not in TYPES:
+        reject("header")
+    if not isinstance(header.get("alg"), str):
+        reject("algorithm")
+    key_id = header.get("kid")
+    if key_id is not None and not (isinstance(key_id, str) and len(key_id) <= MAX_KEY_ID_CHARS):
+        reject("key")
+    return header, claims
+
+
+def _parse_part(part: str) -> JsonObject:
+    try:
+        text = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode()
+        data = json.loads(text, object_pairs_hook=_to_object, parse_constant=_reject_constant)
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        reject("malformed")
+    return data
+
+
+def _to_object(pairs: list[tuple[str, Any]]) -> JsonObject:
+    """Return the object. Of two members with one name, another parser could use the other one."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("duplicate member")
+    return found
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _decode(text: str, key: Any, algorithm: str, issuer: str, audiences: list[str]) -> Mapping[str, Any]:
+    import jwt
+
+    try:
+        claims: JsonObject = jwt.decode(
+            text,
+            key,
+            algorithms=[algorithm],
+            issuer=issuer,
+            audience=audiences,
+            leeway=LEEWAY_SECONDS,
+            options={"require": [*REQUIRED_CLAIMS]},
+        )
+        expires = float(claims["exp"])
+    except Exception as error:  # noqa: BLE001 - hostile input: whatever the library raises, the JWT is rejected
+        reject(LIBRARY_REASONS.get(type(error).__name__, "claims"))
+    if not claims["sub"]:
+        reject("claims")
+    return {**claims, "exp": expires}
+
+
+def _list_audiences(claims: Mapping[str, Any]) -> set[str]:
+    found = claims["aud"]
+    return {found} if isinstance(found, str) else {*found}

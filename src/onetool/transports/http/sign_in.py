@@ -1,0 +1,181 @@
+"""Sign-in to the admin UI at an issuer: the authorization code flow of OpenID Connect, with PKCE, state and nonce.
+
+The browser that starts a sign-in gets a cookie, and only that browser can finish it. The ID token proves who signed in;
+access and refresh tokens are not kept. The session ends when the ID token expires.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from onetool.config.model import Auth, Issuer
+from onetool.errors import ToolError
+from onetool.logging import Log
+from onetool.transports.http.auth import CALLBACK_PATH, SIGN_IN_PATH
+from onetool.transports.http.credential import Credential
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.issuers import IssuerDirectory, IssuerMetadata
+from onetool.transports.http.jwt_verifier import JwtVerifier
+from onetool.transports.http.request_checks import Bind, find_base_url, read_bind
+from onetool.transports.http.sessions import SIGN_IN_SECONDS, BrowserSessions
+
+MAX_PENDING: Final = 1000
+MAX_PARAMETER_CHARS: Final = 4096
+SEE_OTHER: Final = 303
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingSignIn:
+    entry: Issuer
+    base_url: str
+    binding: str  # the cookie of the browser
+    nonce: str
+    verifier: str
+    end: float
+
+
+class _SignInFailed(Exception):
+    """A sign-in failed. `reason` is shown by the admin UI, `detail` is logged."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class BrowserSignIn:
+    """The sign-ins that browsers have started. Each state is valid once, for ten minutes."""
+
+    def __init__(
+        self,
+        settings: Callable[[], Auth],
+        bind: Bind | None,
+        directory: IssuerDirectory,
+        *,
+        jwts: JwtVerifier,
+        sessions: BrowserSessions,
+        log: Log,
+    ) -> None:
+        self._settings, self._bind, self._directory, self._jwts = settings, bind, directory, jwts
+        self._sessions, self._log = sessions, log
+        self._pending: dict[str, _PendingSignIn] = {}
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(SIGN_IN_PATH, self.start)
+        yield Route(CALLBACK_PATH, self.finish)
+
+    async def start(self, request: Request) -> Response:
+        """Send the browser to the issuer."""
+        entry = self._find_entry(request.query_params.get("issuer"))
+        base_url = find_base_url(request.scope, self._bind or read_bind(request.scope), self._settings().public_url)
+        if base_url is None:
+            raise ApiError("invalid", "the URL of this server is unknown", hint="set auth.public_url in onetool.yaml")
+        metadata = await self._directory.get_metadata(entry.issuer)
+        if metadata.authorization_url is None or metadata.token_url is None:
+            raise ApiError("issuer_unavailable", f"the issuer {entry.issuer} does not support sign-in in a browser")
+        cookie, binding = self._sessions.begin_sign_in(is_secure=base_url.startswith("https://"))
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        self._add(state, _PendingSignIn(entry, base_url, binding, nonce, verifier, time.monotonic() + SIGN_IN_SECONDS))
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        query = {
+            "response_type": "code",
+            "client_id": entry.client_id or "",
+            "redirect_uri": base_url + CALLBACK_PATH,
+            "scope": " ".join(dict.fromkeys(("openid", *entry.scopes))),
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        mark = "&" if "?" in metadata.authorization_url else "?"
+        target = f"{metadata.authorization_url}{mark}{urlencode(query)}"
+        return RedirectResponse(target, SEE_OTHER, {"set-cookie": cookie})
+
+    def _find_entry(self, issuer: str | None) -> Issuer:
+        found = [each for each in self._settings().issuers if each.client_id and issuer in {None, each.issuer}]
+        if not found:
+            raise ApiError("not_found", "no issuer for sign-in", hint="set client_id in auth.issuers in onetool.yaml")
+        return found[0]
+
+    def _add(self, state: str, pending: _PendingSignIn) -> None:
+        now = time.monotonic()
+        live = [(key, each) for key, each in self._pending.items() if each.end > now]
+        self._pending = {**dict(live[1 - MAX_PENDING :]), state: pending}
+
+    async def finish(self, request: Request) -> Response:
+        """Check the answer of the issuer and send the browser to the admin UI with a one-time code, or a reason."""
+        pending = self._pending.pop(request.query_params.get("state", ""), None)
+        base_url = "" if pending is None else pending.base_url
+        try:
+            credential = await self._check_answer(request, pending)
+        except _SignInFailed as error:
+            self._log.event("auth.sign_in", level="WARNING", status="error", text=str(error))
+            return RedirectResponse(f"{base_url}/#/sign-in/{error.reason}", SEE_OTHER)
+        self._log.event("auth.sign_in", status="ok", actor=credential.actor, agent=credential.agent)
+        code = self._sessions.create_code(credential, self._sessions.read_binding(request.headers))
+        # The code is in the fragment, which browsers neither send to servers nor pass on.
+        return RedirectResponse(f"{base_url}/#/code/{code}", SEE_OTHER)
+
+    async def _check_answer(self, request: Request, pending: _PendingSignIn | None) -> Credential:
+        query, binding = request.query_params, self._sessions.read_binding(request.headers)
+        if pending is None or time.monotonic() >= pending.end:
+            raise _SignInFailed("expired", "unknown or expired state")
+        if not hmac.compare_digest(pending.binding.encode(), binding.encode("utf-8", "replace")):
+            raise _SignInFailed("expired", "the sign-in was started by another browser")
+        if "error" in query:
+            raise _SignInFailed("denied", "the issuer rejected the sign-in")
+        try:
+            metadata = await self._directory.get_metadata(pending.entry.issuer)
+            issuer = query.get("iss")
+            if issuer not in {None, pending.entry.issuer} or (issuer is None and metadata.sends_issuer):
+                raise _SignInFailed("failed", "the answer is of another issuer")
+            id_token = await self._request_id_token(pending, metadata, query.get("code", ""))
+            return await self._check_id_token(pending, id_token)
+        except ApiError as error:
+            reason = "no-agent" if error.code == "forbidden" else "failed"
+            raise _SignInFailed(reason, error.message) from None
+        except ToolError as error:
+            raise _SignInFailed("failed", error.message) from None
+
+    async def _request_id_token(self, pending: _PendingSignIn, metadata: IssuerMetadata, code: str) -> str:
+        entry, headers = pending.entry, {}
+        fields = {
+            "grant_type": "authorization_code",
+            "code": code[:MAX_PARAMETER_CHARS],
+            "redirect_uri": pending.base_url + CALLBACK_PATH,
+            "client_id": entry.client_id or "",
+            "code_verifier": pending.verifier,
+        }
+        if entry.client_secret and metadata.accepts_secret_in_header:
+            pair = f"{quote(entry.client_id or '', safe='')}:{quote(entry.client_secret, safe='')}"
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        elif entry.client_secret:
+            fields["client_secret"] = entry.client_secret
+        url = metadata.token_url or ""
+        answer = await self._directory.post_form(entry.issuer, url, urlencode(fields).encode(), headers)
+        id_token = answer.get("id_token")
+        if not isinstance(id_token, str):
+            raise _SignInFailed("failed", "the issuer sent no ID token")
+        return id_token
+
+    async def _check_id_token(self, pending: _PendingSignIn, id_token: str) -> Credential:
+        entry, client_id = pending.entry, pending.entry.client_id or ""
+        claims = await self._jwts.verify(id_token, entry.issuer, entry.algorithms, [client_id])
+        nonce = claims.get("nonce")
+        if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), pending.nonce.encode()):
+            raise _SignInFailed("failed", "the ID token has another nonce")
+        if claims["aud"] != client_id and claims.get("azp", client_id) != client_id:
+            raise _SignInFailed("failed", "the ID token is for another client")
+        entries = self._settings().issuers
+        return self._jwts.find_agent(
+            claims, [each for each in entries if (each.issuer, each.client_id) == (entry.issuer, entry.client_id)]
+        )

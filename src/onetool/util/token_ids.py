@@ -1,0 +1,20 @@
+"""Identifiers of tokens and subjects, which own runs, results and sessions. They do not reveal the tokens."""
+
+import hashlib
+from typing import Final
+
+TOKEN_ID_CHARS: Final = 32
+SUBJECT_PREFIX: Final = "jwt_"
+
+
+def identify_subject(issuer: str, subject: str) -> str:
+    """Return an id of a subject, the same for all of its JWTs. It begins with the id of the issuer."""
+    return identify_issuer(issuer) + _digest(subject)[:TOKEN_ID_CHARS]
+
+
+def identify_issuer(issuer: str) -> str:
+    return f"{SUBJECT_PREFIX}{_digest(issuer)[:12]}_"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
