@@ -42,6 +42,7 @@ from onetool.extensions.packs import Extensions
 from onetool.llm import LanguageModel
 from onetool.logging import Log
 from onetool.net import Net
+from onetool.oauth.sign_ins import SignIns
 from onetool.paths import FOLDER, Directories
 from onetool.problem import Problem
 from onetool.proxy.servers import Servers
@@ -108,6 +109,7 @@ class OneTool:
         self._state: State | None = None
         self.agents = Agents(self._warn)
         self.llm = LanguageModel(self._own_ports)
+        self.sign_ins = SignIns(self._own_ports)
         self._notifier = ApprovalNotifier(self._own_ports)
         self.runs = Runs(self._run_again)
         self.bus = ToolBus(get_cost=self.agents.get_cost)
@@ -130,6 +132,7 @@ class OneTool:
             make_worker_environment(environment),
             log_event,
             lambda: self._require_state().media,
+            sign_ins=self.sign_ins,
             shared=None if shared is None else shared.connections,
         )
         self.bundles = BundleSource(registry, lambda: self._require_state().net, lambda: self._require_state().media)
@@ -193,6 +196,7 @@ class OneTool:
         await self._notifier.close()
         await state.cells.__aexit__(None, None, None)
         await asyncio.gather(*(source.close() for source in self.registry.sources), state.net.close(), self.llm.close())
+        await self.sign_ins.close()
         for close in (state.stores.close, state.audit.close, self.log.close):
             await anyio.to_thread.run_sync(close)
 
@@ -209,6 +213,7 @@ class OneTool:
         self._telemetry.configure(log, state.audit, state.stores)
         self.agents.configure(loaded, state.projects)
         self.llm.configure(loaded, state.redact)
+        self.sign_ins.configure(loaded)
         private = loaded.settings.http.allow_private_addresses
         self._notifier.configure(
             loaded.settings.approvals.notify, state.redact, log, self.environment, allow_private_addresses=private
