@@ -88,7 +88,9 @@ class AuthorizationServer:
         self.origin = f"http://127.0.0.1:{self._resource_socket.getsockname()[1]}"
         self.issuer = f"http://127.0.0.1:{self._issuer_socket.getsockname()[1]}"
         self.url, self.api = f"{self.origin}/mcp", f"{self.origin}/api"
-        config = uvicorn.Config(self._build_app(), log_level="error", access_log=False, ws="none")
+        config = uvicorn.Config(
+            self._build_app(), log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=1
+        )
         self._server = uvicorn.Server(config)
 
     @property
@@ -112,7 +114,7 @@ class AuthorizationServer:
         try:
             yield self
         finally:
-            self._server.should_exit = self._server.force_exit = True
+            self._server.should_exit = True
             thread.join(START_SECONDS)
 
     def expire_access_tokens(self) -> None:
@@ -170,7 +172,9 @@ class AuthorizationServer:
         name = str(form.get("client_id", ""))
         needs_secret = name in self.knobs.clients or name in self.knobs.keys
         if needs_secret:
-            return name if name in self.knobs.clients and form.get("client_secret") == self.knobs.clients[name] else None
+            return (
+                name if name in self.knobs.clients and form.get("client_secret") == self.knobs.clients[name] else None
+            )
         return name if name in self.clients or name.startswith("https://") else None
 
     def _check_assertion(self, assertion: str) -> str | None:

@@ -42,7 +42,8 @@ from onetool.extensions.packs import Extensions
 from onetool.llm import LanguageModel
 from onetool.logging import Log
 from onetool.net import Net
-from onetool.oauth.sign_ins import SignIns
+from onetool.oauth.credential import SignInTarget
+from onetool.oauth.sign_ins import SignIns, make_server_target
 from onetool.paths import FOLDER, Directories
 from onetool.problem import Problem
 from onetool.proxy.servers import Servers
@@ -488,6 +489,20 @@ class OneTool:
         state = self._require_state()
         arguments = state.stores.search, query, limit, state.loaded.settings, self.bundles
         return await anyio.to_thread.run_sync(self._search.search, *arguments)
+
+    async def find_sign_in_target(self, name: str) -> SignInTarget:
+        """Return the server or API with this name. Raise if it cannot be signed in to."""
+        if name in self.settings.servers:
+            target = make_server_target(name, self.settings.servers[name])
+            if target is None:
+                reason = f"{name} cannot be signed in to: it runs on stdio or has its own header Authorization"
+                raise ToolError(reason, hint=f"set its credentials in servers.{name} in onetool.yaml")
+            return target
+        target = await anyio.to_thread.run_sync(self.bundles.find_sign_in_target, name)
+        if target is None:
+            known = ", ".join(self.settings.servers) or "none"
+            raise ToolError(f"no server or bundle with OAuth named {name!r}", hint=f"configured servers: {known}")
+        return target
 
     @property
     def log(self) -> Log:

@@ -24,6 +24,7 @@ from onetool.config.load import Loaded
 from onetool.context import Effect, Permission, ToolContext
 from onetool.errors import BundleError, ToolError, ToolNotFound
 from onetool.net import Net
+from onetool.oauth.credential import SignInTarget
 from onetool.paths import resolve_path
 from onetool.policy.effects import READ_ONLY, apply_settings
 from onetool.policy.labels import PRIVATE, UNTRUSTED
@@ -170,6 +171,10 @@ class BundleSource(ToolSource):
 
     def problems(self) -> Mapping[str, Problem]:
         return self._unusable
+
+    def find_sign_in_target(self, name: str) -> SignInTarget | None:
+        """Return what to sign in to for the tools of a bundle, or None. Blocks on disk access."""
+        return None
 
     def _start_building(self) -> "asyncio.Future[None]":
         """Start building the index, or waiting for the process that builds it, in a daemon thread."""

@@ -137,25 +137,28 @@ class ToolFilter(Section):
 
 
 class OAuth(Section):
-    """How to sign in to an upstream server or an API. `auth: oauth` stands for the defaults."""
+    """A way to sign in to an upstream server or an API. `auth: oauth` stands for the defaults."""
 
     type: Literal["oauth"] = Field(default="oauth", description="Kind of authentication")
     client_id: Text | None = Field(
         default=None, description="Client that you registered; without it, OneTool registers itself where it can"
     )
     client_secret: Text | None = Field(
-        default=None, repr=False, description="Secret of the client, as a reference such as `${secret:GH_CLIENT_SECRET}`"
+        default=None,
+        repr=False,
+        description="Secret of the client, as a reference such as `${secret:GH_CLIENT_SECRET}`",
     )
     private_key: Text | None = Field(
         default=None,
         repr=False,
-        description="Private key of the client in PEM format, as a reference, for signed assertions instead of a secret",
+        description="Private key of the client in PEM format, as a reference, to sign assertions instead of using a "
+        "secret",
     )
     key_id: Text | None = Field(default=None, description="Identifier of the private key (`kid`)")
     grant: Literal["authorization_code", "client_credentials"] = Field(
         default="authorization_code",
-        description="`authorization_code`: a person signs in with `onetool login`; `client_credentials`: OneTool signs in "
-        "as the client itself",
+        description="`authorization_code`: a person signs in with `onetool login`; `client_credentials`: OneTool signs "
+        "in as the client itself",
     )
     issuer: Url | None = Field(
         default=None, description="Issuer of the authorization server; by default, the one that the server names"

@@ -1,13 +1,15 @@
-"""What to sign in to, and the credential that a sign-in leaves behind."""
+"""The servers and APIs to sign in to, and the credential that a sign-in leaves behind."""
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from onetool.config.model import OAuth
 from onetool.errors import SignInRequired, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_MARGIN_SECONDS: Final = 30.0  # before its expiry, a token is refreshed
 MARGIN_PART: Final = 10  # the margin is at most this part of the lifetime
@@ -47,7 +49,7 @@ class SignInTarget:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who signs in to what: an account of the target, for one agent or, if `subject` is empty, for all."""
+    """An account of a target, for one agent or, if `subject` is empty, for all."""
 
     target: SignInTarget
     account: str = ""

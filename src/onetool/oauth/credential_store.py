@@ -138,5 +138,3 @@ def _load_keyring_key(keyring: Any, name: str, *, must_exist: bool) -> bytes:
     if len(key) != KEY_BYTES:
         raise sealing_error(f"the key of {name} in the keyring is damaged", Path(name))
     return key
-
-

@@ -191,9 +191,7 @@ class Discovery:
         self._report(f"no server metadata: using the endpoints /authorize, /token and /register of {expected}")
         return ServerMetadata(expected, f"{expected}/authorize", f"{expected}/token", f"{expected}/register")
 
-    def _choose_scope(
-        self, challenge: str, document: Mapping[str, Any] | None, server: ServerMetadata
-    ) -> str | None:
+    def _choose_scope(self, challenge: str, document: Mapping[str, Any] | None, server: ServerMetadata) -> str | None:
         """Return the scope to request: of the settings, the challenge, or the resource; None for no parameter."""
         if self._target.scopes:
             return " ".join(self._target.scopes)
@@ -217,7 +215,9 @@ class Discovery:
                 raise NetworkError(f"{url} has no metadata of an authorization server", reason="protocol")
             server = ServerMetadata.parse(document, url, self._http, needs_pkce=False)
             if not url.startswith(server.issuer.rstrip("/")):
-                raise _invalid_document(url, f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, which is another host")
+                raise _invalid_document(
+                    url, f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, which is another host"
+                )
             return Discovered(server, "", scope)
         self._http.check_url(endpoints.token_url, "tokenUrl")
         if endpoints.authorization_url:

@@ -58,9 +58,7 @@ class GuardedHttp:
         content = urlencode(form).encode()
         return await self._send(Request("POST", url, (FORM, ACCEPT, *(headers or {}).items()), content), source)
 
-    async def post_json(
-        self, url: str, body: Any, source: str, headers: tuple[tuple[str, str], ...] = ()
-    ) -> Response:
+    async def post_json(self, url: str, body: Any, source: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
         content = json.dumps(body).encode()
         sent = (("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"), *headers)
         return await self._send(Request("POST", url, sent, content), source)

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -19,9 +19,11 @@ from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import PendingSignIn, PendingSignIns, check_answer
 from onetool.oauth.token_requests import TokenRejected, TokenRequests
 from onetool.oauth.token_source import MAX_REFRESHES, TokenSource
-from onetool.storage import CredentialStorage
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.time_format import in_utc
+
+if TYPE_CHECKING:
+    from onetool.storage import CredentialStorage
 
 ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # `GuardedHttp` limits each request
 CALLBACK_PATH: Final = "/oauth/callback"
@@ -63,7 +65,12 @@ class SignIns:
             self._limiter = self._limiter or anyio.CapacityLimiter(MAX_REFRESHES)
             machine = (lambda: self._sign_in_machine(identity.target)) if identity.target.is_machine else None
             self._sources[identity] = TokenSource(
-                identity, self._store, lambda old: self._refresh(identity, old), machine, self._tasks, self._limiter
+                identity,
+                self._store,
+                renew=lambda old: self._refresh(identity, old),
+                sign_in_machine=machine,
+                tasks=self._tasks,
+                limiter=self._limiter,
             )
         return self._sources[identity]
 
@@ -93,7 +100,9 @@ class SignIns:
         """Find the authorization server, register a client and return the sign-in, which waits for a person."""
         found = await self.discover(identity.target)
         if not found.server.authorization_endpoint:
-            raise ToolError(f"{identity.target.name} has no authorization endpoint", hint="use grant client_credentials")
+            raise ToolError(
+                f"{identity.target.name} has no authorization endpoint", hint="use grant client_credentials"
+            )
         credential, before = await self._register(identity, found, redirect_uri)
         scope = _merge_scopes(found.scope, before)
         return self.pending.add(identity, credential, found, scope)

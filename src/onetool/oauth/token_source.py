@@ -31,6 +31,7 @@ class TokenSource:
         self,
         identity: Identity,
         store: CredentialStorage,
+        *,
         renew: Renew,
         sign_in_machine: SignInMachine | None,
         tasks: BackgroundTasks,

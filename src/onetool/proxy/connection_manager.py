@@ -16,13 +16,13 @@ from onetool.children.shared import CallInterrupted, SharedPool
 from onetool.children.supervised import Supervised
 from onetool.config.model import Server
 from onetool.errors import NetworkError, OutputInvalid, SignInRequired, ToolError, ToolTimeout
+from onetool.oauth.failures import collect_failures
 from onetool.problem import Problem
 from onetool.proxy.connection import Connection, ConnectionUser, OnChange, innermost
 from onetool.proxy.definitions import Definition, Failure, cache_key, check_schemas
 from onetool.proxy.relay import Relay
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.storage import MediaStorage, ToolListStorage
-from onetool.oauth.failures import collect_failures
 from onetool.util.background_tasks import BackgroundTasks
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class ConnectionManager:
         waiting = f"{self.name} has no tools" if self.is_known else "it has not responded yet; retry in a moment"
         reason = self.failure or (waiting if self.server.enabled else self._disabled_message)
         failure = self._supervised.failure
-        return Problem(reason, failure.hint if failure is not None else "")
+        code = failure.type if isinstance(failure, SignInRequired) else ""
+        return Problem(reason, failure.hint if failure is not None else "", code=code)
 
     @property
     def _disabled_message(self) -> str:
@@ -254,6 +255,9 @@ class ConnectionManager:
             with suppress(ToolError):
                 await self._request(uri, partial(connection.unwatch, uri), connection)
 
+    def is_watching(self, uri: str) -> bool:
+        return uri in self._watched
+
     def _remove_watcher(self, uri: str) -> bool:
         """Remove a subscriber; return whether it was the last."""
         self._watched[uri] -= 1
@@ -283,13 +287,18 @@ class ConnectionManager:
         return await self._supervised.get()
 
     async def _check_sign_in(self) -> None:
-        """Raise at once if nobody has signed in. After a sign-in, the next attempt need not wait."""
-        if self.source is None or not self.server.enabled:
-            return
-        if not self.source.identity.target.is_optional:
-            await self.source.get()
-        if isinstance(self._supervised.failure, SignInRequired) and await self.source.read() is not None:
-            self._supervised.retry_now()
+        """Raise at once if nobody has signed in."""
+        if self.source is not None and self.server.enabled:
+            await self.notice_sign_in()
+            if not self.source.identity.target.is_optional:
+                await self.source.get()
+
+    async def notice_sign_in(self) -> None:
+        """Allow the next attempt at once if somebody has signed in since the last one."""
+        if self.source is not None and isinstance(self._supervised.failure, SignInRequired):
+            found = await self.source.read()
+            if found is not None and found[1].access_token:
+                self._supervised.retry_now()
 
     def begin(self, *, only_list: bool = False) -> "asyncio.Task[Connection]":
         """Start to connect, unless that is in progress. Raise if the server is disabled or not due."""

@@ -147,7 +147,7 @@ class Servers(HeldTools):
         unpinned, self._unpinned = self._unpinned, set()
         await asyncio.gather(*(self._upstreams[name].reinstall() for name in unpinned))
         unknown = [each for each in self._upstreams.values() if each.server.enabled and not each.is_known]
-        await asyncio.gather(*(each.load_cached() for each in unknown))
+        await asyncio.gather(*(each.load_cached() for each in unknown), *(each.notice_sign_in() for each in unknown))
         if pack_names is None:
             await self._list(unknown)
             return

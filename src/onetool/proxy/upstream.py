@@ -51,7 +51,7 @@ class Upstream(ConnectionManager):
     async def _choose(self, context: ToolContext) -> "Upstream":
         """Return the connection with the sign-in of the caller. Agents and accounts never share one by accident."""
         if self.source is None or self._make_other is None:
-            if context.account:
+            if context.account and self.source is None:
                 raise ArgumentError(f"{self.name} has no accounts", hint=f"add servers.{self.name}.accounts")
             return self
         identity = self.source.identity
@@ -66,17 +66,24 @@ class Upstream(ConnectionManager):
             other.definitions, other.offered, other.rejected = self.definitions, self.offered, self.rejected
         return other
 
+    async def list_as(self, identity: Identity) -> int:
+        """Connect with a sign-in and list the tools. Return their number."""
+        upstream: Upstream = self
+        if self.source is not None and identity != self.source.identity and self._make_other is not None:
+            upstream = self._others[identity] = self._make_other(identity)
+        await upstream.connection(only_list=True)
+        return len(upstream.definitions)
+
     async def unwatch(self, uri: str) -> None:
-        watching = next((each for each in self._others.values() if uri in each._watched), None)
+        watching = next((each for each in self._others.values() if each.is_watching(uri)), None)
         await (super().unwatch(uri) if watching is None else watching.unwatch(uri))
 
     async def close(self) -> None:
         await asyncio.gather(super().close(), *(each.close() for each in self._others.values()))
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        return await (await self._choose(context))._invoke(tool, args, context)
-
-    async def _invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        if (other := await self._choose(context)) is not self:
+            return await other.invoke(tool, args, context)
         before = self._definition(tool.name)
         connection = await self.connection(context.on_progress)
         definition = self._definition(tool.name)  # connecting may have changed it
