@@ -314,6 +314,7 @@ class OneTool:
         if record.kind == "run":
             return _to_outcome(await self._run_once(record.code, context, journal, record.format))
         call = json.loads(record.code)
+        context = replace(context, account=call.get("account", ""))
         result = await self.bus.call_tool(call["tool"], call["arguments"], context)
         if result.error is not None:
             return DurableOutcome(error=describe(result.error))

@@ -133,6 +133,7 @@ class AuditLog:
         return {
             "agent": context.agent_id,
             "tool": tool.name,
+            **({"account": context.account} if context.account else {}),
             "permissions": sort_permissions(required_permissions(tool, args)),
             "arguments": {name: self._render_argument(value) for name, value in args.items()},
             "correlation_id": context.correlation_id,

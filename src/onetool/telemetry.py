@@ -114,6 +114,7 @@ class Telemetry:
             **outcome,
             correlation_id=event.context.correlation_id,
             agent=event.context.agent_id,
+            **({"account": event.context.account} if event.context.account else {}),
             tool=name,
             **{name: args[name] for name in logged if args.get(name) not in (None, "")},
         )

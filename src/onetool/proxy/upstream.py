@@ -48,6 +48,10 @@ class Upstream(ConnectionManager):
         self._apply_disabled, self._make_other = apply_disabled, make_other
         self._others: dict[Identity, Upstream] = {}  # the same server with other sign-ins
 
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        return tuple(self.server.accounts)
+
     async def _choose(self, context: ToolContext) -> "Upstream":
         """Return the connection with the sign-in of the caller. Agents and accounts never share one by accident."""
         if self.source is None or self._make_other is None:
