@@ -70,7 +70,7 @@ def open_signed_app(folder: Path, settings: dict[str, Any], **options: Any) -> I
     directories = Directories(working_dir=folder, user=folder / ".onetool")
     loaded = Loaded(Settings.model_validate(settings), {}, (), (), directories)
     with start_blocking_portal("asyncio") as portal:
-        onetool = OneTool(read=lambda: loaded, log=Log(), **options)
+        onetool = OneTool(read=lambda: loaded, **{"log": Log(), **options})
         with portal.wrap_async_context_manager(onetool) as app:
             yield App(portal, app)
 
