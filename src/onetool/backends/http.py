@@ -55,7 +55,7 @@ MAX_MESSAGE_CHARS: Final = 200
 MAX_SCANNED_BYTES: Final = 65_536  # of an error response; a secret in the shown part is never cut in two
 STREAM_GRACE_SECONDS: Final = 1.0  # for closing a stream after its time is over
 # Returns the sign-in for an API: its endpoints, the origin that gets the token, and the caller.
-SignIn = Callable[["OAuthFlow", str, ToolContext], "TokenSource"]
+FindTokenSource = Callable[["OAuthFlow", str, ToolContext], "TokenSource"]
 
 
 class TokenSource(Protocol):
@@ -79,7 +79,7 @@ class HttpBackend:
         secrets: Callable[[str], str | None],
         *,
         media: Callable[[], "MediaStorage"] | None = None,
-        sign_in: "SignIn | None" = None,
+        sign_in: "FindTokenSource | None" = None,
         rate_limiter: RateLimiter | SharedRateLimiter | None = None,
         identity: str = "",
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,

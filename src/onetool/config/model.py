@@ -187,7 +187,7 @@ def _expand_auth(value: Any) -> Any:
     return {} if value == "oauth" else value
 
 
-SignIn = Annotated[OAuth, BeforeValidator(_expand_auth)]
+OAuthSettings = Annotated[OAuth, BeforeValidator(_expand_auth)]
 
 
 class Server(Section):
@@ -203,7 +203,7 @@ class Server(Section):
     )
     url: Url | None = Field(default=None, description="URL of the server, for servers over HTTP")
     headers: Mapping[str, Text] = Field(default={}, repr=False, description="Headers of every request to the server")
-    auth: SignIn | None = Field(
+    auth: OAuthSettings | None = Field(
         default=None,
         description="How OneTool signs in to the server: `oauth`, or a mapping with the options below. Without it, "
         "OneTool connects without a sign-in unless you ran `onetool login NAME`",
@@ -295,7 +295,7 @@ class PackSettings(Section):
         default=True,
         description="Whether projects with the same file, settings, environment and directory share one worker",
     )
-    auth: SignIn | None = Field(
+    auth: OAuthSettings | None = Field(
         default=None, description="How OneTool signs in to the API of stored tools that use OAuth, as for servers"
     )
     accounts: Names = Field(default=(), description="Names of the accounts to sign in with; the first is the default")

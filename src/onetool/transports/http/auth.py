@@ -39,7 +39,8 @@ from onetool.transports.http.tokens import TokenSet, hash_token
 MAX_HEAD_BYTES: Final = 16 << 10
 LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
-OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})  # contain no private data
+# They contain no private data. The callback of a sign-in counts only with its state.
+OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico", "/oauth/callback", "/oauth/client.json"})
 UI_PREFIX: Final = "/page/"
 TOKEN: Final = "token"  # noqa: S105 - key in the state of a request: the settings of its token
 TOKEN_HASH: Final = "token_hash"  # noqa: S105 - key in the state of a request
