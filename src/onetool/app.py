@@ -42,6 +42,8 @@ from onetool.extensions.packs import Extensions
 from onetool.llm import LanguageModel
 from onetool.logging import Log
 from onetool.net import Net
+from onetool.oauth.credential import SignInTarget
+from onetool.oauth.sign_ins import SignIns, make_server_target
 from onetool.paths import FOLDER, Directories
 from onetool.problem import Problem
 from onetool.proxy.servers import Servers
@@ -109,6 +111,7 @@ class OneTool:
         self._state: State | None = None
         self.agents = Agents(self._warn)
         self.llm = LanguageModel(self._own_ports)
+        self.sign_ins = SignIns(self._own_ports)
         self._notifier = ApprovalNotifier(self._own_ports)
         self.runs = Runs(self._run_again)
         self.bus = ToolBus(get_cost=self.agents.get_cost)
@@ -131,9 +134,12 @@ class OneTool:
             make_worker_environment(environment),
             log_event,
             lambda: self._require_state().media,
+            sign_ins=self.sign_ins,
             shared=None if shared is None else shared.connections,
         )
-        self.bundles = BundleSource(registry, lambda: self._require_state().net, lambda: self._require_state().media)
+        self.bundles = BundleSource(
+            registry, lambda: self._require_state().net, lambda: self._require_state().media, self.sign_ins
+        )
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
         self._search = CatalogSearch(registry)
         self._retiring = BackgroundTasks()
@@ -194,6 +200,7 @@ class OneTool:
         await self._notifier.close()
         await state.cells.__aexit__(None, None, None)
         await asyncio.gather(*(source.close() for source in self.registry.sources), state.net.close(), self.llm.close())
+        await self.sign_ins.close()
         for close in (state.stores.close, state.audit.close, self.log.close):
             await anyio.to_thread.run_sync(close)
 
@@ -210,6 +217,7 @@ class OneTool:
         self._telemetry.configure(log, state.audit, state.stores)
         self.agents.configure(loaded, state.projects)
         self.llm.configure(loaded, state.redact)
+        self.sign_ins.configure(loaded)
         private = loaded.settings.http.allow_private_addresses
         self._notifier.configure(
             loaded.settings.approvals.notify, state.redact, log, self.environment, allow_private_addresses=private
@@ -321,6 +329,7 @@ class OneTool:
         if record.kind == "run":
             return _to_outcome(await self._run_once(record.code, context, journal, record.format))
         call = json.loads(record.code)
+        context = replace(context, account=call.get("account", ""))
         result = await self.bus.call_tool(call["tool"], call["arguments"], context)
         if result.error is not None:
             return DurableOutcome(error=describe(result.error))
@@ -497,6 +506,20 @@ class OneTool:
         state = self._require_state()
         arguments = state.stores.search, query, limit, state.loaded.settings, self.bundles
         return await anyio.to_thread.run_sync(self._search.search, *arguments)
+
+    async def find_sign_in_target(self, name: str) -> SignInTarget:
+        """Return the server or API with this name. Raise if it cannot be signed in to."""
+        if name in self.settings.servers:
+            target = make_server_target(name, self.settings.servers[name])
+            if target is None:
+                reason = f"{name} cannot be signed in to: it runs on stdio or has its own header Authorization"
+                raise ToolError(reason, hint=f"set its credentials in servers.{name} in onetool.yaml")
+            return target
+        target = await anyio.to_thread.run_sync(self.bundles.find_sign_in_target, name)
+        if target is None:
+            known = ", ".join(self.settings.servers) or "none"
+            raise ToolError(f"no server or bundle with OAuth named {name!r}", hint=f"configured servers: {known}")
+        return target
 
     @property
     def log(self) -> Log:

@@ -134,6 +134,7 @@ class AuditLog:
             "agent": context.agent_id,
             **({"actor": context.actor} if context.actor else {}),
             "tool": tool.name,
+            **({"account": context.account} if context.account else {}),
             "permissions": sort_permissions(required_permissions(tool, args)),
             "arguments": {name: self._render_argument(value) for name, value in args.items()},
             "correlation_id": context.correlation_id,

@@ -84,6 +84,7 @@ class ToolContext(Context):
     client: str = ""  # the name of the client, as it calls itself
     token_id: str = ""  # of the token used; empty for the owner and over stdio
     actor: str = ""  # who uses it: the name of the token, or the subject of the issuer
+    account: str = ""  # of the upstream server or API that the call uses; empty for the default
     tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None for all
     bus: Any = field(default=None, repr=False, compare=False)  # for tools that call other tools
     system: object = None  # the running application: see `onetool.system`

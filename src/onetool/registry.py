@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from onetool._tool import Tool
 from onetool.context import Permission, ToolContext, effects, permissions
 from onetool.disabled_tools import EVERYTHING
-from onetool.errors import ToolError, ToolNotFound
+from onetool.errors import SignInRequired, ToolError, ToolNotFound
 from onetool.util.invisible import find_in_name
 from onetool.util.text import did_you_mean, quote
 
@@ -400,9 +400,11 @@ class Registry:
         message = f"unknown pack {quote(name)}.{did_you_mean(near)} Packs: {join_names(packs)}."
         return ToolNotFound(message, nearest=near)
 
-    def _not_found(self, name: str) -> ToolNotFound:
+    def _not_found(self, name: str) -> ToolError:
         pack = name.rpartition(".")[0]
         if (problem := self.problems().get(name.partition(".")[0])) is not None:
+            if problem.code == SignInRequired.type:
+                return SignInRequired(problem.message, hint=problem.hint, server=pack)
             return ToolNotFound(f"cannot use the pack {pack!r}: {problem.message}", hint=problem.hint)
         is_pack, packs = self.is_pack(pack), self.all_packs()
         near = self.nearest(name) or ([] if is_pack else nearest(name.partition(".")[0], packs))

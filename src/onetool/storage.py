@@ -13,7 +13,7 @@ All methods may block, unless their protocol says that they return at once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from onetool.problem import Problem
 
@@ -124,6 +124,32 @@ class PinStorage(Protocol):
 
     def get(self, server: str) -> Pinned | None: ...
     def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned: ...
+
+
+class CredentialKey(NamedTuple):
+    """The identity of a sign-in: who issued it, for which resource, with which account and for which agent."""
+
+    issuer: str
+    resource: str
+    account: str = ""
+    subject: str = ""  # the agent; empty for a sign-in that all agents share
+
+
+class CredentialStorage(Protocol):
+    """Credentials of sign-ins as text, encrypted at rest, also their keys."""
+
+    def version(self) -> object:
+        """Return a value that changes when any process has written. Takes microseconds."""
+        ...
+
+    def list_keys(self) -> list[CredentialKey]: ...
+    def get(self, key: CredentialKey) -> str | None: ...
+    def update(self, key: CredentialKey, change: Callable[[str | None], str | None]) -> str | None:
+        """Replace a credential, while no other process can; None deletes it. Return the new one.
+
+        `change` may take seconds. Storage that cannot be written raises before it is called.
+        """
+        ...
 
 
 class TokenUsageStorage(Protocol):

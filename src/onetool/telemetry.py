@@ -115,6 +115,7 @@ class Telemetry:
             correlation_id=event.context.correlation_id,
             agent=event.context.agent_id,
             **_describe_actor(event.context),
+            **({"account": event.context.account} if event.context.account else {}),
             tool=name,
             **{name: args[name] for name in logged if args.get(name) not in (None, "")},
         )

@@ -207,9 +207,10 @@ class Cell:
         params = {"names": unknown[:MAX_NAMES], "used": used[:MAX_NAMES]}
         return self._bind_names("", self._peer.request("names", params))
 
-    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], account: str = "") -> Any:
         self._output.flush()  # send printed output before waiting for the call
-        value = self._peer.request("call", {"name": name, "args": args, "kwargs": kwargs})
+        params = {"name": name, "args": args, "kwargs": kwargs, **({"account": account} if account else {})}
+        value = self._peer.request("call", params)
         if type(value) is dict and value.keys() == {self._params.get("placeholder")}:
             return self._make_placeholder(value)
         if name.startswith("ot.") and name != RUN_RESULT and isinstance(value, dict | list):

@@ -130,6 +130,10 @@ class Interrupted(ToolError):
     type = "interrupted"
 
 
+class SignInRequired(ToolError):
+    type = "sign_in_required"
+
+
 class CannotAsk(ToolError):
     type = "cannot_ask"
 

@@ -15,10 +15,12 @@ from onetool_child.data import Reference
 from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
 from onetool_child.unknown_result import UnknownResult
 
-Call = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
+Call = Callable[..., Any]  # with the name of a tool, positional and named arguments, and an account
 Request = Callable[[str, dict[str, Any]], Any]
 Snippet = Callable[[str, dict[str, Any]], Any]
-IN_CODE = frozenset({"call", "pack", "parallel", "snippet", "load", "session"})  # run completely or partly in the cell
+IN_CODE = frozenset(
+    {"account", "call", "pack", "parallel", "snippet", "load", "session"}
+)  # run completely or partly in the cell
 MAX_PARALLEL_CALLS = 32
 PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
 
@@ -90,6 +92,17 @@ class OtProxy(PackProxy):
         """Return a pack by name, also if the name is hidden in code: `ot.pack("map").tool()`."""
         name = self._request("pack", {"name": name})
         return self if name == self._pack else PackProxy(name, (), self._call, self._request)
+
+    def account(self, pack: str, account: str, /) -> PackProxy:
+        """Return a pack whose calls use another account: `ot.account("gh", "work").list_issues()`."""
+        name = self._request("pack", {"name": pack})
+        if not isinstance(account, str) or not account:
+            raise ArgumentError("the account must be a string", hint='ot.account("gh", "work").list_issues()')
+
+        def call(tool: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self._call(tool, args, kwargs, account)
+
+        return PackProxy(name, (), call, self._request)
 
     def parallel(self, functions: Iterable[Any], /, *more: Any) -> list[Any]:
         """Call functions concurrently and return their values in order. Errors are raised after all have ended."""

@@ -27,6 +27,7 @@ from onetool.extensions.environments import InterpreterFiles
 from onetool.llm.token_budget import TokenUsageFile
 from onetool.logging import Log
 from onetool.notify import NoticeFiles
+from onetool.oauth.credential_store import CredentialStore
 from onetool.paths import find_directories
 from onetool.proxy.definitions import Definition, ToolListCache
 from onetool.proxy.pins import Pins
@@ -41,6 +42,8 @@ from onetool.stats.summary import summarize
 from onetool.storage import (
     AuditStorage,
     BundleStorage,
+    CredentialKey,
+    CredentialStorage,
     DisabledToolStorage,
     EnvironmentStorage,
     MediaStorage,
@@ -221,6 +224,22 @@ class PinKind(BaseKind):
         return is_complete(self.store.get(name), {"tool": {"description": CONTENT}})
 
 
+class CredentialKind(BaseKind):
+    store: CredentialStorage
+
+    def write(self, key: str) -> str:
+        before = self.store.version()
+        self.store.update(CredentialKey("https://issuer", key), lambda found: CONTENT if found is None else found)
+        assert self.store.version() != before
+        return key
+
+    def read(self, name: str) -> bool:
+        key = CredentialKey("https://issuer", name)
+        found = self.store.get(key)
+        assert (key in self.store.list_keys()) == (found is not None)
+        return is_complete(found, CONTENT)
+
+
 class UsageKind(BaseKind):
     store: TokenUsageStorage
 
@@ -338,6 +357,7 @@ KINDS: dict[str, type[Kind]] = {
     "audit": AuditKind,
     "switches": SwitchKind,
     "pins": PinKind,
+    "credentials": CredentialKind,
     "token usage": UsageKind,
     "trust": TrustKind,
     "tokens": TokenKind,
@@ -382,6 +402,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "audit": audit_file,
     "switches": Switches,
     "pins": lambda directory: Pins(directory / "pins.json"),
+    "credentials": lambda directory: CredentialStore(directory / "credentials"),
     "token usage": lambda directory: TokenUsageFile(directory / "stats" / "llm.json"),
     "trust": TrustFile,
     "tokens": lambda directory: directory.parent,

@@ -139,6 +139,7 @@ VERSIONED = {
     "shapes": change_json_version("stats/shapes.json"),
     "switches": change_json_version("switches.json"),
     "pins": change_json_version("pins.json"),
+    "credentials": change_json_version("credentials/*.json"),
     "token usage": change_json_version("stats/llm.json"),
     "trust": change_json_version("trust.json"),
 }

@@ -11,7 +11,7 @@ import random as standard_random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, quote_plus
 
 import anyio
@@ -44,7 +44,7 @@ from onetool.net.retry_after import parse_retry_after
 from onetool.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, Redactor
 
 if TYPE_CHECKING:
-    from onetool.backends.http_tool.impl import HttpImpl, HttpRequest
+    from onetool.backends.http_tool.impl import HttpImpl, HttpRequest, OAuthFlow
     from onetool.config.model import Http
     from onetool.storage import MediaStorage
 
@@ -54,6 +54,15 @@ MAX_BODY_CHARS: Final = 2_000  # of the body of an error response
 MAX_MESSAGE_CHARS: Final = 200
 MAX_SCANNED_BYTES: Final = 65_536  # of an error response; a secret in the shown part is never cut in two
 STREAM_GRACE_SECONDS: Final = 1.0  # for closing a stream after its time is over
+# Returns the sign-in for an API: its endpoints, the origin that gets the token, and the caller.
+FindTokenSource = Callable[["OAuthFlow", str, ToolContext], "TokenSource"]
+
+
+class TokenSource(Protocol):
+    """The token of a sign-in. `replace` returns another one after the API has rejected it."""
+
+    async def get(self) -> str: ...
+    async def replace(self, used: str) -> str: ...
 
 
 class HttpBackend:
@@ -70,6 +79,7 @@ class HttpBackend:
         secrets: Callable[[str], str | None],
         *,
         media: Callable[[], "MediaStorage"] | None = None,
+        sign_in: "FindTokenSource | None" = None,
         rate_limiter: RateLimiter | SharedRateLimiter | None = None,
         identity: str = "",
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
@@ -78,6 +88,7 @@ class HttpBackend:
     ) -> None:
         self.impl = impl
         self._net, self._defaults, self._secrets, self._media = net, defaults, secrets, media
+        self._sign_in = sign_in
         self._rate_limiter, self._identity = rate_limiter or RateLimiter(clock), identity
         self._retry_policy, self._clock = RetryPolicy(sleep, random, clock), clock
         self._steps = tuple((step, ResponseReader(step.response.mode, step.response.selector)) for step in impl.steps)
@@ -91,7 +102,7 @@ class HttpBackend:
         files = FileUploads(context, media, impl.max_request_bytes)
         values = Values(args, tool.input.required, self._secrets, steps=steps, read_file=files)
         call = _Call(values, context, self._defaults(), impl, self._clock())
-        request = await self._build_request(impl.requests[0], values)
+        request = await self._build_request(impl.requests[0], call)
         if impl.max_calls_per_minute is not None:
             await self._check_rate_limit(self._identity or tool.name, impl.max_calls_per_minute)
         for index, (step, reader) in enumerate(self._steps):
@@ -99,7 +110,7 @@ class HttpBackend:
             if not step.is_success(response.status):
                 raise self._status_error(call, step, response)
             values.steps = {**(values.steps or {}), step.name: await self._read_step(call, reader, response)}
-            request = await self._build_request(impl.requests[index + 1], values)
+            request = await self._build_request(impl.requests[index + 1], call)
         events = EventCollector(impl.response.max_events, call.max_bytes, call.seconds_left(self._clock()))
         response = await self._send(call, impl, request, events if impl.response.mode == "events" else None)
         if impl.is_success(response.status):
@@ -108,7 +119,10 @@ class HttpBackend:
             return None
         raise self._status_error(call, impl, response)
 
-    async def _build_request(self, part: "HttpRequest", values: Values) -> Request:
+    async def _build_request(self, part: "HttpRequest", call: "_Call", rejected: str = "") -> Request:
+        """Build a request. `rejected` is the token of a sign-in that the API has rejected."""
+        values = call.values
+        values.tokens = await self._find_tokens(part, call.context, rejected)
         body = part.request.body
         if body and body.is_blocking:
             request = await anyio.to_thread.run_sync(part.request.fill, values, abandon_on_cancel=True)
@@ -116,6 +130,17 @@ class HttpBackend:
             request = part.request.fill(values)
         self._check_size(request)
         return request
+
+    async def _find_tokens(self, part: "HttpRequest", context: ToolContext, rejected: str) -> dict[str, str]:
+        """Return the token of a sign-in, by the name of the secret that it stands for. It is for this request only."""
+        auth = part.auth
+        if auth is None or auth.oauth is None or self._sign_in is None:
+            return {}
+        names = [name for name in auth.token_names if not self._secrets(name)]
+        if not names:
+            return {}
+        source = self._sign_in(auth.oauth, part.request.url.origin, context)
+        return dict.fromkeys(names, await (source.replace(rejected) if rejected else source.get()))
 
     async def _check_rate_limit(self, identity: str, limit: int) -> None:
         if isinstance(self._rate_limiter, SharedRateLimiter):
@@ -137,6 +162,17 @@ class HttpBackend:
             )
 
     async def _send(
+        self, call: "_Call", part: "HttpRequest", request: Request, events: EventCollector | None = None
+    ) -> Response:
+        """Send a request, and again with a new token if the API rejects that of a sign-in."""
+        tokens = call.values.tokens
+        response = await self._send_once(call, part, request, events)
+        if response.status != HTTPStatus.UNAUTHORIZED or not tokens:
+            return response
+        request = await self._build_request(part, call, next(iter(tokens.values())))
+        return await self._send_once(call, part, request, events)
+
+    async def _send_once(
         self, call: "_Call", part: "HttpRequest", request: Request, events: EventCollector | None = None
     ) -> Response:
         impl, net = self.impl, self._net()

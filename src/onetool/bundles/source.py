@@ -21,9 +21,13 @@ import anyio.to_thread
 from onetool._tool import Backend, Result, Tool
 from onetool.backends.http_tool.rate_limit import SharedRateLimiter
 from onetool.config.load import Loaded
+from onetool.config.model import PackSettings
 from onetool.context import Effect, Permission, ToolContext
 from onetool.errors import BundleError, ToolError, ToolNotFound
 from onetool.net import Net
+from onetool.oauth.credential import ApiEndpoints, SignInTarget
+from onetool.oauth.sign_ins import SignIns, identify
+from onetool.oauth.token_source import TokenSource
 from onetool.paths import resolve_path
 from onetool.policy.effects import READ_ONLY, apply_settings
 from onetool.policy.labels import PRIVATE, UNTRUSTED
@@ -37,7 +41,7 @@ from onetool.util.background_tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from onetool.backends.http import HttpBackend
-    from onetool.backends.http_tool.impl import HttpImpl
+    from onetool.backends.http_tool.impl import HttpImpl, OAuthFlow
     from onetool.bundles.bundle_store import BundleStore
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
     from onetool.bundles.model import Bundle, StoredTool
@@ -75,8 +79,10 @@ class BundleSource(ToolSource):
 
     kind = SOURCE
 
-    def __init__(self, registry: Registry, net: Callable[[], Net], media: Callable[[], MediaStorage]) -> None:
-        self._registry, self._net, self._media = registry, net, media
+    def __init__(
+        self, registry: Registry, net: Callable[[], Net], media: Callable[[], MediaStorage], sign_ins: SignIns
+    ) -> None:
+        self._registry, self._net, self._media, self._sign_ins = registry, net, media, sign_ins
         self.held: Mapping[str, Tool] = {}
         self._rates: SharedRateLimiter | None = None
         self._store: BundleStorage | None = None
@@ -170,6 +176,29 @@ class BundleSource(ToolSource):
 
     def problems(self) -> Mapping[str, Problem]:
         return self._unusable
+
+    def find_sign_in_target(self, name: str) -> SignInTarget | None:
+        """Return what to sign in to for the tools of a bundle, or None. Blocks on disk access."""
+        bundle = self.store.bundle_by_slug(name)
+        tools = [] if bundle is None else self.store.list_bundle_tools(bundle.id)
+        found = [flow for tool in tools for flow in find_flows(tool.http_impl)]
+        if not found:
+            return None
+        origin, flow = found[0]
+        same = [other for place, other in found if place == origin]
+        scopes = dict.fromkeys(scope for other in same for scope in other.scopes)
+        return self._make_target(name, origin, flow, tuple(scopes))
+
+    def _make_target(self, slug: str, origin: str, flow: "OAuthFlow", scopes: tuple[str, ...]) -> SignInTarget:
+        pack = self._pack_settings(slug)
+        endpoints = ApiEndpoints(flow.token_url, flow.authorization_url, flow.open_id_connect_url)
+        accounts = () if pack is None else tuple(pack.accounts)
+        given = {} if pack is None or pack.auth is None else {"settings": pack.auth}
+        return SignInTarget(slug, origin, accounts=accounts, endpoints=endpoints, api_scopes=scopes, **given)
+
+    def _pack_settings(self, slug: str) -> PackSettings | None:
+        packs = self._loaded.settings.tools
+        return packs.get(slug) or packs.get(python_name(slug))
 
     def _start_building(self) -> "asyncio.Future[None]":
         """Start building the index, or waiting for the process that builds it, in a daemon thread."""
@@ -348,16 +377,20 @@ class BundleSource(ToolSource):
             identity=stored.id,
             refresh=partial(anyio.to_thread.run_sync, self.find, key),
         )
-        packs = self._loaded.settings.tools
-        return apply_settings(tool, packs.get(stored.bundle_slug) or packs.get(python_name(stored.bundle_slug)))
+        return apply_settings(tool, self._pack_settings(stored.bundle_slug))
 
     def _make_backend(self, stored: "StoredTool") -> Backend:
         if stored.python_impl is not None:
             return _FunctionBackend(stored.python_impl.function)
-        return _LazyBackend(lambda: self._make_http_backend(stored))
+        pack = self._pack_settings(stored.bundle_slug)
+        return _LazyBackend(lambda: self._make_http_backend(stored), () if pack is None else tuple(pack.accounts))
 
     def _make_http_backend(self, stored: "StoredTool") -> "HttpBackend":
         from onetool.backends.http import HttpBackend
+
+        def sign_in(flow: "OAuthFlow", origin: str, context: ToolContext) -> TokenSource:
+            target = self._make_target(stored.bundle_slug, origin, flow, flow.scopes)
+            return self._sign_ins.get_source(identify(target, context.account, context.agent_id))
 
         return HttpBackend(
             _validate_impl(stored),
@@ -365,12 +398,30 @@ class BundleSource(ToolSource):
             lambda: self._loaded.settings.http,
             self._get_secret,
             media=self._media,
+            sign_in=sign_in,
             rate_limiter=self._rates,
             identity=stored.id,
         )
 
     def _get_secret(self, name: str) -> str | None:
         return self._loaded.secrets.get(name)
+
+
+def find_flows(impl: "JSON | None") -> "Iterator[tuple[str, OAuthFlow]]":
+    """Yield the origin and the endpoints of each request of a tool that a sign-in can authenticate."""
+    from pydantic import ValidationError
+
+    from onetool.backends.http_tool.impl import HttpImpl
+
+    if impl is None or '"oauth"' not in json.dumps(impl, default=str):
+        return
+    try:
+        requests = HttpImpl.model_validate(impl).requests
+    except ValidationError:  # reported when the tool is called
+        return
+    for request in requests:
+        if request.auth is not None and request.auth.oauth is not None:
+            yield request.request.url.origin, request.auth.oauth
 
 
 def _read_effects(impl: "JSON | None") -> tuple[frozenset[Effect], bool, frozenset[str]]:
@@ -405,8 +456,8 @@ def _bundle_disabled_reason(slug: str) -> str:
 class _LazyBackend:
     """A backend that is created at the first call: most tools of a large bundle are never called."""
 
-    def __init__(self, make: Callable[[], Backend]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Backend], accounts: tuple[str, ...] = ()) -> None:
+        self._make, self.accounts = make, accounts
         self._made: Backend | None = None
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:

@@ -4,11 +4,13 @@ Paths and hosts are checked when they are opened, in `onetool.files` and `onetoo
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from onetool._tool import Tool
 from onetool.context import Permission, ToolContext
-from onetool.errors import PermissionDenied, ToolError
+from onetool.errors import ArgumentError, PermissionDenied, ToolError
+from onetool.util.text import quote
 
 
 def authorize(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
@@ -27,6 +29,20 @@ def authorize(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None
     _check_permissions(tool, args, context)
     if context.budget_guard is not None:
         context.budget_guard.check_remaining()
+
+
+def choose_account(tool: Tool, context: ToolContext) -> ToolContext:
+    """Return the context with the account of the call: the default account of the server if none is named."""
+    accounts: tuple[str, ...] = getattr(tool.backend, "accounts", ())
+    if context.account in accounts or not (context.account or accounts):
+        return context
+    if context.account:
+        known = ", ".join(accounts) or "none"
+        raise ArgumentError(
+            f"{tool.pack} has no account {quote(context.account)}: its accounts are {known}",
+            hint=f"a person can add it to accounts of {tool.pack} in onetool.yaml",
+        )
+    return replace(context, account=accounts[0])
 
 
 def describe_disabled(name: str, reason: str | None) -> str:

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from onetool._tool import Result, Tool
 from onetool.backends.threads import ToolThreads, call_blocking, nesting_guard, wait_for
-from onetool.bus.authorize import authorize, sort_permissions
+from onetool.bus.authorize import authorize, choose_account, sort_permissions
 from onetool.bus.bind import NO_ARGUMENTS, bind, call_error, unfreeze
 from onetool.bus.events import CallFinished, Events, Listener
 from onetool.bus.sources import RegisteredTools
@@ -130,7 +130,7 @@ class ToolBus:
                 seconds, failed = time.perf_counter() - started, result.error
                 error = None if failed is None else error_type(failed)
                 fields = call.tool, call.args, call.is_allowed, result.value, call.admitted
-                self.events.emit(CallFinished(call_id, redacted_name, context, seconds, error, *fields, at))
+                self.events.emit(CallFinished(call_id, redacted_name, call.context, seconds, error, *fields, at))
 
     async def _call_safely(
         self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call
@@ -152,6 +152,7 @@ class ToolBus:
         args = call.args = _validate(tool, dict(args), configured, context)
         call.is_allowed = False
         authorize(tool, args, context)
+        context = call.context = choose_account(tool, context)
         ticket: Ticket | None = None if context.gate is None else await context.gate.decide(tool, args, context)
         if ticket is not None and ticket.recorded is not None:
             return ticket.recorded

@@ -61,7 +61,7 @@ class Checks:
             "cwd": str(state.loaded.directories.working_dir),
             "registry": {"status": "ok", "tool_count": await anyio.to_thread.run_sync(len, self.registry)},
             "proxy": {
-                "status": "degraded" if "disconnected" in servers.values() else "ok",
+                "status": "degraded" if {"disconnected", "sign_in_required"} & {*servers.values()} else "ok",
                 "server_count": len(servers),
                 "servers": servers,
             },

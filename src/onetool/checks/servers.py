@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from onetool.config.load import Examined
 from onetool.config.model import Server
+from onetool.errors import SignInRequired
 from onetool.extensions.packs import Extensions
-from onetool.problem import Location, Problem
+from onetool.problem import WARNING, Location, Problem
 from onetool.proxy.connection import missing_program
 from onetool.proxy.server_launch import plan_launch
 from onetool.proxy.servers import Servers
@@ -35,6 +36,8 @@ def _check_server(name: str, server: Server, servers: Servers, read: Examined, p
     if server.command and not plan_launch(name, server, read.loaded, servers.environment).has_program():
         error = missing_program(name, server.command)
         yield Problem(f"{place}: {error.message}", f"{error.hint} ({place})", place)
+    elif name in servers.names and (problem := servers.upstream(name).problem).code == SignInRequired.type:
+        yield Problem(f"{place}: {problem.message}", problem.hint, place, problem.code, WARNING)
     elif name in servers.names and (failure := servers.upstream(name).failure):
         hint = f"or disable it: set servers.{name}.enabled to false ({place})"
         if server.command:

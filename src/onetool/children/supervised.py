@@ -84,6 +84,10 @@ class Supervised(Generic[Child]):
         if not task.cancelled():
             task.exception()  # mark it as retrieved
 
+    def retry_now(self) -> None:
+        """Forget the last failure: its reason is gone."""
+        self.failure, self._failures, self._next_try = None, 0, 0.0
+
     def lose(self, child: Child, failure: ToolError) -> bool:
         """Record that the child was lost; return whether it was the current one. A new start is allowed at once."""
         is_current = self._child is child

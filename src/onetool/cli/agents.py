@@ -4,7 +4,7 @@ import argparse
 import ast
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onetool.bus.authorize import authorize
+from onetool.bus.authorize import authorize, choose_account
 from onetool.bus.bind import NO_ARGUMENTS, bind
 from onetool.cli.app_runner import run_with_settings
 from onetool.errors import ToolError
@@ -61,9 +61,9 @@ async def _decide(app: "OneTool", call: _CallText, agent: str) -> dict[str, str]
         authorize(tool, args, context)
     except ToolError as error:
         return {"decision": "deny", "reason": str(error), **facts}
-    policy = Policy.from_settings(app.settings.agents[agent])
-    decision, reason = policy.decide(tool, args, SessionLabels())
-    if policy.decide(tool, args).decision != decision:
+    policy, account = Policy.from_settings(app.settings.agents[agent]), choose_account(tool, context).account
+    decision, reason = policy.decide(tool, args, SessionLabels(), account)
+    if policy.decide(tool, args, account=account).decision != decision:
         reason = "asked as soon as the session has received private and untrusted data"
     return {"decision": decision, "reason": reason or "no rule of its policy matches", **facts}
 

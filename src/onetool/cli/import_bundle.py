@@ -213,12 +213,19 @@ def _text(report: Report) -> Iterator[str]:
     if report.secrets:
         yield f"Add these secrets to {report.directories.data / SECRETS} (it must be readable only by you):"
         yield from (f"{INDENT}{name}: ..." for name in report.secrets)
+        if _uses_oauth(report):
+            yield f"Or sign in instead: onetool login {report.slug}"
     yield from _about_hosts(report)
     if report.diff:
         yield report.diff
     yield from report.done
     if not report.is_dry:
         yield from _next_steps(report)
+
+
+def _uses_oauth(report: Report) -> bool:
+    auths = ((body.get("httpImpl") or {}).get("auth") or {} for _, _, body in report.found.tools)
+    return any("oauth" in auth for auth in auths)
 
 
 def _headline(report: Report) -> str:

@@ -167,6 +167,60 @@ class ToolFilter(Section):
     exclude: Names = Field(default=(), description="Names or patterns of tools to exclude")
 
 
+class OAuth(Section):
+    """A way to sign in to an upstream server or an API. `auth: oauth` stands for the defaults."""
+
+    type: Literal["oauth"] = Field(default="oauth", description="Kind of authentication")
+    client_id: Text | None = Field(
+        default=None, description="Client that you registered; without it, OneTool registers itself where it can"
+    )
+    client_secret: Text | None = Field(
+        default=None,
+        repr=False,
+        description="Secret of the client, as a reference such as `${secret:GH_CLIENT_SECRET}`",
+    )
+    private_key: Text | None = Field(
+        default=None,
+        repr=False,
+        description="Private key of the client in PEM format, as a reference, to sign assertions instead of using a "
+        "secret",
+    )
+    key_id: Text | None = Field(default=None, description="Identifier of the private key (`kid`)")
+    grant: Literal["authorization_code", "client_credentials"] = Field(
+        default="authorization_code",
+        description="`authorization_code`: a person signs in with `onetool login`; `client_credentials`: OneTool signs "
+        "in as the client itself",
+    )
+    issuer: Url | None = Field(
+        default=None, description="Issuer of the authorization server; by default, the one that the server names"
+    )
+    scopes: Names = Field(default=(), description="Scopes to request; by default, those that the server asks for")
+    callback_port: Count | None = Field(
+        default=None, description="Port of the loopback callback, for clients that are registered with a fixed port"
+    )
+    shared: bool = Field(
+        default=False, description="Whether all agents use the same sign-in; by default, each agent has its own"
+    )
+
+    @model_validator(mode="after")
+    def _check_client(self) -> Self:
+        if self.client_secret is not None and self.private_key is not None:
+            raise ValueError("has both client_secret and private_key; keep only one of them")
+        has_proof = self.client_secret is not None or self.private_key is not None
+        if self.client_id is None and (has_proof or self.grant == "client_credentials"):
+            raise ValueError("requires client_id")
+        if self.grant == "client_credentials" and not has_proof:
+            raise ValueError("requires client_secret or private_key for grant client_credentials")
+        return self
+
+
+def _expand_auth(value: Any) -> Any:
+    return {} if value == "oauth" else value
+
+
+OAuthSettings = Annotated[OAuth, BeforeValidator(_expand_auth)]
+
+
 class Server(Section):
     command: Name | None = Field(default=None, description="Command that starts the server, for servers on stdio")
     args: tuple[Text, ...] = Field(default=(), description="Arguments of the command")
@@ -180,6 +234,15 @@ class Server(Section):
     )
     url: Url | None = Field(default=None, description="URL of the server, for servers over HTTP")
     headers: Mapping[str, Text] = Field(default={}, repr=False, description="Headers of every request to the server")
+    auth: OAuthSettings | None = Field(
+        default=None,
+        description="How OneTool signs in to the server: `oauth`, or a mapping with the options below. Without it, "
+        "OneTool connects without a sign-in unless you ran `onetool login NAME`",
+    )
+    accounts: Names = Field(
+        default=(),
+        description="Names of the accounts to sign in with, such as `[work, home]`; the first is the default",
+    )
     transport: Literal["http", "sse"] = Field(
         default="http", description="HTTP transport: streamable HTTP, or the older SSE"
     )
@@ -214,6 +277,10 @@ class Server(Section):
     def _check_command_or_url(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("requires exactly one of command and url")
+        if self.url is None and (self.auth is not None or self.accounts):
+            raise ValueError("has auth or accounts, which require url; servers on stdio get credentials in env")
+        if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("has both auth and a header Authorization; keep only one of them")
         return self
 
 
@@ -259,6 +326,10 @@ class PackSettings(Section):
         default=True,
         description="Whether projects with the same file, settings, environment and directory share one worker",
     )
+    auth: OAuthSettings | None = Field(
+        default=None, description="How OneTool signs in to the API of stored tools that use OAuth, as for servers"
+    )
+    accounts: Names = Field(default=(), description="Names of the accounts to sign in with; the first is the default")
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -411,6 +482,9 @@ class Rule(Section):
     arguments: Mapping[str, Any] = Field(
         default={},
         description="Patterns of arguments, such as `{repo: me/*}`; other values than strings must be equal",
+    )
+    account: Name | None = Field(
+        default=None, description="Name or pattern of the account that the call uses, such as `work`"
     )
     decision: Literal["allow", "ask", "deny"] = Field(description="Decision about the call")
 

@@ -38,8 +38,11 @@ class _Rule:
     tools: str = "*"
     effects: frozenset[Effect] | None = None
     arguments: tuple[tuple[str, Callable[[Any], bool]], ...] = ()
+    account: str | None = None
 
-    def matches(self, tool: Tool, effects: frozenset[Effect], args: Mapping[str, Any]) -> bool:
+    def matches(self, tool: Tool, effects: frozenset[Effect], args: Mapping[str, Any], account: str) -> bool:
+        if self.account is not None and not (account and fnmatchcase(account, self.account)):
+            return False
         if self.effects is not None and self.effects.isdisjoint(effects):
             return False
         if self.tools != "*" and not _matches_name(self.tools, tool):
@@ -77,7 +80,9 @@ class Policy:
     def can_ask(self) -> bool:
         return self.is_guarded or any(rule.decision == "ask" for rule in self.rules)
 
-    def decide(self, tool: Tool, args: Mapping[str, Any], labels: SessionLabels | None = None) -> Ruling:
+    def decide(
+        self, tool: Tool, args: Mapping[str, Any], labels: SessionLabels | None = None, account: str = ""
+    ) -> Ruling:
         """Decide about a call with bound arguments. Without `labels`, the session may have received anything."""
         if not self.rules and not self.is_guarded:
             return ALLOWED
@@ -85,7 +90,7 @@ class Policy:
         if tool.pack == OWN_PACK and effects <= READ_ONLY and tool.source == "local" and not tool.file:
             return ALLOWED  # discovery, results and the run itself
         for rule in self.rules:
-            if rule.matches(tool, effects, args):
+            if rule.matches(tool, effects, args, account):
                 return Ruling(rule.decision, rule.reason)
         if not self.is_guarded:
             return ALLOWED
@@ -123,7 +128,9 @@ def _compile(number: int, rule: "RuleSettings") -> _Rule:
     text = ", ".join(f"{name}: {value}" for name, value in conditions.items()) or "every call"
     tests = tuple((name, _make_test(pattern)) for name, pattern in rule.arguments.items())
     verb = {"allow": "allows", "ask": "asks for", "deny": "denies"}[rule.decision]
-    return _Rule(rule.decision, f"rule {number} of its policy {verb} {{{text}}}", rule.tools, rule.effect, tests)
+    return _Rule(
+        rule.decision, f"rule {number} of its policy {verb} {{{text}}}", rule.tools, rule.effect, tests, rule.account
+    )
 
 
 def _make_test(pattern: Any) -> Callable[[Any], bool]:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import anyio.to_thread
@@ -28,6 +28,10 @@ from onetool.proxy.relay import DeclaringStream, Relays, WrappedStream
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.stdio import stdio_streams
 from onetool.util.version import __version__
+
+if TYPE_CHECKING:
+    from onetool.oauth.bearer_auth import BearerAuth
+    from onetool.oauth.token_source import TokenSource
 
 STDERR_SECONDS = 0.5  # to read the last output of a lost process
 REACH_SECONDS = 2.0
@@ -55,8 +59,11 @@ class ConnectionUser:
 class Connection:
     """A connection to one server. Each of its users calls `open`, and `release` afterwards."""
 
-    def __init__(self, server: Server, launch: ServerLaunch, *, is_relayed: bool = False) -> None:
-        self._server, self._launch = server, launch
+    def __init__(
+        self, server: Server, launch: ServerLaunch, source: "TokenSource | None" = None, *, is_relayed: bool = False
+    ) -> None:
+        self._server, self._launch, self._source = server, launch, source
+        self._auth: BearerAuth | None = None
         self.users: Users[ConnectionUser] = Users(self._clear_output)
         self.is_offered = not is_relayed
         self.relays = Relays(server.timeout) if is_relayed else None
@@ -182,6 +189,8 @@ class Connection:
     async def _connect_error(self, error: BaseException, user: ConnectionUser) -> ToolError:
         if isinstance(error, ToolError):
             return error
+        if self._auth is not None and self._auth.failure is not None:
+            return self._auth.failure
         if isinstance(error, _MissingProgram):
             return missing_program(user.name, str(error))
         kind = NetworkError if self._server.url else ToolError
@@ -273,16 +282,26 @@ class Connection:
         from onetool.proxy.http_limits import http_client, tls_context
 
         await anyio.to_thread.run_sync(tls_context)  # before a client needs it on the event loop
+        auth = self._auth = self._make_auth()
         if server.transport == "sse":
             from mcp.client.sse import sse_client
 
             return sse_client(
-                server.url, headers=dict(server.headers), timeout=server.timeout, httpx_client_factory=http_client
+                server.url,
+                headers=dict(server.headers),
+                timeout=server.timeout,
+                httpx_client_factory=http_client,
+                auth=auth,
             )
         from mcp.client.streamable_http import streamable_http_client
 
-        http = await stack.enter_async_context(http_client(dict(server.headers)))
+        http = await stack.enter_async_context(http_client(dict(server.headers), auth=auth))
         return streamable_http_client(server.url, http_client=http, max_sse_event_size=2 * MAX_UPSTREAM_BYTES)
+
+    def _make_auth(self) -> "BearerAuth | None":
+        from onetool.oauth.bearer_auth import BearerAuth
+
+        return None if self._source is None else BearerAuth(self._source)
 
     @asynccontextmanager
     async def _open_stdio(self) -> AsyncIterator[Any]:

@@ -6,16 +6,17 @@ The tools are listed after each connect, before anything is called. `upstream` s
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
 from onetool.children.shared import CallInterrupted, SharedPool
 from onetool.children.supervised import Supervised
 from onetool.config.model import Server
-from onetool.errors import NetworkError, OutputInvalid, ToolError, ToolTimeout
+from onetool.errors import NetworkError, OutputInvalid, SignInRequired, ToolError, ToolTimeout
+from onetool.oauth.failures import collect_failures
 from onetool.problem import Problem
 from onetool.proxy.connection import Connection, ConnectionUser, OnChange, innermost
 from onetool.proxy.definitions import Definition, Failure, cache_key, check_schemas
@@ -23,6 +24,9 @@ from onetool.proxy.relay import Relay
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.storage import MediaStorage, ToolListStorage
 from onetool.util.background_tasks import BackgroundTasks
+
+if TYPE_CHECKING:
+    from onetool.oauth.token_source import TokenSource
 
 LISTED_IDLE_SECONDS = 10.0  # idle time of a server that has only listed its tools
 MIN_RESPONSE_SECONDS = 0.9  # with less time to respond, a server has not failed
@@ -47,8 +51,10 @@ class ConnectionManager:
         install: Callable[[tuple[Definition, ...]], Awaitable[None]],
         log: Callable[..., None],
         shared: SharedPool[Connection] | None = None,
+        source: "TokenSource | None" = None,
     ) -> None:
         self.name, self.server, self.key = name, server, cache_key(server)
+        self.source = source  # of the token of its requests
         self._lists, self._launch, self._shared = lists, launch, shared
         self._user = ConnectionUser(name, self._on_changed, self._on_lost)
         self._media, self._install, self._log = media, install, log
@@ -75,6 +81,8 @@ class ConnectionManager:
             return "disabled"
         if self._live is not None:
             return "connected"
+        if isinstance(self._supervised.failure, SignInRequired):
+            return "sign_in_required"
         if self.listing is not None and not self.is_known:
             return "discovering"
         return "disconnected" if self.failure is not None else "idle"
@@ -92,7 +100,8 @@ class ConnectionManager:
         waiting = f"{self.name} has no tools" if self.is_known else "it has not responded yet; retry in a moment"
         reason = self.failure or (waiting if self.server.enabled else self._disabled_message)
         failure = self._supervised.failure
-        return Problem(reason, failure.hint if failure is not None else "")
+        code = failure.type if isinstance(failure, SignInRequired) else ""
+        return Problem(reason, failure.hint if failure is not None else "", code=code)
 
     @property
     def _disabled_message(self) -> str:
@@ -185,12 +194,16 @@ class ConnectionManager:
         self, subject: str, ask: Callable[[], Awaitable[Any]], connection: Connection, relay: Relay | None = None
     ) -> Any:
         self._in_flight += 1
+        failures: list[ToolError] = []
         try:
-            async with connection.users.track(self._user):
-                return await ask()
+            with collect_failures(failures) if self.source is not None else nullcontext():
+                async with connection.users.track(self._user):
+                    return await ask()
         except Exception as error:  # noqa: BLE001 - the SDK and its transports raise anything
             if relay is not None:
                 relay.error = innermost(error)
+            if failures:
+                raise failures[-1] from None
             raise await self._request_error(subject, innermost(error), connection) from None
         finally:
             self._in_flight -= 1
@@ -242,6 +255,9 @@ class ConnectionManager:
             with suppress(ToolError):
                 await self._request(uri, partial(connection.unwatch, uri), connection)
 
+    def is_watching(self, uri: str) -> bool:
+        return uri in self._watched
+
     def _remove_watcher(self, uri: str) -> bool:
         """Remove a subscriber; return whether it was the last."""
         self._watched[uri] -= 1
@@ -264,10 +280,25 @@ class ConnectionManager:
         """
         if (live := self._live) is not None:
             return live
+        await self._check_sign_in()
         if progress is not None:
             progress(f"{self.name}: connecting")
         self.begin(only_list=only_list)
         return await self._supervised.get()
+
+    async def _check_sign_in(self) -> None:
+        """Raise at once if nobody has signed in."""
+        if self.source is not None and self.server.enabled:
+            await self.notice_sign_in()
+            if not self.source.identity.target.is_optional:
+                await self.source.get()
+
+    async def notice_sign_in(self) -> None:
+        """Allow the next attempt at once if somebody has signed in since the last one."""
+        if self.source is not None and isinstance(self._supervised.failure, SignInRequired):
+            found = await self.source.read()
+            if found is not None and found[1].access_token:
+                self._supervised.retry_now()
 
     def begin(self, *, only_list: bool = False) -> "asyncio.Task[Connection]":
         """Start to connect, unless that is in progress. Raise if the server is disabled or not due."""
@@ -282,6 +313,8 @@ class ConnectionManager:
 
     async def _open(self) -> Connection:
         began = asyncio.get_running_loop().time()
+        if self.source is not None and not self.source.identity.target.is_optional:
+            await self.source.get()
         connection = self._get_connection()
         connection.users.add(self._user)
         try:
@@ -289,7 +322,8 @@ class ConnectionManager:
             await self._list_tools(connection)
         except ToolError as error:
             self._log("proxy.connect", server=self.name, status="error", text=error.message)
-            await self._record(error.message, _summary(error))
+            if not isinstance(error, SignInRequired):  # a sign-in ends it at once, also in other processes
+                await self._record(error.message, _summary(error))
             self._tasks.start(connection.release(self._user, at_once=True))
             raise
         except asyncio.CancelledError:
@@ -308,10 +342,11 @@ class ConnectionManager:
     def _get_connection(self) -> Connection:
         """Return a new connection, or one of another application. Questions of a server to clients are never shared."""
         is_relayed = self.on_change is not None
-        make = partial(Connection, self.server, self._launch, is_relayed=is_relayed)
+        make = partial(Connection, self.server, self._launch, self.source, is_relayed=is_relayed)
         if self._shared is None or is_relayed or not self.server.is_shared:
             return make()
-        return self._shared.get((self.server, self._launch), make)
+        identity = None if self.source is None else self.source.identity
+        return self._shared.get((self.server, self._launch, identity), make)
 
     async def _record(self, reason: str, summary: str = "", *, is_interrupted: bool = False) -> None:
         """Record for other processes why there is no list."""

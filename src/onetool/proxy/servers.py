@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from onetool.config.load import Loaded
 from onetool.config.model import PackSettings, Server
 from onetool.context import ToolContext
 from onetool.errors import ToolError
+from onetool.oauth.credential import Identity
+from onetool.oauth.sign_ins import SignIns, identify, make_server_target
 from onetool.policy.effects import apply_settings
 from onetool.policy.hints import Hints, read_hints
 from onetool.policy.labels import PRIVATE
@@ -62,10 +65,11 @@ class Servers(HeldTools):
         log: Callable[..., None],
         media: Callable[[], MediaStorage],
         *,
+        sign_ins: SignIns,
         shared: SharedPool[Connection] | None = None,
     ) -> None:
         super().__init__()
-        self._shared = shared
+        self._shared, self._sign_ins = shared, sign_ins
         self._apply_disabled, self.environment, self._log, self._media = apply_disabled, environment, log, media
         self._upstreams: dict[str, Upstream] = {}
         self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # concurrent background listings
@@ -97,17 +101,29 @@ class Servers(HeldTools):
                 launch = plan_launch(name, server, loaded, self.environment)
                 self._upstreams[name] = self._make_upstream(name, server, lists, launch)
 
-    def _make_upstream(self, name: str, server: Server, lists: ToolListStorage, launch: ServerLaunch) -> Upstream:
+    def _make_upstream(
+        self,
+        name: str,
+        server: Server,
+        lists: ToolListStorage,
+        launch: ServerLaunch,
+        identity: Identity | None = None,
+    ) -> Upstream:
+        """Return the server, with the sign-in of the default agent and account unless another one is given."""
+        target = make_server_target(name, server)
+        is_main, identity = identity is None, identity or (None if target is None else identify(target))
         upstream: Upstream = Upstream(
             name,
             server,
             lists=lists,
             launch=launch,
             media=self._media,
-            install=lambda definitions: self._install(upstream, definitions),
+            install=lambda definitions: (self._install if is_main else self._install_other)(upstream, definitions),
             log=self._log,
             shared=self._shared,
             apply_disabled=self._apply_disabled,
+            source=None if identity is None else self._sign_ins.get_source(identity),
+            make_other=partial(self._make_upstream, name, server, lists, launch) if is_main else None,
         )
         return upstream
 
@@ -131,7 +147,7 @@ class Servers(HeldTools):
         unpinned, self._unpinned = self._unpinned, set()
         await asyncio.gather(*(self._upstreams[name].reinstall() for name in unpinned))
         unknown = [each for each in self._upstreams.values() if each.server.enabled and not each.is_known]
-        await asyncio.gather(*(each.load_cached() for each in unknown))
+        await asyncio.gather(*(each.load_cached() for each in unknown), *(each.notice_sign_in() for each in unknown))
         if pack_names is None:
             await self._list(unknown)
             return
@@ -256,6 +272,12 @@ class Servers(HeldTools):
         upstream.definitions, upstream.offered, upstream.is_known = definitions, prepared.offered, True
         upstream.rejected = _rejection_messages(upstream, prepared)
 
+    async def _install_other(self, upstream: Upstream, definitions: tuple[Definition, ...]) -> None:
+        """Remember the tools of a server for another sign-in. The registry has those of the default one."""
+        prepared = await anyio.to_thread.run_sync(self._prepare, upstream, definitions)
+        upstream.definitions, upstream.offered, upstream.is_known = definitions, prepared.offered, True
+        upstream.rejected = _rejection_messages(upstream, prepared)
+
     def _prepare(self, upstream: Upstream, definitions: tuple[Definition, ...]) -> "_Prepared":
         chosen = [each for each in definitions if is_chosen(each.name, upstream.server)]
         try:
@@ -340,7 +362,8 @@ def _tool(
 
 def _has_private_data(server: Server) -> bool:
     """Return whether a server can read private data: one on the internet cannot, if it is used without credentials."""
-    return server.url is None or not server.url.startswith("https://") or bool(server.headers)
+    has_credentials = bool(server.headers) or server.auth is not None or bool(server.accounts)
+    return server.url is None or not server.url.startswith("https://") or has_credentials
 
 
 def _tool_name(server: str, tool: str) -> str:

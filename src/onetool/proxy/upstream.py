@@ -3,6 +3,7 @@
 `connection_manager` connects to it.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,9 @@ from onetool._tool import Tool
 from onetool.bus.authorize import authorize
 from onetool.config.model import Server
 from onetool.context import Foreign, Permission, ToolContext
-from onetool.errors import Cancelled, PermissionDenied, ToolError
+from onetool.errors import ArgumentError, Cancelled, PermissionDenied, ToolError
+from onetool.oauth.credential import Identity
+from onetool.oauth.sign_ins import identify
 from onetool.proxy import content
 from onetool.proxy.connection import Connection
 from onetool.proxy.connection_manager import ConnectionManager, list_all_pages
@@ -34,11 +37,57 @@ META_KEY = "_meta"  # of ToolContext.metadata: the metadata of the client's requ
 class Upstream(ConnectionManager):
     """An upstream server. `apply_disabled` returns the tool, disabled if a person has disabled it."""
 
-    def __init__(self, *args: Any, apply_disabled: Callable[[Tool], Tool], **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        apply_disabled: Callable[[Tool], Tool],
+        make_other: "Callable[[Identity], Upstream] | None" = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
-        self._apply_disabled = apply_disabled
+        self._apply_disabled, self._make_other = apply_disabled, make_other
+        self._others: dict[Identity, Upstream] = {}  # the same server with other sign-ins
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        return tuple(self.server.accounts)
+
+    async def _choose(self, context: ToolContext) -> "Upstream":
+        """Return the connection with the sign-in of the caller. Agents and accounts never share one by accident."""
+        if self.source is None or self._make_other is None:
+            if context.account and self.source is None:
+                raise ArgumentError(f"{self.name} has no accounts", hint=f"add servers.{self.name}.accounts")
+            return self
+        identity = self.source.identity
+        wanted = identify(identity.target, context.account, context.agent_id)
+        if wanted == identity or (identity.target.is_optional and not await self.source.is_target_used()):
+            return self
+        if wanted not in self._others:
+            self._others[wanted] = self._make_other(wanted)
+        other = self._others[wanted]
+        other.on_change = self.on_change
+        if not other.is_known:
+            other.definitions, other.offered, other.rejected = self.definitions, self.offered, self.rejected
+        return other
+
+    async def list_as(self, identity: Identity) -> int:
+        """Connect with a sign-in and list the tools. Return their number."""
+        upstream: Upstream = self
+        if self.source is not None and identity != self.source.identity and self._make_other is not None:
+            upstream = self._others[identity] = self._make_other(identity)
+        await upstream.connection(only_list=True)
+        return len(upstream.definitions)
+
+    async def unwatch(self, uri: str) -> None:
+        watching = next((each for each in self._others.values() if each.is_watching(uri)), None)
+        await (super().unwatch(uri) if watching is None else watching.unwatch(uri))
+
+    async def close(self) -> None:
+        await asyncio.gather(super().close(), *(each.close() for each in self._others.values()))
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        if (other := await self._choose(context)) is not self:
+            return await other.invoke(tool, args, context)
         before = self._definition(tool.name)
         connection = await self.connection(context.on_progress)
         definition = self._definition(tool.name)  # connecting may have changed it
@@ -119,6 +168,8 @@ class Upstream(ConnectionManager):
     async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]:
         """List the resources and templates that the agent may read."""
         self._authorize("", context)
+        if (other := await self._choose(context)) is not self:
+            return await other.list_resources(context)
         client = (connection := await self.connection(context.on_progress)).client
         if client.server_capabilities.resources is None:
             return []
@@ -134,6 +185,8 @@ class Upstream(ConnectionManager):
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
         self._authorize(uri, context)
+        if (other := await self._choose(context)) is not self:
+            return await other.read_resource(uri, context)
         connection = await self.connection(context.on_progress)
         relay, client = get_relay(context), connection.client
         ask = (
@@ -152,6 +205,8 @@ class Upstream(ConnectionManager):
     async def list_prompts(self, context: ToolContext) -> list[dict[str, Any]]:
         """List the prompts that the agent may use."""
         self._authorize("", context)
+        if (other := await self._choose(context)) is not self:
+            return await other.list_prompts(context)
         client = (connection := await self.connection(context.on_progress)).client
         if client.server_capabilities.prompts is None:
             return []
@@ -162,6 +217,8 @@ class Upstream(ConnectionManager):
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], context: ToolContext) -> dict[str, Any]:
         self._authorize(name, context)
+        if (other := await self._choose(context)) is not self:
+            return await other.get_prompt(name, arguments, context)
         connection = await self.connection(context.on_progress)
         client = connection.client.session if get_relay(context) else connection.client
         ask = partial(client.get_prompt, name, dict(arguments))
@@ -172,6 +229,8 @@ class Upstream(ConnectionManager):
     async def complete(self, feature: str, context: ToolContext, *arguments: Any) -> Any:
         """Complete an argument of a prompt or resource template; `arguments` are those of the SDK's `complete`."""
         self._authorize(feature, context)
+        if (other := await self._choose(context)) is not self:
+            return await other.complete(feature, context, *arguments)
         connection = await self.connection()
         if connection.client.server_capabilities.completions is None:
             return None
@@ -180,7 +239,7 @@ class Upstream(ConnectionManager):
     async def watch_for(self, uri: str, context: ToolContext) -> None:
         """Watch a resource that the agent may read."""
         self._authorize(uri, context)
-        await self.watch(uri)
+        await (await self._choose(context)).watch(uri)
 
     def _authorize(self, feature: str, context: ToolContext) -> None:
         """Apply the rules for tools to a resource or prompt; an empty name stands for a list of them."""

@@ -34,6 +34,7 @@ from onetool_child.names import OWN_PACK, PROJECTS, is_reserved
 
 REQUESTS_PER_CALL = 10  # looking up a name is a request too
 MAX_NAMES = 1000
+MAX_ACCOUNT_CHARS = 200
 NAME_KINDS = {"pack": "pack", "list": "pack", "snippet": "snippet"}  # the name in other requests is a tool
 LONG_CODE_CHARS = 50_000  # longer code is scanned in a thread
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
@@ -210,7 +211,9 @@ class _Host:
             raise TypeError("request parameters must be an object") from None
         match method:
             case "call":
-                return _add_clock(await self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"])))
+                account = str(params.get("account", ""))[:MAX_ACCOUNT_CHARS]
+                call = self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]), account)
+                return _add_clock(await call)
             case "snippet":
                 return await self._runner.expand_snippet(str(params["name"]), dict(params["values"]))
             case "inspect" if self._plan is not None:
@@ -265,7 +268,7 @@ class _Host:
         except ToolError as error:
             return Result(ok=False, error=error)
 
-    async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
+    async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any], account: str = "") -> Result:
         calls = self._journal.calls
         if len(calls) >= self._max_calls:
             message = f"the run exceeded its limit of {pluralize(self._max_calls, 'tool call')}"
@@ -273,12 +276,12 @@ class _Host:
             return Result(ok=False, error=BudgetExceeded(message, hint=hint))
         tool = self._bus.registry.peek(name) if kwargs else None
         if tool is not None and tool.continues(kwargs):
-            return await self._call_tool(name, args, kwargs)
+            return await self._call_tool(name, args, kwargs, account)
         index, started = len(calls), time.perf_counter()
         calls.append((name, "under way"))
         self._journal.sources.add(name)
         self._journal.emit("call", {"state": "began", "number": index, "name": name})
-        result = await self._call_tool(name, args, kwargs)
+        result = await self._call_tool(name, args, kwargs, account)
         error = None if result.error is None else error_type(result.error)
         calls[index] = (name, error or "ok")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
@@ -286,12 +289,13 @@ class _Host:
         self._journal.emit("call", ended)
         return result
 
-    async def _call_tool(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
+    async def _call_tool(self, name: str, args: list[Any], kwargs: dict[str, Any], account: str) -> Result:
+        context = replace(self._context, account=account) if account else self._context
         if self._plan is not None:
             from onetool.runner.planning import call_planned
 
-            return await call_planned(self._bus, name, args, kwargs, self._context)
-        return await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
+            return await call_planned(self._bus, name, args, kwargs, context)
+        return await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
 
     async def _look_up(self, method: str, params: dict[str, Any]) -> Result:
         try:

@@ -25,7 +25,7 @@ from onetool.errors import ApprovalRequired, CallRejected, Interrupted, ToolErro
 from onetool.policy.effects import CHANGING, changes_something, get_effects, sort_effects
 from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Policy, Ruling, make_denial
-from onetool.runs.grants import covers
+from onetool.runs.grants import ACCOUNT_ARGUMENT, covers
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
 from onetool.runs.questions import Question, describe_difference, summarize
 from onetool.util.raw_json import RawJson
@@ -150,14 +150,14 @@ class Gate:
         """Return a ticket for the call, or None if nothing about it is recorded. Raise if it must not be made."""
         if self.stopped is not None:
             raise self.stopped
-        ruling = self.policy.decide(tool, args, self.labels)
+        ruling = self.policy.decide(tool, args, self.labels, context.account)
         if ruling.decision == "deny":
             raise make_denial(tool, ruling, self.record.agent)
         is_recorded = self.is_replayable or changes_something(tool, args)
         if ruling.decision == "allow" and not is_recorded:
             self._record_labels(tool, args, context)
             return None
-        ticket = Ticket(self, await self._identify(tool, args), tool, args, context)
+        ticket = Ticket(self, await self._identify(tool, args, context.account), tool, args, context)
         call = ticket.call = await self._settle(ticket, ruling)
         if call.state is CallState.REJECTED:
             raise self._rejection(call)
@@ -230,13 +230,15 @@ class Gate:
 
     # --- replay -----------------------------------------------------------------------------------------------------
 
-    async def _identify(self, tool: Tool, args: Mapping[str, Any]) -> DurableCall:
+    async def _identify(self, tool: Tool, args: Mapping[str, Any], account: str = "") -> DurableCall:
         """Return the recorded call that this one repeats, or a new one."""
         is_large = any(isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS for value in args.values())
         arguments = await anyio.to_thread.run_sync(encode_arguments, args) if is_large else encode_arguments(args)
         if self.record.kind == "call" and not self.record.code:
-            code = f'{{"tool":{json.dumps(tool.name)},"arguments":{arguments}}}'
+            code = f'{{"tool":{json.dumps(tool.name)},"arguments":{arguments},"account":{json.dumps(account)}}}'
             self.record = replace(self.record, code=code)
+        if account:  # people see it as an argument, and a replayed call must have the same
+            arguments = encode_arguments({**args, ACCOUNT_ARGUMENT: account})
         key = digest_call(tool.name, arguments)
         occurrence = self._occurrences[key]
         self._occurrences[key] += 1

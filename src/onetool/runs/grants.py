@@ -11,10 +11,13 @@ from onetool.runs.model import DurableCall, Grant
 
 SIMILAR_CALLS = 100  # that one answer allows
 MAX_VALUE_CHARS = 2000
+ACCOUNT_ARGUMENT = "@account"  # the account of a call, among its recorded arguments
 
 
 def covers(grant: Grant, tool: str, arguments: Mapping[str, Any]) -> bool:
-    """Return whether the grant allows this call."""
+    """Return whether the grant allows this call. The account of a call must be part of the grant."""
+    if ACCOUNT_ARGUMENT in arguments and ACCOUNT_ARGUMENT not in grant.arguments:
+        return False
     return fnmatchcase(tool, grant.tool) and matches(grant.arguments, arguments)
 
 

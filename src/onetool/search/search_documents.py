@@ -37,6 +37,11 @@ IN_CODE: Final[Mapping[str, CodeFunction]] = {
         "module, a variable.",
         'ot.pack("machine").disk()',
     ),
+    "ot.account": CodeFunction(
+        "ot.account(pack: str, account: str) -> pack",
+        "Return a pack whose calls use another account of its server, such as work or home.",
+        'ot.account("gh", "work").whoami()',
+    ),
     "ot.parallel": CodeFunction(
         "ot.parallel(functions: list) -> list",
         "Call functions in parallel, at the same time, side by side, and return their values in order. An error is "

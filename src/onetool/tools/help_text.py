@@ -60,6 +60,7 @@ Call tools:
   {"disk": machine.disk(), "memory": machine.memory()}    several calls, one result
   ot.call("machine.disk", unit="MiB")                       by name, also if it is not a valid Python name
   ot.pack("machine").disk()                                 if a builtin, import or variable hides the pack
+  ot.account("gh", "work").list_issues()                  with another account of the server
   ot.parallel([machine.cpu, lambda: machine.disk(unit="MiB")])   concurrently
   ot.snippet("name", key="value")                         a snippet, from code
 

@@ -112,14 +112,32 @@ class SecretSafeModel(CamelSection):
     model_config = ConfigDict(hide_input_in_errors=True)
 
 
+class OAuthFlow(SecretSafeModel):
+    """`auth.oauth`: the endpoints of a sign-in, whose token is used if the secret is not set."""
+
+    authorization_url: str = ""
+    token_url: str = ""
+    open_id_connect_url: str = ""
+    scopes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_endpoints(self) -> Self:
+        if not (self.token_url or self.open_id_connect_url):
+            raise ValueError("requires tokenUrl or openIdConnectUrl")
+        return self
+
+
 class HttpAuth(SecretSafeModel):
     type: Literal["apiKey", "bearer", "basic"]
     location: Literal["header", "query"] | None = Field(default=None, alias="in")
     name: str | None = None
     value: str = Field(min_length=1, repr=False)
+    oauth: OAuthFlow | None = None
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:
+        if self.oauth is not None and (self.type != "bearer" or not self.token_names):
+            raise ValueError("has oauth, which requires type bearer and a value like ${secret:NAME}")
         if self.type == "apiKey" and not (self.location and self.name):
             raise ValueError("requires in (header or query) and name for type apiKey")
         if self.type != "apiKey" and (self.location or self.name):
@@ -128,6 +146,11 @@ class HttpAuth(SecretSafeModel):
             )
         self.credential  # noqa: B018 - raises if its templates are invalid
         return self
+
+    @property
+    def token_names(self) -> frozenset[str]:
+        """The names of the secrets in the value."""
+        return frozenset(each.name for each in list_placeholders(parse(self.value)) if each.is_secret)
 
     @functools.cached_property
     def credential(self) -> HeaderTemplate | BasicAuth | ParameterTemplate:

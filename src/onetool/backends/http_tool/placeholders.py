@@ -165,6 +165,9 @@ class Values:
         self._args, self._required, self._secrets = args, required, secrets
         self.steps, self._read_file = steps, read_file
         self.used_secrets: set[str] = set()
+        self.tokens: Mapping[
+            str, str
+        ] = {}  # of the current request: a secret that is not set is the token of a sign-in
 
     @cached_property
     def boundary(self) -> str:
@@ -230,7 +233,7 @@ class Values:
         return not placeholder.steps and placeholder.name in self._required
 
     def _get_secret(self, name: str) -> str:
-        secret = self._secrets(name)
+        secret = self._secrets(name) or self.tokens.get(name)
         if secret is None:
             raise ToolError(f"secret {name} is not set", secret=name, hint=f"add it to secrets.yaml as {name}: …")
         self.used_secrets.add(secret)

@@ -3,7 +3,7 @@
 Keys and tokens are never arguments: each becomes a secret, whose value the user adds.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from onetool.errors import BundleError
 from onetool.util.text import quote
 
 JSON = dict[str, Any]
+HTTP = ("https://", "http://")
 
 
 @dataclass(slots=True)
@@ -84,6 +85,7 @@ class SecuritySchemes:
         self._schemes, self._references, self._bundle = schemes, references, bundle
         self._default = default  # a scheme for operations that declare none
         self.undefined: set[str] = set()
+        self._scopes: list[str] = []  # of the current requirement
 
     def find_credentials(self, alternatives: Any) -> Credentials:
         """Return the credentials of the first supported alternative; empty if none is required."""
@@ -112,9 +114,10 @@ class SecuritySchemes:
         value = f"${{secret:{key}}}"
         return Credentials({"type": "apiKey", "in": "header", "name": header, "value": value}, secrets=[key])
 
-    def _combine(self, alternative: Iterable[str]) -> Credentials:
+    def _combine(self, alternative: Mapping[str, Any]) -> Credentials:
         credentials = Credentials()
-        for name in alternative:
+        for name, scopes in alternative.items():
+            self._scopes = [scope for scope in scopes if isinstance(scope, str)] if isinstance(scopes, list) else []
             self._add(credentials, name)
         return credentials
 
@@ -136,9 +139,27 @@ class SecuritySchemes:
             raise invalid(f"the scheme {quote(name, 60)} has the type {quote(kind, 60)}")
         handlers[kind](credentials, name, scheme)
 
-    def _add_bearer(self, credentials: Credentials, name: str, _scheme: Mapping[str, Any]) -> None:
-        key = self.build_secret_name(name)
-        credentials.add({"type": "bearer", "value": f"${{secret:{key}}}"}, key)
+    def _add_bearer(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
+        """Add a token: a secret, or that of a sign-in if the document has its endpoints."""
+        key, flow = self.build_secret_name(name), self._find_flow(scheme)
+        oauth = {"oauth": {**flow, **({"scopes": self._scopes} if self._scopes else {})}} if flow else {}
+        credentials.add({"type": "bearer", "value": f"${{secret:{key}}}", **oauth}, key)
+
+    @staticmethod
+    def _find_flow(scheme: Mapping[str, Any]) -> JSON:
+        """Return the endpoints of a scheme; empty without absolute URLs of a flow that OneTool supports."""
+        if as_text(scheme.get("type")) == "openIdConnect":
+            url = as_text(scheme.get("openIdConnectUrl"))
+            return {"openIdConnectUrl": url} if url.startswith(HTTP) else {}
+        flows = as_mapping(scheme.get("flows"))
+        for kind, needed in (
+            ("authorizationCode", ("authorizationUrl", "tokenUrl")),
+            ("clientCredentials", ("tokenUrl",)),
+        ):
+            urls = {field: as_text(as_mapping(flows.get(kind)).get(field)) for field in needed}
+            if all(url.startswith(HTTP) for url in urls.values()):
+                return urls
+        return {}
 
     def _add_http(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
         kind = as_text(scheme.get("scheme")).lower()

@@ -16,9 +16,10 @@ from onetool.app import OneTool
 from onetool.checks import sort_problems, stored_files
 from onetool.checks.extensions import has_uv
 from onetool.cli.doctor import machine
+from onetool.cli.doctor.sign_in import trace_sign_in
 from onetool.cli.terminal import Progress
 from onetool.config.load import Examined, Loaded, examine
-from onetool.errors import ToolError
+from onetool.errors import SignInRequired, ToolError
 from onetool.extensions.worker_backend import RUNNING, WorkerBackend
 from onetool.paths import Directories, find_directories
 from onetool.problem import OK, WARNING, Location, Problem
@@ -107,6 +108,8 @@ async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -
             report()
             try:
                 await upstream.connection(only_list=True)
+            except SignInRequired as error:
+                return await trace_sign_in(app, name, error)
             except ToolError:
                 return None
             finally:

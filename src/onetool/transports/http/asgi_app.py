@@ -24,6 +24,7 @@ from onetool.transports.http.api.packs import PackHandlers
 from onetool.transports.http.api.results import ResultHandlers
 from onetool.transports.http.api.runs import RunHandlers
 from onetool.transports.http.api.session import SessionHandlers
+from onetool.transports.http.api.sign_ins import SignInHandlers
 from onetool.transports.http.api.stats import StatsHandlers
 from onetool.transports.http.api.tools import ToolHandlers
 from onetool.transports.http.auth import AuthMiddleware
@@ -64,7 +65,9 @@ def build(
     issuers = IssuerDirectory(app.log)
     jwts = JwtVerifier(lambda: app.settings.auth.issuers, issuers, app.log)
     browser_sign_in = BrowserSignIn(lambda: app.settings.auth, bind, issuers, jwts=jwts, sessions=sessions, log=app.log)
-    operations = tuple(_operations(app, metrics, sessions, neighbors))
+    api = Api(app, LiveRuns(app.bus.events), neighbors.list_apps if neighbors is not None else tuple)
+    sign_ins = SignInHandlers(api)
+    operations = (*_operations(api, metrics, sessions, neighbors), *sign_ins.operations())
 
     @functools.cache
     def build_response() -> Response:
@@ -75,7 +78,8 @@ def build(
 
     all_routes = [*ui_files.routes(), mcp_endpoint.route(app), *(operation.route for operation in operations)]
     all_routes += [*browser_sign_in.routes(), *resource_metadata.routes(lambda: app.settings.auth, bind)]
-    router = Router([*all_routes, Route("/openapi.json", get_document)], redirect_slashes=False)
+    all_routes += [*sign_ins.routes(), Route("/openapi.json", get_document)]
+    router = Router(all_routes, redirect_slashes=False)
     accepted_tokens = (tokens or create_live_tokens(app)).keys
     allowed_hosts, limits = (lambda: app.settings.auth.allowed_hosts), (lambda: app.settings.limits)
     inner = ErrorBoundary(router, app.log, metrics.count_response)
@@ -110,12 +114,11 @@ def _path_schemas() -> Mapping[str, JSON]:
 
 
 def _operations(
-    app: OneTool, metrics: Metrics, sessions: BrowserSessions, neighbors: Neighbors | None
+    api: Api, metrics: Metrics, sessions: BrowserSessions, neighbors: Neighbors | None
 ) -> Iterator[Operation]:
-    live_runs, catalog = LiveRuns(app.bus.events), ToolCatalog(app)
-    api = Api(app, live_runs, neighbors.list_apps if neighbors is not None else tuple)
+    catalog = ToolCatalog(api.app)
     if neighbors is not None:
-        neighbors.on_open(lambda other: live_runs.follow(other.bus.events, str(other.directories.working_dir)))
+        neighbors.on_open(lambda other: api.live_runs.follow(other.bus.events, str(other.directories.working_dir)))
     yield from BundleHandlers(api).operations()
     yield from ToolHandlers(api, catalog).operations()
     yield from PackHandlers(api, catalog).operations()

@@ -44,10 +44,11 @@ from onetool.transports.http.tokens import TokenSet
 
 SESSION_PATH: Final = "/api/session"
 SIGN_IN_PATH, CALLBACK_PATH = "/auth/sign-in", "/auth/callback"
-# Requests that need no token: their responses contain no private data, or they check a code.
+PUBLIC_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
+OAUTH_PATHS: Final = frozenset({"/oauth/callback", "/oauth/client.json"})  # of sign-ins to upstream servers
+# Requests that need no token: their responses contain no private data, or they check a code or a state.
 OPEN_PATHS: Final = {
-    "GET": frozenset({"/", "/healthz", "/readyz", "/favicon.ico", SESSION_PATH, SIGN_IN_PATH, CALLBACK_PATH})
-    | METADATA_PATHS,
+    "GET": PUBLIC_PATHS | OAUTH_PATHS | METADATA_PATHS | {SESSION_PATH, SIGN_IN_PATH, CALLBACK_PATH},
     "POST": frozenset({SESSION_PATH}),
 }
 UI_PREFIX: Final = "/page/"

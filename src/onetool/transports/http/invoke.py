@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool._tool import Result
-from onetool.errors import BundleError, ToolError, describe
+from onetool.errors import BundleError, SignInRequired, ToolError, describe
 from onetool.redact import Redactor
 from onetool.runner.answer import Journal
 from onetool.schema import JSON
@@ -50,7 +50,7 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
         context = identity.build_context(request, api.app, journal)
         async with turn(request.scope, context.agent_id, is_run=False):
             result = await api.app.bus.call_tool(name, args, context)
-        if result.error is not None and not result.ran:
+        if result.error is not None and not result.ran and not isinstance(result.error, SignInRequired):
             await check()
         return result
 

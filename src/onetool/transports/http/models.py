@@ -367,6 +367,34 @@ class SessionStatus(ApiModel):
     sign_in: list[SignInOption] = Field(description="Issuers with which people can sign in")
 
 
+class SignInRequest(ApiModel):
+    account: Annotated[str, Field(max_length=200, description="Account of the server; the first by default")] = ""
+
+
+class SignInStarted(ApiModel):
+    url: str = Field(description="URL of the authorization server, to be opened in the same browser")
+
+
+class SignOut(ApiModel):
+    signed_out: bool
+
+
+class ServerSignIn(ApiModel):
+    name: str = Field(description="Name of the server")
+    account: str | None = None
+    agent: str | None = Field(default=None, description="Agent of the sign-in; null if all agents share it")
+    signed_in: bool
+    user: str | None = Field(default=None, description="Name of the user, if the authorization server sent it")
+    expires_at: str | None = Field(default=None, description="Expiry of the current token")
+    refreshes: bool = Field(default=False, description="Whether the token is refreshed without a person")
+    scope: str | None = None
+    issuer: str | None = None
+
+
+class ServerSignInList(ApiModel):
+    sign_ins: list[ServerSignIn]
+
+
 class Medium(ApiModel):
     handle: str
     mime_type: str

@@ -1,0 +1,123 @@
+"""Sign in to an upstream server or an API with OAuth."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from onetool.cli.app_runner import run_with_settings
+from onetool.cli.terminal import Progress
+from onetool.errors import ToolError
+from onetool.render import render
+from onetool.util.text import pluralize
+
+if TYPE_CHECKING:
+    from onetool.app import OneTool
+    from onetool.oauth.credential import Identity
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="name of the server in onetool.yaml, or of a bundle")
+    parser.add_argument("--account", default="", metavar="ACCOUNT", help="account of the server (default: the first)")
+    parser.add_argument("--agent", default="default", metavar="AGENT", help="agent to sign in for (default: default)")
+    parser.add_argument("--no-browser", action="store_true", help="print the URL instead of opening a browser")
+    parser.add_argument("--device", action="store_true", help="enter a code on another device (device flow)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    async def work(app: "OneTool") -> int:
+        from onetool.oauth.sign_ins import identify
+
+        if options.agent not in app.settings.agents:
+            raise ToolError(f"unknown agent {options.agent!r}: expected {', '.join(sorted(app.settings.agents))}")
+        identity = identify(await app.find_sign_in_target(options.name), options.account, options.agent)
+        if identity.target.is_machine:
+            with Progress(f"signing in to {identity.label}"):
+                await app.sign_ins.get_source(identity).get()
+        elif options.device:
+            await _use_device(app, identity, options)
+        else:
+            await _use_callback(app, identity, options)
+        state = {"name": options.name, **await app.sign_ins.describe(identity)}
+        tools = await _list_tools(app, identity)
+        print(render({**state, "tools": tools}, "json") if options.json else _describe(identity, state, tools))
+        return 0
+
+    return run_with_settings(options, work)
+
+
+async def _use_callback(app: "OneTool", identity: "Identity", options: argparse.Namespace) -> None:
+    """Sign in with a callback on loopback. The port is chosen first, because the client is registered with it."""
+    from onetool.cli.loopback_callback import LoopbackCallback
+    from onetool.oauth.pending import PENDING_SECONDS
+
+    stored = await app.sign_ins.get_source(identity).read()
+    known = urlsplit(stored[1].redirect_uri).port if stored is not None else None
+    fixed = identity.target.settings.callback_port
+    async with LoopbackCallback().listen(*((fixed,) if fixed else (known or 0, 0))) as callback:
+        with Progress(f"looking for the authorization server of {identity.label}"):
+            pending = await app.sign_ins.begin(identity, callback.redirect_uri)
+        _show_url(pending.url, identity, options)
+        if not options.no_browser and not await asyncio.to_thread(_open_browser, pending.url):
+            _note("No browser was found. Open the URL yourself.", options)
+
+        async def finish(fields: Mapping[str, str]) -> bool:
+            try:
+                await app.sign_ins.finish(fields)
+            except ToolError:
+                if app.sign_ins.pending.has(pending):
+                    return False  # an answer with another state
+                raise
+            return True
+
+        await callback.wait(finish, PENDING_SECONDS)
+
+
+def _show_url(url: str, identity: "Identity", options: argparse.Namespace) -> None:
+    host = urlsplit(url).netloc
+    _note(f"Sign in to {identity.label} at {host}:\n\n{url}\n", options)
+    _note("If the browser cannot reach this machine, paste the URL of the page it ends at here.", options)
+
+
+async def _use_device(app: "OneTool", identity: "Identity", options: argparse.Namespace) -> None:
+    with Progress(f"looking for the authorization server of {identity.label}"):
+        codes, credential = await app.sign_ins.begin_device(identity)
+    _note(f"To sign in to {identity.label}, open {codes['verification_uri']} and enter the code", options)
+    _note(f"\n    {codes['user_code']}\n", options)
+    await app.sign_ins.finish_device(identity, codes, credential)
+
+
+def _note(text: str, options: argparse.Namespace) -> None:
+    print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+
+def _open_browser(url: str) -> bool:
+    import webbrowser
+
+    try:
+        return webbrowser.open(url)
+    except webbrowser.Error:
+        return False
+
+
+async def _list_tools(app: "OneTool", identity: "Identity") -> int | None:
+    """Connect and list the tools, so that other processes know them. Return their number; None for an API."""
+    name = identity.target.name
+    if name not in app.settings.servers or not app.settings.servers[name].enabled:
+        return None
+    try:
+        with Progress(f"listing the tools of {name}"):
+            return await app.servers.upstream(name).list_as(identity)
+    except ToolError as error:
+        print(f"onetool: signed in, but the server cannot be used: {error}", file=sys.stderr)
+        return None
+
+
+def _describe(identity: "Identity", state: Mapping[str, Any], tools: int | None) -> str:
+    user = f" as {state['user']}" if state["user"] else ""
+    listed = "" if tools is None else f" It has {pluralize(tools, 'tool')}."
+    expiry = f" until {state['expires_at']}" if state["expires_at"] and not state["refreshes"] else ""
+    return f"Signed in to {identity.label}{user}{expiry}.{listed}"

@@ -1,0 +1,39 @@
+"""Sign out of an upstream server or an API: delete its tokens here and revoke them there."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from onetool.cli.app_runner import run_with_settings
+from onetool.errors import ToolError
+from onetool.render import render
+
+if TYPE_CHECKING:
+    from onetool.app import OneTool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="name of the server in onetool.yaml, or of a bundle")
+    parser.add_argument("--account", default=None, metavar="ACCOUNT", help="account of the server (default: all)")
+    parser.add_argument("--agent", default=None, metavar="AGENT", help="agent that was signed in for (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    async def work(app: "OneTool") -> int:
+        target = await app.find_sign_in_target(options.name)
+        if options.account and options.account not in target.accounts:
+            known = ", ".join(target.accounts) or "none"
+            raise ToolError(f"{target.name} has no account {options.account!r}: its accounts are {known}")
+        wanted = [
+            each
+            for each in await app.sign_ins.list_identities(target)
+            if options.account in {None, each.account} and options.agent in {None, each.subject}
+        ]
+        ended = [each.label for each in wanted if await app.sign_ins.sign_out(each)]
+        if options.json:
+            print(render({"name": options.name, "signed_out": bool(ended)}, "json"))
+        else:
+            print(f"Signed out of {', '.join(dict.fromkeys(ended))}." if ended else f"{options.name}: not signed in.")
+        return 0
+
+    return run_with_settings(options, work)

@@ -1,0 +1,137 @@
+"""Waits for the answer to a sign-in: a callback on a loopback port, or a callback URL on standard input.
+
+Anything can connect to the port, so an answer counts only if it has the state of the sign-in.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from onetool.errors import ToolError
+from onetool.oauth.pending import parse_callback
+
+HOST: Final = "127.0.0.1"
+PATH: Final = "/callback"
+MAX_HEAD_BYTES: Final = 16 << 10
+HEAD_SECONDS: Final = 10.0
+MAX_LINE_BYTES: Final = 64 << 10
+PAGE: Final = (
+    "<!doctype html><meta charset=utf-8><title>OneTool</title>"
+    "<body style='font-family:sans-serif;margin:4em'><h1>{title}</h1><p>{text}</p>"
+)
+Finish = Callable[[Mapping[str, str]], Awaitable[bool]]  # returns whether the fields belong to the sign-in; may raise
+
+
+class LoopbackCallback:
+    """Listens for the answer. `finish` is called with the fields of each candidate."""
+
+    def __init__(self) -> None:
+        self._finish: Finish | None = None
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.redirect_uri = ""
+
+    @asynccontextmanager
+    async def listen(self, *ports: int) -> AsyncIterator["LoopbackCallback"]:
+        """Listen on the first free port of these, 0 for any."""
+        server = None
+        for port in ports:
+            with suppress(OSError):
+                server = await asyncio.start_server(self._handle, HOST, port, limit=MAX_HEAD_BYTES)
+                break
+        if server is None:
+            raise ToolError(f"cannot listen on port {ports[0]} of {HOST}: it is in use", hint="change callback_port")
+        self.redirect_uri = f"http://{HOST}:{server.sockets[0].getsockname()[1]}{PATH}"
+        try:
+            yield self
+        finally:
+            server.close()
+
+    async def wait(self, finish: Finish, seconds: float) -> None:
+        """Wait until a candidate has finished the sign-in, or raise why it failed."""
+        self._finish = finish
+        self._read_stdin(asyncio.get_running_loop())
+        try:
+            await asyncio.wait_for(self._done, seconds)
+        except TimeoutError:
+            raise ToolError(f"nobody signed in within {seconds / 60:.0f} minutes") from None
+
+    async def _offer(self, fields: Mapping[str, str]) -> bool:
+        """Try the fields. Return whether the sign-in is finished."""
+        if self._finish is None or self._done.done():
+            return self._done.done()
+        try:
+            if not await self._finish(fields):
+                return False
+        except ToolError as error:
+            if not self._done.done():
+                self._done.set_exception(error)
+            return False
+        if not self._done.done():
+            self._done.set_result(None)
+        return True
+
+    # --- the callback -------------------------------------------------------------------------------------------------
+
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_SECONDS)
+            method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ", 2)
+            is_done = method == "GET" and target.startswith(f"{PATH}?") and await self._offer_url(target)
+            title = "Signed in" if is_done else "The sign-in failed"
+            text = "You can close this window." if is_done else "See the terminal in which you started it."
+            body = PAGE.format(title=title, text=text).encode()
+            status = "200 OK" if is_done else "400 Bad Request"
+            lines = [
+                f"HTTP/1.1 {status}",
+                "Content-Type: text/html; charset=utf-8",
+                f"Content-Length: {len(body)}",
+                "Cache-Control: no-store",
+                "Referrer-Policy: no-referrer",
+                "Connection: close",
+            ]
+            writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+            await writer.drain()
+        writer.close()
+
+    async def _offer_url(self, url: str) -> bool:
+        try:
+            fields = parse_callback(url)
+        except ToolError:
+            return False
+        return await self._offer(fields)
+
+    # --- standard input -----------------------------------------------------------------------------------------------
+
+    def _read_stdin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read lines in a thread without buffers, so that the process can end while it waits."""
+        if sys.stdin is None:
+            return
+
+        def read() -> None:
+            text = b""
+            with suppress(OSError, RuntimeError, ValueError):  # closed, or the loop has ended
+                while chunk := os.read(sys.stdin.fileno(), MAX_LINE_BYTES):
+                    *lines, text = (text + chunk)[-MAX_LINE_BYTES:].split(b"\n")
+                    for line in lines:
+                        loop.call_soon_threadsafe(self._accept_line, line.decode(errors="replace"))
+                if text.strip():
+                    loop.call_soon_threadsafe(self._accept_line, text.decode(errors="replace"))
+
+        threading.Thread(target=read, name="onetool-stdin", daemon=True).start()
+
+    def _accept_line(self, line: str) -> None:
+        if line.strip():
+            self._pasting = asyncio.ensure_future(self._try_line(line))
+
+    async def _try_line(self, line: str) -> None:
+        try:
+            fields = parse_callback(line)
+        except ToolError as error:
+            print(f"onetool: {error}", file=sys.stderr)
+            return
+        if not await self._offer(fields) and not self._done.done():
+            print("onetool: this callback URL does not belong to this sign-in", file=sys.stderr)

@@ -1,0 +1,74 @@
+"""Tokens in requests to an upstream server: one is added to each request, and replaced if the server rejects it.
+
+A failed sign-in must not raise here, because the SDK would close the connection: it is recorded for the caller instead.
+"""
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Final
+
+import httpx2
+
+from onetool.errors import SignInRequired, ToolError
+from onetool.oauth.discovery import read_challenge
+from onetool.oauth.failures import record_failure
+from onetool.oauth.token_source import TokenSource
+
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+MAX_SCOPE_CHARS: Final = 300
+
+
+class BearerAuth(httpx2.Auth):
+    """Adds the token of an identity. `failure` is the last error, for requests that no call makes."""
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+        self.failure: ToolError | None = None
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        token, error = await self._get_token()
+        response = yield _add_token(request, token)
+        if response.status_code == UNAUTHORIZED and token:
+            token, error = await self._replace_token(token)
+            if token:
+                response = yield _add_token(request, token)
+        if response.status_code == UNAUTHORIZED:
+            identity = self._source.identity
+            reason = f"{identity.label} rejected the token of the sign-in" if token else ""
+            self._record(error or identity.require_sign_in(reason))
+        elif response.status_code == FORBIDDEN:
+            await self._handle_missing_scope(response.headers.get("www-authenticate", ""))
+
+    async def _get_token(self) -> tuple[str, ToolError | None]:
+        try:
+            return await self._source.get(), None
+        except ToolError as error:
+            is_optional = isinstance(error, SignInRequired) and self._source.identity.target.is_optional
+            return "", None if is_optional else error
+
+    async def _replace_token(self, used: str) -> tuple[str, ToolError | None]:
+        try:
+            return await self._source.replace(used), None
+        except ToolError as error:
+            return "", error
+
+    async def _handle_missing_scope(self, challenge: str) -> None:
+        """Remember the scope for the next sign-in: only a person can grant it."""
+        if read_challenge(challenge, "error") != "insufficient_scope":
+            return
+        scope = (read_challenge(challenge, "scope") or "")[:MAX_SCOPE_CHARS]
+        await self._source.update(lambda credential: replace(credential, missing_scope=scope))
+        identity = self._source.identity
+        needed = f" (scope {scope})" if scope.isprintable() and scope else ""
+        self._record(identity.require_sign_in(f"the call needs more permissions at {identity.label}{needed}"))
+
+    def _record(self, error: ToolError) -> None:
+        self.failure = error
+        record_failure(error)
+
+
+def _add_token(request: httpx2.Request, token: str) -> httpx2.Request:
+    if token:
+        request.headers["authorization"] = f"Bearer {token}"
+    return request

@@ -1,0 +1,150 @@
+"""The servers and APIs to sign in to, and the credential that a sign-in leaves behind."""
+
+import json
+import time
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from onetool.config.model import OAuth
+from onetool.errors import SignInRequired, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_MARGIN_SECONDS: Final = 30.0  # before its expiry, a token is refreshed
+MARGIN_PART: Final = 10  # the margin is at most this part of the lifetime
+
+
+@dataclass(frozen=True, slots=True)
+class ApiEndpoints:
+    """The endpoints that the definition of an HTTP tool names, instead of those that discovery finds."""
+
+    token_url: str = ""
+    authorization_url: str = ""
+    openid_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SignInTarget:
+    """A server or an API to sign in to. Its token is sent to `url` only."""
+
+    name: str
+    url: str
+    settings: OAuth = field(default_factory=OAuth)
+    accounts: tuple[str, ...] = ()
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    is_optional: bool = False  # whether requests without a sign-in are sent, because the settings do not ask for one
+    endpoints: ApiEndpoints | None = None
+    api_scopes: tuple[str, ...] = ()  # that the definition of an HTTP tool names
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        return self.settings.scopes or self.api_scopes
+
+    @property
+    def is_machine(self) -> bool:
+        """Whether OneTool signs in as the client itself, without a person."""
+        return self.settings.grant == "client_credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An account of a target, for one agent or, if `subject` is empty, for all."""
+
+    target: SignInTarget
+    account: str = ""
+    subject: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command that signs in."""
+        account = f" --account {self.account}" if self.account else ""
+        agent = f" --agent {self.subject}" if self.subject not in {"", "default"} else ""
+        return f"onetool login {self.target.name}{account}{agent}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.target.name} (account {self.account})" if self.account else self.target.name
+
+    def require_sign_in(self, reason: str = "") -> SignInRequired:
+        """Return the error for a call that needs a sign-in."""
+        return SignInRequired(
+            reason or f"{self.label} requires a sign-in",
+            hint=f"run `{self.command}`, then repeat the call",
+            server=self.target.name,
+            **({"account": self.account} if self.account else {}),
+            command=self.command,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The tokens of a sign-in and what is needed to refresh them. Times are seconds since the epoch."""
+
+    issuer: str
+    token_endpoint: str
+    client_id: str
+    client_secret: str = field(default="", repr=False)
+    auth_method: str = "none"
+    redirect_uri: str = ""
+    resource: str = ""  # the parameter of token requests
+    revocation_endpoint: str = ""
+    access_token: str = field(default="", repr=False)
+    refresh_token: str = field(default="", repr=False)
+    expires_at: float | None = None
+    refresh_at: float | None = None
+    scope: str = ""
+    missing_scope: str = ""  # that a call needed: the next sign-in requests it
+    user: str = ""
+    signed_in_at: float = 0.0
+
+    def is_due(self, now: float | None = None) -> bool:
+        """Return whether the token has expired, or is about to."""
+        return self.refresh_at is not None and (time.time() if now is None else now) >= self.refresh_at
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there is a valid token, or one can be requested without a person."""
+        return bool(self.access_token) and (bool(self.refresh_token) or not self.is_due())
+
+    def add_tokens(self, answer: "TokenAnswer", now: float | None = None) -> Self:
+        """Return the credential with the tokens of a response, which may keep the refresh token and the scope."""
+        now = time.time() if now is None else now
+        lifetime = answer.expires_in
+        margin = 0.0 if lifetime is None else min(MAX_MARGIN_SECONDS, lifetime / MARGIN_PART)
+        return replace(
+            self,
+            access_token=answer.access_token,
+            refresh_token=answer.refresh_token or self.refresh_token,
+            expires_at=None if lifetime is None else now + lifetime,
+            refresh_at=None if lifetime is None else now + lifetime - margin,
+            scope=self.scope if answer.scope is None else answer.scope,
+            user=answer.user or self.user,
+        )
+
+    def drop_tokens(self) -> Self:
+        """Return the credential without tokens. The registration of the client is kept for the next sign-in."""
+        return replace(self, access_token="", refresh_token="", expires_at=None, refresh_at=None)
+
+    def to_json(self) -> str:
+        return json.dumps({name: value for name, value in asdict(self).items() if value not in ("", None)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        try:
+            data: Mapping[str, Any] = json.loads(text)
+            known = {each.name for each in fields(cls)}
+            return cls(**{name: value for name, value in data.items() if name in known})
+        except (ValueError, TypeError, AttributeError):
+            raise StorageError("a stored credential is damaged", hint="sign in again with onetool login") from None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAnswer:
+    """A successful response of a token endpoint. A scope of None means that it did not change."""
+
+    access_token: str = field(repr=False)
+    refresh_token: str = field(default="", repr=False)
+    expires_in: float | None = None
+    scope: str | None = None
+    user: str = ""

@@ -1,0 +1,270 @@
+"""Finding the authorization server of a target: RFC 9728 for the resource, RFC 8414 or OpenID Connect for the server.
+
+Everything that a server sends is checked before it is used: the issuer must be the expected one, the resource must
+belong to the server, and PKCE with S256 must be supported. Each step is reported, for `onetool doctor`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from onetool.errors import NetworkError, ToolError
+from onetool.net import Response
+from onetool.oauth.credential import ApiEndpoints, SignInTarget
+from onetool.oauth.guarded_http import GuardedHttp, parse_object
+from onetool.util.text import quote
+
+OK: Final = 200
+UNAUTHORIZED: Final = 401
+SERVER_ERROR: Final = 500
+MAX_SHOWN_CHARS: Final = 200
+S256: Final = "S256"
+SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+( [\x21\x23-\x5b\x5d-\x7e]+)*")
+PROBE: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "onetool", "version": "1"},
+    },
+}
+OnStep = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMetadata:
+    """The metadata of an authorization server."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    registration_endpoint: str = ""
+    device_authorization_endpoint: str = ""
+    revocation_endpoint: str = ""
+    scopes_supported: tuple[str, ...] = ()
+    auth_methods: tuple[str, ...] = ()
+    accepts_client_documents: bool = False  # URLs of documents as client ids
+    sends_issuer: bool = False  # whether authorization responses have `iss`
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any], url: str, http: GuardedHttp, *, needs_pkce: bool = True) -> Self:
+        """Return the metadata. Raise an error that names the field that is missing or wrong."""
+        for name in ("issuer", "authorization_endpoint", "token_endpoint"):
+            if not isinstance(document.get(name), str) or not document[name]:
+                raise _invalid_document(url, f"{name} is missing")
+        methods = document.get("code_challenge_methods_supported")
+        if needs_pkce and (not isinstance(methods, list) or S256 not in methods):
+            problem = "is missing" if methods is None else f"does not contain {S256}"
+            raise _invalid_document(url, f"code_challenge_methods_supported {problem}: PKCE is required")
+        endpoints = {
+            name: _read_endpoint(document, name, http)
+            for name in (
+                *("authorization_endpoint", "token_endpoint", "registration_endpoint"),
+                *("device_authorization_endpoint", "revocation_endpoint"),
+            )
+        }
+        return cls(
+            issuer=document["issuer"],
+            **endpoints,
+            scopes_supported=_read_strings(document.get("scopes_supported")),
+            auth_methods=_read_strings(document.get("token_endpoint_auth_methods_supported")),
+            accepts_client_documents=document.get("client_id_metadata_document_supported") is True,
+            sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """The authorization server of a target, the resource to name in requests, and the scope to request."""
+
+    server: ServerMetadata
+    resource: str
+    scope: str | None
+
+
+class Discovery:
+    """Finds the authorization server of one target. `on_step` receives a line for each step."""
+
+    def __init__(self, http: GuardedHttp, target: SignInTarget, on_step: OnStep = lambda _: None) -> None:
+        self._http, self._target, self._report = http, target, on_step
+
+    async def discover(self, challenge: str | None = None) -> Discovered:
+        """Find the server. `challenge` is the header WWW-Authenticate of a response, if there was one."""
+        if self._target.endpoints is not None:
+            return await self._read_api_endpoints(self._target.endpoints)
+        if challenge is None:
+            challenge = await self._probe()
+        resource_document = await self._find_resource_document(challenge)
+        resource = self._check_resource(resource_document)
+        issuer = self._choose_issuer(resource_document)
+        server = await self._find_server(issuer)
+        scope = self._choose_scope(challenge, resource_document, server)
+        return Discovered(server, resource, scope)
+
+    # --- the resource -------------------------------------------------------------------------------------------------
+
+    async def _probe(self) -> str:
+        """Request the server without a token and return its challenge."""
+        url = self._target.url
+        response = await self._http.post_json(url, PROBE, f"servers.{self._target.name}.url", self._target.headers)
+        challenge = response.header("www-authenticate") or ""
+        named = f", WWW-Authenticate: {challenge[:MAX_SHOWN_CHARS]}" if challenge else ", without WWW-Authenticate"
+        self._report(f"POST {url} without a token: {response.status}{named}")
+        return challenge
+
+    async def _find_resource_document(self, challenge: str) -> dict[str, Any] | None:
+        from mcp.client.auth.utils import build_protected_resource_metadata_discovery_urls
+
+        named = read_challenge(challenge, "resource_metadata")
+        failure: NetworkError | None = None
+        for url in build_protected_resource_metadata_discovery_urls(named, self._target.url):
+            response = await self._http.get(url, "resource_metadata of WWW-Authenticate" if url == named else "url")
+            document = self._read_document(url, response)
+            if document is not None:
+                return document
+            if response.status >= SERVER_ERROR:
+                failure = NetworkError(f"{url} returned {response.status}", reason="protocol")
+        if failure is not None:  # it says nothing about whether there is a document
+            raise failure
+        self._report("no protected resource metadata: the authorization server is expected at the origin of the server")
+        return None
+
+    def _check_resource(self, document: Mapping[str, Any] | None) -> str:
+        """Return the resource to name in requests. Raise if the document is about another one."""
+        from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
+
+        expected = resource_url_from_server_url(self._target.url)
+        if document is None:
+            return ""
+        resource = document.get("resource")
+        if not isinstance(resource, str) or not resource:
+            raise _invalid_document("the protected resource metadata", "resource is missing")
+        self._http.check_url(resource, "resource")
+        if not check_resource_allowed(requested_resource=expected, configured_resource=resource):
+            raise _invalid_document(
+                "the protected resource metadata", f"resource is {quote(resource, MAX_SHOWN_CHARS)}, not {expected}"
+            )
+        return resource
+
+    def _choose_issuer(self, document: Mapping[str, Any] | None) -> str | None:
+        """Return the issuer, or None if the server does not name one."""
+        named = _read_strings(document.get("authorization_servers")) if document is not None else ()
+        wanted = self._target.settings.issuer
+        if document is not None and not named:
+            raise _invalid_document("the protected resource metadata", "authorization_servers is missing or empty")
+        if wanted is None:
+            return named[0] if named else None
+        if named and not any(_is_same_issuer(wanted, each) for each in named):
+            raise NetworkError(
+                f"{self._target.name} names the authorization server {quote(named[0], MAX_SHOWN_CHARS)}, not {wanted}",
+                hint=f"check servers.{self._target.name}.auth.issuer",
+                reason="host_not_allowed",
+            )
+        return wanted
+
+    # --- the authorization server -------------------------------------------------------------------------------------
+
+    async def _find_server(self, issuer: str | None) -> ServerMetadata:
+        from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
+
+        if issuer is not None:
+            self._http.check_url(issuer, "authorization_servers")
+        expected = issuer or _read_origin(self._target.url)
+        urls = build_oauth_authorization_server_metadata_discovery_urls(issuer, self._target.url)
+        for url in urls:
+            document = self._read_document(url, await self._http.get(url, "authorization_servers"))
+            if document is None:
+                continue
+            server = ServerMetadata.parse(document, url, self._http)
+            if server.issuer != expected and not _is_same_issuer(server.issuer, expected):
+                raise _invalid_document(url, f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, not {expected}")
+            self._report(f"the issuer is {server.issuer}")
+            return server
+        if issuer is not None:
+            raise NetworkError(
+                f"the authorization server {issuer} has no metadata: tried {' and '.join(urls)}", reason="protocol"
+            )
+        self._report(f"no server metadata: using the endpoints /authorize, /token and /register of {expected}")
+        return ServerMetadata(expected, f"{expected}/authorize", f"{expected}/token", f"{expected}/register")
+
+    def _choose_scope(self, challenge: str, document: Mapping[str, Any] | None, server: ServerMetadata) -> str | None:
+        """Return the scope to request: of the settings, the challenge, or the resource; None for no parameter."""
+        if self._target.scopes:
+            return " ".join(self._target.scopes)
+        supported = _read_strings((document or {}).get("scopes_supported"))
+        scope = read_challenge(challenge, "scope") or " ".join(supported)
+        if not SCOPE.fullmatch(scope):
+            return None
+        needs_offline = "offline_access" in server.scopes_supported and "offline_access" not in scope.split()
+        return f"{scope} offline_access" if needs_offline else scope
+
+    # --- APIs ---------------------------------------------------------------------------------------------------------
+
+    async def _read_api_endpoints(self, endpoints: ApiEndpoints) -> Discovered:
+        """Return the endpoints of an HTTP tool, which its definition names."""
+        scope = " ".join(self._target.scopes) or None
+        issuer = self._target.settings.issuer
+        url = endpoints.openid_url or (f"{issuer.rstrip('/')}/.well-known/openid-configuration" if issuer else "")
+        if not endpoints.token_url or issuer:
+            document = self._read_document(url, await self._http.get(url, "openIdConnectUrl"))
+            if document is None:
+                raise NetworkError(f"{url} has no metadata of an authorization server", reason="protocol")
+            server = ServerMetadata.parse(document, url, self._http, needs_pkce=False)
+            if not url.startswith(server.issuer.rstrip("/")):
+                raise _invalid_document(
+                    url, f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, which is another host"
+                )
+            return Discovered(server, "", scope)
+        self._http.check_url(endpoints.token_url, "tokenUrl")
+        if endpoints.authorization_url:
+            self._http.check_url(endpoints.authorization_url, "authorizationUrl")
+        issuer = _read_origin(endpoints.token_url)
+        return Discovered(ServerMetadata(issuer, endpoints.authorization_url, endpoints.token_url), "", scope)
+
+    def _read_document(self, url: str, response: Response) -> dict[str, Any] | None:
+        """Return the document, or None if there is none at this URL."""
+        document = parse_object(response) if response.status == OK else None
+        found = "not a JSON object" if response.status == OK and document is None else ""
+        self._report(f"GET {url}: {response.status}{f', {found}' if found else ''}")
+        return document
+
+
+def read_challenge(challenge: str, field: str) -> str | None:
+    """Return a field of a header WWW-Authenticate."""
+    import httpx2
+    from mcp.client.auth.utils import extract_field_from_www_auth
+
+    response = httpx2.Response(UNAUTHORIZED, headers={"www-authenticate": challenge.encode("latin-1", "replace")})
+    return extract_field_from_www_auth(response, field)
+
+
+def _is_same_issuer(one: str, other: str) -> bool:
+    """Return whether two issuers are equal; a root issuer may have a slash at its end."""
+    return one == other or (one.rstrip("/") == other.rstrip("/") and urlsplit(one).path in {"", "/"})
+
+
+def _read_endpoint(document: Mapping[str, Any], name: str, http: GuardedHttp) -> str:
+    value = document.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _invalid_document("the metadata of the authorization server", f"{name} is not a URL")
+    http.check_url(value, name)
+    return value
+
+
+def _read_strings(value: Any) -> tuple[str, ...]:
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
+
+
+def _read_origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _invalid_document(url: str, problem: str) -> ToolError:
+    return NetworkError(f"cannot use {url}: {problem}", reason="protocol")

@@ -1,0 +1,90 @@
+"""Requests of sign-ins. Authorization servers and their documents are hostile until proven otherwise.
+
+A URL must be https; plain http is accepted between a server on loopback and an authorization server on loopback. No
+redirect is followed, and size and time are limited. Private addresses are reached only if the server itself has the
+same host, or is on loopback too, or if the settings allow private addresses.
+"""
+
+import json
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from onetool.errors import NetworkError
+from onetool.net import HostRules, Net, Request, Response
+from onetool.net.addresses import parse_address
+from onetool.net.urls import Target, parse_target
+
+MAX_DOCUMENT_BYTES: Final = 256 << 10
+TIMEOUT_SECONDS: Final = 15.0
+LOCALHOST: Final = "localhost"
+FORM: Final = ("Content-Type", "application/x-www-form-urlencoded")
+ACCEPT: Final = ("Accept", "application/json")
+
+
+class GuardedHttp:
+    """Sends the requests of sign-ins to one target."""
+
+    def __init__(self, net: Net, url: str, *, allow_private_addresses: bool = False) -> None:
+        self._net, self._allow_private_addresses = net, allow_private_addresses
+        self._home = parse_target(url)
+        if self._home.scheme != "https" and not is_loopback(self._home.host):
+            raise NetworkError(
+                f"cannot sign in to {self._home.origin}: its URL is plain http, so everybody on the network could read "
+                "the token",
+                hint="use https; plain http is possible on loopback only",
+                reason="host_not_allowed",
+            )
+
+    def check_url(self, url: str, source: str) -> Target:
+        """Return the parsed URL. Raise if it must not be requested or opened; `source` is the field that has it."""
+        try:
+            target = parse_target(url)
+        except NetworkError as error:
+            raise NetworkError(f"{source} is not a valid URL: {error.message}", reason="host_not_allowed") from None
+        if target.scheme != "https" and not (is_loopback(target.host) and is_loopback(self._home.host)):
+            raise NetworkError(
+                f"{source} is {target.origin}, which is not https: it is not requested", reason="host_not_allowed"
+            )
+        return target
+
+    async def get(self, url: str, source: str) -> Response:
+        return await self._send(Request("GET", url, (ACCEPT,)), source)
+
+    async def post_form(
+        self, url: str, form: Mapping[str, str], source: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        content = urlencode(form).encode()
+        return await self._send(Request("POST", url, (FORM, ACCEPT, *(headers or {}).items()), content), source)
+
+    async def post_json(self, url: str, body: Any, source: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+        content = json.dumps(body).encode()
+        sent = (("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"), *headers)
+        return await self._send(Request("POST", url, sent, content), source)
+
+    async def _send(self, request: Request, source: str) -> Response:
+        target = self.check_url(request.url, source)
+        is_near = target.host == self._home.host or (is_loopback(target.host) and is_loopback(self._home.host))
+        private = is_near or self._allow_private_addresses
+        rules = HostRules((target.authority,), allow_private_addresses=private)
+        return await self._net.send(
+            request,
+            timeout=TIMEOUT_SECONDS,
+            max_bytes=MAX_DOCUMENT_BYTES,
+            follow_redirects=False,
+            rules=rules,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    return host == LOCALHOST or (parse_address(host) is not None and ip_address(host).is_loopback)
+
+
+def parse_object(response: Response) -> dict[str, Any] | None:
+    """Return the body if it is a JSON object, or None."""
+    try:
+        body = json.loads(response.body)
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None

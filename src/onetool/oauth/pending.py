@@ -1,0 +1,111 @@
+"""Sign-ins that wait for a person: single use, ten minutes, found by a random state."""
+
+import base64
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from onetool.errors import ToolError
+from onetool.oauth.credential import Credential, Identity
+from onetool.oauth.discovery import Discovered
+from onetool.oauth.token_requests import ERROR_CODE
+
+PENDING_SECONDS: Final = 600.0
+MAX_PENDING: Final = 100
+STATE_BYTES: Final = 32
+VERIFIER_BYTES: Final = 64
+CALLBACK_FIELDS: Final = ("code", "state", "iss", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSignIn:
+    """A sign-in between the authorization request and its answer."""
+
+    identity: Identity
+    credential: Credential = field(repr=False)
+    found: Discovered
+    scope: str | None
+    expires: float
+    state: str = field(default_factory=lambda: secrets.token_urlsafe(STATE_BYTES), repr=False)
+    verifier: str = field(default_factory=lambda: secrets.token_urlsafe(VERIFIER_BYTES), repr=False)
+
+    @property
+    def url(self) -> str:
+        """The URL at which a person signs in."""
+        digest = hashlib.sha256(self.verifier.encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": self.credential.client_id,
+            "redirect_uri": self.credential.redirect_uri,
+            "state": self.state,
+            "code_challenge": base64.urlsafe_b64encode(digest).decode().rstrip("="),
+            "code_challenge_method": "S256",
+            **({"resource": self.credential.resource} if self.credential.resource else {}),
+            **({"scope": self.scope} if self.scope else {}),
+            **({"prompt": "consent"} if self.scope and "offline_access" in self.scope.split() else {}),
+        }
+        endpoint = self.found.server.authorization_endpoint
+        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
+
+    def check_issuer(self, iss: str | None) -> None:
+        """Raise if the answer comes from another authorization server (RFC 9207)."""
+        server = self.found.server
+        if iss is not None and iss != server.issuer:
+            raise ToolError("the sign-in failed: the answer comes from another authorization server (iss)")
+        if iss is None and server.sends_issuer:
+            raise ToolError("the sign-in failed: the answer has no iss, although the authorization server sends it")
+
+
+class PendingSignIns:
+    """The sign-ins of this process that wait for an answer."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._pending: list[PendingSignIn] = []
+
+    def add(self, identity: Identity, credential: Credential, found: Discovered, scope: str | None) -> PendingSignIn:
+        pending = PendingSignIn(identity, credential, found, scope, self._clock() + PENDING_SECONDS)
+        self._pending = [*self._list_live(), pending][-MAX_PENDING:]
+        return pending
+
+    def take(self, state: str) -> PendingSignIn:
+        """Return the sign-in with this state, once. Every state is compared in constant time."""
+        found = [each for each in self._list_live() if hmac.compare_digest(each.state.encode(), state.encode())]
+        if not found:
+            raise ToolError("the sign-in failed: its state is unknown, was used before or has expired")
+        self._pending = [each for each in self._pending if each is not found[0]]
+        return found[0]
+
+    def discard(self, pending: PendingSignIn) -> None:
+        self._pending = [each for each in self._pending if each is not pending]
+
+    def has(self, pending: PendingSignIn) -> bool:
+        return any(each is pending for each in self._list_live())
+
+    def _list_live(self) -> list[PendingSignIn]:
+        now = self._clock()
+        return [each for each in self._pending if each.expires > now]
+
+
+def parse_callback(url: str) -> dict[str, str]:
+    """Return the fields of a callback URL, or of its query. Raise if it is not one."""
+    query = urlsplit(url.strip()).query or url.strip().lstrip("?")
+    found = dict(parse_qsl(query[:100_000], max_num_fields=100))
+    fields = {name: found[name] for name in CALLBACK_FIELDS if name in found}
+    if "state" not in fields or not ("code" in fields or "error" in fields):
+        raise ToolError("this is not a callback URL: it must have the parameters code and state")
+    return fields
+
+
+def check_answer(fields: Mapping[str, str]) -> str:
+    """Return the code of an answer. Raise if the person or the server declined."""
+    if "error" in fields or not fields.get("code"):
+        code = fields.get("error", "")
+        shown = code if ERROR_CODE.fullmatch(code) else "an invalid answer"
+        raise ToolError(f"the sign-in failed: the authorization server answered {shown}")
+    return fields["code"]

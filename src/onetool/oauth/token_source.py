@@ -1,0 +1,177 @@
+"""The token of one identity: read from the store, refreshed when it expires, once for all callers and processes.
+
+The lock of the store is held while a token is refreshed, never while a request uses the token. A process that gets the
+lock reads the store again and uses the token of another process if there is a newer one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from onetool.errors import SignInRequired, ToolError
+from onetool.oauth.credential import Credential, Identity
+from onetool.oauth.token_requests import TokenRejected
+from onetool.storage import CredentialKey, CredentialStorage
+from onetool.util.background_tasks import BackgroundTasks
+
+# Errors of a token endpoint after which the refresh token is useless.
+FINAL_ERRORS: Final = frozenset({"invalid_grant", "invalid_client", "unauthorized_client"})
+MAX_REFRESHES: Final = 64  # threads that wait for other processes
+Renew = Callable[[Credential], Awaitable[Credential]]
+SignInMachine = Callable[[], Awaitable[Credential]]
+
+
+class TokenSource:
+    """The token of one identity. `renew` refreshes a credential; `sign_in_machine` needs no person, if it is set."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        store: CredentialStorage,
+        *,
+        renew: Renew,
+        sign_in_machine: SignInMachine | None,
+        tasks: BackgroundTasks,
+        limiter: anyio.CapacityLimiter,
+    ) -> None:
+        self.identity, self._store = identity, store
+        self._renew, self._sign_in_machine = renew, sign_in_machine
+        self._tasks, self._limiter = tasks, limiter
+        self._version: object = ()  # of the store when it was read
+        self._found: tuple[CredentialKey, Credential] | None = None
+        self._renewal: asyncio.Future[Credential] | None = None
+        self._is_target_used = False
+
+    async def is_target_used(self) -> bool:
+        """Return whether anybody has signed in to the target, with any account and for any agent."""
+        await self.read()
+        return self._is_target_used
+
+    async def read(self) -> tuple[CredentialKey, Credential] | None:
+        """Return the stored credential. The store is read again if any process has changed it."""
+        version = self._store.version()
+        if version != self._version:
+            self._found = await anyio.to_thread.run_sync(self._find)
+            self._version = version
+        return self._found
+
+    def _find(self) -> tuple[CredentialKey, Credential] | None:
+        """Return the most recent sign-in of this identity."""
+        identity = self.identity
+        wanted = (identity.target.url, identity.account, identity.subject)
+        all_keys = self._store.list_keys()
+        self._is_target_used = any(key.resource == identity.target.url for key in all_keys)
+        keys = [key for key in all_keys if key[1:] == wanted]
+        found = [(key, Credential.from_json(text)) for key in keys if (text := self._store.get(key)) is not None]
+        return max(found, key=lambda each: each[1].signed_in_at, default=None)
+
+    async def get(self) -> str:
+        """Return a valid token. Raise SignInRequired if there is none and none can be requested."""
+        found = await self.read()
+        if found is None or not found[1].access_token:
+            if self._sign_in_machine is None:
+                raise self.identity.require_sign_in()
+            return (await self._start(self._sign_in(""))).access_token
+        if not found[1].is_due():
+            return found[1].access_token
+        return await self.replace(found[1].access_token)
+
+    async def replace(self, used: str) -> str:
+        """Return a token after the one that was used expired or was rejected."""
+        self._version = ()
+        found = await self.read()
+        if found is None:
+            raise self.identity.require_sign_in()
+        key, credential = found
+        if credential.access_token != used and credential.access_token and not credential.is_due():
+            return credential.access_token  # another process has refreshed it
+        if self._sign_in_machine is not None:
+            return (await self._start(self._sign_in(used))).access_token
+        if not credential.refresh_token:
+            raise self.identity.require_sign_in(f"the sign-in to {self.identity.label} has expired")
+        return (await self._start(self._refresh(key, used))).access_token
+
+    async def _start(self, work: "Awaitable[Credential]") -> Credential:
+        """Run the work once for all callers. A cancelled caller does not cancel it: a token could get lost."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = self._tasks.start(work)
+        else:
+            work.close()  # type: ignore[attr-defined]  # it is a coroutine
+        return await asyncio.shield(self._renewal)
+
+    async def _refresh(self, key: CredentialKey, used: str) -> Credential:
+        loop, failure = asyncio.get_running_loop(), list[SignInRequired]()
+
+        def change(text: str | None) -> str | None:
+            current = None if text is None else Credential.from_json(text)
+            if current is None or not current.refresh_token:
+                failure.append(self.identity.require_sign_in())
+                return text
+            if current.access_token != used and not current.is_due():
+                return text  # another process was faster
+            try:
+                renewed = asyncio.run_coroutine_threadsafe(self._renew_checked(current), loop).result()
+            except TokenRejected as error:
+                reason = f"the sign-in to {self.identity.label} has ended: {error.message}"
+                failure.append(self.identity.require_sign_in(reason))
+                return current.drop_tokens().to_json()
+            return renewed.to_json()
+
+        text = await anyio.to_thread.run_sync(self._store.update, key, change, limiter=self._limiter)
+        self._version = ()
+        if failure or text is None:
+            raise failure[0] if failure else self.identity.require_sign_in()
+        return Credential.from_json(text)
+
+    async def _renew_checked(self, credential: Credential) -> Credential:
+        try:
+            return await self._renew(credential)
+        except TokenRejected as error:
+            if error.fields.get("error") in FINAL_ERRORS:
+                raise
+            raise ToolError(f"cannot refresh the token of {self.identity.label}: {error.message}") from None
+
+    async def _sign_in(self, used: str) -> Credential:
+        """Request a token for the client itself, unless another process has a newer one."""
+        assert self._sign_in_machine is not None
+        found = await self.read()
+        if found is not None and found[1].access_token != used and found[1].access_token and not found[1].is_due():
+            return found[1]
+        try:
+            credential = await self._sign_in_machine()
+        except TokenRejected as error:
+            raise ToolError(
+                f"cannot sign in to {self.identity.label}: {error.message}",
+                hint=f"check client_id and the secret or key of servers.{self.identity.target.name}.auth",
+            ) from None
+        await self.store(credential)
+        return credential
+
+    async def store(self, credential: Credential) -> None:
+        """Store a new sign-in, and delete those of other issuers."""
+        identity = self.identity
+        key = CredentialKey(credential.issuer, identity.target.url, identity.account, identity.subject)
+        await anyio.to_thread.run_sync(self._replace_all, key, credential.to_json(), limiter=self._limiter)
+        self._version = ()
+
+    def _replace_all(self, key: CredentialKey, text: str) -> None:
+        self._store.update(key, lambda _: text)
+        for other in self._store.list_keys():
+            if other[1:] == key[1:] and other != key:
+                self._store.update(other, lambda _: None)
+
+    async def update(self, change: Callable[[Credential], Credential | None]) -> None:
+        """Change the stored credential, if there is one; None deletes it."""
+        found = await self.read()
+        if found is None:
+            return
+
+        def apply(text: str | None) -> str | None:
+            changed = None if text is None else change(Credential.from_json(text))
+            return None if changed is None else changed.to_json()
+
+        await anyio.to_thread.run_sync(self._store.update, found[0], apply, limiter=self._limiter)
+        self._version = ()

@@ -1,0 +1,130 @@
+"""`/api/sign-ins` and `/oauth/…`: signing in to upstream servers in the browser.
+
+The callback needs no token, because the authorization server sends the browser to it: it counts only with the state of
+a sign-in that waits, and in the browser that started it.
+"""
+
+import hmac
+import html
+import secrets
+from collections.abc import Iterator
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from onetool.errors import ToolError
+from onetool.oauth.credential import Identity
+from onetool.oauth.pending import CALLBACK_FIELDS, PENDING_SECONDS
+from onetool.oauth.sign_ins import CALLBACK_PATH, CLIENT_PATH, identify, make_server_target
+from onetool.transports.http import identity
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.auth import LOCAL_NAMES, get_agent
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.json_body import RequestBody
+from onetool.transports.http.models import ServerSignIn, ServerSignInList, SignInRequest, SignInStarted, SignOut
+from onetool.transports.http.responses import json_response
+from onetool.transports.http.routing import Operation, ResponseSpec
+
+ROOT: Final = "/api/sign-ins"
+SCOPE: Final = "approve"
+COOKIE: Final = "onetool_sign_in"
+MAX_BROWSERS: Final = 100
+PAGE: Final = '<!doctype html><html lang="en"><meta charset="utf-8"><title>OneTool</title><h1>{title}</h1><p>{text}</p>'
+
+
+class SignInHandlers:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._browsers: dict[str, str] = {}  # state -> cookie of the browser that started the sign-in
+
+    def operations(self) -> Iterator[Operation]:
+        listed = {200: ResponseSpec("The servers that can be signed in to", ServerSignInList)}
+        yield Operation("GET", ROOT, self.list_sign_ins, "List servers and whether the agent is signed in", listed)
+        path, started = f"{ROOT}/{{name}}", {200: ResponseSpec("The URL at which a person signs in", SignInStarted)}
+        summary, errors = "Start to sign in to a server", ("not_found",)
+        yield Operation("POST", path, self.start, summary, started, body=SignInRequest, errors=errors)
+        ended = {200: ResponseSpec("Whether there was a sign-in", SignOut)}
+        yield Operation("DELETE", path, self.sign_out, "Sign out of a server", ended, errors=errors)
+
+    def routes(self) -> list[Route]:
+        return [Route(CALLBACK_PATH, self.receive_callback), Route(CLIENT_PATH, self.get_client_document)]
+
+    async def list_sign_ins(self, request: Request) -> Response:
+        identity.require_scope(request, SCOPE, "reading sign-ins")
+        app, agent, found = self._api.app, get_agent(request.scope), list[ServerSignIn]()
+        for name, server in app.settings.servers.items():
+            target = make_server_target(name, server)
+            if target is None or (target.is_optional and app.servers.upstream(name).state != "sign_in_required"):
+                continue
+            for account in target.accounts or ("",):
+                state = await app.sign_ins.describe(identify(target, account, agent))
+                found.append(ServerSignIn.model_validate({"name": name, **state}))
+        return self._api.respond(ServerSignInList(sign_ins=found))
+
+    async def start(self, request: Request) -> Response:
+        by = identity.require_scope(request, SCOPE, "signing in to servers")
+        body = await self._api.read(await RequestBody.from_request(request), SignInRequest.parse)
+        wanted = await self._identify(request, body.account)
+        app = self._api.app
+        redirect = f"{app.sign_ins.public_url or _read_local_url(request)}{CALLBACK_PATH}"
+        try:
+            pending = await app.sign_ins.begin(wanted, redirect)
+        except ToolError as error:
+            raise ApiError("invalid", error.message, hint=error.hint) from None
+        app.audit.change("sign_in.started", [wanted.label], actor=by, transport="http")
+        cookie = secrets.token_urlsafe(32)
+        self._browsers = dict([*self._browsers.items(), (pending.state, cookie)][-MAX_BROWSERS:])
+        is_secure = "; Secure" if redirect.startswith("https://") else ""
+        header = f"{COOKIE}={cookie}; Path={CALLBACK_PATH}; Max-Age={PENDING_SECONDS:.0f}; HttpOnly; SameSite=Lax"
+        return json_response(SignInStarted(url=pending.url).as_json(), headers={"set-cookie": header + is_secure})
+
+    async def sign_out(self, request: Request) -> Response:
+        by = identity.require_scope(request, SCOPE, "signing out of servers")
+        wanted = await self._identify(request, request.query_params.get("account", ""))
+        is_ended = await self._api.app.sign_ins.sign_out(wanted)
+        self._api.app.audit.change("sign_in.ended", [wanted.label], actor=by, transport="http")
+        return self._api.respond(SignOut(signed_out=is_ended))
+
+    async def _identify(self, request: Request, account: str) -> Identity:
+        name = str(request.path_params["name"])
+        try:
+            target = await self._api.app.find_sign_in_target(name)
+            return identify(target, account, get_agent(request.scope))
+        except ToolError as error:
+            raise ApiError("not_found", error.message, {"name": name}, hint=error.hint) from None
+
+    # --- what browsers and authorization servers open -----------------------------------------------------------------
+
+    async def receive_callback(self, request: Request) -> Response:
+        fields = {name: request.query_params[name] for name in CALLBACK_FIELDS if name in request.query_params}
+        expected = self._browsers.pop(fields.get("state", ""), "")
+        given = request.cookies.get(COOKIE, "")
+        if not expected or not hmac.compare_digest(expected.encode(), given.encode()):
+            text = "It was not started in this browser, or has expired. Start it again."
+            return _show("The sign-in failed", text, 400)
+        try:
+            signed_in, _ = await self._api.app.sign_ins.finish(fields)
+        except ToolError as error:
+            return _show("The sign-in failed", error.message, 400)
+        self._api.app.log.event("sign_in", server=signed_in.target.name, account=signed_in.account)
+        return _show("Signed in", f"You are signed in to {signed_in.label}. You can close this window.", 200)
+
+    async def get_client_document(self, _request: Request) -> Response:
+        document: dict[str, Any] | None = self._api.app.sign_ins.build_client_document()
+        if document is None:
+            raise ApiError("not_found", "there is no client document", hint="set auth.public_url to an https URL")
+        return json_response(document)
+
+
+def _read_local_url(request: Request) -> str:
+    """Return the URL of this server on loopback. Elsewhere, it must be in the settings."""
+    host = request.headers["host"]
+    if host.rpartition(":")[0] not in LOCAL_NAMES:
+        raise ApiError("invalid", "cannot sign in here: the URL of this server is unknown", hint="set auth.public_url")
+    return f"http://{host}"
+
+
+def _show(title: str, text: str, status: int) -> Response:
+    return HTMLResponse(PAGE.format(title=title, text=html.escape(text)), status)

@@ -1,0 +1,87 @@
+"""Signing in to an API: imported HTTP tools with OAuth get tokens, which are refreshed, and only for their origin."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.authorization_server import AuthorizationServer, authorization_server
+from tests.oauth_support import login
+from tests.support import configure, run_cli
+
+
+@pytest.fixture
+def server() -> Iterator[AuthorizationServer]:
+    with authorization_server(clients={"app": "app-secret"}) as running:
+        yield running
+
+
+def configure_api(home: Path, server: AuthorizationServer, **auth: Any) -> None:
+    settings = {
+        "http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True},
+        "tools": {"notes": {"auth": {"client_id": "app", "client_secret": "app-secret", **auth}}},
+    }
+    configure(home, yaml.safe_dump(settings))
+
+
+def write_document(home: Path, server: AuthorizationServer, scheme: dict[str, Any]) -> Path:
+    operation = {"operationId": "me", "responses": {"200": {"description": "me"}}, "security": [{"o": ["read"]}]}
+    document = {
+        "openapi": "3.0.3",
+        "info": {"title": "Notes", "version": "1"},
+        "servers": [{"url": server.api}],
+        "paths": {"/me": {"get": operation}},
+        "components": {"securitySchemes": {"o": scheme}},
+    }
+    file = home / "api.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    return file
+
+
+def test_imported_tools_use_a_sign_in_and_refresh_it(tmp_path: Path, server: AuthorizationServer) -> None:
+    configure_api(tmp_path, server)
+    urls = {"authorizationUrl": f"{server.issuer}/authorize", "tokenUrl": f"{server.issuer}/token", "scopes": {}}
+    file = write_document(tmp_path, server, {"type": "oauth2", "flows": {"authorizationCode": urls}})
+    imported = run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
+    assert "onetool login notes" in imported.stdout, imported.stdout + imported.stderr
+    before = run_cli(tmp_path, "call", "notes.me", "--json")
+    assert json.loads(before.stdout)["error"]["type"] == "sign_in_required"
+    login(tmp_path, "notes", user="grace")
+    assert server.requests[-2][1]["scope"] == "read"
+    assert json.loads(run_cli(tmp_path, "call", "notes.me").stdout) == {"user": "grace"}
+    server.expire_access_tokens()
+    assert json.loads(run_cli(tmp_path, "call", "notes.me").stdout) == {"user": "grace"}
+    assert server.counts["token refresh_token"] == 1
+    run_cli(tmp_path, "logout", "notes")
+    assert "onetool login notes" in run_cli(tmp_path, "call", "notes.me").stderr
+
+
+def test_openid_connect_and_client_credentials(tmp_path: Path, server: AuthorizationServer) -> None:
+    configure_api(tmp_path, server, grant="client_credentials")
+    url = f"{server.issuer}/.well-known/oauth-authorization-server"
+    file = write_document(tmp_path, server, {"type": "openIdConnect", "openIdConnectUrl": url})
+    run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
+    assert json.loads(run_cli(tmp_path, "call", "notes.me").stdout) == {"user": "app"}
+
+
+def test_a_token_is_sent_to_the_origin_of_its_sign_in_only(tmp_path: Path, server: AuthorizationServer) -> None:
+    """Another tool of the bundle, for another origin, does not get the token."""
+    configure_api(tmp_path, server)
+    urls = {"authorizationUrl": f"{server.issuer}/authorize", "tokenUrl": f"{server.issuer}/token", "scopes": {}}
+    file = write_document(tmp_path, server, {"type": "oauth2", "flows": {"authorizationCode": urls}})
+    run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
+    login(tmp_path, "notes")
+    stored = next((tmp_path / ".onetool" / "bundles").rglob("me@*.json"))
+    data = json.loads(stored.read_text(encoding="utf-8"))
+    step = {"name": "first", **{key: data["httpImpl"][key] for key in ("method", "urlTemplate", "auth")}}
+    elsewhere = f"{server.issuer}/api/me"  # another port is another origin
+    data["httpImpl"] |= {"urlTemplate": elsewhere, "steps": [step]}
+    stored.write_text(json.dumps(data), encoding="utf-8")
+    done = run_cli(tmp_path, "call", "notes.me", "--json")
+    assert json.loads(done.stdout)["error"]["type"] == "sign_in_required", done.stdout
+    del data["httpImpl"]["auth"]["oauth"]  # the secret alone does not stand for the token
+    stored.write_text(json.dumps(data), encoding="utf-8")
+    done = run_cli(tmp_path, "call", "notes.me", "--json")
+    assert "is not set" in json.loads(done.stdout)["error"]["message"], done.stdout

@@ -1,0 +1,86 @@
+"""The parts of the MCP SDK that sign-ins rely on. If one of these fails, read `onetool.oauth` before upgrading it."""
+
+import inspect
+
+import anyio
+import httpx2
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth.utils import (
+    build_oauth_authorization_server_metadata_discovery_urls,
+    build_protected_resource_metadata_discovery_urls,
+    extract_field_from_www_auth,
+)
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
+
+from onetool.errors import ToolError
+from onetool.oauth.failures import collect_failures, record_failure
+
+
+def test_discovery_urls() -> None:
+    well_known = "https://a.example/.well-known"
+    assert build_protected_resource_metadata_discovery_urls("https://a.example/x", "https://a.example/mcp") == [
+        "https://a.example/x",
+        f"{well_known}/oauth-protected-resource/mcp",
+        f"{well_known}/oauth-protected-resource",
+    ]
+    assert build_oauth_authorization_server_metadata_discovery_urls("https://a.example", "https://b.example/mcp") == [
+        f"{well_known}/oauth-authorization-server",
+        f"{well_known}/openid-configuration",
+    ]
+    assert build_oauth_authorization_server_metadata_discovery_urls("https://a.example/t", "https://b.example/mcp") == [
+        f"{well_known}/oauth-authorization-server/t",
+        f"{well_known}/openid-configuration/t",
+        "https://a.example/t/.well-known/openid-configuration",
+    ]
+    assert build_oauth_authorization_server_metadata_discovery_urls(None, "https://a.example/mcp") == [
+        f"{well_known}/oauth-authorization-server"
+    ]
+
+
+def test_challenges_and_resources() -> None:
+    header = 'Bearer error="insufficient_scope", scope="a b", resource_metadata="https://a.example/m"'
+    response = httpx2.Response(401, headers={"www-authenticate": header})
+    fields = ("error", "scope", "resource_metadata", "realm")
+    found = [extract_field_from_www_auth(response, field) for field in fields]
+    assert found == ["insufficient_scope", "a b", "https://a.example/m", None]
+    assert resource_url_from_server_url("https://A.example/mcp#x") == "https://a.example/mcp"
+    assert check_resource_allowed("https://a.example/mcp", "https://a.example")
+    assert not check_resource_allowed("https://a.example/mcp", "https://b.example/mcp")
+    assert not check_resource_allowed("https://a.example/mcp", "https://a.example/other")
+
+
+def test_transports_take_a_client_with_auth() -> None:
+    assert "http_client" in inspect.signature(streamable_http_client).parameters
+    assert {"auth", "httpx_client_factory"} <= inspect.signature(sse_client).parameters.keys()
+
+
+def test_the_provider_of_the_sdk_still_holds_its_lock_during_requests() -> None:
+    """OneTool does not use it for that reason. If it changes, the SDK may do what `token_source` does."""
+    source = inspect.getsource(OAuthClientProvider._auth_flow)
+    lines = source.splitlines()
+    lock = next(number for number, line in enumerate(lines) if "async with self.context.lock" in line)
+    sending = next(number for number, line in enumerate(lines) if "response = yield request" in line)
+    assert lock < sending
+    assert "expires_at" not in source
+
+
+def test_an_error_is_recorded_for_the_call_that_made_the_request() -> None:
+    async def work() -> list[list[ToolError]]:
+        lists: list[list[ToolError]] = [[], []]
+
+        async def call(number: int) -> None:
+            with collect_failures(lists[number]):
+                await anyio.sleep(0)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(anyio.sleep, 0)
+                record_failure(ToolError(str(number)))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(2):
+                tasks.start_soon(call, number)
+        record_failure(ToolError("outside"))
+        return lists
+
+    assert [[str(error) for error in each] for each in anyio.run(work)] == [["0"], ["1"]]
