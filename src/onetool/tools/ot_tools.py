@@ -293,10 +293,10 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
     if info != "list":
         text = await anyio.to_thread.run_sync(help_text.render_name, query.strip(), system, info == "full")
         if text is not None:
-            return text
+            return help_text.cut(text)
     _note_unlisted(context)
     hits = await system.search(query)
-    return await anyio.to_thread.run_sync(help_text.render_hits, query, hits, system, info)
+    return help_text.cut(await anyio.to_thread.run_sync(help_text.render_hits, query, hits, system, info))
 
 
 # --- upstream servers ------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def call_tool(name: str, arguments: dict[str, Any], request: dict[str, Any]) -> 
             send({"method": "notifications/progress", "params": progress})
             note("waiting")
             return None
-        case "github", _:
+        case ("github", _) | ("scripted", "plan"):
             return text(json.dumps(arguments))
         case "huge", _:
             return text("x" * 5_000_000)
