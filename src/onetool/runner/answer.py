@@ -94,6 +94,7 @@ class Journal:
     meta: dict[str, Any] = field(default_factory=dict)  # metadata of upstream responses, by tool
     request_id: str = ""  # of the request that started the run, if it has one
     is_untrusted: bool = False  # whether a value came from an untrusted server
+    hidden: frozenset[str] = frozenset()  # packs that the client calls directly, and code cannot
     keeps_value: bool = False  # whether the answer has the value even if it is too large for one message
     notices: list[str] = field(default_factory=list)  # shown beside the value
     ask_client: AskClient | None = None  # sends a request to the client of the run

@@ -65,6 +65,7 @@ class Runner:
     ) -> Answer:
         """Run the command; `preset_format` is the default of `__format__`."""
         journal = journal if journal is not None else Journal()
+        context = replace(context, hidden=journal.hidden) if journal.hidden else context
         journal.emit("start", context.correlation_id)
         live = self._presenter.open_stream(journal)
         sanitize: object = None
@@ -294,11 +295,24 @@ class _Host:
         return result
 
     async def _call_tool(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Result:
+        if self._context.hidden and (error := await self._find_hidden(name)) is not None:
+            return Result(ok=False, error=error)
         if self._plan is not None:
             from onetool.runner.planning import call_planned
 
             return await call_planned(self._bus, name, args, kwargs, self._context)
         return await self._bus.call_tool(name, kwargs, self._context, positional=args, raw=True)
+
+    async def _find_hidden(self, name: str) -> ToolError | None:
+        """Return the error for a tool that code cannot call, because the client calls it directly."""
+        try:
+            tool = await self._bus.resolve(name)
+        except ToolError:
+            return None  # the call itself reports it
+        if python_name(tool.pack) not in self._context.hidden:
+            return None
+        hint = f"call the tool {tool.short_name} of the client directly, or set expose: both for {tool.pack}"
+        return ToolNotFound(f"{tool.name} is not available in code: it is published directly", hint=hint)
 
     async def _look_up(self, method: str, params: dict[str, Any]) -> Result:
         try:
