@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
 MAX_LISTED_NAMES = 20
+MAX_LISTED_PACKS = 100
 MAX_NAME_LENGTH = 500
 COMPARE_BATCH_SIZE = 5_000  # names per call; a call holds the interpreter lock
 ALWAYS_ON = frozenset({"ot.health", "ot.help", "ot.packs", "ot.reload", "ot.tools", "ot.version"})
@@ -257,7 +258,7 @@ class Registry:
         target, cycle = self._target(name)
         if cycle:
             raise ToolNotFound(f"circular aliases: {' -> '.join(cycle)}")
-        if (tool := self.find_exact(target)) is not None:
+        if (tool := self.find_exact(target) or self.find_folded(target)) is not None:
             return tool
         error = self._not_found(target)
         if target == name:
@@ -275,6 +276,29 @@ class Registry:
     def get(self, name: str) -> Tool | None:
         """Return the tool with this name or alias, or None. Cheaper than `find`, which compares names."""
         return self.find_exact(self._target(name)[0]) if len(name) <= MAX_NAME_LENGTH else None
+
+    def find_folded(self, name: str) -> Tool | None:
+        """Return the only tool whose name differs just in case and underscores: `Files.readText`."""
+        pack, _, short = python_name(name).rpartition(".")
+        pack = self.match_pack(pack) if pack else pack
+        names = [full for python, full in self.map_python_names(pack).items() if fold(python) == fold(short)]
+        return self.find_exact(names[0]) if len(names) == 1 else None
+
+    def match_pack(self, name: str) -> str:
+        """Return the pack with this name, else the only one that differs just in case and underscores, else the name.
+
+        Packs that have no tools, such as servers that were not listed yet, are included.
+        """
+        return self.match_packs([name])[name]
+
+    def match_packs(self, names: Collection[str]) -> dict[str, str]:
+        """Return the result of `match_pack` for each name."""
+        unknown = {fold(name) for name in names if not self.is_pack(name)}
+        found: dict[str, list[str]] = {}
+        for pack in self.all_packs() if unknown else ():
+            found.setdefault(fold(pack), []).append(pack)
+        similar = {folded: packs[0] for folded, packs in found.items() if folded in unknown and len(packs) == 1}
+        return {name: name if self.is_pack(name) else similar.get(fold(name), name) for name in names}
 
     def _first(self, name: str, find: Callable[[ToolSource, str], Tool | None]) -> Tool | None:
         """Return the tool that the name refers to, by the rule of this module."""
@@ -397,7 +421,7 @@ class Registry:
             return ToolNotFound(f"{name!r} is an alias, not a pack", hint=f"ot.call({name!r}, ...)")
         packs = self.all_packs()
         near = nearest(name, packs)
-        message = f"unknown pack {quote(name)}.{did_you_mean(near)} Packs: {join_names(packs)}."
+        message = f"unknown pack {quote(name)}.{did_you_mean(near)} Packs: {join_packs(packs)}."
         return ToolNotFound(message, nearest=near)
 
     def _not_found(self, name: str) -> ToolError:
@@ -414,7 +438,7 @@ class Registry:
             names = [python_name(entry.name).rpartition(".")[2] for entry in entries]
             message += f" {pack} has: {join_names(names, self.count(pack))}."
         else:
-            message += f" Packs: {join_names(packs)}."
+            message += f" Packs: {join_packs(packs)}."
         return ToolNotFound(f"{message} Call ot.tools() to list all.", nearest=near)
 
 
@@ -427,6 +451,11 @@ def check_name(name: str, kind: str = "tool") -> None:
 def python_name(name: str) -> str:
     """Return the name with underscores for all characters that are invalid in Python identifiers."""
     return NOT_IN_IDENTIFIERS.sub("_", name)
+
+
+def fold(name: str) -> str:
+    """Return the name for comparisons that ignore case and underscores."""
+    return name.replace("_", "").casefold()
 
 
 def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
@@ -444,9 +473,14 @@ def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
     return [match[0] for match in best[:3]]
 
 
-def join_names(names: Mapping[str, object] | list[str], total: int = 0) -> str:
+def join_names(names: Mapping[str, object] | list[str], total: int = 0, limit: int = MAX_LISTED_NAMES) -> str:
     """Return the first names, separated by commas; `total` is the full count if not all are given."""
     listed = sorted(names)
     total = max(total, len(listed))
-    more = f" and {total - MAX_LISTED_NAMES} more" if total > MAX_LISTED_NAMES else ""
-    return (", ".join(listed[:MAX_LISTED_NAMES]) or "none") + more
+    more = f" and {total - limit} more" if total > limit else ""
+    return (", ".join(listed[:limit]) or "none") + more
+
+
+def join_packs(packs: list[str]) -> str:
+    """Return the packs, separated by commas: all of them, unless there are very many."""
+    return join_names(packs, limit=MAX_LISTED_PACKS)

@@ -29,6 +29,7 @@ CONTEXT_NAMES: Final = frozenset({"Context", "ToolContext", "Context | None", "O
 MAX_CHOICES = 10  # alternatives or values that a validation message lists
 MAX_CONVERSIONS = 10_000  # strings converted to numbers in one call
 MAX_REFERENCES = 20  # from one schema to the next
+MAX_ALL_OF_DEPTH = 3
 MAX_INTEGER = 10**40
 CONVERTIBLE = (float, list, dict)  # an integer may be a float, or in a list or an object
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,39})(\.\d{1,40})?([eE][+-]?\d{1,3})?", re.ASCII)  # as in JSON
@@ -187,12 +188,23 @@ class Schema:
         where it declares integers.
         """
         try:
+            if self._validator.is_valid(args):
+                return self._convert_integers(args)
+            args = self._omit_none(args)
             if not self._validator.is_valid(args) and not self._validator.is_valid(self._convert_strings(args)):
                 mismatch = "the arguments do not match the schema"
                 text, path, reason = self._mismatch(args) or (mismatch, [], mismatch)
                 raise ArgumentError(text, path=path, reason=reason)
         except ValueError as error:  # an unpaired surrogate, or hundreds of levels
             raise ArgumentError(f"cannot validate the arguments: {error}") from None
+        return self._convert_integers(args)
+
+    def _omit_none(self, args: JSON) -> JSON:
+        """Return the arguments without those that are None, which signatures show as the default of optional ones."""
+        optional = self.properties.keys() - self.required - self.defaults.keys()
+        return {name: value for name, value in args.items() if value is not None or name not in optional}
+
+    def _convert_integers(self, args: JSON) -> JSON:
         for name, part in self._integer_properties.items():
             if name in args:
                 args[name] = _convert_integers(args[name], part, self.json)
@@ -339,6 +351,20 @@ def resolve_reference(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]
             found = found.get(key) if isinstance(found, Mapping) else None
         schema = found
     return schema if isinstance(schema, Mapping) else {}
+
+
+def flatten_schema(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Mapping[str, Any]:
+    """Return the schema with its reference resolved and the fields of all parts of `allOf`."""
+    schema = resolve_reference(schema, root)
+    if not isinstance(parts := schema.get("allOf"), list) or depth > MAX_ALL_OF_DEPTH:
+        return schema
+    merged: JSON = {key: value for key, value in schema.items() if key != "allOf"}
+    properties, required = dict(schema.get("properties") or {}), list(schema.get("required") or ())
+    for part in islice((flatten_schema(each, root, depth + 1) for each in parts), MAX_CHOICES):
+        properties.update(part.get("properties") or {})
+        required += part.get("required") or ()
+        merged = {**part, **merged}
+    return {**merged, **({"properties": properties, "required": required} if properties else {})}
 
 
 def _reject_reference(uri: str) -> Any:

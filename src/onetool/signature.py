@@ -1,13 +1,18 @@
-"""Signatures of tools for readers: `pack.tool(query: str, count: int = 5) -> list`."""
+"""Signatures of tools for readers: `pack.tool(query: str, count: int = 5) -> list`.
+
+The fields of objects are written like those of a TypedDict: `tags: list[{'name': str, 'color': NotRequired[str]}]`. An
+optional argument without a default is shown as `= None`, and `None` means that it is omitted.
+"""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from keyword import iskeyword
 from typing import Any
 
 from onetool._tool import Tool
 from onetool.sanitize import clean
-from onetool.schema import resolve_reference
+from onetool.schema import flatten_schema
 from onetool_child.names import OWN_PACK, is_reserved
 
 TYPE_NAMES = {
@@ -23,31 +28,47 @@ MAX_CHOICES = 8
 MAX_CHARS = 10_000
 MAX_CALL_CHARS = 60
 MAX_TYPE_PARTS = 200  # of one argument
+MAX_FIELD_LEVELS = 2  # of objects whose fields a signature shows
+MAX_FIELDS, MAX_FIELDS_CHARS = 30, 300  # of one object in a signature
 NOT_PYTHON = re.compile(r"[^\w.]")
 
 
 def signature(tool: Tool) -> str:
-    required = tool.input.required
-    defaults = {
-        name: f" = {part.get('default', '...')!r}" for name, part in _sort_arguments(tool) if name not in required
-    }
-    schema, root = tool.input, tool.input.json
-    parts = [
-        f"*{name}: {type_name(part.get('items', {}), root)}"
-        if name == schema.variadic
-        else f"{name}: {type_name(part, root)}{defaults.get(name, '')}"
-        for name, part in _sort_arguments(tool)
-    ]
-    if schema.variadic_keywords:
-        parts.append(f"**{schema.variadic_keywords}: {type_name(root['additionalProperties'], root)}")
+    """Return the signature with the types of all arguments; objects are shown with their fields."""
+    parts = [_format_parameter(each) for each in _list_parameters(tool)]
     returns = f" -> {tool.returns}" if tool.returns else ""
     return _clean_if_foreign(f"{_python_expression(tool.name)}({', '.join(parts)}){returns}", tool)
+
+
+def describe_signature(tool: Tool) -> dict[str, Any]:
+    """Return the signature as data: `parameters` with `name`, `kind`, `type` and `default`, and `returns`."""
+    parameters = [{**each, "type": _clean_if_foreign(each["type"], tool)} for each in _list_parameters(tool)]
+    return {"parameters": parameters, "returns": tool.returns}
+
+
+def _list_parameters(tool: Tool) -> Iterator[dict[str, Any]]:
+    schema, root = tool.input, tool.input.json
+    for name, part in _sort_arguments(tool):
+        if name == schema.variadic:
+            yield {"name": name, "kind": "variadic", "type": type_name(part.get("items", {}), root, MAX_FIELD_LEVELS)}
+            continue
+        default = {} if name in schema.required else {"default": part.get("default")}
+        yield {"name": name, "kind": "positional", "type": type_name(part, root, MAX_FIELD_LEVELS), **default}
+    if schema.variadic_keywords:
+        rest = type_name(root["additionalProperties"], root)
+        yield {"name": schema.variadic_keywords, "kind": "keywords", "type": rest}
+
+
+def _format_parameter(about: Mapping[str, Any]) -> str:
+    stars = {"variadic": "*", "keywords": "**"}.get(about["kind"], "")
+    default = f" = {about['default']!r}" if "default" in about else ""
+    return f"{stars}{about['name']}: {about['type']}{default}"
 
 
 def short_call(tool: Tool, name: str) -> str:
     """Return a call without types, such as `pack.tool(query, count=5)`; if long, only required arguments."""
     required = tool.input.required
-    parts = [key if key in required else f"{key}={part.get('default', '...')!r}" for key, part in _sort_arguments(tool)]
+    parts = [key if key in required else f"{key}={part.get('default')!r}" for key, part in _sort_arguments(tool)]
     text = f"{_call_prefix(name)}{', '.join(parts)})"
     if len(text) > MAX_CALL_CHARS:
         names = [key for key, _ in _sort_arguments(tool) if key in required]
@@ -85,23 +106,63 @@ def _sort_arguments(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:
     return sorted(tool.input.properties.items(), key=lambda item: item[0] not in required)
 
 
-def type_name(part: Any, root: Mapping[str, Any] | None = None) -> str:
-    """Return the Python type for a part of a schema, which may refer to definitions in `root`; `Any` if unknown."""
-    return _type_name(part, root or {}, iter(range(MAX_TYPE_PARTS)))
+def type_name(part: Any, root: Mapping[str, Any] | None = None, levels: int = 0) -> str:
+    """Return the Python type for a part of a schema, which may refer to definitions in `root`; `Any` if unknown.
+
+    Objects are shown with their fields, like a TypedDict, up to this number of levels.
+    """
+    return _TypeWriter(root or {}).write(part, levels)
 
 
-def _type_name(part: Any, root: Mapping[str, Any], steps: Iterator[int]) -> str:
-    if next(steps, None) is None:  # references can make a small schema very large
-        return "Any"
-    part = resolve_reference(part, root)
-    if "enum" in part and len(part["enum"]) <= MAX_CHOICES:
-        return f"Literal[{', '.join(map(repr, part['enum']))}]"
-    for key in ("anyOf", "oneOf"):
-        if key in part:
-            return " | ".join(dict.fromkeys(_type_name(choice, root, steps) for choice in part[key]))
-    kind = part.get("type")
-    if isinstance(kind, list):
-        return " | ".join(TYPE_NAMES.get(one, "Any") for one in kind)
-    if kind == "array" and isinstance(part.get("items"), Mapping) and part["items"]:
-        return f"list[{_type_name(part['items'], root, steps)}]"
-    return TYPE_NAMES.get(str(kind), "Any")
+class _TypeWriter:
+    """A writer of one type. References can make a small schema very large, so the number of parts is limited."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root, self._left = root, MAX_TYPE_PARTS
+        self._open: list[Any] = []  # the objects around the part, to end recursion
+
+    def write(self, part: Any, levels: int) -> str:
+        self._left -= 1
+        if self._left < 0:
+            return "Any"
+        part = flatten_schema(part, self._root)
+        if "const" in part:
+            return f"Literal[{part['const']!r}]"
+        if isinstance(choices := part.get("enum"), list) and len(choices) <= MAX_CHOICES:
+            return f"Literal[{', '.join(map(repr, choices))}]"
+        for key in ("anyOf", "oneOf"):
+            if isinstance(part.get(key), list):
+                return self._join(self.write(choice, levels) for choice in part[key])
+        kinds = part.get("type")
+        if not isinstance(kinds, list):
+            kinds = [kinds or ("object" if "properties" in part else None)]
+        return self._join(self._write_kind(str(kind), part, levels) for kind in kinds)
+
+    def _join(self, names: Iterable[str]) -> str:
+        return " | ".join(dict.fromkeys(names)) or "Any"
+
+    def _write_kind(self, kind: str, part: Mapping[str, Any], levels: int) -> str:
+        if kind == "array" and isinstance(part.get("items"), Mapping) and part["items"]:
+            return f"list[{self.write(part['items'], levels)}]"
+        if kind == "object" and isinstance(part.get("properties"), Mapping) and part["properties"]:
+            return self._write_fields(part, levels)
+        if kind == "object" and isinstance(part.get("additionalProperties"), Mapping) and levels:
+            return f"dict[str, {self.write(part['additionalProperties'], levels)}]"
+        return TYPE_NAMES.get(kind, "Any")
+
+    def _write_fields(self, part: Mapping[str, Any], levels: int) -> str:
+        """Return the fields of an object: all, or if these are too long, the required ones."""
+        properties = part["properties"]
+        if not levels or any(each is properties for each in self._open):
+            return TYPE_NAMES["object"]
+        required = set(part.get("required") or ())
+        self._open.append(properties)
+        fields = {name: self.write(each, levels - 1) for name, each in islice(properties.items(), MAX_FIELDS)}
+        self._open.pop()
+        needed = [f"{name!r}: {fields[name]}" for name in fields if name in required]
+        others = [f"{name!r}: NotRequired[{fields[name]}]" for name in fields if name not in required]
+        is_complete = len(fields) == len(properties)
+        for shown in ([*needed, *others] if is_complete else [], [*needed, "**others"] if needed else []):
+            if shown and len(text := f"{{{', '.join(shown)}}}") <= MAX_FIELDS_CHARS:
+                return text
+        return TYPE_NAMES["object"]

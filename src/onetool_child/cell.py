@@ -6,7 +6,6 @@ is prepared before the fork, because a cell has to copy every page that it write
 """
 
 import _signal as signals  # type: ignore[import-not-found]  # `signal` wraps these in enums, which touch many pages
-import _sitebuiltins
 import builtins
 import codecs
 import contextlib
@@ -24,6 +23,9 @@ from typing import Any
 
 from onetool_child import data, errors, media, messages
 from onetool_child.capture import FILENAME, NO_VALUE, execute
+from onetool_child.help_function import HelpFunction
+from onetool_child.names import OWN_PACK, PROJECTS
+from onetool_child.pack_imports import PackFinder
 from onetool_child.pack_proxy import OtProxy, PackProxy, ToolProxy
 from onetool_child.project_path import ProjectsProxy
 from onetool_child.rpc import ConnectionLost, Peer
@@ -54,11 +56,12 @@ class Cell:
         self._params: dict[str, Any] = {}
         self._from_ot: list[Any] = []
         self._main: dict[str, Any] = {}
+        self._finder = PackFinder(self._import_pack)
         self._deadline = self._paused_for = 0.0
         self._on_clock: Any = None  # called with the times of calls in a deterministic run
         self._media_count = 0
         # `site` is not loaded, but people and models expect what it adds.
-        vars(builtins).update(exit=sys.exit, quit=sys.exit, help=_sitebuiltins._Helper())  # noqa: SLF001
+        vars(builtins).update(exit=sys.exit, quit=sys.exit, help=HelpFunction(self._call))
         if HAS_TIMER:
             signals.signal(signals.SIGALRM, self._on_alarm)
 
@@ -98,6 +101,7 @@ class Cell:
             sys.modules["random"].seed()
         try:
             self._start_clock()
+            sys.meta_path.append(self._finder)  # not before: the zygote imports modules too
             answer = self._encode_success(
                 execute(self._params["code"], self._create_namespace(), find=self._request_names)
             )
@@ -191,16 +195,31 @@ class Cell:
     def _bind_names(self, code: str, names: dict[str, Any]) -> dict[str, Any]:
         """Return the errors, packs, aliases and projects whose names occur in the code."""
         known: dict[str, Any] = {name: errors.TREE[name] for name in errors.TREE if name in code}
+        spelled = names.get("spelled", {})  # packs by the names in the code, which differ in case
         for pack, tools in names["packs"].items():
-            if pack == "ot":
-                known[pack] = OtProxy(pack, tools, self._call, self._peer.request, self._run_snippet)
-            else:
-                known[pack] = PackProxy(pack, tools, self._call, self._peer.request)
+            known[pack] = self._make_pack(spelled.get(pack, pack), tools)
         for name, target in names["tools"].items():
-            known[name] = ToolProxy(target, self._call)
+            known[name] = ToolProxy(target, self._call, self._peer.request)
         if "projects" in names:
             known["proj"] = ProjectsProxy(names["projects"], lambda name, kwargs: self._call(name, (), kwargs))
         return known
+
+    def _make_pack(self, pack: str, tools: list[str]) -> PackProxy:
+        if pack == OWN_PACK:
+            return OtProxy(pack, tools, self._call, self._peer.request, self._run_snippet)
+        return PackProxy(pack, tools, self._call, self._peer.request)
+
+    def _import_pack(self, name: str) -> Any:
+        """Return the pack, or `proj`, that code imports; None if there is none."""
+        bound = self._main.get(name)
+        if isinstance(bound, PackProxy | ProjectsProxy):
+            return bound
+        if name == PROJECTS:
+            return self._request_names([name], []).get(name)
+        try:
+            return self._make_pack(self._peer.request("pack", {"name": name}), [])
+        except errors.ToolNotFound:
+            return None
 
     def _request_names(self, unknown: list[str], used: list[str]) -> dict[str, Any]:
         """Request packs, aliases and tools that the server did not send with the code."""

@@ -13,28 +13,51 @@ from typing import Any
 
 from onetool_child.data import Reference
 from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
+from onetool_child.tool_signature import build_signature
 from onetool_child.unknown_result import UnknownResult
 
 Call = Callable[..., Any]  # with the name of a tool, positional and named arguments, and an account
 Request = Callable[[str, dict[str, Any]], Any]
 Snippet = Callable[[str, dict[str, Any]], Any]
-IN_CODE = frozenset(
-    {"account", "call", "pack", "parallel", "snippet", "load", "session"}
-)  # run completely or partly in the cell
+# Functions of `ot` that run completely or partly in the cell.
+IN_CODE = frozenset({"account", "call", "pack", "parallel", "snippet", "load", "session"})
+HELP = "ot.help"
 MAX_PARALLEL_CALLS = 32
 PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
 
 
+def get_help(name: str, call: Call) -> str | None:
+    """Return the help of a tool or pack, or None if it is not available to the agent."""
+    try:
+        return str(call(HELP, (), {"query": name}))
+    except ToolError:
+        return None
+
+
 class ToolProxy:
-    """A tool that is called like a function."""
+    """A tool that is called like a function. Its documentation and signature are requested when they are read."""
 
-    __slots__ = ("_call", "_name")
+    __slots__ = ("_call", "_name", "_request")
 
-    def __init__(self, name: str, call: Call) -> None:
-        self._name, self._call = name, call
+    def __init__(self, name: str, call: Call, request: Request) -> None:
+        self._name, self._call, self._request = name, call, request
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._call(self._name, args, kwargs)
+
+    def __getattr__(self, attribute: str) -> Any:
+        """Return the attributes of a function that tools have too."""
+        if attribute == "__name__":
+            return self._name.rpartition(".")[2]
+        if attribute == "__qualname__":
+            return self._name
+        if attribute == "__signature__":
+            return build_signature(self._request("describe", {"name": self._name}))
+        raise AttributeError(f"the tool {self._name} has no attribute {attribute!r}", name=attribute, obj=self)
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]  # of the tool, not of this class
+        return get_help(self._name, self._call)
 
     def __repr__(self) -> str:
         return f"<tool {self._name}>"
@@ -44,12 +67,18 @@ class PackProxy:
     """A pack with its tools as attributes. A standard module with the same name provides the other attributes."""
 
     def __init__(self, name: str, tools: Iterable[str], call: Call, request: Request) -> None:
-        self.__dict__.update(_pack=name, _call=call, _request=request)
+        self.__dict__.update(_pack=name, _call=call, _request=request, __name__=name, __path__=[])
         for tool in tools:
-            self.__dict__[tool] = ToolProxy(f"{name}.{tool}", call)
+            self.__dict__[tool] = ToolProxy(f"{name}.{tool}", call, request)
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]  # of the pack, not of this class
+        return get_help(self._pack, self._call)
 
     def __getattr__(self, attribute: str) -> Any:
         """Return a tool that was not sent with the code, or an attribute of the standard module."""
+        if attribute == "__all__":
+            return dir(self)
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         value = self.__dict__[attribute] = self._find_attribute(attribute)
@@ -58,13 +87,13 @@ class PackProxy:
     def _find_attribute(self, attribute: str) -> Any:
         name = f"{self._pack}.{attribute}"
         try:
-            self._request("find", {"name": name})
+            found = self._request("find", {"name": name})
         except ToolNotFound:
             module = importlib.import_module(self._pack) if self._pack in sys.stdlib_module_names else None
             if module is None or not hasattr(module, attribute):
                 raise
             return getattr(module, attribute)
-        return ToolProxy(name, self._call)
+        return ToolProxy(found, self._call, self._request)
 
     def __call__(self, /, *_args: Any, **_kwargs: Any) -> Any:
         hint = "call one of its tools, pack.tool(argument=value): ot.search(query='what it is for') finds one"
@@ -83,6 +112,9 @@ class OtProxy(PackProxy):
     def __init__(self, name: str, tools: Iterable[str], call: Call, request: Request, snippet: Snippet) -> None:
         super().__init__(name, (tool for tool in tools if tool not in IN_CODE), call, request)
         self.__dict__["_snippet"] = snippet
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *IN_CODE})
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call any tool by name, also if it is not a valid Python name."""

@@ -40,7 +40,8 @@ HIDDEN = (
     ("def f(h4):\n    return h4.now()\nf(3)", "Hint: the variable hides the pack 'h4'"),
     ("def f():\n    h5 = h5.now()\nf()", "Hint: the local variable hides the pack 'h5'"),
     ("from calendar import now", "Hint: now is a tool of the pack 'calendar'"),
-    ("import h6", "Hint: h6 is a pack, not a module"),
+    ("from h6 import noww", "Hint: the pack h6 has: now. Did you mean now?"),
+    ("import machin", "Did you mean machine?"),
     ("eval('h' + '7')", 'Hint: h7 is a pack; use ot.pack("h7")'),
 )
 RESERVED = ("map", "proj", "def", "ToolError")
@@ -208,13 +209,12 @@ def test_an_error_says_that_a_server_is_disabled(client: Connection) -> None:
 
 
 def test_a_list_of_names_is_bounded(tmp_path: Path) -> None:
-    configure(
-        tmp_path, yaml.safe_dump({"servers": {f"server{n}": hostile_server("echo", enabled=False) for n in range(30)}})
-    )
+    servers = {f"server{n}": hostile_server("echo", enabled=False) for n in range(130)}
+    configure(tmp_path, yaml.safe_dump({"servers": servers}))
     with connect(tmp_path) as client:
         text = run_failure(client, "sevrer29.x()")
-    assert "and 1" in text
-    assert len(text) < 2000
+    assert "and 39 more" in text
+    assert len(text) < 3000
 
 
 # --- spawned cells ------------------------------------------------------------------------------------------------

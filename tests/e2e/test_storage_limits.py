@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.cells_support import IS_ROOT
 from tests.rest_support import serve_app
 from tests.support import PROGRAM, Connection, configure, connect, get_texts
@@ -78,11 +79,16 @@ def test_a_large_json_value_is_stored_with_one_record_per_line(tmp_path: Path, c
 def test_part_of_a_stored_result_is_not_stored_again(tmp_path: Path) -> None:
     with connect(tmp_path) as client:
         handle = json.loads(get_texts(client.run(RECORDS % 2_000))[-1])["handle"]
-        answer = client.run(f"ot.result(handle={handle!r}, limit=2000)")
-        assert answer.is_error
-        assert "limit=" in get_texts(answer)[-1]
-        assert get_texts(client.run(f"len(ot.result(handle={handle!r}, limit=2000)['lines'])")) == ["2000"]
-        assert not client.run(f"ot.result(handle={handle!r}, limit=200)").is_error
+        window = f"ot.result(handle={handle!r}, limit=2000)"
+        assert yaml.safe_load(get_texts(client.run(window))[-1])["note"].startswith("cut to fit: continue with offset=")
+        for code in (f"{window}['lines']", f"'\\n'.join({window}['lines'])", f"print({window})"):
+            answer = client.run(code)
+            assert not answer.is_error
+            assert "[cut: " in get_texts(answer)[0]
+            assert "record 1" in get_texts(answer)[0]
+            assert len(get_texts(answer)[0]) <= 50_000
+        assert get_texts(client.run(f"len({window}['lines'])")) == ["2000"]
+        assert "note" not in get_texts(client.run(f"ot.result(handle={handle!r}, limit=200)"))[-1]
     assert len(list((tmp_path / ".onetool" / "tmp").glob("*.txt"))) == 1
 
 
@@ -100,21 +106,24 @@ LARGE_VALUES = {
 
 @pytest.mark.parametrize(("code", "arguments"), LARGE_VALUES.values(), ids=LARGE_VALUES)
 @pytest.mark.parametrize("limit", [900, 10_000])
-def test_the_error_for_a_large_window_names_a_limit_that_fits(
+def test_a_large_window_is_cut_with_a_note(
     clients_by_limit: dict[int, Connection], code: str, arguments: str, limit: int
 ) -> None:
     client = clients_by_limit[limit]
     handle = json.loads(get_texts(client.run(code))[-1])["handle"]
-    rejected = client.run(f"ot.result({handle!r}, limit=1000000{arguments})")
-    found = re.search(r"Hint: use limit=(\d+)(, unit='chars')?, or", get_texts(rejected)[-1])
-    assert rejected.is_error
-    assert found, get_texts(rejected)
-    arguments = found[2] or arguments
-    answer = client.run(f"ot.result({handle!r}, limit={found[1]}{arguments})")
+    answer = client.run(f"ot.result({handle!r}, limit=1000000{arguments})")
     assert not answer.is_error, get_texts(answer)
-    assert len(get_texts(answer)[-1].encode()) <= limit
-    if not found[2]:
-        assert client.run(f"ot.result({handle!r}, limit={int(found[1]) + 1}{arguments})").is_error
+    assert limit / 2 < len(get_texts(answer)[-1].encode()) <= limit
+    cut = yaml.safe_load(get_texts(answer)[-1])
+    assert cut["has_more"]
+    if found := re.search(r"continue with offset=(\d+)", cut["note"]):
+        assert int(found[1]) == 1 + cut["returned"]
+        exact = client.run(f"ot.result({handle!r}, limit={cut['returned']}{arguments})")
+        assert yaml.safe_load(get_texts(exact)[-1])["lines"] == cut["lines"]
+        rest = client.run(f"ot.result({handle!r}, limit=1, offset={found[1]}{arguments})")
+        assert not rest.is_error
+    else:
+        assert "unit='chars'" in cut["note"]
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +140,7 @@ def clients_by_limit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
 @pytest.mark.parametrize(
     "forged", ["{}", "{'returned': 1e400, 'lines': 3}", "{'returned': 10 ** 4000, 'lines': [{}] * 9_999}"]
 )
-def test_a_forged_window_is_rejected(clients_by_limit: dict[int, Connection], forged: str) -> None:
+def test_a_forged_window_is_cut(clients_by_limit: dict[int, Connection], forged: str) -> None:
     client = clients_by_limit[900]
     handle = json.loads(get_texts(client.run(RECORDS % 100))[-1])["handle"]
     answer = client.run(f"w = ot.result({handle!r}, limit=100); w.update({forged}); w['more'] = 'x' * 2000; w")

@@ -1,5 +1,7 @@
 """Schemas from functions, from JSON and from source that is never run: they are the same for the same function."""
 
+import ast
+import time
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +14,7 @@ from onetool.context import ToolContext
 from onetool.errors import ArgumentError
 from onetool.schema import Schema
 from onetool.signature import arguments, signature, type_name
+from onetool.tools.argument_lines import list_arguments
 
 SOURCE = '''
 from typing import Literal
@@ -142,10 +145,73 @@ def test_a_signature_is_valid_python() -> None:
     assert arguments(tool) == ["query: What to look for.", "count: How many."]
 
 
-def test_an_optional_argument_without_default_shows_dots() -> None:
+def test_an_optional_argument_without_default_is_none_and_may_be_passed_as_none() -> None:
     schema = {"properties": {"repo": {"type": "string"}, "query": {"type": "string"}}, "required": ["query"]}
     tool = Tool("github.search", NullBackend(), Schema.from_json(schema))
-    assert signature(tool) == "github.search(query: str, repo: str = '...')"
+    assert signature(tool) == "github.search(query: str, repo: str = None)"
+    assert bind(tool, ["what", "where"], {}) == {"query": "what", "repo": "where"}
+    assert tool.input.check({"query": "what", "repo": None}) == {"query": "what"}
+    with pytest.raises(ArgumentError, match="query: null is not of type"):
+        tool.input.check({"query": None})
+
+
+TAG = {"type": "object", "properties": {"name": {"type": "string"}, "color": {"type": "string", "default": "red"}}}
+NODE = {"type": "object", "properties": {"label": {"type": "string"}, "next": {"$ref": "#/$defs/node"}}}
+TAGGED = {
+    "type": "object",
+    "$defs": {"tag": {**TAG, "required": ["name"]}, "node": NODE},
+    "properties": {
+        "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}, "description": "To add."},
+        "tree": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
+        "both": {"allOf": [{"$ref": "#/$defs/tag"}, {"properties": {"size": {"const": 3}}}]},
+        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "wide": {"type": "object", "properties": {f"field_{n}": {"type": "string"} for n in range(500)}},
+        "month": {"enum": [f"month {n}" for n in range(1, 13)], "type": "string"},
+    },
+    "required": ["tags"],
+}
+
+
+def test_objects_are_shown_with_their_fields() -> None:
+    tool = Tool("shop.tag", NullBackend(), Schema.from_json(TAGGED))
+    tag = "{'name': str, 'color': NotRequired[str]}"
+    tree = "{'label': NotRequired[str], 'next': NotRequired[dict]}"
+    both = "{'name': str, 'color': NotRequired[str], 'size': NotRequired[Literal[3]]}"
+    assert signature(tool) == (
+        f"shop.tag(tags: list[{tag}], tree: {tree} | None = None, both: {both} = None, "
+        "counts: dict[str, int] = None, wide: dict = None, month: str = None)"
+    )
+    assert ast.parse(f"def f({signature(tool).partition('(')[2]}: ...")
+    lines = list_arguments(tool.input.json)
+    assert lines[:7] == [
+        "- tags (list[dict]) - To add.",
+        "  - name (str, required)",
+        "  - color (str, default 'red')",
+        "- tree (dict | None)",
+        "  - label (str)",
+        "  - next (dict)",
+        "- both (dict)",
+    ]
+    assert len(lines) == 101
+    assert lines[-1] == "- ... more fields: see info='full'"
+
+
+def test_recursive_schemas_are_bounded() -> None:
+    loop = {"$ref": "#/$defs/loop"}
+    wide = {"type": "object", "properties": {f"a{n}": loop for n in range(30)}, "allOf": [loop, loop]}
+    schema = {"type": "object", "properties": {"x": loop, "y": {"anyOf": [loop] * 50}}, "$defs": {"loop": wide}}
+    tool = Tool("shop.loop", NullBackend(), Schema.from_json(schema))
+    started = time.perf_counter()
+    assert len(signature(tool)) < 1_000
+    assert len(list_arguments(schema)) <= 101
+    assert time.perf_counter() - started < 1.0
+
+
+def test_long_lists_of_choices_are_in_the_help() -> None:
+    part = TAGGED["properties"]["month"]
+    (line,) = list_arguments({"properties": {"month": part}})
+    assert line.startswith("- month (str) - One of: 'month 1', 'month 2'")
+    assert line.endswith("'month 12'")
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,11 @@ class BundleSource(ToolSource):
     def pack_names(self) -> AbstractSet[str]:
         return self._usable
 
+    @property
+    def custom_pack_names(self) -> AbstractSet[str]:
+        """The packs that are not built in."""
+        return {name for name in self._usable if not self.packs[name].built_in}
+
     def describe(self, name: str, /) -> str:
         pack = self.packs.get(name)
         bundle = self.store.bundle_by_slug(pack.slug) if pack is not None else None

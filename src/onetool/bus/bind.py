@@ -75,6 +75,7 @@ def expand_name(key: str, names: Iterable[str]) -> str:
 def _bind_positional(tool: Tool, names: list[str], values: Sequence[Any]) -> dict[str, Any]:
     variadic = tool.input.variadic
     by_position = [name for name in names if name not in tool.input.keyword_only and name != variadic]
+    by_position.sort(key=lambda name: name not in tool.input.required)  # the order of the signature
     if variadic is not None and len(values) > len(by_position):
         return {**dict(zip(by_position, values, strict=False)), variadic: list(values[len(by_position) :])}
     if len(values) > len(by_position):

@@ -199,7 +199,7 @@ class ToolBus:
         elif tool is None and registry.is_pack(python_name(registry.aliases.get(name, name)).partition(".")[0]):
             tool = await anyio.to_thread.run_sync(registry.get, name)
         if tool is None:
-            await registry.refresh({python_name(name).partition(".")[0]})
+            await registry.refresh({registry.match_pack(python_name(name).partition(".")[0])})
             tool = await self.find_tool(name)
         return tool
 

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from keyword import iskeyword
 from math import inf
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -162,6 +162,9 @@ class Snippet(Section):
     body: str = Field(description="Python code with `{{ name }}` placeholders; values are inserted as data, not code")
 
 
+Expose: TypeAlias = Literal["auto", "code", "direct", "both"]
+
+
 class ToolFilter(Section):
     include: Names = Field(default=(), description="Names or patterns of tools to include; all tools if empty")
     exclude: Names = Field(default=(), description="Names or patterns of tools to exclude")
@@ -250,6 +253,11 @@ class Server(Section):
     timeout: Seconds = Field(default=30, description="Timeout of a start or a call, in seconds")
     idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which the server is stopped")
     tools: ToolFilter = Field(default_factory=ToolFilter, description="Tools of the server to include or exclude")
+    expose: Expose | None = Field(
+        default=None,
+        description="How MCP clients see the tools of the server: `code`, `direct`, `both` or `auto`; by default, as "
+        "the setting `expose` says",
+    )
     pin: Literal["warn", "strict", "off"] = Field(
         default="warn",
         description="Handling of new and changed tool definitions: print a notice, reject calls until "
@@ -657,6 +665,12 @@ class Settings(Section):
     aliases: Mapping[str, Name] = Field(default={}, description="Short names for tools")
     snippets: Mapping[str, Snippet] = Field(default={}, description="Code templates, run as `$name key=value`")
     servers: Mapping[str, Server] = Field(default={}, description="Upstream MCP servers; each becomes a pack")
+    expose: Expose = Field(
+        default="code",
+        description="How MCP clients see the tools of servers, extensions and bundles: only through `run` (`code`), as "
+        "tools of their own that code cannot call (`direct`), both ways (`both`), or both ways while all definitions "
+        "together have less than 1,500 tokens (`auto`)",
+    )
     projects: Mapping[str, Name] = Field(
         default={}, description='Readable directories by name, used as `proj.NAME / "file"`'
     )

@@ -97,6 +97,7 @@ CONFIGURATION = """\
 ##     timeout: 30                 timeout of a start or a call, in seconds
 ##     idle_timeout: 600           seconds without a call after which the server is stopped
 ##     tools: {include: [], exclude: ["delete_*"]}
+##     expose: code                code, direct, both or auto; see below
 ##     pin: warn                   when a tool definition changes: warn, strict (reject calls) or off
 ##     sanitize: false             true: mark results as untrusted and remove prompt injections
 ##     stateful: false             true: it keeps state of one client, so clients do not share it
@@ -105,6 +106,9 @@ CONFIGURATION = """\
 ##     url: https://example.com/mcp
 ##     headers: {Authorization: "Bearer ${DASHBOARD_TOKEN}"}
 ##     transport: http             or sse, for older servers
+
+#expose: code                      # how clients see tools of servers, extensions and bundles: through run (code), as
+##                                 tools of their own (direct), both, or both while they are few (auto)
 
 #tools: {}                         # settings by pack; the pack reads other keys as ot.settings
 ##   hello:

@@ -56,7 +56,36 @@ def build_answer(meta: Meta, window: Window, offset: int, *, in_chars: bool) -> 
     return answer
 
 
-def find_largest_limit(answer: dict[str, Any], fits: Callable[[dict[str, Any]], bool]) -> int:
+def cut_answer(answer: dict[str, Any], size: int, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+    """Return the answer with as many lines as fit and a note on the rest; None if nothing fits.
+
+    `size` is the size of the answer, which limits what a forged answer can claim.
+    """
+    answer = {**answer, "returned": min(answer["returned"], size)}
+    if limit := _find_largest_limit(answer, lambda window: fits(_add_note(window))):
+        return _add_note(_shorten(answer, limit))
+    line = answer["lines"][0]
+    low, high = 0, len(line)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(_cut_line(answer, middle)) else (low, middle)
+    return _cut_line(answer, low) if low else None
+
+
+def _add_note(answer: dict[str, Any]) -> dict[str, Any]:
+    following = answer["offset"] + answer["returned"]
+    return {**answer, "note": f"cut to fit: continue with offset={following}, or use ot.load(handle) in code"}
+
+
+def _cut_line(answer: dict[str, Any], chars: int) -> dict[str, Any]:
+    """Return the answer with the first characters of its first line only."""
+    cut = {"lines": [answer["lines"][0][:chars]], "returned": 1, "has_more": True}
+    places = {"positions": answer["positions"][:1]} if "positions" in answer else {}
+    note = f"cut after {chars} characters of the line: read the rest with unit='chars', or use ot.load(handle) in code"
+    return {**answer, **cut, **places, "note": note}
+
+
+def _find_largest_limit(answer: dict[str, Any], fits: Callable[[dict[str, Any]], bool]) -> int:
     """Return the largest limit whose answer fits; `answer` itself is too large. Return 0 if none fits."""
     low, high = 0, 1
     while high < answer["returned"] and fits(_shorten(answer, high)):

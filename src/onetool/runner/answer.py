@@ -15,10 +15,10 @@ import anyio.to_thread
 
 from onetool.config.model import Output
 from onetool.context import AskClient, Foreign, OnAsk, OnLog, ToolContext
-from onetool.errors import ArgumentError, ToolError, error_type
+from onetool.errors import ToolError, error_type
 from onetool.redact import Redactor
 from onetool.render import render
-from onetool.results.window import find_largest_limit
+from onetool.results.window import cut_answer
 from onetool.runner import explain
 from onetool.runs.gate import AskPerson
 from onetool.sanitize import sanitize_text
@@ -39,6 +39,8 @@ MAX_PARTS = 1000  # of a value, in which media are looked for
 BASE64_BYTES = 3 << 16  # encoded at a time; without padding, because it is a multiple of 3
 MAX_NOTICES = 10
 MAX_HELP_BYTES = 1 << 18
+HELP = "ot.help"
+DISCOVERY = {HELP, "ot.search", "ot.tools", "ot.packs", "ot.aliases", "ot.snippets"}
 MAX_SUMMARY_CHARS, MAX_ERROR_CHARS, MAX_SOURCES = 1000, 20_000, 10
 JSON_FORMATS = {None, "json", "json_h"}
 T = TypeVar("T")
@@ -92,6 +94,7 @@ class Journal:
     meta: dict[str, Any] = field(default_factory=dict)  # metadata of upstream responses, by tool
     request_id: str = ""  # of the request that started the run, if it has one
     is_untrusted: bool = False  # whether a value came from an untrusted server
+    hidden: frozenset[str] = frozenset()  # packs that the client calls directly, and code cannot
     keeps_value: bool = False  # whether the answer has the value even if it is too large for one message
     notices: list[str] = field(default_factory=list)  # shown beside the value
     ask_client: AskClient | None = None  # sends a request to the client of the run
@@ -141,7 +144,7 @@ class LiveOutput:
             self._journal.emit("output", text)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Block:
     """A text in pieces with its metadata. Pieces are released as they are stored."""
 
@@ -152,7 +155,7 @@ class _Block:
     format: str | None = None
     beside: Callable[[], str] | None = None  # renders the data as JSON, if the text has another format
     is_inline: bool = False  # whether it is shown regardless of its size
-    find_limit: Callable[[int], str] | None = None  # set for part of a stored result, which is not stored again
+    cut: Callable[[int], str] | None = None  # set for part of a stored result, which is not stored again
     error: str | None = None  # the type of the error, if it could not be stored
 
 
@@ -181,8 +184,9 @@ class Presenter:
             text = explain.render_error(error, journal.calls)
             return await self.render_failure(journal, text, error_type(error), caller, sanitize=sanitize)
         load_value = self._make_loader(journal, result)
-        _mark_blocks(value, journal, result)
-        blocks = [*_output_blocks(journal), *value]
+        printed = _output_blocks(journal)
+        _mark_blocks(printed, value, journal, result)
+        blocks = [*printed, *value]
         texts = await self._render_blocks(blocks, journal, caller, sanitize)
         kind = next((block.error for block in blocks if block.error), None)
         media = find_media(result.get("value"))
@@ -251,8 +255,10 @@ class Presenter:
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
             if limit and total > limit and not block.is_inline:
                 total -= block.size
-                if block.find_limit is not None:
-                    _reject_window(block, limit, block.find_limit(limit - total))
+                if block.cut is not None:
+                    text = block.cut(limit - total) or _cut_text("".join(block.pieces), limit, limit - total)
+                    block.pieces, block.is_json = [text], False
+                    total += len(text.encode("utf-8", "replace"))
                 else:
                     self._store_block(block, journal, caller)
 
@@ -315,44 +321,36 @@ def _value_blocks(journal: Journal, result: dict[str, Any]) -> list[_Block]:
     return [_Block([text], len(text.encode()), summary(value), is_json, chosen, beside)]
 
 
-def _mark_blocks(value: list[_Block], journal: Journal, result: dict[str, Any]) -> None:
+def _mark_blocks(printed: list[_Block], value: list[_Block], journal: Journal, result: dict[str, Any]) -> None:
     """Keep help inline regardless of its size, and never store part of a stored result again."""
     called = {name for name, _ in journal.calls}
-    for block in value:
-        block.is_inline = called == {"ot.help"} and block.size <= MAX_HELP_BYTES
-        if called == {"ot.result"} and result.get("from_ot"):
-            block.find_limit = partial(_find_limit, block, result)
+    for block in (*printed, *value):
+        block.is_inline = HELP in called and called <= DISCOVERY and block.size <= MAX_HELP_BYTES
+        if called == {"ot.result"}:
+            block.cut = partial(_cut_block, block, result if block in value else {})
 
 
-def _reject_window(block: _Block, limit: int, fitting: str) -> None:
-    message = f"this part of the result has {block.size} bytes, the limit is {limit} (output.max_inline_size)"
-    hint = f"Hint: use {fitting or 'a larger output.max_inline_size'}, or ot.load(handle) in code"
-    block.pieces = [f"ArgumentError: {message}\n{hint}"]
-    block.error = ArgumentError.type
-
-
-def _find_limit(block: _Block, result: dict[str, Any], room: int) -> str:
-    """Return the arguments of ot.result whose answer fits into `room` bytes; empty if there are none."""
+def _cut_block(block: _Block, result: dict[str, Any], room: int) -> str:
+    """Return what fits into `room` bytes of a part of a stored result, with a note."""
 
     def fits(window: dict[str, Any]) -> bool:
         return len(render(window, _get_format(result), flow=True).encode("utf-8", "replace")) <= room
 
     try:
-        return _describe_limit(result.get("value") or json.loads("".join(block.pieces)), block.size, fits)
+        window = result.get("value") or json.loads("".join(block.pieces))
+        if result.get("from_ot") and (cut := cut_answer(window, block.size, fits)) is not None:
+            return render(cut, _get_format(result), flow=True)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # forged by the code
-        return ""
+        pass
+    return ""
 
 
-def _describe_limit(window: dict[str, Any], size: int, fits: Callable[[dict[str, Any]], bool]) -> str:
-    window = {**window, "returned": min(window["returned"], size)}
-    if limit := find_largest_limit(window, fits):
-        return f"limit={limit}"
-    if "positions" in window or "unit" in window:
-        return ""
-    line, total = window["lines"][0], window["total_lines"] * size
-    by_chars = {"lines": [line], "returned": len(line), "unit": "chars", "total_chars": total}
-    limit = find_largest_limit({**window, **by_chars}, fits)
-    return f"limit={limit}, unit='chars'" if limit else ""
+def _cut_text(text: str, limit: int, room: int) -> str:
+    note = (
+        f"\n[cut: this part of the result is too large, the limit is {limit} (output.max_inline_size). "
+        "Use a smaller limit of ot.result, or ot.load(handle) in code]"
+    )
+    return text.encode("utf-8", "replace")[: max(0, room - len(note))].decode("utf-8", "ignore") + note
 
 
 def _split_records(block: _Block) -> list[str]:

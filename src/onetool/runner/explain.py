@@ -4,12 +4,13 @@ A model reads these texts to write its next attempt.
 """
 
 import re
+import sys
 from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Any
 
 from onetool.errors import ToolError
-from onetool.registry import Registry, join_names
+from onetool.registry import Registry, join_names, join_packs, nearest
 from onetool.util.text import did_you_mean
 
 EXAMPLE = "Example: ot.search(query='what you want to do')"
@@ -142,10 +143,13 @@ def _hint_hidden_pack(error: Mapping[str, Any], registry: Registry) -> str | Non
         is_tool = tool in registry.map_python_names(name) or (
             not registry.is_pack(name) and name in registry.problems()
         )
-        if kind == "ModuleNotFoundError" and registry.is_pack(name):
-            return f"Hint: {name} is a pack, not a module; remove the import and call {name}.tool(argument=value)"
+        if kind == "ModuleNotFoundError" and (near := nearest(name, registry.all_packs())):
+            return did_you_mean(near).strip()
         if kind == "ImportError" and is_tool:
             return f"Hint: {tool} is a tool of the pack {name!r}; remove the import and call {name}.{tool}()"
+        if kind == "ImportError" and registry.is_pack(name):
+            tools = registry.map_python_names(name)
+            return f"Hint: the pack {name} has: {join_names(list(tools))}.{did_you_mean(nearest(tool, list(tools)))}"
         if kind == "AttributeError" and is_tool:
             what = "import" if error.get("object") == "module" else "variable"
             return f'Hint: the {what} hides the pack {name!r}; call ot.pack("{name}").{tool}()'
@@ -159,11 +163,13 @@ def _hint_unknown_name(name: str, registry: Registry, snippets: Collection[str])
     packs = registry.all_packs()
     if name in packs:  # `eval` and `exec` look names up when they run
         return f'Hint: {name} is a pack; use ot.pack("{name}").tool(argument=value)'
+    if name in sys.stdlib_module_names:
+        return f"Hint: {name} is a module of the standard library; add: import {name}"
     tools = sorted(tool.name for tool in registry if tool.enabled)
     near = _find_near(name, [*packs, *registry.aliases], [*tools, *registry.nearest(name)], snippets)
     opening = did_you_mean(near).strip() or UNKNOWN
     others = join_names([tool for tool in tools if not tool.startswith("ot.")])
-    return f"{opening} Packs: {join_names(packs)}. Tools: {others}. Call ot.help() for more."
+    return f"{opening} Packs: {join_packs(packs)}. Tools: {others}. Call ot.help() for more."
 
 
 def _find_near(name: str, packs: list[str], tools: list[str], snippets: Collection[str]) -> list[str]:

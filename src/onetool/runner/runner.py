@@ -21,12 +21,13 @@ from onetool.bus.bus import ToolBus
 from onetool.children.channel import RemoteError, Reply
 from onetool.config.model import Settings
 from onetool.context import ToolContext
-from onetool.errors import BudgetExceeded, ToolError, ToolNotFound, describe, error_type
+from onetool.errors import BudgetExceeded, PermissionDenied, ToolError, ToolNotFound, describe, error_type
 from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from onetool.runner import explain, fence_processor
 from onetool.runner.answer import Answer, Journal, LiveOutput, Presenter, run_in_thread_if
 from onetool.runner.cells import CellSource, RunTimer
 from onetool.runs.plan import PlanGate
+from onetool.signature import describe_signature
 from onetool.util.text import pluralize
 from onetool_child.media import MAX_MEDIA, detect_type
 from onetool_child.messages import UTF8
@@ -65,6 +66,7 @@ class Runner:
     ) -> Answer:
         """Run the command; `preset_format` is the default of `__format__`."""
         journal = journal if journal is not None else Journal()
+        context = replace(context, hidden=journal.hidden) if journal.hidden else context
         journal.emit("start", context.correlation_id)
         live = self._presenter.open_stream(journal)
         sanitize: object = None
@@ -127,13 +129,19 @@ class Runner:
 
         An upstream server that was never listed is started for this, which may take a while.
         """
-        if servers := set(names).intersection(map(python_name, self.settings.servers)):
+        registry = self.bus.registry
+        packs = set(registry.match_packs(names).values())
+        if servers := packs.intersection(map(python_name, self.settings.servers)):
             journal.note(f"listing the tools of {', '.join(sorted(servers))}")
-        await self.bus.registry.refresh(names)
-        known = bind_names(names, used, self.bus.registry, self._projects)
-        for name in set(names).intersection(self.bus.registry.problems()):
+        await registry.refresh(packs)
+        known = bind_names(names, used, registry, self._projects)
+        for name in set(names).intersection(registry.problems()):
             known["packs"].setdefault(name, [])  # calling one of its tools raises the problem
-        return known
+        left = [name for name in names if name not in known["packs"] and name not in known["tools"]]
+        matched = registry.match_packs([name for name in left if not is_reserved(name)])
+        spelled = {name: pack for name, pack in matched.items() if pack != name}
+        known["packs"] |= {name: [] for name in spelled}
+        return {**known, "spelled": spelled} if spelled else known
 
     async def _discover_suspects(self, error: Mapping[str, Any]) -> None:
         """Load the packs that an error may refer to, so that its message can name them. Never waits for servers."""
@@ -220,7 +228,7 @@ class _Host:
                 raise self._plan.end_at_use(params.get("data"), params.get("line"))
             case "media":
                 return await self._store_media()
-            case "names" | "pack" | "find" | "list":
+            case "names" | "pack" | "find" | "list" | "describe":
                 return await self._look_up(method, params)
         return Result(ok=False, error=ToolError(f"unknown request {method!r}"))
 
@@ -290,12 +298,25 @@ class _Host:
         return result
 
     async def _call_tool(self, name: str, args: list[Any], kwargs: dict[str, Any], account: str) -> Result:
+        if self._context.hidden and (error := await self._find_hidden(name)) is not None:
+            return Result(ok=False, error=error)
         context = replace(self._context, account=account) if account else self._context
         if self._plan is not None:
             from onetool.runner.planning import call_planned
 
             return await call_planned(self._bus, name, args, kwargs, context)
         return await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
+
+    async def _find_hidden(self, name: str) -> ToolError | None:
+        """Return the error for a tool that code cannot call, because the client calls it directly."""
+        try:
+            tool = await self._bus.resolve(name)
+        except ToolError:
+            return None  # the call itself reports it
+        if python_name(tool.pack) not in self._context.hidden:
+            return None
+        hint = f"call the tool {tool.short_name} of the client directly, or set expose: both for {tool.pack}"
+        return ToolNotFound(f"{tool.name} is not available in code: it is published directly", hint=hint)
 
     async def _look_up(self, method: str, params: dict[str, Any]) -> Result:
         try:
@@ -306,6 +327,8 @@ class _Host:
                     return Result(ok=True, value=await self._resolve_pack(str(params["name"])))
                 case "find":
                     return Result(ok=True, value=(await self._bus.resolve(str(params["name"]))).name)
+                case "describe":
+                    return Result(ok=True, value=await self._describe_tool(str(params["name"])))
             names = await anyio.to_thread.run_sync(self._bus.registry.map_python_names, str(params["pack"]))
             return Result(ok=True, value=sorted(names))
         except ToolError as error:
@@ -318,9 +341,17 @@ class _Host:
         )
         return await self._runner.resolve_names(wanted, others, self._journal)
 
+    async def _describe_tool(self, name: str) -> dict[str, Any]:
+        """Return the parameters of a tool that the agent may call."""
+        tool = await self._bus.resolve(name)
+        if not self._context.admits(tool):
+            raise PermissionDenied(f"agent {self._context.agent_id!r} may not call {tool.name}")
+        return describe_signature(tool)
+
     async def _resolve_pack(self, name: str) -> str:
         """Return the Python name of a pack; raise an error if it does not exist."""
-        pack, registry = python_name(name), self._bus.registry
+        registry = self._bus.registry
+        pack = registry.match_pack(python_name(name))
         if not registry.is_pack(pack):
             await registry.refresh({pack})
         if registry.is_pack(pack) or pack in registry.problems():

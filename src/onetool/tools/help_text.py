@@ -4,8 +4,8 @@ The registry and the settings may change while a text is rendered: entries that 
 """
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+import re
+from collections.abc import Iterable, Mapping
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Literal
@@ -13,17 +13,17 @@ from typing import Any, Literal
 from onetool._tool import Tool
 from onetool.errors import ToolNotFound
 from onetool.policy.effects import describe_effects
-from onetool.registry import Registry, join_names, python_name
+from onetool.registry import Registry, join_names, join_packs, python_name
 from onetool.render import render
-from onetool.schema import resolve_reference
 from onetool.search import SearchHit
 from onetool.search.search_documents import IN_CODE
-from onetool.signature import short_call, signature, type_name
+from onetool.signature import short_call, signature
 from onetool.snippets import describe, render_signature as snippet_call
 from onetool.system import System
+from onetool.tools.argument_lines import list_arguments
 from onetool.util.docstring import Outcome, outcome
 from onetool.util.text import pluralize
-from onetool_child.names import OWN_PACK, is_reserved
+from onetool_child.names import OWN_PACK, PROJECTS, is_reserved
 
 DOC_SLUGS = {
     "brave": "brave-search",
@@ -40,8 +40,7 @@ GROUPS = {"tool": "Tools", "pack": "Packs", "snippet": "Snippets", "alias": "Ali
 MAX_DETAILED_HITS = 5
 MAX_LINE_CHARS = 300
 MAX_QUERY_CHARS = 100
-MAX_ARGUMENT_LEVELS = 2  # of nested objects
-MAX_ARGUMENT_LINES = 100
+MAX_HELP_CHARS = 60_000  # at most four bytes each, which an answer shows inline
 OVERVIEW = """\
 OneTool: write Python, call tools as pack.tool(argument=value). The value of the last line is the result.
 
@@ -63,6 +62,7 @@ Call tools:
   ot.account("gh", "work").list_issues()                  with another account of the server
   ot.parallel([machine.cpu, lambda: machine.disk(unit="MiB")])   concurrently
   ot.snippet("name", key="value")                         a snippet, from code
+  proj.name / "src"                                       a path in a configured project; see ot.help(query="proj")
 
 Large results are stored, and you get a handle instead. Read them with
   ot.result(handle="...", search="error", limit=20)       a range of lines, or matching lines
@@ -81,24 +81,66 @@ Tips: argument names may be abbreviated (p= for pattern=). Filter and combine in
 Set __format__ to "json", "json_h", "yml", "yml_h" or "raw" to choose the output format.\
 """
 
+PROJECTS_HELP = """\
+# proj
+
+The directories of your projects, by name. A path is a string with the methods of pathlib to join and read.
+
+  proj.list()                            the names of the projects
+  proj.app                               the directory of the project "app"; also proj.path("app")
+  proj.app / "src" / "main.py"           a path in it, to pass to tools: fs.read(path=proj.app / "README.md")
+  (proj.app / "README.md").read_text()   its text; also exists(), is_dir(), is_file(), read_bytes()
+  list(proj.app.glob("**/*.py"))         the paths that match; also iterdir() and rglob()
+  proj.app.outside("..", "other")        a path that leaves the directory of the project
+
+Reading a path calls fs.read, fs.list or fs.stat, with the permissions of the agent.\
+"""
+NAME_IN_QUERY = re.compile(r"(?:<(?:tool|pack) (?P<shown>[^<>]+)>)|(?P<name>[\w.$-]+)\s*\(.*\)", re.DOTALL)
+
 
 def render_name(query: str, system: System, full: bool) -> str | None:
     """Return the help for the tool, pack, snippet or alias with this name, or None."""
     registry: Registry = system.registry
+    query = _extract_name(query)
+    if query.partition(".")[0] == PROJECTS and not registry.is_pack(PROJECTS):
+        return render_projects(system)
     if query in IN_CODE:
         function = IN_CODE[query]
         return f"# {query}\n\n{function.description}\n\nSignature: {function.signature}\n\nExample:\n{function.example}"
-    if (entry := registry.find_exact(query) or registry.find_exact(python_name(query))) is not None:
-        return render_tool(entry, system, full=full)
-    if registry.is_pack(python_name(query)):
-        return render_pack(python_name(query), system, with_url=True, full=full)
-    if query.startswith("$"):
-        return render_snippet(query[1:], system)
-    return _render_alias(query, system, full=full) or render_snippet(query, system)
+    entry = registry.find_exact(query) or registry.find_exact(python_name(query))
+    if entry is None and registry.is_pack(pack := registry.match_pack(python_name(query))):
+        return render_pack(pack, system, with_url=True, full=full)
+    if entry is None:
+        name = query.removeprefix("$")
+        found = None if query.startswith("$") else _render_alias(query, system, full=full)
+        if (text := found or render_snippet(name, system)) is not None or query.startswith("$"):
+            return text
+        entry = registry.find_folded(query)
+    return None if entry is None else render_tool(entry, system, full=full)
+
+
+def cut(text: str) -> str:
+    """Return the text, cut if it is so long that it would be stored."""
+    if len(text) <= MAX_HELP_CHARS:
+        return text
+    return f'{text[:MAX_HELP_CHARS]}…\n\n(cut: ask for one tool with ot.help(query="pack.tool"))'
+
+
+def _extract_name(query: str) -> str:
+    """Return the name in a query that is a call or the `repr` of a tool: `brave.search(...)`, `<tool brave.search>`."""
+    found = NAME_IN_QUERY.fullmatch(query)
+    return query if found is None else found["shown"] or found["name"]
+
+
+def render_projects(system: System) -> str:
+    """Return the help of `proj`, with the configured projects."""
+    names = list(system.settings.projects)
+    projects = join_names(names) if names else "none; add them under projects: in onetool.yaml"
+    return f"{PROJECTS_HELP}\n\nProjects: {projects}"
 
 
 def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
-    argument_lines = "\n".join(islice(_list_arguments(entry.input.properties, entry.input.json), MAX_ARGUMENT_LINES))
+    argument_lines = "\n".join(list_arguments(entry.input.json))
     observed = system.stores.shapes.text(entry.name)
     returned, raises = outcome(entry.docstring) if full else Outcome("", {})
     needs = ", ".join(sorted(entry.permissions))
@@ -121,17 +163,6 @@ def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
         _render_origin([entry], system),
     ]
     return "\n\n".join(part for part in parts if part)
-
-
-def _list_arguments(properties: Mapping[str, Any], root: Mapping[str, Any], level: int = 0) -> Iterator[str]:
-    """Yield a line for each argument, and for the fields of objects in it."""
-    for name, part in properties.items():
-        text = " ".join(str((part if isinstance(part, dict) else {}).get("description") or "").split())
-        yield f"{'  ' * level}- {name} ({type_name(part, root)}){text and f' - {text}'}"
-        target = resolve_reference(part, root)
-        fields = resolve_reference(target.get("items", target), root).get("properties")
-        if isinstance(fields, Mapping) and level < MAX_ARGUMENT_LEVELS:
-            yield from _list_arguments(fields, root, level + 1)
 
 
 def render_pack(pack: str, system: System, *, with_url: bool = False, full: bool = False) -> str:
@@ -246,7 +277,7 @@ def _display_name(hit: SearchHit) -> str:
 
 def _render_no_hits(query: str, system: System) -> str:
     quoted_query = query if len(query) <= MAX_QUERY_CHARS else f"{query[:MAX_QUERY_CHARS]}…"
-    available = [f"Packs: {join_names(system.registry.packs())}."]
+    available = [f"Packs: {join_packs(system.registry.packs())}."]
     if system.settings.snippets:
         available.append(f"Snippets: {join_names([f'${name}' for name in system.settings.snippets])}.")
     return (

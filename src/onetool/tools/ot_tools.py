@@ -293,10 +293,10 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
     if info != "list":
         text = await anyio.to_thread.run_sync(help_text.render_name, query.strip(), system, info == "full")
         if text is not None:
-            return text
+            return help_text.cut(text)
     _note_unlisted(context)
     hits = await system.search(query)
-    return await anyio.to_thread.run_sync(help_text.render_hits, query, hits, system, info)
+    return help_text.cut(await anyio.to_thread.run_sync(help_text.render_hits, query, hits, system, info))
 
 
 # --- upstream servers ------------------------------------------------------------------------------------------------
@@ -547,7 +547,7 @@ async def _discover(context: ToolContext) -> System:
     """Refresh the tools and return the system, restricted to the tools that the agent may call."""
     system = get_system(context)
     await system.discover()
-    if context.tools is None:
+    if context.tools is None and not context.hidden:
         return system
     return cast("System", await anyio.to_thread.run_sync(_RestrictedSystem, system, context))
 
@@ -565,10 +565,12 @@ def _note_unlisted(context: ToolContext) -> None:
 
 
 class _RestrictedSystem:
-    """The system as an agent with a list of tools sees it."""
+    """The system as an agent with a list of tools, or a run with hidden packs, sees it."""
 
     def __init__(self, system: System, context: ToolContext) -> None:
-        self.registry: Registry = system.registry.only(context.admits)
+        self.registry: Registry = system.registry.only(
+            lambda tool: context.admits(tool) and python_name(tool.pack) not in context.hidden
+        )
         self._system = system
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Tools, resources and prompts that `--expose` publishes in addition to `run`.
+"""Tools, resources and prompts that `--expose` and the setting `expose` publish in addition to `run`.
 
 All calls go through the bus: tools directly, resources and prompts as `ot.resources` and `ot.prompt`. Results of
 upstream servers are passed through with secrets redacted; their requests to the client go through `relay`.
@@ -24,7 +24,9 @@ from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.proxy.upstream import Upstream
 from onetool.registry import Registry, nearest, python_name
 from onetool.sanitize import sanitize_text
-from onetool.transports.mcp.client_identity import build_caller
+from onetool.transports.mcp.client_identity import build_caller, session_key
+from onetool.transports.mcp.exposure import Exposure, is_publishable
+from onetool.transports.mcp.large_results import cut_large_result
 from onetool.transports.mcp.media import load_media
 from onetool.transports.mcp.publish import (
     assign_names,
@@ -41,6 +43,7 @@ from onetool.util.text import did_you_mean
 from onetool_child.errors import get_message
 
 CONNECT_SECONDS = 10.0
+MAX_SELECTIONS = 16  # different choices of `auto` whose names are kept
 RESOURCES, PROMPTS = "ot.resources", "ot.prompt"
 SDK_ERRORS = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT}  # raised by the SDK itself
 ServerResult = types.InputRequiredResult | dict[str, Any]
@@ -52,58 +55,81 @@ class ExposedTools:
 
     def __init__(self, app: OneTool, on_change: Callable[[str, str], None]) -> None:
         self._app, self._on_change = app, on_change
-        self._wanted = {form for name in app.exposed for form in (name, python_name(name))}
-        self._stored_tools: list[Tool] = []
-        self._published: tuple[object, dict[str, Tool]] = (None, {})
+        self._exposure = Exposure(app)
+        self._stored_tools: dict[str, Tool] = {}
+        self._published: dict[frozenset[str], tuple[object, dict[str, Tool]]] = {}  # by the tools that `auto` chose
         self._client_relay = ClientRelay()
         self._publish_servers()
 
     def __bool__(self) -> bool:
-        return bool(self._wanted)
+        return bool(self._exposure)
+
+    @property
+    def _wanted(self) -> frozenset[str]:
+        return self._exposure.wanted
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The packs that code cannot call."""
+        return self._exposure.hidden
 
     def close(self) -> None:
         self._client_relay.close()
 
     # --- tools ------------------------------------------------------------------------------------------------------
 
-    def tools(self) -> Mapping[str, Tool]:
-        """Return the exposed tools by their published names."""
-        version = (self._app.registry.version, self._stored_tools)
-        if self._published[0] != version:
-            found = (*self._app.registry, *self._stored_tools)
-            self._published = (version, assign_names(tool for tool in found if self._is_wanted(tool)))
-        return self._published[1]
+    def tools(self, chosen: frozenset[str] = frozenset()) -> Mapping[str, Tool]:
+        """Return the exposed tools by their published names; `chosen` are those of `auto`."""
+        wanted, stored = self._wanted, self._stored_tools
+        version = (self._app.registry.version, stored, wanted)
+        known = self._published.get(chosen)
+        if known is None or known[0] != version:
+            found = (*self._app.registry, *stored.values())
+            tools = (tool for tool in found if tool.name in chosen or self._is_wanted(tool, wanted))
+            if len(self._published) >= MAX_SELECTIONS:
+                self._published.clear()
+            known = self._published[chosen] = version, assign_names(tools)
+        return known[1]
 
     def schema(self, name: str) -> Mapping[str, Any] | None:
         """Return the input schema, which the SDK compares with request headers."""
-        tool = self.tools().get(name) if self._wanted else None
+        published = (tools for _, tools in self._published.values())
+        tool = next((tools[name] for tools in published if name in tools), None) if self else None
         return tool.input.json if tool is not None else None
 
     async def list_tools(self, context: Any) -> list[types.Tool]:
         """Return the definitions of the tools that this client may call, sorted by name."""
-        if not self._wanted:
+        if not self:
             return []
-        await self._connect_servers()
-        caller = build_caller(self._app, context)
-        found = sorted(self.tools().items())
-        return [build_definition(name, tool) for name, tool in found if caller.admits(tool) and _is_publishable(tool)]
+        caller, chosen = build_caller(self._app, context), await self._choose(context)
+        await self._connect_servers(chosen)
+        found = sorted(self.tools(chosen).items())
+        return [build_definition(name, tool) for name, tool in found if caller.admits(tool) and is_publishable(tool)]
 
     async def find(self, context: Any, name: str) -> Tool | None:
-        if not self._wanted:
+        if not self:
             return None
-        if name not in self.tools():
-            await self._connect_servers()
-        tool = self.tools().get(name)
+        chosen = await self._choose(context)
+        if name not in self.tools(chosen):
+            await self._connect_servers(chosen)
+        tool = self.tools(chosen).get(name)
         return tool if tool is not None and build_caller(self._app, context).admits(tool) else None
+
+    async def _choose(self, context: Any) -> frozenset[str]:
+        return await self._exposure.choose(session_key(self._app, context), build_caller(self._app, context))
 
     async def call(self, context: Any, tool: Tool, params: types.CallToolRequestParams) -> ServerResult:
         call_tool = self._call_bus if isinstance(tool.backend, Upstream) else self._call_own
         call = partial(call_tool, context, tool.name, dict(params.arguments or {}))
-        answer, is_untrusted = await self._answer(context, params, tool.pack, call)
+        answer, is_untrusted = await self._answer(context, params, tool.pack, call, tool)
         if not isinstance(answer, Result):
             return answer
-        result = await self._render(context, answer)
+        result = await self._cut(context, tool, await self._render(context, answer), is_untrusted=is_untrusted)
         return map_texts(result, lambda text: sanitize_text(text, tool.name)) if is_untrusted else result
+
+    async def _cut(self, context: Any, tool: Tool, result: dict[str, Any], *, is_untrusted: bool) -> dict[str, Any]:
+        caller = build_caller(self._app, context)
+        return await cut_large_result(self._app, tool, caller, result, is_untrusted=is_untrusted)
 
     async def _render(self, context: Any, answer: Result) -> dict[str, Any]:
         """Return the result of a call as MCP content."""
@@ -147,14 +173,15 @@ class ExposedTools:
         await client.flush()
         return result
 
-    def _is_wanted(self, tool: Tool) -> bool:
-        return not self._wanted.isdisjoint((tool.name, tool.pack, python_name(tool.name), python_name(tool.pack)))
+    def _is_wanted(self, tool: Tool, wanted: frozenset[str]) -> bool:
+        return not wanted.isdisjoint((tool.name, tool.pack, python_name(tool.name), python_name(tool.pack)))
 
     # --- resources and prompts of whole servers ---------------------------------------------------------------------
 
     @property
     def _servers(self) -> list[str]:
-        return [name for name, server in self._app.settings.servers.items() if name in self._wanted and server.enabled]
+        wanted = self._wanted
+        return [name for name, server in self._app.settings.servers.items() if name in wanted and server.enabled]
 
     async def resources(self, context: Any) -> tuple[list[types.Resource], list[types.ResourceTemplate]]:
         found = await self._list_servers(context, RESOURCES)
@@ -264,8 +291,12 @@ class ExposedTools:
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
 
-    async def _answer(self, context: Any, params: Any, server: str, call: Call) -> tuple[ServerResult | Result, bool]:
+    async def _answer(
+        self, context: Any, params: Any, server: str, call: Call, tool: Tool | None = None
+    ) -> tuple[ServerResult | Result, bool]:
         """Return the server's result with secrets redacted, or the result of the call if the server returned none.
+
+        The result of a tool is cut if it is large.
 
         The second value tells whether a result of the call contains untrusted text; a server's result is marked here.
         """
@@ -282,6 +313,8 @@ class ExposedTools:
         answer = to_wire(relay.result, redact)
         upstream = settings.servers.get(server)
         is_marked = upstream is not None and (upstream.sanitize or settings.output.sanitize)
+        if tool is not None:
+            answer = await self._cut(context, tool, answer, is_untrusted=is_marked)
         return map_texts(answer, lambda text: sanitize_text(text, server)) if is_marked else answer, False
 
     async def _require_answer(self, context: Any, params: Any, name: str, arguments: Mapping[str, Any]) -> ServerResult:
@@ -300,12 +333,16 @@ class ExposedTools:
         for upstream in _upstreams(self._app, self._wanted):
             upstream.publish(self._on_change)
 
-    async def _connect_servers(self) -> None:
-        """Connect the exposed servers: cached definitions are incomplete."""
+    async def _connect_servers(self, chosen: frozenset[str]) -> None:
+        """Connect the exposed servers, whose cached definitions are incomplete. `auto` uses cached definitions."""
         self._publish_servers()
         await self._app.discover({name.partition(".")[0] for name in self._wanted})
-        self._stored_tools = await anyio.to_thread.run_sync(find_stored_tools, self._app.registry, self._wanted)
-        upstreams = _upstreams(self._app, self._wanted)
+        wanted = self._wanted  # a pack may be known only now
+        names = {*wanted, *chosen, *(name for known in self._published for name in known)}
+        found = await anyio.to_thread.run_sync(find_stored_tools, self._app.registry, names)
+        if (stored := {tool.name: tool for tool in found}) != self._stored_tools:
+            self._stored_tools = stored
+        upstreams = _upstreams(self._app, wanted)
         unlisted = [each for each in upstreams if each.server.enabled and not each.raw_tools]
         if unlisted:
             connecting = [asyncio.ensure_future(_catch_tool_error(each.connection())) for each in unlisted]
@@ -338,11 +375,6 @@ def find_stored_tools(registry: Registry, wanted: Iterable[str]) -> list[Tool]:
 def _upstreams(app: OneTool, names: Iterable[str]) -> list[Upstream]:
     packs = {python_name(name).partition(".")[0] for name in names}
     return [app.servers.upstream(name) for name in app.settings.servers if python_name(name) in packs]
-
-
-def _is_publishable(tool: Tool) -> bool:
-    """Tell whether the tool is enabled and its definition matches its pin."""
-    return tool.enabled and not (isinstance(tool.backend, Upstream) and tool.name in tool.backend.rejected)
 
 
 async def _reject_request(_request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The MCP server with one tool, `run(command)`, and the tools that `--expose` publishes.
+"""The MCP server with one tool, `run(command)`, and the tools that `--expose` and `expose` publish.
 
 The SDK manages sessions and transports. A failed run is a result with `isError`, never a protocol error. Cells are
 started after the client has received the tool list, so that they do not delay the first response.
@@ -267,7 +267,7 @@ class OneToolServer(Server[Any]):
     async def _run(self, context: Any, command: Any, relay: Relay | None = None) -> types.CallToolResult:
         """Run a command; `relay` sends requests of its tools to the client."""
         app, facts = self._app, caller_fields(self._app, context)
-        journal = Journal(request_id=get_request_id(context))
+        journal = Journal(request_id=get_request_id(context), hidden=self._exposed.hidden)
         client = None
         if relay is not None or wants_log(context):
             client = ClientMessages(relay or create_relay(context), app.redact, RUN.name)

@@ -20,10 +20,11 @@ from onetool.render import render
 from onetool.snippets import expand_call
 from onetool.transports.mcp.client_identity import build_caller
 from onetool.transports.mcp.exposed_tools import ExposedTools
+from onetool.transports.mcp.large_results import RESULT, read_result
 from onetool.util.text import did_you_mean
 
 SCHEME, TOOLS, TOOL = "ot://", "ot://tools", "ot://tool/"
-MARKDOWN, YAML = "text/markdown", "application/yaml"
+MARKDOWN, YAML, TEXT = "text/markdown", "application/yaml", "text/plain"
 PAGE_SIZE = 500
 MAX_URI_CHARS = 200
 PROMPT = """\
@@ -86,6 +87,11 @@ class ToolResources:
             tools = render(await caller.call("ot.tools"), flow=True)
             note = self._app.redact(self._app.registry.note_unlisted(caller))
             return f"{tools}\n# Note: {note}" if note else tools, YAML
+        if uri.startswith(RESULT):
+            try:
+                return await read_result(self._app, uri, caller), TEXT
+            except ToolError as error:
+                raise MCPError(types.INVALID_PARAMS, error.message, {"uri": uri}) from None
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
         if not await self._is_known(name, caller):
             text = await anyio.to_thread.run_sync(self._unknown_resource_message, uri, name, caller)

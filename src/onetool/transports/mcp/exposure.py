@@ -1,0 +1,103 @@
+"""Which tools an MCP client sees as tools of their own, by `--expose` and the setting `expose`.
+
+    code    only `run` reaches the tools (the default)
+    direct  the tools are published, and code cannot call or find them
+    both    the tools are published, and code can call them; also the meaning of `--expose`
+    auto    like `both` while all definitions together are small, otherwise like `code`
+
+The setting applies to servers, extensions and bundles, never to built-in tools.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import anyio.to_thread
+
+from onetool._tool import Tool
+from onetool.app import OneTool
+from onetool.config.model import Expose
+from onetool.context import ToolContext
+from onetool.proxy.upstream import Upstream
+from onetool.registry import python_name
+from onetool.stats.tokens import count_tokens
+from onetool.transports.mcp.publish import build_definition
+
+MAX_AUTO_TOKENS = 1_500  # of all definitions together
+MAX_AUTO_TOOLS = 200  # no catalog of more tools is that small
+MAX_SESSIONS = 10_000
+
+
+class Exposure:
+    """The published names of an application, and the decisions of `auto` by client session."""
+
+    def __init__(self, app: OneTool) -> None:
+        self._app = app
+        self._settings = app.settings
+        self._chosen: dict[str, frozenset[str]] = {}  # by session
+
+    def __bool__(self) -> bool:
+        """Return whether any tool may be published."""
+        modes = {self._app.settings.expose, *(each.expose for each in self._app.settings.servers.values())}
+        return bool(self._app.exposed) or not modes <= {"code", None}
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The names of tools, packs and servers that are published to every client."""
+        return frozenset(
+            form
+            for name in (*self._app.exposed, *self._list_packs("direct"), *self._list_packs("both"))
+            for form in (name, python_name(name))
+        )
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The packs that code cannot call."""
+        exposed = {python_name(name).partition(".")[0] for name in self._app.exposed}
+        return frozenset(python_name(pack) for pack in self._list_packs("direct")) - exposed
+
+    async def choose(self, session: str, caller: ToolContext) -> frozenset[str]:
+        """Return the tools that `auto` publishes in a session. Decided once, from cached lists of servers."""
+        if self._settings is not self._app.settings:
+            self._settings, self._chosen = self._app.settings, {}
+        if (chosen := self._chosen.get(session)) is not None:
+            return chosen
+        if not any(self._list_packs("auto")):
+            return frozenset()
+        await self._app.discover(frozenset())
+        chosen = await anyio.to_thread.run_sync(self._choose, caller)
+        if len(self._chosen) >= MAX_SESSIONS:
+            self._chosen.clear()
+        return self._chosen.setdefault(session, chosen)
+
+    def _choose(self, caller: ToolContext) -> frozenset[str]:
+        found, tokens = [], 0
+        for tool in islice(self._find_tools("auto", caller), MAX_AUTO_TOOLS + 1):
+            definition = build_definition(tool.short_name, tool)
+            tokens += count_tokens(definition.model_dump(by_alias=True, mode="json", exclude_none=True))
+            found.append(tool.name)
+            if tokens >= MAX_AUTO_TOKENS:
+                return frozenset()
+        return frozenset(found)
+
+    def _find_tools(self, mode: Expose, caller: ToolContext) -> Iterator[Tool]:
+        registry = self._app.registry
+        for pack in sorted(set(map(python_name, self._list_packs(mode)))):
+            for entry in registry.entries(pack):
+                tool = registry.find_exact(entry.name) if entry.enabled and caller.admits(entry) else None
+                if tool is not None and is_publishable(tool):
+                    yield tool
+
+    def _list_packs(self, mode: Expose) -> Iterator[str]:
+        """Yield the servers and connected packs with this mode."""
+        settings = self._app.settings
+        for name, server in settings.servers.items():
+            if (server.expose or settings.expose) == mode and server.enabled:
+                yield name
+        if settings.expose == mode:
+            yield from self._app.extensions.pack_names
+            yield from self._app.bundles.custom_pack_names
+
+
+def is_publishable(tool: Tool) -> bool:
+    """Tell whether the tool is enabled and its definition matches its pin."""
+    return tool.enabled and not (isinstance(tool.backend, Upstream) and tool.name in tool.backend.rejected)
