@@ -33,6 +33,7 @@ COMMANDS = {
     "reject": "Reject calls of a run",
     "runs": "Show runs and what they did",
     "ui": "Open the admin UI of a running server",
+    "bench": "Measure OneTool on this machine",
     "stats": "Show usage statistics and savings",
     "doctor": "Check the installation and suggest fixes",
     "demo": "Run a short demonstration",
