@@ -35,6 +35,7 @@ from onetool.results.blobs import Media
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord
 from onetool.runs.run_store import RunStore
 from onetool.runs.session_store import SessionStore, SessionValue
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
 from onetool.stats.record import CallRecord, Recorder
 from onetool.stats.shapes import Shapes
 from onetool.stats.summary import summarize
@@ -48,6 +49,7 @@ from onetool.storage import (
     PinStorage,
     ResultStorage,
     RunStorage,
+    SavedSnippetStorage,
     SessionStorage,
     ShapeStorage,
     StatisticsStorage,
@@ -210,6 +212,18 @@ class SwitchKind(BaseKind):
         return raise_problem(str(self.store.problem) if self.store.problem else None, name) in off
 
 
+class SavedSnippetKind(BaseKind):
+    store: SavedSnippetStorage
+
+    def write(self, key: str) -> str:
+        self.store.put(SavedSnippet("default", key, "", CONTENT))
+        return key
+
+    def read(self, name: str) -> bool:
+        found = next((each.body for each in self.store.list_all() if each.name == name), None)
+        return is_complete(found, CONTENT)
+
+
 class PinKind(BaseKind):
     store: PinStorage
 
@@ -338,6 +352,7 @@ KINDS: dict[str, type[Kind]] = {
     "audit": AuditKind,
     "switches": SwitchKind,
     "pins": PinKind,
+    "saved snippets": SavedSnippetKind,
     "token usage": UsageKind,
     "trust": TrustKind,
     "tokens": TokenKind,
@@ -382,6 +397,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "audit": audit_file,
     "switches": Switches,
     "pins": lambda directory: Pins(directory / "pins.json"),
+    "saved snippets": SavedSnippetFile,
     "token usage": lambda directory: TokenUsageFile(directory / "stats" / "llm.json"),
     "trust": TrustFile,
     "tokens": lambda directory: directory.parent,

@@ -32,6 +32,7 @@ COMMANDS = {
     "approve": "Approve calls of a run",
     "reject": "Reject calls of a run",
     "runs": "Show runs and what they did",
+    "snippets": "Manage snippets that agents saved",
     "ui": "Open the admin UI of a running server",
     "bench": "Measure OneTool on this machine",
     "stats": "Show usage statistics and savings",
