@@ -55,8 +55,9 @@ from onetool.runner.cells import Cells, CellSource
 from onetool.runner.fence_processor import strip
 from onetool.runner.tool_loader import load_builtin_tools
 from onetool.runs.gate import Gate
-from onetool.runs.model import DurableRunRecord
+from onetool.runs.model import DurableCall, DurableRunRecord
 from onetool.runs.notifier import ApprovalNotifier
+from onetool.runs.replay import ReplayGate
 from onetool.runs.runs import DurableOutcome, Runs
 from onetool.runs.starters import is_revoked
 from onetool.search import SearchHit
@@ -73,6 +74,7 @@ from onetool_child.data import as_data
 if TYPE_CHECKING:
     from onetool.checks import Checks
     from onetool.shared_processes import SharedProcesses
+    from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.system import System
 
 __all__ = ["OneTool", "examine_settings", "read_settings"]
@@ -319,6 +321,22 @@ class OneTool:
         from onetool.runner.planning import plan
 
         return await plan(self._require_state().runner, code, context, self.redact.redact_data)
+
+    async def replay(
+        self, record: DurableRunRecord, calls: Iterable[DurableCall], code: str, context: ToolContext
+    ) -> Answer:
+        """Run code with the recorded answers of a run, and return its answer. No tool is called."""
+        gate = ReplayGate.from_record(record, calls)
+        journal = Journal(keeps_value=True)
+        return await self._require_state().runner.run(code, replace(context, gate=gate), journal, record.format)
+
+    async def save_snippet(self, name: str, description: str, run_id: str, context: ToolContext) -> "SavedSnippet":
+        """Save a run that worked as a snippet of its agent."""
+        from onetool.runner.snippet_saver import SnippetSaver
+
+        state = self._require_state()
+        saver = SnippetSaver(state.runner, self.runs, state.stores.snippets, state.redact)
+        return await saver.save(name, description, run_id, context)
 
     async def _run_again(self, record: DurableRunRecord, gate: Gate) -> DurableOutcome:
         """Execute a run of an ended process again, or make its call."""

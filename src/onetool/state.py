@@ -82,7 +82,11 @@ def make_state(
         loaded=loaded,
         error=error,
         cells=cells,
-        runner=Runner(bus, cells, settings, Presenter(settings.output, results, redact), projects=projects),
+        runner=Runner(
+            *(bus, cells, settings, Presenter(settings.output, results, redact)),
+            projects=projects,
+            saved_snippets=stores.snippets,
+        ),
         redact=redact,
         stores=stores,
         results=results,

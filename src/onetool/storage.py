@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
     from onetool.runs.session_store import SessionValue
     from onetool.search.index import Shelf
+    from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.stats.record import Record
     from onetool.transports.http.tokens import TokenSet
 
@@ -150,6 +151,15 @@ class CredentialStorage(Protocol):
         `change` may take seconds. Storage that cannot be written raises before it is called.
         """
         ...
+
+
+class SavedSnippetStorage(Protocol):
+    """Snippets that agents saved, by agent and name. `accept` and `delete` return whether something changed."""
+
+    def list_all(self) -> "tuple[SavedSnippet, ...]": ...
+    def put(self, snippet: "SavedSnippet") -> None: ...
+    def accept(self, agent: str, name: str, by: str) -> bool: ...
+    def delete(self, agent: str, name: str) -> bool: ...
 
 
 class TokenUsageStorage(Protocol):

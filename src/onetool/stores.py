@@ -15,6 +15,7 @@ from onetool.results.blobs import Media
 from onetool.runs.run_store import RunStore
 from onetool.runs.session_store import SessionStore
 from onetool.search import Search
+from onetool.snippets.saved_snippets import SavedSnippetFile
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
 from onetool.storage import (
@@ -22,6 +23,7 @@ from onetool.storage import (
     NoticeStorage,
     ResultStorage,
     RunStorage,
+    SavedSnippetStorage,
     SessionStorage,
     ShapeStorage,
     StatisticsStorage,
@@ -36,6 +38,7 @@ class Stores:
     search: Search
     runs: RunStorage
     sessions: SessionStorage
+    snippets: SavedSnippetStorage
     notify_rate: RateLimit = field(default_factory=RateLimit)
 
     @classmethod
@@ -43,7 +46,15 @@ class Stores:
         stats, keep_days = directory / "stats", settings.keep_days
         recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
         shapes, search = Shapes(stats / "shapes.json"), Search(directory / "cache")
-        return cls(directory, recorder, shapes, search, RunStore(directory), SessionStore(directory))
+        return cls(
+            directory,
+            recorder,
+            shapes,
+            search,
+            RunStore(directory),
+            SessionStore(directory),
+            SavedSnippetFile(directory),
+        )
 
     def results(self, output: Output) -> ResultStorage:
         quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)

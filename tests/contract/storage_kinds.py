@@ -36,6 +36,7 @@ from onetool.results.blobs import Media
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord
 from onetool.runs.run_store import RunStore
 from onetool.runs.session_store import SessionStore, SessionValue
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
 from onetool.stats.record import CallRecord, Recorder
 from onetool.stats.shapes import Shapes
 from onetool.stats.summary import summarize
@@ -51,6 +52,7 @@ from onetool.storage import (
     PinStorage,
     ResultStorage,
     RunStorage,
+    SavedSnippetStorage,
     SessionStorage,
     ShapeStorage,
     StatisticsStorage,
@@ -213,6 +215,18 @@ class SwitchKind(BaseKind):
         return raise_problem(str(self.store.problem) if self.store.problem else None, name) in off
 
 
+class SavedSnippetKind(BaseKind):
+    store: SavedSnippetStorage
+
+    def write(self, key: str) -> str:
+        self.store.put(SavedSnippet("default", key, "", CONTENT))
+        return key
+
+    def read(self, name: str) -> bool:
+        found = next((each.body for each in self.store.list_all() if each.name == name), None)
+        return is_complete(found, CONTENT)
+
+
 class PinKind(BaseKind):
     store: PinStorage
 
@@ -358,6 +372,7 @@ KINDS: dict[str, type[Kind]] = {
     "switches": SwitchKind,
     "pins": PinKind,
     "credentials": CredentialKind,
+    "saved snippets": SavedSnippetKind,
     "token usage": UsageKind,
     "trust": TrustKind,
     "tokens": TokenKind,
@@ -403,6 +418,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "switches": Switches,
     "pins": lambda directory: Pins(directory / "pins.json"),
     "credentials": lambda directory: CredentialStore(directory / "credentials"),
+    "saved snippets": SavedSnippetFile,
     "token usage": lambda directory: TokenUsageFile(directory / "stats" / "llm.json"),
     "trust": TrustFile,
     "tokens": lambda directory: directory.parent,

@@ -94,8 +94,13 @@ def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def identify_person(journal: RunJournal, run: "DurableRunRecord", token: str | None, lines: Iterable[str]) -> str:
-    """Return who decides, for the records. Without a token, ask in the terminal whether to do what `lines` say."""
+    """Return who decides about a run, for the records; see `confirm_person`."""
     check_place(journal, run)
+    return confirm_person(journal, token, lines)
+
+
+def confirm_person(journal: RunJournal, token: str | None, lines: Iterable[str]) -> str:
+    """Return who decides, for the records. Without a token, ask in the terminal whether to do what `lines` say."""
     needs_token = journal.loaded.settings.approvals.by == "token"
     given = token or os.environ.get(TOKEN_VARIABLE)
     if given:

@@ -9,7 +9,7 @@ from onetool.cli.app_runner import run_here
 from onetool.cli.exit_status import WAITING
 from onetool.cli.identity import identify_command
 from onetool.cli.terminal import CommandOutput
-from onetool.errors import ToolError
+from onetool.errors import ApprovalRequired, ToolError
 from onetool_child.data import FORMATS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
         output.write(render({"blocks": list(answer.blocks), "is_error": answer.is_error}, "json") + "\n")
     else:
         output.write(f"{answer.text}\n")
-    return WAITING if answer.is_paused else int(answer.is_error)
+    return WAITING if answer.is_paused or answer.error == ApprovalRequired.type else int(answer.is_error)
 
 
 def _read_code(options: argparse.Namespace) -> str:

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from onetool.cli.approver import open_journal
+from onetool.cli.approver import RunJournal, open_journal
 from onetool.util.text import pluralize, shorten
 
 DEFAULT_LIMIT = 20
@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", help="List runs, newest first (the default action)")
     show = actions.add_parser("show", help="Show a run with its calls")
     show.add_argument("run", metavar="RUN", help="id of the run, or its first characters")
+    show.add_argument("--as-test", action="store_true", help="print a Python test that replays the run")
     for action in (parser, listing, show):
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     for action in (parser, listing):
@@ -33,6 +34,9 @@ def main(options: argparse.Namespace) -> int:
 
     as_json = getattr(options, "json", False)
     with open_journal(options) as journal:
+        if options.action == "show" and options.as_test:
+            print(_write_test(journal, options.run), end="")
+            return 0
         if options.action == "show":
             run = describe_run(journal.store, options.run, journal.redact)
             print(json.dumps(run, indent=2, ensure_ascii=False) if as_json else "\n".join(_describe(run)))
@@ -48,6 +52,19 @@ def main(options: argparse.Namespace) -> int:
         print(f"{run['run']}  {run['started']}  {run['state']:11}  agent {run['agent']}, {counted}  ", end="")
         print(shorten(first, MAX_CODE_CHARS))
     return 0
+
+
+def _write_test(journal: RunJournal, run_id: str) -> str:
+    from onetool import snippets
+    from onetool.runner.fence_processor import strip
+    from onetool.runs.replay_source import write_test
+    from onetool.runs.views import find_run
+
+    run = find_run(journal.store, run_id)
+    code = strip(run.code) if run.kind == "run" else run.code
+    if snippets.is_snippet(code):
+        code = snippets.expand(code, journal.loaded.settings.snippets)
+    return write_test(run, journal.store.list_calls(run.id), journal.redact.redact_data, code)
 
 
 def _describe(run: dict[str, Any]) -> "list[str]":

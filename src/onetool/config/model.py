@@ -637,6 +637,11 @@ class Approvals(Section):
         "of scope `approve`",
     )
     notify: ApprovalNotice = Field(default_factory=ApprovalNotice, description="Notice to people when a call waits")
+    record: bool = Field(
+        default=False,
+        description="Whether all runs are recorded with the results of their calls, encrypted, for a week. Runs whose "
+        "policy can ask always are, if they have effects",
+    )
 
 
 class Daemon(Section):

@@ -181,6 +181,7 @@ CONFIGURATION = """\
 #  notify:                         # when a call waits
 #    command: []                   # such as [notify-send, OneTool]
 #    webhook:                      # URL that receives a POST request
+#  record: false                   # record all runs with their results, for tests and snippets
 
 #daemon:                           # the server that all your assistants share; only in ~/.onetool/onetool.yaml
 #  shared: true                    # false starts one server for each assistant

@@ -138,7 +138,7 @@ class Environments:
     def _write_script(self, header: ScriptHeader) -> tuple[str, str]:
         script = self.directory / f"{header.digest}.py"
         _write(script, f"{header.as_script}{BOOT}")
-        return str(script), _find_uv()
+        return str(script), find_uv()
 
     async def _get_python(self, header: ScriptHeader, file: Path, report: Report) -> str:
         """Return the path of the interpreter; callers share the creation of an environment."""
@@ -191,7 +191,7 @@ async def _read_lines(stream: asyncio.StreamReader | None, report: Report = lamb
     return "".join(lines)
 
 
-def _find_uv() -> str:
+def find_uv() -> str:
     from uv import find_uv_bin
 
     try:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onetool.config.model import Agent, Rule as RuleSettings
 
 Choice = Literal["allow", "ask", "deny"]
+ALWAYS_ASKED: Final = "ot.save_snippet"  # by every policy that does not deny it
 UNKNOWN_SESSION: Final = SessionLabels()
 UNKNOWN_SESSION.merge(None)
 
@@ -29,6 +30,7 @@ class Ruling(NamedTuple):
 
 
 ALLOWED: Final = Ruling("allow")
+SAVING: Final = "a saved snippet is code that later runs execute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,11 @@ class Policy:
         self, tool: Tool, args: Mapping[str, Any], labels: SessionLabels | None = None, account: str = ""
     ) -> Ruling:
         """Decide about a call with bound arguments. Without `labels`, the session may have received anything."""
+        if tool.name == ALWAYS_ASKED and tool.source == "local":
+            effects = get_effects(tool, args)
+            first = next((rule for rule in self.rules if rule.matches(tool, effects, args)), None)
+            is_denied = first is not None and first.decision == "deny"
+            return Ruling("deny", first.reason) if first is not None and is_denied else Ruling("ask", SAVING)
         if not self.rules and not self.is_guarded:
             return ALLOWED
         effects = get_effects(tool, args)

@@ -7,7 +7,7 @@ the result and `explain` renders errors.
 import re
 import time
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,10 @@ from onetool.runner import explain, fence_processor
 from onetool.runner.answer import Answer, Journal, LiveOutput, Presenter, run_in_thread_if
 from onetool.runner.cells import CellSource, RunTimer
 from onetool.runs.plan import PlanGate
+from onetool.runs.replay import ReplayGate
 from onetool.signature import describe_signature
+from onetool.snippets.saved_snippets import merge_snippets
+from onetool.storage import SavedSnippetStorage
 from onetool.util.text import pluralize
 from onetool_child.media import MAX_MEDIA, detect_type
 from onetool_child.messages import UTF8
@@ -52,8 +55,9 @@ class Runner:
         presenter: Presenter,
         *,
         projects: Mapping[str, str],
+        saved_snippets: SavedSnippetStorage,
     ) -> None:
-        self.bus, self.settings = bus, settings
+        self.bus, self.settings, self._saved_snippets = bus, settings, saved_snippets
         self._cells, self._presenter, self._projects = cells, presenter, projects
         self.has_secret = presenter.has_secret
 
@@ -77,7 +81,7 @@ class Runner:
             )
             if snippets.is_snippet(code):
                 snippet = code.split(maxsplit=1)[0]
-                code = await anyio.to_thread.run_sync(snippets.expand, code, self.settings.snippets)
+                code = await anyio.to_thread.run_sync(self._expand, snippets.expand, code, context.agent_id)
                 self._check_length(code)
             names = await self._find_names(code)
             host = _Host(self, context, journal, live)
@@ -99,10 +103,15 @@ class Runner:
         live.end()
         return await self._presenter.render_failure(journal, text, kind, context, sanitize=sanitize, error=data)
 
-    async def expand_snippet(self, name: str, values: dict[str, Any]) -> Result:
+    def _expand(self, expand: Callable[..., str], code: str, agent: str) -> str:
+        """Expand with the snippets that the agent can use. Blocks on disk access."""
+        return expand(code, merge_snippets(self.settings.snippets, self._saved_snippets, agent))
+
+    async def expand_snippet(self, name: str, values: dict[str, Any], agent: str) -> Result:
         """Return the code of a snippet that code calls, and the names in it."""
         try:
-            code = await anyio.to_thread.run_sync(snippets.expand_call, name, values, self.settings.snippets)
+            expand = lambda name, known: snippets.expand_call(name, values, known)  # noqa: E731 - as `snippets.expand`
+            code = await anyio.to_thread.run_sync(self._expand, expand, name, agent)
             self._check_length(code)
         except ToolError as error:
             return Result(ok=False, error=error)
@@ -202,6 +211,7 @@ class _Host:
         self._max_calls, self._max_output = execution.max_tool_calls, execution.max_output_bytes
         self._request_count = 0
         self._plan = context.gate if isinstance(context.gate, PlanGate) else None
+        self._replay = context.gate if isinstance(context.gate, ReplayGate) else None
 
     def _pause(self) -> AbstractContextManager[None]:
         """Stop the clock of the run while a person is asked."""
@@ -223,7 +233,9 @@ class _Host:
                 call = self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]), account)
                 return _add_clock(await call)
             case "snippet":
-                return await self._runner.expand_snippet(str(params["name"]), dict(params["values"]))
+                return await self._runner.expand_snippet(
+                    str(params["name"]), dict(params["values"]), self._context.agent_id
+                )
             case "inspect" if self._plan is not None:
                 raise self._plan.end_at_use(params.get("data"), params.get("line"))
             case "media":
@@ -305,6 +317,8 @@ class _Host:
             from onetool.runner.planning import call_planned
 
             return await call_planned(self._bus, name, args, kwargs, context)
+        if self._replay is not None:
+            return self._replay.answer(name, args, kwargs)
         return await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
 
     async def _find_hidden(self, name: str) -> ToolError | None:

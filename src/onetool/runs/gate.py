@@ -97,6 +97,7 @@ class Gate:
         self.in_flight = 0
         self._runs = runs
         self.is_direct = False  # whether it belongs to calls outside of runs
+        self.is_separate = False  # whether it belongs to one call of a run that cannot wait
         self._depth = 0
         self.is_stored = bool(record.owner)
         self._recorded = {(call.key, call.occurrence): call for call in recorded}
@@ -153,6 +154,8 @@ class Gate:
         ruling = self.policy.decide(tool, args, self.labels, context.account)
         if ruling.decision == "deny":
             raise make_denial(tool, ruling, self.record.agent)
+        if ruling.decision == "ask" and not self.record.is_replayable and not self.policy.can_ask:
+            return await self._decide_separately(tool, args, context)
         is_recorded = self.is_replayable or changes_something(tool, args)
         if ruling.decision == "allow" and not is_recorded:
             self._record_labels(tool, args, context)
@@ -165,6 +168,16 @@ class Gate:
             self._record_labels(tool, args, context)
             ticket.recorded = read_result(call)
         return ticket
+
+    async def _decide_separately(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Ticket | None:
+        """Ask about a call of a run that cannot be replayed, as a run of its own."""
+        gate = self._runs.open_separate_gate(self)
+        gate.enter()
+        try:
+            return await gate.decide(tool, args, context)
+        except BaseException as error:
+            gate.leave(error)
+            raise
 
     def _record_labels(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
         """Remember which private and untrusted data the client may have received."""
@@ -226,6 +239,9 @@ class Gate:
         if _has_acted(call) and not self._is_saving_later:
             self._is_saving_later = True
             self._runs.saving.start(self._save_later())
+        if self.is_separate:
+            self.leave(result.error)
+            return result  # its run has another clock
         return replace(result, clock=now) if self.is_replayable else result
 
     # --- replay -----------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ END_SECONDS = 0.005  # for other runs to end, which are written in the same tran
 WHILE_RUNNING_SECONDS = 10.0  # to wait for the end of a run that was just approved
 MAX_VALUE_BYTES = 1 << 20  # of the value of a run; a larger one is in the result store
 MAX_SESSIONS = 1000
+LAST = "last"  # instead of the ID of a run
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
 T = TypeVar("T")
 
@@ -152,11 +153,26 @@ class Runs:
             directory=self._directory,
             python=PYTHON,
             seed=correlation_id,
-            is_replayable=policy.can_ask,
+            is_replayable=policy.can_ask or (self.settings.record and kind == "run"),
             started=time.time(),
         )
         labels = self._find_labels(f"{agent}/{token_id}/{client}/{session}") if policy.can_ask else None
         return Gate(self, record, policy, labels, via=via, ask=ask, hold=hold)
+
+    def open_separate_gate(self, gate: Gate) -> Gate:
+        """Return the gate of one call of a run that cannot wait for people, so that the call waits alone."""
+        run = gate.record
+        separate = self.open_gate(
+            *(run.agent, os.urandom(16).hex(), "call"),
+            token_id=run.token_id,
+            client=run.client,
+            ask=gate.ask,
+            hold=self.settings.wait if gate.ask is None else gate.hold,
+        )
+        separate.record = replace(separate.record, is_replayable=True)
+        separate.is_replayable = separate.keeps_outcome = separate.is_separate = True
+        separate.labels = SessionLabels()
+        return separate
 
     def _find_labels(self, session: str) -> SessionLabels:
         """Return the labels of a client session. After too many sessions, an unknown one may have received anything."""
@@ -242,6 +258,8 @@ class Runs:
             self._on_event("run.failed", level="ERROR", run=gate.id, text=repr(error))
 
     async def _finish(self, gate: Gate, outcome: DurableOutcome) -> None:
+        if self.settings.record and gate.is_replayable and not gate.is_stored:
+            await self._store(gate, gate.take_unsaved())
         if gate.is_stored and gate.unrepeated:
             reason = f"the code did not repeat {pluralize(gate.unrepeated, 'call')} with effects that it made before"
             await self.end(gate, RunState.DIVERGED, reason)
@@ -515,7 +533,7 @@ class Runs:
         """
         started, open_calls = time.monotonic(), (CallState.PENDING, CallState.UNKNOWN)
         while True:
-            record = await self._find_own(run_id, agent, token_id)
+            record = await self.find_own(run_id, agent, token_id)
             if record.state in ENDED:
                 return _read_outcome(record)
             if run_id not in self._live:
@@ -528,7 +546,12 @@ class Runs:
             return self._describe_waiting(run_id, waiting)
         return f"running: run {run_id} has not ended yet. {_continue_later(run_id)}"
 
-    async def _find_own(self, run_id: str, agent: str, token_id: str) -> DurableRunRecord:
+    async def find_own(self, run_id: str, agent: str, token_id: str) -> DurableRunRecord:
+        """Return a run of this agent and token; `last` is the last one that was recorded and worked."""
+        if run_id == LAST:
+            done = await self.in_thread(partial(self.store.list_runs, (RunState.DONE,), agent=agent))
+            own = (run for run in done if run.kind == "run" and run.outcome and token_id in {"", run.token_id})
+            run_id = next((run.id for run in own), LAST)
         record = await self.in_thread(self.store.get_run, run_id)
         if record is None or record.agent != agent or token_id not in {"", record.token_id}:
             raise ToolNotFound(
@@ -542,7 +565,7 @@ class Runs:
         """Apply the answer to a question that was asked before a restart, and continue its run."""
         asked = json.loads(state)
         run_id = asked["run"]
-        await self._find_own(run_id, agent, token_id)
+        await self.find_own(run_id, agent, token_id)
         calls = await self.in_thread(self.store.list_calls, run_id)
         shown, earlier = (
             [call for call in calls if identities.get(str(call.number)) == identify(call)]

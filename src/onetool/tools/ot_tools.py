@@ -19,6 +19,8 @@ from onetool.policy.effects import describe_effects, is_declared
 from onetool.registry import Registry, python_name
 from onetool.search import SearchHit
 from onetool.signature import arguments, signature
+from onetool.snippets import describe, render_signature
+from onetool.snippets.saved_snippets import merge_snippets
 from onetool.system import System, get_system
 from onetool.tools import help_text
 from onetool.util.gc_pauses import no_gc_pauses
@@ -46,6 +48,7 @@ __all__ = [
     "resources",
     "result",
     "run_result",
+    "save_snippet",
     "scaffold",
     "search",
     "session",
@@ -245,14 +248,34 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
         ot.snippets()
     """
     system = get_system(context)
-    known = system.settings.snippets
+    merge = partial(merge_snippets, system.settings.snippets, system.stores.snippets, context.agent_id)
+    known = await anyio.to_thread.run_sync(merge)
     found = [name for name in sorted(known) if _contains(pattern, name, known[name].description)]
     if info == "full":
-        texts = await anyio.to_thread.run_sync(lambda: [help_text.render_snippet(name, system) for name in found])
+        texts = await anyio.to_thread.run_sync(lambda: [describe(name, known[name], known) for name in found])
         message = f"no snippet matches {quote(pattern)}; call ot.snippets() to list all"
         message = message if known else "no snippets are configured; add them under snippets: in onetool.yaml"
         return "\n\n---\n\n".join(filter(None, texts)) or message
     return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
+
+
+@tool(effects=["write"], is_audited=True, max_text=MAX_TEXT_CHARS)
+async def save_snippet(context: ToolContext, name: str, description: str, run: str = "last") -> str:
+    """Save a run that worked as a snippet, to repeat it with other values. A person is always asked.
+
+    Literals that are arguments of tools or variables become parameters, with the old values as defaults. The snippet
+    is tested with the recorded answers of the run first.
+
+    Args:
+        name: Name of the snippet, called as `$name key=value`.
+        description: What the snippet does.
+        run: ID of the run; "last" is the last recorded run that worked.
+
+    Example:
+        ot.save_snippet(name="free_space", description="Free space of a disk", run="last")
+    """
+    saved = await get_system(context).save_snippet(name, description, run, context)
+    return f"OK: saved. Call it as: {render_signature(saved.name, saved.to_snippet())}"
 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)

@@ -1,0 +1,87 @@
+"""Manage snippets that agents saved. Snippets of the settings are not listed."""
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from onetool.cli.approver import RunJournal, confirm_person, open_journal
+from onetool.errors import ToolNotFound
+from onetool.util.invisible import escape_invisible
+from onetool.util.text import quote
+from onetool.util.time_format import in_utc
+
+if TYPE_CHECKING:
+    from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="List saved snippets with their code")
+    accept = actions.add_parser("accept", help="Let all agents use a saved snippet")
+    delete = actions.add_parser("delete", help="Delete a saved snippet")
+    accept.add_argument("--token", metavar="TOKEN", help="token of scope approve, instead of a confirmation")
+    for action in (accept, delete):
+        action.add_argument("name", metavar="NAME", help="name of the snippet")
+        action.add_argument(
+            "--agent", default="default", metavar="AGENT", help="agent that saved it (default: default)"
+        )
+    for action in (listing, accept, delete):
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    from onetool.snippets.saved_snippets import SavedSnippetFile
+
+    with open_journal(options) as journal:
+        saved = SavedSnippetFile(journal.loaded.directories.data)
+        if options.action == "list":
+            return _list(saved, as_json=options.json)
+        snippet = _find(saved, options.agent, options.name)
+        if options.action == "accept":
+            _accept(journal, saved, snippet, options.token)
+        else:
+            saved.delete(snippet.agent, snippet.name)
+        done = "accepted" if options.action == "accept" else "deleted"
+        print(json.dumps({"snippet": snippet.name, done: True}) if options.json else f"{snippet.name}: {done}")
+    return 0
+
+
+def _list(saved: "SavedSnippetFile", *, as_json: bool) -> int:
+    found = [_describe(each) for each in saved.list_all()]
+    if as_json:
+        print(json.dumps({"snippets": found}, indent=2, ensure_ascii=False))
+    elif not found:
+        print("No snippets are saved. An agent saves one with ot.save_snippet.")
+    for each in [] if as_json else found:
+        state = f"accepted by {each['accepted_by']}" if each["accepted_by"] else "not accepted for other agents"
+        print(f"${each['name']}  agent {each['agent']}, {each['saved']}, {state}\n  {each['description']}")
+        print("\n".join(f"    {line}" for line in each["body"].splitlines()))
+    return 0
+
+
+def _describe(snippet: "SavedSnippet") -> dict[str, Any]:
+    return {
+        "name": snippet.name,
+        "agent": snippet.agent,
+        "description": escape_invisible(snippet.description),
+        "params": dict(snippet.params),
+        "body": escape_invisible(snippet.body),
+        "run": snippet.run,
+        "saved": in_utc(snippet.at, "seconds"),
+        "accepted_by": snippet.accepted_by,
+    }
+
+
+def _find(saved: "SavedSnippetFile", agent: str, name: str) -> "SavedSnippet":
+    name = name.removeprefix("$")
+    found = next((each for each in saved.list_all() if (each.agent, each.name) == (agent, name)), None)
+    if found is None:
+        message = f"agent {agent} has no saved snippet {quote(name)}"
+        raise ToolNotFound(message, hint="list them with `onetool snippets list`")
+    return found
+
+
+def _accept(journal: RunJournal, saved: "SavedSnippetFile", snippet: "SavedSnippet", token: str | None) -> None:
+    """Show the code to a person, and accept it if the person confirms."""
+    lines = [f"All agents will be able to run ${snippet.name}:", *(f"    {line}" for line in snippet.body.splitlines())]
+    saved.accept(snippet.agent, snippet.name, confirm_person(journal, token, lines))

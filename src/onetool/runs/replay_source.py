@@ -1,0 +1,73 @@
+"""A recorded run as a Python test, which replays it without network, servers or settings."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pprint import pformat
+from typing import Any, Final
+
+from onetool.runs.gate import SETTLED
+from onetool.runs.model import DurableCall, DurableRunRecord
+from onetool.runs.replay import check_replayable
+from onetool.util.time_format import in_utc
+
+WIDTH: Final = 110
+LINE_BREAK: Final = "\n"
+TEST: Final = '''\
+"""Run {run} of {started}, written by `onetool runs show {run} --as-test`. No tool is called."""
+
+{imports}
+CODE = {code}
+CALLS = {calls}
+{expected}
+
+
+def test_run_{short}() -> None:
+{body}
+'''
+PASSES: Final = "    assert replay(CODE, CALLS, seed={seed!r}, started={started!r}) == VALUE"
+FAILS: Final = """\
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - the message is checked below
+        replay(CODE, CALLS, seed={seed!r}, started={started!r})
+    assert ERROR in str(raised.value)"""
+
+
+def write_test(
+    run: DurableRunRecord, calls: Iterable[DurableCall], redact: Callable[[Any], Any], code: str | None = None
+) -> str:
+    """Return the source of the test. Secrets are redacted in the code, the arguments and the results alike."""
+    settled = [call for call in calls if call.state in SETTLED]
+    check_replayable(run, settled)
+    outcome: Mapping[str, Any] = json.loads(run.outcome or "{}")
+    recorded = [
+        {
+            "tool": call.tool,
+            "arguments": redact(json.loads(call.arguments)),
+            "result": redact(json.loads(call.result or "{}")),
+            "clock": call.clock,
+        }
+        for call in settled
+    ]
+    error = outcome["error"]
+    facts = {"seed": run.seed, "started": run.started}
+    return TEST.format(
+        run=run.id,
+        short=run.id.removeprefix("r_")[:8],
+        started=in_utc(run.started, "seconds"),
+        imports="from onetool.testing import replay\n"
+        if error is None
+        else "import pytest\n\nfrom onetool.testing import replay\n",
+        code=_write_text(redact(run.code if code is None else code)),
+        calls=pformat(recorded, width=WIDTH, sort_dicts=False),
+        expected=f"VALUE = {pformat(redact(outcome['value']), width=WIDTH, sort_dicts=False)}"
+        if error is None
+        else f"ERROR = {redact(str(error.get('message', '')).partition(LINE_BREAK)[0])!r}",
+        body=(PASSES if error is None else FAILS).format(**facts),
+    )
+
+
+def _write_text(text: str) -> str:
+    """Return a string literal, on several lines if every character can be shown as it is."""
+    lines = text.strip("\n").split("\n")
+    if '"""' in text or "\\" in text or text.endswith('"') or not all(line.isprintable() for line in lines):
+        return repr(text)
+    return '"""\\\n' + "\n".join(lines) + '\n"""' if len(lines) > 1 else repr(text)

@@ -1,0 +1,124 @@
+"""Turn the code of a run into the body of a snippet: literals that are arguments or variables become parameters.
+
+The code has run, so the parser of a cell has accepted it before it is parsed here.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from onetool.errors import ToolError
+from onetool.registry import python_name
+from onetool.util.secret_finder import SECRET_VALUE, is_secret_name
+from onetool.util.text import quote
+
+MAX_CODE_CHARS: Final = 20_000
+TEMPLATE_MARKS: Final = re.compile(r"\{[{%#]|[}%#]\}")
+RecordedArguments = Sequence[tuple[str, Mapping[str, Any]]]  # tool and arguments of each recorded call
+
+
+class Template(NamedTuple):
+    """The body of a snippet, and the default of each parameter."""
+
+    body: str
+    params: dict[str, Any]
+
+
+class _Literal(NamedTuple):
+    name: str
+    value: Any
+    start: int  # in bytes
+    end: int
+
+
+def make_template(code: str, calls: RecordedArguments) -> Template:
+    """Return the body and the parameters. Raise if the code is too long, or a literal looks like a secret."""
+    if len(code) > MAX_CODE_CHARS:
+        raise ToolError(f"the code has {len(code)} characters; a snippet may have {MAX_CODE_CHARS}")
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ToolError(f"the code cannot be made a snippet: {error}") from None
+    source = code.encode()
+    starts = [0, *(found.end() for found in re.finditer(b"\n", source))]
+    params: dict[str, Any] = {}
+    parts, position = [], 0
+    for each in sorted(_find_literals(tree, calls, starts), key=lambda found: found.start):
+        name = _choose_name(each, params)
+        params[name] = each.value
+        parts += [_escape(source[position : each.start].decode()), _write_placeholder(name, each.value)]
+        position = each.end
+    _reject_secrets(tree, params)
+    return Template("".join([*parts, _escape(source[position:].decode())]), params)
+
+
+def _find_literals(tree: ast.Module, calls: RecordedArguments, starts: list[int]) -> Iterator[_Literal]:
+    """Yield the literals that are arguments of recorded tools, or values of variables at the top level."""
+    tools = {python_name(tool) for tool, _ in calls}
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant() as value) if _is_literal(value):
+                yield _locate(name, value, starts)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or (tool := python_name(ast.unparse(node.func))) not in tools:
+            continue
+        for keyword in node.keywords:
+            if keyword.arg is not None and _is_literal(keyword.value):
+                yield _locate(keyword.arg, keyword.value, starts)
+        for value in node.args:
+            if _is_literal(value) and (name := _find_argument(tool, value, calls)):
+                yield _locate(name, value, starts)
+
+
+def _is_literal(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str | int | float)
+
+
+def _find_argument(tool: str, node: Any, calls: RecordedArguments) -> str:
+    """Return the name of a positional argument, from a recorded call with this value."""
+    recorded = (arguments for name, arguments in calls if python_name(name) == tool)
+    return next((name for arguments in recorded for name, value in arguments.items() if value == node.value), "")
+
+
+def _locate(name: str, node: Any, starts: list[int]) -> _Literal:
+    start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+    return _Literal(name, node.value, start, end)
+
+
+def _choose_name(found: _Literal, params: Mapping[str, Any]) -> str:
+    """Return the name of the parameter: the same for equal values, with a number for others."""
+    name, number = found.name, 1
+    while name in params and json.dumps(params[name]) != json.dumps(found.value):
+        number += 1
+        name = f"{found.name}_{number}"
+    return name
+
+
+def _write_placeholder(name: str, value: Any) -> str:
+    """Return the placeholder. In quotes, a string stays a string even if it looks like a number."""
+    return f'"{{{{ {name} }}}}"' if isinstance(value, str) else f"{{{{ {name} }}}}"
+
+
+def _escape(text: str) -> str:
+    """Return code in which nothing is part of a template."""
+    if not TEMPLATE_MARKS.search(text):
+        return text
+    if "endraw" in text:
+        raise ToolError("code with `endraw` cannot be made a snippet")
+    return f"{{% raw %}}{text}{{% endraw %}}"
+
+
+def _reject_secrets(tree: ast.Module, params: Mapping[str, Any]) -> None:
+    for name, value in params.items():
+        if isinstance(value, str) and value and is_secret_name(name):
+            raise _secret_error(name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SECRET_VALUE.search(node.value):
+            raise _secret_error(f"line {node.lineno}")
+
+
+def _secret_error(place: str) -> ToolError:
+    message = f"the literal of {quote(place)} looks like a secret; a snippet must not contain it"
+    return ToolError(message, hint="keep secrets in secrets.yaml and let tools use them")

@@ -1,0 +1,149 @@
+"""Test `onetool bench agents` on a sample of its tasks: every arm reaches the expected state, and no gate fails.
+
+It is also a test of binding, validation and proxying: the tools must receive exactly the expected calls.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cells_support import NIGHTLY
+from tests.support import PROGRAM, environment, run_cli
+
+from onetool.bench.agents import Measurement
+from onetool.bench.agents_report import check_gates, list_direct_wins
+from onetool.bench.tasks import GoldCall, Task, Turn, group_calls, plan_runs
+
+SAMPLE, ALL = 40, 400
+TIMEOUT_SECONDS = 1800 if NIGHTLY else 240
+ARMS = {"direct", "search", "code", "code-cold"}
+
+
+def run_bench(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the benchmark. If its data cannot be installed, skip the test, or fail it with CI=true."""
+    command = [PROGRAM, "bench", "agents", *options]
+    done = subprocess.run(
+        command,
+        cwd=home,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    if "cannot install" in done.stderr:
+        stop = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        stop(done.stderr)
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_SECONDS)
+def test_code_is_not_worse_than_direct_calls(tmp_path: Path) -> None:
+    tasks, sizes = (ALL, "8,96,500") if NIGHTLY else (SAMPLE, "96")
+    done = run_bench(tmp_path, "--json", "--tasks", str(tasks), "--tools", sizes)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    report = json.loads(done.stdout)
+    assert report["tasks"] == tasks
+    assert report["arms"].keys() == ARMS
+    assert all(gate["kept"] for gate in report["gates"])
+    rows = [row for rows in report["arms"].values() for row in rows]
+    assert all(row["state_equal"] == row["calls_equal"] == row["tasks"] == tasks for row in rows)
+    direct, code = report["arms"]["direct"][-1], report["arms"]["code"][-1]
+    assert code["input_tokens"] < direct["input_tokens"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not NIGHTLY, reason="starts six more processes: make nightly")
+def test_a_real_client_plays_the_same_tasks(tmp_path: Path) -> None:
+    """The client is a script that makes one call, so that the state is not the expected one in either arm."""
+    script = tmp_path / "client.py"
+    script.write_text(CLIENT, encoding="utf-8")
+    command = f"{sys.executable} {script} {{config}} {{prompt}}"
+    done = run_bench(tmp_path, "--json", "--tasks", "1", "--tools", "8", "--client", command)
+    assert done.returncode == 0, done.stderr
+    rows = {row["arm"]: row for row in json.loads(done.stdout)["client"]}
+    assert rows.keys() == {"direct", "code"}
+    assert all(not row["state_equal"] and row["exit_status"] == 0 for row in rows.values())
+
+
+CLIENT = """
+import asyncio, json, sys
+from mcp import Client, StdioServerParameters
+
+async def main():
+    (server,) = json.loads(open(sys.argv[1]).read())["mcpServers"].values()
+    assert sys.argv[2].startswith("Do the following steps")
+    async with Client(StdioServerParameters(**server)) as client:
+        (first, *_) = (await client.list_tools()).tools
+        arguments = {"command": "bfcl.pwd()"} if first.name == "run" else {}
+        await client.call_tool("run" if first.name == "run" else "pwd", arguments)
+
+asyncio.run(main())
+"""
+
+
+def test_invalid_options_are_usage_errors(tmp_path: Path) -> None:
+    for options, message in (
+        (("--tools", "8,x"), "invalid sizes '8,x' (expected numbers from 1 to 500, like 8,96)"),
+        (("--tools", "0"), "invalid sizes '0'"),
+        (("--tasks", "0"), "invalid number '0' (expected 1 or more)"),
+    ):
+        done = run_cli(tmp_path, "bench", "agents", *options)
+        assert done.returncode == 2
+        assert message in done.stderr
+
+
+def measurement(arm: str, tools: int = 96, **changes: Any) -> Measurement:
+    values: dict[str, Any] = {"rounds": 3, "tokens": 1000, "cached_tokens": 500.0, "bytes": 4000, "seconds": 0.1}
+    return replace(
+        Measurement(world="bfcl", tools=tools, arm=arm, task="t", state=True, calls=True, one_by_one=4, **values),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("tools", "changes", "failed"),
+    [
+        (96, {}, []),
+        (96, {"state": False}, ["the final state is the expected one in all arms"]),
+        (96, {"calls": False}, ["the tools receive exactly the expected calls"]),
+        (96, {"rounds": 4}, ["code needs no more rounds than direct on any task"]),
+        (96, {"tokens": 1001}, ["code needs no more tokens than direct on any task, from 20 tools on"]),
+        (8, {"tokens": 1500}, []),
+        (8, {"tokens": 1501}, ["code needs at most 500 more tokens than direct on any task, below"]),
+    ],
+)
+def test_gates_fail_for_worse_measurements(tools: int, changes: dict[str, Any], failed: list[str]) -> None:
+    found = [measurement("direct", tools), measurement("code", tools, **changes)]
+    assert [gate.name for gate in check_gates(found) if not gate.is_kept] == failed
+
+
+def test_tasks_that_direct_calls_win_are_listed() -> None:
+    found = [measurement("direct"), measurement("code"), measurement("code-cold", rounds=5, tokens=1200)]
+    (win,) = list_direct_wins(found)
+    assert (win["arm"], win["rounds"], win["input_tokens"]) == ("code-cold", 2, 200)
+
+
+def test_calls_wait_for_values_that_only_an_answer_has() -> None:
+    calls = (
+        GoldCall("find", {"name": "notes"}, '{"matches": ["dir/notes-2024.txt"], "text": "code is X-77-Q"}'),
+        GoldCall("read", {"file": "dir/notes-2024.txt"}, "content"),
+        GoldCall("unlock", {"code": "X-77-Q"}, "open"),
+        GoldCall("close", {}, "closed"),
+    )
+    task = Task("t", (Turn("Read my notes, then unlock and close.", calls),), ())
+    assert [[[call.tool for call in group] for group in turn] for turn in group_calls(task)] == [
+        [["find"], ["read", "unlock", "close"]]
+    ]
+    (runs,) = plan_runs(task)
+    assert [run.write("bfcl") for run in runs] == [
+        "a1 = bfcl.find(name='notes')\na2 = bfcl.read(file=a1['matches'][0])\n[a1, a2]",
+        "a1 = bfcl.unlock(code='X-77-Q')\na2 = bfcl.close()\n[a1, a2]",
+    ]

@@ -1,0 +1,159 @@
+"""Test recorded runs: as Python tests that replay them, and as snippets that agents save."""
+
+import json
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.extensions_support import open_app_in, write_pack
+from tests.runs_support import answer_in_terminal
+from tests.support import configure, environment, run_cli
+
+from onetool.errors import ToolError
+
+CODE = """\
+import random, time
+found = shop.find(text='tea', limit=2)
+first = shop.price(found[0]["id"])
+{"first": first, "names": [each["name"] for each in found], "random": random.random(), "time": time.time()}
+"""
+PACK = '''\
+"""A shop."""
+
+COUNT = []
+
+
+def find(text: str, limit: int = 10) -> list[dict[str, object]]:
+    """Find products."""
+    return [{"id": number, "name": f"{text} {number}"} for number in range(limit)]
+
+
+def price(id: int) -> float:
+    """Return a price, which rises with each call."""
+    COUNT.append(id)
+    return 1.5 * len(COUNT)
+'''
+RECORD = "approvals: {record: true}\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    configure(tmp_path, RECORD)
+    write_pack(tmp_path / ".onetool" / "tools", "shop", PACK)
+    return tmp_path
+
+
+def run(home: Path, code: str) -> Any:
+    done = run_cli(home, "run", "--json", code)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def last_run(home: Path) -> str:
+    runs = json.loads(run_cli(home, "runs", "--json").stdout)["runs"]
+    return str(runs[0]["run"])
+
+
+def run_tests(home: Path, **texts: str) -> str:
+    """Run tests in a directory without settings and packs. Return the output."""
+    place = home / "elsewhere"
+    place.mkdir()
+    for name, text in texts.items():
+        (place / f"test_{name}.py").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(place)]
+    done = subprocess.run(
+        command, cwd=place, env=environment(place), capture_output=True, text=True, timeout=100, check=False
+    )
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_recorded_run_is_a_test_that_needs_no_tools(home: Path) -> None:
+    run(home, CODE)
+    shown = run_cli(home, "runs", "show", last_run(home), "--as-test")
+    assert shown.returncode == 0, shown.stderr
+    run(home, "shop.find(text='tea')\nshop.find('tea').missing")
+    failing = run_cli(home, "runs", "show", last_run(home), "--as-test")
+    assert "pytest.raises(Exception)" in failing.stdout, failing.stderr
+    shutil.rmtree(home / ".onetool")
+    output = run_tests(
+        home,
+        same=shown.stdout,
+        failing=failing.stdout,
+        other_call=shown.stdout.replace("limit=2", "limit=3"),
+        other_value=shown.stdout.replace("'first': 1.5", "'first': 2.5"),
+    )
+    assert "2 failed, 2 passed" in output, output
+    assert "the replayed code called shop.find, and no recorded call matches it" in output
+
+
+SAVE = "ot.save_snippet(name='cheapest', description='The second product')"
+
+
+@pytest.mark.slow
+def test_a_run_becomes_a_snippet_after_a_person_approved_it(home: Path) -> None:
+    run(home, "found = shop.find(text='tea', limit=2)\nname = 'x'\n[found[1]['name'], name, shop.price(1) > 0]")
+    recorded = last_run(home)
+    configure(home, "approvals: {wait: 0}\nagents: {other: {}}\n")  # from now on, runs cannot be replayed
+    asked = run_cli(home, "run", SAVE)
+    assert asked.returncode == 3, asked.stdout
+    (question,) = json.loads(run_cli(home, "approvals", "--json").stdout)["approvals"]
+    assert question["calls"][0]["reason"] == "a saved snippet is code that later runs execute"
+    status, shown = answer_in_terminal(home, "y", "approve", question["run"])
+    assert status == 0, shown
+    with open_app_in(home) as app:
+        assert "unknown snippet $cheapest" in app.failure("$cheapest")
+        result = app.value(f"ot.run_result({question['run']!r}, wait=10)")
+        assert result == "OK: saved. Call it as: $cheapest [text=tea] [limit=2] [name=x] [id=1]"
+        assert json.loads(app.value("$cheapest text=coffee limit=3 name=12")) == ["coffee 1", "12", True]
+        assert app.data("ot.snippets(pattern='cheap')") == ["cheapest: The second product"]
+        assert json.loads(app.value("ot.snippet('cheapest', text='milk')"))[0] == "milk 1"
+        other = app.portal.call(partial(app.onetool.run, "$cheapest", agent="other"))
+        assert "unknown snippet $cheapest" in other.text
+
+        listed = json.loads(run_cli(home, "snippets", "list", "--json").stdout)["snippets"]
+        assert [(each["name"], each["run"], each["accepted_by"]) for each in listed] == [("cheapest", recorded, "")]
+        assert answer_in_terminal(home, "n", "snippets", "accept", "cheapest")[0] == 1
+        assert run_cli(home, "snippets", "accept", "cheapest").returncode == 1  # without a terminal
+        assert answer_in_terminal(home, "y", "snippets", "accept", "cheapest")[0] == 0
+        other = app.portal.call(partial(app.onetool.run, "$cheapest", agent="other"))
+        assert not other.is_error, other.text
+        assert run_cli(home, "snippets", "delete", "cheapest").returncode == 0
+        assert "unknown snippet $cheapest" in app.failure("$cheapest")
+
+
+SECRET = "correct-horse-battery"
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "problem"),
+    [
+        ("shop.find(text='tea')", "no name", "invalid name"),
+        ("shop.find(text='tea')", "configured", "the settings have a snippet 'configured'"),
+        (f"shop.find(text='{SECRET}')", "ok", "contains the value of a secret"),
+        ("shop.find(text='ghp_0123456789abcdefghij0123')", "ok", "looks like a secret"),
+        ("shop.price('x')", "ok", "no run"),
+    ],
+)
+def test_a_run_that_must_not_be_saved_is_rejected(home: Path, code: str, name: str, problem: str) -> None:
+    configure(home, RECORD + "snippets: {configured: {body: '1'}}\n")
+    (home / ".onetool" / "secrets.yaml").write_text(f"KEY: {SECRET}\n", encoding="utf-8")
+    (home / ".onetool" / "secrets.yaml").chmod(0o600)
+    with open_app_in(home) as app:
+        app.run(code)
+        context = app.onetool.context()
+        saving = partial(app.onetool.save_snippet, name, "text", "last", context)
+        with pytest.raises(ToolError, match=problem):
+            app.portal.call(saving)
+
+
+def test_a_run_without_recorded_results_cannot_be_a_test(home: Path) -> None:
+    configure(home, "agents: {default: {permissions: [read, write]}}\n")
+    run(home, "fs.write(path='a.txt', content='x')")
+    shown = run_cli(home, "runs", "show", last_run(home), "--as-test")
+    assert shown.returncode == 1
+    assert "its results were not recorded\nHint: set `approvals: {record: true}`" in shown.stderr
