@@ -1,13 +1,14 @@
 """Start `onetool` by forking a process that has imported all of it, because tests start it thousands of times.
 
 The result is a real process: a child of the test's process with its own pipes, environment, directory, session and exit
-status. Only the imports, about half a second of processor time, are shared. `patch_popen` makes `subprocess.Popen` do
-it for commands that are `onetool` itself, also behind `env`, or an arena. What a shell starts is started as usual, and
-so is what names its `executable`. With ONETOOL_NIGHTLY=1 everything is.
+status. Only the imports and the models of libraries, about half a second of processor time, are shared. `patch_popen`
+makes `subprocess.Popen` do it for commands that are `onetool` itself, also behind `env`, or one of `MODULES`. What a
+shell starts is started as usual, and so is what names its `executable`. With ONETOOL_NIGHTLY=1 everything is.
 
     python forked_program.py DESCRIPTOR    is the process that is forked; it reads requests from that socket
 """
 
+import asyncio
 import atexit
 import contextlib
 import ctypes
@@ -25,14 +26,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = str(Path(__file__).parents[1])
 PROGRAM = str(Path(sys.executable).with_name("onetool"))
-ARENA = [sys.executable, "-m", "tests.e2e.arena"]
+MODULES = ("tests.e2e.arena", "tests.contract.storage_kinds")  # programs whose function `main` gets their arguments
 MAX_REQUEST_BYTES = 100_000
 CLONE_PARENT = 0x00008000
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
@@ -79,7 +82,7 @@ def request_of(options: Mapping[str, Any]) -> bytes | None:
         while "=" in command[0]:
             name, _, value = command.pop(0).partition("=")
             env[name] = value
-    if command[:1] != [PROGRAM] and command[:3] != ARENA:
+    if command[0] != PROGRAM and not (command[:2] == [sys.executable, "-m"] and command[2] in MODULES):
         return None
     if any(options[name] not in {None, False, (), -1} for name in UNSUPPORTED) or not options["close_fds"]:
         return None
@@ -138,9 +141,14 @@ class ProgramServer:
 def serve(descriptor: int) -> None:
     """Fork for each request; return when there are no more."""
     del sys.path[0]
+    gc.disable()  # for the imports
     import_everything()
+    asyncio.run(rehearse())
+    while threading.active_count() > 1:  # threads of the rehearsal end after its event loop
+        time.sleep(0.01)
     gc.collect()
     gc.freeze()
+    gc.enable()
     number = CLONE_NUMBERS[os.uname().machine]
     syscall = ctypes.PyDLL(None).syscall
     with socket.socket(fileno=descriptor) as requests:
@@ -163,7 +171,8 @@ def import_everything() -> None:
     import onetool
 
     sys.path.insert(0, ROOT)
-    importlib.import_module(ARENA[-1])
+    for name in MODULES:
+        importlib.import_module(name)
     del sys.path[0]
 
     for name in IMPORTED_LATER:
@@ -172,6 +181,29 @@ def import_everything() -> None:
     for module in pkgutil.walk_packages(onetool.__path__, "onetool."):
         importlib.import_module(module.name)
     logging.root.handlers.clear()  # the demo's server, which is a program of its own, configures logging when imported
+
+
+async def rehearse() -> None:
+    """Serve a client once, because libraries build their models on first use. Nothing else of it is kept."""
+    from mcp import Client
+    from pydantic import BaseModel
+
+    from onetool.app import OneTool
+    from onetool.config.model import Settings
+    from onetool.logging import Log
+    from onetool.transports.mcp.mcp_server import OneToolServer
+
+    models = [BaseModel]
+    for model in models:
+        models += model.__subclasses__()
+        if model.__module__.startswith("onetool."):
+            model.model_rebuild()
+    with tempfile.TemporaryDirectory() as folder:
+        async with OneTool(Settings.model_validate({}), folder=Path(folder), log=Log()) as app:
+            for mode in ("auto", "legacy"):
+                async with Client(OneToolServer(app), mode=mode) as client:
+                    await client.list_tools()
+                    await client.call_tool("run", {"command": "ot.tools()"})
 
 
 def become(request: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
@@ -208,10 +240,8 @@ def run(command: list[str]) -> int:
         sys.argv = command
         sys.path.insert(0, str(Path(PROGRAM).parent))
         return main()
-    from tests.e2e import arena
-
     sys.path.insert(0, ROOT)
-    arena.main(json.loads(command[-1]))
+    importlib.import_module(command[2]).main(*command[3:])
     return 0
 
 

@@ -1,6 +1,7 @@
 """The storage contract: every kind of state on every backend."""
 
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -42,7 +43,9 @@ def directory(tmp_path: Path) -> Path:
 
 def start_writer(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.contract.storage_kinds", *map(str, arguments)]
-    writer = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        command, cwd=ROOT, env=dict(os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert writer.stdout is not None
     assert writer.stdout.readline() == "ready\n"
     return writer

@@ -173,7 +173,8 @@ def _read_memory() -> dict[str, int]:
     return {name: int(facts[name].split()[0]) for name in MEMORY}
 
 
-def main(setup: dict[str, Any]) -> None:
+def main(text: str) -> None:
+    setup: dict[str, Any] = json.loads(text)
     pretend_that_this_kernel_has_no(setup["lacking"])
     answers = os.dup(1)
     os.dup2(2, 1)
@@ -181,4 +182,4 @@ def main(setup: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(sys.argv[1])

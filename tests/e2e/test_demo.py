@@ -13,7 +13,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.conftest import find_program
 from tests.support import (
     PROGRAM,
     ProcessWatch,
@@ -24,6 +23,7 @@ from tests.support import (
     run_cli,
     scratch_directory,
 )
+from tests.ui_support import find_browser
 
 pytestmark = pytest.mark.slow
 REJECTED = {"open('/etc/passwd').read()", "fs.write('notes.md', 'Call Ada back')", "machine.dsk()"}
@@ -94,7 +94,7 @@ def test_output_fits_the_terminal_and_names_the_next_commands(tmp_path: Path) ->
 
 @pytest.mark.skipif(not NIGHTLY, reason="slow: plays the demo and starts a browser; `make nightly` runs it")
 def test_the_images_of_the_documentation_can_be_regenerated(tmp_path: Path) -> None:
-    find_program("chromium")
+    find_browser()
     script = Path(__file__).parents[2] / "docs" / "pictures" / "make.py"
     done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr

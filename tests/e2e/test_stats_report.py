@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.ui_support import SWITCHES
+from tests.ui_support import SWITCHES, find_browser
 
 from onetool.stats.record import CallRecord, Recorder, RunRecord, SessionRecord
 from onetool.stats.report import render_html
@@ -23,9 +23,9 @@ Browser = Callable[..., str]
 
 
 @pytest.fixture
-def browse(needs: Callable[[str], str], tmp_path: Path) -> Browser:
+def browse(tmp_path: Path) -> Browser:
     """Open a page in a new browser with these flags, and return the output of the browser."""
-    program = needs("chromium")
+    program = find_browser()
 
     def show(page: str, *flags: str) -> str:
         file = tmp_path / "report.html"
