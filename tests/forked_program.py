@@ -224,6 +224,7 @@ def become(request: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
         setattr(sys, f"__{name}__", new)
     sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
     random.seed()
+    tempfile.tempdir = None  # that of the rehearsal
     status = run(request["argv"])
     # what Python does at its end, except for taking everything apart, which costs as much as a small command
     threading._shutdown()  # type: ignore[attr-defined]

@@ -268,7 +268,7 @@ class Visit:
 
 
 def find_browser() -> str:
-    """Return the path of Chromium, if possible of its headless shell, which uses a third of the processor time."""
+    """Return the path of Chromium, if possible of its headless shell, which takes about half the processor time."""
     return shutil.which("chromium-headless-shell") or find_program("chromium")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from anyio.from_thread import start_blocking_portal
-from tests.support import App, configure, give, open_app, run_cli
+from tests.support import TIMEOUT_SECONDS, App, configure, give, open_app, run_cli
 
 from onetool import tool
 from onetool.app import OneTool
@@ -57,13 +57,13 @@ def key() -> str:
 class Together:
     """A tool that returns whether the given number of calls were in it at the same time."""
 
-    def __init__(self, parties: int) -> None:
+    def __init__(self, parties: int, seconds: float) -> None:
         self.name, self.permissions = "sample.together", ["read"]
-        self._barrier = Barrier(parties)
+        self._barrier = Barrier(parties, timeout=seconds)
 
     def call(self, _params: dict[str, Any], _context: object) -> bool:
         try:
-            self._barrier.wait(0.5)
+            self._barrier.wait()
         except BrokenBarrierError:
             return False
         return True
@@ -505,10 +505,10 @@ def test_parallel_preserves_the_order(app: App) -> None:
     assert app.data("ot.parallel(sample.give for _ in range(3))") == [None] * 3
 
 
-@pytest.mark.parametrize(("parties", "met"), [(32, True), (33, False)])
-def test_parallel_runs_32_calls_at_a_time(parties: int, met: bool) -> None:
-    with open_app({}, [Together(parties)]) as app:
-        assert app.data("ot.parallel([sample.together] * 32)") == [met] * 32
+@pytest.mark.parametrize(("parties", "seconds", "met"), [(32, TIMEOUT_SECONDS, True), (33, 0.5, False)])
+def test_parallel_runs_32_calls_at_a_time(parties: int, seconds: float, met: bool) -> None:
+    with open_app({}, [Together(parties, seconds)]) as app:
+        assert app.data(f"ot.parallel([sample.together] * {parties})") == [met] * parties
 
 
 def test_parallel_raises_the_first_error_after_all_calls_end(app: App) -> None:
