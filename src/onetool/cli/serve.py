@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    gc.disable()  # until everything is imported, none of which is garbage
     if HANGUP is not None:  # it means reload, once the server has started
         signal.signal(HANGUP, signal.SIG_IGN)
     if options.http:
@@ -79,6 +80,7 @@ def _relax_collector() -> None:
     """Run the garbage collector rarely and exclude long-lived objects, because full collections stall the server."""
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+    gc.enable()
 
 
 async def _expose(app: "OneTool", names: list[str]) -> None:

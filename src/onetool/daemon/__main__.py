@@ -1,8 +1,11 @@
 """The daemon process: `python -m onetool.daemon SOCKET`, with the listening socket as descriptor 3."""
 
+import gc
 import sys
 
-from onetool.daemon.daemon import main
+gc.disable()  # until everything is imported, none of which is garbage
+
+from onetool.daemon.daemon import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1]))

@@ -224,6 +224,7 @@ def main(path: str) -> int:
     listener.setblocking(False)
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+    gc.enable()
 
     async def serve() -> None:
         with forward_sdk_logging(CurrentLog(log)):
