@@ -73,6 +73,7 @@ class Site:
 
     def page(self, received: ReceivedRequest) -> Page:
         known = self.pages.get(received.path) or self.pages.get(received.path.rpartition("/")[0] + "/")
+        known = known or self.pages.get(f"/{received.path.split('/')[1]}/**")
         return known or _missing
 
 

@@ -355,11 +355,11 @@ def resolve_reference(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]
 
 def flatten_schema(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Mapping[str, Any]:
     """Return the schema with its reference resolved and the fields of all parts of `allOf`."""
-    schema = resolve_reference(schema, root)
-    if not isinstance(parts := schema.get("allOf"), list) or depth > MAX_ALL_OF_DEPTH:
-        return schema
-    merged: JSON = {key: value for key, value in schema.items() if key != "allOf"}
-    properties, required = dict(schema.get("properties") or {}), list(schema.get("required") or ())
+    found = resolve_reference(schema, root)
+    if not isinstance(parts := found.get("allOf"), list) or depth > MAX_ALL_OF_DEPTH:
+        return found
+    merged: JSON = {key: value for key, value in found.items() if key != "allOf"}
+    properties, required = dict(found.get("properties") or {}), list(found.get("required") or ())
     for part in islice((flatten_schema(each, root, depth + 1) for each in parts), MAX_CHOICES):
         properties.update(part.get("properties") or {})
         required += part.get("required") or ()

@@ -22,6 +22,7 @@ Snippet = Callable[[str, dict[str, Any]], Any]
 # Functions of `ot` that run completely or partly in the cell.
 IN_CODE = frozenset({"account", "call", "pack", "parallel", "snippet", "load", "session"})
 HELP = "ot.help"
+MAX_LISTED_TOOLS = 20
 MAX_PARALLEL_CALLS = 32
 PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
 
@@ -96,8 +97,10 @@ class PackProxy:
         return ToolProxy(found, self._call, self._request)
 
     def __call__(self, /, *_args: Any, **_kwargs: Any) -> Any:
-        hint = "call one of its tools, pack.tool(argument=value): ot.search(query='what it is for') finds one"
-        raise ArgumentError(f"{self._pack} is a pack, not a tool", hint=hint)
+        tools = dir(self)
+        listed = ", ".join(f"{self._pack}.{tool}()" for tool in tools[:MAX_LISTED_TOOLS])
+        more = f" and {len(tools) - MAX_LISTED_TOOLS} more" if len(tools) > MAX_LISTED_TOOLS else ""
+        raise ArgumentError(f"{self._pack} is a pack, not a tool", hint=f"call one of its tools: {listed}{more}")
 
     def __dir__(self) -> list[str]:
         return list(self._request("list", {"pack": self._pack}))

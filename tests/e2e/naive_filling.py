@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.e2e.naive_reading import Parameter, Signature, split_words
 
-BY_NAME, BY_DESCRIPTION = 2, 1
+SAME_NAME, BY_NAME, BY_DESCRIPTION = 3, 2, 1
 Arguments = dict[str, tuple[str, Any]]  # by parameter: the name of the fact and its value
 
 
@@ -36,12 +36,16 @@ def _match_pairs(signature: Signature, facts: Mapping[str, Any]) -> list[tuple[i
 
 def _score(parameter: Parameter, fact: str) -> int:
     named, expected = split_words(parameter.name), split_words(fact)
-    if set(named) & set(expected) or "".join(named) == "".join(expected):
+    if "".join(named) == "".join(expected):
+        return SAME_NAME
+    if set(named) & set(expected):
         return BY_NAME
     return BY_DESCRIPTION if set(split_words(parameter.text)) & set(expected) else 0
 
 
 def is_possible(value: Any, kind: str) -> bool:
+    if kind == "Any":
+        return True
     if isinstance(value, dict | list) or kind.startswith(("dict", "list", "bool", "Literal")):
         return kind.startswith(type(value).__name__) or (kind.startswith("Literal") and repr(value) in kind)
     return not _is_number(kind) or isinstance(value, int | float) or str(value).lstrip("-").isdecimal()

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from random import Random
 from statistics import mean
@@ -26,6 +27,7 @@ from tests.e2e.naive_tasks import TASKS, Task
 from tests.e2e.naive_world import prepare
 from tests.support import PROGRAM, Connection, environment
 
+NUMBERS = count()  # of tasks that were played
 FRAMES = ("{}", "please {}", "I would like to {}", "could you {} for me?", "My question: {}", "{}, thank you")
 
 
@@ -92,12 +94,13 @@ def _frame_task(task: Task, generator: Random) -> Task:
 
 
 def play_tasks(home: Path, tasks: Iterable[Task], mute: str = "") -> Iterator[Outcome]:
-    """Play the first wording of each task, with the client of the task."""
-    numbered = list(enumerate(tasks))
-    with prepare(home):
-        for client in dict.fromkeys(task.client for _, task in numbered):
-            with connect(home, client, mute) as session:
-                yield from (_play_task(task.with_number(at), session) for at, task in numbered if task.client == client)
+    """Play the first wording of each task in a prepared home directory, with the client of the task."""
+    numbered = [(next(NUMBERS), task) for task in tasks]
+    for client in dict.fromkeys(task.client for _, task in numbered):
+        with connect(home, client, mute) as session:
+            yield from (
+                _play_task(task.fill_facts(at, home), session) for at, task in numbered if task.client == client
+            )
 
 
 def _play_task(task: Task, session: Session) -> Outcome:
@@ -121,7 +124,7 @@ def main() -> None:
     options = parser.parse_args()
     tasks = [task for number, task in enumerate(TASKS, 1) if options.task == str(number) or options.task in task.name]
     chosen = list_wordings(tasks) if options.seed is None else frame_tasks(options.seed, tasks)
-    with TemporaryDirectory() as home:
+    with TemporaryDirectory() as home, prepare(Path(home)):
         outcomes = list(play_tasks(Path(home), chosen, options.mute))
     transcripts = (f"=== {one.task}\n{one.transcript}\n" for one in outcomes)
     sys.stdout.write("\n".join([*transcripts, *map(str, outcomes), summarize(outcomes), ""]))

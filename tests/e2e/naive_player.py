@@ -109,18 +109,21 @@ class Player:
             yield from self._follow_list(reading)
 
     def _follow_list(self, reading: Reading) -> Iterator[Move]:
-        """Call the listed tools whose arguments are known, and ask for help on the others."""
-        called = []
-        for name in self._sort_names(reading):
-            move = (
-                self._build_call(reading.short_signatures[name], reading) if name in reading.short_signatures else None
-            )
+        """Call the listed tools whose arguments are known, and ask for help on the others.
+
+        Tools that use more of the facts come first, then those whose description shares more words with the task.
+        """
+        names, calls = self._sort_names(reading), dict[str, Move]()
+        for name in names:
+            signature = reading.short_signatures.get(name)
+            move = None if signature is None else self._build_call(signature, reading)
             if move is not None and (move.used or not self.task.facts):
-                called.append(name)
-                yield move
-            else:
-                yield from self._ask_about([name])
-        yield from self._ask_about(called)
+                calls[name] = move
+        lines = {str(entry.get("name")): f"{entry.get('name')} {entry.get('description')}" for entry in reading.entries}
+        shared = {name: self._count_shared_words(lines.get(name, name)) for name in names}
+        yield from (calls[name] for name in sorted(calls, key=lambda name: (-len(calls[name].used), -shared[name])))
+        yield from self._ask_about(name for name in names if name not in calls)
+        yield from self._ask_about(calls)
 
     def _sort_names(self, reading: Reading) -> list[str]:
         """Keep the order of ranked lists; sort others by the number of words shared with the task."""
@@ -216,9 +219,10 @@ class Player:
                     break
 
     def _call_without_arguments(self, reading: Reading) -> Iterator[Move]:
-        yield from (
-            Move(shown.code, "it was shown") for shown in reading.calls if not shown.call.args + shown.call.keywords
-        )
+        """Send the calls without arguments; those that share more words with the task come first."""
+        shown = [each for each in reading.calls if not each.call.args + each.call.keywords]
+        shown.sort(key=lambda each: -self._count_shared_words(each.name))
+        yield from (Move(each.code, "it was shown") for each in shown)
 
     @property
     def _query_names(self) -> set[str]:

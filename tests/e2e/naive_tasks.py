@@ -4,9 +4,11 @@
 VALUE, without knowledge of tools.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 
@@ -23,13 +25,10 @@ class Task:
     def is_done(self, answer: str) -> bool:
         return re.search(self.expected, answer, re.DOTALL) is not None
 
-    def with_number(self, number: int) -> "Task":
-        """Replace `#` in facts by this number, for tasks that can be done only once."""
-        facts = {
-            key: value.replace("#", str(number)) if isinstance(value, str) else value
-            for key, value in self.facts.items()
-        }
-        return replace(self, facts=facts)
+    def fill_facts(self, number: int, home: Path) -> "Task":
+        """Replace `#` in facts by this number, for tasks that can be done only once, and `~` by the home directory."""
+        text = json.dumps(dict(self.facts)).replace("#", str(number)).replace("~", str(home))
+        return replace(self, facts=json.loads(text))
 
 
 TASKS = (
@@ -42,7 +41,7 @@ TASKS = (
         "read a file",
         ("read a file", "show me the content of a text file", "open this document and print what it says"),
         "marmalade",
-        {"file": "report.txt"},
+        {"file path": "report.txt"},
     ),
     Task(
         "which file holds a word",
@@ -54,7 +53,7 @@ TASKS = (
         "list a folder",
         ("list the files in a folder", "what is in this directory", "show the entries of a folder"),
         r"monday\.txt.*wednesday\.txt",
-        {"directory": "notes"},
+        {"directory path": "notes"},
     ),
     Task(
         "sum a column of a CSV file",
@@ -64,7 +63,7 @@ TASKS = (
             "read a file and sum its numbers",
         ),
         r"\b5617\b",
-        {"file": "sales.csv"},
+        {"file path": "sales.csv"},
         compute="sum(int(line.split(',')[1]) for line in VALUE.splitlines()[1:])",
     ),
     Task(
@@ -161,7 +160,7 @@ TASKS = (
         "a tool misspelt",
         ("read a file", "content of a file", "show a document"),
         "marmalade",
-        {"file": "report.txt"},
+        {"file path": "report.txt"},
         first="fs.raed(path='report.txt')",
     ),
     Task(
@@ -186,14 +185,14 @@ TASKS = (
         "code that opens a file itself",
         ("read a file", "content of a file", "show a document"),
         "marmalade",
-        {"file": "report.txt"},
+        {"file path": "report.txt"},
         first="open('report.txt').read()",
     ),
     Task(
         "a sentence in the place of code",
         ("read a file", "content of a file", "show a document"),
         "marmalade",
-        {"file": "report.txt"},
+        {"file path": "report.txt"},
         first="please show me report.txt",
     ),
     Task(
@@ -259,5 +258,185 @@ TASKS = (
         r"OK: wrote .*tides\w*_tools\.py",
         {"pack": "tides#"},
         client="builder",
+    ),
+    Task(
+        "issues of a repository",
+        ("list the issues of a repository", "list repository issues", "which issues does this repository have"),
+        'GET /repos/octo/spoon/issues"',
+        {"owner": "octo", "repo": "spoon"},
+    ),
+    Task(
+        "one issue",
+        ("get an issue by its number", "show one issue", "read a single issue of a repository"),
+        'GET /repos/octo/spoon/issues/42"',
+        {"owner": "octo", "repo": "spoon", "issue number": 42},
+    ),
+    Task(
+        "a comment on an issue",
+        ("create a comment on an issue", "add an issue comment", "comment on an issue"),
+        'POST /repos/octo/spoon/issues/42/comments"',
+        {"owner": "octo", "repo": "spoon", "issue number": 42, "body": "Thanks"},
+    ),
+    Task(
+        "labels of an issue",
+        ("list the labels of an issue", "which labels does an issue have", "labels on an issue"),
+        'GET /repos/octo/spoon/issues/42/labels"',
+        {"owner": "octo", "repo": "spoon", "issue number": 42},
+    ),
+    Task(
+        "lock an issue",
+        ("lock an issue", "lock the conversation of an issue", "lock this issue against comments"),
+        'PUT /repos/octo/spoon/issues/42/lock"',
+        {"owner": "octo", "repo": "spoon", "issue number": 42},
+    ),
+    Task(
+        "pull requests",
+        (
+            "list pull requests",
+            "which pull requests are open in a repository",
+            "list the pull requests of a repository",
+        ),
+        'GET /repos/octo/spoon/pulls"',
+        {"owner": "octo", "repo": "spoon"},
+    ),
+    Task(
+        "merge a pull request",
+        ("merge a pull request", "merge this pull request by its number", "merge pull request number 7"),
+        'PUT /repos/octo/spoon/pulls/7/merge"',
+        {"owner": "octo", "repo": "spoon", "pull number": 7},
+    ),
+    Task(
+        "files of a pull request",
+        ("list the files of a pull request", "which files does a pull request change", "list pull requests files"),
+        'GET /repos/octo/spoon/pulls/7/files"',
+        {"owner": "octo", "repo": "spoon", "pull number": 7},
+    ),
+    Task(
+        "branches of a repository",
+        ("list branches of a repository", "which branches does a GitHub repository have", "repository branches"),
+        'GET /repos/octo/spoon/branches"',
+        {"owner": "octo", "repo": "spoon"},
+    ),
+    Task(
+        "contributors",
+        ("list repository contributors", "who contributed to a repository", "contributors of a repository"),
+        'GET /repos/octo/spoon/contributors"',
+        {"owner": "octo", "repo": "spoon"},
+    ),
+    Task(
+        "the latest release",
+        ("get the latest release", "what is the latest release of a repository", "newest release of a repository"),
+        'GET /repos/octo/spoon/releases/latest"',
+        {"owner": "octo", "repo": "spoon"},
+    ),
+    Task(
+        "forks",
+        ("list forks of a repository", "which forks does a repository have", "list forks"),
+        'GET /repos/octo/spoon/forks"',
+        {"owner": "octo", "repo": "spoon"},
+    ),
+    Task(
+        "languages",
+        ("list repository languages", "which programming languages does a repository use", "languages of a repository"),
+        'GET /repos/octo/spoon/languages"',
+        {"owner": "octo", "repo": "spoon"},
+    ),
+    Task(
+        "the README",
+        ("get a repository README", "show the readme of a repository", "read the README of a GitHub repository"),
+        'GET /repos/octo/spoon/readme"',
+        {"owner": "octo", "repo": "spoon"},
+    ),
+    Task(
+        "star a gist",
+        ("star a gist", "give a gist a star", "mark a gist with a star"),
+        'PUT /gists/a1b2/star"',
+        {"gist id": "a1b2"},
+    ),
+    Task(
+        "search repositories",
+        ("search repositories", "find GitHub repositories by keywords", "search for repositories on GitHub"),
+        "GET /search/repositories",
+        {"q": "teapot"},
+    ),
+    Task(
+        "status of a working tree",
+        ("show the working tree status", "git status of a repository", "which files have uncommitted changes in git"),
+        "On branch",
+        {"repo path": "~/garden"},
+    ),
+    Task(
+        "the commit log",
+        ("show the commit logs", "git log of a local repository", "history of commits in git"),
+        "Plant the orchard",
+        {"repo path": "~/garden"},
+    ),
+    Task(
+        "unstaged changes",
+        ("show changes that are not yet staged", "git diff of the working directory", "unstaged changes in git"),
+        "\\+quince",
+        {"repo path": "~/garden"},
+    ),
+    Task(
+        "local branches",
+        ("list git branches", "show the local branches of a git repository", "which branches are there in git"),
+        "south-wall",
+        {"repo path": "~/garden", "branch type": "local"},
+    ),
+    Task(
+        "the knowledge graph",
+        ("read the entire knowledge graph", "show the whole knowledge graph", "everything in the knowledge graph"),
+        "red lamp",
+        {},
+    ),
+    Task(
+        "a node of the knowledge graph",
+        (
+            "search for nodes in the knowledge graph",
+            "find a node of the knowledge graph",
+            "look up nodes in the knowledge graph by a query",
+        ),
+        "red lamp",
+        {"query": "lighthouse"},
+    ),
+    Task(
+        "new entities",
+        (
+            "create entities in the knowledge graph",
+            "add new entities to the knowledge graph",
+            "store several entities in the knowledge graph",
+        ),
+        "harbor\\d",
+        {"entities": [{"name": "harbor#", "entityType": "place", "observations": ["deep water"]}]},
+    ),
+    Task(
+        "a directory tree",
+        (
+            "recursive tree view of a directory as JSON",
+            "directory tree of files and directories",
+            "show a tree of a directory",
+        ),
+        "monday\\.txt",
+        {"path": "~/notes"},
+    ),
+    Task(
+        "metadata of a file",
+        (
+            "detailed metadata of a file",
+            "when was a file created and last accessed",
+            "get file info: size, times and permissions",
+        ),
+        r"isFile: true|\"type\":\s*\"file\"",
+        {"path": "~/notes/monday.txt"},
+    ),
+    Task(
+        "convert a time",
+        (
+            "convert time between timezones",
+            "what time is it there when it is noon here",
+            "convert a time from one timezone to another",
+        ),
+        "20:00|T20",
+        {"source timezone": "Europe/London", "time": "12:00", "target timezone": "Asia/Shanghai"},
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from mcp_types import Implementation, ResourceLink
+from mcp_types import Implementation, ResourceLink, TextResourceContents
 from tests.bundles_support import new_bundle, open_store, tool_body
 from tests.extensions_support import write_pack
 from tests.proxy_support import HOSTILE
@@ -128,13 +128,15 @@ def test_a_large_result_of_a_direct_call_is_cut_and_linked(tmp_path: Path) -> No
     with connect(tmp_path) as client:
         assert len(client.call("many", {"count": 10}).content) == 1
         result = client.call("many", {"count": 5_000})
-        text, link = result.content
-        assert len(text.text) < 2_500
-        assert '"number":1,' in text.text
-        assert "[cut: the result has" in text.text
+        (text,) = get_texts(result)
+        link = result.content[1]
+        assert len(text) < 2_500
+        assert '"number":1,' in text
+        assert "[cut: the result has" in text
         assert result.structured_content is None
         assert isinstance(link, ResourceLink)
         (whole,) = client.portal.call(client.client.read_resource, str(link.uri)).contents
+        assert isinstance(whole, TextResourceContents)
         assert json.loads(whole.text)[4_999]["number"] == 4_999
         handle = str(link.uri).rpartition("/")[2]
         found = client.run(f"ot.result(handle={handle!r}, search='\"number\":4711,')['lines']")

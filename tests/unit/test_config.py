@@ -25,6 +25,7 @@ DEFAULTS = """
     aliases: {}
     snippets: {}
     servers: {}
+    expose: code
     projects: {}
     prompts: {instructions: "", packs: {}}
     tools: {}
@@ -143,7 +144,7 @@ def test_a_server_has_all_documented_keys(machine: FakeMachine) -> None:
     assert server.model_dump(exclude={"command", "args"}) == {
         "env": {}, "cwd": None, "url": None, "headers": {}, "transport": "http", "enabled": True,
         "timeout": 30, "idle_timeout": 600, "tools": {"include": (), "exclude": ()}, "pin": "warn",
-        "sanitize": False, "stateful": False, "shared": None,
+        "sanitize": False, "stateful": False, "shared": None, "expose": None,
     }  # fmt: skip
 
 

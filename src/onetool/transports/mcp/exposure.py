@@ -1,4 +1,4 @@
-"""Which tools an MCP client sees as tools of their own, by `--expose` and the setting `expose`.
+"""Selection of the tools that an MCP client sees as tools of their own, by `--expose` and the setting `expose`.
 
     code    only `run` reaches the tools (the default)
     direct  the tools are published, and code cannot call or find them
