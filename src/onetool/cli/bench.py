@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import format_table
+from onetool.errors import ToolError
 
 if TYPE_CHECKING:
     from onetool.bench.task_process import World
@@ -42,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    if sys.platform == "win32":
+        raise ToolError("the benchmark needs Unix sockets, which Windows does not have")
     worlds = _find_worlds(options)
     return _measure_client(options, worlds) if options.client else _measure(options, worlds)
 
