@@ -62,7 +62,12 @@ ASSIGNMENT = re.compile(r"([A-Z]+)=(\S+)")
 PROGRAM = re.compile(r"^(?:from|import) onetool\b", re.MULTILINE)
 DISTRIBUTION = "onetool-run"  # installed from this directory
 # Text blocks that no command prints, by their first characters.
-FREE = {"context_saved = ": "a formula", "   MCP client ": "a drawing", "Python 3": "figures of one machine"}
+FREE = {
+    "context_saved = ": "a formula",
+    "   MCP client ": "a drawing",
+    "Python 3": "figures of one machine",
+    "bfcl: ": "figures too",
+}
 RUN_ID = re.compile(r"r_[0-9a-f]{32}")
 EXAMPLE_RUN_ID = re.compile(r"r_8f14e45f[0-9a-f]*")  # replaced by the ID in the last output that has one
 OLLAMA = "http://localhost:11434/v1"  # replaced by a fake provider, which gives these answers
@@ -397,6 +402,12 @@ def read_help(script: str) -> str:
     ).stdout
 
 
+def check_bench(words: list[str]) -> None:
+    program = str(Path(sys.executable).with_name("onetool"))
+    done = subprocess.run([program, *words[1:3], "--help"], capture_output=True, text=True, check=True)
+    assert all(word in done.stdout for word in words if word.startswith("--"))
+
+
 def check_options(run: Callable[[list[str]], str], arguments: list[str]) -> None:
     command, *options = arguments
     help_text = run([str(Path(sys.executable).with_name("onetool")), command, "--help"])
@@ -417,6 +428,7 @@ ONLY_CHECKED: dict[str, Callable[[list[str]], Any]] = {
     "pip install": check_packages,  # it would change the environment that the tests run in
     "uv run pytest": check_test_paths,  # it would run itself
     "make": check_target,  # it runs all of the above
+    "onetool bench": check_bench,  # it takes minutes, and has a test of its own
     "uv run python": check_script,  # benchmarks take minutes; the reference has a test of its own
 }
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from tests.extensions_support import open_app_in, write_pack
-from tests.runs_support import answer_in_terminal
+from tests.runs_support import answer_in_terminal, make_call, store_run
 from tests.support import configure, environment, run_cli
 
 from onetool.errors import ToolError
+from onetool.runs.model import CallState, RunState
+from onetool.runs.runs import PYTHON
 
 CODE = """\
 import random, time
@@ -157,3 +159,11 @@ def test_a_run_without_recorded_results_cannot_be_a_test(home: Path) -> None:
     shown = run_cli(home, "runs", "show", last_run(home), "--as-test")
     assert shown.returncode == 1
     assert "its results were not recorded\nHint: set `approvals: {record: true}`" in shown.stderr
+
+
+def test_a_recorded_run_whose_policy_never_asks_is_not_continued_after_a_crash(home: Path) -> None:
+    data = home / ".onetool"
+    state = {"state": RunState.RUNNING, "directory": str(home), "python": PYTHON, "seed": "1", "is_replayable": True}
+    run_id = store_run(data, make_call(1, "shop.price", CallState.DONE, id=1), **state)
+    with open_app_in(home) as app:
+        assert "interrupted: its process ended" in app.failure(f"ot.run_result({run_id!r})")

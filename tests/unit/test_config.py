@@ -45,7 +45,7 @@ DEFAULTS = """
     bundles: {dir: bundles, maxTools: 100000}
     audit: {file: logs/audit.jsonl, max_bytes: 104857600, keep: 10}
     agents: {default: {permissions: [read, network], sandbox: {enabled: true}}}
-    approvals: {wait: 25, ttl: 86400, by: terminal, notify: {command: [], webhook: null}}
+    approvals: {wait: 25, ttl: 86400, by: terminal, notify: {command: [], webhook: null}, record: false}
     daemon: {shared: true, idle: 600, http: false}
     auth: {tokens: [], issuers: [], public_url: null, allowed_hosts: []}
     limits: {running: 8, total: 32, waiting: 128}

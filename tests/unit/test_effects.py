@@ -53,6 +53,7 @@ def test_built_in_tools_declare_their_effects() -> None:
         "ot.notify": "write",
         "ot.prompt": "read external",
         "ot.resources": "read external",
+        "ot.save_snippet": "write",
         "ot.scaffold": "write",
         "test.run": "exec",
     }

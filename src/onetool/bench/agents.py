@@ -57,8 +57,10 @@ class _Side:
     control: Control
 
 
-async def measure_world(world: World, sizes: Sequence[int], limit: int, directory: Path) -> list[Measurement]:
-    """Play tasks of a world with catalogs of these sizes."""
+async def measure_world(
+    world: World, sizes: Sequence[int], limit: int, arms: Sequence[str], directory: Path
+) -> list[Measurement]:
+    """Play tasks of a world with catalogs of these sizes, in these arms."""
     async with open_direct(world, directory) as direct, open_onetool(world, directory) as ours:
         catalog = await direct.control.get_catalog()
         tasks = [await direct.control.get_task(name) for name in catalog.sample(limit)]
@@ -71,7 +73,7 @@ async def measure_world(world: World, sizes: Sequence[int], limit: int, director
                     await publish(world.name, names, ours)
                     shown = [json.dumps(catalog.definitions[name], ensure_ascii=False) for name in names]
                     ours_shown = await describe_client(ours.client)
-                    for kind in ARMS:
+                    for kind in (kind for kind in ARMS if kind.name in arms):
                         side, fixed = (direct, shown) if kind is DirectArm else (ours, ours_shown)
                         arm = kind(side.client, world.name, fixed)
                         found.append(await _play(arm, task, side.control, world.name, size))

@@ -2,18 +2,21 @@
 
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import format_table
+from onetool.errors import ToolError
 
 if TYPE_CHECKING:
     from onetool.bench.task_process import World
 
 DEFAULT_SIZES = (8, 96, 500)
 MAX_TOOLS = 500
+ARMS = ("direct", "search", "code", "code-cold")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,N",
         help=f"sizes of the catalog, at most {MAX_TOOLS} (default: {','.join(map(str, DEFAULT_SIZES))})",
     )
+    agents.add_argument(
+        "--arms",
+        type=_parse_arms,
+        default=ARMS,
+        metavar="NAME,NAME",
+        help=f"ways to compare with direct calls (default: {','.join(ARMS[1:])})",
+    )
     agents.add_argument("--tau", type=Path, metavar="DIR", help="directory of tau-bench, to add its tasks")
     agents.add_argument(
         "--client",
@@ -42,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    if sys.platform == "win32":
+        raise ToolError("the benchmark needs Unix sockets, which Windows does not have")
     worlds = _find_worlds(options)
     return _measure_client(options, worlds) if options.client else _measure(options, worlds)
 
@@ -63,7 +75,7 @@ def _measure(options: argparse.Namespace, worlds: "list[World]") -> int:
             return [
                 each
                 for world in worlds
-                for each in await measure_world(world, options.tools, options.tasks or 0, Path(directory))
+                for each in await measure_world(world, options.tools, options.tasks or 0, options.arms, Path(directory))
             ]
 
     found = run_cancellable(measure)
@@ -98,6 +110,13 @@ def _parse_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"invalid number {text!r} (expected 1 or more)")
     return int(text)
+
+
+def _parse_arms(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",")]
+    if not set(names) <= set(ARMS):
+        raise argparse.ArgumentTypeError(f"invalid arms {text!r} (expected some of {', '.join(ARMS)})")
+    return (ARMS[0], *(name for name in ARMS[1:] if name in names))
 
 
 def _parse_sizes(text: str) -> tuple[int, ...]:

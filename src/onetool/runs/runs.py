@@ -482,7 +482,9 @@ class Runs:
         calls = await self.in_thread(self.store.list_calls, record.id)
         try:
             policy, via = self._get_policy(record.agent)
-            reason = "" if record.is_replayable else "its process ended"
+            # A run that is recorded, but whose policy never asks, continues only if a person was asked about a call.
+            may_wait = policy.can_ask or record.kind == "call" or any(call.by for call in calls)
+            reason = "" if record.is_replayable and may_wait else "its process ended"
             reason = f"{record.actor or 'its token'} was revoked" if self._is_revoked(record) else reason
         except ToolError as error:
             reason = error.message

@@ -67,9 +67,9 @@ def _find_literals(tree: ast.Module, calls: RecordedArguments, starts: list[int]
         for keyword in node.keywords:
             if keyword.arg is not None and _is_literal(keyword.value):
                 yield _locate(keyword.arg, keyword.value, starts)
-        for value in node.args:
-            if _is_literal(value) and (name := _find_argument(tool, value, calls)):
-                yield _locate(name, value, starts)
+        for argument in node.args:
+            if _is_literal(argument) and (name := _find_argument(tool, argument, calls)):
+                yield _locate(name, argument, starts)
 
 
 def _is_literal(node: ast.expr) -> bool:
