@@ -299,8 +299,12 @@ def test_calls_of_a_revoked_token_can_only_be_rejected(tmp_path: Path) -> None:
         orphan = store_run(
             tmp_path,
             make_call(1, "gh.create_issue", CallState.APPROVED, repo="a", title="b"),
-            token_id=hash_token(TOKENS["use"])[:32], actor="token use",
-            is_replayable=True, python=PYTHON, directory=str(tmp_path), state=RunState.RUNNING,
+            token_id=hash_token(TOKENS["use"])[:32],
+            actor="token use",
+            is_replayable=True,
+            python=PYTHON,
+            directory=str(tmp_path),
+            state=RunState.RUNNING,
         )
         assert eventually(lambda: app.rest.get(f"/api/runs/{orphan}")["state"] == "interrupted")
         assert app.rest.get(f"/api/runs/{orphan}")["reason"].startswith("token use was revoked")
