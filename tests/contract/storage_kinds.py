@@ -346,7 +346,8 @@ class TokenKind(BaseKind):
     def write(self, key: str) -> str:
         environment = patch.dict(os.environ, {"HOME": str(self.store)})
         with environment, contextlib.redirect_stdout(io.StringIO()):
-            token.main(Namespace(action="create", name=key, agent="default", scope="use", json=True, config=None))
+            options = {"name": key, "agent": "default", "scope": "use", "expires": None}
+            token.main(Namespace(action="create", **options, json=True, config=None))
         return key
 
     def read(self, name: str) -> bool:

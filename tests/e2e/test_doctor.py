@@ -524,6 +524,16 @@ CASES = [
         3,
         level="warning",
     ),
+    Case(
+        "a token that has expired",
+        write_settings("auth:\n  tokens:\n    - {name: old, hash: b, expires: 2026-01-31T12:00:00Z}\n"),
+        CONFIG,
+        "token old has expired (2026-01-31T12:00:00Z)",
+        "onetool token revoke old",
+        3,
+        apply_hint,
+        level="warning",
+    ),
     Case("a damaged bundle", damage_bundle, ".onetool/bundles/pets-", "is not valid JSON", "mv ", fix=apply_hint),
     Case(
         "a bundle of a newer version",

@@ -175,8 +175,8 @@ ATTACKS: Final[dict[str, tuple[str, Attack]]] = {
     "padding": ("malformed", lambda i, _: i.sign() + "="),
     "four parts": ("malformed", lambda i, _: i.sign() + ".AAAA"),
     "encrypted": ("malformed", lambda _i, _o: "eyJhbGciOiJkaXIifQ..a.b.c"),
-    "not UTF-8": ("malformed", lambda i, _: encode(b"\xff\xfe") + i.sign()[i.sign().index(".") :]),
-    "only dots": ("malformed", lambda _i, _o: ".."),
+    "not UTF-8": ("malformed", lambda i, _: encode(b'{"\xff"}') + i.sign()[i.sign().index(".") :]),
+    "empty parts": ("malformed", lambda _i, _o: "ey.."),
 }  # fmt: skip
 
 

@@ -619,6 +619,7 @@ BUNDLE_COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("A token of the same name", ("token", "create", "laptop")),
     ("Token of an unknown agent", ("token", "create", "phone", "--agent", "boss")),
     ("Token with an invalid name", ("token", "create", "my phone")),
+    ("Token with an invalid expiry", ("token", "create", "phone", "--expires", "soon")),
     ("Tokens", ("token", "list")),
     ("Unknown token", ("token", "revoke", "phone")),
     ("Revoking a token", ("token", "revoke", "laptop")),

@@ -407,6 +407,12 @@ def test_a_session_needs_its_cookie_and_its_header(tmp_path: Path) -> None:
     header, csrf = opened[0], opened[1].csrf
     assert "HttpOnly" in header
     assert "SameSite=Strict" in header
+    assert "Secure" not in header
+    secure = sessions.open(create_code(tmp_path), is_secure=True)
+    assert secure is not None
+    assert secure[0].endswith("; SameSite=Strict; Secure")
+    assert sessions.begin_sign_in(is_secure=True)[0].endswith("; SameSite=Lax; Secure")
+    assert sessions.open(create_code(tmp_path), is_local=False) is None, "a code of this machine"
     cookie = ("cookie", f"other=1; {header.partition(';')[0]}")
     for fields in (
         [],

@@ -718,3 +718,25 @@ def test_any_data_is_accepted_or_rejected_cleanly(data: Mapping[str, Any]) -> No
         return
     assert math.isfinite(found.execution.timeout)
     assert "default" in found.agents
+
+
+def test_issuers_need_https_an_audience_and_agents_that_exist(machine: FakeMachine) -> None:
+    text = """
+        auth:
+          issuers:
+            - {issuer: http://id.example.com, audience: x, algorithms: [HS256], scope: owner}
+            - {issuer: "https://id.example.com/?x", default_agent: nobody}
+            - {issuer: https://id.example.com, audience: x, agents: {a: pilot}}
+    """
+    errors = machine.error(dedent(text))
+    for expected in (
+        "auth.issuers[0].issuer must start with https://; plain http is for issuers on loopback addresses only",
+        "auth.issuers[0].algorithms[0] must be",
+        "auth.issuers[0].scope must be",
+        "auth.issuers[1].issuer must be a URL without user name, query and fragment",
+        "auth.issuers[1].audience",
+    ):
+        assert expected in errors
+    assert "must be an agent (default)" in machine.error(
+        'auth: {issuers: [{issuer: "http://[::1]:8", audience: x, default_agent: y}]}'
+    )

@@ -1,5 +1,6 @@
 """Checks of the settings: unresolved or hidden names, and snippets and tokens that do not work."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -17,12 +18,7 @@ from onetool_child.names import OWN_PACK, is_reserved
 def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
     yield from _check_aliases(registry, read)
     yield from _check_snippets(read)
-    for index, token in enumerate(read.loaded.settings.auth.tokens):
-        if token.token_env and not read.loaded.environment.get(token.token_env):
-            place = read.locate(("auth", "tokens", index))
-            what = f"{place}: token {token.name} is disabled: environment variable {token.token_env} is not set"
-            hint = f"export {token.token_env}=...   or: onetool token create NAME"
-            yield Problem(what, hint, place, level=WARNING)
+    yield from _check_tokens(read)
     yield from _check_effects(registry, read)
     yield from _check_rules(registry, read)
     reserved = "has a name reserved by Python or OneTool, so"
@@ -33,6 +29,18 @@ def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
     for name in filter(is_reserved, registry.map_python_names("")):
         hint = f'call it with ot.call("{name}"), or rename it'
         yield Problem(f"tool {name} {reserved} code cannot use it by that name", hint, level=WARNING)
+
+
+def _check_tokens(read: Examined) -> Iterator[Problem]:
+    for index, token in enumerate(read.loaded.settings.auth.tokens):
+        place = read.locate(("auth", "tokens", index))
+        if token.token_env and not read.loaded.environment.get(token.token_env):
+            what = f"{place}: token {token.name} is disabled: environment variable {token.token_env} is not set"
+            hint = f"export {token.token_env}=...   or: onetool token create NAME"
+            yield Problem(what, hint, place, level=WARNING)
+        elif token.expires_at <= time.time():
+            what = f"{place}: token {token.name} has expired ({token.expires})"
+            yield Problem(what, f"onetool token revoke {token.name}", place, level=WARNING)
 
 
 def _check_effects(registry: Registry, read: Examined) -> Iterator[Problem]:

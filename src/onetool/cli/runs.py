@@ -69,7 +69,8 @@ def _write_test(journal: RunJournal, run_id: str) -> str:
 
 def _describe(run: dict[str, Any]) -> "list[str]":
     lines = [f"{run['run']}  {run['state']}{': ' if run['reason'] else ''}{run['reason']}"]
-    lines += [f"agent {run['agent']}, client {run['client'] or 'unknown'}, started {run['started']}"]
+    actor = f"{run['actor']}, " if run["actor"] else ""
+    lines += [f"{actor}agent {run['agent']}, client {run['client'] or 'unknown'}, started {run['started']}"]
     lines += ["", *(f"    {line}" for line in run["code"].splitlines()), ""]
     for call in run["calls"]:
         by = f" by {call['by']}" if call["by"] else ""

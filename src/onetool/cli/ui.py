@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from onetool.errors import ToolError
 
@@ -28,18 +29,34 @@ def main(options: argparse.Namespace) -> int:
         listed = ", ".join(str(entry.port) for entry in servers)
         raise ToolError(f"several HTTP servers are running: ports {listed}", hint="choose one with --port PORT")
     if not _is_loopback(servers[0].url):
+        if (url := _find_sign_in(options)) is not None:
+            return _show(options, url, {"url": url})
         raise ToolError(
             f"the server at {servers[0].url} listens for other machines, so every browser needs a token",
             hint="open it and sign in with a token: onetool token create NAME --scope approve",
         )
     # The code is in the fragment, which browsers neither send to servers nor pass on.
     url = f"{servers[0].url}/#/code/{create_code(user)}"
+    return _show(options, url, {"url": url, "expires_in_seconds": CODE_SECONDS})
+
+
+def _find_sign_in(options: argparse.Namespace) -> str | None:
+    """Return the URL at which people can sign in with an issuer, if the settings have one."""
+    from onetool.config.load import load
+    from onetool.paths import find_directories
+
+    loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
+    auth = loaded.settings.auth
+    return auth.public_url if any(issuer.client_id for issuer in auth.issuers) else None
+
+
+def _show(options: argparse.Namespace, url: str, data: dict[str, Any]) -> int:
     if options.json:
-        print(json.dumps({"url": url, "expires_in_seconds": CODE_SECONDS}))
+        print(json.dumps(data))
     elif options.print or not _open_browser(url):
         print(url)
     else:
-        print(f"Opened {servers[0].url} in the browser.")
+        print(f"Opened {url.partition('/#/')[0]} in the browser.")
     return 0
 
 

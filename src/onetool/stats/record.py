@@ -318,7 +318,10 @@ def read_version(database: "Connection", file: Path) -> int:
     """Return the version of the tables, 0 if there are none. Without a version number, it follows from the tables."""
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     reject_newer(version, VERSION, file)
-    known = "SELECT count(*) FROM sqlite_master WHERE name IN ('calls', 'rollups', 'runs_id')"
+    known = """
+        SELECT (SELECT count(*) FROM sqlite_master WHERE name IN ('calls', 'rollups', 'runs_id'))
+        + (SELECT count(*) FROM pragma_table_info('runs') WHERE name = 'actor')
+    """
     return version or int(database.execute(known).fetchone()[0])
 
 

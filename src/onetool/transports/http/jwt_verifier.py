@@ -61,8 +61,8 @@ class JwtVerifier:
         self._issuers, self._directory, self._log = issuers, directory, log
 
     def is_candidate(self, text: str) -> bool:
-        """Return whether the token may be a JWT: local tokens have no dots."""
-        return "." in text and bool(self._issuers())
+        """Return whether the token is meant to be a JWT. Its header is a JSON object, so it begins with `ey`."""
+        return text.startswith("ey") and bool(self._issuers())
 
     async def check(self, text: str) -> Credential:
         """Return the credential of a JWT. Raise an ApiError: 401, or 403 if the subject has no agent."""

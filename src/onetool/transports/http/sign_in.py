@@ -173,7 +173,8 @@ class BrowserSignIn:
         nonce = claims.get("nonce")
         if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), pending.nonce.encode()):
             raise _SignInFailed("failed", "the ID token has another nonce")
-        if claims["aud"] != client_id and claims.get("azp", client_id) != client_id:
+        is_shared = claims["aud"] not in (client_id, [client_id])  # with other clients; `azp` names the one that asked
+        if claims.get("azp", "" if is_shared else client_id) != client_id:
             raise _SignInFailed("failed", "the ID token is for another client")
         entries = self._settings().issuers
         return self._jwts.find_agent(

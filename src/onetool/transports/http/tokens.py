@@ -35,7 +35,7 @@ def hash_token(token: str) -> str:
 
 def identify_token(token: Token) -> str:
     """Return an identifier of a token in the settings, the same in every process."""
-    return (token.hash or hash_token(f"variable {token.token_env}"))[:TOKEN_ID_CHARS].lower()
+    return hash_token(f"{(token.hash or '').lower()} {token.token_env or ''}")[:TOKEN_ID_CHARS]
 
 
 class TokenSet:

@@ -105,7 +105,7 @@ function renderRun(entry) {
     h(
       "p.hint",
       {},
-      [entry.client, formatTime(entry.asked), entry.expires && t("approvals.expires", { time: formatRelativeTime(entry.expires) })]
+      [entry.actor, entry.client, formatTime(entry.asked), entry.expires && t("approvals.expires", { time: formatRelativeTime(entry.expires) })]
         .filter(Boolean)
         .join(" · "),
       " ",
