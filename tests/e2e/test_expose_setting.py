@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from mcp_types import Implementation, ResourceLink, TextResourceContents
+from mcp_types import Implementation, ResourceLink, TextContent, TextResourceContents
 from tests.bundles_support import new_bundle, open_store, tool_body
 from tests.extensions_support import write_pack
 from tests.proxy_support import HOSTILE
@@ -128,8 +128,9 @@ def test_a_large_result_of_a_direct_call_is_cut_and_linked(tmp_path: Path) -> No
     with connect(tmp_path) as client:
         assert len(client.call("many", {"count": 10}).content) == 1
         result = client.call("many", {"count": 5_000})
-        (text,) = get_texts(result)
-        link = result.content[1]
+        block, link = result.content
+        assert isinstance(block, TextContent)
+        text = block.text
         assert len(text) < 2_500
         assert '"number":1,' in text
         assert "[cut: the result has" in text
