@@ -163,7 +163,13 @@ def test_a_run_without_recorded_results_cannot_be_a_test(home: Path) -> None:
 
 def test_a_recorded_run_whose_policy_never_asks_is_not_continued_after_a_crash(home: Path) -> None:
     data = home / ".onetool"
-    state = {"state": RunState.RUNNING, "directory": str(home), "python": PYTHON, "seed": "1", "is_replayable": True}
+    state: dict[str, Any] = {
+        "state": RunState.RUNNING,
+        "directory": str(home),
+        "python": PYTHON,
+        "seed": "1",
+        "is_replayable": True,
+    }
     run_id = store_run(data, make_call(1, "shop.price", CallState.DONE, id=1), **state)
     with open_app_in(home) as app:
         assert "interrupted: its process ended" in app.failure(f"ot.run_result({run_id!r})")
