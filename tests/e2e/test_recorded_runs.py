@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.approvals_support import Approver
 from tests.extensions_support import open_app_in, write_pack
 from tests.runs_support import answer_in_terminal, make_call, store_run
-from tests.support import configure, environment, run_cli
+from tests.support import configure, connect, environment, run_cli
 
 from onetool.errors import ToolError
 from onetool.runs.model import CallState, RunState
@@ -126,6 +127,19 @@ def test_a_run_becomes_a_snippet_after_a_person_approved_it(home: Path) -> None:
         assert not other.is_error, other.text
         assert run_cli(home, "snippets", "delete", "cheapest").returncode == 0
         assert "unknown snippet $cheapest" in app.failure("$cheapest")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("answer", "is_saved"), [("approve", True), ("reject", False)])
+def test_the_client_asks_although_the_policy_is_open(home: Path, answer: str, is_saved: bool) -> None:
+    person = Approver([answer])
+    with connect(home, **person.able) as client:
+        client.run("machine.memory(unit='MiB')['total'] > 0")
+        configure(home, "approvals: {record: false}\n")
+        client.run("ot.reload()")
+        assert client.run(SAVE).is_error is not is_saved
+        assert len(person.asked) == 1
+        assert client.run("$cheapest unit=GiB").is_error is not is_saved
 
 
 SECRET = "correct-horse-battery"
