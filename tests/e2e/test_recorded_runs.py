@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.approvals_support import Approver
 from tests.extensions_support import open_app_in, write_pack
 from tests.runs_support import answer_in_terminal, make_call, store_run
-from tests.support import configure, environment, run_cli
+from tests.support import configure, connect, environment, run_cli
 
 from onetool.errors import ToolError
 from onetool.runs.model import CallState, RunState
@@ -128,6 +129,19 @@ def test_a_run_becomes_a_snippet_after_a_person_approved_it(home: Path) -> None:
         assert "unknown snippet $cheapest" in app.failure("$cheapest")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("answer", "is_saved"), [("approve", True), ("reject", False)])
+def test_the_client_asks_although_the_policy_is_open(home: Path, answer: str, is_saved: bool) -> None:
+    person = Approver([answer])
+    with connect(home, **person.able) as client:
+        client.run("machine.memory(unit='MiB')['total'] > 0")
+        configure(home, "approvals: {record: false}\n")
+        client.run("ot.reload()")
+        assert client.run(SAVE).is_error is not is_saved
+        assert len(person.asked) == 1
+        assert client.run("$cheapest unit=GiB").is_error is not is_saved
+
+
 SECRET = "correct-horse-battery"
 
 
@@ -163,7 +177,13 @@ def test_a_run_without_recorded_results_cannot_be_a_test(home: Path) -> None:
 
 def test_a_recorded_run_whose_policy_never_asks_is_not_continued_after_a_crash(home: Path) -> None:
     data = home / ".onetool"
-    state = {"state": RunState.RUNNING, "directory": str(home), "python": PYTHON, "seed": "1", "is_replayable": True}
+    state: dict[str, Any] = {
+        "state": RunState.RUNNING,
+        "directory": str(home),
+        "python": PYTHON,
+        "seed": "1",
+        "is_replayable": True,
+    }
     run_id = store_run(data, make_call(1, "shop.price", CallState.DONE, id=1), **state)
     with open_app_in(home) as app:
         assert "interrupted: its process ended" in app.failure(f"ot.run_result({run_id!r})")
