@@ -136,7 +136,9 @@ class OneTool:
             sign_ins=self.sign_ins,
             shared=None if shared is None else shared.connections,
         )
-        self.bundles = BundleSource(registry, lambda: self._require_state().net, lambda: self._require_state().media, self.sign_ins)
+        self.bundles = BundleSource(
+            registry, lambda: self._require_state().net, lambda: self._require_state().media, self.sign_ins
+        )
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
         self._search = CatalogSearch(registry)
         self._retiring = BackgroundTasks()

@@ -13,13 +13,13 @@ from tests.support import App
 
 from onetool.config.model import OAuth
 from onetool.errors import NetworkError, SignInRequired, ToolError
+from onetool.net import Net
 from onetool.oauth import guarded_http
 from onetool.oauth.credential import Credential, Identity, SignInTarget
 from onetool.oauth.discovery import Discovered, ServerMetadata
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import PENDING_SECONDS, PendingSignIns, parse_callback
 from onetool.oauth.sign_ins import ANY_HOST, identify
-from onetool.net import Net
 
 REDIRECT = "http://127.0.0.1:9/callback"
 
@@ -71,7 +71,11 @@ DOCUMENTS = {
     "a token endpoint over http": ("metadata", {"token_endpoint": f"{FOREIGN}/token"}, "not https"),
     "a registration over http": ("metadata", {"registration_endpoint": f"{FOREIGN}/register"}, "not https"),
     "a browser URL over http": ("metadata", {"authorization_endpoint": f"{FOREIGN}/authorize"}, "not https"),
-    "a browser URL of another scheme": ("metadata", {"authorization_endpoint": "javascript:alert(1)"}, "not a valid URL"),
+    "a browser URL of another scheme": (
+        "metadata",
+        {"authorization_endpoint": "javascript:alert(1)"},
+        "not a valid URL",
+    ),
     "a URL with a password": ("metadata", {"token_endpoint": "https://a:b@example.com/t"}, "not a valid URL"),
     "a list as endpoint": ("metadata", {"token_endpoint": ["x"]}, "token_endpoint is missing"),
     "another resource": ("resource_metadata", {"resource": "https://evil.example/mcp"}, "resource is"),
@@ -120,7 +124,7 @@ def test_addresses_that_a_public_server_must_not_name() -> None:
         GuardedHttp(Net(ANY_HOST), "http://mcp.example.com/mcp")
 
 
-def test_a_callback_is_bound_to_its_sign_in(app: App, server: AuthorizationServer) -> None:
+def test_a_callback_is_bound_to_its_sign_in(app: App) -> None:
     first, second = begin(app), begin(app)
     callback = find_callback(first)
     with pytest.raises(ToolError, match="unknown"):
@@ -149,7 +153,9 @@ def test_pending_sign_ins_expire() -> None:
     pending = PendingSignIns(lambda: now[0])
     target = SignInTarget("gh", "https://example.com/mcp", OAuth())
     metadata = ServerMetadata("https://i", "https://i/a", "https://i/t")
-    waiting = pending.add(Identity(target), Credential("https://i", "https://i/t", "c"), Discovered(metadata, "", None), None)
+    waiting = pending.add(
+        Identity(target), Credential("https://i", "https://i/t", "c"), Discovered(metadata, "", None), None
+    )
     now[0] = PENDING_SECONDS
     with pytest.raises(ToolError, match="expired"):
         pending.take(waiting.state)
@@ -206,7 +212,7 @@ def test_a_token_is_bound_to_the_url_of_the_server(tmp_path: Path, server: Autho
     with open_signed_app(tmp_path, {"servers": {"gh": {"url": server.url, "auth": "oauth"}}}) as app:
         sign_in(app)
     with authorization_server() as other:
-        with open_signed_app(tmp_path, {"servers": {"gh": {"url": other.url, "auth": "oauth"}}}) as app:
-            with pytest.raises(SignInRequired):
-                call_as(app, "gh.whoami")
+        settings = {"servers": {"gh": {"url": other.url, "auth": "oauth"}}}
+        with open_signed_app(tmp_path, settings) as app, pytest.raises(SignInRequired):
+            call_as(app, "gh.whoami")
         assert other.counts["mcp"] == 0  # nothing was sent at all

@@ -119,9 +119,10 @@ def test_a_restart_uses_the_refresh_token_and_a_replaced_token_is_read_again(
         sign_in(app)
     time.sleep(1)
     server.knobs.expires_in = 3600
-    with open_signed_app(tmp_path, make_settings(server)) as app, open_signed_app(
-        tmp_path, make_settings(server)
-    ) as other:
+    with (
+        open_signed_app(tmp_path, make_settings(server)) as app,
+        open_signed_app(tmp_path, make_settings(server)) as other,
+    ):
         assert call_as(app, "gh.whoami") == "ada"
         assert server.counts["token refresh_token"] == 1
         assert call_as(other, "gh.whoami") == "ada"
@@ -225,9 +226,9 @@ def test_tokens_are_nowhere_in_clear(tmp_path: Path, server: AuthorizationServer
     assert len(canaries) >= 37
     files = [file for file in (tmp_path / ".onetool").rglob("*") if file.is_file()]
     assert any(file.parent.name == "credentials" for file in files)
-    found = [
-        (file.name, token) for file in files for token in canaries if token.encode() in file.read_bytes()
-    ] + [("error", token) for token in canaries if any(token in text for text in errors)]
+    found = [(file.name, token) for file in files for token in canaries if token.encode() in file.read_bytes()] + [
+        ("error", token) for token in canaries if any(token in text for text in errors)
+    ]
     print(f"{len(canaries)} canary tokens in {len(files)} files and {len(errors)} texts: {len(found)} found")  # noqa: T201
     assert found == []
     assert {oct(file.stat().st_mode & 0o777) for file in files if file.parent.name == "credentials"} == {"0o600"}

@@ -105,6 +105,10 @@ CONFIGURATION = """\
 ##     url: https://example.com/mcp
 ##     headers: {Authorization: "Bearer ${DASHBOARD_TOKEN}"}
 ##     transport: http             or sse, for older servers
+##   gh:
+##     url: https://example.com/mcp
+##     auth: oauth                 then run: onetool login gh
+##     accounts: [work, home]      ot.account("gh", "home").whoami() in a run
 
 #tools: {}                         # settings by pack; the pack reads other keys as ot.settings
 ##   hello:
@@ -184,6 +188,7 @@ CONFIGURATION = """\
 #  http: false                     # whether it also serves HTTP and the admin UI
 
 #auth:                             # HTTP clients on other machines
+#  public_url:                     # URL under which browsers and clients reach this server
 #  tokens: []                      # `onetool token create NAME` adds one
 ##   - {name: laptop, hash: "...", agent: default}
 ##   - {name: ci, token_env: CI_TOKEN}   token in an environment variable

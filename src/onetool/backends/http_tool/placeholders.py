@@ -165,7 +165,9 @@ class Values:
         self._args, self._required, self._secrets = args, required, secrets
         self.steps, self._read_file = steps, read_file
         self.used_secrets: set[str] = set()
-        self.tokens: Mapping[str, str] = {}  # of the current request: a secret that is not set is the token of a sign-in
+        self.tokens: Mapping[
+            str, str
+        ] = {}  # of the current request: a secret that is not set is the token of a sign-in
 
     @cached_property
     def boundary(self) -> str:

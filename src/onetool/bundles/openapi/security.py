@@ -152,7 +152,10 @@ class SecuritySchemes:
             url = as_text(scheme.get("openIdConnectUrl"))
             return {"openIdConnectUrl": url} if url.startswith(HTTP) else {}
         flows = as_mapping(scheme.get("flows"))
-        for kind, needed in (("authorizationCode", ("authorizationUrl", "tokenUrl")), ("clientCredentials", ("tokenUrl",))):
+        for kind, needed in (
+            ("authorizationCode", ("authorizationUrl", "tokenUrl")),
+            ("clientCredentials", ("tokenUrl",)),
+        ):
             urls = {field: as_text(as_mapping(flows.get(kind)).get(field)) for field in needed}
             if all(url.startswith(HTTP) for url in urls.values()):
                 return urls
