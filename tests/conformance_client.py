@@ -66,7 +66,8 @@ async def main(url: str) -> None:
         async with OneTool(settings, folder=Path(directory), log=Log()) as app:
             for attempt in range(MAX_SIGN_INS + 1):
                 try:
-                    return await call_tools(app)
+                    await call_tools(app)
+                    break
                 except SignInRequired:
                     if attempt == MAX_SIGN_INS:
                         raise

@@ -163,7 +163,7 @@ def test_pending_sign_ins_expire() -> None:
     assert waiting.verifier not in repr(waiting)
 
 
-TOKEN_RESPONSES = {
+TOKEN_RESPONSES: dict[str, dict[str, Any]] = {
     "no token": {"access_token": None},
     "a header in the token": {"access_token": "a\r\nX-Evil: 1"},
     "a number": {"access_token": 7},

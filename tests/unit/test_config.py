@@ -46,7 +46,7 @@ DEFAULTS = """
     agents: {default: {permissions: [read, network], sandbox: {enabled: true}}}
     approvals: {wait: 25, ttl: 86400, by: terminal, notify: {command: [], webhook: null}}
     daemon: {shared: true, idle: 600, http: false}
-    auth: {tokens: [], allowed_hosts: []}
+    auth: {public_url: null, tokens: [], allowed_hosts: []}
     limits: {running: 8, total: 32, waiting: 128}
     docs_url: https://onetool.beycom.online/reference/tools/
     log_level: INFO
@@ -141,7 +141,7 @@ def test_a_server_has_all_documented_keys(machine: FakeMachine) -> None:
     server = machine.settings("servers: {git: {command: uvx, args: [mcp-server-git, 8080]}}").servers["git"]
     assert server.args == ("mcp-server-git", "8080")
     assert server.model_dump(exclude={"command", "args"}) == {
-        "env": {}, "cwd": None, "url": None, "headers": {}, "transport": "http", "enabled": True,
+        "env": {}, "cwd": None, "url": None, "headers": {}, "auth": None, "accounts": (), "transport": "http", "enabled": True,
         "timeout": 30, "idle_timeout": 600, "tools": {"include": (), "exclude": ()}, "pin": "warn",
         "sanitize": False, "stateful": False, "shared": None,
     }  # fmt: skip

@@ -28,7 +28,9 @@ def find_sign_in_notes(directories: Directories, names: Collection[str] | None =
         signed_in = {key.resource for key in CredentialStore(Path(directories.user) / DIRECTORY).list_keys()}
     except ToolError:  # the command itself reports it, or `onetool doctor` does
         return []
-    wanted = {name: each for name, each in settings.servers.items() if each.enabled and (names is None or name in names)}
+    wanted = {
+        name: each for name, each in settings.servers.items() if each.enabled and (names is None or name in names)
+    }
     targets = [target for name, each in wanted.items() if (target := make_server_target(name, each)) is not None]
     missing = [target for target in targets if target.url not in signed_in and not target.is_machine]
     rejecting = asyncio.run(_probe([target for target in missing if target.is_optional]))

@@ -242,7 +242,7 @@ def read_challenge(challenge: str, field: str) -> str | None:
     import httpx2
     from mcp.client.auth.utils import extract_field_from_www_auth
 
-    response = httpx2.Response(UNAUTHORIZED, headers={"www-authenticate": challenge.encode("latin-1", "replace")})
+    response = httpx2.Response(UNAUTHORIZED, headers={b"www-authenticate": challenge.encode("latin-1", "replace")})
     return extract_field_from_www_auth(response, field)
 
 

@@ -134,6 +134,8 @@ class ConnectionManager:
             return "disabled"
         if self.listing is not None:
             return "starting"
+        if isinstance(self._supervised.failure, SignInRequired):
+            return f"not signed in: {self._supervised.failure.fields['command']}"
         prefix = "" if self.failure is None else "failed: "
         if self._recorded is not None:
             reason = self._recorded.summary
