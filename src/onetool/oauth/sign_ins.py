@@ -118,6 +118,16 @@ class SignIns:
         await self.get_source(pending.identity).store(credential)
         return pending.identity, credential
 
+    async def try_to_finish(self, pending: PendingSignIn, fields: Mapping[str, str]) -> bool:
+        """Finish this sign-in. Return False if the fields belong to another one, or to none."""
+        try:
+            await self.finish(fields)
+        except ToolError:
+            if self.pending.has(pending):
+                return False
+            raise
+        return True
+
     async def begin_device(self, identity: Identity) -> tuple[dict[str, Any], Credential]:
         """Start a device flow: return its codes and URL, and the credential for `finish_device`."""
         found = await self.discover(identity.target)
