@@ -302,7 +302,8 @@ class AuthorizationServer:
         @server.tool()
         async def whoami(ctx: Context) -> str:
             """Return the user whose token called."""
-            family = self.find_family(ctx.request_context.request.headers["authorization"])
+            request = ctx.request_context.request
+            family = self.find_family(request.headers["authorization"]) if request is not None else None
             return "" if family is None else family.user
 
         @server.tool()

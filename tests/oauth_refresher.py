@@ -6,6 +6,7 @@ calls the protected server.
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 
 from onetool.app import OneTool
@@ -33,8 +34,7 @@ async def use_tokens(home: Path, url: str, count: int) -> int:
                 assert (await app.bus.call_tool("gh.whoami", {}, app.context())).unwrap() == "ada"
             found = await source.read()
             assert found is not None
-            while not found[1].is_due():
-                await asyncio.sleep(0.002)
+            await asyncio.sleep(max(0.0, (found[1].refresh_at or 0.0) - time.time()))
     return expiries
 
 

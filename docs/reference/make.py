@@ -376,6 +376,7 @@ WHEN = {
     "ApprovalRequired": "A person must approve the call; the field `run` identifies it for `ot.run_result`.",
     "CallRejected": "A person rejected the call; the message has the reason.",
     "Interrupted": "The process of the run ended; the message lists what happened.",
+    "SignInRequired": "The server or API requires a sign-in: run `onetool login NAME`, then repeat the call.",
     "CannotAsk": "A tool has a question (`Context.ask`), and the client of the run cannot show it to a person.",
     "ConfigError": "The settings are invalid; the message has the file and line. Also: a tool lacks a secret.",
 }

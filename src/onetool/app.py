@@ -36,14 +36,14 @@ from onetool.config.settings_reader import (
     wrap_settings,
 )
 from onetool.context import ToolContext
-from onetool.errors import ConfigError, ToolError, describe
+from onetool.errors import ConfigError, SignInRequired, ToolError, describe
 from onetool.extensions.environments import make_worker_environment
 from onetool.extensions.packs import Extensions
 from onetool.llm import LanguageModel
 from onetool.logging import Log
 from onetool.net import Net
 from onetool.oauth.credential import SignInTarget
-from onetool.oauth.sign_ins import SignIns, make_server_target
+from onetool.oauth.sign_ins import SignIns, identify, make_server_target
 from onetool.paths import FOLDER, Directories
 from onetool.problem import Problem
 from onetool.proxy.servers import Servers
@@ -538,6 +538,19 @@ class OneTool:
             known = ", ".join(self.settings.servers) or "none"
             raise ToolError(f"no server or bundle with OAuth named {name!r}", hint=f"configured servers: {known}")
         return target
+
+    async def sign_in_at_client(self, error: SignInRequired, context: ToolContext) -> bool:
+        """Ask the person at the client to sign in, if the client is on this machine. Return whether that was done."""
+        from onetool.oauth.client_sign_in import sign_in_at_client
+
+        if context.token_id or self.sign_ins.public_url:
+            return False
+        try:
+            target = await self.find_sign_in_target(str(error.fields.get("server", "")))
+            identity = identify(target, str(error.fields.get("account", "")), context.agent_id)
+        except ToolError:
+            return False
+        return await sign_in_at_client(self.sign_ins, identity, context)
 
     @property
     def log(self) -> Log:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from onetool.config.model import Settings
     from onetool.context import ToolContext
+    from onetool.errors import SignInRequired
     from onetool.llm import LanguageModel
     from onetool.net import Net
     from onetool.paths import Directories
@@ -64,6 +65,7 @@ class System(Protocol):
     async def save_snippet(self, name: str, description: str, run_id: str, context: ToolContext) -> SavedSnippet: ...
     async def health(self) -> dict[str, Any]: ...
     async def reload(self) -> str: ...
+    async def sign_in_at_client(self, error: SignInRequired, context: ToolContext) -> bool: ...
 
 
 def get_system(context: ToolContext) -> System:

@@ -131,8 +131,8 @@ class OtProxy(PackProxy):
     def account(self, pack: str, account: str, /) -> PackProxy:
         """Return a pack whose calls use another account: `ot.account("gh", "work").list_issues()`."""
         name = self._request("pack", {"name": pack})
-        if not isinstance(account, str) or not account:
-            raise ArgumentError("the account must be a string", hint='ot.account("gh", "work").list_issues()')
+        if not account:
+            raise ArgumentError("the account must not be empty", hint='ot.account("gh", "work").list_issues()')
 
         def call(tool: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return self._call(tool, args, kwargs, account)

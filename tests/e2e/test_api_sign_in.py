@@ -18,7 +18,7 @@ def server() -> Iterator[AuthorizationServer]:
         yield running
 
 
-def configure_api(home: Path, server: AuthorizationServer, **auth: Any) -> None:
+def configure_api(home: Path, **auth: Any) -> None:
     settings = {
         "http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True},
         "tools": {"notes": {"auth": {"client_id": "app", "client_secret": "app-secret", **auth}}},
@@ -41,7 +41,7 @@ def write_document(home: Path, server: AuthorizationServer, scheme: dict[str, An
 
 
 def test_imported_tools_use_a_sign_in_and_refresh_it(tmp_path: Path, server: AuthorizationServer) -> None:
-    configure_api(tmp_path, server)
+    configure_api(tmp_path)
     urls = {"authorizationUrl": f"{server.issuer}/authorize", "tokenUrl": f"{server.issuer}/token", "scopes": {}}
     file = write_document(tmp_path, server, {"type": "oauth2", "flows": {"authorizationCode": urls}})
     imported = run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
@@ -59,7 +59,7 @@ def test_imported_tools_use_a_sign_in_and_refresh_it(tmp_path: Path, server: Aut
 
 
 def test_openid_connect_and_client_credentials(tmp_path: Path, server: AuthorizationServer) -> None:
-    configure_api(tmp_path, server, grant="client_credentials")
+    configure_api(tmp_path, grant="client_credentials")
     url = f"{server.issuer}/.well-known/oauth-authorization-server"
     file = write_document(tmp_path, server, {"type": "openIdConnect", "openIdConnectUrl": url})
     run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
@@ -68,7 +68,7 @@ def test_openid_connect_and_client_credentials(tmp_path: Path, server: Authoriza
 
 def test_a_token_is_sent_to_the_origin_of_its_sign_in_only(tmp_path: Path, server: AuthorizationServer) -> None:
     """Another tool of the bundle, for another origin, does not get the token."""
-    configure_api(tmp_path, server)
+    configure_api(tmp_path)
     urls = {"authorizationUrl": f"{server.issuer}/authorize", "tokenUrl": f"{server.issuer}/token", "scopes": {}}
     file = write_document(tmp_path, server, {"type": "oauth2", "flows": {"authorizationCode": urls}})
     run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")

@@ -4,7 +4,9 @@ The suite needs tools, resources and prompts with fixed names: an upstream serve
 """
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tests.conformance_support import CONFORMANCE, INSPECTOR, fixtures, install_
 from tests.rest_support import serve_process
 from tests.support import PROGRAM, configure, environment
 
+ROOT = Path(__file__).parents[2]
 SUMMARY = re.compile(r"^([✓✗]) ([\w-]+): (\d+) passed, (\d+) failed", re.MULTILINE)
 TASKS = "tasks-"  # an extension that is not scored and that OneTool lacks
 SCENARIOS = {"2026-07-28": 50, "2025-11-25": 33}
@@ -33,6 +36,35 @@ def test_the_conformance_suite_passes(tmp_path: Path, revision: str, upstream: s
     failed = [name for name, number in results.items() if number and not name.startswith(TASKS)]
     assert failed == [], done.stdout[-6000:]
     assert done.returncode == 0
+
+
+# --- sign-ins ------------------------------------------------------------------------------------------------------
+
+# Scenarios of extensions that OneTool lacks: auth/enterprise-managed-authorization, auth/dpop, auth/dpop-nonce,
+# auth/wif-jwt-bearer.
+CI_AUTH_SCENARIOS = ("scope-step-up", "authorization-server-migration")
+AUTH_SCENARIOS = (
+    *("metadata-default", "metadata-var1", "metadata-var2", "metadata-var3", "metadata-issuer-mismatch", "basic-cimd"),
+    *("scope-from-www-authenticate", "scope-from-scopes-supported", "scope-omitted-when-undefined"),
+    *("scope-retry-limit", "token-endpoint-auth-basic", "token-endpoint-auth-post", "token-endpoint-auth-none"),
+    *("pre-registration", "resource-mismatch", "offline-access-scope", "offline-access-not-supported"),
+    *("iss-supported", "iss-not-advertised", "iss-supported-missing", "iss-wrong-issuer", "iss-unexpected"),
+    *("iss-normalized", "client-credentials-jwt", "client-credentials-basic"),
+    *("2025-03-26-oauth-metadata-backcompat", "2025-03-26-oauth-endpoint-fallback"),
+)
+NIGHTLY = os.environ.get("ONETOOL_NIGHTLY") == "1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", CI_AUTH_SCENARIOS + (AUTH_SCENARIOS if NIGHTLY else ()))
+def test_sign_ins_conform(scenario: str) -> None:
+    suite = install_program(CONFORMANCE) / "dist" / "index.js"
+    client = f"{sys.executable} -m tests.conformance_client"
+    done = run_node(
+        suite, "client", "--command", client, "--scenario", f"auth/{scenario}", "--timeout", "90000", cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+    assert ", 0 failed, 0 warnings" in done.stdout + done.stderr
 
 
 # --- Inspector -----------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from tests.support import TIMEOUT_SECONDS, App, environment, eventually
 
 from onetool.app import OneTool, read_settings
 from onetool.backends.http_tool.impl import HttpImpl
+from onetool.cli.main import command
 from onetool.cli.serve import PORT
 from onetool.clients import client_servers, text_files
 from onetool.config.load import load
@@ -424,7 +425,13 @@ def check_test_paths(words: list[str]) -> None:
     assert all((ROOT / word).exists() for word in words[3:] if not word.startswith("-"))
 
 
+def check_login(words: list[str]) -> None:
+    """Parse the options. It would wait for a person."""
+    command(words[1])[0].parse_args(words[2:])
+
+
 ONLY_CHECKED: dict[str, Callable[[list[str]], Any]] = {
+    "onetool login": check_login,
     "pip install": check_packages,  # it would change the environment that the tests run in
     "uv run pytest": check_test_paths,  # it would run itself
     "make": check_target,  # it runs all of the above

@@ -13,13 +13,13 @@ from tests.support import App
 
 from onetool.config.model import OAuth
 from onetool.errors import NetworkError, SignInRequired, ToolError
+from onetool.net import Net
 from onetool.oauth import guarded_http
 from onetool.oauth.credential import Credential, Identity, SignInTarget
 from onetool.oauth.discovery import Discovered, ServerMetadata
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import PENDING_SECONDS, PendingSignIns, parse_callback
 from onetool.oauth.sign_ins import ANY_HOST, identify
-from onetool.net import Net
 
 REDIRECT = "http://127.0.0.1:9/callback"
 
@@ -124,7 +124,7 @@ def test_addresses_that_a_public_server_must_not_name() -> None:
         GuardedHttp(Net(ANY_HOST), "http://mcp.example.com/mcp")
 
 
-def test_a_callback_is_bound_to_its_sign_in(app: App, server: AuthorizationServer) -> None:
+def test_a_callback_is_bound_to_its_sign_in(app: App) -> None:
     first, second = begin(app), begin(app)
     callback = find_callback(first)
     with pytest.raises(ToolError, match="unknown"):
@@ -163,7 +163,7 @@ def test_pending_sign_ins_expire() -> None:
     assert waiting.verifier not in repr(waiting)
 
 
-TOKEN_RESPONSES = {
+TOKEN_RESPONSES: dict[str, dict[str, Any]] = {
     "no token": {"access_token": None},
     "a header in the token": {"access_token": "a\r\nX-Evil: 1"},
     "a number": {"access_token": 7},
@@ -212,7 +212,7 @@ def test_a_token_is_bound_to_the_url_of_the_server(tmp_path: Path, server: Autho
     with open_signed_app(tmp_path, {"servers": {"gh": {"url": server.url, "auth": "oauth"}}}) as app:
         sign_in(app)
     with authorization_server() as other:
-        with open_signed_app(tmp_path, {"servers": {"gh": {"url": other.url, "auth": "oauth"}}}) as app:
-            with pytest.raises(SignInRequired):
-                call_as(app, "gh.whoami")
+        settings = {"servers": {"gh": {"url": other.url, "auth": "oauth"}}}
+        with open_signed_app(tmp_path, settings) as app, pytest.raises(SignInRequired):
+            call_as(app, "gh.whoami")
         assert other.counts["mcp"] == 0  # nothing was sent at all

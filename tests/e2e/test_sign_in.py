@@ -1,10 +1,14 @@
 """Signing in to a protected server as a person does: with the commands, in an empty home directory."""
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import mcp_types as types
 import pytest
 from tests.authorization_server import AuthorizationServer, approve, authorization_server
 from tests.oauth_support import configure_server, login, read_url, start_login
@@ -51,6 +55,10 @@ def test_a_server_without_the_setting_is_recognized_by_its_answer(tmp_path: Path
     configure_server(tmp_path, server, auth=None)
     assert "onetool login gh" in run_cli(tmp_path, "call", "gh.whoami").stderr
     assert "onetool login gh" in run_cli(tmp_path, "doctor").stdout
+    assert "gh requires a sign-in: onetool login gh" in run_cli(tmp_path, "connect", "cursor").stdout
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"other": {"url": server.url}}}), encoding="utf-8")
+    imported = run_cli(tmp_path, "import", "mcp.json", "--user")
+    assert "other requires a sign-in: onetool login other" in imported.stdout, imported.stdout + imported.stderr
     login(tmp_path, "gh")
     assert json.loads(run_cli(tmp_path, "call", "gh.whoami").stdout) == "ada"
 
@@ -109,6 +117,24 @@ def test_a_running_server_uses_a_sign_in_at_once_and_a_scope_is_added(
         assert get_texts(client.run("gh.write_note('x')")) == ["wrote x"]
         run_cli(tmp_path, "logout", "gh")
         assert "SignInRequired" in get_texts(client.run("gh.whoami()"))[-1]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_client_with_url_elicitation_shows_the_url(tmp_path: Path, server: AuthorizationServer, mode: str) -> None:
+    configure_server(tmp_path, server)
+    answers = ["decline", "accept"]
+
+    async def elicit(_context: Any, params: Any) -> types.ElicitResult:
+        action = answers.pop(0)
+        if action == "accept":
+            assert urlsplit(params.url).netloc == urlsplit(server.issuer).netloc
+            await asyncio.to_thread(approve, params.url, "grace")
+        return types.ElicitResult(action=action)  # type: ignore[arg-type]  # one of the allowed actions
+
+    with connect(tmp_path, mode, elicitation_callback=elicit) as client:
+        assert "SignInRequired" in get_texts(client.run("gh.whoami()"))[-1]
+        assert get_texts(client.run("gh.whoami()")) == ["grace"]
+    assert answers == []
 
 
 def test_rest_health_and_doctor(tmp_path: Path, server: AuthorizationServer) -> None:

@@ -1,9 +1,12 @@
 """The parts of the MCP SDK that sign-ins rely on. If one of these fails, read `onetool.oauth` before upgrading it."""
 
 import inspect
+from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import httpx2
+import pytest
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.auth.utils import (
     build_oauth_authorization_server_metadata_discovery_urls,
@@ -14,8 +17,10 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
-from onetool.errors import ToolError
+from onetool.errors import StorageError, ToolError
+from onetool.oauth.credential_store import CredentialStore
 from onetool.oauth.failures import collect_failures, record_failure
+from onetool.storage import CredentialKey
 
 
 def test_discovery_urls() -> None:
@@ -72,7 +77,7 @@ def test_an_error_is_recorded_for_the_call_that_made_the_request() -> None:
 
         async def call(number: int) -> None:
             with collect_failures(lists[number]):
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(anyio.sleep, 0)
                 record_failure(ToolError(str(number)))
@@ -84,3 +89,25 @@ def test_an_error_is_recorded_for_the_call_that_made_the_request() -> None:
         return lists
 
     assert [[str(error) for error in each] for each in anyio.run(work)] == [["0"], ["1"]]
+
+
+class Keyring:
+    """A keyring in memory, with the interface of the package `keyring`."""
+
+    def __init__(self) -> None:
+        self.passwords: dict[tuple[str, str], str] = {}
+
+    def get_password(self, service: str, name: str) -> str | None:
+        return self.passwords.get((service, name))
+
+    def set_password(self, service: str, name: str, password: str) -> None:
+        self.passwords[service, name] = password
+
+
+def test_a_keyring_holds_the_key_instead_of_a_file(tmp_path: Path) -> None:
+    keyring, key = Keyring(), CredentialKey("https://issuer", "https://example.com/mcp")
+    CredentialStore(tmp_path, keyring).update(key, lambda _: "credential")
+    assert not (tmp_path / "key").exists()
+    assert CredentialStore(tmp_path, keyring).get(key) == "credential"
+    with pytest.raises(StorageError, match="missing in the keyring"):
+        CredentialStore(tmp_path, Keyring()).get(key)

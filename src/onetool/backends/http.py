@@ -55,10 +55,10 @@ MAX_MESSAGE_CHARS: Final = 200
 MAX_SCANNED_BYTES: Final = 65_536  # of an error response; a secret in the shown part is never cut in two
 STREAM_GRACE_SECONDS: Final = 1.0  # for closing a stream after its time is over
 # Returns the sign-in for an API: its endpoints, the origin that gets the token, and the caller.
-FindTokenSource = Callable[["OAuthFlow", str, ToolContext], "TokenSource"]
+FindTokenSource = Callable[["OAuthFlow", str, ToolContext], "RenewableToken"]
 
 
-class TokenSource(Protocol):
+class RenewableToken(Protocol):
     """The token of a sign-in. `replace` returns another one after the API has rejected it."""
 
     async def get(self) -> str: ...

@@ -21,7 +21,7 @@ import anyio.to_thread
 from onetool._tool import Backend, Result, Tool
 from onetool.backends.http_tool.rate_limit import SharedRateLimiter
 from onetool.config.load import Loaded
-from onetool.config.model import PackSettings
+from onetool.config.model import OAuth, PackSettings
 from onetool.context import Effect, Permission, ToolContext
 from onetool.errors import BundleError, ToolError, ToolNotFound
 from onetool.net import Net
@@ -193,8 +193,8 @@ class BundleSource(ToolSource):
         pack = self._pack_settings(slug)
         endpoints = ApiEndpoints(flow.token_url, flow.authorization_url, flow.open_id_connect_url)
         accounts = () if pack is None else tuple(pack.accounts)
-        given = {} if pack is None or pack.auth is None else {"settings": pack.auth}
-        return SignInTarget(slug, origin, accounts=accounts, endpoints=endpoints, api_scopes=scopes, **given)
+        settings = (None if pack is None else pack.auth) or OAuth()
+        return SignInTarget(slug, origin, settings, accounts, endpoints=endpoints, api_scopes=scopes)
 
     def _pack_settings(self, slug: str) -> PackSettings | None:
         packs = self._loaded.settings.tools

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onetool import paths
+from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.signals import blocked_signals
 from onetool.clients import json_edit, text_files, toml_edit
 from onetool.clients.catalog import CLIENTS, Client, Machine
@@ -64,6 +65,10 @@ def main(options: argparse.Namespace) -> int:
         print(json.dumps(_to_json(plan, options, diff, backup), indent=2, ensure_ascii=False))
     else:
         print(_render_text(plan, options, diff, backup))
+        machine = current_machine()
+        directories = paths.find_directories(os.environ, machine.working_dir, options.config, machine.home)
+        for note in find_sign_in_notes(directories):
+            print(note)
     return 0
 
 

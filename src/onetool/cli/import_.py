@@ -17,6 +17,7 @@ from typing import Any
 import onetool.tools
 from onetool import paths
 from onetool.cli.connect import next_step
+from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.signals import blocked_signals
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.catalog import CLIENTS, Machine
@@ -99,6 +100,8 @@ def _import_servers(options: argparse.Namespace) -> int:
         done = [] if options.dry_run else _apply(plan, directory, directories)
     print(_render_json(plan, diff, done) if options.json else _render_text(plan, diff, done, options))
     if plan.result.servers and not options.dry_run and not options.json:
+        for note in find_sign_in_notes(directories, plan.result.servers):
+            print(note)
         client = options.source if options.source in CLIENTS else ""
         print(f"\n{next_step(machine, QUESTION.format(server=next(iter(plan.result.servers))), client)}")
     return 0

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -51,7 +52,7 @@ def main(options: argparse.Namespace) -> int:
 
 async def _use_callback(app: "OneTool", identity: "Identity", options: argparse.Namespace) -> None:
     """Sign in with a callback on loopback. The port is chosen first, because the client is registered with it."""
-    from onetool.cli.loopback_callback import LoopbackCallback
+    from onetool.oauth.loopback_callback import LoopbackCallback
     from onetool.oauth.pending import PENDING_SECONDS
 
     stored = await app.sign_ins.get_source(identity).read()
@@ -60,20 +61,12 @@ async def _use_callback(app: "OneTool", identity: "Identity", options: argparse.
     async with LoopbackCallback().listen(*((fixed,) if fixed else (known or 0, 0))) as callback:
         with Progress(f"looking for the authorization server of {identity.label}"):
             pending = await app.sign_ins.begin(identity, callback.redirect_uri)
+        callback.accept(partial(app.sign_ins.try_to_finish, pending))
         _show_url(pending.url, identity, options)
         if not options.no_browser and not await asyncio.to_thread(_open_browser, pending.url):
             _note("No browser was found. Open the URL yourself.", options)
 
-        async def finish(fields: Mapping[str, str]) -> bool:
-            try:
-                await app.sign_ins.finish(fields)
-            except ToolError:
-                if app.sign_ins.pending.has(pending):
-                    return False  # an answer with another state
-                raise
-            return True
-
-        await callback.wait(finish, PENDING_SECONDS)
+        await callback.wait(PENDING_SECONDS, reads_stdin=True)
 
 
 def _show_url(url: str, identity: "Identity", options: argparse.Namespace) -> None:

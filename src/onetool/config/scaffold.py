@@ -106,6 +106,10 @@ CONFIGURATION = """\
 ##     url: https://example.com/mcp
 ##     headers: {Authorization: "Bearer ${DASHBOARD_TOKEN}"}
 ##     transport: http             or sse, for older servers
+##   gh:
+##     url: https://example.com/mcp
+##     auth: oauth                 then run: onetool login gh
+##     accounts: [work, home]      ot.account("gh", "home").whoami() in a run
 
 #expose: code                      # how clients see tools of servers, extensions and bundles: through run (code), as
 ##                                 tools of their own (direct), both, or both while they are few (auto)
@@ -189,6 +193,7 @@ CONFIGURATION = """\
 #  http: false                     # whether it also serves HTTP and the admin UI
 
 #auth:                             # HTTP clients on other machines
+#  public_url:                     # URL under which browsers and clients reach this server
 #  tokens: []                      # `onetool token create NAME` adds one
 ##   - {name: laptop, hash: "...", agent: default}
 ##   - {name: ci, token_env: CI_TOKEN}   token in an environment variable

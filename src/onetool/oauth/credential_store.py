@@ -6,6 +6,7 @@ from a file beside the credentials. A process that refreshes a token holds the l
 
 import base64
 import hashlib
+import importlib
 import json
 import os
 import time
@@ -116,12 +117,11 @@ class CredentialStore:
 def find_keyring() -> Any:
     """Return the keyring of the operating system, or None if there is none or the extra is not installed."""
     try:
-        import keyring
-        from keyring.backends import fail
+        keyring = importlib.import_module("keyring")
     except ImportError:
         return None
     backend = keyring.get_keyring()
-    is_usable = not isinstance(backend, fail.Keyring) and getattr(backend, "priority", 0) > 0
+    is_usable = getattr(backend, "priority", 0) > 0  # the backend for systems without a keyring has 0
     return backend if is_usable else None
 
 

@@ -22,16 +22,16 @@ SERVER_ERROR: Final = 500
 MAX_SHOWN_CHARS: Final = 200
 S256: Final = "S256"
 SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+( [\x21\x23-\x5b\x5d-\x7e]+)*")
-PROBE: Final = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "onetool", "version": "1"},
-    },
+HELLO: Final = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "onetool", "version": "1"},
 }
+# Some servers accept one of these without a token.
+PROBES: Final = (
+    {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}},
+    {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO},
+)
 OnStep = Callable[[str], None]
 
 
@@ -109,11 +109,15 @@ class Discovery:
 
     async def _probe(self) -> str:
         """Request the server without a token and return its challenge."""
-        url = self._target.url
-        response = await self._http.post_json(url, PROBE, f"servers.{self._target.name}.url", self._target.headers)
-        challenge = response.header("www-authenticate") or ""
-        named = f", WWW-Authenticate: {challenge[:MAX_SHOWN_CHARS]}" if challenge else ", without WWW-Authenticate"
-        self._report(f"POST {url} without a token: {response.status}{named}")
+        url, challenge = self._target.url, ""
+        for probe in PROBES:
+            source = f"servers.{self._target.name}.url"
+            response = await self._http.post_json(url, probe, source, self._target.headers)
+            challenge = response.header("www-authenticate") or ""
+            named = f", WWW-Authenticate: {challenge[:MAX_SHOWN_CHARS]}" if challenge else ", without WWW-Authenticate"
+            self._report(f"POST {url} ({probe['method']}) without a token: {response.status}{named}")
+            if response.status == UNAUTHORIZED:
+                break
         return challenge
 
     async def _find_resource_document(self, challenge: str) -> dict[str, Any] | None:
@@ -238,7 +242,7 @@ def read_challenge(challenge: str, field: str) -> str | None:
     import httpx2
     from mcp.client.auth.utils import extract_field_from_www_auth
 
-    response = httpx2.Response(UNAUTHORIZED, headers={"www-authenticate": challenge.encode("latin-1", "replace")})
+    response = httpx2.Response(UNAUTHORIZED, headers={b"www-authenticate": challenge.encode("latin-1", "replace")})
     return extract_field_from_www_auth(response, field)
 
 

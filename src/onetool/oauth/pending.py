@@ -96,7 +96,7 @@ def parse_callback(url: str) -> dict[str, str]:
     """Return the fields of a callback URL, or of its query. Raise if it is not one."""
     query = urlsplit(url.strip()).query or url.strip().lstrip("?")
     found = dict(parse_qsl(query[:100_000], max_num_fields=100))
-    fields = {name: found[name] for name in CALLBACK_FIELDS if name in found}
+    fields: dict[str, str] = {name: found[name] for name in CALLBACK_FIELDS if name in found}
     if "state" not in fields or not ("code" in fields or "error" in fields):
         raise ToolError("this is not a callback URL: it must have the parameters code and state")
     return fields

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from onetool.config.load import Loaded
-from onetool.config.model import Server
+from onetool.config.model import OAuth, Server
 from onetool.errors import ConfigError, NetworkError, ToolError
 from onetool.net import HostRules, Net
 from onetool.oauth.credential import Credential, Identity, SignInTarget
@@ -117,6 +117,16 @@ class SignIns:
         credential = await requests.exchange_code(credential, code, pending.verifier)
         await self.get_source(pending.identity).store(credential)
         return pending.identity, credential
+
+    async def try_to_finish(self, pending: PendingSignIn, fields: Mapping[str, str]) -> bool:
+        """Finish this sign-in. Return False if the fields belong to another one, or to none."""
+        try:
+            await self.finish(fields)
+        except ToolError:
+            if self.pending.has(pending):
+                return False
+            raise
+        return True
 
     async def begin_device(self, identity: Identity) -> tuple[dict[str, Any], Credential]:
         """Start a device flow: return its codes and URL, and the credential for `finish_device`."""
@@ -228,14 +238,13 @@ def make_server_target(name: str, server: Server) -> SignInTarget | None:
     """Return what to sign in to for a server, or None if it has no URL or its own header Authorization."""
     if server.url is None or any(header.lower() == "authorization" for header in server.headers):
         return None
-    settings = {} if server.auth is None else {"settings": server.auth}
     return SignInTarget(
         name,
         server.url,
+        server.auth or OAuth(),
         accounts=tuple(server.accounts),
         headers=tuple(server.headers.items()),
         is_optional=server.auth is None and not server.accounts,
-        **settings,
     )
 
 

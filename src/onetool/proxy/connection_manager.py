@@ -134,6 +134,8 @@ class ConnectionManager:
             return "disabled"
         if self.listing is not None:
             return "starting"
+        if isinstance(self._supervised.failure, SignInRequired):
+            return f"not signed in: {self._supervised.failure.fields['command']}"
         prefix = "" if self.failure is None else "failed: "
         if self._recorded is not None:
             reason = self._recorded.summary
@@ -357,10 +359,14 @@ class ConnectionManager:
     async def _list_tools(self, connection: Connection) -> None:
         ask = partial(connection.client.list_tools, cache_mode="bypass")
         async with self._listing_lock:
+            failures: list[ToolError] = []
             try:
-                async with asyncio.timeout(self.server.timeout):
-                    tools = await list_all_pages(ask, "tools")
+                with collect_failures(failures):
+                    async with asyncio.timeout(self.server.timeout):
+                        tools = await list_all_pages(ask, "tools")
             except Exception as error:  # noqa: BLE001 - see above
+                if failures:
+                    raise failures[-1] from None
                 reason = innermost(error)
                 message = f"cannot list the tools of {self.name}: {str(reason) or type(reason).__name__}"
                 raise await connection.build_error(ToolError, message, self._user) from None

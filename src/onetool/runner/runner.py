@@ -21,7 +21,15 @@ from onetool.bus.bus import ToolBus
 from onetool.children.channel import RemoteError, Reply
 from onetool.config.model import Settings
 from onetool.context import ToolContext
-from onetool.errors import BudgetExceeded, PermissionDenied, ToolError, ToolNotFound, describe, error_type
+from onetool.errors import (
+    BudgetExceeded,
+    PermissionDenied,
+    SignInRequired,
+    ToolError,
+    ToolNotFound,
+    describe,
+    error_type,
+)
 from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from onetool.runner import explain, fence_processor
 from onetool.runner.answer import Answer, Journal, LiveOutput, Presenter, run_in_thread_if
@@ -319,7 +327,19 @@ class _Host:
             return await call_planned(self._bus, name, args, kwargs, context)
         if self._replay is not None:
             return self._replay.answer(name, args, kwargs)
-        return await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
+        result = await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
+        if isinstance(result.error, SignInRequired) and await self._sign_in(result.error, context):
+            return await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
+        return result
+
+    @staticmethod
+    async def _sign_in(error: SignInRequired, context: ToolContext) -> bool:
+        """Ask the person at the client to sign in, if possible. A run that can be replayed does not ask."""
+        sign_in = getattr(context.system, "sign_in_at_client", None)
+        is_replayable = context.gate is not None and context.gate.is_replayable
+        if context.ask_client is None or sign_in is None or is_replayable:
+            return False
+        return bool(await sign_in(error, context))
 
     async def _find_hidden(self, name: str) -> ToolError | None:
         """Return the error for a tool that code cannot call, because the client calls it directly."""
@@ -340,13 +360,22 @@ class _Host:
                 case "pack":
                     return Result(ok=True, value=await self._resolve_pack(str(params["name"])))
                 case "find":
-                    return Result(ok=True, value=(await self._bus.resolve(str(params["name"]))).name)
+                    return Result(ok=True, value=await self._find_tool(str(params["name"])))
                 case "describe":
                     return Result(ok=True, value=await self._describe_tool(str(params["name"])))
             names = await anyio.to_thread.run_sync(self._bus.registry.map_python_names, str(params["pack"]))
             return Result(ok=True, value=sorted(names))
         except ToolError as error:
             return Result(ok=False, error=error)
+
+    async def _find_tool(self, name: str) -> str:
+        """Return the name of the tool; its server may require a sign-in before it lists its tools."""
+        try:
+            return (await self._bus.resolve(name)).name
+        except SignInRequired as error:
+            if not await self._sign_in(error, self._context):
+                raise
+            return (await self._bus.resolve(name)).name
 
     async def _resolve_names(self, names: list[Any], used: list[Any]) -> dict[str, Any]:
         wanted, others = (

@@ -50,10 +50,14 @@ class LoopbackCallback:
         finally:
             server.close()
 
-    async def wait(self, finish: Finish, seconds: float) -> None:
-        """Wait until a candidate has finished the sign-in, or raise why it failed."""
+    def accept(self, finish: Finish) -> None:
+        """Accept answers from now on."""
         self._finish = finish
-        self._read_stdin(asyncio.get_running_loop())
+
+    async def wait(self, seconds: float, *, reads_stdin: bool = False) -> None:
+        """Wait until an answer has finished the sign-in, or raise why it failed."""
+        if reads_stdin:
+            self._read_stdin(asyncio.get_running_loop())
         try:
             await asyncio.wait_for(self._done, seconds)
         except TimeoutError:

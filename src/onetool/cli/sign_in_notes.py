@@ -1,0 +1,62 @@
+"""Notes about servers that nobody has signed in to, for commands that add servers or connect assistants."""
+
+import asyncio
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from onetool.errors import ToolError
+from onetool.paths import Directories
+
+if TYPE_CHECKING:
+    from onetool.oauth.credential import SignInTarget
+
+PROBE_SECONDS: Final = 3.0  # for all servers together; a server that does not answer is not mentioned
+UNAUTHORIZED: Final = 401
+
+
+def find_sign_in_notes(directories: Directories, names: Collection[str] | None = None) -> list[str]:
+    """Return a line for each of these servers (all by default) that requires a sign-in and has none."""
+    from onetool.config.load import load
+    from onetool.oauth.credential_store import DIRECTORY, CredentialStore
+    from onetool.oauth.sign_ins import make_server_target
+
+    try:
+        settings = load(directories, os.environ).settings
+        signed_in = {key.resource for key in CredentialStore(Path(directories.user) / DIRECTORY).list_keys()}
+    except ToolError:  # the command itself reports it, or `onetool doctor` does
+        return []
+    wanted = {
+        name: each for name, each in settings.servers.items() if each.enabled and (names is None or name in names)
+    }
+    targets = [target for name, each in wanted.items() if (target := make_server_target(name, each)) is not None]
+    missing = [target for target in targets if target.url not in signed_in and not target.is_machine]
+    rejecting = asyncio.run(_probe([target for target in missing if target.is_optional]))
+    found = [target.name for target in missing if not target.is_optional or target.name in rejecting]
+    return [f"{name} requires a sign-in: onetool login {name}" for name in found]
+
+
+async def _probe(targets: "Collection[SignInTarget]") -> set[str]:
+    """Return the servers that answer 401 to a request without a token."""
+    from onetool.net import Net
+    from onetool.oauth.discovery import PROBES
+    from onetool.oauth.guarded_http import GuardedHttp
+    from onetool.oauth.sign_ins import ANY_HOST
+
+    net, found = Net(ANY_HOST), set[str]()
+
+    async def probe(target: "SignInTarget") -> None:
+        with suppress(ToolError):
+            answer = await GuardedHttp(net, target.url).post_json(target.url, PROBES[0], "url", target.headers)
+            if answer.status == UNAUTHORIZED:
+                found.add(target.name)
+
+    tasks = [asyncio.ensure_future(probe(each)) for each in targets]
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=PROBE_SECONDS)
+        for task in late:
+            task.cancel()
+    await net.close()
+    return found
