@@ -11,9 +11,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from onetool.search.documents import Key, Kind, Match, Scored, SearchDocument, SearchHit, sort_key
-from onetool.search.index import Row, Shelf, rarity, select_terms, sort_scores
+from onetool.search.index import IndexRow, Shelf, rarity, select_terms, sort_scores
 from onetool.search.index_files import IndexContent, IndexFiles, compute_digest
-from onetool.search.scoring import MEANING_WEIGHT, MIN_SIMILARITY, NAME_PREFIX, combine, score_rows
+from onetool.search.scoring import (
+    MEANING_WEIGHT,
+    MIN_ONLY_SIMILARITY,
+    MIN_SIMILARITY,
+    NAME_PREFIX,
+    combine,
+    score_rows,
+)
 from onetool.search.stems import Stemmer
 from onetool.search.vectors import Embedder, Vectors, load_embedder
 from onetool.search.word_vectors import Vector, load_word_vectors
@@ -108,7 +115,7 @@ class _Similarity:
         """Return the nearest documents of the first shelf."""
         return self._vectors.find(self._query, limit)
 
-    def compare(self, rows: Sequence[Row], *, stored: bool) -> list[float]:
+    def compare(self, rows: Sequence[IndexRow], *, stored: bool) -> list[float]:
         if not stored:
             return self._vectors.compare(self._query, rows)
         vectors = self._embedder.encode_documents([row.fields[:2] for row in rows])  # computed on demand, not stored
@@ -178,10 +185,11 @@ class _Query:
         nearness = [max(0.0, one.similarity) for one in candidates]
         more = [max(0.0, similarity) for similarity in similarities or [0.0] * len(candidates)]
         totals = combine([(1.0, [one.words for one in candidates]), (weights[0], nearness), (weights[1], more)])
+        minimum = MIN_SIMILARITY if any(one.words for one in candidates) else MIN_ONLY_SIMILARITY
         return sort_scores(
             (one.key, total)
             for one, total, near, semantic in zip(candidates, totals, nearness, more, strict=True)
-            if one.words or near >= MIN_SIMILARITY or semantic >= MIN_SEMANTIC_SIMILARITY
+            if one.words or near >= minimum or semantic >= MIN_SEMANTIC_SIMILARITY
         )
 
     def _rank_others(self, found: "Sequence[Ranked]", ranked: Scored) -> Scored:

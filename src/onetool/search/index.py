@@ -58,7 +58,7 @@ FIELDS: Final = "name, description, arguments, instructions"
 GetKeys = Callable[[sqlite3.Connection, Sequence[int]], Mapping[int, Key]]
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """A document as stored: the words of its fields, and the vector of its meaning."""
 
     number: int
@@ -210,15 +210,15 @@ class Shelf:
             self._nearest = NearestVectors(rows)
         return self._nearest.find(query, limit)
 
-    def read_rows(self, numbers: Sequence[int]) -> list[Row]:
+    def read_rows(self, numbers: Sequence[int]) -> list[IndexRow]:
         """Return the visible documents of these rows."""
         marks = ", ".join("?" * len(numbers))
         query = f"select number, {FIELDS}, meaning from passages where number in ({marks})"  # noqa: S608 - marks
 
-        def work(db: sqlite3.Connection) -> list[Row]:
+        def work(db: sqlite3.Connection) -> list[IndexRow]:
             keys = self._get_keys(db, numbers)
             found = db.execute(query, numbers).fetchall()
-            return [Row(row[0], keys[row[0]], row[1:-1], row[-1]) for row in found if row[0] in keys]
+            return [IndexRow(row[0], keys[row[0]], row[1:-1], row[-1]) for row in found if row[0] in keys]
 
         return list(self._read(work))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from onetool.search.documents import Key
-from onetool.search.index import Row
+from onetool.search.index import IndexRow
 from onetool.search.stems import Stemmer
 from onetool.search.word_vectors import Vector, compare
 
@@ -18,6 +18,7 @@ LENGTH_EFFECT: Final = 0.6  # `b` of BM25
 SATURATION: Final = 1.2  # `k1` of BM25
 MEANING_WEIGHT: Final = 0.8  # of the best similarity; the best score of words counts 1
 MIN_SIMILARITY: Final = 0.5  # of meaning, for a document with none of the words
+MIN_ONLY_SIMILARITY: Final = 0.35  # the same, if no document has any of the words
 LOW_SIMILARITY: Final = 0.1  # if no document is nearer than this, similarity has little weight
 NAME_PREFIX: Final = "name : "  # of a term that is searched for in names only
 
@@ -28,7 +29,7 @@ class Candidate(NamedTuple):
     similarity: float
 
 
-def score_rows(rows: Sequence[Row], rarities: Mapping[str, float], query: Vector, stemmer: Stemmer) -> list[Candidate]:
+def score_rows(rows: Sequence[IndexRow], rarities: Mapping[str, float], query: Vector, stemmer: Stemmer) -> list[Candidate]:
     """Return the rows with their scores. `rarities` are the weights of the stems of the query."""
     split = [[text.split() for text in row.fields] for row in rows]
     stemmer.learn({word for fields in split for words in fields for word in words})

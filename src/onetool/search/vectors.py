@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onetool.search.documents import SearchDocument
-from onetool.search.index import MAX_CHARACTERS, Row
+from onetool.search.index import MAX_CHARACTERS, IndexRow
 from onetool.search.word_vectors import FIELD_WEIGHTS
 from onetool.search.words import drop_stop_words, split_names
 
@@ -85,7 +85,7 @@ class Vectors:
         count = min(limit, len(similarity))
         return [self._numbers[place] for place in self._embedder.numpy.argpartition(-similarity, count - 1)[:count]]
 
-    def compare(self, query: Any, rows: Sequence[Row]) -> list[float]:
+    def compare(self, query: Any, rows: Sequence[IndexRow]) -> list[float]:
         places = [self._places[row.number] for row in rows]
         found: list[float] = (self._matrix[places] @ query).tolist()
         return found

@@ -89,7 +89,8 @@ class NearestVectors:
 
 def compare(query: Vector, document: bytes) -> float:
     """Return the cosine of two vectors."""
-    return sum(map(mul, query, memoryview(document).cast("b"))) / SCALE
+    total: float = sum(map(mul, query, memoryview(document).cast("b")))
+    return total / SCALE
 
 
 @cache

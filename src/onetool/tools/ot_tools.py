@@ -140,7 +140,7 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
 
 @tool(effects=["read"], argument_permissions={"output": frozenset({Permission.WRITE})}, max_text=MAX_TEXT_CHARS)
 async def stats(context: ToolContext, period: str = "all", tool: str = "", output: str = "") -> dict[str, Any]:
-    """Return usage statistics: tool calls, calls that failed, durations and savings. Token counts are estimates.
+    """Return usage statistics: how often each tool was called and failed, durations, savings. Tokens are estimates.
 
     Requests over HTTP with a token see the statistics of their agent, all others those of all agents.
 
