@@ -29,7 +29,9 @@ class Candidate(NamedTuple):
     similarity: float
 
 
-def score_rows(rows: Sequence[IndexRow], rarities: Mapping[str, float], query: Vector, stemmer: Stemmer) -> list[Candidate]:
+def score_rows(
+    rows: Sequence[IndexRow], rarities: Mapping[str, float], query: Vector, stemmer: Stemmer
+) -> list[Candidate]:
     """Return the rows with their scores. `rarities` are the weights of the stems of the query."""
     split = [[text.split() for text in row.fields] for row in rows]
     stemmer.learn({word for fields in split for words in fields for word in words})
