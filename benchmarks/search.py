@@ -28,8 +28,8 @@ TOOLS, QUESTIONS = 10_000, 300
 SEMANTIC = find_spec("wordllama") is not None
 NOT_INSTALLED = "not installed here: pip install 'onetool[semantic]'"
 Scores = tuple[float, float, float]
-PARAMETERS = (
-    12  # 4 weights and usual lengths of fields, b, weights of meaning (3) and of fields in it (1), minimum, intents
+# Weights (4) and usual lengths (4) of fields, b, k1, weights of meaning (3), of arguments in it and of intents, minima (3).
+PARAMETERS = 18 and of fields in it (1), minimum, intents
 )
 MEANING_WEIGHTS = (0.0, 0.4, 0.8, 1.2)
 MAX_SAMPLE = 250  # queries of a set, to compare weights
