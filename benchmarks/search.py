@@ -28,9 +28,8 @@ TOOLS, QUESTIONS = 10_000, 300
 SEMANTIC = find_spec("wordllama") is not None
 NOT_INSTALLED = "not installed here: pip install 'onetool[semantic]'"
 Scores = tuple[float, float, float]
-# Weights (4) and usual lengths (4) of fields, b, k1, weights of meaning (3), of arguments in it and of intents, minima (3).
-PARAMETERS = 18 and of fields in it (1), minimum, intents
-)
+# Fields: weights (4), usual lengths (4); b, k1; weights of meaning (3), of arguments in it, of intents; minima (3).
+PARAMETERS = 18
 MEANING_WEIGHTS = (0.0, 0.4, 0.8, 1.2)
 MAX_SAMPLE = 250  # queries of a set, to compare weights
 REAL = ("list", "send", "merge", "delete", "user", "issue", "invoice", "message", "report", "image", "weather")
