@@ -1,31 +1,37 @@
 """Quality and speed of the search: `python benchmarks/search.py --data DIRECTORY`.
 
 The directory holds retrieval sets, one JSON file each: {name, tools: [{name, description, server, params}], queries:
-[{q, gold: [[names that are equally right], ...]}]}. They are not part of this repository. Baselines are read from a
-table in the README.md beside them, if there is one. Without --data only speed is measured, on generated tools.
+[{q, gold: [[names that are equally right], ...]}]}. They are not part of this repository; `benchmarks/search_sets.py`
+builds some from public packages. Beside our scores it prints those of plain FTS5, for all queries and for each half of
+them by hash, and cross-set results of the most sensitive parameter. --json prints only our scores, without speed.
 """
 
 import argparse
 import json
 import random
-import re
 import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from onetool.search import Search, SearchDocument
-from onetool.search.words import plain
+from onetool.search import Search, SearchDocument, catalog, scoring
+from onetool.search.words import drop_stop_words, plain, split_names
 
 TOOLS, QUESTIONS = 10_000, 300
 SEMANTIC = find_spec("wordllama") is not None
 NOT_INSTALLED = "not installed here: pip install 'onetool[semantic]'"
+Scores = tuple[float, float, float]
+# Fields: weights (4), usual lengths (4); b, k1; weights of meaning (3), of arguments in it, of intents; minima (3).
+PARAMETERS = 18
+MEANING_WEIGHTS = (0.0, 0.4, 0.8, 1.2)
+MAX_SAMPLE = 250  # queries of a set, to compare weights
 REAL = ("list", "send", "merge", "delete", "user", "issue", "invoice", "message", "report", "image", "weather")
 FILLER = "please can you help me to find out how I could with the for my and is there a way of".split()  # noqa: SIM905
 
@@ -40,6 +46,9 @@ class RetrievalSet:
 
 def main() -> None:
     options = arguments()
+    if options.json:
+        print(json.dumps(measure_sets(options.data)))
+        return
     if options.data:
         print_quality(options.data)
     else:
@@ -54,22 +63,84 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, metavar="DIRECTORY", help="retrieval sets")
+    parser.add_argument("--json", action="store_true", help="print the scores as JSON; needs --data")
     options = parser.parse_args()
+    if options.json and not options.data:
+        parser.error("--json needs --data DIRECTORY")
     if options.data and not any(options.data.glob("*.json")):
         parser.error(f"there are no JSON files in {options.data}")
     return options
 
 
+def read_sets(folder: Path) -> list[RetrievalSet]:
+    return [read_set(path) for path in sorted(folder.glob("*.json"))]
+
+
+def measure_sets(folder: Path) -> dict[str, dict[str, dict[str, float]]]:
+    modes = {"default": False, **({"semantic": True} if SEMANTIC else {})}
+    return {
+        mode: {one.stem: name_scores(average(measure(one, search_ours(one, semantic=semantic)))) for one in sets}
+        for sets in [read_sets(folder)]
+        for mode, semantic in modes.items()
+    }
+
+
+def name_scores(scores: Scores) -> dict[str, float]:
+    return {name: round(score, 4) for name, score in zip(("r@1", "r@5", "mrr"), scores, strict=True)}
+
+
 def print_quality(folder: Path) -> None:
-    sets = [read_set(path) for path in sorted(folder.glob("*.json"))]
-    heads = [f"{one.stem} ({len(one.documents)} tools, {len(one.questions)} queries)" for one in sets]
-    rows = [["R@1 / R@5 / MRR", *heads]]
-    rows += read_baselines(folder, [one.stem for one in sets])
-    rows.append(["OneTool, default install", *(format_scores(measure_quality(one, semantic=False)) for one in sets)])
+    sets = read_sets(folder)
+    ways: dict[str, Callable[[RetrievalSet], Callable[[str], list[str]]]] = {
+        "plain FTS5": search_plain,
+        "OneTool": partial(search_ours, semantic=False),
+    }
     if SEMANTIC:
-        rows.append(["OneTool with [semantic]", *(format_scores(measure_quality(one, semantic=True)) for one in sets)])
+        ways["[semantic]"] = partial(search_ours, semantic=True)
+    scores = {(way, one.stem): measure(one, make(one)) for way, make in ways.items() for one in sets}
+    rows = [["R@1 / R@5 / MRR", "tools", "queries", *ways]]
+    for one in sets:
+        cells = (format_scores(average(scores[way, one.stem])) for way in ways)
+        rows.append([one.stem, str(len(one.documents)), str(len(one.questions)), *cells])
     print_table(rows)
-    print("" if SEMANTIC else f"\nOneTool with [semantic]: {NOT_INSTALLED}\n")
+    print(f"\nR@5 of each half of the queries, by hash ({PARAMETERS} parameters were chosen by hand)")
+    print_table([["", *(f"{way} {half}" for way in ways for half in "ab")], *split_rows(sets, list(ways), scores)])
+    print("\nWeight of meaning, chosen on one set and measured on the others (R@5)")
+    print_table(list(compare_weights(sets)))
+    print("" if SEMANTIC else f"\n[semantic]: {NOT_INSTALLED}\n")
+
+
+def split_rows(
+    sets: list[RetrievalSet], ways: list[str], scores: dict[tuple[str, str], list[Scores]]
+) -> Iterator[list[str]]:
+    for one in sets:
+        halves = [blake2b(question.encode(), digest_size=1).digest()[0] % 2 for question, _ in one.questions]
+        cells = []
+        for way in ways:
+            for half in (0, 1):
+                picked = [score for score, place in zip(scores[way, one.stem], halves, strict=True) if place == half]
+                cells.append(f"{average(picked)[1]:.3f}" if picked else "")
+        yield [one.stem, *cells]
+
+
+def compare_weights(sets: list[RetrievalSet]) -> Iterator[list[str]]:
+    """Yield, for each set, the weight that is best on it, and the mean R@5 of the other sets with this weight."""
+    found = {(weight, one.stem): measure_weight(one, weight) for weight in MEANING_WEIGHTS for one in sets}
+    yield ["chosen on", "weight", "its R@5", "mean R@5 of the others", f"with {scoring.MEANING_WEIGHT}, as shipped"]
+    for one in sets:
+        best = max(MEANING_WEIGHTS, key=lambda weight: found[weight, one.stem])
+        others = [other.stem for other in sets if other is not one] or [one.stem]
+        means = (statistics.mean(found[weight, stem] for stem in others) for weight in (best, scoring.MEANING_WEIGHT))
+        yield [one.stem, str(best), f"{found[best, one.stem]:.3f}", *(f"{mean:.3f}" for mean in means)]
+
+
+def measure_weight(one: RetrievalSet, weight: float) -> float:
+    vars(catalog)["MEANING_WEIGHT"] = weight
+    sample = replace(one, questions=one.questions[:: max(1, len(one.questions) // MAX_SAMPLE)])
+    try:
+        return average(measure(sample, search_ours(sample, semantic=False)))[1]
+    finally:
+        vars(catalog)["MEANING_WEIGHT"] = scoring.MEANING_WEIGHT
 
 
 def read_set(path: Path) -> RetrievalSet:
@@ -90,21 +161,43 @@ def build_document(tool: dict[str, Any]) -> SearchDocument:
     return SearchDocument("tool", qualify_name(tool), tool.get("description") or "", params)
 
 
-def measure_quality(one: RetrievalSet, *, semantic: bool) -> tuple[float, float, float]:
+def measure(one: RetrievalSet, search: Callable[[str], list[str]]) -> list[Scores]:
+    return [grade([one.names[name] for name in search(question)], gold) for question, gold in one.questions]
+
+
+def average(scores: list[Scores]) -> Scores:
+    first, five, reciprocal = (statistics.mean(column) for column in zip(*scores, strict=True))
+    return first, five, reciprocal
+
+
+def search_ours(one: RetrievalSet, *, semantic: bool) -> Callable[[str], list[str]]:
     search = Search(None, semantic=semantic)
     search.update(one.documents)
-    scores = []
-    for question, gold in one.questions:
-        found = [one.names[hit.name] for hit in search.search(question)]
-        scores.append(grade(found, gold))
-    return (
-        statistics.mean(s[0] for s in scores),
-        statistics.mean(s[1] for s in scores),
-        statistics.mean(s[2] for s in scores),
-    )
+    return lambda question: [hit.name for hit in search.search(question)]
 
 
-def grade(found: list[str], gold: list[list[str]]) -> tuple[float, float, float]:
+def search_plain(one: RetrievalSet) -> Callable[[str], list[str]]:
+    """Return a search with plain FTS5: porter, split identifiers, name weight 4, stop words, OR of terms, bm25."""
+    database = sqlite3.connect(":memory:")
+    database.execute("create virtual table tools using fts5(name, description, arguments, tokenize = porter)")
+    rows = (tuple(" ".join(split_names(text)) for text in texts) for texts in map(list_texts, one.documents))
+    database.executemany("insert into tools values (?, ?, ?)", rows)
+    query = "select rowid from tools(?) order by bm25(tools, 4.0, 1.0, 1.0) limit 20"
+
+    def search(question: str) -> list[str]:
+        terms = dict.fromkeys(drop_stop_words(split_names(question)))
+        expression = " OR ".join(f'"{term}"' for term in terms)
+        found = database.execute(query, (expression,)) if terms else ()
+        return [one.documents[row - 1].name for (row,) in found]
+
+    return search
+
+
+def list_texts(document: SearchDocument) -> tuple[str, str, str]:
+    return document.name, document.description, document.arguments
+
+
+def grade(found: list[str], gold: list[list[str]]) -> Scores:
     """Return recall of the gold groups at 1 and 5, and the reciprocal rank."""
     places = [min((found.index(name) for name in group if name in found), default=len(found) + 1000) for group in gold]
     first = min(places)
@@ -114,28 +207,6 @@ def grade(found: list[str], gold: list[list[str]]) -> tuple[float, float, float]
 
 def format_scores(numbers: Iterable[float]) -> str:
     return " / ".join(f"{number:.3f}".removeprefix("0") for number in numbers)
-
-
-def read_baselines(folder: Path, stems: list[str]) -> list[list[str]]:
-    """Return the rows of the R@1 table in README.md, with columns in the order of the sets."""
-    pages = [
-        path.read_text(encoding="utf-8")
-        for path in (folder / "README.md", folder.parent / "README.md")
-        if path.is_file()
-    ]
-    lines = [line for page in pages for line in page.splitlines() if line.startswith("|")]
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    head = next((row for row in table if row[0].startswith("R@1")), None)
-    if head is None:
-        return []
-    columns = [next((place for place, cell in enumerate(head) if is_same_set(cell, stem)), None) for stem in stems]
-    rows = [row for row in table if len(row) == len(head) and row is not head and not row[0].startswith("-")]
-    return [[row[0], *(row[place] if place else "" for place in columns)] for row in rows]
-
-
-def is_same_set(cell: str, stem: str) -> bool:
-    word = re.match(r"\w*", cell.casefold())
-    return bool(word and word[0] and (stem.casefold().startswith(word[0]) or word[0].startswith(stem.casefold())))
 
 
 def print_speed(*, semantic: bool) -> None:

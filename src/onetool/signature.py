@@ -27,6 +27,7 @@ TYPE_NAMES = {
 MAX_CHOICES = 8
 MAX_CHARS = 10_000
 MAX_CALL_CHARS = 60
+MAX_REQUIRED = 8  # arguments in the hits of a search
 MAX_TYPE_PARTS = 200  # of one argument
 MAX_FIELD_LEVELS = 2  # of objects whose fields a signature shows
 MAX_FIELDS, MAX_FIELDS_CHARS = 30, 300  # of one object in a signature
@@ -37,7 +38,7 @@ def signature(tool: Tool) -> str:
     """Return the signature with the types of all arguments; objects are shown with their fields."""
     parts = [_format_parameter(each) for each in _list_parameters(tool)]
     returns = f" -> {tool.returns}" if tool.returns else ""
-    return _clean_if_foreign(f"{_python_expression(tool.name)}({', '.join(parts)}){returns}", tool)
+    return clean_if_foreign(f"{_python_expression(tool.name)}({', '.join(parts)}){returns}", tool)
 
 
 def describe_signature(tool: Tool) -> dict[str, Any]:
@@ -73,13 +74,23 @@ def short_call(tool: Tool, name: str) -> str:
     if len(text) > MAX_CALL_CHARS:
         names = [key for key, _ in _sort_arguments(tool) if key in required]
         text = f"{_call_prefix(name)}{', '.join([*names, '...'])})"
-    return _clean_if_foreign(text, tool)
+    return clean_if_foreign(text, tool)
+
+
+def required_types(tool: Tool) -> dict[str, str]:
+    """Return the types of the required arguments, at most MAX_REQUIRED."""
+    required = [(name, part) for name, part in tool.input.properties.items() if name in tool.input.required]
+    root = tool.input.json
+    return {
+        clean_if_foreign(name, tool): clean_if_foreign(type_name(part, root), tool)
+        for name, part in required[:MAX_REQUIRED]
+    }
 
 
 def arguments(tool: Tool) -> list[str]:
     """Return `name: description` for each argument with a description."""
     descriptions = ((name, part.get("description")) for name, part in tool.input.properties.items())
-    return [_clean_if_foreign(f"{name}: {' '.join(text.split())}", tool) for name, text in descriptions if text]
+    return [clean_if_foreign(f"{name}: {' '.join(text.split())}", tool) for name, text in descriptions if text]
 
 
 def _python_expression(name: str) -> str:
@@ -95,7 +106,7 @@ def _call_prefix(name: str) -> str:
     return f'ot.call("{name}", ' if is_hidden else f"{_python_expression(name)}("
 
 
-def _clean_if_foreign(text: str, tool: Tool) -> str:
+def clean_if_foreign(text: str, tool: Tool) -> str:
     """Sanitize a text of an upstream tool, whose names and defaults may contain anything."""
     return clean(text, MAX_CHARS) if tool.is_foreign else text
 

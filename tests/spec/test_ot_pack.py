@@ -617,9 +617,43 @@ def test_search_finds_tools_by_purpose(rich: App) -> None:
     assert hits[0]["description"] == "Return the space on the disk that holds the working directory."
 
 
+def test_several_queries_are_searched_in_one_call(rich: App) -> None:
+    disk, page = "how much room is left on the disk", "search the web"
+    hits = rich.data(f"ot.search(query=[{disk!r}, {page!r}], limit=2)")
+    assert [hit["query"] for hit in hits[:2]] == [disk, page]
+    assert hits[0]["name"] == "machine.disk"
+    assert hits[1]["name"] == rich.data(f"ot.search({page!r}, 1)")[0]["name"]
+    assert len({hit["name"] for hit in hits}) == len(hits) <= 4
+
+
+def test_a_hit_shows_the_types_of_required_arguments_and_the_answer_what_was_omitted(rich: App) -> None:
+    answer = rich.run("ot.search('read a file', 1)")
+    assert "required: {path: str}" in answer.text
+    assert re.search(r"ot\.search: \d+ more hits\. To see more: limit=2", answer.text)
+
+
+def test_tools_with_the_same_description_are_one_hit_that_tells_them_apart() -> None:
+    async def order(item: str) -> str:
+        """Order a brown paper bag."""
+        return item
+
+    async def order_many(item: str, count: int) -> str:
+        """Order a brown paper bag."""
+        return item * count
+
+    with open_app(RICH, (tool(name="shop.order")(order), tool(name="shop.order_many")(order_many))) as app:
+        (hit,) = [hit for hit in app.data("ot.search('brown paper bag')") if hit["kind"] == "tool"]
+        assert hit["name"] == "shop.order"
+        assert hit["siblings"] == ["shop.order_many(item, count) - with count"]
+
+
 @pytest.mark.parametrize(
     ("code", "wrong"),
     [
+        ("ot.search(query=[])", "the query is empty"),
+        ("ot.search(query=['a', ' '])", "the query is empty"),
+        ("ot.search(query=list('abcdefghijk'))", "11 queries (expected at most 10)"),
+        ("ot.search(query=['a' * 10_001])", "a query has more than 10000 characters"),
         ("ot.search(query='')", "the query is empty"),
         ("ot.search(query=' ')", "the query is empty"),
         ("ot.search(query='web', limit=0)", "invalid limit 0 (expected 1 or more)"),

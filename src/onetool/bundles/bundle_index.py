@@ -32,7 +32,7 @@ from onetool.search import index as search
 from onetool.search.words import HIDDEN
 from onetool.util import atomic
 
-FORMAT: Final = 5  # increase it with every change of what is written, here, in `search_text` or in `onetool.search`
+FORMAT: Final = 6  # increase it with every change of what is written, here, in `search_text` or in `onetool.search`
 BUSY_SECONDS: Final = 15.0
 KEYS_PER_MICROSECOND: Final = 1024
 MAX_MICROSECONDS: Final = (1 << 63) // KEYS_PER_MICROSECOND - 2

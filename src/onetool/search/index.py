@@ -10,28 +10,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import nlargest
 from math import log
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 from onetool.search.documents import Key, Scored, SearchDocument, sort_key
+from onetool.search.word_vectors import DIMENSIONS, NearestVectors, Vector, load_word_vectors
 from onetool.search.words import (
-    HIDDEN,
     MIN_TYPO_LENGTH,
     deletions,
     drop_stop_words,
     is_one_typo_away,
     may_be_misspelled,
     plain,
-    split_names,
     squeeze,
     words,
 )
 
-T = TypeVar("T")
-FORMAT: Final = "5"  # increase it with every change of what is written, here or in `words`
+FORMAT: Final = "6"  # increase it with every change of what is written, here or in `words`
 SCHEMA: Final = """
-create table if not exists passages (number integer primary key, digest blob, vector blob, name text, description text,
-    arguments text, instructions text, filler text, form text);
-create virtual table if not exists documents using fts5(name, description, arguments, instructions, filler,
+create table if not exists passages (number integer primary key, digest blob, vector blob, meaning blob, name text,
+    description text, arguments text, instructions text, form text);
+create virtual table if not exists documents using fts5(name, description, arguments, instructions,
     content = 'passages', content_rowid = 'number', tokenize = 'porter unicode61 remove_diacritics 0');
 create table if not exists names (form text, document integer, primary key (form, document)) without rowid;
 create index if not exists names_of_documents on names (document);
@@ -40,16 +38,14 @@ create table if not exists near (cut text, word text, primary key (cut, word)) w
 create virtual table if not exists forms using fts5(form, content = 'passages', content_rowid = 'number',
     tokenize = 'trigram case_sensitive 1', detail = none);
 """
-TABLES: Final = {"documents": "name, description, arguments, instructions, filler", "forms": "form"}  # of FTS5
-WEIGHTS: Final = "2.0, 1.0, 0.5, 0.5, 0"
-# FTS5 ranks short documents higher, and this cannot be configured. A short description is not better than a long one,
-# so short rows are padded to this many words.
-FULL_LENGTH: Final = 100
+TABLES: Final = {"documents": "name, description, arguments, instructions", "forms": "form"}  # of FTS5
+WEIGHTS: Final = "4.0, 1.0, 0.5, 0.25"  # to find candidates, which `scoring` ranks
 MAX_CHARACTERS: Final = 20_000  # of a field
 MAX_ROWS: Final = 1_500  # read for one query
 MAX_KNOWN_WORDS: Final = 10_000  # words to remember during bulk writes; each slows down garbage collections
 MAX_COUNTS: Final = 20_000  # to cache
 MAX_CANDIDATES: Final = 200
+MAX_COMPARED: Final = 5_000  # documents; comparing the meaning of more takes too long
 CANDIDATE_FACTOR: Final = 2  # times as many candidates as requested, because some may be hidden
 MAX_NEAR: Final = 64  # similar words for one word
 MAX_TRIGRAM_DOCUMENTS: Final = 500  # documents; a trigram that more documents have is ignored
@@ -58,7 +54,17 @@ MIN_IDF: Final = 1e-6  # as in FTS5
 LAST_CHARACTER: Final = "\U0010ffff"
 
 Read = Callable[[Callable[[sqlite3.Connection], Any]], Any]
+FIELDS: Final = "name, description, arguments, instructions"
 GetKeys = Callable[[sqlite3.Connection, Sequence[int]], Mapping[int, Key]]
+
+
+class IndexRow(NamedTuple):
+    """A document as stored: the words of its fields, and the vector of its meaning."""
+
+    number: int
+    key: Key
+    fields: tuple[str, ...]
+    meaning: bytes
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
@@ -75,8 +81,9 @@ def put(
     """Write a document and return the words of its name. It is found after `index_rows`."""
     fields = (document.name, document.description, document.arguments, document.instructions)
     texts = [words(field[:MAX_CHARACTERS]) for field in fields]
-    filler = [HIDDEN] * (FULL_LENGTH - sum(map(len, texts)))
-    row = (number, digest, vector, *(" ".join(text) for text in (*texts, filler)), squeeze(document.name))
+    name, about, *others = (field[:MAX_CHARACTERS] for field in fields)
+    meaning = load_word_vectors().encode_document((name, about, " ".join(others)))
+    row = (number, digest, vector, meaning, *map(" ".join, texts), squeeze(document.name))
     connection.execute("insert into passages values (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     names = ((form, number) for form in name_forms(document.name))
     connection.executemany("insert into names values (?, ?)", names)
@@ -107,13 +114,6 @@ def drop(connection: sqlite3.Connection, number: int) -> None:
     connection.execute("delete from passages where number = ?", (number,))
 
 
-def passage(document: SearchDocument) -> str:
-    """Return the text of a document for vectors. The name counts twice, as it does in full text."""
-    return " ".join(
-        drop_stop_words(split_names(f"{document.name} {document.name} {document.description}"[:MAX_CHARACTERS]))
-    )
-
-
 def name_forms(name: str) -> set[str]:
     """Return the forms by which a name is found: all of it, the part after the last dot, and the part before it."""
     return {squeeze(name), *map(squeeze, name.rpartition("."))} - {""}
@@ -125,13 +125,15 @@ def name_forms(name: str) -> set[str]:
 class Shelf:
     """The queries of one database.
 
-    `read(work)` calls `work` with the database; `get_keys` returns the visible documents of rows. Scores are BM25
-    with the document frequencies of all shelves, so that scores of different shelves are comparable.
+    `read(work)` calls `work` with the database; `get_keys` returns the visible documents of rows. `in_memory` says that
+    something of each document may be kept in memory. Scores use the document frequencies of all shelves, so that scores
+    of different shelves are comparable.
     """
 
-    def __init__(self, read: Read, get_keys: GetKeys, size: int) -> None:
-        self._read, self._get_keys, self.size = read, get_keys, size
+    def __init__(self, read: Read, get_keys: GetKeys, size: int, *, in_memory: bool = False) -> None:
+        self._read, self._get_keys, self.size, self._in_memory = read, get_keys, size, in_memory
         self._counts: dict[str, int] = {}
+        self._nearest: NearestVectors | None = None
 
     def count(self, term: str) -> int:
         """Return the number of documents with the term."""
@@ -182,30 +184,47 @@ class Shelf:
         numbers += [number for number, _ in _rank(db, corrected, MAX_CANDIDATES)]
         return list(self._get_keys(db, list(dict.fromkeys(numbers))).values())
 
-    def rank(self, rarities: Mapping[str, float], limit: int) -> Scored:
-        """Return the documents with any of these terms, with their scores; `rarities` are IDFs over all shelves."""
+    def find_by_terms(self, rarities: Mapping[str, float], limit: int) -> list[tuple[int, float]]:
+        """Return the rows with any of these terms, the best first; `rarities` are those of all shelves."""
         counts = {term: count for term in rarities if (count := self.count(term))}
 
-        def work(db: sqlite3.Connection) -> Scored:
+        def work(db: sqlite3.Connection) -> list[tuple[int, float]]:
             totals: dict[int, float] = {}
             for term, count in counts.items():
-                factor = rarities[term] / idf(self.size, count)
+                factor = rarities[term] / _idf(self.size, count)
                 for number, score in _rank(db, _quote(term), MAX_ROWS):
                     totals[number] = totals.get(number, 0.0) + score * factor
             best = nlargest(CANDIDATE_FACTOR * limit, totals, key=totals.__getitem__)
-            return self._to_scored(db, {number: totals[number] for number in best})
+            return [(number, totals[number]) for number in best]
 
         return list(self._read(work))
 
-    def passages(self, keys: Iterable[Key]) -> list[str]:
-        """Return the texts of these documents, for vectors."""
-        query = "select p.name, p.description from names n join passages p on p.number = n.document where n.form = ?"
+    def find_by_meaning(self, query: Vector, limit: int) -> list[int]:
+        """Return the rows that may have the nearest meaning, if this shelf has few enough documents in memory."""
+        if not self._in_memory or self.size > MAX_COMPARED or not any(query):
+            return []
+        if self._nearest is None:
+            rows = self._read(lambda db: db.execute("select number, meaning from passages").fetchall())
+            if any(len(meaning) != DIMENSIONS for _, meaning in rows):
+                raise sqlite3.DatabaseError("the vectors have different sizes")
+            self._nearest = NearestVectors(rows)
+        return self._nearest.find(query, limit)
 
-        def work(db: sqlite3.Connection) -> list[str]:
-            rows = (db.execute(query, (squeeze(name),)).fetchone() or ("", "") for _, name in keys)
-            return [passage(SearchDocument("tool", *row)) for row in rows]
+    def read_rows(self, numbers: Sequence[int]) -> list[IndexRow]:
+        """Return the visible documents of these rows."""
+        marks = ", ".join("?" * len(numbers))
+        query = f"select number, {FIELDS}, meaning from passages where number in ({marks})"  # noqa: S608 - marks
+
+        def work(db: sqlite3.Connection) -> list[IndexRow]:
+            keys = self._get_keys(db, numbers)
+            found = db.execute(query, numbers).fetchall()
+            return [IndexRow(row[0], keys[row[0]], row[1:-1], row[-1]) for row in found if row[0] in keys]
 
         return list(self._read(work))
+
+    def read_keys(self, numbers: Sequence[int]) -> Mapping[int, Key]:
+        found: Mapping[int, Key] = self._read(lambda db: self._get_keys(db, numbers))
+        return found
 
     def _keys(self, query: str, values: Sequence[object]) -> Mapping[int, Key]:
         def work(db: sqlite3.Connection) -> Mapping[int, Key]:
@@ -218,8 +237,13 @@ class Shelf:
         return [(key, scores[number]) for number, key in self._get_keys(db, list(scores)).items()]
 
 
-def idf(size: int, count: int) -> float:
-    """Return the inverse document frequency of a term that `count` of `size` documents have, as in FTS5."""
+def rarity(size: int, count: int) -> float:
+    """Return the weight of a term that `count` of `size` documents have. It is positive even if all have it."""
+    return log(1 + (max(size, count) - count + 0.5) / (count + 0.5))
+
+
+def _idf(size: int, count: int) -> float:
+    """Return the inverse document frequency by which FTS5 multiplies its scores."""
     return max(log((max(size, count) - count + 0.5) / (count + 0.5)), MIN_IDF)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from onetool.search.documents import Key, SearchDocument
-from onetool.search.index import FORMAT, FULL_LENGTH, SCHEMA, TABLES, Shelf, drop, index_rows, learn, passage, put
+from onetool.search.index import FORMAT, SCHEMA, TABLES, Shelf, drop, index_rows, learn, put
 from onetool.search.vectors import Embedder
 
 MAX_FILES: Final = 4
@@ -36,7 +36,7 @@ class IndexContent:
     @property
     def stamp(self) -> str:
         """A digest of the rules by which documents become rows."""
-        rules = f"{FORMAT} {SCHEMA} {FULL_LENGTH} {self.embedder is not None}"
+        rules = f"{FORMAT} {SCHEMA} {self.embedder is not None}"
         return blake2b(rules.encode(), digest_size=4).hexdigest()
 
     @cached_property
@@ -62,15 +62,16 @@ class IndexFiles:
             self.close()
         self._database = database = opened or self._build_in_memory(content)
         rows = _read_rows(database, content)
-        return Shelf(lambda work: work(database), lambda _, numbers: _find_keys(rows, numbers), len(rows))
+        return Shelf(
+            lambda work: work(database), lambda _, numbers: _find_keys(rows, numbers), len(rows), in_memory=True
+        )
 
-    def vectors(self, content: IndexContent) -> list[tuple[Key, bytes]]:
+    def vectors(self) -> list[tuple[int, bytes]]:
         assert self._database is not None
-        rows = _read_rows(self._database, content)
         found = self._database.execute("select number, vector from passages").fetchall()
         if len({len(vector or b"") for _, vector in found}) != 1:
             raise sqlite3.DatabaseError("the vectors have different sizes")
-        return [(rows[number], vector) for number, vector in found]
+        return found
 
     def delete(self, content: IndexContent) -> None:
         """Delete the damaged index of this content."""
@@ -117,7 +118,7 @@ def write(connection: sqlite3.Connection, content: IndexContent) -> None:
     missing = {digest: document for digest, document in wanted.items() if digest not in present}
     vectors: Iterable[bytes | None] = repeat(None, len(missing))
     if content.embedder is not None:
-        vectors = content.embedder.pack([passage(document) for document in missing.values()])
+        vectors = content.embedder.pack(missing.values())
     first = max(present.values(), default=0) + 1
     with connection:
         for number in surplus:

@@ -1,23 +1,24 @@
-"""Semantic similarity by static word vectors, if the extra `semantic` is installed. It needs no network and no model.
+"""Semantic similarity by larger word vectors, if the extra `semantic` is installed. It needs no network and no model.
 
 The package wordllama contains weights and a tokenizer. Its own loader uses the network, so its two files are read here
 and the package itself is never imported.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from onetool.search.documents import KINDS, Key, Kind, Scored
+from onetool.search.documents import SearchDocument
+from onetool.search.index import MAX_CHARACTERS, IndexRow
+from onetool.search.word_vectors import FIELD_WEIGHTS
+from onetool.search.words import drop_stop_words, split_names
 
 PACKAGE: Final = "wordllama"
 WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
 TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
-WEIGHT: Final = 0.65  # of the best vector score; the best full-text score counts 1
-MIN_SIMILARITY: Final = 0.3  # for a document with none of the words; random letters reach 0.2
-LOW_SIMILARITY: Final = 0.1  # if no document is nearer than this, vectors have little weight
+MAX_WORDS: Final = 400  # of a field
 
 
 def load_embedder() -> "Embedder | None":
@@ -28,7 +29,7 @@ def load_embedder() -> "Embedder | None":
         return None
     try:
         return Embedder(directories[0])
-    except Exception:  # noqa: BLE001 - if the package is broken, full text still works
+    except Exception:  # noqa: BLE001 - if the package is broken, the rest of the search still works
         return None
 
 
@@ -40,50 +41,51 @@ class Embedder:
         self._tokenizer: Any = import_module("tokenizers").Tokenizer.from_file(str(directory / TOKENIZER))
         self._tokenizer.no_padding()
 
-    def vectors(self, texts: Sequence[str]) -> Any:
+    def encode(self, texts: Sequence[str]) -> Any:
         """Return a unit vector for each text; zeros if it has no words."""
-        encoded = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        cut = [" ".join(drop_stop_words(split_names(text[:MAX_CHARACTERS]))[:MAX_WORDS]) for text in texts]
+        encoded = self._tokenizer.encode_batch(cut, add_special_tokens=False)
         rows = [self._table[found.ids].astype("float32").sum(axis=0) for found in encoded]
-        stacked = self.numpy.stack(rows) if rows else self.numpy.zeros((0, self._table.shape[1]), "float32")
-        lengths = self.numpy.linalg.norm(stacked, axis=1, keepdims=True)
-        return stacked / self.numpy.maximum(lengths, 1e-9)
+        return self._normalize(self.numpy.stack(rows) if rows else self._make_empty())
 
-    def pack(self, texts: Sequence[str]) -> list[bytes]:
+    def encode_documents(self, fields: Sequence[Sequence[str]]) -> Any:
+        """Return a unit vector for each document. Its fields count equally, whatever their length."""
+        total = self._make_empty() if not fields else 0
+        for texts, weight in zip(zip(*fields, strict=True), FIELD_WEIGHTS, strict=False):
+            total = total + weight * self.encode(texts)
+        return self._normalize(total)
+
+    def pack(self, documents: Iterable[SearchDocument]) -> list[bytes]:
         """Return the vectors as bytes for storage."""
-        return [row.astype("float16").tobytes() for row in self.vectors(texts)] if texts else []
+        fields = [(one.name, one.description, one.arguments) for one in documents]
+        return [row.astype("float16").tobytes() for row in self.encode_documents(fields)]
+
+    def _normalize(self, vectors: Any) -> Any:
+        lengths = self.numpy.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors / self.numpy.maximum(lengths, 1e-9)
+
+    def _make_empty(self) -> Any:
+        return self.numpy.zeros((0, self._table.shape[1]), "float32")
 
 
 class Vectors:
-    """The vectors of all documents, to be compared with the vector of a query."""
+    """The vectors of all documents of a shelf, to be compared with the vector of a query."""
 
-    def __init__(self, embedder: Embedder, rows: Iterable[tuple[Key, bytes]]) -> None:
+    def __init__(self, embedder: Embedder, rows: Iterable[tuple[int, bytes]]) -> None:
         stored = list(rows)
-        numpy = embedder.numpy
-        self._embedder = embedder
-        self._keys = [key for key, _ in stored]
-        self._places = {key: place for place, key in enumerate(self._keys)}
+        self._embedder, numpy = embedder, embedder.numpy
+        self._numbers = [number for number, _ in stored]
+        self._places = {number: place for place, number in enumerate(self._numbers)}
         joined = numpy.frombuffer(b"".join(packed for _, packed in stored), dtype="float16")
         self._matrix = joined.reshape(len(stored), -1).astype("float32")
 
-    def blend(
-        self, text: str, scored: Scored, kinds: frozenset[Kind], passages: Callable[[Sequence[Key]], Sequence[str]]
-    ) -> Scored:
-        """Return the scores with similarity added, the best first, including similar documents that had no score.
+    def find(self, query: Any, limit: int) -> list[int]:
+        """Return the nearest rows."""
+        similarity = self._matrix @ query
+        count = min(limit, len(similarity))
+        return [self._numbers[place] for place in self._embedder.numpy.argpartition(-similarity, count - 1)[:count]]
 
-        `passages` returns the texts of documents that have no vector here.
-        """
-        numpy = self._embedder.numpy
-        wanted = self._embedder.vectors([text])[0]
-        unstored = [key for key, _ in scored if key not in self._places]
-        similarity = numpy.concatenate([self._matrix @ wanted, self._embedder.vectors(passages(unstored)) @ wanted])
-        keys = [*self._keys, *unstored]
-        places = {key: place for place, key in enumerate(keys)}
-        if kinds != KINDS:
-            similarity[~numpy.isin(numpy.array([kind for kind, _ in keys]), list(kinds))] = 0
-        factor = WEIGHT / max(float(similarity.max()), LOW_SIMILARITY)
-        total = numpy.where(similarity >= MIN_SIMILARITY, similarity * factor, 0)
-        best = max((score for _, score in scored), default=1.0)
-        for key, score in scored:
-            total[places[key]] = similarity[places[key]] * factor + score / best
-        order = numpy.argsort(-total, kind="stable").tolist()
-        return [(keys[place], float(total[place])) for place in order if total[place] > 0]
+    def compare(self, query: Any, rows: Sequence[IndexRow]) -> list[float]:
+        places = [self._places[row.number] for row in rows]
+        found: list[float] = (self._matrix[places] @ query).tolist()
+        return found

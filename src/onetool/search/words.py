@@ -28,6 +28,10 @@ try trying upcoming want wanted wants wondering
 aren couldn d didn doesn don hadn hasn haven isn ll m mustn o re s shan shouldn t ve wasn weren won wouldn y
 """
 STOP = frozenset(STOP_WORDS.split())
+BETWEEN_INTENTS = re.compile(
+    r"[;\n]|,\s+and\s+|[,\s]\s*(?:and\s+)?then\s+|\s+and\s+(?:also|afterwards|finally)\s+", re.IGNORECASE
+)
+MIN_INTENT_WORDS, MAX_INTENTS = 2, 4  # fewer words say too little; more searches take too long
 MIN_TYPO_LENGTH, MAX_TYPO_LENGTH = 4, 32  # letters of a word that may be misspelled
 HIDDEN = "\ue000"  # starts internal words of the index: a letter to FTS5, and never part of a query
 
@@ -69,6 +73,24 @@ def drop_stop_words(found: Iterable[str]) -> list[str]:
 def split_names(text: str) -> list[str]:
     """Return all words of the text, with `getUserName` only as its parts."""
     return plain(HUMP.sub(" ", text))
+
+
+def split_intents(text: str) -> list[str]:
+    """Return the parts of a request that may each need a tool; empty if there is only one.
+
+    A part without enough words of its own belongs to the part before it.
+    """
+    parts: list[str] = []
+    for part in BETWEEN_INTENTS.split(text):
+        if parts and min(map(_count_words, (part, parts[-1]))) < MIN_INTENT_WORDS:
+            parts[-1] += f" {part}"
+        elif part.strip():
+            parts.append(part)
+    return parts[:MAX_INTENTS] if len(parts) > 1 else []
+
+
+def _count_words(text: str) -> int:
+    return sum(word not in STOP and not word.isdecimal() for word in split_names(text))
 
 
 def may_be_misspelled(word: str) -> bool:

@@ -28,7 +28,7 @@ MAX_PATTERN_CHARS: Final = 4096
 def read(path: str, context: ToolContext, max_size: int = DEFAULT_SIZE, encoding: Encoding = "utf-8") -> dict[str, Any]:
     """Read a file: its content, full path and size in bytes.
 
-    Use it to open any text: a document, a log, a spreadsheet (CSV). Parse the content in code:
+    Use it to open or show any text: a document, a log, a spreadsheet (CSV). Parse the content in code:
     fs.read("table.csv")["content"].splitlines() returns the rows of a table, with columns separated by commas.
 
     Args:

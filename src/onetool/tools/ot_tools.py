@@ -7,7 +7,6 @@ Tools return plain data, or text for readers; the runner renders them. `help_tex
 import json
 import time
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio.to_thread
@@ -17,14 +16,13 @@ from onetool.context import Foreign, Permission, ToolContext
 from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
 from onetool.policy.effects import describe_effects, is_declared
 from onetool.registry import Registry, python_name
-from onetool.search import SearchHit
 from onetool.signature import arguments, signature
 from onetool.snippets import describe, render_signature
 from onetool.snippets.saved_snippets import merge_snippets
 from onetool.system import System, get_system
-from onetool.tools import help_text
+from onetool.tools import help_text, search_hits
 from onetool.util.gc_pauses import no_gc_pauses
-from onetool.util.text import quote
+from onetool.util.text import pluralize, quote
 from onetool.util.version import __version__
 
 if TYPE_CHECKING:
@@ -65,6 +63,8 @@ FOREIGN = "foreign"  # of session values: an untrusted server returned them, so 
 MAX_TEXT_CHARS = 10_000  # of a query, a name or a pattern
 MAX_WAIT_SECONDS = 20.0
 MAX_HITS = 1000  # if the agent may not see all hits
+MAX_COUNTED_HITS = 100  # to say how many hits were omitted
+MAX_QUERIES = 10  # in one search
 
 
 # --- status ---------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
 
 @tool(effects=["read"], argument_permissions={"output": frozenset({Permission.WRITE})}, max_text=MAX_TEXT_CHARS)
 async def stats(context: ToolContext, period: str = "all", tool: str = "", output: str = "") -> dict[str, Any]:
-    """Return usage statistics: tool calls, calls that failed, durations and savings. Token counts are estimates.
+    """Return usage statistics: how often each tool was called and failed, durations, savings. Tokens are estimates.
 
     Requests over HTTP with a token see the statistics of their agent, all others those of all agents.
 
@@ -279,24 +279,30 @@ async def save_snippet(context: ToolContext, name: str, description: str, run: s
 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)
-async def search(context: ToolContext, query: str, limit: int = 10) -> list[dict[str, Any]]:
+async def search(context: ToolContext, query: str | list[str], limit: int = 10) -> list[dict[str, Any]]:
     """Find tools, packs, snippets and aliases by name, misspelled name or purpose.
 
-    `call` shows how to call a hit; ot.help(query=name) explains its arguments.
+    `call` shows how to call a hit, `required` the types of its required arguments. Tools with the same description are
+    one hit; `siblings` tells them apart.
 
     Args:
-        query: A name or keywords.
-        limit: Maximum number of hits.
+        query: A name or keywords, or a list of several queries.
+        limit: Maximum number of hits for each query.
 
     Example:
-        ot.search(query="how much room is left on the disk")
+        ot.search(query=["how much room is left on the disk", "send an email"])
     """
-    if not query.strip() or limit < 1:
-        problem = f"invalid limit {limit} (expected 1 or more)" if query.strip() else "the query is empty"
-        raise ArgumentError(problem, hint="describe what you need: ot.search(query='free disk space', limit=5)")
+    queries = list(dict.fromkeys([query] if isinstance(query, str) else query))
+    _check_queries(queries, limit)
     system = await _discover_and_note(context)
-    hits = await system.search(query, limit if context.tools is None else MAX_HITS)
-    return await anyio.to_thread.run_sync(_describe_hits, system, hits, limit)
+    wanted = MAX_COUNTED_HITS if context.tools is None else MAX_HITS
+    hits = [await system.search(text, max(limit, wanted)) for text in queries]
+    found = await anyio.to_thread.run_sync(
+        search_hits.describe_hits, system, dict(zip(queries, hits, strict=True)), limit
+    )
+    if found.omitted and context.notice is not None:
+        context.notice(f"ot.search: {pluralize(found.omitted, 'more hit')}. To see more: limit={2 * limit}")
+    return found.hits
 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)
@@ -624,19 +630,18 @@ def _list_packs(system: System, pattern: str, info: Info) -> list[Any] | str:
     return found if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in found]
 
 
-def _describe_hits(system: System, hits: list[SearchHit], limit: int) -> list[dict[str, Any]]:
-    found = (
-        {
-            "kind": hit.kind,
-            "name": hit.name,
-            **help_text.call_example(hit, system),
-            "description": text,
-            "score": hit.score,
-        }
-        for hit in help_text.sort_hits(hits)
-        if (text := help_text.describe_hit(hit, system)) is not None
-    )
-    return list(islice(found, limit))
+def _check_queries(queries: list[str], limit: int) -> None:
+    problem = ""
+    if not queries or not all(text.strip() for text in queries):
+        problem = "the query is empty"
+    elif len(queries) > MAX_QUERIES:
+        problem = f"{len(queries)} queries (expected at most {MAX_QUERIES})"
+    elif any(len(text) > MAX_TEXT_CHARS for text in queries):
+        problem = f"a query has more than {MAX_TEXT_CHARS} characters"
+    elif limit < 1:
+        problem = f"invalid limit {limit} (expected 1 or more)"
+    if problem:
+        raise ArgumentError(problem, hint="describe what you need: ot.search(query='free disk space', limit=5)")
 
 
 def _describe_tool(entry: Tool, observed: str | None) -> dict[str, Any]:

@@ -1,0 +1,73 @@
+"""The hits of `ot.search` as data: how to call each, and what tells tools with the same description apart."""
+
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
+
+from onetool.search import SearchHit
+from onetool.signature import clean_if_foreign, required_types
+from onetool.system import System
+from onetool.tools import help_text
+
+MAX_SIBLINGS: Final = 5
+MIN_SIBLING_TEXT: Final = 12  # characters; a shorter description says too little to call tools siblings
+
+
+class DescribedHits(NamedTuple):
+    hits: list[dict[str, Any]]
+    omitted: int
+
+
+def describe_hits(system: System, found: Mapping[str, list[SearchHit]], limit: int) -> DescribedHits:
+    """Return the best hits of each query, in turn, and the number of hits that were omitted.
+
+    If there are several queries, each hit names the one that found it first.
+    """
+    listed: list[list[dict[str, Any]]] = []
+    omitted = 0
+    for query, hits in found.items():
+        described = _join_siblings(_describe(system, hits), system)
+        listed.append([{**hit, **({"query": query} if len(found) > 1 else {})} for hit in described[:limit]])
+        omitted += len(described[limit:])
+    in_turn = (hit for several in zip_longest(*listed) for hit in several if hit is not None)
+    unique: dict[tuple[str, str], dict[str, Any]] = {}
+    for hit in in_turn:
+        unique.setdefault((hit["kind"], hit["name"]), hit)
+    return DescribedHits(list(unique.values()), omitted)
+
+
+def _describe(system: System, hits: list[SearchHit]) -> Iterator[dict[str, Any]]:
+    for hit in help_text.sort_hits(hits):
+        text = help_text.describe_hit(hit, system)
+        if text is not None:
+            call = help_text.call_example(hit, system)
+            tool = system.registry.get(hit.name) if hit.kind in {"tool", "alias"} else None
+            types = {} if tool is None else required_types(tool)
+            required = {"required": types} if types else {}
+            yield {"kind": hit.kind, "name": hit.name, **call, **required, "description": text, "score": hit.score}
+
+
+def _join_siblings(hits: Iterator[dict[str, Any]], system: System) -> list[dict[str, Any]]:
+    """Return the hits, with tools of the same description under the best of them."""
+    first: dict[str, dict[str, Any]] = {}
+    joined = []
+    for hit in hits:
+        text = hit["description"]
+        if hit["kind"] != "tool" or len(text) < MIN_SIBLING_TEXT or text not in first:
+            joined.append(hit)
+            if hit["kind"] == "tool":
+                first.setdefault(text, hit)
+        elif len(siblings := first[text].setdefault("siblings", [])) < MAX_SIBLINGS:
+            siblings.append(_tell_apart(first[text], hit, system))
+    return joined
+
+
+def _tell_apart(hit: Mapping[str, Any], sibling: Mapping[str, Any], system: System) -> str:
+    """Return how to call a sibling, and the arguments in which it differs."""
+    tools = [system.registry.get(one["name"]) for one in (hit, sibling)]
+    names = [{clean_if_foreign(name, tool) for name in tool.input.properties} if tool else set() for tool in tools]
+    more, fewer = sorted(names[1] - names[0]), sorted(names[0] - names[1])
+    notes = [f"with {', '.join(more)}"] if more else []
+    notes += [f"without {', '.join(fewer)}"] if fewer else []
+    call = str(sibling.get("call", sibling["name"]))
+    return f"{call} - {'; '.join(notes)}" if notes else call
