@@ -43,7 +43,7 @@ def signature(tool: Tool) -> str:
 
 def describe_signature(tool: Tool) -> dict[str, Any]:
     """Return the signature as data: `parameters` with `name`, `kind`, `type` and `default`, and `returns`."""
-    parameters = [{**each, "type": _clean_if_foreign(each["type"], tool)} for each in _list_parameters(tool)]
+    parameters = [{**each, "type": clean_if_foreign(each["type"], tool)} for each in _list_parameters(tool)]
     return {"parameters": parameters, "returns": tool.returns}
 
 
@@ -82,7 +82,7 @@ def required_types(tool: Tool) -> dict[str, str]:
     required = [(name, part) for name, part in tool.input.properties.items() if name in tool.input.required]
     root = tool.input.json
     return {
-        clean_if_foreign(name, tool): clean_if_foreign(type_name(part, root), tool)
+        clean_if_foreign(name, tool): clean_if_foreign(type_name(part, root, 1), tool)
         for name, part in required[:MAX_REQUIRED]
     }
 
