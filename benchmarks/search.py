@@ -30,7 +30,7 @@ NOT_INSTALLED = "not installed here: pip install 'onetool[semantic]'"
 Scores = tuple[float, float, float]
 # Fields: weights (4), usual lengths (4); b, k1; weights of meaning (3), of arguments in it, of intents; minima (3).
 PARAMETERS = 18
-MEANING_WEIGHTS = (0.0, 0.4, 0.8, 1.2)
+MEANING_WEIGHTS = (0.2, 0.4, 0.8, 1.2)
 MAX_SAMPLE = 250  # queries of a set, to compare weights
 REAL = ("list", "send", "merge", "delete", "user", "issue", "invoice", "message", "report", "image", "weather")
 FILLER = "please can you help me to find out how I could with the for my and is there a way of".split()  # noqa: SIM905
