@@ -20,10 +20,11 @@ from onetool.oauth.pending import CALLBACK_FIELDS, PENDING_SECONDS
 from onetool.oauth.sign_ins import CALLBACK_PATH, CLIENT_PATH, identify, make_server_target
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
-from onetool.transports.http.auth import LOCAL_NAMES, get_agent
+from onetool.transports.http.auth import get_agent
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import ServerSignIn, ServerSignInList, SignInRequest, SignInStarted, SignOut
+from onetool.transports.http.request_checks import LOCAL_NAMES
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
 
