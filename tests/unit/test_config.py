@@ -141,7 +141,8 @@ def test_a_server_has_all_documented_keys(machine: FakeMachine) -> None:
     server = machine.settings("servers: {git: {command: uvx, args: [mcp-server-git, 8080]}}").servers["git"]
     assert server.args == ("mcp-server-git", "8080")
     assert server.model_dump(exclude={"command", "args"}) == {
-        "env": {}, "cwd": None, "url": None, "headers": {}, "auth": None, "accounts": (), "transport": "http", "enabled": True,
+        "env": {}, "cwd": None, "url": None, "headers": {}, "auth": None, "accounts": (),
+        "transport": "http", "enabled": True,
         "timeout": 30, "idle_timeout": 600, "tools": {"include": (), "exclude": ()}, "pin": "warn",
         "sanitize": False, "stateful": False, "shared": None,
     }  # fmt: skip
