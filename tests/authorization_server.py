@@ -83,6 +83,7 @@ class AuthorizationServer:
         self.families: list[Family] = []
         self.requests: list[tuple[str, JSON]] = []  # endpoint and parameters
         self._codes: dict[str, JSON] = {}
+        self._other_issuer = ""
         self._devices: dict[str, JSON] = {}
         self._resource_socket, self._issuer_socket = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
         self.origin = f"http://127.0.0.1:{self._resource_socket.getsockname()[1]}"
@@ -120,6 +121,15 @@ class AuthorizationServer:
     def expire_access_tokens(self) -> None:
         """Make the MCP server reject all access tokens, which clients believe to be valid."""
         self.access = {token: (family, 0.0) for token, (family, _) in self.access.items()}
+
+    def accept_tokens_of(self, issuer: str) -> None:
+        """Make the MCP server accept the tokens of another authorization server, which it asks for the user."""
+        self._other_issuer = issuer
+        self.knobs.resource_metadata = {"authorization_servers": [issuer]}
+
+    def _ask_issuer(self, header: str) -> Family | None:
+        answer = httpx2.get(f"{self._other_issuer}/me", headers={"authorization": header}, trust_env=False)
+        return Family(answer.json()["sub"], "", "", "") if answer.status_code == httpx2.codes.OK else None
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
@@ -293,6 +303,8 @@ class AuthorizationServer:
 
     def find_family(self, header: str) -> Family | None:
         """Return the sign-in of a valid access token."""
+        if self._other_issuer:
+            return self._ask_issuer(header) if header else None
         family, expiry = self.access.get(header.removeprefix("Bearer "), (None, 0.0))
         return family if family is not None and not family.is_revoked and time.time() < expiry else None
 

@@ -230,11 +230,15 @@ def test_headers_are_sent_and_rejections_are_reported(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, str(script), str(port)], cwd=tmp_path, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}/mcp"
     servers = {"right": {"url": url, "headers": {"X-Key": "open"}}, "wrong": {"url": url, "timeout": 5}}
+    servers["other"] = {"url": url, "headers": {"X-Key": "x"}, "timeout": 5}
     try:
         assert eventually(lambda: _accepts_connections(port), 30)
         with open_app({"servers": {**servers, "good": hostile_server("good")}}) as app:
             assert app.value("right.whoami()") == "open"
-            assert "cannot connect to wrong" in app.failure("wrong.whoami()")
+            assert "wrong requires a sign-in" in (failure := app.failure("wrong.whoami()"))
+            assert "onetool login wrong" in failure
+            assert "servers.wrong.headers" in failure
+            assert "cannot connect to other" in app.failure("other.whoami()")  # its header has the wrong value
             assert "right.whoami" in app.value("ot.tools(pattern='whoami')")
     finally:
         process.kill()

@@ -66,7 +66,9 @@ def main(options: argparse.Namespace) -> int:
     else:
         print(_render_text(plan, options, diff, backup))
         machine = current_machine()
-        directories = paths.find_directories(os.environ, machine.working_dir, options.config, machine.home)
+        directories = paths.find_directories(
+            os.environ, machine.working_dir, getattr(options, "config", None), machine.home
+        )
         for note in find_sign_in_notes(directories):
             print(note)
     return 0

@@ -66,7 +66,7 @@ async def _use_callback(app: "OneTool", identity: "Identity", options: argparse.
         if not options.no_browser and not await asyncio.to_thread(_open_browser, pending.url):
             _note("No browser was found. Open the URL yourself.", options)
 
-        await callback.wait(PENDING_SECONDS, reads_stdin=True)
+        await callback.wait(PENDING_SECONDS, lambda problem: print(f"onetool: {problem}", file=sys.stderr))
 
 
 def _show_url(url: str, identity: "Identity", options: argparse.Namespace) -> None:

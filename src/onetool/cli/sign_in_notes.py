@@ -50,7 +50,8 @@ async def _probe(targets: "Collection[SignInTarget]") -> set[str]:
     async def probe(target: "SignInTarget") -> None:
         with suppress(ToolError):
             answer = await GuardedHttp(net, target.url).post_json(target.url, PROBES[0], "url", target.headers)
-            if answer.status == UNAUTHORIZED:
+            challenge = answer.header("www-authenticate") or ""
+            if answer.status == UNAUTHORIZED and target.accepts_sign_in(challenge):
                 found.add(target.name)
 
     tasks = [asyncio.ensure_future(probe(each)) for each in targets]

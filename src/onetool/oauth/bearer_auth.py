@@ -33,12 +33,12 @@ class BearerAuth(httpx2.Auth):
             token, error = await self._replace_token(token)
             if token:
                 response = yield _add_token(request, token)
-        if response.status_code == UNAUTHORIZED:
-            identity = self._source.identity
+        identity, challenge = self._source.identity, response.headers.get("www-authenticate", "")
+        if response.status_code == UNAUTHORIZED and (token or error or identity.target.accepts_sign_in(challenge)):
             reason = f"{identity.label} rejected the token of the sign-in" if token else ""
             self._record(error or identity.require_sign_in(reason))
         elif response.status_code == FORBIDDEN:
-            await self._handle_missing_scope(response.headers.get("www-authenticate", ""))
+            await self._handle_missing_scope(challenge)
 
     async def _get_token(self) -> tuple[str, ToolError | None]:
         try:

@@ -41,6 +41,10 @@ class SignInTarget:
     def scopes(self) -> tuple[str, ...]:
         return self.settings.scopes or self.api_scopes
 
+    def accepts_sign_in(self, challenge: str) -> bool:
+        """Return whether a response with status 401 asks for a sign-in, and not for another value of a header."""
+        return not self.is_optional or challenge.lower().startswith("bearer") or not (challenge or self.headers)
+
     @property
     def is_machine(self) -> bool:
         """Whether OneTool signs in as the client itself, without a person."""
@@ -68,9 +72,10 @@ class Identity:
 
     def require_sign_in(self, reason: str = "") -> SignInRequired:
         """Return the error for a call that needs a sign-in."""
+        other = f", or set its credentials in servers.{self.target.name}.headers" if self.target.is_optional else ""
         return SignInRequired(
             reason or f"{self.label} requires a sign-in",
-            hint=f"run `{self.command}`, then repeat the call",
+            hint=f"run `{self.command}`, then repeat the call{other}",
             server=self.target.name,
             **({"account": self.account} if self.account else {}),
             command=self.command,

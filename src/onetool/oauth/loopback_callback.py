@@ -32,6 +32,7 @@ class LoopbackCallback:
     def __init__(self) -> None:
         self._finish: Finish | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._report: Callable[[str], None] = lambda _: None
         self.redirect_uri = ""
 
     @asynccontextmanager
@@ -54,9 +55,13 @@ class LoopbackCallback:
         """Accept answers from now on."""
         self._finish = finish
 
-    async def wait(self, seconds: float, *, reads_stdin: bool = False) -> None:
-        """Wait until an answer has finished the sign-in, or raise why it failed."""
-        if reads_stdin:
+    async def wait(self, seconds: float, report: Callable[[str], None] | None = None) -> None:
+        """Wait until an answer has finished the sign-in, or raise why it failed.
+
+        With `report`, lines of standard input are answers too; it is called with the problem of a line.
+        """
+        if report is not None:
+            self._report = report
             self._read_stdin(asyncio.get_running_loop())
         try:
             await asyncio.wait_for(self._done, seconds)
@@ -135,7 +140,7 @@ class LoopbackCallback:
         try:
             fields = parse_callback(line)
         except ToolError as error:
-            print(f"onetool: {error}", file=sys.stderr)
+            self._report(str(error))
             return
         if not await self._offer(fields) and not self._done.done():
-            print("onetool: this callback URL does not belong to this sign-in", file=sys.stderr)
+            self._report("this callback URL does not belong to this sign-in")

@@ -151,7 +151,9 @@ class SecuritySchemes:
         if as_text(scheme.get("type")) == "openIdConnect":
             url = as_text(scheme.get("openIdConnectUrl"))
             return {"openIdConnectUrl": url} if url.startswith(HTTP) else {}
-        flows = as_mapping(scheme.get("flows"))
+        old_kinds = {"accessCode": "authorizationCode", "application": "clientCredentials"}  # of Swagger 2
+        old_kind = old_kinds.get(as_text(scheme.get("flow")))
+        flows = as_mapping(scheme.get("flows")) or ({old_kind: scheme} if old_kind else {})
         for kind, needed in (
             ("authorizationCode", ("authorizationUrl", "tokenUrl")),
             ("clientCredentials", ("tokenUrl",)),
