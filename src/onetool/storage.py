@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from onetool.problem import Problem
 
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
+    from pathlib import Path
+
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
     from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit
+    from onetool.config.model import Output, Token
     from onetool.proxy.definitions import Definition, Failure
     from onetool.results.blobs import Blob
     from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
@@ -349,3 +352,61 @@ class BundleStorage(Protocol):
     def count_tools(self) -> dict[str, tuple[int, int]]: ...
     def definition_sizes(self, pack: "StoredPack") -> "list[tuple[str, int]]": ...
     def shelves(self) -> "list[Shelf]": ...
+
+
+class StoredTokens(Protocol):
+    """Tokens that are rows of a shared store. They hide the tokens of the same name in the settings."""
+
+    def apply(self, tokens: "Iterable[Token]") -> "list[Token]": ...
+    def create(self, token: "Token") -> bool: ...
+    def revoke(self, name: str) -> None: ...
+
+
+class SharedCounters(Protocol):
+    """Counts that replicas share, for rate limits and budgets. Methods block on the database."""
+
+    def take(self, name: str, amount: float, limit: float, seconds: float) -> float:
+        """Count an amount that is at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
+        ...
+
+    def reserve(self, name: str, amount: float, limit: float) -> float | None:
+        """Add an amount if the sum stays within the limit. Return the sum, or None if it would exceed the limit."""
+        ...
+
+    def settle(self, name: str, difference: float) -> None:
+        """Correct a sum by the difference between what was used and what was reserved."""
+        ...
+
+
+class RemoteState(Protocol):
+    """State that replicas share in a database, if `store` is set. Otherwise it is in files."""
+
+    place: str
+    recorder: StatisticsStorage
+    shapes: ShapeStorage
+    runs: RunStorage
+    sessions: SessionStorage
+    disabled_tools: DisabledToolStorage
+    pins: PinStorage
+    token_usage: TokenUsageStorage
+    tokens: StoredTokens
+    counters: SharedCounters
+
+    @property
+    def problem(self) -> str | None:
+        """Why the database does not answer; None if it does. Returns at once."""
+        ...
+
+    def start(self) -> None: ...
+    def wait(self, seconds: float) -> bool: ...
+    def close(self) -> None: ...
+    def load_key(self, name: str) -> bytes:
+        """Return a key that all replicas have, which is created once."""
+        ...
+
+    def results(self, output: "Output", scope: str) -> ResultStorage: ...
+    def media(self, output: "Output", scope: str) -> MediaStorage: ...
+    def notices(self, max_file_bytes: int) -> NoticeStorage: ...
+    def audit(self, redact: Callable[[str], str]) -> AuditStorage: ...
+    def tool_lists(self, redact: Callable[[str], str]) -> ToolListStorage: ...
+    def bundles(self, max_tools: int, builtin: "Path") -> BundleStorage: ...

@@ -16,7 +16,7 @@ from onetool.runs.run_store import RunStore
 from onetool.runs.session_store import SessionStore
 from onetool.search import Search
 from onetool.stats.record import Recorder
-from onetool.stats.shapes import Shapes
+from onetool.stats.shapes import ShapeFile
 from onetool.storage import (
     MediaStorage,
     NoticeStorage,
@@ -42,7 +42,7 @@ class Stores:
     def open(cls, directory: Path, settings: Stats, old_usage: Path | None = None) -> Self:
         stats, keep_days = directory / "stats", settings.keep_days
         recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
-        shapes, search = Shapes(stats / "shapes.json"), Search(directory / "cache")
+        shapes, search = ShapeFile(stats / "shapes.json"), Search(directory / "cache")
         return cls(directory, recorder, shapes, search, RunStore(directory), SessionStore(directory))
 
     def results(self, output: Output) -> ResultStorage:

@@ -346,6 +346,7 @@ def test_a_full_disk_is_a_problem_until_space_is_available(file: Path) -> None:
 def insert_rows(file: Path, count: int, names: int = 20) -> None:
     """Insert this many calls and runs, one per second, the last one at NOW."""
     with contextlib.closing(sqlite3.connect(file)) as database:
+        rollup.add_functions(database)
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
         call = f"'p.tool' || (i % {names}), 'default', 's', 'r' || i, (i % 99) / 100.0, NULL, 10, {NOW} - {count} + i"
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {NOW} - {count} + i"

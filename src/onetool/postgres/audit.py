@@ -1,0 +1,70 @@
+"""The audit log in PostgreSQL. The row that a call starts is committed before the call is made."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from onetool.errors import StorageError
+from onetool.logging import MAX_LINES_WAITING, encode_line
+from onetool.postgres.database import Database
+from onetool.util.background import Background
+
+INSERT: Final = "INSERT INTO audit (at, record) VALUES (?, ?)"
+DAY: Final = 86_400.0
+
+
+class AuditRows:
+    """Records of the audit log, redacted. The outcomes of calls are written in the background."""
+
+    is_remote = True  # each write takes a round trip, so callers on an event loop use a thread
+
+    def __init__(self, database: Database, redact: Callable[[str], str] = lambda text: text) -> None:
+        self._database, self.redact = database, redact
+        self._waiting: deque[tuple[float, str]] = deque(maxlen=MAX_LINES_WAITING)
+        self._background = Background("onetool-audit", self._write_waiting, gather=0.2, retry=2.0)
+        self.problem: str | None = None
+
+    def write(self, name: str, **fields: Any) -> None:
+        """Store a record before returning. Raise OSError if the database did not accept it."""
+        try:
+            self._insert([self._encode(name, fields)])
+        except StorageError as error:
+            self.problem = f"cannot write the audit log: {error.message}"
+            raise OSError(error.message) from None
+        self.problem = None
+
+    def event(self, name: str, **fields: Any) -> None:
+        self._waiting.append(self._encode(name, fields))
+        self._background.wake()
+
+    def close(self) -> None:
+        self._background.close()
+
+    def delete_old(self, seconds: float) -> int:
+        """Delete records that are older than this time, and return their number."""
+        return self._database.execute("DELETE FROM audit WHERE at < now() - make_interval(secs => ?)", (seconds,))
+
+    def _encode(self, name: str, fields: dict[str, Any]) -> tuple[float, str]:
+        now = time.time()
+        return now, encode_line({"time": now, "level": "INFO", "name": name, **fields}, self.redact).replace("\0", "")
+
+    def _insert(self, records: list[tuple[float, str]]) -> None:
+        with self._database.transaction() as transaction:
+            rows = [(datetime.fromtimestamp(at, UTC), record) for at, record in records]
+            transaction.executemany(INSERT, rows)
+
+    def _write_waiting(self) -> bool:
+        """Store the queued records. They are kept until the database accepts them."""
+        records = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not records:
+            return True
+        try:
+            self._insert(records)
+        except StorageError as error:
+            self.problem = f"cannot write the audit log: {error.message}"
+            self._waiting.extendleft(reversed(records))
+            return False
+        self.problem = None
+        return True

@@ -1,0 +1,135 @@
+"""All kinds of state in one database. `RemoteState` of `onetool.storage` describes it."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onetool.postgres.audit import AuditRows
+from onetool.postgres.bundles import BundleMirror
+from onetool.postgres.changes import Changes
+from onetool.postgres.counters import CounterRows
+from onetool.postgres.database import Database
+from onetool.postgres.documents import (
+    NoticeRows,
+    PinRows,
+    SwitchRows,
+    TokenRows,
+    ToolListRows,
+    UsedTokenRows,
+)
+from onetool.postgres.keys import load_key
+from onetool.postgres.results import MediaRows, PartRows
+from onetool.postgres.sealed_rows import Leases, RunRows, SessionRows
+from onetool.postgres.statistics import ShapeRows, StatisticsRows, UsageRows
+from onetool.results import Quota
+from onetool.results.store import StoredResults
+
+if TYPE_CHECKING:
+    from onetool.bundles import BundleStore
+    from onetool.config.load import Loaded
+    from onetool.config.model import Output
+
+
+class PostgresState:
+    """State that replicas share. `cache` is a directory of this machine. Nothing is opened before it is needed."""
+
+    def __init__(
+        self, url: str, key: str, cache: Path, *, records_statistics: bool = True, keep_days: float = 365
+    ) -> None:
+        self.database, self._cache = Database(url, key), cache
+        self.place = self.database.place
+        self._leases = Leases(self.database, os.urandom(16).hex())
+        self.changes = Changes(self.database, self._leases)
+        self.recorder = StatisticsRows(self.database, enabled=records_statistics, keep_days=keep_days)
+        self.shapes = ShapeRows(self.database)
+        self.runs = RunRows(self.database, self._leases, partial(self.changes.number, "runs"))
+        self.sessions = SessionRows(self.database)
+        self.disabled_tools = SwitchRows(self.database, self.changes)
+        self.pins, self.token_usage = PinRows(self.database), UsedTokenRows(self.database)
+        self.tokens = TokenRows(self.database, self.changes)
+        self.counters = CounterRows(self.database)
+
+    @property
+    def problem(self) -> str | None:
+        if self.changes.is_current:
+            return None
+        return self.changes.away().message
+
+    def start(self) -> None:
+        self.changes.start()
+
+    def wait(self, seconds: float) -> bool:
+        return self.changes.wait(seconds)
+
+    def close(self) -> None:
+        """Close the connections. The recorders and runs are closed by their owners before."""
+        self.changes.close()
+        self.database.close()
+
+    def load_key(self, name: str) -> bytes:
+        return load_key(self.database, name)
+
+    def results(self, output: "Output", scope: str) -> StoredResults:
+        quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
+        parts = PartRows(self.database, scope)
+        return StoredResults(parts, self.place, output.result_ttl, output.preview_lines, quota=quota)
+
+    def media(self, output: "Output", scope: str) -> MediaRows:
+        return MediaRows(self.database, scope, output.result_ttl, max_bytes=output.max_stored_bytes)
+
+    def notices(self, max_file_bytes: int) -> NoticeRows:
+        return NoticeRows(self.database, max_file_bytes)
+
+    def audit(self, redact: Callable[[str], str]) -> AuditRows:
+        return AuditRows(self.database, redact)
+
+    def tool_lists(self, redact: Callable[[str], str]) -> ToolListRows:
+        return ToolListRows(self.database, redact)
+
+    def bundles(self, max_tools: int, builtin: Path | None) -> "BundleStore":
+        from onetool.bundles import BundleStore
+
+        make_directory = partial(BundleMirror, database=self.database, changes=self.changes)
+        return BundleStore(
+            self._cache / "bundles",
+            max_tools=max_tools,
+            builtin=builtin,
+            usage=self._usage,
+            make_directory=make_directory,
+        )
+
+    @cached_property
+    def _usage(self) -> UsageRows:
+        return UsageRows(self.recorder)
+
+
+def open_state(loaded: "Loaded") -> PostgresState | None:
+    """Return the state in the database of the settings; None if it is in files. The caller starts and closes it."""
+    from hashlib import sha256
+
+    settings = loaded.settings
+    if not settings.store:
+        return None
+    name = sha256(settings.store.encode()).hexdigest()[:16]
+    return PostgresState(
+        settings.store,
+        loaded.store_key,
+        loaded.directories.user / "cache" / f"store-{name}",
+        records_statistics=settings.stats.enabled,
+        keep_days=settings.stats.keep_days,
+    )
+
+
+@contextmanager
+def opened_state(loaded: "Loaded") -> Iterator[PostgresState | None]:
+    """Open the state of the settings for one command."""
+    state = open_state(loaded)
+    try:
+        yield state
+    finally:
+        if state is not None:
+            state.runs.close()
+            state.close()
