@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from onetool.problem import Problem
 
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
@@ -28,7 +29,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
     from onetool.runs.session_store import SessionValue
     from onetool.search.index import Shelf
-    from onetool.stats.record import Record
+    from onetool.stats.record import Record, StatisticsTables
     from onetool.transports.http.tokens import TokenSet
 
     Check = Callable[[Bundle | StoredTool | None], None]
@@ -365,12 +366,12 @@ class StoredTokens(Protocol):
 class SharedCounters(Protocol):
     """Counts that replicas share, for rate limits and budgets. Methods block on the database."""
 
-    def take(self, name: str, amount: float, limit: float, seconds: float) -> float:
-        """Count an amount that is at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
+    def take(self, name: str, limit: int, seconds: float) -> float:
+        """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
         ...
 
-    def reserve(self, name: str, amount: float, limit: float) -> float | None:
-        """Add an amount if the sum stays within the limit. Return the sum, or None if it would exceed the limit."""
+    def reserve(self, name: str, amount: float, limit: float) -> tuple[bool, float]:
+        """Add an amount to a sum that is below the limit. Return whether it was, and the sum."""
         ...
 
     def settle(self, name: str, difference: float) -> None:
@@ -378,11 +379,17 @@ class SharedCounters(Protocol):
         ...
 
 
+class RemoteStatistics(StatisticsStorage, Protocol):
+    """Statistics in a database, which reports read."""
+
+    def reading(self) -> "AbstractContextManager[StatisticsTables]": ...
+
+
 class RemoteState(Protocol):
     """State that replicas share in a database, if `store` is set. Otherwise it is in files."""
 
     place: str
-    recorder: StatisticsStorage
+    recorder: "RemoteStatistics"
     shapes: ShapeStorage
     runs: RunStorage
     sessions: SessionStorage
@@ -394,11 +401,12 @@ class RemoteState(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why the database does not answer; None if it does. Returns at once."""
+        """The reason why the database does not answer; None if it does."""
         ...
 
     def start(self) -> None: ...
     def wait(self, seconds: float) -> bool: ...
+    def subscribe(self, kind: str, listener: Callable[[], object]) -> None: ...
     def close(self) -> None: ...
     def load_key(self, name: str) -> bytes:
         """Return a key that all replicas have, which is created once."""

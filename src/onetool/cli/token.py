@@ -16,7 +16,10 @@ from onetool.paths import find_directories
 from onetool.util.text import quote
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from onetool.config.load import Loaded
+    from onetool.config.model import Token
 
 SECTION, KEY = "auth", "tokens"
 SCOPES = ("use", "approve", "admin", "owner")
@@ -49,6 +52,10 @@ def main(options: argparse.Namespace) -> int:
 
     loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
     print_notices(loaded.problems)
+    if loaded.settings.store:
+        from onetool.cli.stored_tokens import change_tokens
+
+        return change_tokens(loaded, options)
     return {"create": _create, "list": _list, "delete": _delete}[options.action](loaded, options)
 
 
@@ -58,23 +65,23 @@ def main(options: argparse.Namespace) -> int:
 def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
     from onetool.transports.http.tokens import hash_token, new_token
 
-    _check_name_and_agent(loaded, options.name, options.agent)
+    check_name_and_agent(loaded, options.name, options.agent)
     token, entry = new_token(), {"name": options.name}
     with settings_file.open_locked(loaded.directories) as before:
         source = str(before.path)
         existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
-        _check_unused(options.name, [item.get("name") for item in existing if isinstance(item, dict)])
+        check_unused(options.name, [item.get("name") for item in existing if isinstance(item, dict)])
         entry |= {"hash": hash_token(token), "agent": options.agent}
         entry |= {"scope": options.scope} if options.scope != "use" else {}
         text = yaml_edit.add_items(before.text, source, SECTION, KEY, [entry])
         settings_file.write(loaded.directories, before, text, keep=False)  # only this list was changed
     hidden = [] if existing else [known.name for known in loaded.settings.auth.tokens]
     notes = [_replacement_warning(hidden, before.path)] if hidden else []
-    _print_token(token, options, before.path, notes)
+    print_token(token, options, str(before.path), notes)
     return 0
 
 
-def _check_name_and_agent(loaded: "Loaded", name: str, agent: str) -> None:
+def check_name_and_agent(loaded: "Loaded", name: str, agent: str) -> None:
     if not NAME.fullmatch(name):
         raise ToolError(f"invalid token name {name!a}: expected up to 64 letters, digits and _ . @ -, such as laptop")
     agents = loaded.settings.agents
@@ -82,7 +89,7 @@ def _check_name_and_agent(loaded: "Loaded", name: str, agent: str) -> None:
         raise ToolError(f"unknown agent {quote(agent)}: expected {', '.join(sorted(agents))}")
 
 
-def _check_unused(name: str, names: list[Any]) -> None:
+def check_unused(name: str, names: list[Any]) -> None:
     if name in names:
         raise ToolError(
             f"token {quote(name)} already exists", hint=f"choose another name, or run `onetool token delete {name}`"
@@ -95,18 +102,18 @@ def _replacement_warning(names: list[str], file: Path) -> str:
     return f"the tokens in {file} replace those in your user settings; no longer accepted in this project: {listed}"
 
 
-def _print_token(token: str, options: argparse.Namespace, file: Path, notes: list[str]) -> None:
+def print_token(token: str, options: argparse.Namespace, place: str, notes: list[str]) -> None:
     """Print only the token to standard output, for scripts, and explanations to standard error."""
     if options.json:
         entry = {"name": options.name, "agent": options.agent, "scope": options.scope}
-        shown = {**entry, "token": token, "file": str(file), "notes": notes}
+        shown = {**entry, "token": token, "file": place, "notes": notes}
         print(json.dumps(shown, indent=2, ensure_ascii=False))
         return
     print(token, flush=True)
     owner = "of scope approve" if options.scope == "approve" else f"for agent {options.agent}"
     scope = f" and scope {options.scope}" if options.scope in {"admin", "owner"} else ""
     lines = [
-        f"Created token {options.name} {owner}{scope}. It is not shown again; {file} stores its hash.",
+        f"Created token {options.name} {owner}{scope}. It is not shown again; {place} stores its hash.",
         f"Clients send it as `Authorization: Bearer TOKEN`. {ACCEPTED}",
         *(f"Note: {note}" for note in notes),
     ]
@@ -117,10 +124,15 @@ def _print_token(token: str, options: argparse.Namespace, file: Path, notes: lis
 
 
 def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
+    print_tokens(loaded.settings.auth.tokens, options)
+    return 0
+
+
+def print_tokens(accepted: "Iterable[Token]", options: argparse.Namespace) -> None:
     kept = {"name", "agent", "token_env"}
     tokens = [
         token.model_dump(include=kept, exclude_none=True) | ({"scope": token.scope} if token.scope != "use" else {})
-        for token in loaded.settings.auth.tokens
+        for token in accepted
     ]
     if options.json:
         print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
@@ -132,7 +144,6 @@ def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
             variable = f", from environment variable {token['token_env']}" if "token_env" in token else ""
             scope = f", scope {token['scope']}" if "scope" in token else ""
             print(f"{token['name']:{width}}  agent {token['agent']}{scope}{variable}")
-    return 0
 
 
 # --- delete --------------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ _NO_OVERRIDES = frozenset(
         "ONETOOL_VERSION",
     }
 )
+_OWN_SECRETS = frozenset({"ONETOOL_KEY", "ONETOOL_STORE"})  # that settings cannot pass on to programs
 _USER_KEYS = ("approvals", "daemon", "llm", "store")  # that a project cannot set
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
@@ -153,7 +154,9 @@ def examine(directories: Directories, env: Mapping[str, str], *, trust: bool | N
     notes = merged.override(env, directories.working_dir)
     by_directory = {directories.data: {**user_secrets, **project_secrets}, directories.user: user_secrets}
     filled = merged.substitute(
-        lambda directory: by_directory.get(directory, user_secrets), env, reader.secrets_are_valid
+        lambda directory: by_directory.get(directory, user_secrets),
+        {name: value for name, value in env.items() if name not in _OWN_SECRETS},
+        reader.secrets_are_valid,
     )
     settings = merged.validate(_resolve_tools_dir(filled, merged, directories))
     loaded = Loaded(

@@ -1,5 +1,6 @@
 """The audit log in PostgreSQL. The row that a call starts is committed before the call is made."""
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +13,6 @@ from onetool.postgres.database import Database
 from onetool.util.background import Background
 
 INSERT: Final = "INSERT INTO audit (at, record) VALUES (?, ?)"
-DAY: Final = 86_400.0
 
 
 class AuditRows:
@@ -46,6 +46,10 @@ class AuditRows:
         """Delete records that are older than this time, and return their number."""
         return self._database.execute("DELETE FROM audit WHERE at < now() - make_interval(secs => ?)", (seconds,))
 
+    def insert_lines(self, lines: list[str]) -> None:
+        """Store lines of another audit log, in their order."""
+        self._insert([(_read_time(line), line.replace("\0", "")) for line in lines])
+
     def _encode(self, name: str, fields: dict[str, Any]) -> tuple[float, str]:
         now = time.time()
         return now, encode_line({"time": now, "level": "INFO", "name": name, **fields}, self.redact).replace("\0", "")
@@ -68,3 +72,10 @@ class AuditRows:
             return False
         self.problem = None
         return True
+
+
+def _read_time(line: str) -> float:
+    try:
+        return datetime.fromisoformat(json.loads(line)["time"]).timestamp()
+    except (ValueError, TypeError, KeyError):
+        return time.time()

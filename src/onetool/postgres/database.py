@@ -135,6 +135,11 @@ class Database:
             raise
         return connection
 
+    def upgrade(self) -> tuple[int, int]:
+        """Create or change the tables. Return the old and the new version of the schema."""
+        with self.errors(), self._connect() as connection:
+            return migrate(connection, self.place)
+
     def abort_stuck(self, seconds: float = STUCK_SECONDS) -> int:
         """Close the connections whose server has not answered for this time; their callers get an error."""
         limit, found = time.monotonic() - seconds, list(self._busy.values())

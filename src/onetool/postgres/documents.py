@@ -102,6 +102,9 @@ class PinRows:
         pinned: Pinned | None = self._documents.get(server)
         return pinned
 
+    def servers(self) -> list[str]:
+        return sorted(self._documents.names())
+
     def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned:
         pinned: Pinned = self._documents.update(server, change)
         return pinned
@@ -116,6 +119,9 @@ class UsedTokenRows:
     def get(self, day: str) -> int:
         found = self._database.select("SELECT used FROM token_usage WHERE day = ?", day)
         return int(found[0][0]) if found else 0
+
+    def days(self) -> dict[str, int]:
+        return {day: int(used) for day, used in self._database.select("SELECT day, used FROM token_usage")}
 
     def update(self, day: str, change: Callable[[int], int]) -> int:
         with self._database.transaction() as transaction:
@@ -221,6 +227,10 @@ class TokenRows:
             transaction.announce("tokens")
         self._rows.refresh()
         return is_new
+
+    def names(self) -> list[str]:
+        """Return the names of all rows, revoked ones too."""
+        return list(self._rows.refresh())
 
     def revoke(self, name: str) -> None:
         statement = """

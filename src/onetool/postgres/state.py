@@ -1,8 +1,7 @@
 """All kinds of state in one database. `RemoteState` of `onetool.storage` describes it."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +28,6 @@ from onetool.results.store import StoredResults
 
 if TYPE_CHECKING:
     from onetool.bundles import BundleStore
-    from onetool.config.load import Loaded
     from onetool.config.model import Output
 
 
@@ -62,7 +60,15 @@ class PostgresState:
         self.changes.start()
 
     def wait(self, seconds: float) -> bool:
-        return self.changes.wait(seconds)
+        """Wait for the first values. Afterwards nothing that an event loop reads blocks."""
+        is_known = self.changes.wait(seconds)
+        if is_known:
+            self.shapes.text("")
+        return is_known
+
+    def subscribe(self, kind: str, listener: Callable[[], object]) -> None:
+        """Call the listener, in another thread, when a replica has changed this kind of state."""
+        self.changes.subscribe(kind, listener)
 
     def close(self) -> None:
         """Close the connections. The recorders and runs are closed by their owners before."""
@@ -104,32 +110,3 @@ class PostgresState:
     @cached_property
     def _usage(self) -> UsageRows:
         return UsageRows(self.recorder)
-
-
-def open_state(loaded: "Loaded") -> PostgresState | None:
-    """Return the state in the database of the settings; None if it is in files. The caller starts and closes it."""
-    from hashlib import sha256
-
-    settings = loaded.settings
-    if not settings.store:
-        return None
-    name = sha256(settings.store.encode()).hexdigest()[:16]
-    return PostgresState(
-        settings.store,
-        loaded.store_key,
-        loaded.directories.user / "cache" / f"store-{name}",
-        records_statistics=settings.stats.enabled,
-        keep_days=settings.stats.keep_days,
-    )
-
-
-@contextmanager
-def opened_state(loaded: "Loaded") -> Iterator[PostgresState | None]:
-    """Open the state of the settings for one command."""
-    state = open_state(loaded)
-    try:
-        yield state
-    finally:
-        if state is not None:
-            state.runs.close()
-            state.close()

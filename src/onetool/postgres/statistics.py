@@ -31,12 +31,22 @@ class StatisticsRows(BufferedRecorder):
         self._database = database
 
     def _write(self, records: list[Record]) -> None:
-        with self._open() as transaction:
-            transaction.lock(LOCK)
+        with self.writing() as transaction:
             self._insert_records(transaction, records)
         with self._open() as transaction:
             if transaction.try_lock(LOCK):
                 self._prune(transaction)
+
+    @contextmanager
+    def writing(self) -> Iterator[Statements]:
+        """Open the tables for one writer at a time."""
+        with self._open() as transaction:
+            transaction.lock(LOCK)
+            yield transaction
+
+    def insert(self, transaction: Statements, records: list[Record]) -> None:
+        """Insert records of another store."""
+        self._insert_records(transaction, records)
 
     def _insert_calls(self, database: Any, rows: Iterator[dict[str, Any]]) -> None:
         with database.connection.cursor() as cursor, cursor.copy(COPY_CALLS) as copy:

@@ -45,8 +45,9 @@ REPLACE_CALL = """
 INSERT INTO calls VALUES (?, ?, ?, ?)
 ON CONFLICT (run, number) DO UPDATE SET state = excluded.state, sealed = excluded.sealed
 """
-REPLACE_GRANT = """
-INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "left" = excluded."left",
+INSERT_GRANT = "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?)"
+REPLACE_GRANT = f"""
+{INSERT_GRANT} ON CONFLICT (id) DO UPDATE SET "left" = excluded."left",
 sealed = excluded.sealed
 """
 UNANSWERED = (RunState.WAITING, RunState.HALTED)
@@ -230,7 +231,7 @@ class RunTables:
                 self._update_run(database, replace(run, state=RunState.CANCELLED, reason=decision.reason))
             elif decision.is_approved and numbers:
                 for grant in decision.grants:
-                    database.execute("INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?)", self._grant_columns(grant))
+                    database.execute(INSERT_GRANT, self._grant_columns(grant))
         return numbers
 
     def resolve(self, run_id: str, number: int, state: CallState, *, by: str, result: str | None = None) -> bool:
@@ -247,6 +248,34 @@ class RunTables:
         where = 'WHERE agent = ? AND coalesce(run = ?, true) AND "left" > 0 ORDER BY rowid'
         grants = [self._read_grant(row) for row in self._database.select(f"{SELECT_GRANTS} {where}", agent, run_id)]
         return [grant for grant in grants if not self._is_past(grant.expires)]
+
+    # --- moving to another store ------------------------------------------------------------------------------
+
+    def list_ids(self) -> list[str]:
+        """Return the IDs of all runs, oldest first."""
+        return [run_id for (run_id,) in self._database.select("SELECT id FROM runs ORDER BY rowid")]
+
+    def list_all_grants(self) -> list[Grant]:
+        return [self._read_grant(row) for row in self._database.select(f"{SELECT_GRANTS} ORDER BY rowid")]
+
+    def restore(self, run: DurableRunRecord, calls: Iterable[DurableCall], grants: Iterable[Grant] = ()) -> bool:
+        """Store a run as it was in another store. Return False if it is stored already."""
+        with self._database.transaction() as database:
+            if self._fetch_runs(database, f"WHERE id = ? {self._database.row_lock}", run.id):
+                return False
+            database.execute(INSERT_RUN, (run.id, *self._run_columns(run)))
+            self._update_run(database, run)
+            for call in calls:
+                self._replace_call(database, run.id, call)
+            for grant in grants:
+                database.execute(REPLACE_GRANT, self._grant_columns(grant))
+        return True
+
+    def restore_grants(self, grants: Iterable[Grant]) -> None:
+        """Store grants for every run of an agent, unless they are stored already."""
+        with self._database.transaction() as database:
+            for grant in grants:
+                database.execute(f"{INSERT_GRANT} ON CONFLICT DO NOTHING", self._grant_columns(grant))
 
     # --- cleanup ----------------------------------------------------------------------------------------------
 

@@ -98,16 +98,22 @@ SUM_FRESH = (
     f"""CREATE TEMP TABLE fresh_times AS SELECT {HOUR} AS width, start, kind, name, agent, bucket(seconds) AS bucket,
     count(*) AS count FROM fresh WHERE kind <> {ALL_CALLS} GROUP BY 2, 3, 4, 5, 6""",
 )
+ADD_ROLLUP = f"""
+ON CONFLICT (width, start, kind, name, agent, error) DO UPDATE SET count = rollups.count + excluded.count,
+tokens = rollups.tokens + excluded.tokens, trips = rollups.trips + excluded.trips,
+least = {lesser("rollups.least", "excluded.least")}, most = {greater("rollups.most", "excluded.most")},
+last = {greater("rollups.last", "excluded.last")}
+"""
+ADD_TIMES = """
+ON CONFLICT (width, start, kind, name, agent, bucket) DO UPDATE SET count = times.count + excluded.count
+"""
 MERGE = (
     f"""INSERT INTO rollups SELECT :width, start / :width * :width, kind, name, agent, error, sum(count), sum(tokens),
     sum(trips), min(least), max(most), max(last) FROM fresh_rollups WHERE true GROUP BY 2, 3, 4, 5, 6
-    ON CONFLICT (width, start, kind, name, agent, error) DO UPDATE SET count = rollups.count + excluded.count,
-    tokens = rollups.tokens + excluded.tokens, trips = rollups.trips + excluded.trips,
-    least = {lesser("rollups.least", "excluded.least")}, most = {greater("rollups.most", "excluded.most")},
-    last = {greater("rollups.last", "excluded.last")}""",
-    """INSERT INTO times SELECT :width, start / :width * :width, kind, name, agent, bucket, sum(count)
+    {ADD_ROLLUP}""",
+    f"""INSERT INTO times SELECT :width, start / :width * :width, kind, name, agent, bucket, sum(count)
     FROM fresh_times WHERE true GROUP BY 2, 3, 4, 5, 6
-    ON CONFLICT (width, start, kind, name, agent, bucket) DO UPDATE SET count = times.count + excluded.count""",
+    {ADD_TIMES}""",
 )
 MAX_ROWS = (1 << 63) - 1  # no limit: an OFFSET of SQLite needs one
 KNOWN = f"SELECT DISTINCT {{column}} FROM rollups WHERE width = {BLOCK} AND kind = {CALLS_OF_TOOL}"

@@ -304,6 +304,14 @@ class Shapes:
             shape = self._merge_pending().get(name)
         return None if shape is None else render_shape(shape)
 
+    def read_all(self) -> dict[str, Shape]:
+        """Return all stored shapes."""
+        return self._read()
+
+    def merge_all(self, shapes: Mapping[str, Shape]) -> None:
+        """Merge shapes into the stored ones."""
+        self._write(shapes)
+
     def flush(self) -> None:
         self._background.flush()
 

@@ -43,6 +43,7 @@ STATUS: Final[dict[str, int]] = {
     "internal": 500,
     "busy": 503,
     "audit_unavailable": 503,
+    "store_unavailable": 503,
     "storage_unavailable": 507,
 }
 # Codes for errors without a code of their own, by type. A call that fails with another type did run.
@@ -52,7 +53,7 @@ CODES: Final = {
     "permission_denied": "permission_denied",
     "audit_unavailable": "audit_unavailable",
 }
-RETRY_SECONDS: Final = {"busy": "1", "rate_limited": "60"}  # unless the error says otherwise
+RETRY_SECONDS: Final = {"busy": "1", "rate_limited": "60", "store_unavailable": "2"}  # unless the error says otherwise
 
 
 def camel_case(name: str) -> str:

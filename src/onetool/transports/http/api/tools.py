@@ -83,7 +83,9 @@ class ToolHandlers:
 
     def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None) -> ToolPage:
         key_file = self._api.app.directories.data / "cache" / "pages.key"
-        tokens = self._tokens.setdefault(key_file, PageTokens(key_file))
+        remote = self._api.app.stores.remote
+        load_key = None if remote is None else partial(remote.load_key, "pages")
+        tokens = self._tokens.setdefault(key_file, PageTokens(key_file, load_key))
         pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
         place, size = tokens.read(query.page_token or None, pinned), query.page_size
         criteria = CatalogFilter(query.pack, query.kind, query.is_enabled)
@@ -142,7 +144,7 @@ class ToolHandlers:
             observed_shape=stores.shapes.text(tool.name),
             file=tool.file,
             timeout_seconds=tool.timeout,
-            usage=_get_usage(stores.stats_file, tool.name, agent),
+            usage=_get_usage(stores.statistics, tool.name, agent),
             versions=[*map(ToolVersion.model_validate, self._list_versions(tool))],
         )
         return self._api.to_json(details)
