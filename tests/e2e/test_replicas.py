@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from tests.postgres_support import PostgresServer
 from tests.replicas_support import Replica, start_replicas
-from tests.rest_support import draft, get_error_code
+from tests.rest_support import get_error_code, http_draft
 from tests.support import eventually
 
 EFFECTIVE_SECONDS = 2.0
@@ -88,7 +88,9 @@ def test_concurrent_writers_on_all_replicas_lose_no_tool(replicas: list[Replica]
     def write(number: int) -> list[int]:
         rest = replicas[number % len(replicas)].rest
         path = f"{bundle}/tools/t-{number}-{{}}/version/1"
-        return [rest.send("PUT", path.format(index), draft()).status_code for index in range(3)]
+        return [
+            rest.send("PUT", path.format(index), http_draft("https://example.com")).status_code for index in range(3)
+        ]
 
     with ThreadPoolExecutor(WRITERS) as pool:
         statuses = [status for each in pool.map(write, range(WRITERS)) for status in each]
@@ -98,7 +100,7 @@ def test_concurrent_writers_on_all_replicas_lose_no_tool(replicas: list[Replica]
         found = partial(replica.rest.all, "/tools", "tools", bundleIDs=bundle_id)
         within(EFFECTIVE_SECONDS, lambda found=found: len(found()) == 3 * WRITERS)
     # The same tool cannot be created twice, on whichever replica.
-    duplicate = replicas[1].rest.send("PUT", f"{bundle}/tools/t-0-0/version/1", draft())
+    duplicate = replicas[1].rest.send("PUT", f"{bundle}/tools/t-0-0/version/1", http_draft("https://example.com"))
     assert get_error_code(duplicate) == (409, "duplicate")
 
 

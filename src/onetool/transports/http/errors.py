@@ -91,6 +91,8 @@ class ApiError(Exception):
             wait = fields.pop("retry_after", None)
             headers = {"retry-after": str(wait)} if isinstance(wait, int) else {}
             return cls(code, error.message, {camel_case(key): value for key, value in fields.items()}, headers)
+        if code == "store_unavailable":
+            return cls(code, error.message, {camel_case(key): value for key, value in fields.items()})
         return cls(CODES.get(error.type, "invalid"), error.message, {**error.fields, "type": error.type})
 
     @property
