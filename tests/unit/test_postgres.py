@@ -210,9 +210,9 @@ def test_changes_reach_followers_by_notification_and_after_a_lost_connection(
 
 
 def test_errors_show_no_password() -> None:
-    with Database("postgresql://me:s3cret@127.0.0.1:1/db?sslpassword=hid", KEY) as database:
-        with pytest.raises(StorageError) as caught:
-            database.select("SELECT 1")
+    url = "postgresql://me:s3cret@127.0.0.1:1/db?sslpassword=hid"
+    with Database(url, KEY) as database, pytest.raises(StorageError) as caught:
+        database.select("SELECT 1")
     assert caught.value.fields["code"] == "store_unavailable"
     assert caught.value.fields["is_retryable"] is True
     assert "s3cret" not in str(caught.value)

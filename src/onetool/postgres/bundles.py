@@ -33,6 +33,7 @@ PUT: Final = """
 INSERT INTO bundle_files VALUES (?, ?, ?)
 ON CONFLICT (path) DO UPDATE SET version = excluded.version, content = excluded.content
 """
+PUT_KEY: Final = "INSERT INTO bundle_files VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 
 
 class BundleMirror(BundleDirectory):
@@ -95,6 +96,7 @@ class BundleMirror(BundleDirectory):
         if known == generation:
             return
         if known is None or known > generation:
+            transaction.execute(PUT_KEY, (KEY, generation, os.urandom(32).hex().encode()))
             contents = self._find_differences(transaction)
         else:
             contents = dict(transaction.execute(CHANGED, (known,)).fetchall())
@@ -135,13 +137,7 @@ class BundleMirror(BundleDirectory):
 
     def _push(self, transaction: Statements, paths: set[str]) -> int:
         generation = transaction.announce(KIND)
-        rows = [(path, generation, self._read(path)) for path in sorted(paths)]
-        known = transaction.execute("SELECT content FROM bundle_files WHERE path = ?", (KEY,)).fetchone()
-        if known is None:
-            rows.append((KEY, generation, self._read(KEY) or os.urandom(32).hex().encode()))
-        transaction.executemany(PUT, rows)
-        if known is None:
-            atomic.write(self.root / KEY, (rows[-1][2] or b"").decode())
+        transaction.executemany(PUT, [(path, generation, self._read(path)) for path in sorted(paths)])
         return generation
 
     def _read(self, path: str) -> bytes | None:

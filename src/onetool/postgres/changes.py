@@ -181,4 +181,4 @@ class Cached(Generic[T]):
             return self.refresh()
         if not self._is_loaded:
             raise self._changes.away()
-        return self._value  # type: ignore[return-value] - it is loaded
+        return self._value  # type: ignore[return-value]

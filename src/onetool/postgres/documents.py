@@ -127,7 +127,7 @@ class UsedTokenRows:
         with self._database.transaction() as transaction:
             transaction.execute("INSERT INTO token_usage VALUES (?, 0) ON CONFLICT DO NOTHING", (day,))
             row = transaction.execute("SELECT used FROM token_usage WHERE day = ? FOR UPDATE", (day,)).fetchone()
-            used = change(int(row[0]))  # type: ignore[index] - the row was just inserted
+            used = change(int(row[0]))  # type: ignore[index]
             transaction.execute("UPDATE token_usage SET used = ? WHERE day = ?", (used, day))
         return used
 

@@ -1,6 +1,6 @@
 """Create and change the tables: numbered migrations, applied by one process at a time."""
 
-from typing import TYPE_CHECKING, Any, Final, LiteralString, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import ToolError
 from onetool.postgres.schema import MIGRATIONS, SCHEMA, VERSION, Migration
@@ -26,7 +26,7 @@ def read_version(connection: "Connection[Any]") -> tuple[int, int]:
     if connection.execute("SELECT to_regclass(%s)", (VERSIONS,)).fetchone() == (None,):
         return 0, 0
     query = f"SELECT version, compatible FROM {VERSIONS} ORDER BY version DESC LIMIT 1"  # noqa: S608 - a constant
-    found = connection.execute(cast("LiteralString", query)).fetchone()
+    found = connection.execute(query).fetchone()
     return (0, 0) if found is None else (int(found[0]), int(found[1]))
 
 
@@ -56,7 +56,7 @@ def migrate(
             connection.execute(CREATE)
         connection.execute(f"SET LOCAL search_path = {SCHEMA}")
         for number, migration in enumerate(migrations[before:], before + 1):
-            connection.execute(cast("LiteralString", migration.statements))
+            connection.execute(migration.statements)
             insert = f"INSERT INTO {VERSIONS} (version, compatible) VALUES (%s, %s)"  # noqa: S608
-            connection.execute(cast("LiteralString", insert), (number, migration.compatible))
+            connection.execute(insert, (number, migration.compatible))
     return before, len(migrations)

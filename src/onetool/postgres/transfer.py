@@ -97,7 +97,7 @@ def _fail(kind: str, missing: Iterable[object]) -> NoReturn:
 
 def _verify(kind: str, wanted: Iterable[Any], found: Iterable[Any]) -> int:
     items = list(wanted)
-    if missing := Counter(items) - Counter(found):
+    if missing := Counter(items) - Counter(list(found)):
         _fail(kind, missing)
     return len(items)
 
@@ -275,7 +275,7 @@ def _list_bundle_files(root: Path) -> list[str]:
 
 def _bundle_rows(places: Places) -> dict[str, bytes]:
     query = "SELECT path, content FROM bundle_files WHERE content IS NOT NULL"
-    return dict(places.rows.database.select(query))  # type: ignore[arg-type] - pairs
+    return dict(places.rows.database.select(query))  # type: ignore[arg-type]
 
 
 def _bundles_to_rows(places: Places) -> int:
