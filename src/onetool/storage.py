@@ -389,16 +389,25 @@ class RemoteState(Protocol):
     """State that replicas share in a database, if `store` is set. Otherwise it is in files."""
 
     place: str
-    recorder: "RemoteStatistics"
-    shapes: ShapeStorage
-    runs: RunStorage
-    sessions: SessionStorage
-    disabled_tools: DisabledToolStorage
-    pins: PinStorage
-    token_usage: TokenUsageStorage
-    tokens: StoredTokens
-    counters: SharedCounters
 
+    @property
+    def recorder(self) -> "RemoteStatistics": ...
+    @property
+    def shapes(self) -> ShapeStorage: ...
+    @property
+    def runs(self) -> RunStorage: ...
+    @property
+    def sessions(self) -> SessionStorage: ...
+    @property
+    def disabled_tools(self) -> DisabledToolStorage: ...
+    @property
+    def pins(self) -> PinStorage: ...
+    @property
+    def token_usage(self) -> TokenUsageStorage: ...
+    @property
+    def tokens(self) -> StoredTokens: ...
+    @property
+    def counters(self) -> SharedCounters: ...
     @property
     def problem(self) -> str | None:
         """The reason why the database does not answer; None if it does."""

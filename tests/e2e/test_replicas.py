@@ -97,11 +97,14 @@ def test_concurrent_writers_on_all_replicas_lose_no_tool(replicas: list[Replica]
     assert statuses == [201] * (3 * WRITERS)
     for replica in replicas:
         bundle_id = bundle.rpartition("/")[2]
-        found = partial(replica.rest.all, "/tools", "tools", bundleIDs=bundle_id)
-        within(EFFECTIVE_SECONDS, lambda found=found: len(found()) == 3 * WRITERS)
+        within(EFFECTIVE_SECONDS, partial(_has_tools, replica, bundle_id, 3 * WRITERS))
     # The same tool cannot be created twice, on whichever replica.
     duplicate = replicas[1].rest.send("PUT", f"{bundle}/tools/t-0-0/version/1", http_draft("https://example.com"))
     assert get_error_code(duplicate) == (409, "duplicate")
+
+
+def _has_tools(replica: Replica, bundle_id: str, count: int) -> bool:
+    return len(replica.rest.all("/tools", "tools", bundleIDs=bundle_id)) == count
 
 
 def test_a_result_is_readable_on_every_replica(replicas: list[Replica]) -> None:

@@ -107,8 +107,18 @@ def test_state_moves_to_postgresql_and_back(tmp_path: Path, postgres_url: str) -
         assert moved.returncode == 0, moved.stderr
         counts = json.loads(moved.stdout)["verified"]
         assert counts == {
-            "runs": 2, "sessions": 1, "results": 5, "bundles": 2, "disabled": 1, "pins": 1, "tokens": 1,
-            "llm tokens": 1, "notices": 1, "audit": len(audited), "shapes": 1, "statistics": counts["statistics"],
+            "runs": 2,
+            "sessions": 1,
+            "results": 5,
+            "bundles": 2,
+            "disabled": 1,
+            "pins": 1,
+            "tokens": 1,
+            "llm tokens": 1,
+            "notices": 1,
+            "audit": len(audited),
+            "shapes": 1,
+            "statistics": counts["statistics"],
         }
     store = {"ONETOOL_STORE": postgres_url, "ONETOOL_KEY": KEY}
     with start_replica(homes[1], work, postgres_url) as replica:

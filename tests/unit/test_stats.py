@@ -23,7 +23,15 @@ from onetool.errors import ToolError
 from onetool.paths import Directories
 from onetool.stats import rollup
 from onetool.stats.history import find_run, recent_runs
-from onetool.stats.record import MAX_PENDING, MAX_ROWS, CallRecord, Recorder, RunRecord, SessionRecord
+from onetool.stats.record import (
+    MAX_PENDING,
+    MAX_ROWS,
+    CallRecord,
+    Recorder,
+    RunRecord,
+    SessionRecord,
+    StatisticsSource,
+)
 from onetool.stats.report import render_html
 from onetool.stats.rollup import DAY, HOUR
 from onetool.stats.summary import MAX_BARS, StatsSummary, summarize
@@ -412,12 +420,12 @@ def test_calls_outside_of_runs_with_one_context_are_one_entry(file: Path) -> Non
 
 
 def test_calls_and_code_of_runs_are_recorded(tmp_path: Path) -> None:
-    async def recorded() -> tuple[Path, str]:
+    async def recorded() -> tuple[Path | StatisticsSource, str]:
         async with OneTool(folder=tmp_path) as app:
             await app.run("ot.version()\nmachine.nix()", client="editor")
             context = app.context()
             await app.bus.call_tool("machine.now", {}, context)
-            return app.stores.stats_file, context.correlation_id
+            return app.stores.statistics, context.correlation_id
 
     file, direct = anyio.run(recorded)
     call, run = recent_runs(file)  # of a process that has ended
@@ -748,7 +756,7 @@ def test_a_secret_used_as_a_tool_name_is_not_in_the_statistics(tmp_path: Path) -
         async with OneTool(read=lambda: Loaded(Settings(), {"KEY": secret}, (), (), directories)) as app:
             await app.bus.call_tool(f"pack.{secret}")
             app.stores.recorder.flush()
-            return [tool["name"] for tool in summarize(app.stores.stats_file)["tools"]]
+            return [tool["name"] for tool in summarize(app.stores.statistics)["tools"]]
 
     assert anyio.run(names) == ["pack.[REDACTED]"]
 

@@ -275,7 +275,7 @@ def _list_bundle_files(root: Path) -> list[str]:
 
 def _bundle_rows(places: Places) -> dict[str, bytes]:
     query = "SELECT path, content FROM bundle_files WHERE content IS NOT NULL"
-    return dict(places.rows.database.select(query))  # type: ignore[arg-type]
+    return dict(places.rows.database.select(query))
 
 
 def _bundles_to_rows(places: Places) -> int:

@@ -60,10 +60,10 @@ def statistics_to_rows(file: Path, state: PostgresState) -> int:
             state.recorder.insert(target, _read_later(source, **found[0]))
         last = {table: source.execute(LAST_ROWS.format(table=table)).fetchone()[0] for table in ("calls", "runs")}
         target.execute(PUT_MARKER, (name, json.dumps(last)))
-        (count,), (copied,) = source.execute(ALL_CALLS).fetchone(), target.execute(ALL_CALLS).fetchone()
+        count, copied = _count_calls(source), _count_calls(target)
         if copied < count:
             raise StorageError(f"the copy of statistics has {copied} of {count} calls", hint="repeat it")
-    return int(count)
+    return count
 
 
 def statistics_to_files(state: PostgresState, file: Path) -> int:
@@ -78,13 +78,18 @@ def statistics_to_files(state: PostgresState, file: Path) -> int:
             target.execute("BEGIN IMMEDIATE")
             _copy_tables(source, target)
             target.execute("COMMIT")
-            (count,), (copied,) = source.execute(ALL_CALLS).fetchone(), target.execute(ALL_CALLS).fetchone()
+            count, copied = _count_calls(source), _count_calls(target)
         if copied != count:
             raise StorageError(f"the copy of statistics has {copied} of {count} calls", hint="repeat it")
         if file.exists():
             put_aside(file, time.time())
         new.rename(file)
-    return int(count)
+    return count
+
+
+def _count_calls(tables: StatisticsTables) -> int:
+    row: Any = tables.execute(ALL_CALLS).fetchone()
+    return int(row[0])
 
 
 def _copy_tables(source: StatisticsTables, target: StatisticsTables) -> None:

@@ -46,6 +46,8 @@ from onetool.util.time_format import in_utc
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from onetool.stats.record import StatisticsSource
+
 ROOT: Final = "/api/tools"
 TOOL: Final = f"{ROOT}/{{name}}"
 PATCH_ERRORS: Final = ("not_found", "permission_denied", "bundle_disabled")
@@ -203,10 +205,10 @@ def _get_name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
-def _get_usage(file: "Path", name: str, agent: str | None) -> ToolUsage:
+def _get_usage(source: "Path | StatisticsSource", name: str, agent: str | None) -> ToolUsage:
     """Return the usage by one agent or by all. Unreadable statistics count as zero; the health check reports them."""
     try:
-        counts = summary.get_usage(file, name, agent)
+        counts = summary.get_usage(source, name, agent)
     except (ToolError, OSError):
         counts = summary.ToolCounts(0, 0)
     usage = ToolUsage(calls=counts.calls, errors=counts.errors, p50_ms=counts.p50_ms)
