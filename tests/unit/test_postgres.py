@@ -192,6 +192,26 @@ def test_rate_limits_and_budgets_are_exact_across_replicas(open_state: Callable[
     assert replicas[0].counters.take("other", 0, 60) == 60
 
 
+def test_sealed_values_are_encrypted_and_changed_by_one_replica_at_a_time(
+    open_state: Callable[..., PostgresState],
+) -> None:
+    replicas = [open_state() for _ in range(4)]
+
+    def add(number: int) -> None:
+        values = replicas[number % 4].sealed_values("credentials")
+        values.update("account", lambda known: (known or b"secret") + b"+")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(16)))
+    values = replicas[0].sealed_values("credentials")
+    assert values.get("account") == b"secret" + b"+" * 16
+    ((sealed,),) = replicas[0].database.select("SELECT sealed FROM sealed_values")
+    assert b"secret" not in sealed
+    assert replicas[1].sealed_values("other").get("account") is None
+    assert values.update("account", lambda _: None) is None
+    assert values.names() == []
+
+
 def test_changes_reach_followers_by_notification_and_after_a_lost_connection(
     open_state: Callable[..., PostgresState], postgres_server: PostgresServer, postgres_url: str
 ) -> None:

@@ -22,21 +22,21 @@ class AuditRows:
 
     def __init__(self, database: Database, redact: Callable[[str], str] = lambda text: text) -> None:
         self._database, self.redact = database, redact
-        self._waiting: deque[tuple[float, str]] = deque(maxlen=MAX_LINES_WAITING)
+        self._waiting: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
         self._background = Background("onetool-audit", self._write_waiting, gather=0.2, retry=2.0)
         self.problem: str | None = None
 
     def write(self, name: str, **fields: Any) -> None:
         """Store a record before returning. Raise OSError if the database did not accept it."""
         try:
-            self._insert([self._encode(name, fields)])
+            self._insert([self._encode(_make_line(name, fields))])
         except StorageError as error:
             self.problem = f"cannot write the audit log: {error.message}"
             raise OSError(error.message) from None
         self.problem = None
 
     def event(self, name: str, **fields: Any) -> None:
-        self._waiting.append(self._encode(name, fields))
+        self._waiting.append(_make_line(name, fields))
         self._background.wake()
 
     def close(self) -> None:
@@ -50,9 +50,8 @@ class AuditRows:
         """Store lines of another audit log, in their order."""
         self._insert([(_read_time(line), line.replace("\0", "")) for line in lines])
 
-    def _encode(self, name: str, fields: dict[str, Any]) -> tuple[float, str]:
-        now = time.time()
-        return now, encode_line({"time": now, "level": "INFO", "name": name, **fields}, self.redact).replace("\0", "")
+    def _encode(self, line: dict[str, Any]) -> tuple[float, str]:
+        return line["time"], encode_line(line, self.redact).replace("\0", "")
 
     def _insert(self, records: list[tuple[float, str]]) -> None:
         with self._database.transaction() as transaction:
@@ -61,17 +60,21 @@ class AuditRows:
 
     def _write_waiting(self) -> bool:
         """Store the queued records. They are kept until the database accepts them."""
-        records = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        if not records:
+        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not lines:
             return True
         try:
-            self._insert(records)
+            self._insert(list(map(self._encode, lines)))
         except StorageError as error:
             self.problem = f"cannot write the audit log: {error.message}"
-            self._waiting.extendleft(reversed(records))
+            self._waiting.extendleft(reversed(lines))
             return False
         self.problem = None
         return True
+
+
+def _make_line(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"time": time.time(), "level": "INFO", "name": name, **fields}
 
 
 def _read_time(line: str) -> float:

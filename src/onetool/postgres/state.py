@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from onetool.errors import ToolError
 from onetool.postgres.audit import AuditRows
 from onetool.postgres.bundles import BundleMirror
 from onetool.postgres.changes import Changes
@@ -22,6 +24,7 @@ from onetool.postgres.documents import (
 from onetool.postgres.keys import load_key
 from onetool.postgres.results import MediaRows, PartRows
 from onetool.postgres.sealed_rows import Leases, RunRows, SessionRows
+from onetool.postgres.sealed_values import SealedValues
 from onetool.postgres.statistics import ShapeRows, StatisticsRows, UsageRows
 from onetool.results import Quota
 from onetool.results.store import StoredResults
@@ -29,6 +32,8 @@ from onetool.results.store import StoredResults
 if TYPE_CHECKING:
     from onetool.bundles import BundleStore
     from onetool.config.model import Output
+
+REQUEST_STATE: Final = "request state"  # the key that seals the state of MCP requests
 
 
 class PostgresState:
@@ -39,6 +44,7 @@ class PostgresState:
     ) -> None:
         self.database, self._cache = Database(url, key), cache
         self.place = self.database.place
+        self._keys: dict[str, bytes] = {}
         self._leases = Leases(self.database, os.urandom(16).hex())
         self.changes = Changes(self.database, self._leases)
         self.recorder = StatisticsRows(self.database, enabled=records_statistics, keep_days=keep_days)
@@ -64,6 +70,8 @@ class PostgresState:
         is_known = self.changes.wait(seconds)
         if is_known:
             self.shapes.text("")
+            with suppress(ToolError):  # what needs the key reports that it is missing
+                self.load_key(REQUEST_STATE)
         return is_known
 
     def subscribe(self, kind: str, listener: Callable[[], object]) -> None:
@@ -76,7 +84,10 @@ class PostgresState:
         self.database.close()
 
     def load_key(self, name: str) -> bytes:
-        return load_key(self.database, name)
+        """Return a key that all replicas have. It is read once."""
+        if name not in self._keys:
+            self._keys[name] = load_key(self.database, name)
+        return self._keys[name]
 
     def results(self, output: "Output", scope: str) -> StoredResults:
         quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
@@ -94,6 +105,10 @@ class PostgresState:
 
     def tool_lists(self, redact: Callable[[str], str]) -> ToolListRows:
         return ToolListRows(self.database, redact)
+
+    def sealed_values(self, kind: str) -> SealedValues:
+        """Return encrypted values that replicas share, such as credentials."""
+        return SealedValues(self.database, kind)
 
     def bundles(self, max_tools: int, builtin: Path | None) -> "BundleStore":
         from onetool.bundles import BundleStore
