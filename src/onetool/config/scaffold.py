@@ -128,7 +128,7 @@ CONFIGURATION = """\
 #  maxResponseBytes: 10485760
 #  retries: 2                      # of idempotent requests
 
-#store: postgresql://onetool@db.example.com/onetool  # state that replicas share; default: files in this directory
+#store: files                     # or postgresql://user@host/database, for state that replicas share; only in ~/.onetool
 
 #llm:                              # language model for llm.transform and ctx.llm; only in ~/.onetool/onetool.yaml
 #  base_url:                       # https://api.openai.com/v1, http://localhost:11434/v1
