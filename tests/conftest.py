@@ -15,6 +15,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from tests.http_support import Site
+    from tests.postgres_support import PostgresServer
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,6 +79,23 @@ def site(shared_site: "Site") -> "Site":
     for kept in (shared_site.requests, shared_site.asked, shared_site.hung_up):
         kept.clear()
     return shared_site
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[PostgresServer]":
+    """Yield a server of PostgreSQL that the workers of pytest share."""
+    from tests.postgres_support import share_server
+
+    with share_server(tmp_path_factory) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: "PostgresServer") -> Iterator[str]:
+    """Yield the URL of a fresh, empty database."""
+    name = postgres_server.create_database()
+    yield postgres_server.url(name)
+    postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="module")

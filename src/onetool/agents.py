@@ -6,7 +6,7 @@ a reload.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onetool._tool import Tool
 from onetool.bus.budget import BudgetGuard, Limits
@@ -20,6 +20,9 @@ from onetool.policy.rules import Policy
 from onetool.problem import UNTRUSTED
 from onetool.stats.tokens import count_tokens
 
+if TYPE_CHECKING:
+    from onetool.storage import SharedCounters
+
 DEFAULT = "default"
 
 
@@ -30,9 +33,9 @@ class Agents:
         self._warn = warn
         self._guards: dict[str, BudgetGuard] = {}
 
-    def configure(self, loaded: Loaded, projects: Mapping[str, str]) -> None:
-        """Apply new settings."""
-        self._settings = loaded.settings
+    def configure(self, loaded: Loaded, projects: Mapping[str, str], counters: "SharedCounters | None" = None) -> None:
+        """Apply new settings. `counters` count budgets of all replicas."""
+        self._settings, self._counters = loaded.settings, counters
         protection = compute_protection(loaded)
         self._ignored = next((problem for problem in loaded.problems if problem.code == UNTRUSTED), None)
         self._sandboxes = {
@@ -41,6 +44,7 @@ class Agents:
         }
         self._policies = {name: Policy.from_settings(agent) for name, agent in loaded.settings.agents.items()}
         for name, guard in self._guards.items():
+            guard.counters = counters
             if name in loaded.settings.agents:
                 guard.set_limits(_limits(loaded.settings.agents[name].budgets))
 
@@ -83,7 +87,7 @@ class Agents:
             if limits == Limits():
                 return None
             self._guards[name] = BudgetGuard(
-                limits, agent=name, warn=partial(self._warn, name), count_tokens=count_tokens
+                limits, agent=name, warn=partial(self._warn, name), count_tokens=count_tokens, counters=self._counters
             )
         return self._guards[name]
 

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 __all__ = ["OneTool", "examine_settings", "read_settings"]
 
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
+STORE_SECONDS = 5.0  # to wait for the database when the application is opened
 RELOADED = "OK: Configuration reloaded"
 LOG_LEVELS = {"debug": "DEBUG", "info": "INFO", "notice": "INFO", "warning": "WARNING"}  # of MCP; others are errors
 
@@ -138,9 +139,14 @@ class OneTool:
             lambda: self._require_state().media,
             sign_ins=self.sign_ins,
             shared=None if shared is None else shared.connections,
+            remote=lambda: self._require_state().stores.remote,
         )
         self.bundles = BundleSource(
-            registry, lambda: self._require_state().net, lambda: self._require_state().media, self.sign_ins
+            registry,
+            lambda: self._require_state().net,
+            lambda: self._require_state().media,
+            self.sign_ins,
+            lambda: self._require_state().stores.remote,
         )
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
         self._search = CatalogSearch(registry)
@@ -192,6 +198,8 @@ class OneTool:
         self.bus.registered.add_builtin(load_builtin_tools(self.bus.threads))
         loaded, error = await anyio.to_thread.run_sync(self._reader.read_first)
         self._configure(loaded, error)
+        if (remote := self.stores.remote) is not None:
+            await anyio.to_thread.run_sync(remote.wait, STORE_SECONDS)
         self._notices.general = loaded.problems
         return self
 
@@ -203,7 +211,7 @@ class OneTool:
         await state.cells.__aexit__(None, None, None)
         await asyncio.gather(*(source.close() for source in self.registry.sources), state.net.close(), self.llm.close())
         await self.sign_ins.close()
-        for close in (state.stores.close, state.audit.close, self.log.close):
+        for close in (state.audit.close, state.stores.close, self.log.close):
             await anyio.to_thread.run_sync(close)
 
     def _configure(self, loaded: Loaded, error: ConfigError | None = None) -> None:
@@ -217,8 +225,9 @@ class OneTool:
         log.configure(loaded.settings.log_level, state.redact)
         self.bus.events.redact, self.bus.admit = state.redact, state.audit.admit
         self._telemetry.configure(log, state.audit, state.stores)
-        self.agents.configure(loaded, state.projects)
-        self.llm.configure(loaded, state.redact)
+        remote = state.stores.remote
+        self.agents.configure(loaded, state.projects, None if remote is None else remote.counters)
+        self.llm.configure(loaded, state.redact, None if remote is None else remote.token_usage)
         self.sign_ins.configure(loaded)
         private = loaded.settings.http.allow_private_addresses
         self._notifier.configure(

@@ -23,36 +23,41 @@ from onetool.bus.authorize import required_permissions, sort_permissions
 from onetool.bus.events import CallFinished
 from onetool.config.load import Loaded
 from onetool.context import Permission, ToolContext
-from onetool.errors import AuditUnavailable, SandboxDenied, error_type
+from onetool.errors import AuditUnavailable, SandboxDenied, StorageError, ToolError, error_type
 from onetool.logging import Log
 from onetool.paths import resolve_path
 from onetool.redact import Redactor
 from onetool.util.storage_errors import is_full, storage_error
 
 if TYPE_CHECKING:
-    from onetool.storage import AuditStorage
+    from onetool.storage import AuditStorage, RemoteState
 
 AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 MAX_ARGUMENT_CHARS = 1000
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
 WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
+STORE_AWAY = "store_unavailable"
 Facts = dict[str, Any]
 
 
-def open_audit_log(loaded: Loaded) -> "AuditLog":
+def open_audit_log(loaded: Loaded, remote: "RemoteState | None" = None) -> "AuditLog":
     """Return the configured audit log. The caller closes it."""
-    settings, redact = loaded.settings.audit, Redactor(loaded.secrets.values())
-    audit = AuditLog(resolve_path(settings.file, loaded.directories.data, loaded.directories.home), redact)
+    settings, redact = loaded.settings.audit, Redactor(loaded.secret_values)
+    file = resolve_path(settings.file, loaded.directories.data, loaded.directories.home)
+    audit = AuditLog(file, redact, None if remote is None else remote.audit(redact))
     audit.configure(redact, settings.max_bytes, settings.keep)
     return audit
 
 
 class AuditLog:
-    def __init__(self, file: Path, redact: Redactor) -> None:
+    """The audit log in a file, or in `records` of a database."""
+
+    def __init__(self, file: Path, redact: Redactor, records: "AuditStorage | None" = None) -> None:
         self.file, self._redact = file, redact
         self._log = Log(file, "INFO", redact, gathers=False, name=f"the audit log {file}")
-        self._records: AuditStorage = self._log
-        self._is_slow = False
+        self._records: AuditStorage = records or self._log
+        self._is_remote = self._is_slow = records is not None  # each write takes a round trip
+        self.place = "in the database" if records is not None else str(file)
 
     def configure(self, redact: Redactor, max_bytes: int, keep: int) -> None:
         self._redact = redact
@@ -71,8 +76,10 @@ class AuditLog:
             await self._write_first("call.started", facts)
         except OSError as error:
             raise AuditUnavailable(
-                f"{tool.name} was not called: cannot write the audit log {self.file}: {error.strerror or error}",
-                hint="free disk space, make the file writable, or set audit.file in onetool.yaml",
+                f"{tool.name} was not called: cannot write the audit log {self.place}: {error.strerror or error}",
+                hint="repeat the call later"
+                if self._is_remote
+                else "free disk space, make the file writable, or set audit.file in onetool.yaml",
                 file=str(self.file),
             ) from None
         return facts
@@ -89,8 +96,8 @@ class AuditLog:
         try:
             await self._write_first("change.started", facts)
         except OSError as error:
-            failure = storage_error(self.file.parent, error)
-            if not (frees_space and is_full(failure)):
+            failure = self._storage_error(error)
+            if self._is_remote or not (frees_space and is_full(failure)):
                 raise failure from None
         outcome = "cancelled"
         try:
@@ -114,7 +121,12 @@ class AuditLog:
         except TimeoutError:
             raise TimeoutError(f"the disk did not respond within {WRITE_TIMEOUT_SECONDS:g} s") from None
         finally:
-            self._is_slow = time.perf_counter() - started > SLOW_WRITE_SECONDS
+            self._is_slow = self._is_remote or time.perf_counter() - started > SLOW_WRITE_SECONDS
+
+    def _storage_error(self, error: OSError) -> ToolError:
+        if not self._is_remote:
+            return storage_error(self.file.parent, error)
+        return StorageError(f"cannot write the audit log: {error}", hint="repeat the call later", code=STORE_AWAY)
 
     def finish(self, event: CallFinished) -> None:
         """Record the outcome of a call, or that it was rejected."""
@@ -175,7 +187,7 @@ class AuditLog:
         try:
             self._records.write("decision", actor=by, **facts)
         except OSError as error:
-            raise storage_error(self.file.parent, error) from None
+            raise self._storage_error(error) from None
 
     def decision(self, *, by: str, **facts: Any) -> None:
         """Record the decision of a person about calls that waited."""

@@ -130,8 +130,12 @@ class Log:
                     raise OSError(errno.ENOSPC, "no space left for a whole line")
 
     def _text(self, line: dict[str, Any]) -> bytes:
-        line["time"] = datetime.fromtimestamp(line["time"], UTC).isoformat()
-        return (self._redact(_json(line)) + "\n").encode("utf-8", "backslashreplace")
+        return (encode_line(line, self._redact) + "\n").encode("utf-8", "backslashreplace")
+
+
+def encode_line(line: dict[str, Any], redact: Callable[[str], str]) -> str:
+    """Return the line as redacted JSON."""
+    return redact(_json({**line, "time": datetime.fromtimestamp(line["time"], UTC).isoformat()}))
 
 
 def rotate(file: Path, max_bytes: int, keep: int) -> None:

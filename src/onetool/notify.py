@@ -49,11 +49,15 @@ class RateLimit:
                 sent.popleft()
             if len(sent) >= per_minute:
                 wait = RATE_SECONDS - (now - sent[0]) if sent else RATE_SECONDS
-                raise BudgetExceeded(
-                    f"too many messages: notify.per_minute is {per_minute}; try again in {wait:.0f} s",
-                    retry_after_seconds=round(wait, 1),
-                )
+                raise too_many_messages(per_minute, wait)
             sent.append(now)
+
+
+def too_many_messages(per_minute: int, seconds: float) -> BudgetExceeded:
+    return BudgetExceeded(
+        f"too many messages: notify.per_minute is {per_minute}; try again in {seconds:.0f} s",
+        retry_after_seconds=round(seconds, 1),
+    )
 
 
 def publish(topics: Sequence[Topic], notices: NoticeStorage, topic: str, message: Any, now: Callable[[], float]) -> str:

@@ -14,11 +14,12 @@ from onetool.errors import ConfigError
 from onetool.logging import Log
 from onetool.net import HostRules, Net
 from onetool.paths import resolve_path
+from onetool.postgres.opening import open_state
 from onetool.redact import Redactor
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, CellSource
 from onetool.runner.runner import Runner
-from onetool.storage import DisabledToolStorage, MediaStorage, ResultStorage
+from onetool.storage import DisabledToolStorage, MediaStorage, RemoteState, ResultStorage
 from onetool.stores import Stores
 
 
@@ -91,24 +92,38 @@ def make_state(
         stores=stores,
         results=results,
         media=stores.media(settings.output),
-        audit=_open_audit(loaded, redact, old),
+        audit=_open_audit(loaded, redact, old, stores.remote),
         net=net,
-        switches=Switches(directories.data),
+        switches=Switches(directories.data) if stores.remote is None else stores.remote.disabled_tools,
         projects=projects,
     )
 
 
 def _open_stores(loaded: Loaded, old: State | None) -> Stores:
     directory, settings = loaded.directories.data, loaded.settings.stats
-    if old is None or old.stores.directory != directory:
-        return Stores.open(directory, settings, bundles_directory(loaded) / ".usage" / "usage.db")
+    is_same = old is not None and old.loaded.settings.store == loaded.settings.store
+    if old is None or not is_same or old.stores.directory != directory:
+        old_usage, scope = bundles_directory(loaded) / ".usage" / "usage.db", str(loaded.directories.working_dir)
+        return Stores.open(directory, settings, old_usage, remote=_open_remote(loaded), scope=scope)
     old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
     return old.stores
 
 
-def _open_audit(loaded: Loaded, redact: Redactor, old: State | None) -> AuditLog:
+def _open_remote(loaded: Loaded) -> RemoteState | None:
+    """Open the database of the settings and follow its changes. Returns at once."""
+    remote = open_state(loaded)
+    if remote is not None:
+        remote.start()
+    return remote
+
+
+def _open_audit(loaded: Loaded, redact: Redactor, old: State | None, remote: RemoteState | None) -> AuditLog:
     settings = loaded.settings.audit
     file = resolve_path(settings.file, loaded.directories.data, loaded.directories.home)
-    audit = old.audit if old is not None and old.audit.file == file else AuditLog(file, redact)
+    is_same = old is not None and old.audit.file == file and old.stores.remote is remote
+    if old is not None and is_same:
+        audit = old.audit
+    else:
+        audit = AuditLog(file, redact, None if remote is None else remote.audit(redact))
     audit.configure(redact, settings.max_bytes, settings.keep)
     return audit

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from onetool.config.model import Notify, Output, Stats
-from onetool.notify import NoticeFiles, RateLimit
+from onetool.notify import RATE_SECONDS, NoticeFiles, RateLimit, too_many_messages
 from onetool.problem import Problem, storage_problem
 from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media
@@ -16,11 +16,12 @@ from onetool.runs.run_store import RunStore
 from onetool.runs.session_store import SessionStore
 from onetool.search import Search
 from onetool.snippets.saved_snippets import SavedSnippetFile
-from onetool.stats.record import Recorder
-from onetool.stats.shapes import Shapes
+from onetool.stats.record import Recorder, StatisticsSource
+from onetool.stats.shapes import ShapeFile
 from onetool.storage import (
     MediaStorage,
     NoticeStorage,
+    RemoteState,
     ResultStorage,
     RunStorage,
     SavedSnippetStorage,
@@ -39,13 +40,27 @@ class Stores:
     runs: RunStorage
     sessions: SessionStorage
     snippets: SavedSnippetStorage
+    remote: RemoteState | None = None  # state that replicas share, instead of that in the directory
+    scope: str = ""  # the working directory, which shares results with the same one on other replicas
     notify_rate: RateLimit = field(default_factory=RateLimit)
 
     @classmethod
-    def open(cls, directory: Path, settings: Stats, old_usage: Path | None = None) -> Self:
+    def open(
+        cls,
+        directory: Path,
+        settings: Stats,
+        old_usage: Path | None = None,
+        *,
+        remote: RemoteState | None = None,
+        scope: str = "",
+    ) -> Self:
+        if remote is not None:
+            search, snippets = Search(directory / "cache"), SavedSnippetFile(directory)
+            rows = remote.recorder, remote.shapes, search, remote.runs, remote.sessions
+            return cls(directory, *rows, snippets, remote, scope)
         stats, keep_days = directory / "stats", settings.keep_days
         recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
-        shapes, search = Shapes(stats / "shapes.json"), Search(directory / "cache")
+        shapes, search = ShapeFile(stats / "shapes.json"), Search(directory / "cache")
         return cls(
             directory,
             recorder,
@@ -57,24 +72,41 @@ class Stores:
         )
 
     def results(self, output: Output) -> ResultStorage:
+        if self.remote is not None:
+            return self.remote.results(output, self.scope)
         quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
         return ResultStore(self.directory / "tmp", output.result_ttl, output.preview_lines, quota=quota)
 
     def media(self, output: Output) -> MediaStorage:
+        if self.remote is not None:
+            return self.remote.media(output, self.scope)
         return Media(self.directory / "tmp", output.result_ttl, max_bytes=output.max_stored_bytes)
 
     def notices(self, settings: Notify) -> NoticeStorage:
+        if self.remote is not None:
+            return self.remote.notices(settings.max_file_bytes)
         return NoticeFiles(self.directory, settings.max_file_bytes)
 
+    def count_notice(self, agent: str, per_minute: int) -> None:
+        """Count one message of `ot.notify`. Raise BudgetExceeded if the agent has sent too many. May block."""
+        if self.remote is None:
+            self.notify_rate.take(agent, per_minute)
+        elif wait := self.remote.counters.take(f"notices {agent}", per_minute, RATE_SECONDS):
+            raise too_many_messages(per_minute, wait)
+
     @property
-    def stats_file(self) -> Path:
-        return self.directory / "stats" / "stats.db"
+    def statistics(self) -> Path | StatisticsSource:
+        """The statistics, for reports."""
+        return self.directory / "stats" / "stats.db" if self.remote is None else self.remote.recorder
 
     @property
     def problems(self) -> list[Problem]:
-        shapes = self.directory / "stats" / "shapes.json"
-        problems = ((self.recorder.problem, self.stats_file), (self.shapes.problem, shapes))
-        return [storage_problem(problem, file) for problem, file in problems if problem]
+        problems = self.recorder.problem, self.shapes.problem
+        if self.remote is not None:
+            away = self.remote.problem
+            return [Problem(away)] if away else [Problem(problem) for problem in problems if problem]
+        files = (self.directory / "stats" / name for name in ("stats.db", "shapes.json"))
+        return [storage_problem(problem, file) for problem, file in zip(problems, files, strict=True) if problem]
 
     def close(self) -> None:
         """Write pending records and close. Blocks on disk access."""
@@ -83,3 +115,5 @@ class Stores:
         self.search.close()
         self.runs.close()
         self.sessions.close()
+        if self.remote is not None:
+            self.remote.close()

@@ -10,7 +10,8 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 from unittest.mock import patch
@@ -20,6 +21,7 @@ import yaml
 from onetool.bundles import BundleStore
 from onetool.cli import token
 from onetool.config.load import load
+from onetool.config.model import Output, Token
 from onetool.config.trust import TrustFile
 from onetool.disabled_tools import Switches
 from onetool.errors import StorageError, ToolError
@@ -29,6 +31,8 @@ from onetool.logging import Log
 from onetool.notify import NoticeFiles
 from onetool.oauth.credential_store import CredentialStore
 from onetool.paths import find_directories
+from onetool.postgres.documents import TokenRows
+from onetool.postgres.state import PostgresState
 from onetool.proxy.definitions import Definition, ToolListCache
 from onetool.proxy.pins import Pins
 from onetool.results import ResultStore
@@ -38,7 +42,7 @@ from onetool.runs.run_store import RunStore
 from onetool.runs.session_store import SessionStore, SessionValue
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
 from onetool.stats.record import CallRecord, Recorder
-from onetool.stats.shapes import Shapes
+from onetool.stats.shapes import ShapeFile
 from onetool.stats.summary import summarize
 from onetool.storage import (
     AuditStorage,
@@ -62,6 +66,8 @@ from onetool.storage import (
 )
 
 HOUR = 3600.0
+ALL = "all"
+POSTGRES_KEY = "5e" * 32
 CONTENT = "0123456789" * 2_000  # long enough that a partial write is detected
 
 
@@ -356,6 +362,42 @@ class TokenKind(BaseKind):
         return name in found and len(found[name] or "") == 64
 
 
+class TokenRowKind(BaseKind):
+    """Tokens in a database."""
+
+    store: TokenRows
+
+    def write(self, key: str) -> str:
+        assert self.store.create(Token(name=key, hash=sha256(key.encode()).hexdigest(), agent="default"))
+        return key
+
+    def read(self, name: str) -> bool:
+        found = {token.name: token.hash for token in self.store.apply(())}
+        return is_complete(found.get(name), sha256(name.encode()).hexdigest())
+
+
+class EveryKind(BaseKind):
+    """All kinds of a backend at once: each key is written to every kind."""
+
+    store: dict[str, Kind]
+
+    def write(self, key: str) -> str:
+        names = {kind: stored.write(key) for kind, stored in self.store.items()}
+        return json.dumps(names, separators=(",", ":")).replace(" ", "_")
+
+    def read(self, name: str) -> bool:
+        if not name.startswith("{"):  # a key that may be missing
+            found = [key_exists(stored, name) for stored in self.store.values()]
+        else:
+            names = json.loads(name)
+            found = [stored.read(names[kind.replace(" ", "_")]) for kind, stored in self.store.items()]
+        return all(found)
+
+    def close(self) -> None:
+        for stored in self.store.values():
+            stored.close()
+
+
 def raise_problem(problem: str | None, key: str) -> str:
     """Raise the problem that a background writer reported, or return the key."""
     if problem is not None:
@@ -382,6 +424,7 @@ KINDS: dict[str, type[Kind]] = {
     "bundles": BundleKind,
     "runs": RunKind,
     "tool lists": ToolListKind,
+    ALL: EveryKind,
 }
 CACHES = {"tool lists"}  # caches continue without what cannot be written
 
@@ -414,7 +457,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "sessions": SessionStore,
     "media": lambda directory: Media(directory / "tmp", HOUR),
     "statistics": statistics_file,
-    "shapes": lambda directory: Shapes(directory / "stats" / "shapes.json"),
+    "shapes": lambda directory: ShapeFile(directory / "stats" / "shapes.json"),
     "audit": audit_file,
     "switches": Switches,
     "pins": lambda directory: Pins(directory / "pins.json"),
@@ -429,16 +472,65 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "runs": RunStore,
     "tool lists": lambda directory: ToolListCache(directory / "cache"),
 }
-BACKENDS = {"files": FILES}
+
+
+# PostgreSQL: the file `database` in the directory has the URL.
+
+
+def open_postgres(directory: Path) -> PostgresState:
+    url = (directory / "database").read_text()
+    return PostgresState(url, POSTGRES_KEY, directory / f"cache-{os.getpid()}")
+
+
+def statistics_rows(state: PostgresState) -> CountedStatistics:
+    return CountedStatistics(state.recorder, lambda tool: int(summarize(state.recorder, tool=tool)["total_calls"]))
+
+
+def audit_rows(state: PostgresState) -> AppendOnlyLog:
+    rows = "SELECT record FROM audit ORDER BY id"
+    return AppendOnlyLog(state.audit(str), lambda: (json.loads(record) for (record,) in state.database.select(rows)))
+
+
+def notice_rows(state: PostgresState) -> AppendOnlyLog:
+    notices = state.notices(1 << 20)
+    return AppendOnlyLog(notices, lambda: yaml.safe_load_all(notices.read("notes.yaml")))
+
+
+POSTGRES: dict[str, Callable[[PostgresState], Any]] = {
+    "results": lambda state: state.results(Output(), "/work"),
+    "media": lambda state: state.media(Output(), "/work"),
+    "sessions": lambda state: state.sessions,
+    "statistics": statistics_rows,
+    "shapes": lambda state: state.shapes,
+    "audit": audit_rows,
+    "switches": lambda state: state.disabled_tools,
+    "pins": lambda state: state.pins,
+    "token usage": lambda state: state.token_usage,
+    "tokens": lambda state: state.tokens,
+    "notices": notice_rows,
+    "bundles": lambda state: state.bundles(1000, None),
+    "runs": lambda state: state.runs,
+    "tool lists": lambda state: state.tool_lists(str),
+}
+POSTGRES[ALL] = lambda state: {kind: make_kind(kind, make(state)) for kind, make in POSTGRES.items() if kind != ALL}
+BACKENDS: dict[str, Mapping[str, Callable[[Any], Any]]] = {"files": FILES, "postgres": POSTGRES}
+
+
+def make_kind(kind: str, store: Any) -> Kind:
+    return (TokenRowKind if isinstance(store, TokenRows) else KINDS[kind])(store)
 
 
 @contextlib.contextmanager
 def open_kind(backend: str, kind: str, directory: Path) -> Iterator[Kind]:
-    stored = KINDS[kind](BACKENDS[backend][kind](directory))
+    place = open_postgres(directory) if backend == "postgres" else directory
+    store = BACKENDS[backend][kind](place)
+    stored = make_kind(kind, store)
     try:
         yield stored
     finally:
         stored.close()
+        if isinstance(place, PostgresState):
+            place.close()
 
 
 def key_exists(stored: Kind, name: str) -> bool:

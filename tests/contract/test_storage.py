@@ -11,7 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.contract.storage_kinds import BACKENDS, CACHES, KINDS, key_exists, open_kind
+from tests.cells_support import NIGHTLY
+from tests.contract.storage_kinds import ALL, CACHES, FILES, POSTGRES, key_exists, open_kind
 from tests.disk_support import Disk, mount_disk
 
 from onetool.errors import ToolError
@@ -22,13 +23,7 @@ WRITES = 12
 KILLED_AFTER = (1, 5)  # acknowledged writes
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=FILES)
 def kind(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen
@@ -39,6 +34,21 @@ def directory(tmp_path: Path) -> Path:
     path = tmp_path / ".onetool"
     path.mkdir(mode=0o700)
     return path
+
+
+@pytest.fixture
+def prepared(backend: str, directory: Path, request: pytest.FixtureRequest) -> Path:
+    """Return the directory; with PostgreSQL, it names a fresh database."""
+    if backend == "postgres":
+        (directory / "database").write_text(request.getfixturevalue("postgres_url"))
+    return directory
+
+
+# Processes that write all kinds of PostgreSQL at once save most of the time; `ONETOOL_NIGHTLY=1` tests each.
+POSTGRES_KINDS = tuple(POSTGRES) if NIGHTLY else (ALL,)
+every_kind = pytest.mark.parametrize(
+    ("backend", "kind"), [*(("files", kind) for kind in FILES), *(("postgres", kind) for kind in POSTGRES_KINDS)]
+)
 
 
 def start_writer(*arguments: object) -> subprocess.Popen[str]:
@@ -52,8 +62,9 @@ def start_writer(*arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_concurrent_writers_lose_no_data_and_others_can_read_it(backend: str, kind: str, directory: Path) -> None:
-    writers = [start_writer(backend, kind, directory, f"w{number}", WRITES) for number in range(2)]
+@every_kind
+def test_concurrent_writers_lose_no_data_and_others_can_read_it(backend: str, kind: str, prepared: Path) -> None:
+    writers = [start_writer(backend, kind, prepared, f"w{number}", WRITES) for number in range(2)]
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.write("go\n")
@@ -61,15 +72,16 @@ def test_concurrent_writers_lose_no_data_and_others_can_read_it(backend: str, ki
     written = [line.split() for writer in writers for line in writer.communicate(timeout=100)[0].splitlines()]
     assert [writer.returncode for writer in writers] == [0, 0]
     assert len(written) == 2 * WRITES
-    with open_kind(backend, kind, directory) as stored:
+    with open_kind(backend, kind, prepared) as stored:
         assert [key for key, name in written if not stored.read(name)] == []
 
 
 @pytest.mark.slow
-def test_a_killed_writer_leaves_the_old_or_the_new_state(backend: str, kind: str, directory: Path) -> None:
+@every_kind
+def test_a_killed_writer_leaves_the_old_or_the_new_state(backend: str, kind: str, prepared: Path) -> None:
     written: list[list[str]] = []
     for count in KILLED_AFTER:
-        with start_writer(backend, kind, directory, f"w{count}") as writer:
+        with start_writer(backend, kind, prepared, f"w{count}") as writer:
             assert writer.stdin is not None
             assert writer.stdout is not None
             writer.stdin.write("go\n")
@@ -78,7 +90,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(backend: str, kind: str
             writer.kill()
             written += [line.split() for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
         doubtful = f"w{count}-{sum(key.startswith(f'w{count}-') for key, _ in written)}"
-        with open_kind(backend, kind, directory) as stored:
+        with open_kind(backend, kind, prepared) as stored:
             assert [key for key, name in written if not stored.read(name)] == []
             key_exists(stored, doubtful)  # the key may exist or not, but never in part
             written.append(["after", stored.write("after")] if count == KILLED_AFTER[-1] else written[0])

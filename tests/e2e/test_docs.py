@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.llm_support import FakeProvider, serve_fake_provider
+from tests.postgres_support import PostgresServer, run_postgres
 from tests.proxy_support import python_server
 from tests.runs_support import answer_in_terminal
 from tests.support import TIMEOUT_SECONDS, App, environment, eventually
@@ -59,6 +60,8 @@ NAMED_FILE = re.compile(r"`([\w./-]*\w(?:\.(?:py|js|j2|md|toml|txt)|/))`")
 PATH_IN_COMMENT = re.compile(r"# ((?:~/)?[\w./-]+\.(?:py|toml|ya?ml|service))\n")
 IN_QUOTES = re.compile("'[^']*'|#.*")
 SHELL_SYNTAX = re.compile(r"[^\w\s./:=,@+\"-]")
+DATABASE_HOST = "db.example.com"  # replaced by the server that a block of SQL starts
+EXPORT = re.compile(r"export ([A-Z_]+)=(.+)")
 ASSIGNMENT = re.compile(r"([A-Z]+)=(\S+)")
 PROGRAM = re.compile(r"^(?:from|import) onetool\b", re.MULTILINE)
 DISTRIBUTION = "onetool-run"  # installed from this directory
@@ -118,6 +121,7 @@ class DocumentRunner:
         self.directory.mkdir()
         self.output, self._port, self._run_id = "", 0, ""
         self._program = str(Path(sys.executable).with_name("onetool"))
+        self._database: PostgresServer | None = None
         self._api_port = ""  # of the API that a document starts on port 8000
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         uv = {"UV_TOOL_DIR": str(home / "uv"), "UV_TOOL_BIN_DIR": str(home / "bin")}
@@ -202,6 +206,12 @@ class DocumentRunner:
         assert block.text.count("{") == block.text.count("}")
         assert f"proxy_pass http://127.0.0.1:{PORT};" in lines
 
+    def sql(self, block: Block) -> None:
+        """Execute the statements on a database server that later blocks use."""
+        self._database = self._stack.enter_context(run_postgres())
+        for statement in filter(None, map(str.strip, block.text.split(";"))):
+            self._database.execute(statement)
+
     def text(self, block: Block) -> None:
         """Compare with the output of the previous block."""
         if block.text.startswith(tuple(FREE)):
@@ -228,6 +238,8 @@ class DocumentRunner:
             self._start_api(words[:-2])
         elif words[:3] == ["uv", "tool", "install"]:
             self._install(words[3:])
+        elif exported := EXPORT.fullmatch(command):
+            self.variables[exported[1]] = self._run(["/bin/sh", "-c", f"printf %s {self._use_actual(exported[2])}"])
         elif assignment := ASSIGNMENT.fullmatch(command):
             self.variables[assignment[1]] = self._use_actual(assignment[2])
         else:
@@ -256,6 +268,8 @@ class DocumentRunner:
     def _use_actual(self, text: str) -> str:
         """Replace the ports and the run ID of the document with those in use."""
         text = EXAMPLE_RUN_ID.sub(self._run_id, text)
+        if self._database is not None:
+            text = text.replace(DATABASE_HOST, f"127.0.0.1:{self._database.port}")
         text = text.replace(f"localhost:{PORT}", f"localhost:{self._port}")
         return text.replace(f"localhost:{API_PORT}", f"localhost:{self._api_port}") if self._api_port else text
 
@@ -334,6 +348,7 @@ KINDS: dict[str, Callable[[DocumentRunner, Block], None]] = {
     "yaml": DocumentRunner.yaml,
     "json": DocumentRunner.json,
     "sh": DocumentRunner.sh,
+    "sql": DocumentRunner.sql,
     "text": DocumentRunner.text,
     "": DocumentRunner.text,
     "ini": DocumentRunner.ini,

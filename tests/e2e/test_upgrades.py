@@ -25,7 +25,7 @@ from onetool.results.blobs import Media
 from onetool.stats import rollup
 from onetool.stats.history import find_run, recent_runs
 from onetool.stats.record import ROWS, USAGE, CallRecord, Recorder, UseRecord
-from onetool.stats.shapes import Shapes
+from onetool.stats.shapes import ShapeFile
 from onetool.stats.summary import summarize
 
 pytestmark = pytest.mark.slow
@@ -299,8 +299,8 @@ def test_runs_work_despite_a_file_of_a_newer_version(tmp_path: Path, name: str) 
 # --- files that no command shows -----------------------------------------------------------------------------------
 
 
-def learn_shapes(file: Path, *values: object) -> Shapes:
-    shapes = Shapes(file)
+def learn_shapes(file: Path, *values: object) -> ShapeFile:
+    shapes = ShapeFile(file)
     for value in values:
         shapes.learn("a.b", value)
     shapes.flush()

@@ -50,6 +50,7 @@ DEFAULTS = """
     auth: {tokens: [], issuers: [], public_url: null, allowed_hosts: []}
     limits: {running: 8, total: 32, waiting: 128}
     docs_url: https://onetool.beycom.online/reference/tools/
+    store: ""
     log_level: INFO
 """
 

@@ -16,7 +16,7 @@ from onetool.stats.shapes import (
     NOTHING,
     SAMPLE_AFTER,
     Shape,
-    Shapes,
+    ShapeFile,
     from_json,
     infer_shape,
     merge,
@@ -229,21 +229,21 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_learned_shapes_are_loaded_at_the_next_start(file: Path) -> None:
-    first = Shapes(file)
+    first = ShapeFile(file)
     first.learn("web.search", [{"title": "x", "score": 1.0}])
     assert first.text("web.search") == "list[{title: str, score: float}]"
     first.close()
-    second = Shapes(file)
+    second = ShapeFile(file)
     second.learn("web.search", [{"title": "x", "score": None}])
     assert second.text("web.search") == "list[{title: str, score: float | None}]"
     second.close()
-    assert Shapes(file).text("web.search") == "list[{title: str, score: float | None}]"
-    assert Shapes(file).text("web.fetch") is None
+    assert ShapeFile(file).text("web.search") == "list[{title: str, score: float | None}]"
+    assert ShapeFile(file).text("web.fetch") is None
     assert file.stat().st_mode & 0o077 == 0
 
 
 def test_only_a_changed_shape_is_written(file: Path) -> None:
-    known = Shapes(file)
+    known = ShapeFile(file)
     known.learn("a.b", {"n": 1})
     known.flush()
     written = file.stat()
@@ -253,7 +253,7 @@ def test_only_a_changed_shape_is_written(file: Path) -> None:
 
 
 def test_results_of_a_known_tool_are_sampled(file: Path) -> None:
-    known = Shapes(file)
+    known = ShapeFile(file)
     for _ in range(SAMPLE_AFTER):
         known.learn("a.b", 1)
     known.learn("a.b", "x")
@@ -265,7 +265,7 @@ def test_results_of_a_known_tool_are_sampled(file: Path) -> None:
 
 
 def test_the_size_of_a_shape_is_bounded(file: Path) -> None:
-    known = Shapes(file)
+    known = ShapeFile(file)
     for outer in range(SAMPLE_AFTER):
         known.learn("a.b", {f"o{chr(97 + outer)}": {f"i{chr(97 + inner)}": 1 for inner in range(26)}})
     known.close()
@@ -273,13 +273,13 @@ def test_the_size_of_a_shape_is_bounded(file: Path) -> None:
 
 
 def test_a_shape_that_is_too_large_keeps_its_upper_levels(file: Path) -> None:
-    known = Shapes(file)
+    known = ShapeFile(file)
     names = [f"{first}{second}" for first in "abcdefghi" for second in "abcdefghi"]
     large = {name: {**{f"i{inner}": 1 for inner in "abcdef"}, name: "x"} for name in names}
     known.learn("a.b", {"total": 1, "inside": large})
     known.learn("a.b", {"total": None, "inside": large})
     known.close()
-    again = Shapes(file)
+    again = ShapeFile(file)
     again.learn("a.b", {"total": 1, "inside": large})
     assert again.text("a.b") == "{total: int | None, inside: dict}"
     again.close()
@@ -289,8 +289,8 @@ def test_a_shape_that_is_too_large_keeps_its_upper_levels(file: Path) -> None:
 @pytest.mark.slow
 def test_shapes_of_two_processes_are_merged(file: Path) -> None:
     program = """if True:
-        import sys; from pathlib import Path; from onetool.stats.shapes import Shapes
-        known = Shapes(Path(sys.argv[1]))
+        import sys; from pathlib import Path; from onetool.stats.shapes import ShapeFile
+        known = ShapeFile(Path(sys.argv[1]))
         for number in range(40):
             known.learn(f"{sys.argv[2]}.t{number}", {sys.argv[2]: 1})
             known.learn("both.t", {sys.argv[2]: 1})
@@ -298,7 +298,7 @@ def test_shapes_of_two_processes_are_merged(file: Path) -> None:
         known.close()"""
     both = [subprocess.Popen([sys.executable, "-c", program, str(file), name]) for name in ("one", "two")]
     assert [process.wait(timeout=60) for process in both] == [0, 0]
-    known = Shapes(file)
+    known = ShapeFile(file)
     assert all(known.text(f"{name}.t{number}") == f"{{{name}: int}}" for name in ("one", "two") for number in range(40))
     assert known.text("both.t") in {"{one?: int, two?: int}", "{two?: int, one?: int}"}
 
@@ -309,19 +309,19 @@ def test_shapes_of_two_processes_are_merged(file: Path) -> None:
 def test_a_damaged_file_is_renamed_and_kept(file: Path, damaged: bytes) -> None:
     file.parent.mkdir()
     file.write_bytes(damaged)
-    known = Shapes(file, clock=lambda: 0.0)
+    known = ShapeFile(file, clock=lambda: 0.0)
     assert known.text("a.b") is None
     known.learn("a.b", 1)
     known.close()
     kept = file.with_name("shapes.json.damaged-19700101T000000Z")
     assert kept.read_bytes() == damaged
     assert str(kept) in str(known.problem)
-    assert Shapes(file).text("a.b") == "int"
+    assert ShapeFile(file).text("a.b") == "int"
 
 
 def test_an_unwritable_directory_is_a_problem_and_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
-    known = Shapes(tmp_path / "file" / "shapes.json")
+    known = ShapeFile(tmp_path / "file" / "shapes.json")
     known.learn("a.b", 1)
     known.close()
     assert "cannot write" in str(known.problem)

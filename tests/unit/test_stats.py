@@ -23,7 +23,15 @@ from onetool.errors import ToolError
 from onetool.paths import Directories
 from onetool.stats import rollup
 from onetool.stats.history import find_run, recent_runs
-from onetool.stats.record import MAX_PENDING, MAX_ROWS, CallRecord, Recorder, RunRecord, SessionRecord
+from onetool.stats.record import (
+    MAX_PENDING,
+    MAX_ROWS,
+    CallRecord,
+    Recorder,
+    RunRecord,
+    SessionRecord,
+    StatisticsSource,
+)
 from onetool.stats.report import render_html
 from onetool.stats.rollup import DAY, HOUR
 from onetool.stats.summary import MAX_BARS, StatsSummary, summarize
@@ -346,6 +354,7 @@ def test_a_full_disk_is_a_problem_until_space_is_available(file: Path) -> None:
 def insert_rows(file: Path, count: int, names: int = 20) -> None:
     """Insert this many calls and runs, one per second, the last one at NOW."""
     with contextlib.closing(sqlite3.connect(file)) as database:
+        rollup.add_functions(database)
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
         call = f"'p.tool' || (i % {names}), 'default', 's', 'r' || i, (i % 99) / 100.0, NULL, 10, {NOW} - {count} + i"
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {NOW} - {count} + i"
@@ -411,12 +420,12 @@ def test_calls_outside_of_runs_with_one_context_are_one_entry(file: Path) -> Non
 
 
 def test_calls_and_code_of_runs_are_recorded(tmp_path: Path) -> None:
-    async def recorded() -> tuple[Path, str]:
+    async def recorded() -> tuple[Path | StatisticsSource, str]:
         async with OneTool(folder=tmp_path) as app:
             await app.run("ot.version()\nmachine.nix()", client="editor")
             context = app.context()
             await app.bus.call_tool("machine.now", {}, context)
-            return app.stores.stats_file, context.correlation_id
+            return app.stores.statistics, context.correlation_id
 
     file, direct = anyio.run(recorded)
     call, run = recent_runs(file)  # of a process that has ended
@@ -747,7 +756,7 @@ def test_a_secret_used_as_a_tool_name_is_not_in_the_statistics(tmp_path: Path) -
         async with OneTool(read=lambda: Loaded(Settings(), {"KEY": secret}, (), (), directories)) as app:
             await app.bus.call_tool(f"pack.{secret}")
             app.stores.recorder.flush()
-            return [tool["name"] for tool in summarize(app.stores.stats_file)["tools"]]
+            return [tool["name"] for tool in summarize(app.stores.statistics)["tools"]]
 
     assert anyio.run(names) == ["pack.[REDACTED]"]
 

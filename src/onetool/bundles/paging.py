@@ -41,8 +41,9 @@ def make_page(found: Sequence[tuple[Position, T]], size: int, make_token: Callab
 
 
 class PageTokens:
-    def __init__(self, key_file: Path) -> None:
-        self._key_file = key_file
+    def __init__(self, key_file: Path, load_key: Callable[[], bytes] | None = None) -> None:
+        """Use the key in the file, or the one that `load_key` returns, which all replicas have."""
+        self._key_file, self._load_key = key_file, load_key
         self._temporary_key = b""  # used if the disk cannot be written: its tokens are valid in this process only
 
     def make(self, filters: object, position: Position) -> str:
@@ -80,6 +81,9 @@ class PageTokens:
         key = self._read_key()
         if key is not None:
             return key
+        if self._load_key is not None:
+            self._temporary_key = self._temporary_key or self._load_key()
+            return self._temporary_key
         try:
             self._key_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locked(self._key_file.with_name(f"{self._key_file.name}.lock")):
@@ -92,6 +96,8 @@ class PageTokens:
             return self._temporary_key
 
     def _read_key(self) -> bytes | None:
+        if self._load_key is not None:
+            return self._temporary_key or None
         try:
             key = bytes.fromhex(self._key_file.read_text("ascii"))
         except (OSError, ValueError):

@@ -36,13 +36,12 @@ from onetool.registry import Registry, RegistryEntry, ToolSource, python_name
 from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT, JSON, Schema
 from onetool.stats.tokens import BYTES_PER_TOKEN
-from onetool.storage import BundleStorage, MediaStorage
+from onetool.storage import BundleStorage, MediaStorage, RemoteState
 from onetool.util.background_tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from onetool.backends.http import HttpBackend
     from onetool.backends.http_tool.impl import HttpImpl, OAuthFlow
-    from onetool.bundles.bundle_store import BundleStore
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
     from onetool.bundles.model import Bundle, StoredTool
     from onetool.search.index import Shelf
@@ -62,10 +61,12 @@ def bundles_directory(loaded: Loaded) -> Path:
     return resolve_path(loaded.settings.bundles.dir, loaded.directories.data, loaded.directories.home)
 
 
-def open_store(loaded: Loaded) -> "BundleStore":
+def open_store(loaded: Loaded, remote: RemoteState | None = None) -> BundleStorage:
     """Return the configured store. The caller closes it."""
     from onetool.bundles.bundle_store import BundleStore
 
+    if remote is not None:
+        return remote.bundles(loaded.settings.bundles.max_tools, BUILT_IN)
     stats_file = loaded.directories.data / "stats" / "stats.db"
     limit = loaded.settings.bundles.max_tools
     return BundleStore(bundles_directory(loaded), max_tools=limit, builtin=BUILT_IN, stats_file=stats_file)
@@ -80,13 +81,19 @@ class BundleSource(ToolSource):
     kind = SOURCE
 
     def __init__(
-        self, registry: Registry, net: Callable[[], Net], media: Callable[[], MediaStorage], sign_ins: SignIns
+        self,
+        registry: Registry,
+        net: Callable[[], Net],
+        media: Callable[[], MediaStorage],
+        sign_ins: SignIns,
+        remote: Callable[[], RemoteState | None] = lambda: None,
     ) -> None:
         self._registry, self._net, self._media, self._sign_ins = registry, net, media, sign_ins
+        self._remote = remote
         self.held: Mapping[str, Tool] = {}
         self._rates: SharedRateLimiter | None = None
         self._store: BundleStorage | None = None
-        self._store_options: tuple[Path, int] | None = None  # directory and max_tools of the store
+        self._store_options: tuple[Path, int, RemoteState | None] | None = None  # what decides about the store
         self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
         self._usable: AbstractSet[str] = frozenset()  # the packs that have tools and are enabled
         self._unusable: dict[str, Problem] = {}  # the other packs, with the reason
@@ -100,14 +107,16 @@ class BundleSource(ToolSource):
         self._closing_stores = BackgroundTasks()
 
     def configure(self, loaded: Loaded, /) -> None:
-        wanted = (bundles_directory(loaded), loaded.settings.bundles.max_tools)
+        remote = self._remote()
+        wanted = (bundles_directory(loaded), loaded.settings.bundles.max_tools, remote)
         self._loaded, store_options = loaded, self._store_options
         self._recent = {}  # made with the old settings
         if wanted == store_options:
             return
         self._apply(NOT_READ, {})
         self._store_options, self._recent, self._building = wanted, {}, None
-        self._rates = SharedRateLimiter(wanted[0] / ".usage" / "rates.db")
+        counters = None if remote is None else remote.counters
+        self._rates = SharedRateLimiter(wanted[0] / ".usage" / "rates.db", counters=counters)
         old, self._store = self._store, None
         if old is not None:
             self._closing_stores.start(anyio.to_thread.run_sync(old.close))
@@ -115,7 +124,7 @@ class BundleSource(ToolSource):
     @property
     def store(self) -> BundleStorage:
         if self._store is None:
-            self._store = open_store(self._loaded)
+            self._store = open_store(self._loaded, self._remote())
         return self._store
 
     @property

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from onetool.bundles.model import timestamp
 from onetool.errors import ToolError
@@ -16,6 +16,14 @@ QUERY: Final = "SELECT calls, last FROM usage WHERE tool = ?"
 class StoredToolUsage(NamedTuple):
     calls: int = 0
     last: str | None = None
+
+
+class ToolUsageSource(Protocol):
+    """Call counts of stored tools: the methods of `UsageCounts`."""
+
+    problem: str | None
+
+    def of(self, tool_ids: Iterable[str]) -> dict[str, StoredToolUsage]: ...
 
 
 class UsageCounts:

@@ -7,14 +7,16 @@ known afterwards: the call that exceeds the limit is charged and its result is w
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
 
-from onetool.errors import BudgetExceeded
+from onetool.errors import BudgetExceeded, StorageError
 from onetool.stats.tokens import count_tokens
+from onetool.storage import SharedCounters
 
 Kind = Literal["time_seconds", "calls", "tokens", "cost"]
 KINDS: tuple[Kind, ...] = ("time_seconds", "calls", "tokens", "cost")
@@ -49,8 +51,9 @@ class BudgetGuard:
         warn: Callable[[str], None] | None = None,
         count_tokens: Callable[[Any], int] = count_tokens,
         clock: Callable[[], float] = time.monotonic,
+        counters: SharedCounters | None = None,
     ) -> None:
-        self.limits, self.agent = limits, agent
+        self.limits, self.agent, self.counters = limits, agent, counters
         self._warn, self._count_tokens, self._clock = warn, count_tokens, clock
         self._spent: dict[Kind, float] = dict.fromkeys(KINDS, 0)
         self._warned: set[Kind] = set()
@@ -71,9 +74,49 @@ class BudgetGuard:
         self._set_alarm()
 
     async def spend(self, call: Callable[[], Awaitable[Any]], cost: float = 0) -> Any:
-        """Make the call if the budget allows it."""
-        self.check_remaining()
-        self._charge("calls", 1)
+        """Make the call if the budget allows it. With `counters`, all replicas share the budget."""
+        if self.counters is None:
+            return await self._spend(call, cost)
+        await self._reserve(self.counters, cost)
+        before = self.spent
+        try:
+            return await self._spend(call, cost, is_reserved=True)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._settle(self.counters, before)
+
+    async def _reserve(self, counters: SharedCounters, cost: float) -> None:
+        """Count a call in the database before it is made. Raise if a budget of the agent is used up there."""
+        known = {"calls": 1.0, "cost": cost}
+        reserved: list[tuple[str, float]] = []
+        for kind in KINDS:
+            if (limit := getattr(self.limits, kind)) is None:
+                continue
+            name, amount = self._counter(kind), known.get(kind, 0.0)
+            is_left, used = await anyio.to_thread.run_sync(counters.reserve, name, amount, limit)
+            self._spent[kind] = used
+            if not is_left:
+                for earlier in reserved:
+                    await anyio.to_thread.run_sync(counters.settle, earlier[0], -earlier[1])
+                raise self._budget_error(kind, "and the call was not made")
+            reserved.append((name, amount))
+            self._charge(kind, 0)
+
+    async def _settle(self, counters: SharedCounters, before: Mapping[Kind, float]) -> None:
+        """Count the time and the tokens that a call used, which were not known before it."""
+        spent = self.spent
+        for kind in ("time_seconds", "tokens"):
+            if getattr(self.limits, kind) is not None and (used := spent[kind] - before[kind]) > 0:
+                with suppress(StorageError):  # the call was made; what it used is lost with the database
+                    await anyio.to_thread.run_sync(counters.settle, self._counter(kind), used)
+
+    def _counter(self, kind: str) -> str:
+        return f"budget {self.agent} {kind}"
+
+    async def _spend(self, call: Callable[[], Awaitable[Any]], cost: float, *, is_reserved: bool = False) -> Any:
+        if not is_reserved:
+            self.check_remaining()
+            self._charge("calls", 1)
         self._count_time()
         self._running.add(scope := anyio.CancelScope())
         self._set_alarm()
@@ -84,7 +127,7 @@ class BudgetGuard:
             self._count_time()
             self._running.discard(scope)
             self._set_alarm()
-            self._charge("cost", cost)
+            self._charge("cost", 0 if is_reserved else cost)
         if scope.cancelled_caught:
             raise self._budget_error("time_seconds", "and the call was cancelled")
         self._charge("tokens", self._count_tokens(value) if self.limits.tokens is not None else 0)

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,16 @@ from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
+    from onetool.config.model import Token
     from onetool.redact import Redactor
     from onetool.runs.model import DurableRunRecord
     from onetool.runs.views import Waiting, WaitingCall
-    from onetool.storage import RunStorage
+    from onetool.storage import RemoteState, RunStorage
 
 TERMINAL = Path("CON" if sys.platform == "win32" else "/dev/tty")
 TOKEN_VARIABLE = "ONETOOL_TOKEN"  # noqa: S105 - the name of a variable
-VARIABLES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_TRUST"})
+# ONETOOL_STORE chooses the runs as well as the tokens, so it approves nothing in another store.
+VARIABLES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_KEY", "ONETOOL_STORE", "ONETOOL_TRUST"})
 YES = frozenset({"y", "yes"})
 SHORT_ID_CHARS = 10
 
@@ -41,6 +43,7 @@ class RunJournal:
     loaded: "Loaded"
     store: "RunStorage"
     redact: "Redactor"
+    remote: "RemoteState | None" = None
 
     def find_waiting(self, run_id: str) -> "tuple[DurableRunRecord, Waiting]":
         """Return the run with this id or prefix, and its waiting calls. Raise if none waits."""
@@ -58,7 +61,7 @@ class RunJournal:
         """Write the decision to the audit log, before it is applied. Raise if that fails."""
         from onetool.audit import open_audit_log
 
-        audit = open_audit_log(self.loaded)
+        audit = open_audit_log(self.loaded, self.remote)
         try:
             decided = {"run": run.id, "agent": run.agent, "decision": decision, "calls": list(calls), **facts}
             audit.write_decision(by=by, transport="cli", **decided)
@@ -70,6 +73,7 @@ class RunJournal:
 def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
     """Open the journal that servers in this directory use."""
     from onetool.config.load import load
+    from onetool.postgres.opening import opened_state
     from onetool.redact import Redactor
     from onetool.runs.run_store import RunStore
 
@@ -77,11 +81,13 @@ def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
     given = {name: value for name, value in os.environ.items() if name in VARIABLES or not name.startswith("ONETOOL_")}
     loaded = load(find_directories(given, Path.cwd(), options.config, Path.home()), given)
     print_notices(loaded.problems)
-    store = RunStore(loaded.directories.data)
-    try:
-        yield RunJournal(loaded, store, Redactor(loaded.secrets.values()))
-    finally:
-        store.close()
+    redact = Redactor(loaded.secret_values)
+    with opened_state(loaded) as remote:
+        if remote is not None:
+            yield RunJournal(loaded, remote.runs, redact, remote)
+            return
+        with closing(RunStore(loaded.directories.data)) as store:
+            yield RunJournal(loaded, store, redact)
 
 
 def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +150,10 @@ def _check_token(journal: RunJournal, given: str) -> str:
     from onetool.transports.http.tokens import TokenSet, hash_token, includes_scope
 
     # Tokens in environment variables prove nothing: the caller of the command sets them.
-    tokens, token_hash = TokenSet(journal.loaded.settings.auth.tokens, {}), hash_token(given)
+    known: Iterable[Token] = journal.loaded.settings.auth.tokens
+    if journal.remote is not None:
+        known = journal.remote.tokens.apply(known)
+    tokens, token_hash = TokenSet(known, {}), hash_token(given)
     token = tokens.find(token_hash)
     if token is None and tokens.is_expired(token_hash):
         raise ToolError("the token has expired", hint="create one with `onetool token create NAME --scope approve`")

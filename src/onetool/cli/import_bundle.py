@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from onetool.errors import BundleError, ConfigError, NetworkError, ToolError
 from onetool.net import HostRules
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, SECRETS, Directories, find_directories
+from onetool.postgres.opening import opened_state
 from onetool.problem import Problem
 from onetool.redact import Redactor
 from onetool.registry import python_name
@@ -127,16 +129,13 @@ def _project(directories: Directories, *, is_dry: bool) -> tuple[Directories, li
 
 
 def _import(path: Path, loaded: Loaded, found: BundleImport, *, is_dry: bool) -> Report:
-    store = open_store(loaded)
-    try:
-        result = import_bundle(store, found, dry=is_dry)
-    finally:
-        store.close()
-    if not is_dry:
-        audit = open_audit_log(loaded)
-        names = (f"{result.bundle.slug}.{slug}@{version}" for slug, version, _ in result.added)
-        audit.change("bundle.imported", [result.bundle.slug, *names], actor=user_name(), transport="cli")
-        audit.close()
+    with opened_state(loaded) as remote:
+        with closing(open_store(loaded, remote)) as store:
+            result = import_bundle(store, found, dry=is_dry)
+        if not is_dry:
+            with closing(open_audit_log(loaded, remote)) as audit:
+                names = (f"{result.bundle.slug}.{slug}@{version}" for slug, version, _ in result.added)
+                audit.change("bundle.imported", [result.bundle.slug, *names], actor=user_name(), transport="cli")
     secrets = [name for name in found.secrets if name not in loaded.secrets]
     hosts = [host for host in found.hosts if not _is_allowed(host, loaded)]
     return Report(path, loaded, found, result, is_dry, hosts, secrets)

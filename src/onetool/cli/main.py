@@ -39,6 +39,7 @@ COMMANDS = {
     "doctor": "Check the installation and suggest fixes",
     "demo": "Run a short demonstration",
     "token": "Manage tokens for HTTP clients",
+    "store": "Show, create and migrate the store of the state",
     "reload": "Reload the settings of running servers",
     "daemon": "Manage the server that all clients share",
     "servers": "Show upstream servers and whether you are signed in, and accept changed tools",

@@ -52,7 +52,7 @@ def _summary(app: "OneTool", options: argparse.Namespace) -> "StatsSummary":
     settings = app.settings.stats
     if not settings.enabled:
         raise ToolError("statistics are disabled", hint="set `stats: {enabled: true}` in onetool.yaml")
-    file, trip = app.stores.stats_file, settings.round_trip_ms
+    file, trip = app.stores.statistics, settings.round_trip_ms
     return summarize(file, options.period, options.tool or None, round_trip_ms=trip)
 
 

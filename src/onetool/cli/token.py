@@ -18,6 +18,8 @@ from onetool.util.text import quote
 from onetool.util.time_format import in_utc, parse_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from onetool.config.load import Loaded
     from onetool.config.model import Token
 
@@ -60,6 +62,10 @@ def main(options: argparse.Namespace) -> int:
 
     loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
     print_notices(loaded.problems)
+    if loaded.settings.store:
+        from onetool.cli.stored_tokens import change_tokens
+
+        return change_tokens(loaded, options)
     return {"create": _create, "list": _list, "revoke": _revoke}[options.action](loaded, options)
 
 
@@ -69,26 +75,31 @@ def main(options: argparse.Namespace) -> int:
 def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
     from onetool.transports.http.tokens import hash_token, new_token
 
-    _check_name_and_agent(loaded, options.name, options.agent)
-    token, entry, now = new_token(), {"name": options.name}, time.time()
-    seconds = None if options.expires is None else parse_duration(options.expires, MAX_DAYS)
-    expires = None if seconds is None else in_utc(now + seconds, "seconds")
+    check_name_and_agent(loaded, options.name, options.agent)
+    token, entry, (created, expires) = new_token(), {"name": options.name}, compute_times(options.expires)
     with settings_file.open_locked(loaded.directories) as before:
         source = str(before.path)
         existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
-        _check_unused(options.name, [item.get("name") for item in existing if isinstance(item, dict)])
+        check_unused(options.name, [item.get("name") for item in existing if isinstance(item, dict)])
         entry |= {"hash": hash_token(token), "agent": options.agent}
         entry |= {"scope": options.scope} if options.scope != "use" else {}
-        entry |= {"created": in_utc(now, "seconds")} | ({"expires": expires} if expires is not None else {})
+        entry |= {"created": created} | ({"expires": expires} if expires is not None else {})
         text = yaml_edit.add_items(before.text, source, SECTION, KEY, [entry])
         settings_file.write(loaded.directories, before, text, keep=False)  # only this list was changed
     hidden = [] if existing else [known.name for known in loaded.settings.auth.tokens]
     notes = [_replacement_warning(hidden, before.path)] if hidden else []
-    _print_token(token, options, before.path, expires, notes)
+    print_token(token, options, str(before.path), expires, notes)
     return 0
 
 
-def _check_name_and_agent(loaded: "Loaded", name: str, agent: str) -> None:
+def compute_times(duration: str | None) -> tuple[str, str | None]:
+    """Return when a token is created, and when it expires after this duration."""
+    now = time.time()
+    expires = None if duration is None else in_utc(now + parse_duration(duration, MAX_DAYS), "seconds")
+    return in_utc(now, "seconds"), expires
+
+
+def check_name_and_agent(loaded: "Loaded", name: str, agent: str) -> None:
     if not NAME.fullmatch(name):
         raise ToolError(f"invalid token name {name!a}: expected up to 64 letters, digits and _ . @ -, such as laptop")
     agents = loaded.settings.agents
@@ -96,7 +107,7 @@ def _check_name_and_agent(loaded: "Loaded", name: str, agent: str) -> None:
         raise ToolError(f"unknown agent {quote(agent)}: expected {', '.join(sorted(agents))}")
 
 
-def _check_unused(name: str, names: list[Any]) -> None:
+def check_unused(name: str, names: list[Any]) -> None:
     if name in names:
         raise ToolError(
             f"token {quote(name)} already exists", hint=f"choose another name, or run `onetool token revoke {name}`"
@@ -109,18 +120,18 @@ def _replacement_warning(names: list[str], file: Path) -> str:
     return f"the tokens in {file} replace those in your user settings; no longer accepted in this project: {listed}"
 
 
-def _print_token(token: str, options: argparse.Namespace, file: Path, expires: str | None, notes: list[str]) -> None:
+def print_token(token: str, options: argparse.Namespace, place: str, expires: str | None, notes: list[str]) -> None:
     """Print only the token to standard output, for scripts, and explanations to standard error."""
     if options.json:
         entry = {"name": options.name, "agent": options.agent, "scope": options.scope, "expires": expires}
-        shown = {**entry, "token": token, "file": str(file), "notes": notes}
+        shown = {**entry, "token": token, "file": place, "notes": notes}
         print(json.dumps(shown, indent=2, ensure_ascii=False))
         return
     print(token, flush=True)
     owner = "of scope approve" if options.scope == "approve" else f"for agent {options.agent}"
     scope = f" and scope {options.scope}" if options.scope in {"admin", "owner"} else ""
     lines = [
-        f"Created token {options.name} {owner}{scope}. It is not shown again; {file} stores its hash.",
+        f"Created token {options.name} {owner}{scope}. It is not shown again; {place} stores its hash.",
         f"Clients send it as `Authorization: Bearer TOKEN`. {ACCEPTED}",
         *([f"It expires at {expires}."] if expires is not None else []),
         *(f"Note: {note}" for note in notes),
@@ -132,7 +143,12 @@ def _print_token(token: str, options: argparse.Namespace, file: Path, expires: s
 
 
 def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
-    tokens = [_describe(token, loaded) for token in loaded.settings.auth.tokens]
+    print_tokens(loaded, loaded.settings.auth.tokens, options)
+    return 0
+
+
+def print_tokens(loaded: "Loaded", accepted: "Iterable[Token]", options: argparse.Namespace) -> None:
+    tokens = [_describe(token, loaded) for token in accepted]
     if options.json:
         print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
     elif not tokens:
@@ -142,7 +158,6 @@ def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    return 0
 
 
 def _describe(token: "Token", loaded: "Loaded") -> dict[str, Any]:

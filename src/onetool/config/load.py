@@ -34,6 +34,7 @@ from onetool.errors import ConfigError
 from onetool.paths import Directories
 from onetool.problem import WARNING, Location, Problem
 from onetool.util import yaml_loader
+from onetool.util.store_url import find_passwords
 from onetool.util.text import suggestion_hint
 from onetool.util.versioning import NewerVersion, reject_newer
 
@@ -41,9 +42,18 @@ _PREFIX = "ONETOOL_"
 _VERSION_KEY = "version"
 # `version` is the version of a file, while packagers use ONETOOL_VERSION for the version of the program.
 _NO_OVERRIDES = frozenset(
-    {"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_STANDALONE", "ONETOOL_TOKEN", "ONETOOL_TRUST", "ONETOOL_VERSION"}
+    {
+        "ONETOOL_CONFIG",
+        "ONETOOL_DEBUG",
+        "ONETOOL_KEY",
+        "ONETOOL_STANDALONE",
+        "ONETOOL_TOKEN",
+        "ONETOOL_TRUST",
+        "ONETOOL_VERSION",
+    }
 )
-_USER_KEYS = ("approvals", "daemon", "llm")  # that a project cannot set
+_OWN_SECRETS = frozenset({"ONETOOL_KEY", "ONETOOL_STORE"})  # that settings cannot pass on to programs
+_USER_KEYS = ("approvals", "daemon", "llm", "store")  # that a project cannot set
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -93,7 +103,15 @@ class Loaded:
     @property
     def secret_values(self) -> frozenset[str]:
         """Return all values to redact, including user secrets that a project's secret overrides."""
-        return frozenset({*self.secrets.values(), *self.user_secrets.values()})
+        keys = filter(None, self.store_key.split(","))
+        return frozenset(
+            {*self.secrets.values(), *self.user_secrets.values(), *find_passwords(self.settings.store), *keys}
+        )
+
+    @property
+    def store_key(self) -> str:
+        """Return the keys that seal the state in a database."""
+        return self.environment.get("ONETOOL_KEY", "")
 
     def secrets_for(self, pack: str) -> Mapping[str, str]:
         """Return the secrets that a pack may use: a project's secrets are for the project's own settings only."""
@@ -136,7 +154,9 @@ def examine(directories: Directories, env: Mapping[str, str], *, trust: bool | N
     notes = merged.override(env, directories.working_dir)
     by_directory = {directories.data: {**user_secrets, **project_secrets}, directories.user: user_secrets}
     filled = merged.substitute(
-        lambda directory: by_directory.get(directory, user_secrets), env, reader.secrets_are_valid
+        lambda directory: by_directory.get(directory, user_secrets),
+        {name: value for name, value in env.items() if name not in _OWN_SECRETS},
+        reader.secrets_are_valid,
     )
     settings = merged.validate(_resolve_tools_dir(filled, merged, directories))
     loaded = Loaded(

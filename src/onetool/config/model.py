@@ -26,6 +26,7 @@ from pydantic.alias_generators import to_camel
 
 from onetool.context import Effect, Permission, permissions as permissions_of
 from onetool.util.invisible import find_in_name
+from onetool.util.store_url import FILES, SCHEMES
 from onetool.util.time_format import parse_time
 
 HOST_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
@@ -49,6 +50,14 @@ def _parse_permissions(value: Any) -> frozenset[Permission]:
 def _check_url(value: str) -> str:
     if not value.startswith(("http://", "https://")):
         raise ValueError("must start with http:// or https://")
+    return value
+
+
+def _check_store(value: str) -> str:
+    if value in {"", FILES}:
+        return ""
+    if not value.startswith(SCHEMES):
+        raise ValueError("must be `files`, or a URL such as postgresql://user@host/database")
     return value
 
 
@@ -111,6 +120,7 @@ Effects = Annotated[frozenset[Effect], BeforeValidator(_as_list)]
 Labels = Annotated[frozenset[Literal["private", "untrusted"]], BeforeValidator(_as_list)]
 SecondsOrZero = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
 Url = Annotated[str, AfterValidator(_check_url)]
+StoreUrl = Annotated[str, AfterValidator(_check_store), Field(repr=False)]
 Host = Annotated[str, AfterValidator(_check_host_pattern)]
 IssuerUrl = Annotated[str, AfterValidator(_check_issuer)]
 Timestamp = Annotated[str, AfterValidator(_check_time)]
@@ -714,6 +724,11 @@ class Settings(Section):
     daemon: Daemon = Field(
         default_factory=Daemon,
         description="The server that all clients of a user share; only in your own settings, not in a project's",
+    )
+    store: StoreUrl = Field(
+        default="",
+        description="PostgreSQL URL of state that replicas share, `postgresql://…`; files if empty; only in your own "
+        "settings or `ONETOOL_STORE`",
     )
     auth: Auth = Field(default_factory=Auth, description="Authentication of HTTP clients")
     limits: RunLimits = Field(default_factory=RunLimits, description="Concurrency limits for HTTP clients")

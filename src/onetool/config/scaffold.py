@@ -136,6 +136,8 @@ CONFIGURATION = """\
 #  maxResponseBytes: 10485760
 #  retries: 2                      # of idempotent requests
 
+#store: files                     # or postgresql://user@host/database, for replicas; only in ~/.onetool
+
 #llm:                              # language model for llm.transform and ctx.llm; only in ~/.onetool/onetool.yaml
 #  base_url:                       # https://api.openai.com/v1, http://localhost:11434/v1
 #  model:

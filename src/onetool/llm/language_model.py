@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio.to_thread
 
@@ -16,9 +16,7 @@ from onetool.llm.token_budget import TokenBudget, TokenUsageFile
 from onetool.net import HostRules, Net
 from onetool.redact import Redactor
 from onetool.stats.tokens import count_text_tokens
-
-if TYPE_CHECKING:
-    from onetool.storage import TokenUsageStorage
+from onetool.storage import TokenUsageStorage
 
 ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # each request is limited to the host of the settings
 UNSENT_REASONS: Final = frozenset({"connect", "host_not_allowed", "address_not_allowed"})
@@ -33,12 +31,13 @@ class LanguageModel:
         self._net = Net(ANY_HOST, own_ports=own_ports)
         self._budget = budget or TokenBudget()
 
-    def configure(self, loaded: Loaded, redact: Redactor) -> None:
-        """Apply new settings. What runs have used still counts."""
+    def configure(self, loaded: Loaded, redact: Redactor, usage: TokenUsageStorage | None = None) -> None:
+        """Apply new settings. What runs have used still counts. Without `usage`, days are counted in a file."""
         self._settings, self._redact = loaded.settings.llm, redact
         self._allow_private_addresses = loaded.settings.http.allow_private_addresses
         self._file = loaded.directories.config_path(loaded.directories.user)
-        self._usage: TokenUsageStorage = TokenUsageFile(loaded.directories.user / "stats" / "llm.json")
+        file = loaded.directories.user / "stats" / "llm.json"
+        self._usage: TokenUsageStorage = TokenUsageFile(file) if usage is None else usage
 
     async def close(self) -> None:
         await self._net.close()

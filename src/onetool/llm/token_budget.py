@@ -94,6 +94,9 @@ class TokenUsageFile:
     def get(self, day: str) -> int:
         return self._read().get(day, 0)
 
+    def days(self) -> dict[str, int]:
+        return self._read()
+
     def update(self, day: str, change: Callable[[int], int]) -> int:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

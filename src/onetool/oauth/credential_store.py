@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,7 +109,9 @@ class CredentialStore:
             file = self._directory / KEY_FILE
             keyring = None if file.exists() else self._keyring or find_keyring()
             if keyring is not None:
-                self._sealer = Sealer(_load_keyring_key(keyring, str(self._directory), must_exist=must_exist), file)
+                key = _load_keyring_key(keyring, str(self._directory), must_exist=must_exist)
+                make_error = partial(sealing_error, directory=self._directory)
+                self._sealer = Sealer(key, "the key in the keyring", make_error)
             else:
                 self._sealer = Sealer.from_file(file, must_exist=must_exist)
         return self._sealer

@@ -88,7 +88,7 @@ class Policy:
         """Decide about a call with bound arguments. Without `labels`, the session may have received anything."""
         if tool.name == ALWAYS_ASKED and tool.source == "local":
             effects = get_effects(tool, args)
-            first = next((rule for rule in self.rules if rule.matches(tool, effects, args)), None)
+            first = next((rule for rule in self.rules if rule.matches(tool, effects, args, account)), None)
             is_denied = first is not None and first.decision == "deny"
             return Ruling("deny", first.reason) if first is not None and is_denied else Ruling("ask", SAVING)
         if not self.rules and not self.is_guarded:

@@ -107,6 +107,15 @@ class Failure:
         exponent = min(self.count - 1, 20)  # a larger power only overflows
         return self.at + min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0**exponent)
 
+    @classmethod
+    def after(
+        cls, before: "Failure | None", reason: str, summary: str, at: float, *, is_interrupted: bool
+    ) -> "Failure":
+        """Return one more failure. An interruption never hides a failure that has a reason."""
+        if before is not None and is_interrupted and not before.is_interrupted:
+            reason, summary, is_interrupted = before.reason, before.summary, False
+        return cls(reason, 1 if before is None else before.count + 1, at, is_interrupted, summary)
+
     def wait_seconds(self, now: float) -> float:
         """Return the seconds until the next attempt; a clock that was set back does not block it."""
         return max(0.0, self.retry_at - now) if self.at <= now else 0.0
@@ -149,13 +158,9 @@ class ToolListCache:
         return failure if failure.count > 0 and isfinite(failure.at) else None
 
     def put_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> Failure:
-        """Record one more failed attempt and return it. An interruption never hides a failure that has a reason."""
-        before = self.get_failure(key)
-        if before is not None and is_interrupted and not before.is_interrupted:
-            reason, summary, is_interrupted = before.reason, before.summary, False
-        count = 1 if before is None else before.count + 1
+        """Record one more failed attempt and return it."""
         reason, summary = self._redact(reason), self._redact(summary or reason)
-        failure = Failure(reason, count, self.clock(), is_interrupted, summary)
+        failure = Failure.after(self.get_failure(key), reason, summary, self.clock(), is_interrupted=is_interrupted)
         with suppress(OSError):
             atomic.write(self._failure_file(key), json.dumps({"version": FAILURE_VERSION, **asdict(failure)}))
         return failure

@@ -64,6 +64,9 @@ class Pins:
         """Return the pins as they are now: a person accepts changes in another process."""
         return self._read().get(server)
 
+    def servers(self) -> list[str]:
+        return sorted(self._read())
+
     def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -34,7 +34,7 @@ from onetool.redact import Redactor
 from onetool.registry import HeldTools, python_name
 from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT, Schema
-from onetool.storage import MediaStorage, PinStorage, ToolListStorage
+from onetool.storage import MediaStorage, PinStorage, RemoteState, ToolListStorage
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import replace_in_name
 from onetool.util.text import pluralize, quote
@@ -67,9 +67,11 @@ class Servers(HeldTools):
         *,
         sign_ins: SignIns,
         shared: SharedPool[Connection] | None = None,
+        remote: Callable[[], RemoteState | None] = lambda: None,
     ) -> None:
         super().__init__()
-        self._shared, self._sign_ins = shared, sign_ins
+        self._shared, self._sign_ins, self._remote = shared, sign_ins, remote
+        self._followed: RemoteState | None = None
         self._apply_disabled, self.environment, self._log, self._media = apply_disabled, environment, log, media
         self._upstreams: dict[str, Upstream] = {}
         self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # concurrent background listings
@@ -86,9 +88,14 @@ class Servers(HeldTools):
 
     def configure(self, loaded: Loaded, /) -> None:
         """Apply new settings. A server whose settings are the same is kept."""
-        directories = loaded.directories
-        self._pins = Pins(directories.data / "pins.json")
-        lists = ToolListCache(directories.data / "cache", Redactor(loaded.secrets.values()))
+        directories, remote, redact = loaded.directories, self._remote(), Redactor(loaded.secrets.values())
+        if remote is not None and self._followed is not remote:
+            remote.subscribe("pins", self._mark_unpinned)
+        self._followed = remote
+        self._pins = Pins(directories.data / "pins.json") if remote is None else remote.pins
+        lists: ToolListStorage = (
+            ToolListCache(directories.data / "cache", redact) if remote is None else remote.tool_lists(redact)
+        )
         wanted = loaded.settings.servers
         for name in [name for name, each in self._upstreams.items() if wanted.get(name) != each.server]:
             self._forget(name)
@@ -100,6 +107,10 @@ class Servers(HeldTools):
             if name not in self._upstreams:
                 launch = plan_launch(name, server, loaded, self.environment)
                 self._upstreams[name] = self._make_upstream(name, server, lists, launch)
+
+    def _mark_unpinned(self) -> None:
+        """Compare all servers with their pins before the next run: a person may have accepted changes elsewhere."""
+        self._unpinned = set(self._upstreams)
 
     def _make_upstream(
         self,

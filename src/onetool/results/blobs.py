@@ -7,15 +7,16 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from onetool.errors import StorageError, ToolError
 from onetool.results.files import HANDLE, is_handle, new_handle
 from onetool.util.versioning import reject_newer
 
+T = TypeVar("T")
 VERSION = 1
 DEFAULT_MAX_BYTES = 1 << 30
 MEDIA_FILE = re.compile(rf"media-{HANDLE.pattern}\.(?:bin|json)")
@@ -24,6 +25,24 @@ MEDIA_FILE = re.compile(rf"media-{HANDLE.pattern}\.(?:bin|json)")
 class Blob(NamedTuple):
     data: bytes
     mime_type: str
+
+
+def missing_media(handle: object) -> ToolError:
+    return ToolError(f"media {str(handle)[:50]!r} not found or expired; run the call again")
+
+
+def select_surplus(kept: Iterable[tuple[float, int, T]], size: int, max_bytes: int) -> list[T]:
+    """Return the oldest blobs, which make room for a new one. `kept` has the time and the size of each."""
+    oldest_first = sorted(kept, key=lambda each: each[:2])
+    surplus = size + sum(bytes_used for _, bytes_used, _ in oldest_first) - max_bytes
+    selected: list[T] = []
+    for _, bytes_used, blob in oldest_first:
+        if surplus > 0:
+            selected.append(blob)
+            surplus -= bytes_used
+    if surplus > 0:
+        raise StorageError(f"cannot store {size} bytes: the limit is {max_bytes} (output.max_stored_bytes)")
+    return selected
 
 
 class Media:
@@ -53,7 +72,7 @@ class Media:
 
     def get(self, handle: object, agent: str, token_id: str = "") -> Blob:
         """Return the blob with this handle. Without a token, an agent reads the blobs of all its tokens."""
-        missing = ToolError(f"media {str(handle)[:50]!r} not found or expired; run the call again")
+        missing = missing_media(handle)
         if not is_handle(handle):
             raise missing
         try:
@@ -83,13 +102,8 @@ class Media:
                     path.unlink()
                 else:
                     kept.append((status.st_mtime, status.st_size, path))
-        surplus = size + sum(bytes_used for _, bytes_used, _ in kept) - self._max_bytes
-        for _, bytes_used, path in sorted(kept):
-            if surplus > 0:
-                path.unlink(missing_ok=True)
-                surplus -= bytes_used
-        if surplus > 0:
-            raise StorageError(f"cannot store {size} bytes: the limit is {self._max_bytes} (output.max_stored_bytes)")
+        for path in select_surplus(kept, size, self._max_bytes):
+            path.unlink(missing_ok=True)
 
     def _is_expired(self, status: os.stat_result) -> bool:
         return self._clock() - status.st_mtime > self._ttl

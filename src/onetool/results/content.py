@@ -59,11 +59,11 @@ class ResultContent:
     def __init__(self, file: BinaryIO, index: BinaryIO) -> None:
         self._file = file
         self._index = index
-        self._last = os.fstat(index.fileno()).st_size // _MARK.size - 1
+        self._last = index.seek(0, os.SEEK_END) // _MARK.size - 1
 
     def is_complete(self, size: int) -> bool:
         """Return whether the files have the expected size; a power failure may have truncated them."""
-        return self._last >= 0 and self.end.size == size == os.fstat(self._file.fileno()).st_size
+        return self._last >= 0 and self.end.size == size == self._file.seek(0, os.SEEK_END)
 
     @property
     def end(self) -> Mark:

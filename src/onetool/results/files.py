@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias, TypeGuard, get_args
+from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeGuard, get_args
 
 from onetool.util import atomic
 from onetool.util.locks import locked
@@ -44,10 +44,14 @@ class StoredFiles:
     modified_at: float = 0.0
     size: int = 0
     parts: set[str] = field(default_factory=set)
+    agent: str = ""  # empty if only the meta file says it
 
     def add(self, part: str, status: os.stat_result) -> None:
-        self.modified_at = max(self.modified_at, status.st_mtime)
-        self.size += -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
+        self.add_part(part, status.st_mtime, status.st_size)
+
+    def add_part(self, part: str, modified_at: float, size: int) -> None:
+        self.modified_at = max(self.modified_at, modified_at)
+        self.size += -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
         self.parts.add(part)
 
     @property
@@ -57,6 +61,19 @@ class StoredFiles:
     def is_being_written(self, now: float) -> bool:
         """Return whether it may still be being written: the meta file is written last."""
         return "meta.json" not in self.parts and now - self.modified_at <= _ABANDONED_SECONDS
+
+
+class ResultParts(Protocol):
+    """The parts of all results: the methods of `ResultFiles`."""
+
+    def prepare(self) -> None: ...
+    def clean(self, ttl: float) -> dict[str, StoredFiles]: ...
+    def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str) -> bool: ...
+    def locked(self) -> AbstractContextManager[None]: ...
+    def publish(self, handle: str, part: Part, chunks: Iterable[bytes], agent: str = ...) -> None: ...
+    def remove(self, handle: str, parts: Iterable[Part] = ...) -> None: ...
+    def evict(self, handle: str) -> None: ...
+    def reading(self, handle: str, part: Part) -> AbstractContextManager[BinaryIO]: ...
 
 
 class ResultFiles:
@@ -98,11 +115,15 @@ class ResultFiles:
             self.remove(handle)
         return {handle: files for handle, files in results.items() if files.has_content}
 
+    def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str) -> bool:  # noqa: ARG002
+        """Return whether all results are known to fit the quotas. `clean` lists them to find out."""
+        return False
+
     def locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the directory, which all processes share."""
         return locked(self._directory / LOCK)
 
-    def publish(self, handle: str, part: Part, chunks: Iterable[bytes]) -> None:
+    def publish(self, handle: str, part: Part, chunks: Iterable[bytes], agent: str = "") -> None:  # noqa: ARG002
         """Write a file atomically. It may be lost in a power failure."""
         with atomic.replacing(self._path(handle, part)) as temporary:
             with open(temporary, "xb", opener=atomic.owner_only) as file:

@@ -14,7 +14,7 @@ from typing import Any
 from onetool.errors import StorageError, ToolError
 from onetool.results import hits, matches, meta as metadata, similar, window
 from onetool.results.content import START, ResultContent, encode_pages, pack_marks
-from onetool.results.files import ResultFiles, is_handle, new_handle
+from onetool.results.files import ResultFiles, ResultParts, is_handle, new_handle
 from onetool.results.hits import Deadline
 from onetool.results.meta import Meta
 from onetool.results.quota import Quota, Stored
@@ -26,19 +26,21 @@ _PART_CHARS = 1 << 20  # of one transferred part
 _MAX_QUOTED_CHARS = 200  # of an invalid handle in messages
 
 
-class ResultStore:
+class StoredResults:
+    """Results in parts; `place` is where they are, for messages."""
+
     def __init__(
         self,
-        directory: Path,
+        files: ResultParts,
+        place: str,
         ttl: float,
         preview_lines: int,
+        *,
         clock: Callable[[], float] = time.time,
         search_seconds: float = _SEARCH_SECONDS,
-        *,
         quota: Quota | None = None,
     ) -> None:
-        self._directory = directory
-        self._files = ResultFiles(directory, clock)
+        self._files, self._place = files, place
         self._ttl = ttl
         self._preview_lines = preview_lines
         self._clock = clock
@@ -90,7 +92,7 @@ class ResultStore:
                     labels=labels,
                 )
                 first_lines = preview(content.texts(), self._preview_lines)
-            self._files.publish(handle, "meta.json", [metadata.encode(meta)])
+            self._files.publish(handle, "meta.json", [metadata.encode(meta)], agent)
             removed = self._make_room(meta)
         return description(meta, summary(meta, about), first_lines, removed)
 
@@ -175,10 +177,10 @@ class ResultStore:
         except OSError as error:
             self._files.remove(handle)
             raise StorageError(
-                f"the result of {tool} is too large to show and cannot be stored in {self._directory}: "
+                f"the result of {tool} is too large to show and cannot be stored in {self._place}: "
                 f"{error.strerror or error}",
                 hint="free space on that disk, or return a smaller part of the result",
-                folder=str(self._directory),
+                folder=self._place,
             ) from None
         except BaseException:
             self._files.remove(handle)
@@ -195,11 +197,16 @@ class ResultStore:
 
         The lock and a fresh list make sure that concurrently stored results are all counted.
         """
+        if self._files.has_room(self._quota.max_bytes, self._quota.max_agent_bytes, meta.agent):
+            return 0
         with self._files.locked():
             stored, now = self._files.clean(self._ttl), self._clock()
             unfinished = sum(each.size for each in stored.values() if each.is_being_written(now))
             complete = {handle: each for handle, each in stored.items() if not each.is_being_written(now)}
-            self._agents = {handle: self._agents.get(handle) or self._find_agent(handle) for handle in complete}
+            self._agents = {
+                handle: each.agent or self._agents.get(handle) or self._find_agent(handle)
+                for handle, each in complete.items()
+            }
             results = [
                 Stored(each.modified_at, handle, self._agents[handle], each.size) for handle, each in complete.items()
             ]
@@ -261,6 +268,25 @@ class ResultStore:
     def _missing_error(self, meta: Meta) -> ToolError:
         """Return the error for a result without content: it was evicted or has expired."""
         return _expired_error(meta.handle) if self._clock() - meta.created > self._ttl else _evicted_error(meta.handle)
+
+
+class ResultStore(StoredResults):
+    """The results of a directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        ttl: float,
+        preview_lines: int,
+        clock: Callable[[], float] = time.time,
+        search_seconds: float = _SEARCH_SECONDS,
+        *,
+        quota: Quota | None = None,
+    ) -> None:
+        files = ResultFiles(directory, clock)
+        super().__init__(
+            files, str(directory), ttl, preview_lines, clock=clock, search_seconds=search_seconds, quota=quota
+        )
 
 
 def _not_found_error(handle: object) -> ToolError:

@@ -1,21 +1,19 @@
-"""Durable runs in SQLite: their calls, decisions and grants.
+"""Durable runs in SQLite or PostgreSQL: their calls, decisions and grants.
 
 Each row contains a sealed record; its other columns are copies for queries, which are compared when it is read.
 """
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
 from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.runs.owners import Owners
-from onetool.runs.sealed_database import SealedDatabase
-from onetool.runs.sealing import sealing_error
+from onetool.runs.sealed_database import SealedDatabase, SealedTables, Transaction
 from onetool.util.text import pluralize, quote
 
 VERSION: Final = 1
@@ -28,19 +26,29 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_state ON runs (state, agent);
 CREATE TABLE calls (run TEXT, number INTEGER, state TEXT, sealed BLOB, PRIMARY KEY (run, number)) WITHOUT ROWID;
-CREATE TABLE grants (id TEXT PRIMARY KEY, agent TEXT, run TEXT, left INTEGER, expires REAL, sealed BLOB)
+CREATE TABLE grants (id TEXT PRIMARY KEY, agent TEXT, run TEXT, "left" INTEGER, expires REAL, sealed BLOB)
 """
 INSERT_RUN = "INSERT INTO runs (id, agent, state, owner, expires, sealed) VALUES (?, ?, ?, ?, ?, ?)"
 UPDATE_RUN = "UPDATE runs SET agent = ?, state = ?, owner = ?, expires = ?, sealed = ? WHERE id = ?"
 SELECT_RUNS = "SELECT id, agent, state, owner, expires, sealed FROM runs"
 SELECT_CALLS = "SELECT run, number, state, sealed FROM calls"
-SELECT_GRANTS = "SELECT id, agent, run, left, expires, sealed FROM grants"
+SELECT_GRANTS = 'SELECT id, agent, run, "left", expires, sealed FROM grants'
 # A call is sent once, and a call that a person approved only if that is stored: the last two parameters are whether it
 # may be repeated, and whether it needs no person.
 WRITE_CALL = """
-INSERT INTO calls VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET state = excluded.state, sealed = excluded.sealed
-WHERE excluded.state <> 'sent' OR state = 'approved' OR (state IN ('sent', 'unknown') AND ?)
-OR (state = 'pending' AND ?)
+INSERT INTO calls VALUES (?, ?, ?, ?)
+ON CONFLICT (run, number) DO UPDATE SET state = excluded.state, sealed = excluded.sealed
+WHERE excluded.state <> 'sent' OR calls.state = 'approved' OR (calls.state IN ('sent', 'unknown') AND ?)
+OR (calls.state = 'pending' AND ?)
+"""
+REPLACE_CALL = """
+INSERT INTO calls VALUES (?, ?, ?, ?)
+ON CONFLICT (run, number) DO UPDATE SET state = excluded.state, sealed = excluded.sealed
+"""
+INSERT_GRANT = "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?)"
+REPLACE_GRANT = f"""
+{INSERT_GRANT} ON CONFLICT (id) DO UPDATE SET "left" = excluded."left",
+sealed = excluded.sealed
 """
 UNANSWERED = (RunState.WAITING, RunState.HALTED)
 UNSENT = frozenset({CallState.PENDING, CallState.APPROVED, CallState.SENT})
@@ -57,15 +65,35 @@ class RunQuota(NamedTuple):
 DEFAULT_QUOTA: Final = RunQuota()
 
 
-class RunStore:
-    """The runs of a data directory. `owner` identifies this process; nothing is opened before it is needed."""
+class RunOwners(Protocol):
+    """The processes that execute runs: the methods of `Owners`."""
+
+    own_id: str
+
+    def hold(self) -> None: ...
+    def is_alive(self, owner: str) -> bool: ...
+    def delete_stale(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class RunTables:
+    """The runs in a database. `owner` identifies this process; nothing is opened before it is needed.
+
+    With `has_leases`, a process may be taken for dead while it runs. Then it must not send calls of runs that it lost.
+    """
+
+    has_leases = False
 
     def __init__(
-        self, directory: Path, *, quota: RunQuota = DEFAULT_QUOTA, clock: Callable[[], float] = time.time
+        self,
+        database: SealedTables,
+        owners: RunOwners,
+        *,
+        quota: RunQuota = DEFAULT_QUOTA,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._database = SealedDatabase(directory / "runs" / "runs.db", SCHEMA, VERSION)
-        self._owners = Owners(directory / "runs" / "owners")
-        self.owner, self._quota, self._clock = self._owners.own_id, quota, clock
+        self._database, self._owners = database, owners
+        self.owner, self._quota, self._clock = owners.own_id, quota, clock
         self._unchecked = 0  # new runs before their number is checked again
 
     # --- runs -------------------------------------------------------------------------------------------------
@@ -78,7 +106,7 @@ class RunStore:
         calls = list(calls)
         with self._database.transaction(is_durable=any(call.state is CallState.PENDING for call in calls)) as database:
             self._owners.hold()
-            for known in self._fetch_runs(database, "WHERE id = ?", run.id):
+            for known in self._fetch_runs(database, f"WHERE id = ? {self._database.row_lock}", run.id):
                 stored = {name: getattr(known, name) for name in ("state", "reason", "owner", "outcome")}
                 self._update_run(database, replace(run, **stored))
                 break
@@ -121,7 +149,7 @@ class RunStore:
         """Return runs, newest first."""
         chosen = tuple(states or ())
         state = "true" if states is None else f"state IN ({_marks(chosen)})"
-        where = f"WHERE {state} AND ifnull(agent = ?, true) ORDER BY rowid DESC LIMIT ?"
+        where = f"WHERE {state} AND coalesce(agent = ?, true) ORDER BY rowid DESC LIMIT ?"
         return self._select_runs(where, *chosen, agent, limit)
 
     def claim(self, run_id: str, owner: str) -> bool:
@@ -132,7 +160,8 @@ class RunStore:
         with self._database.transaction() as database:
             if owner == self.owner:
                 self._owners.hold()
-            (run,) = self._fetch_runs(database, "WHERE id = ?", run_id) or (None,)
+            where = f"WHERE id = ? {self._database.claim_lock}"
+            (run,) = self._fetch_runs(database, where, run_id) or (None,)
             if run is None or run.state in ENDED or (run.owner != owner and self.is_alive(run.owner)):
                 return False
             self._update_run(database, replace(run, owner=owner))
@@ -165,10 +194,13 @@ class RunStore:
         """
         calls = list(calls)
         with self._database.transaction(is_durable=survives_power_loss) as database:
-            found = database.execute("SELECT agent, state FROM runs WHERE id = ?", (run_id,)).fetchone()
+            query = f"SELECT agent, state, owner FROM runs WHERE id = ? {self._database.row_lock}"  # noqa: S608
+            found = database.execute(query, (run_id,)).fetchone()
             if found is None:
                 raise _missing_run(run_id)
-            agent, state = found
+            agent, state, owner = found
+            if self.has_leases and owner != self.owner and any(call.state is CallState.SENT for call in calls):
+                raise CallRejected(f"another replica has continued run {run_id}", run=run_id)
             if state in ENDED and any(call.state in UNSENT for call in calls):
                 raise CallRejected(f"run {run_id} is {state}", run=run_id)
             if grant is not None:
@@ -199,7 +231,7 @@ class RunStore:
                 self._update_run(database, replace(run, state=RunState.CANCELLED, reason=decision.reason))
             elif decision.is_approved and numbers:
                 for grant in decision.grants:
-                    database.execute("INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?)", self._grant_columns(grant))
+                    database.execute(INSERT_GRANT, self._grant_columns(grant))
         return numbers
 
     def resolve(self, run_id: str, number: int, state: CallState, *, by: str, result: str | None = None) -> bool:
@@ -213,24 +245,53 @@ class RunStore:
 
     def list_grants(self, agent: str, run_id: str) -> list[Grant]:
         """Return the grants for this run that have calls left and have not expired."""
-        where = "WHERE agent = ? AND ifnull(run = ?, true) AND left > 0 ORDER BY rowid"
+        where = 'WHERE agent = ? AND coalesce(run = ?, true) AND "left" > 0 ORDER BY rowid'
         grants = [self._read_grant(row) for row in self._database.select(f"{SELECT_GRANTS} {where}", agent, run_id)]
         return [grant for grant in grants if not self._is_past(grant.expires)]
+
+    # --- moving to another store ------------------------------------------------------------------------------
+
+    def list_ids(self) -> list[str]:
+        """Return the IDs of all runs, oldest first."""
+        return [run_id for (run_id,) in self._database.select("SELECT id FROM runs ORDER BY rowid")]
+
+    def list_all_grants(self) -> list[Grant]:
+        return [self._read_grant(row) for row in self._database.select(f"{SELECT_GRANTS} ORDER BY rowid")]
+
+    def restore(self, run: DurableRunRecord, calls: Iterable[DurableCall], grants: Iterable[Grant] = ()) -> bool:
+        """Store a run as it was in another store. Return False if it is stored already."""
+        with self._database.transaction() as database:
+            if self._fetch_runs(database, f"WHERE id = ? {self._database.row_lock}", run.id):
+                return False
+            database.execute(INSERT_RUN, (run.id, *self._run_columns(run)))
+            self._update_run(database, run)
+            for call in calls:
+                self._replace_call(database, run.id, call)
+            for grant in grants:
+                database.execute(REPLACE_GRANT, self._grant_columns(grant))
+        return True
+
+    def restore_grants(self, grants: Iterable[Grant]) -> None:
+        """Store grants for every run of an agent, unless they are stored already."""
+        with self._database.transaction() as database:
+            for grant in grants:
+                database.execute(f"{INSERT_GRANT} ON CONFLICT DO NOTHING", self._grant_columns(grant))
 
     # --- cleanup ----------------------------------------------------------------------------------------------
 
     def delete_expired(self, now: float) -> int:
         """Expire runs that nobody answered in time and delete old ended runs. Return the number of both."""
-        if not self._database.file.exists():
+        if not self._database.exists():
             return 0
         with self._database.transaction() as database:
             where = f"WHERE state IN ({_marks(UNANSWERED)}) AND expires > 0 AND expires <= ?"
+            where += f" {self._database.claim_lock}"
             expired = self._fetch_runs(database, where, *UNANSWERED, now)
             for run in expired:
                 self._answer_pending(database, run.id, Decision(is_approved=False, by="", reason="expired"))
                 self._update_run(database, replace(run, state=RunState.EXPIRED))
             deleted = _delete_runs(database, "ended > 0 AND ended <= ?", now - RETENTION_SECONDS)
-            database.execute("DELETE FROM grants WHERE left = 0 OR (expires > 0 AND expires <= ?)", (now,))
+            database.execute('DELETE FROM grants WHERE "left" = 0 OR (expires > 0 AND expires <= ?)', (now,))
         if deleted:
             self._database.vacuum()
         with self._database.storage_errors():
@@ -283,31 +344,28 @@ class RunStore:
 
     def _compare(self, columns: object, sealed: object, about: str) -> None:
         if columns != sealed:
-            file = self._database.file
-            raise sealing_error(f"{about} was changed in {file}", file.parent)
+            raise self._database.sealing_error(f"{about} was changed in {self._database.place}")
 
     def _select_runs(self, where: str, *values: object) -> list[DurableRunRecord]:
         return [self._read_run(row) for row in self._database.select(f"{SELECT_RUNS} {where}", *values)]
 
-    def _fetch_runs(self, database: sqlite3.Connection, where: str, *values: object) -> list[DurableRunRecord]:
+    def _fetch_runs(self, database: Transaction, where: str, *values: object) -> list[DurableRunRecord]:
         return [self._read_run(row) for row in database.execute(f"{SELECT_RUNS} {where}", values)]
 
-    def _fetch_calls(self, database: sqlite3.Connection, where: str, *values: object) -> list[DurableCall]:
+    def _fetch_calls(self, database: Transaction, where: str, *values: object) -> list[DurableCall]:
         return [self._read_call(row) for row in database.execute(f"{SELECT_CALLS} {where}", values)]
 
-    def _get_run(self, database: sqlite3.Connection, run_id: str) -> DurableRunRecord:
-        for run in self._fetch_runs(database, "WHERE id = ?", run_id):
+    def _get_run(self, database: Transaction, run_id: str) -> DurableRunRecord:
+        for run in self._fetch_runs(database, f"WHERE id = ? {self._database.row_lock}", run_id):
             return run
         raise _missing_run(run_id)
 
-    def _update_run(self, database: sqlite3.Connection, run: DurableRunRecord) -> None:
+    def _update_run(self, database: Transaction, run: DurableRunRecord) -> None:
         database.execute(UPDATE_RUN, (*self._run_columns(run), run.id))
         if run.state in ENDED:
             database.execute("UPDATE runs SET ended = ? WHERE id = ? AND ended = 0", (self._clock(), run.id))
 
-    def _write_call(
-        self, database: sqlite3.Connection, run_id: str, call: DurableCall, *, is_granted: bool = False
-    ) -> None:
+    def _write_call(self, database: Transaction, run_id: str, call: DurableCall, *, is_granted: bool = False) -> None:
         columns = self._call_columns(run_id, call)
         needs_no_person = is_granted or not call.by
         if not database.execute(WRITE_CALL, (*columns, call.is_idempotent, needs_no_person)).rowcount:
@@ -315,10 +373,10 @@ class RunStore:
             message = f"call {call.number} of run {run_id} ({call.tool}) is {known.state}: it cannot be sent"
             raise CallRejected(message, run=run_id, reason=known.reason)
 
-    def _replace_call(self, database: sqlite3.Connection, run_id: str, call: DurableCall) -> None:
-        database.execute("REPLACE INTO calls VALUES (?, ?, ?, ?)", self._call_columns(run_id, call))
+    def _replace_call(self, database: Transaction, run_id: str, call: DurableCall) -> None:
+        database.execute(REPLACE_CALL, self._call_columns(run_id, call))
 
-    def _answer_pending(self, database: sqlite3.Connection, run_id: str, answer: Decision) -> list[int]:
+    def _answer_pending(self, database: Transaction, run_id: str, answer: Decision) -> list[int]:
         """Approve or reject pending calls. The reason why a call waited is kept if the answer has none."""
         found = self._fetch_calls(database, "WHERE run = ? AND state = 'pending' ORDER BY number", run_id)
         chosen = [call for call in found if answer.calls is None or call.number in answer.calls]
@@ -328,13 +386,14 @@ class RunStore:
             self._replace_call(database, run_id, answered)
         return [call.number for call in chosen]
 
-    def _use_grant(self, database: sqlite3.Connection, grant_id: str, count: int, run_id: str, agent: str) -> None:
-        for row in database.execute(f"{SELECT_GRANTS} WHERE id = ?", (grant_id,)).fetchall():
+    def _use_grant(self, database: Transaction, grant_id: str, count: int, run_id: str, agent: str) -> None:
+        query = f"{SELECT_GRANTS} WHERE id = ? {self._database.row_lock}"
+        for row in database.execute(query, (grant_id,)).fetchall():
             grant = self._read_grant(row)
             is_valid = grant.agent == agent and grant.run in (None, run_id) and not self._is_past(grant.expires)
             if is_valid and grant.left >= count:
                 columns = self._grant_columns(replace(grant, left=grant.left - count))
-                database.execute("REPLACE INTO grants VALUES (?, ?, ?, ?, ?, ?)", columns)
+                database.execute(REPLACE_GRANT, columns)
                 return
         message = f"grant {grant_id} does not cover {pluralize(count, 'more call')}: it expired or is used up"
         raise ApprovalRequired(message, run=run_id)
@@ -344,7 +403,7 @@ class RunStore:
 
     # --- quotas -----------------------------------------------------------------------------------------------
 
-    def _check_total(self, database: sqlite3.Connection) -> None:
+    def _check_total(self, database: Transaction) -> None:
         """Make room for a new run: the oldest runs that have ended are deleted first."""
         self._unchecked -= 1
         if self._unchecked > 0:  # counting takes longer the more runs there are
@@ -357,8 +416,8 @@ class RunStore:
             if database.execute(count).fetchone()[0] >= self._quota.total:
                 raise self._full_error(f"{self._quota.total:,} runs are stored, and none of them has ended")
 
-    def _check_waiting(self, database: sqlite3.Connection, agent: str) -> None:
-        waiting = "SELECT count(*), ifnull(sum(agent = ?), 0) FROM runs WHERE state = ?"
+    def _check_waiting(self, database: Transaction, agent: str) -> None:
+        waiting = "SELECT count(*), count(*) FILTER (WHERE agent = ?) FROM runs WHERE state = ?"
         total, of_agent = database.execute(waiting, (agent, RunState.WAITING)).fetchone()
         if of_agent >= self._quota.waiting_per_agent:
             raise self._full_error(f"{of_agent:,} runs of agent {agent} wait for approval")
@@ -367,6 +426,16 @@ class RunStore:
 
     def _full_error(self, message: str) -> StorageError:
         return StorageError(f"cannot store another run: {message}", hint="approve or reject them: `onetool approvals`")
+
+
+class RunStore(RunTables):
+    """The runs of a data directory, in SQLite."""
+
+    def __init__(
+        self, directory: Path, *, quota: RunQuota = DEFAULT_QUOTA, clock: Callable[[], float] = time.time
+    ) -> None:
+        database = SealedDatabase(directory / "runs" / "runs.db", SCHEMA, VERSION)
+        super().__init__(database, Owners(directory / "runs" / "owners"), quota=quota, clock=clock)
 
 
 def _encode(record: DurableRunRecord | DurableCall | Grant) -> bytes:
@@ -379,7 +448,7 @@ def _encode(record: DurableRunRecord | DurableCall | Grant) -> bytes:
         return json.dumps(values, default=dict).encode()
 
 
-def _delete_runs(database: sqlite3.Connection, where: str, value: float) -> int:
+def _delete_runs(database: Transaction, where: str, value: float) -> int:
     """Delete runs with their calls and grants; return the number of runs."""
     found = database.execute(f"SELECT id FROM runs WHERE {where}", (value,)).fetchall()  # noqa: S608 - a constant
     for statement in ("calls WHERE run = ?", "grants WHERE run = ?", "runs WHERE id = ?"):

@@ -6,9 +6,9 @@ One connection writes and another one reads, each with its lock, so that readers
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from onetool.errors import StorageError
 from onetool.runs.sealing import Sealer, sealing_error, sync_directory
@@ -24,14 +24,53 @@ KEY_CHECK: Final = b"the key check"
 KEY_SCHEMA: Final = "CREATE TABLE key_check (sealed BLOB)"
 
 
+class Rows(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Transaction(Protocol):
+    """A connection in a transaction. Statements are valid in SQLite and PostgreSQL, with the placeholders of SQLite."""
+
+    def execute(self, statement: str, parameters: Any = ..., /) -> Rows: ...
+    def executemany(self, statement: str, parameters: Any, /) -> object: ...
+
+
+class SealedTables(Protocol):
+    """A database with sealed values: the methods of `SealedDatabase`."""
+
+    place: str
+    row_lock: ClassVar[str]
+    claim_lock: ClassVar[str]
+
+    @property
+    def sealer(self) -> Sealer: ...
+    def transaction(self, *, is_durable: bool = False) -> AbstractContextManager[Transaction]: ...
+    def select(self, query: str, *values: object) -> list[tuple[Any, ...]]: ...
+    def version(self) -> int: ...
+    def exists(self) -> bool: ...
+    def vacuum(self) -> None: ...
+    def close(self) -> None: ...
+    def storage_errors(self) -> AbstractContextManager[None]: ...
+    def sealing_error(self, message: str) -> StorageError: ...
+
+
 class SealedDatabase:
     """A database in a file, with its key beside it. Nothing is opened before it is needed.
 
     `schema` has the statements that create the tables. If the files are deleted, they are created again.
     """
 
+    row_lock: ClassVar[str] = ""  # the end of a query that locks its rows; here a transaction locks everything
+    claim_lock: ClassVar[str] = ""
+
     def __init__(self, file: Path, schema: str, version: int) -> None:
-        self.file, self._key_file = file, file.with_suffix(".key")
+        self.file, self._key_file, self.place = file, file.with_suffix(".key"), str(file)
         self._schema, self._version = schema, version
         self._writing, self._reading = threading.RLock(), threading.Lock()
         self._writer: sqlite3.Connection | None = None
@@ -80,6 +119,14 @@ class SealedDatabase:
         """Return a number that changes when any process has written. Takes microseconds."""
         found = self.select("PRAGMA data_version")  # changes by other connections, such as the one that writes
         return (self._readers << 32) + int(found[0][0]) if found else 0
+
+    def exists(self) -> bool:
+        """Return whether anything may be stored."""
+        return self.file.exists()
+
+    def sealing_error(self, message: str) -> StorageError:
+        """Return the error for a damaged or changed value."""
+        return sealing_error(message, self.file.parent)
 
     def vacuum(self) -> None:
         """Return the space of deleted rows to the disk."""

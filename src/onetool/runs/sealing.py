@@ -1,6 +1,8 @@
 """Encryption of stored values with AES-256-GCM. The key is in a file for its owner only, which is created once."""
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Final, Self
@@ -17,15 +19,16 @@ NONCE_BYTES: Final = 12
 class Sealer:
     """Encrypts values and detects changes. `about` names a value, so that two values cannot be exchanged."""
 
-    def __init__(self, key: bytes, file: Path) -> None:
+    def __init__(self, key: bytes, key_name: str, make_error: Callable[[str], StorageError]) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # takes some milliseconds
 
-        self._cipher, self._file = AESGCM(key), file
+        self._cipher, self._key_name, self._make_error = AESGCM(key), key_name, make_error
 
     @classmethod
     def from_file(cls, file: Path, *, must_exist: bool = False) -> Self:
         """Return a sealer with the key in this file. See `load_key`."""
-        return cls(load_key(file, must_exist=must_exist), file)
+        make_error = partial(sealing_error, directory=file.parent)
+        return cls(load_key(file, must_exist=must_exist), f"the key {file}", make_error)
 
     def seal(self, value: bytes, about: bytes) -> bytes:
         nonce = os.urandom(NONCE_BYTES)
@@ -39,9 +42,7 @@ class Sealer:
             return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
         except (InvalidTag, ValueError, TypeError):  # too short, or text
             name = about.decode(errors="replace")
-            raise sealing_error(
-                f"{name} was changed, or was not sealed with the key {self._file}", self._file.parent
-            ) from None
+            raise self._make_error(f"{name} was changed, or was not sealed with {self._key_name}") from None
 
 
 def load_key(file: Path, *, must_exist: bool = False) -> bytes:

@@ -1,4 +1,4 @@
-"""Sessions: JSON values that code keeps between runs, by handle, in SQLite.
+"""Sessions: JSON values that code keeps between runs, by handle, in SQLite or PostgreSQL.
 
 Each change is one transaction, so that concurrent runs lose nothing. Values are sealed together with their labels.
 """
@@ -6,7 +6,6 @@ Each change is one transaction, so that concurrent runs lose nothing. Values are
 import json
 import re
 import secrets
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from onetool.errors import ArgumentError, BudgetExceeded, PermissionDenied, StorageError, ToolError
-from onetool.runs.sealed_database import SealedDatabase
+from onetool.runs.sealed_database import SealedDatabase, SealedTables, Transaction
 
 VERSION: Final = 1
 DEFAULT_TTL: Final = 86_400.0  # seconds since the last use
@@ -41,6 +40,7 @@ PUT_VALUE: Final = """
 INSERT INTO session_values (handle, key, sealed, size) VALUES (?, ?, ?, ?)
 ON CONFLICT (handle, key) DO UPDATE SET sealed = excluded.sealed, size = excluded.size
 """
+INSERT_SESSION: Final = "INSERT INTO sessions VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 DELETE_VALUE: Final = "DELETE FROM session_values WHERE handle = ? AND key = ?"
 DELETE_EXPIRED: Final = (
     "DELETE FROM session_values WHERE handle IN (SELECT handle FROM sessions WHERE used < :before)",
@@ -58,12 +58,13 @@ class SessionValue(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-class SessionStore:
-    """The sessions of a data directory. Nothing is opened before it is needed."""
+class SessionTables:
+    """The sessions in a database. Nothing is opened before it is needed."""
 
-    def __init__(self, directory: Path, ttl: float = DEFAULT_TTL, clock: Callable[[], float] = time.time) -> None:
-        self._database = SealedDatabase(directory / "runs" / "sessions.db", SCHEMA, VERSION)
-        self._ttl, self._clock = ttl, clock
+    def __init__(
+        self, database: SealedTables, ttl: float = DEFAULT_TTL, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._database, self._ttl, self._clock = database, ttl, clock
 
     def create(self, agent: str = "default", token_id: str = "") -> str:
         """Create an empty session and return its handle. Expired sessions are deleted."""
@@ -111,7 +112,8 @@ class SessionStore:
         for key in values:
             _check_key(key)
         with self._database.transaction() as database:
-            self._check_owner(handle, database.execute(OWNER, (handle,)).fetchall(), agent, token_id)
+            query = f"{OWNER} {self._database.row_lock}"
+            self._check_owner(handle, database.execute(query, (handle,)).fetchall(), agent, token_id)
             wanted = _filter_keys(removed if replaces else [*removed, *values])
             rows = ((key, database.execute(VALUE, (handle, key)).fetchone()) for key in wanted)
             found = {key: self._open(handle, key, row[0]) for key, row in rows if row is not None}
@@ -122,6 +124,22 @@ class SessionStore:
             _check_quota(database, handle)
             database.execute(TOUCH, (self._clock(), handle))
         return found
+
+    def list_all(self) -> list[tuple[str, str, str, float]]:
+        """Return the handle, agent, token and time of the last use of all sessions, to move them."""
+        rows = self._database.select("SELECT handle, agent, token, used FROM sessions ORDER BY used")
+        return [(handle, agent, token, used) for handle, agent, token, used in rows]
+
+    def restore(self, session: tuple[str, str, str, float], values: Mapping[str, SessionValue]) -> bool:
+        """Store a session as it was in another store. Return False if it is stored already."""
+        handle = session[0]
+        with self._database.transaction() as database:
+            if not database.execute(INSERT_SESSION, session).rowcount:
+                return False
+            database.executemany(
+                PUT_VALUE, [(handle, key, *self._seal(handle, key, value)) for key, value in values.items()]
+            )
+        return True
 
     def close(self) -> None:
         self._database.close()
@@ -153,6 +171,13 @@ class SessionStore:
         return SessionValue(text, tuple(labels))
 
 
+class SessionStore(SessionTables):
+    """The sessions of a data directory, in SQLite."""
+
+    def __init__(self, directory: Path, ttl: float = DEFAULT_TTL, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(SealedDatabase(directory / "runs" / "sessions.db", SCHEMA, VERSION), ttl, clock)
+
+
 def _name(handle: str, key: str) -> bytes:
     return f"session {handle}: {key}".encode()
 
@@ -169,7 +194,7 @@ def _check_key(key: str) -> None:
         )
 
 
-def _check_quota(database: sqlite3.Connection, handle: str) -> None:
+def _check_quota(database: Transaction, handle: str) -> None:
     count, size = database.execute(SIZE, (handle,)).fetchone()
     if count > MAX_KEYS:
         raise BudgetExceeded(f"the session would have {count} keys, the limit is {MAX_KEYS}")

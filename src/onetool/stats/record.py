@@ -10,9 +10,9 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from onetool.errors import ToolError
 from onetool.stats import rollup
@@ -65,10 +65,10 @@ CREATE UNIQUE INDEX runs_id ON runs (run_id);
 CREATE INDEX runs_agent ON runs (agent, at)
 """
 ACTORS = "ALTER TABLE runs ADD COLUMN actor TEXT DEFAULT ''"
-COUNT_USE = """
-INSERT INTO usage VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET calls = calls + excluded.calls,
-last = max(last, excluded.last)
-"""
+COUNT_USE = f"""
+INSERT INTO usage VALUES (?, ?, ?) ON CONFLICT (tool) DO UPDATE SET calls = usage.calls + excluded.calls,
+last = {rollup.greater("usage.last", "excluded.last")}
+"""  # noqa: S608 - constants
 OLD_USAGE = "SELECT tool, calls, last / 1e6 FROM usage"  # formerly a separate file, in microseconds
 # Each statement uses an index, so that a batch costs only the rows it deletes.
 PRUNE = tuple(
@@ -79,20 +79,20 @@ PRUNE = tuple(
 PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalogue NOT IN (SELECT catalogue FROM sessions)"
 INSERT_CALL = "INSERT INTO calls VALUES (:name, :agent, :session, :run_id, :seconds, :error_type, :result_tokens, :at)"
 # Calls of one context without a run are one row: that of the last one that ended, which is the outermost call.
-INSERT_RUN = """
+INSERT_RUN = f"""
 INSERT INTO runs VALUES (
     :run_id, :agent, :session, :seconds, :error_type, :round_trips, :answer_tokens, :result_tokens, :at, :kind, :name,
     :client, :command, :calls, :failed, :actor
 ) ON CONFLICT (run_id) DO UPDATE SET seconds = excluded.seconds, error_type = excluded.error_type, name = excluded.name,
-calls = calls + excluded.calls, failed = failed + excluded.failed, at = min(at, excluded.at)
-WHERE kind = 'call' AND excluded.kind = 'call'
-"""
-INSERT_DEFINITION = "INSERT OR IGNORE INTO definitions VALUES (?, ?, ?)"
+calls = runs.calls + excluded.calls, failed = runs.failed + excluded.failed,
+at = {rollup.lesser("runs.at", "excluded.at")} WHERE runs.kind = 'call' AND excluded.kind = 'call'
+"""  # noqa: S608
+INSERT_DEFINITION = "INSERT INTO definitions VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 # A session that is recorded again, because more tools were added, counts once, with its largest number of tokens.
 INSERT_SESSION = """
 INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session) DO UPDATE
 SET catalogue = excluded.catalogue, definition_tokens = excluded.definition_tokens, own_tokens = excluded.own_tokens
-WHERE excluded.definition_tokens > definition_tokens
+WHERE excluded.definition_tokens > sessions.definition_tokens
 """
 
 
@@ -153,30 +153,44 @@ class UseRecord(NamedTuple):
 Record = CallRecord | RunRecord | SessionRecord | UseRecord
 
 
+class StatisticsTables(Protocol):
+    """A connection to the tables. Statements are valid in SQLite and PostgreSQL."""
+
+    def execute(self, statement: str, parameters: Any = ..., /) -> Any: ...
+    def executemany(self, statement: str, parameters: Any, /) -> object: ...
+
+
+class StatisticsSource(Protocol):
+    """Statistics that are not in a file."""
+
+    def reading(self) -> AbstractContextManager[StatisticsTables]: ...
+
+
 class Damaged(Exception):
     """The file is not a database, or is damaged."""
 
 
-class Recorder:
+class BufferedRecorder:
+    """Statistics that are written in the background, all that are queued in one transaction.
+
+    A class that derives from it implements `_write`. If that raises one of `errors`, the records are kept.
+    """
+
+    errors: tuple[type[Exception], ...] = (OSError, ToolError)
+
     def __init__(
         self,
-        file: Path,
+        place: str,
         *,
         enabled: bool,
         keep_days: float = DEFAULT_KEEP_DAYS,
         max_rows: Mapping[str, int] = MAX_ROWS,
         clock: Callable[[], float] = time.time,
-        old_usage: Path | None = None,
     ) -> None:
-        """Create the recorder without disk access.
-
-        `old_usage` is a file with call counts of stored tools from before version 2.
-        """
-        self._file, self._clock, self.enabled, self._old_usage = file, clock, enabled, old_usage
+        self._place, self._clock, self.enabled = place, clock, enabled
         self.keep_days, self._max_rows = keep_days, max_rows
         self._pending: deque[Record] = deque(maxlen=MAX_PENDING)
         self._background = Background("onetool-stats", self._write_pending)
-        self._is_prepared = False
         self._notice: str | None = None
         self.problem: str | None = None
 
@@ -196,15 +210,13 @@ class Recorder:
     # --- in the thread ----------------------------------------------------------------------------------------
 
     def _write_pending(self) -> bool:
-        import sqlite3
-
         records = [self._pending.popleft() for _ in range(len(self._pending))]
         if not records:
             return True
         try:
             self._write(records)
-        except (OSError, sqlite3.Error, ToolError, Damaged) as error:
-            self.problem = f"cannot write statistics to {self._file}: {error}"
+        except self.errors as error:
+            self.problem = f"cannot write statistics to {self._place}: {error}"
             # Code is dropped: it would take too much memory while the file cannot be written.
             unwritten = (
                 record._replace(command="") if isinstance(record, RunRecord) else record for record in reversed(records)
@@ -213,6 +225,53 @@ class Recorder:
             return False
         self.problem = self._notice
         return True
+
+    def _write(self, records: list[Record]) -> None:
+        raise NotImplementedError
+
+    def _insert_records(self, database: StatisticsTables, records: list[Record]) -> None:
+        """Insert the records and update the aggregates, in the current transaction."""
+        last = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
+        before = database.execute(last).fetchone()
+        self._insert_calls(database, _rows(records, CallRecord))
+        database.executemany(INSERT_RUN, _rows(records, RunRecord))
+        uses = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
+        database.executemany(COUNT_USE, uses)
+        for record in records:
+            if isinstance(record, SessionRecord):
+                _insert_session(database, record)
+        rollup.add(database, *before)
+
+    def _insert_calls(self, database: StatisticsTables, rows: Iterator[dict[str, Any]]) -> None:
+        database.executemany(INSERT_CALL, rows)
+
+    def _prune(self, database: StatisticsTables) -> None:
+        """Delete old rows for a limited time; the next write continues."""
+        before = self._clock() - self.keep_days * DAY
+        limits = {**self._max_rows, "before": before, "rows": PRUNE_ROWS}
+        end, deleted = time.monotonic() + PRUNE_SECONDS, 0
+        for statement in PRUNE:
+            while time.monotonic() < end and (count := database.execute(statement, limits).rowcount):
+                deleted += count
+        if deleted:
+            database.execute(PRUNE_DEFINITIONS)
+        rollup.prune(database, self._clock(), self.keep_days * DAY)
+
+
+class Recorder(BufferedRecorder):
+    """Statistics in a file of SQLite."""
+
+    def __init__(self, file: Path, *, enabled: bool, old_usage: Path | None = None, **options: Any) -> None:
+        """Create the recorder without disk access.
+
+        `old_usage` is a file with call counts of stored tools from before version 2.
+        """
+        import sqlite3
+
+        super().__init__(str(file), enabled=enabled, **options)
+        self.errors = (OSError, sqlite3.Error, ToolError, Damaged)
+        self._file, self._old_usage = file, old_usage
+        self._is_prepared = False
 
     def _write(self, records: list[Record]) -> None:
         with exclusive(self._file):
@@ -228,30 +287,9 @@ class Recorder:
         with open_database(self._file) as database:
             self._prepare(database)
             database.execute("BEGIN IMMEDIATE")
-            last = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
-            before = database.execute(last).fetchone()
-            database.executemany(INSERT_CALL, _rows(records, CallRecord))
-            database.executemany(INSERT_RUN, _rows(records, RunRecord))
-            uses = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
-            database.executemany(COUNT_USE, uses)
-            for record in records:
-                if isinstance(record, SessionRecord):
-                    _insert_session(database, record)
-            rollup.add(database, *before)
+            self._insert_records(database, records)
             database.execute("COMMIT")
             self._prune(database)
-
-    def _prune(self, database: "Connection") -> None:
-        """Delete old rows for a limited time; the next write continues."""
-        before = self._clock() - self.keep_days * DAY
-        limits = {**self._max_rows, "before": before, "rows": PRUNE_ROWS}
-        end, deleted = time.monotonic() + PRUNE_SECONDS, 0
-        for statement in PRUNE:
-            while time.monotonic() < end and (count := database.execute(statement, limits).rowcount):
-                deleted += count
-        if deleted:
-            database.execute(PRUNE_DEFINITIONS)
-        rollup.prune(database, self._clock(), self.keep_days * DAY)
 
     def _prepare(self, database: "Connection") -> None:
         """Migrate the tables. Check an existing file once, because inserts alone do not detect damage."""
@@ -273,6 +311,7 @@ def open_database(file: Path) -> "Iterator[Connection]":
         with closing(
             sqlite3.connect(database_uri(file, "rw"), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
         ) as database:
+            rollup.add_functions(database)
             yield database
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code, the others are details
@@ -289,9 +328,14 @@ def database_uri(file: Path, mode: str) -> str:
     return f"{file.absolute().as_uri()}?{options}"
 
 
+def reading(source: Path | StatisticsSource) -> AbstractContextManager[StatisticsTables]:
+    """Open statistics in one transaction, for consistent reads."""
+    return _reading_file(source) if isinstance(source, Path) else source.reading()
+
+
 @contextmanager
-def reading(file: Path) -> "Iterator[Connection]":
-    """Open the file in one transaction, for consistent reads; an empty database if it does not exist."""
+def _reading_file(file: Path) -> "Iterator[Connection]":
+    """Open the file; an empty database if it does not exist."""
     import sqlite3
 
     try:
@@ -302,6 +346,7 @@ def reading(file: Path) -> "Iterator[Connection]":
                 copy = stack.enter_context(closing(sqlite3.connect("", isolation_level=None)))
                 if database is not None:
                     database.backup(copy)
+                rollup.add_functions(copy)
                 migrate(copy, version)
                 database = copy
             assert database is not None
@@ -355,7 +400,7 @@ def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[dict[str, A
             }
 
 
-def _insert_session(database: "Connection", record: SessionRecord) -> None:
+def _insert_session(database: StatisticsTables, record: SessionRecord) -> None:
     tokens = {to_column(name): count for name, count in record.definitions.items()}
     catalogue = _digest(tokens)
     database.executemany(INSERT_DEFINITION, ((catalogue, name, count) for name, count in tokens.items()))

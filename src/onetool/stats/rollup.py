@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
+    from onetool.stats.record import StatisticsTables
+
 HOUR, DAY = 3600, 86_400
 BLOCK = 28 * DAY
 WIDTHS = (HOUR, DAY, BLOCK)
@@ -37,13 +39,25 @@ CREATE TABLE times (
     PRIMARY KEY (width, start, kind, name, agent, bucket)
 ) WITHOUT ROWID;
 """
-SAVED = "max(runs.result_tokens - runs.answer_tokens, 0)"
+
+
+def lesser(one: str, other: str) -> str:
+    """Return the expression for the lesser value: SQLite and PostgreSQL have different functions for it."""
+    return f"CASE WHEN {one} < {other} THEN {one} ELSE {other} END"
+
+
+def greater(one: str, other: str) -> str:
+    return f"CASE WHEN {one} > {other} THEN {one} ELSE {other} END"
+
+
+SAVED = greater("runs.result_tokens - runs.answer_tokens", "0")
+TRIPS = greater("runs.round_trips - 1", "0")
 # Calls and runs with the columns to aggregate. `which` selects the rows.
 CALLS = """
 SELECT at, {kind}, {name}, agent, error_type, seconds, result_tokens, 0 FROM calls WHERE {which}
 """
 RUNS = f"""
-SELECT at, {ALL_RUNS}, '', agent, error_type, seconds, {SAVED}, max(round_trips - 1, 0) FROM runs WHERE {{which}}
+SELECT at, {ALL_RUNS}, '', agent, error_type, seconds, {SAVED}, {TRIPS} FROM runs WHERE {{which}}
 """
 SHARES = f"""
 SELECT at, {RUNS_OF_TOOL}, name, agent, error_type, seconds,
@@ -51,9 +65,9 @@ SELECT at, {RUNS_OF_TOOL}, name, agent, error_type, seconds,
     trips * 1.0 * made / sum(made) OVER run
 FROM (
     SELECT runs.rowid AS id, runs.at, calls.name, runs.agent, runs.error_type, runs.seconds, {SAVED} AS saved,
-    max(runs.round_trips - 1, 0) AS trips, count(*) AS made, sum(calls.result_tokens) AS tokens
-    FROM runs CROSS JOIN calls USING (run_id) WHERE {{which}} GROUP BY runs.rowid, calls.name
-) WINDOW run AS (PARTITION BY id)
+    {TRIPS} AS trips, count(*) AS made, sum(calls.result_tokens) AS tokens
+    FROM runs CROSS JOIN calls WHERE calls.run_id = runs.run_id AND {{which}} GROUP BY runs.rowid, calls.name
+) AS made WINDOW run AS (PARTITION BY id)
 """
 SOURCES = (
     CALLS.format(kind=ALL_CALLS, name="''", which="{calls}"),
@@ -68,39 +82,57 @@ BETWEEN = {
 }
 CREATE_FRESH = """
 CREATE TEMP TABLE fresh (
-    start INTEGER, kind INTEGER, name TEXT, agent TEXT, error TEXT, seconds REAL, tokens REAL, trips REAL, at REAL
+    start BIGINT, kind INTEGER, name TEXT, agent TEXT, error TEXT, seconds DOUBLE PRECISION, tokens DOUBLE PRECISION,
+    trips DOUBLE PRECISION, at DOUBLE PRECISION
 )"""
 FILL_FRESH = f"""
 INSERT INTO fresh (at, kind, name, agent, error, seconds, tokens, trips, start)
-SELECT *, cast(at / {HOUR} AS INTEGER) * {HOUR} FROM ({{source}})
+SELECT *, cast(floor(at / {HOUR}) AS BIGINT) * {HOUR} FROM ({{source}}) AS source
 """
 SUM_FRESH = (
     f"""CREATE TEMP TABLE fresh_rollups AS
     SELECT {HOUR} AS width, start, kind, name, agent, coalesce(error, '') AS error,
-    count(*) AS count, total(tokens) AS tokens, total(trips) AS trips, min(seconds) AS least, max(seconds) AS most,
+    count(*) AS count, coalesce(sum(tokens), 0) AS tokens, coalesce(sum(trips), 0) AS trips,
+    min(seconds) AS least, max(seconds) AS most,
     max(at) AS last FROM fresh GROUP BY 2, 3, 4, 5, 6""",
     f"""CREATE TEMP TABLE fresh_times AS SELECT {HOUR} AS width, start, kind, name, agent, bucket(seconds) AS bucket,
     count(*) AS count FROM fresh WHERE kind <> {ALL_CALLS} GROUP BY 2, 3, 4, 5, 6""",
 )
+ADD_ROLLUP = f"""
+ON CONFLICT (width, start, kind, name, agent, error) DO UPDATE SET count = rollups.count + excluded.count,
+tokens = rollups.tokens + excluded.tokens, trips = rollups.trips + excluded.trips,
+least = {lesser("rollups.least", "excluded.least")}, most = {greater("rollups.most", "excluded.most")},
+last = {greater("rollups.last", "excluded.last")}
+"""
+ADD_TIMES = """
+ON CONFLICT (width, start, kind, name, agent, bucket) DO UPDATE SET count = times.count + excluded.count
+"""
 MERGE = (
-    """INSERT INTO rollups SELECT :width, start / :width * :width, kind, name, agent, error, sum(count), sum(tokens),
-    sum(trips), min(least), max(most), max(last) FROM fresh_rollups GROUP BY 2, 3, 4, 5, 6
-    ON CONFLICT DO UPDATE SET count = count + excluded.count, tokens = tokens + excluded.tokens,
-    trips = trips + excluded.trips, least = min(least, excluded.least), most = max(most, excluded.most),
-    last = max(last, excluded.last)""",
-    """INSERT INTO times SELECT :width, start / :width * :width, kind, name, agent, bucket, sum(count)
-    FROM fresh_times GROUP BY 2, 3, 4, 5, 6 ON CONFLICT DO UPDATE SET count = count + excluded.count""",
+    f"""INSERT INTO rollups SELECT :width, start / :width * :width, kind, name, agent, error, sum(count), sum(tokens),
+    sum(trips), min(least), max(most), max(last) FROM fresh_rollups WHERE true GROUP BY 2, 3, 4, 5, 6
+    {ADD_ROLLUP}""",
+    f"""INSERT INTO times SELECT :width, start / :width * :width, kind, name, agent, bucket, sum(count)
+    FROM fresh_times WHERE true GROUP BY 2, 3, 4, 5, 6
+    {ADD_TIMES}""",
 )
+MAX_ROWS = (1 << 63) - 1  # no limit: an OFFSET of SQLite needs one
 KNOWN = f"SELECT DISTINCT {{column}} FROM rollups WHERE width = {BLOCK} AND kind = {CALLS_OF_TOOL}"
+ROOM = f":limit - (SELECT count(*) FROM ({KNOWN}) AS known)"
 SURPLUS = f"""
 SELECT {{column}} FROM fresh WHERE kind = {CALLS_OF_TOOL} AND {{column}} NOT IN ({KNOWN})
-GROUP BY 1 ORDER BY count(*) DESC LIMIT -1 OFFSET max(0, :limit - (SELECT count(*) FROM ({KNOWN})))"""
+GROUP BY 1 ORDER BY count(*) DESC LIMIT {MAX_ROWS} OFFSET {greater(ROOM, "0")}"""
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE width = :width AND start < :before - :width" for table in ("rollups", "times")
 )
 
 
-def add(database: "Connection", call: int, run: int) -> None:
+def add_functions(database: "Connection") -> None:
+    """Add the functions to SQLite that the statements use and PostgreSQL has."""
+    database.create_function("bucket", 1, lambda seconds: bisect_left(BOUNDS, seconds), deterministic=True)
+    database.create_function("floor", 1, math.floor, deterministic=True)
+
+
+def add(database: "StatisticsTables", call: int, run: int) -> None:
     """Add the calls and runs that were inserted after these rows."""
     sum_rows(database, ADDED, call=call, run=run)
     for width in WIDTHS:
@@ -108,11 +140,10 @@ def add(database: "Connection", call: int, run: int) -> None:
             database.execute(statement, {"width": width})
 
 
-def sum_rows(database: "Connection", which: Mapping[str, str], **bounds: float) -> None:
+def sum_rows(database: "StatisticsTables", which: Mapping[str, str], **bounds: float) -> None:
     """Aggregate calls and runs per hour into the temporary tables `fresh_rollups` and `fresh_times`."""
-    database.create_function("bucket", 1, lambda seconds: bisect_left(BOUNDS, seconds), deterministic=True)
     for table in ("fresh", "fresh_rollups", "fresh_times"):
-        database.execute(f"DROP TABLE IF EXISTS temp.{table}")
+        database.execute(f"DROP TABLE IF EXISTS {table}")
     database.execute(CREATE_FRESH)
     for source in SOURCES:
         database.execute(FILL_FRESH.format(source=source.format(**which)), bounds)
@@ -123,7 +154,7 @@ def sum_rows(database: "Connection", which: Mapping[str, str], **bounds: float) 
         database.execute(statement)
 
 
-def prune(database: "Connection", now: float, keep_seconds: float) -> None:
+def prune(database: "StatisticsTables", now: float, keep_seconds: float) -> None:
     for width in WIDTHS:
         before = now - (min(KEEP_HOURS_SECONDS, keep_seconds) if width == HOUR else keep_seconds)
         for statement in PRUNE:

@@ -18,9 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from onetool.errors import ToolError
 from onetool.util import atomic
 from onetool.util.background import Background, exclusive, put_aside
-from onetool.util.versioning import NewerVersion, reject_newer
+from onetool.util.versioning import reject_newer
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -273,10 +274,13 @@ def from_json(data: Any) -> Shape:
 
 
 class Shapes:
-    """The shapes of all tools, in a file that several processes may update. Only changes are written."""
+    """The shapes of all tools, in a place that several processes may update. Only changes are written.
 
-    def __init__(self, file: Path, *, clock: Callable[[], float] = time.time) -> None:
-        self._file, self._clock = file, clock
+    A class that derives from it implements `_read` and `_write`.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
         self._known: dict[str, Shape] | None = None
         self._learned: deque[tuple[str, Shape]] = deque()  # not yet merged
         self._changed: set[str] = set()
@@ -300,6 +304,14 @@ class Shapes:
             shape = self._merge_pending().get(name)
         return None if shape is None else render_shape(shape)
 
+    def read_all(self) -> dict[str, Shape]:
+        """Return all stored shapes."""
+        return self._read()
+
+    def merge_all(self, shapes: Mapping[str, Shape]) -> None:
+        """Merge shapes into the stored ones."""
+        self._write(shapes)
+
     def flush(self) -> None:
         self._background.flush()
 
@@ -311,7 +323,7 @@ class Shapes:
         if self._known is None:
             try:
                 self._known = self._read()
-            except (OSError, NewerVersion, _Damaged):  # reported and handled at the next write
+            except (OSError, ToolError, _Damaged):  # reported and handled at the next write
                 self._known = {}
         while self._learned:
             name, shape = self._learned.popleft()
@@ -331,10 +343,9 @@ class Shapes:
         if not changed:
             return True
         try:
-            with exclusive(self._file):
-                self._write(changed)
-        except (OSError, NewerVersion, _Damaged) as error:
-            self.problem = f"cannot write result shapes to {self._file}: {error}"
+            self._write(changed)
+        except (OSError, ToolError, _Damaged) as error:
+            self.problem = f"cannot write result shapes to {self._place}: {error}"
             with self._lock:
                 self._changed |= changed.keys()
             return False
@@ -342,7 +353,26 @@ class Shapes:
         return True
 
     def _write(self, changed: Mapping[str, Shape]) -> None:
+        """Merge the changes into what is stored, which other processes may have updated."""
+        raise NotImplementedError
+
+    def _read(self) -> dict[str, Shape]:
+        raise NotImplementedError
+
+
+class ShapeFile(Shapes):
+    """The shapes in a file."""
+
+    def __init__(self, file: Path, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(str(file))
+        self._file, self._clock = file, clock
+
+    def _write(self, changed: Mapping[str, Shape]) -> None:
         """Merge the changes into the file, which other processes may have updated, and replace it atomically."""
+        with exclusive(self._file):
+            self._merge_into_file(changed)
+
+    def _merge_into_file(self, changed: Mapping[str, Shape]) -> None:
         try:
             written = self._read()
         except _Damaged as error:

@@ -18,15 +18,12 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from onetool.errors import ToolError
 from onetool.stats import rollup
-from onetool.stats.record import reading, to_column
+from onetool.stats.record import StatisticsSource, StatisticsTables, reading, to_column
 from onetool.stats.rollup import BLOCK, DAY, HOUR
-
-if TYPE_CHECKING:
-    from sqlite3 import Connection
 
 # Length of a period, and width of its bars. All time uses the first width with few enough bars.
 PERIODS: Mapping[str, tuple[float, int]] = {"day": (DAY, HOUR), "week": (7 * DAY, 6 * HOUR), "month": (30 * DAY, DAY)}
@@ -38,46 +35,51 @@ MAX_TOOLS = 500
 FOREVER = 1 << 60  # seconds, before and after
 
 # The selected rows: aggregates of some widths, each in a time range, and the hour in which the period begins.
-RANGES = "CREATE TEMP TABLE ranges (width INTEGER, low INTEGER, high INTEGER)"
+RANGES = "CREATE TEMP TABLE ranges (width BIGINT, low BIGINT, high BIGINT)"
 PARTS = tuple(
-    f"""CREATE TEMP VIEW chosen_{table} AS SELECT {columns} FROM ranges CROSS JOIN {table} USING (width)
-    WHERE start >= low AND start < high UNION ALL SELECT {columns} FROM fresh_{table}"""
+    f"""CREATE TEMP VIEW chosen_{table} AS SELECT {columns} FROM ranges CROSS JOIN {table} AS sums
+    WHERE sums.width = ranges.width AND start >= low AND start < high
+    UNION ALL SELECT {columns} FROM fresh_{table} AS sums"""
     for table, columns in (
-        ("rollups", "width, start, kind, name, agent, error, count, tokens, trips, least, most, last"),
+        ("rollups", "sums.width, start, kind, name, agent, error, count, tokens, trips, least, most, last"),
         ("times", "kind, name, agent, bucket, count"),
     )
 )
-FILTERS = "kind = :kind AND (:tool IS NULL OR name = :tool) AND (:agent IS NULL OR agent = :agent)"
-ERRORS = f"SELECT error, sum(count) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1"
+FILTERS = "kind = :kind AND coalesce(name = :tool, true) AND coalesce(agent = :agent, true)"
+COUNT = "cast(coalesce(sum(count), 0) AS BIGINT)"
+FAILED = "cast(coalesce(sum(count) FILTER (WHERE error <> ''), 0) AS BIGINT)"
+ERRORS = f"SELECT error, {COUNT} FROM chosen_rollups WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1"
 TOP = f"""
 CREATE TEMP TABLE top AS
-SELECT name, sum(count) AS calls, total(count * (error <> '')), total(tokens), min(least), max(most)
-FROM chosen_rollups WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MAX_TOOLS}
+SELECT name, {COUNT} AS calls, {FAILED} AS failed, coalesce(sum(tokens), 0) AS tokens, min(least) AS least,
+max(most) AS most FROM chosen_rollups WHERE {FILTERS} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MAX_TOOLS}
 """
 TOOLS = "SELECT * FROM top ORDER BY calls DESC, name"
 IN_TOP = f"{FILTERS} AND name IN (SELECT name FROM top)"
 TOOL_ERRORS = f"""
-SELECT name, error, sum(count) FROM chosen_rollups WHERE {IN_TOP} AND error <> '' GROUP BY 1, 2 ORDER BY 3 DESC, 2
+SELECT name, error, {COUNT} FROM chosen_rollups WHERE {IN_TOP} AND error <> '' GROUP BY 1, 2 ORDER BY 3 DESC, 2
 """
-TIMES = f"SELECT name, bucket, sum(count) FROM chosen_times WHERE {IN_TOP} GROUP BY 1, 2"
+TIMES = f"SELECT name, bucket, {COUNT} FROM chosen_times WHERE {IN_TOP} GROUP BY 1, 2"
 RUNS = f"""
-SELECT total(count), total(count * (error <> '')), total(tokens), total(trips), min(least), max(most)
+SELECT {COUNT}, {FAILED}, coalesce(sum(tokens), 0), coalesce(sum(trips), 0), min(least), max(most)
 FROM chosen_rollups WHERE {FILTERS}
 """
-RUN_TIMES = f"SELECT '', bucket, sum(count) FROM chosen_times WHERE {FILTERS} GROUP BY 2"
+RUN_TIMES = f"SELECT '', bucket, {COUNT} FROM chosen_times WHERE {FILTERS} GROUP BY 2"
 FIRST = f"SELECT start FROM rollups WHERE width = :width AND {FILTERS} ORDER BY start LIMIT 1"
 # A UTC day belongs to the bar that contains its noon; hours are never split.
-BAR = "min(max((start + width / 2 - :start) / :bar_width, 0), :last)"
-BARS = f"SELECT {BAR}, sum(count), total(count * (error <> '')) FROM chosen_rollups WHERE {FILTERS} GROUP BY 1"
-TOOL_BARS = f"SELECT name, {BAR}, sum(count) FROM chosen_rollups WHERE {IN_TOP} GROUP BY 1, 2"
+BAR = rollup.lesser(f"({rollup.greater('(start + width / 2 - :start) / :bar_width', '0')})", ":last")
+BARS = f"SELECT {BAR}, {COUNT}, {FAILED} FROM chosen_rollups WHERE {FILTERS} GROUP BY 1"
+TOOL_BARS = f"SELECT name, {BAR}, {COUNT} FROM chosen_rollups WHERE {IN_TOP} GROUP BY 1, 2"
 BY_TOOL = f"FROM rollups WHERE width = {BLOCK} AND {FILTERS}"
-USAGE = f"SELECT total(count), total(count * (error <> '')), max(last), min(least), max(most) {BY_TOOL}"
+USAGE = f"SELECT {COUNT}, {FAILED}, max(last), min(least), max(most) {BY_TOOL}"
 LAST_ERROR = f"SELECT error, last {BY_TOOL} AND error <> '' ORDER BY last DESC LIMIT 1"
-USAGE_TIMES = f"SELECT bucket, sum(count) FROM times WHERE width = {BLOCK} AND {FILTERS} GROUP BY 1"
-SESSIONS = "sessions.at >= :since AND (:agent IS NULL OR agent = :agent)"
-SESSION_SAVINGS = f"SELECT count(*), total(definition_tokens), total(own_tokens) FROM sessions WHERE {SESSIONS}"
+USAGE_TIMES = f"SELECT bucket, {COUNT} FROM times WHERE width = {BLOCK} AND {FILTERS} GROUP BY 1"
+SESSIONS = "sessions.at >= :since AND coalesce(agent = :agent, true)"
+SESSION_SAVINGS = f"""
+SELECT count(*), coalesce(sum(definition_tokens), 0), coalesce(sum(own_tokens), 0) FROM sessions WHERE {SESSIONS}
+"""
 SESSION_SHARES = f"""
-SELECT count(*), total(tokens), total(1.0 * own_tokens * tokens / definition_tokens)
+SELECT count(*), coalesce(sum(tokens), 0), coalesce(sum(1.0 * own_tokens * tokens / nullif(definition_tokens, 0)), 0)
 FROM sessions JOIN definitions USING (catalogue) WHERE name = :tool AND {SESSIONS}
 """
 
@@ -139,7 +141,7 @@ class StatsSummary(TypedDict):
 
 
 def summarize(
-    file: Path,
+    source: Path | StatisticsSource,
     period: str = "all",
     tool: str | None = None,
     *,
@@ -150,14 +152,14 @@ def summarize(
     """Return the statistics of the last day, week (7 days), month (30 days), or of all time."""
     now = time.time() if now is None else now
     filters = {"since": _period_start(period, now), "tool": to_column(tool), "agent": to_column(agent)}
-    with reading(file) as database:
+    with reading(source) as database:
         hour, day, block = (_first_complete_start(filters["since"], width) for width in rollup.WIDTHS)
         if period in PERIODS:
             rollup.sum_rows(database, rollup.BETWEEN, since=filters["since"], until=hour)
         else:
             rollup.sum_rows(database, rollup.ADDED, call=FOREVER, run=FOREVER)
-        for view in PARTS:
-            database.execute(view)
+        for statement in (RANGES, *PARTS):
+            database.execute(statement)
         _select_ranges(database, (HOUR, hour, day), (DAY, day, block), (BLOCK, block, FOREVER))
         runs, savings = _summarize_runs(database, filters, round_trip_ms)
         tools = _summarize_tools(database, filters)
@@ -190,10 +192,10 @@ class ToolCounts(NamedTuple):
     last_error: tuple[str, float] | None = None
 
 
-def get_usage(file: Path, tool: str, agent: str | None = None) -> ToolCounts:
+def get_usage(source: Path | StatisticsSource, tool: str, agent: str | None = None) -> ToolCounts:
     """Return the usage of a tool by one agent, or by all."""
     filters = {"kind": rollup.CALLS_OF_TOOL, "tool": to_column(tool), "agent": to_column(agent)}
-    with reading(file) as database:
+    with reading(source) as database:
         calls, errors, last, *bounds = database.execute(USAGE, filters).fetchone()
         times = _compute_percentiles(dict(database.execute(USAGE_TIMES, filters).fetchall()), *bounds)
         return ToolCounts(
@@ -214,9 +216,8 @@ def _first_complete_start(since: float, width: int) -> int:
     return math.ceil(since / width) * width
 
 
-def _select_ranges(database: "Connection", *ranges: tuple[int, int, int]) -> None:
-    database.execute("DROP TABLE IF EXISTS temp.ranges")
-    database.execute(RANGES)
+def _select_ranges(database: StatisticsTables, *ranges: tuple[int, int, int]) -> None:
+    database.execute("DELETE FROM ranges")
     database.executemany("INSERT INTO ranges VALUES (?, ?, ?)", ranges)
 
 
@@ -224,7 +225,7 @@ def _call_kind(filters: Mapping[str, Any]) -> int:
     return rollup.ALL_CALLS if filters["tool"] is None else rollup.CALLS_OF_TOOL
 
 
-def _summarize_tools(database: "Connection", filters: Mapping[str, Any]) -> list[ToolSummary]:
+def _summarize_tools(database: StatisticsTables, filters: Mapping[str, Any]) -> list[ToolSummary]:
     filters = {**filters, "kind": rollup.CALLS_OF_TOOL}
     database.execute(TOP, filters)
     errors: dict[str, dict[str, int]] = {}
@@ -245,7 +246,7 @@ def _summarize_tools(database: "Connection", filters: Mapping[str, Any]) -> list
 
 
 def _summarize_runs(
-    database: "Connection", filters: Mapping[str, Any], round_trip_ms: int
+    database: StatisticsTables, filters: Mapping[str, Any], round_trip_ms: int
 ) -> tuple[RunSummary, Savings]:
     """Return the runs, or those that called the tool, and the savings of these runs and of sessions."""
     kind, query = rollup.ALL_RUNS, SESSION_SAVINGS
@@ -271,7 +272,7 @@ def _summarize_runs(
     }
 
 
-def _make_series(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> Series:
+def _make_series(database: StatisticsTables, filters: Mapping[str, Any], period: str, now: float) -> Series:
     filters = {**filters, "kind": _call_kind(filters)}
     start, width, count = _choose_bars(database, filters, period, now)
     calls, errors = [0] * count, [0] * count
@@ -294,7 +295,9 @@ def _make_series(database: "Connection", filters: Mapping[str, Any], period: str
     }
 
 
-def _choose_bars(database: "Connection", filters: Mapping[str, Any], period: str, now: float) -> tuple[int, int, int]:
+def _choose_bars(
+    database: StatisticsTables, filters: Mapping[str, Any], period: str, now: float
+) -> tuple[int, int, int]:
     """Return the start of the first bar, the width and the number of bars. Bars start at full local hours or days."""
     if period in PERIODS:
         first, width = filters["since"], PERIODS[period][1]
@@ -309,7 +312,7 @@ def _choose_bars(database: "Connection", filters: Mapping[str, Any], period: str
     return start, width, int((now - start) // width) + 1
 
 
-def _find_first_time(database: "Connection", filters: Mapping[str, Any], now: float) -> float:
+def _find_first_time(database: StatisticsTables, filters: Mapping[str, Any], now: float) -> float:
     """Return the approximate time of the first call, or now: to the hour if it is recent, otherwise to the day."""
     for width, reach in ((DAY, MAX_BARS * DAY), (HOUR, 0)):
         found = database.execute(FIRST, {**filters, "width": width}).fetchone()

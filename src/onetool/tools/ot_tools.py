@@ -136,7 +136,7 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
 
     system, settings = get_system(context), get_system(context).settings.notify
     if settings.topics:
-        system.stores.notify_rate.take(context.agent_id, settings.per_minute)
+        await anyio.to_thread.run_sync(system.stores.count_notice, context.agent_id, settings.per_minute)
     notices = system.stores.notices(settings)
     return await anyio.to_thread.run_sync(publish, settings.topics, notices, topic, message, time.time)
 
@@ -668,7 +668,7 @@ def _summarize(context: ToolContext, period: str, name: str) -> "StatsSummary":
     entry = system.registry.get(name) if name in system.registry.aliases else None
     round_trip_ms = system.settings.stats.round_trip_ms
     tool_name = entry.name if entry else name
-    return summarize(system.stores.stats_file, period, tool_name or None, agent=agent, round_trip_ms=round_trip_ms)
+    return summarize(system.stores.statistics, period, tool_name or None, agent=agent, round_trip_ms=round_trip_ms)
 
 
 def _write_report(context: ToolContext, summary: "StatsSummary", output: str) -> None:

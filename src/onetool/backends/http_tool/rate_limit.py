@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onetool.errors import BudgetExceeded
+from onetool.storage import SharedCounters
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
@@ -47,13 +48,20 @@ class RateLimiter:
 class SharedRateLimiter:
     """A rate limiter that counts the calls of all processes. `acquire` blocks on disk access: call it in a thread."""
 
-    def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
-        self._file, self._clock = file, clock
+    def __init__(
+        self, file: Path, clock: Callable[[], float] = time.time, *, counters: SharedCounters | None = None
+    ) -> None:
+        """Count in the file, or with `counters` in a database. If that is away, calls are rejected."""
+        self._file, self._clock, self._counters = file, clock, counters
         self._local_limiter = RateLimiter()
         self.problem: str | None = None
 
     def acquire(self, identity: str, limit: int) -> None:
         """Count one call, or raise BudgetExceeded."""
+        if self._counters is not None:
+            if wait := self._counters.take(f"rate {identity}", limit, WINDOW_SECONDS):
+                raise _rate_limit_error(limit, limit, wait)
+            return
         import sqlite3
 
         try:

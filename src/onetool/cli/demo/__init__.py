@@ -101,7 +101,7 @@ async def _summarize_savings(app: OneTool) -> "StatsSummary":
         await app.begin_session(server.own_tokens)
     await asyncio.to_thread(app.stores.recorder.flush)
     trip = app.settings.stats.round_trip_ms
-    return await asyncio.to_thread(partial(summarize, app.stores.stats_file, round_trip_ms=trip))
+    return await asyncio.to_thread(partial(summarize, app.stores.statistics, round_trip_ms=trip))
 
 
 def _to_json(steps: list[StepResult], summary: "StatsSummary", isolation: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from starlette.routing import Route, Router
 from onetool.app import OneTool
 from onetool.bundles.model import Id, Slug, Version
 from onetool.schema import JSON
-from onetool.storage import TokenStorage
+from onetool.storage import StoredTokens, TokenStorage
 from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api.approvals import ApprovalHandlers
 from onetool.transports.http.api.bundles import BundleHandlers
@@ -98,7 +98,11 @@ def build(
 
 
 def create_live_tokens(app: OneTool) -> LiveTokens:
-    return LiveTokens(lambda: app.settings, app.environment, lambda: app.config_files)
+    def get_stored() -> StoredTokens | None:
+        remote = app.stores.remote
+        return None if remote is None else remote.tokens
+
+    return LiveTokens(lambda: app.settings, app.environment, lambda: app.config_files, get_stored)
 
 
 def _path_schemas() -> Mapping[str, JSON]:

@@ -44,6 +44,7 @@ STATUS: Final[dict[str, int]] = {
     "busy": 503,
     "issuer_unavailable": 503,
     "audit_unavailable": 503,
+    "store_unavailable": 503,
     "storage_unavailable": 507,
 }
 # Codes for errors without a code of their own, by type. A call that fails with another type did run.
@@ -53,7 +54,7 @@ CODES: Final = {
     "permission_denied": "permission_denied",
     "audit_unavailable": "audit_unavailable",
 }
-RETRY_SECONDS: Final = {"busy": "1", "rate_limited": "60"}  # unless the error says otherwise
+RETRY_SECONDS: Final = {"busy": "1", "rate_limited": "60", "store_unavailable": "2"}  # unless the error says otherwise
 
 
 def camel_case(name: str) -> str:
@@ -91,6 +92,8 @@ class ApiError(Exception):
             wait = fields.pop("retry_after", None)
             headers = {"retry-after": str(wait)} if isinstance(wait, int) else {}
             return cls(code, error.message, {camel_case(key): value for key, value in fields.items()}, headers)
+        if code == "store_unavailable":
+            return cls(code, error.message, {camel_case(key): value for key, value in fields.items()})
         return cls(CODES.get(error.type, "invalid"), error.message, {**error.fields, "type": error.type})
 
     @property

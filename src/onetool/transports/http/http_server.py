@@ -24,7 +24,6 @@ from onetool.transports.http.asgi_app import Neighbors, build, create_live_token
 from onetool.transports.http.auth import STOPPING, AuthMiddleware
 from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind, is_loopback
 from onetool.transports.http.timeouts import MAX_CONNECTIONS, ConnectionLimiter, TimeoutProtocol
-from onetool.transports.http.tokens import TokenSet
 from onetool.transports.logging_bridge import forward_logging
 from onetool.transports.settings_watcher import Hooks, watching
 from onetool_child.confine import limit_malloc_arenas
@@ -124,7 +123,7 @@ async def check_exposure(app: OneTool, bind: Bind) -> None:
     if bind.is_loopback and not names:
         return
     host, option = (names[0], "auth.allowed_hosts") if bind.is_loopback else (bind.host or "all requests", "--host")
-    if not TokenSet(app.settings.auth.tokens, app.environment) and not app.settings.auth.issuers:
+    if not create_live_tokens(app).keys() and not app.settings.auth.issuers:
         raise ToolError(
             f"cannot serve {host} without authentication: no tokens exist",
             hint=f"create a token with `onetool token create NAME`, or remove {option} to serve this machine only",

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from onetool.config.load import Examined
 from onetool.config.model import Settings, Token
+from onetool.errors import StorageError
+from onetool.storage import StoredTokens
 from onetool.transports.http.errors import ApiError
 from onetool.util.token_ids import TOKEN_ID_CHARS
 
@@ -81,8 +83,9 @@ class LiveTokens:
         settings: Callable[[], Settings],
         env: Mapping[str, str],
         files: Callable[[], tuple[Path, ...]] = tuple,
+        stored: Callable[[], StoredTokens | None] = lambda: None,
     ) -> None:
-        self._settings, self._env, self._files = settings, env, files
+        self._settings, self._env, self._files, self._stored = settings, env, files, stored
         self._narrowed: Settings | None = None  # the loaded settings that `_remaining` and `_unreadable` refer to
         self._remaining: frozenset[Token] = frozenset()
         self._unreadable = ""
@@ -99,8 +102,19 @@ class LiveTokens:
         settings = self._settings()
         tokens = settings.auth.tokens
         if settings is not self._narrowed:  # loaded after the last check of the files
-            return TokenSet(tokens, self._env)
+            return self._make_set(tokens)
         if self._unreadable:
             message = f"cannot check tokens: cannot read {self._unreadable}"
             raise ApiError("busy", message, {"reason": "tokens_unreadable"})
-        return TokenSet((token for token in tokens if token in self._remaining), self._env)
+        return self._make_set(token for token in tokens if token in self._remaining)
+
+    def _make_set(self, tokens: Iterable[Token]) -> TokenSet:
+        """Return the tokens of the settings with those of the store, which may revoke them."""
+        stored = self._stored()
+        if stored is None:
+            return TokenSet(tokens, self._env)
+        try:
+            return TokenSet(stored.apply(tokens), self._env)
+        except StorageError as error:
+            message = f"cannot check tokens: {error.message}"
+            raise ApiError("busy", message, {"reason": "store_unavailable"}) from None

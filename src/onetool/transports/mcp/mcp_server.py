@@ -123,7 +123,9 @@ class KeptKeyCodec:
 
     def _load(self) -> AESGCMRequestStateCodec:
         if self._codec is None:
-            self._codec = AESGCMRequestStateCodec([load_key(self._app.directories.data / "runs" / "request-state.key")])
+            file, remote = self._app.directories.data / "runs" / "request-state.key", self._app.stores.remote
+            key = load_key(file) if remote is None else remote.load_key("request state")
+            self._codec = AESGCMRequestStateCodec([key])
         return self._codec
 
     def seal(self, payload: bytes) -> str:

@@ -174,7 +174,7 @@ class RunHandlers:
         def flush_and_read() -> T | None:
             stores.recorder.flush()  # include runs that just ended
             with suppress(ToolError, OSError):
-                return read(stores.stats_file, *arguments)
+                return read(stores.statistics, *arguments)
             return None
 
         return await self._api.run_in_thread(flush_and_read)

@@ -42,7 +42,7 @@ class StatsHandlers:
         app.stores.recorder.flush()  # include calls that just ended
         name = app.registry.aliases.get(query.tool, query.tool) or None
         round_trip_ms = app.settings.stats.round_trip_ms
-        values = summarize(app.stores.stats_file, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
+        values = summarize(app.stores.statistics, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
         enabled, problem = app.settings.stats.enabled, app.stores.recorder.problem or ""
         return Statistics.model_validate({**values, "is_enabled": enabled, "problem": problem})
 
@@ -55,6 +55,8 @@ class StatsHandlers:
         app, reasons = self._api.app, []
         if app.config_error is not None:
             reasons.append("invalid configuration (see GET /api/health)")
+        if (remote := app.stores.remote) is not None and remote.problem is not None:
+            reasons.append("the database of the store does not answer")
         sandbox = (await app.cells.probe(PROBE_SECONDS))["sandbox"]
         missing = [layer for layer in FULL_SANDBOX if layer not in sandbox.split("+")]
         if sandbox in {NOT_STARTED, NOT_ANSWERING}:

@@ -46,6 +46,8 @@ from onetool.util.time_format import in_utc
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from onetool.stats.record import StatisticsSource
+
 ROOT: Final = "/api/tools"
 TOOL: Final = f"{ROOT}/{{name}}"
 PATCH_ERRORS: Final = ("not_found", "permission_denied", "bundle_disabled")
@@ -83,7 +85,9 @@ class ToolHandlers:
 
     def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None) -> ToolPage:
         key_file = self._api.app.directories.data / "cache" / "pages.key"
-        tokens = self._tokens.setdefault(key_file, PageTokens(key_file))
+        remote = self._api.app.stores.remote
+        load_key = None if remote is None else partial(remote.load_key, "pages")
+        tokens = self._tokens.setdefault(key_file, PageTokens(key_file, load_key))
         pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
         place, size = tokens.read(query.page_token or None, pinned), query.page_size
         criteria = CatalogFilter(query.pack, query.kind, query.is_enabled)
@@ -142,7 +146,7 @@ class ToolHandlers:
             observed_shape=stores.shapes.text(tool.name),
             file=tool.file,
             timeout_seconds=tool.timeout,
-            usage=_get_usage(stores.stats_file, tool.name, agent),
+            usage=_get_usage(stores.statistics, tool.name, agent),
             versions=[*map(ToolVersion.model_validate, self._list_versions(tool))],
         )
         return self._api.to_json(details)
@@ -201,10 +205,10 @@ def _get_name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
-def _get_usage(file: "Path", name: str, agent: str | None) -> ToolUsage:
+def _get_usage(source: "Path | StatisticsSource", name: str, agent: str | None) -> ToolUsage:
     """Return the usage by one agent or by all. Unreadable statistics count as zero; the health check reports them."""
     try:
-        counts = summary.get_usage(file, name, agent)
+        counts = summary.get_usage(source, name, agent)
     except (ToolError, OSError):
         counts = summary.ToolCounts(0, 0)
     usage = ToolUsage(calls=counts.calls, errors=counts.errors, p50_ms=counts.p50_ms)

@@ -1,0 +1,139 @@
+"""Manage the store of the state: show it, create its tables, and move state between files and PostgreSQL."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onetool.cli.terminal import print_notices
+from onetool.errors import ToolError
+from onetool.paths import find_directories
+
+if TYPE_CHECKING:
+    from onetool.config.load import Loaded
+
+NO_STORE = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    status = actions.add_parser("status", help="Show where the state is, and the replicas that use it")
+    upgrade = actions.add_parser(
+        "upgrade", help="Create or change the tables of the database (needs the migration role)"
+    )
+    grants = actions.add_parser(
+        "grants", help="Print the SQL that grants the roles of replicas and workers their rights"
+    )
+    grants.add_argument("--replica", default="onetool_replica", metavar="ROLE", help="role of replicas")
+    grants.add_argument("--worker", default="onetool_worker", metavar="ROLE", help="role of workers")
+    reset = actions.add_parser("reset-budgets", help="Reset the budgets that agents have used")
+    reset.add_argument("agent", nargs="?", default="", metavar="AGENT", help="name of one agent (default: all)")
+    migrate = actions.add_parser("migrate", help="Copy all state to another store, and verify the copy")
+    migrate.add_argument("--to", required=True, metavar="URL", help="a postgresql:// URL, or `files`")
+    for action in (status, upgrade, reset, migrate):
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    from onetool.config.load import load
+
+    if options.action == "grants":
+        from onetool.postgres.roles import render_grants
+
+        print(render_grants(options.replica, options.worker), end="")
+        return 0
+    loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
+    print_notices(loaded.problems)
+    actions = {"status": _status, "upgrade": _upgrade, "reset-budgets": _reset_budgets, "migrate": _migrate}
+    return actions[options.action](loaded, options)
+
+
+def _status(loaded: "Loaded", options: argparse.Namespace) -> int:
+    if not loaded.settings.store:
+        _print(
+            options,
+            {"store": "files", "directory": str(loaded.directories.data)},
+            f"files in {loaded.directories.data}",
+        )
+        return 0
+    from onetool.postgres.opening import opened_state
+    from onetool.postgres.status import describe_status
+
+    with opened_state(loaded) as state:
+        assert state is not None
+        facts = describe_status(state.database)
+    lines = [
+        f"{facts['store']}, schema version {facts['schema']}, {facts['megabytes']} MB",
+        f"replicas: {len(facts['replicas'])}",
+        *(f"  {each['description']}, seen {each['seconds']} s ago" for each in facts["replicas"]),
+    ]
+    _print(options, facts, "\n".join(lines))
+    return 0
+
+
+def _upgrade(loaded: "Loaded", options: argparse.Namespace) -> int:
+    from onetool.postgres.database import Database
+
+    with Database(_require_store(loaded)) as database:
+        before, after = database.upgrade()
+    text = f"{database.place} has schema version {after}" + ("" if before == after else f", before {before}")
+    _print(options, {"store": database.place, "before": before, "schema": after}, text)
+    return 0
+
+
+def _reset_budgets(loaded: "Loaded", options: argparse.Namespace) -> int:
+    from onetool.postgres.opening import opened_state
+
+    _require_store(loaded)
+    with opened_state(loaded) as state:
+        assert state is not None
+        count = state.counters.reset(f"budget {options.agent} " if options.agent else "budget ")
+    _print(options, {"reset": count}, f"Reset {count} counters.")
+    return 0
+
+
+def _migrate(loaded: "Loaded", options: argparse.Namespace) -> int:
+    from onetool.postgres.transfer import transfer
+
+    counts = transfer(loaded, options.to)
+    if options.to == "files":
+        counts["tokens"] = _write_tokens(loaded)
+    lines = [f"{kind:12} {count:>8}" for kind, count in counts.items()]
+    _print(options, {"to": options.to if options.to == "files" else "postgresql", "verified": counts}, "\n".join(lines))
+    return 0
+
+
+def _write_tokens(loaded: "Loaded") -> int:
+    """Write the tokens of the database to the settings file, and remove those that were revoked there."""
+    from onetool.cli import settings_file
+    from onetool.cli.token import KEY, SECTION
+    from onetool.clients import yaml_edit
+    from onetool.postgres.opening import opened_state
+
+    with opened_state(loaded) as state, settings_file.open_locked(loaded.directories) as before:
+        assert state is not None
+        source, text = str(before.path), before.text
+        accepted = state.tokens.apply(loaded.settings.auth.tokens)
+        existing = yaml_edit.read_list(text, source, SECTION, KEY)
+        names = [entry.get("name") if isinstance(entry, dict) else None for entry in existing]
+        for index in reversed(range(len(names))):
+            if names[index] not in {token.name for token in accepted}:
+                text = yaml_edit.remove_item(text, source, SECTION, KEY, index)
+        new = [token for token in accepted if token.name not in names and token.hash]
+        if new:
+            items = [token.model_dump(exclude_none=True, exclude_defaults=True) for token in new]
+            text = yaml_edit.add_items(text, source, SECTION, KEY, items)
+        if text != before.text:
+            settings_file.write(loaded.directories, before, text, keep=False)
+    return len(accepted)
+
+
+def _require_store(loaded: "Loaded") -> str:
+    if not loaded.settings.store:
+        raise ToolError("the state is in files", hint=NO_STORE)
+    return loaded.settings.store
+
+
+def _print(options: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else text)

@@ -1,0 +1,58 @@
+"""Counts that replicas share: rate limits and budgets, one statement per check."""
+
+from typing import Final
+
+from onetool.postgres.database import Database
+
+# The times of the last uses. The clock is that of the database.
+TAKE: Final = """
+INSERT INTO rates AS known VALUES (:name, ARRAY[extract(epoch FROM clock_timestamp())])
+ON CONFLICT (name) DO UPDATE SET
+times = ARRAY(SELECT at FROM unnest(known.times) AS at WHERE at > excluded.times[1] - :seconds) || excluded.times
+WHERE (SELECT count(*) FROM unnest(known.times) AS at WHERE at > excluded.times[1] - :seconds) < :limit
+RETURNING 1
+"""
+WAIT: Final = """
+SELECT min(at) + ? - extract(epoch FROM clock_timestamp()) FROM rates, unnest(times) AS at
+WHERE name = ? AND at > extract(epoch FROM clock_timestamp()) - ?
+"""
+RESERVE: Final = """
+INSERT INTO counters AS known VALUES (:name, :amount)
+ON CONFLICT (name) DO UPDATE SET used = known.used + :amount WHERE known.used < :limit
+RETURNING used
+"""
+SETTLE: Final = "UPDATE counters SET used = greatest(0, used + ?) WHERE name = ?"
+
+
+class CounterRows:
+    """Counters in PostgreSQL. If the database is away, every check raises StoreUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def take(self, name: str, limit: int, seconds: float) -> float:
+        """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
+        values = {"name": name, "limit": limit, "seconds": float(seconds)}
+        with self._database.transaction() as transaction:
+            if limit > 0 and transaction.execute(TAKE, values).fetchone() is not None:
+                return 0.0
+            row = transaction.execute(WAIT, (float(seconds), name, float(seconds))).fetchone()
+        return max(0.001, float(row[0])) if row is not None and row[0] is not None else seconds
+
+    def reserve(self, name: str, amount: float, limit: float) -> tuple[bool, float]:
+        """Add an amount to a sum that is below the limit. Return whether it was, and the sum."""
+        values = {"name": name, "amount": float(amount), "limit": float(limit)}
+        with self._database.transaction() as transaction:
+            row = transaction.execute(RESERVE, values).fetchone() if limit > 0 else None
+            if row is not None:
+                return True, float(row[0])
+            found = transaction.execute("SELECT used FROM counters WHERE name = ?", (name,)).fetchone()
+        return False, float(found[0]) if found is not None else 0.0
+
+    def settle(self, name: str, difference: float) -> None:
+        """Correct a sum by the difference between what was used and what was reserved."""
+        self._database.execute(SETTLE, (float(difference), name))
+
+    def reset(self, prefix: str) -> int:
+        """Forget the sums whose names begin so, and return their number."""
+        return self._database.execute("DELETE FROM counters WHERE starts_with(name, ?)", (prefix,))

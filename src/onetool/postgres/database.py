@@ -1,0 +1,289 @@
+"""Connections to PostgreSQL: a small pool, typed errors, and limits for a server that does not answer."""
+
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Self
+from weakref import WeakKeyDictionary
+
+from onetool.errors import StorageError, ToolError
+from onetool.postgres.migrations import OUTDATED, check_version, migrate
+from onetool.postgres.schema import SCHEMA
+from onetool.problem import STORAGE
+from onetool.util.store_url import describe_url
+
+if TYPE_CHECKING:
+    from psycopg import Connection, Cursor
+    from psycopg_pool import ConnectionPool
+
+MAX_CONNECTIONS: Final = 8  # of a process, besides the one that listens
+CONNECT_SECONDS: Final = 3
+WAIT_SECONDS: Final = 4.0  # for a free connection
+STUCK_SECONDS: Final = 5.0  # for which a statement may get no answer
+IDLE_SECONDS: Final = 1.0  # after which a connection is tested before it is used
+RETRY_SECONDS: Final = 2
+# A lost network is noticed by the kernel, a stopped server by `abort_stuck`.
+OPTIONS: Final = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives_idle": 2,
+    "keepalives_interval": 1,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 5000,
+    "application_name": "onetool",
+}
+SESSION: Final = (
+    f"SET search_path = {SCHEMA}; SET statement_timeout = '30s'; SET lock_timeout = '4s'; "
+    "SET idle_in_transaction_session_timeout = '60s'; SET client_min_messages = 'error'"
+)
+INSTALL: Final = "pip install 'onetool-run[postgres]'"
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+class StoreUnavailable(StorageError):
+    """The database does not answer. The call may be repeated."""
+
+    CODE: Final = "store_unavailable"
+
+
+class Statements:
+    """A connection that accepts statements with the placeholders of SQLite, `?` and `:name`."""
+
+    def __init__(self, connection: "Connection[Any]", database: "Database") -> None:
+        self.connection, self._database = connection, database
+
+    def execute(self, statement: str, parameters: Parameters = ()) -> "Cursor[Any]":
+        with self._database.watch(self.connection):
+            return self.connection.execute(translate(statement), parameters)
+
+    def executemany(self, statement: str, parameters: Any) -> None:
+        rows = list(parameters)
+        if rows:
+            with self._database.watch(self.connection), self.connection.cursor() as cursor:
+                cursor.executemany(translate(statement), rows)
+
+    def lock(self, name: str) -> None:
+        """Wait for the advisory lock of this name, and hold it until the end of the transaction."""
+        self.execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (f"onetool {name}",))
+
+    def try_lock(self, name: str) -> bool:
+        """Take the advisory lock until the end of the transaction, unless somebody holds it."""
+        query = "SELECT pg_try_advisory_xact_lock(hashtextextended(?, 0))"
+        row = self.execute(query, (f"onetool {name}",)).fetchone()
+        return bool(row and row[0])
+
+    def announce(self, kind: str) -> int:
+        """Increase the generation of a kind of state, and notify all replicas when the transaction is committed."""
+        statement = (
+            "INSERT INTO onetool.generations AS known VALUES (?, 1) "
+            "ON CONFLICT (kind) DO UPDATE SET number = known.number + 1 RETURNING number"
+        )
+        row = self.execute(statement, (kind,)).fetchone()
+        self.notify(kind)
+        return int(row[0]) if row else 0
+
+    def notify(self, kind: str) -> None:
+        self.execute("SELECT pg_notify('onetool', ?)", (kind,))
+
+
+class Database:
+    """The database of a URL. Nothing is opened before it is needed. Methods block: call them in a thread."""
+
+    def __init__(self, url: str, key: str = "") -> None:
+        self.url, self.key, self.place = url, key, describe_url(url)
+        self._pool: ConnectionPool[Connection[Any]] | None = None
+        self._opening = threading.Lock()
+        self._used: WeakKeyDictionary[Connection[Any], float] = WeakKeyDictionary()
+        self._busy: dict[int, tuple[Connection[Any], float]] = {}
+        self._is_checked = False
+        self.is_away = False  # whether it is known not to answer, so that nobody waits for it
+
+    @contextmanager
+    def transaction(self, *, is_read_only: bool = False) -> Iterator[Statements]:
+        """Execute statements in one transaction. Raise StoreUnavailable if the server is away."""
+        with self.errors(), self._connection() as connection:
+            statements = Statements(connection, self)
+            statements.execute("BEGIN ISOLATION LEVEL REPEATABLE READ" if is_read_only else "BEGIN")
+            try:
+                yield statements
+                statements.execute("COMMIT")
+            except BaseException:
+                with suppress(Exception):  # the connection is lost, and the transaction with it
+                    statements.execute("ROLLBACK")
+                raise
+
+    def select(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with self.errors(), self._connection() as connection, self.watch(connection):
+            return connection.execute(translate(query), parameters).fetchall()
+
+    def execute(self, statement: str, parameters: Parameters = ()) -> int:
+        """Execute one statement and return the number of rows."""
+        with self.errors(), self._connection() as connection, self.watch(connection):
+            return connection.execute(translate(statement), parameters).rowcount
+
+    def connect(self) -> "Connection[Any]":
+        """Open a connection outside of the pool. The caller closes it."""
+        connection = self._connect()
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def upgrade(self) -> tuple[int, int]:
+        """Create or change the tables. Return the old and the new version of the schema."""
+        with self.errors(), self._connect() as connection:
+            return migrate(connection, self.place)
+
+    def abort_stuck(self, seconds: float = STUCK_SECONDS) -> int:
+        """Close the connections whose server has not answered for this time; their callers get an error."""
+        limit, found = time.monotonic() - seconds, list(self._busy.values())
+        stuck = [connection for connection, started in found if started < limit]
+        for connection in stuck:
+            with suppress(OSError):
+                _shut_down(connection)
+        return len(stuck)
+
+    def close(self) -> None:
+        with self._opening:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close(timeout=2)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raise errors of the database as StorageError, without the password."""
+        psycopg = _import()
+        from psycopg_pool import PoolClosed, PoolTimeout
+
+        try:
+            yield
+        except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, PoolClosed) as error:
+            raise self.unavailable(error) from None
+        except psycopg.Error as error:
+            hint = "check the role of the URL: see the guide 'Run replicas on PostgreSQL'"
+            text = _first_line(error)
+            raise StorageError(f"{self.place} rejected a statement: {text}", hint=hint, code=STORAGE) from error
+
+    def unavailable(self, error: Exception) -> StoreUnavailable:
+        text = _first_line(error)
+        return StoreUnavailable(f"the database {self.place} does not answer: {text}", **self.retry_fields())
+
+    def retry_fields(self) -> dict[str, Any]:
+        hint = "repeat the call later; `onetool store status` shows the state of the database"
+        return {"hint": hint, "code": StoreUnavailable.CODE, "retry_after_seconds": RETRY_SECONDS, "is_retryable": True}
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _connection(self) -> "Iterator[Connection[Any]]":
+        if self.is_away:
+            raise StoreUnavailable(f"the database {self.place} does not answer", **self.retry_fields())
+        with self._get_pool().connection(timeout=WAIT_SECONDS) as connection:
+            try:
+                yield connection
+            finally:
+                self._used[connection] = time.monotonic()
+
+    @contextmanager
+    def watch(self, connection: "Connection[Any]") -> Iterator[None]:
+        """Let `abort_stuck` end the connection while it waits for the server."""
+        self._busy[id(connection)] = connection, time.monotonic()
+        try:
+            yield
+        finally:
+            self._busy.pop(id(connection), None)
+
+    def _get_pool(self) -> "ConnectionPool[Connection[Any]]":
+        with self._opening:
+            if self._pool is None:
+                self._pool = self._open_pool()
+            return self._pool
+
+    def _open_pool(self) -> "ConnectionPool[Connection[Any]]":
+        _import()
+        from psycopg_pool import ConnectionPool
+
+        self.prepare_schema()  # raises an error that says what is wrong, instead of a timeout
+        return ConnectionPool(
+            self.url,
+            min_size=1,
+            max_size=MAX_CONNECTIONS,
+            kwargs={"autocommit": True, **OPTIONS},
+            configure=self._prepare,
+            check=self._check,
+            timeout=WAIT_SECONDS,
+            reconnect_timeout=1.0,
+            num_workers=1,
+            open=True,
+        )
+
+    def _connect(self) -> "Connection[Any]":
+        psycopg = _import()
+        connection: Connection[Any] = psycopg.connect(self.url, autocommit=True, **OPTIONS)
+        return connection
+
+    def prepare_schema(self) -> None:
+        """Create or change the tables if the role may do that. Done once."""
+        if self._is_checked:
+            return
+        psycopg = _import()
+        with self._connect() as connection:
+            try:
+                check_version(connection, self.place)
+            except ToolError as outdated:
+                if outdated.fields.get("code") != OUTDATED:
+                    raise
+                try:
+                    migrate(connection, self.place)
+                except psycopg.errors.InsufficientPrivilege:
+                    raise outdated from None
+        self._is_checked = True
+
+    def _prepare(self, connection: "Connection[Any]") -> None:
+        connection.execute(SESSION)
+        check_version(connection, self.place)
+
+    def _check(self, connection: "Connection[Any]") -> None:
+        """Test a connection that was idle: the server may have been restarted."""
+        if time.monotonic() - self._used.get(connection, 0.0) > IDLE_SECONDS:
+            with self.watch(connection):
+                connection.execute("SELECT 1")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@lru_cache(maxsize=512)
+def translate(statement: str) -> bytes:
+    """Return the statement with the placeholders of psycopg."""
+    text = re.sub(r"(?<![:\w]):([a-z_]\w*)", r"%(\1)s", statement.replace("%", "%%"))
+    return text.replace("?", "%s").encode()
+
+
+def _import() -> Any:
+    try:
+        import psycopg
+    except ImportError:
+        raise ToolError(
+            "store is a PostgreSQL URL, and the extra `postgres` is not installed", hint=f"run `{INSTALL}`"
+        ) from None
+    return psycopg
+
+
+def _shut_down(connection: "Connection[Any]") -> None:
+    """End the connection of another thread, which is waiting for the server."""
+    with socket.socket(fileno=os.dup(connection.pgconn.socket)) as copy:
+        copy.shutdown(socket.SHUT_RDWR)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

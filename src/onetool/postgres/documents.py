@@ -1,0 +1,252 @@
+"""Small documents with versions: disabled tools, pins, lists of tools, tokens, notices and used model tokens."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+from onetool.disabled_tools import EVERYTHING
+from onetool.errors import BundleError, StorageError, ToolError
+from onetool.notify import DEFAULT_MAX_FILE_BYTES
+from onetool.postgres.changes import Cached, Changes
+from onetool.postgres.database import Database, Statements
+from onetool.problem import STORAGE, Problem
+from onetool.proxy.definitions import VERSION as LIST_VERSION, Definition, Failure, digest
+from onetool.storage import Pinned
+
+if TYPE_CHECKING:
+    from onetool.config.model import Token
+
+GET: Final = "SELECT document, version FROM documents WHERE kind = ? AND name = ?"
+PUT: Final = """
+INSERT INTO documents VALUES (?, ?, 1, ?)
+ON CONFLICT (kind, name) DO UPDATE SET version = documents.version + 1, document = excluded.document
+"""
+DELETE: Final = "DELETE FROM documents WHERE kind = ? AND name = ?"
+NAMES: Final = "SELECT name FROM documents WHERE kind = ?"
+
+
+class Documents:
+    """JSON documents of one kind, by name."""
+
+    def __init__(self, database: Database, kind: str) -> None:
+        self._database, self.kind = database, kind
+
+    def get(self, name: str) -> Any:
+        found = self._database.select(GET, self.kind, name)
+        return found[0][0] if found else None
+
+    def names(self) -> list[str]:
+        return [name for (name,) in self._database.select(NAMES, self.kind)]
+
+    def put(self, transaction: Statements, name: str, document: Any) -> None:
+        transaction.execute(PUT, (self.kind, name, json.dumps(document)))
+
+    def update(self, name: str, change: Callable[[Any], Any], *, announces: bool = True) -> Any:
+        """Change a document. `change` gets the current one, or None, and nobody else changes it meanwhile."""
+        with self._database.transaction() as transaction:
+            transaction.lock(f"{self.kind} {name}")
+            found = transaction.execute(GET, (self.kind, name)).fetchone()
+            document = change(None if found is None else found[0])
+            self.put(transaction, name, document)
+            if announces:
+                transaction.announce(self.kind)
+        return document
+
+
+class SwitchRows:
+    """The disabled tools and packs. Without a first answer of the database, all are disabled."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._database, self._documents = database, Documents(database, "disabled")
+        self._names = Cached(changes, "disabled", self._read)
+        self.problem: Problem | None = None
+
+    def off(self) -> frozenset[str]:
+        """Return the names as of the last change that is known here; changes are known within two seconds."""
+        try:
+            names = self._names.get()
+        except ToolError as error:
+            self.problem = Problem(f"all tools are disabled: {error.message}", str(error.hint or ""), code=STORAGE)
+            return frozenset({EVERYTHING})
+        self.problem = None
+        return names
+
+    def set(self, name: str, *, on: bool) -> None:
+        try:
+            with self._database.transaction() as transaction:
+                if on:
+                    transaction.execute(DELETE, ("disabled", name))
+                else:
+                    self._documents.put(transaction, name, True)
+                transaction.announce("disabled")
+            self._names.refresh()
+        except StorageError as error:
+            fields = {**error.fields, "details": {"database": self._database.place, "reason": "failed"}}
+            raise BundleError(error.message, hint=error.hint, **fields) from None
+
+    def _read(self) -> frozenset[str]:
+        return frozenset(self._documents.names())
+
+
+class PinRows:
+    """The pinned definitions of each upstream server."""
+
+    def __init__(self, database: Database) -> None:
+        self._documents = Documents(database, "pins")
+
+    def get(self, server: str) -> Pinned | None:
+        pinned: Pinned | None = self._documents.get(server)
+        return pinned
+
+    def servers(self) -> list[str]:
+        return sorted(self._documents.names())
+
+    def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned:
+        pinned: Pinned = self._documents.update(server, change)
+        return pinned
+
+
+class UsedTokenRows:
+    """The tokens that language models used on each day, of all replicas."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, day: str) -> int:
+        found = self._database.select("SELECT used FROM token_usage WHERE day = ?", day)
+        return int(found[0][0]) if found else 0
+
+    def days(self) -> dict[str, int]:
+        return {day: int(used) for day, used in self._database.select("SELECT day, used FROM token_usage")}
+
+    def update(self, day: str, change: Callable[[int], int]) -> int:
+        with self._database.transaction() as transaction:
+            transaction.execute("INSERT INTO token_usage VALUES (?, 0) ON CONFLICT DO NOTHING", (day,))
+            row = transaction.execute("SELECT used FROM token_usage WHERE day = ? FOR UPDATE", (day,)).fetchone()
+            used = change(int(row[0]))  # type: ignore[index]
+            transaction.execute("UPDATE token_usage SET used = ? WHERE day = ?", (used, day))
+        return used
+
+
+class ToolListRows:
+    """A cache of the tools of upstream servers. If the database is away, nothing is cached."""
+
+    def __init__(
+        self, database: Database, redact: Callable[[str], str] = str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._lists, self._failures = Documents(database, "tool list"), Documents(database, "tool list failure")
+        self._database, self._redact, self.clock = database, redact, clock
+
+    def get(self, key: str) -> tuple[Definition, ...] | None:
+        try:
+            data = self._lists.get(key)
+            if data is None or data["version"] != LIST_VERSION:
+                return None
+            known = tuple(Definition(**each) for each in data["tools"])
+            return known if digest(known) == data["hash"] else None
+        except (StorageError, ValueError, TypeError, KeyError):
+            return None
+
+    def put(self, key: str, definitions: Iterable[Definition]) -> None:
+        known = list(definitions)
+        data = {"version": LIST_VERSION, "hash": digest(known), "tools": [asdict(each) for each in known]}
+        with suppress(StorageError), self._database.transaction() as transaction:
+            self._lists.put(transaction, key, data)
+            transaction.execute(DELETE, (self._failures.kind, key))
+
+    def get_failure(self, key: str) -> Failure | None:
+        try:
+            data = self._failures.get(key)
+            failure = None if data is None else Failure(**data)
+        except (StorageError, TypeError):
+            return None
+        return failure if failure is not None and failure.count > 0 and isfinite(failure.at) else None
+
+    def put_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> Failure:
+        reason, summary = self._redact(reason), self._redact(summary or reason)
+        failure = Failure.after(self.get_failure(key), reason, summary, self.clock(), is_interrupted=is_interrupted)
+        with suppress(StorageError):
+            self._failures.update(key, lambda _: asdict(failure), announces=False)
+        return failure
+
+
+class NoticeRows:
+    """Messages for people, by the name of their file."""
+
+    def __init__(self, database: Database, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
+        self._database, self._max_file_bytes = database, max_file_bytes
+
+    def append(self, name: str, document: bytes) -> None:
+        with self._database.transaction() as transaction:
+            transaction.lock(f"notices {name}")
+            size = "SELECT coalesce(sum(length(document)), 0) FROM notices WHERE name = ?"
+            row = transaction.execute(size, (name,)).fetchone()
+            if row is not None and row[0] + len(document) > self._max_file_bytes:
+                reason = f"the file is full (notify.max_file_bytes is {self._max_file_bytes})"
+                raise StorageError(f"cannot store the message for {name}: {reason}", hint="delete old messages")
+            insert = "INSERT INTO notices (name, document, at) VALUES (?, ?, ?)"
+            transaction.execute(insert, (name, document, time.time()))
+
+    def read(self, name: str) -> bytes:
+        rows = self._database.select("SELECT document FROM notices WHERE name = ? ORDER BY id", name)
+        return b"".join(document for (document,) in rows)
+
+
+class TokenRows:
+    """Tokens that were created with a store, and tokens of the settings files that were revoked.
+
+    A row hides the token of the same name in the settings.
+    """
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._database, self._changes = database, changes
+        self._rows = Cached(changes, "tokens", self._read)
+
+    def apply(self, tokens: "Iterable[Token]") -> "list[Token]":
+        """Return the accepted tokens: those of the settings that no row hides, and those of rows."""
+        if not self._changes.is_current:
+            raise self._changes.away()
+        rows = self._rows.get()
+        kept = [token for token in tokens if token.name not in rows]
+        return [*kept, *(token for token in rows.values() if token is not None)]
+
+    def create(self, token: "Token") -> bool:
+        """Store a token. Return False if a token of this name exists that is not revoked."""
+        statement = """
+        INSERT INTO tokens AS known VALUES (?, 1, ?, ?, ?, ?, ?, false) ON CONFLICT (name) DO UPDATE SET
+        version = known.version + 1, hash = excluded.hash, agent = excluded.agent, scope = excluded.scope,
+        created = excluded.created, expires = excluded.expires, is_revoked = false WHERE known.is_revoked
+        """
+        with self._database.transaction() as transaction:
+            row = (token.name, token.hash, token.agent, token.scope, token.created, token.expires)
+            is_new = transaction.execute(statement, row).rowcount > 0
+            transaction.announce("tokens")
+        self._rows.refresh()
+        return is_new
+
+    def names(self) -> list[str]:
+        """Return the names of all rows, revoked ones too."""
+        return list(self._rows.refresh())
+
+    def revoke(self, name: str) -> None:
+        statement = """
+        INSERT INTO tokens AS known VALUES (?, 1, NULL, NULL, NULL, NULL, NULL, true)
+        ON CONFLICT (name) DO UPDATE SET version = known.version + 1, hash = NULL, is_revoked = true
+        """
+        with self._database.transaction() as transaction:
+            transaction.execute(statement, (name,))
+            transaction.announce("tokens")
+        self._rows.refresh()
+
+    def _read(self) -> "Mapping[str, Token | None]":
+        from onetool.config.model import Token
+
+        fields = ("name", "hash", "agent", "scope", "created", "expires")
+        rows = self._database.select(f"SELECT {', '.join(fields)}, is_revoked FROM tokens ORDER BY name")  # noqa: S608
+        return {
+            row[0]: None if is_revoked else Token(**dict(zip(fields, row, strict=True))) for *row, is_revoked in rows
+        }

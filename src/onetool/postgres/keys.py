@@ -1,0 +1,78 @@
+"""Keys of sealed values: random, stored as rows that are encrypted with `ONETOOL_KEY`.
+
+`ONETOOL_KEY` may have several keys, separated by commas: the first one seals, all of them open. So a key is replaced by
+setting `new,old` on every replica, and later `new`.
+"""
+
+import os
+from contextlib import suppress
+from typing import Final
+
+from onetool.errors import StorageError, ToolError
+from onetool.postgres.database import Database
+from onetool.problem import STORAGE
+from onetool.runs.sealing import KEY_BYTES, Sealer
+
+VARIABLE: Final = "ONETOOL_KEY"
+GENERATE: Final = f"export {VARIABLE}=$(openssl rand -hex {KEY_BYTES})"
+
+
+def load_sealer(database: Database, name: str) -> Sealer:
+    """Return the sealer with the key of this name."""
+    return _make_sealer(load_key(database, name), f"the key {name} of {database.place}")
+
+
+def load_key(database: Database, name: str) -> bytes:
+    """Return the key of this name, which is created once."""
+    outer = [_make_sealer(key, VARIABLE) for key in parse_keys(database.key)]
+    about = f"key {name}".encode()
+    with database.transaction() as transaction:
+        transaction.lock("keys")
+        found = transaction.execute("SELECT sealed FROM keys WHERE name = ?", (name,)).fetchone()
+        if found is None:
+            key = os.urandom(KEY_BYTES)
+            transaction.execute("INSERT INTO keys VALUES (?, ?)", (name, outer[0].seal(key, about)))
+        else:
+            key, is_current = open_any(outer, found[0], about)
+            if not is_current:
+                transaction.execute("UPDATE keys SET sealed = ? WHERE name = ?", (outer[0].seal(key, about), name))
+    return key
+
+
+def parse_keys(text: str) -> list[bytes]:
+    """Return the keys in the variable, the one that seals first."""
+    keys = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key = b""
+        with suppress(ValueError):
+            key = bytes.fromhex(part)
+        if len(key) != KEY_BYTES:
+            raise ToolError(
+                f"invalid {VARIABLE}: expected {2 * KEY_BYTES} hexadecimal digits, or several such keys separated by "
+                "commas",
+                hint=f"`{GENERATE}` sets a new one",
+            )
+        keys.append(key)
+    if not keys:
+        raise ToolError(
+            f"{VARIABLE} is not set: state in PostgreSQL is sealed with it",
+            hint=f"set it to the same value on every replica; `{GENERATE}` creates one",
+        )
+    return keys
+
+
+def open_any(sealers: list[Sealer], sealed: bytes, about: bytes) -> tuple[bytes, bool]:
+    """Return the value, and whether the first sealer sealed it."""
+    for sealer in sealers[1:]:
+        with suppress(StorageError):
+            return sealer.open(sealed, about), False
+    return sealers[0].open(sealed, about), True
+
+
+def _make_sealer(key: bytes, name: str) -> Sealer:
+    return Sealer(key, name, make_error)
+
+
+def make_error(message: str) -> StorageError:
+    hint = f"set {VARIABLE} to the value that the other replicas have, or restore the database from a backup"
+    return StorageError(message, hint=hint, code=STORAGE)

@@ -1,0 +1,214 @@
+"""Results and media in PostgreSQL: one row for each part, and its content in chunks of at most 1 MB.
+
+A result is readable on every replica with the same working directory, which is its `scope`, by its agent.
+"""
+
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Final, cast, get_args
+
+from onetool.postgres.database import Database, Statements
+from onetool.results.blobs import DEFAULT_MAX_BYTES, VERSION, Blob, missing_media, select_surplus
+from onetool.results.files import Part, StoredFiles, is_handle, new_handle
+from onetool.util.versioning import reject_newer
+
+CHUNK_BYTES: Final = 1 << 20
+SWEEP_SECONDS: Final = 60.0
+REMEMBERED_SECONDS: Final = 86_400.0  # how long the metadata of an expired result is kept
+SIZES: Final = """
+SELECT coalesce(sum((size + 4095) / 4096 * 4096), 0),
+coalesce(sum((size + 4095) / 4096 * 4096) FILTER (WHERE agent = ?), 0) FROM files WHERE scope = ? AND kind = ?
+"""
+SWEEP: Final = """
+DELETE FROM files WHERE modified < CASE WHEN part = 'meta.json' THEN ?::double precision ELSE ? END AND kind = ?
+AND scope = ? RETURNING handle, part
+"""
+INSERT_PART: Final = """
+INSERT INTO files (scope, handle, part, kind, agent, size, modified) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (handle, part) DO NOTHING
+"""
+INSERT_CHUNK: Final = "INSERT INTO chunks (handle, part, number, data) VALUES (?, ?, ?, ?)"
+SLICE: Final = "SELECT substring(data FROM ? FOR ?) FROM chunks WHERE handle = ? AND part = ? AND number = ?"
+CONTENT: Final = "SELECT data FROM chunks WHERE handle = ? AND part = ? ORDER BY number"
+
+
+class PartRows:
+    """The parts of results (`kind` is "result") or media, with the interface of `ResultFiles`."""
+
+    def __init__(
+        self, database: Database, scope: str, clock: Callable[[], float] = time.time, kind: str = "result"
+    ) -> None:
+        self._database, self._scope, self._clock, self._kind = database, scope, clock, kind
+        self._sweep_at = 0.0
+
+    def prepare(self) -> None:
+        """Do nothing: migrations create the tables."""
+
+    def clean(self, ttl: float) -> dict[str, StoredFiles]:
+        """Remove expired results, on one replica at a time. Return the remaining ones by handle."""
+        now = self._clock()
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+            self._sweep(now, ttl)
+        query = "SELECT handle, part, modified, size, agent FROM files WHERE scope = ? AND kind = ? AND modified >= ?"
+        results: dict[str, StoredFiles] = {}
+        for handle, part, modified, size, agent in self._database.select(query, self._scope, self._kind, now - ttl):
+            found = results.setdefault(handle, StoredFiles())
+            found.add_part(part, modified, size)
+            found.agent = found.agent or agent
+        return {handle: found for handle, found in results.items() if found.has_content}
+
+    def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str) -> bool:
+        ((total, of_agent),) = self._database.select(SIZES, agent, self._scope, self._kind)
+        return int(total) <= max_bytes and int(of_agent) <= max_agent_bytes
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        with self._database.transaction() as transaction:
+            transaction.lock(f"{self._kind} {self._scope}")
+            yield
+
+    def publish(self, handle: str, part: Part | str, chunks: Iterable[bytes], agent: str = "") -> None:
+        """Write a part in one transaction. With `agent`, the result belongs to it."""
+        with self._database.transaction() as transaction:
+            size = 0
+            for number, chunk in enumerate(_join_chunks(chunks)):
+                transaction.execute(INSERT_CHUNK, (handle, part, number, chunk))
+                size += len(chunk)
+            row = (self._scope, handle, part, self._kind, agent, size, self._clock())
+            transaction.execute(INSERT_PART, row)
+            if agent:
+                transaction.execute("UPDATE files SET agent = ? WHERE handle = ?", (agent, handle))
+
+    def remove(self, handle: str, parts: Iterable[Part] = get_args(Part)) -> None:
+        with self._database.transaction() as transaction:
+            _delete(transaction, [(handle, part) for part in parts])
+
+    def evict(self, handle: str) -> None:
+        self.remove(handle, ("txt", "idx", "json"))
+
+    @contextmanager
+    def reading(self, handle: str, part: Part | str) -> Iterator[BinaryIO]:
+        """Yield a file of this part. Text is read in windows, the other parts at once."""
+        found = self._database.select(
+            "SELECT size FROM files WHERE scope = ? AND handle = ? AND part = ?", self._scope, handle, part
+        )
+        if not found:
+            raise FileNotFoundError(handle)
+        if part == "txt" and found[0][0] > CHUNK_BYTES:
+            yield cast("BinaryIO", ChunkReader(self._database, handle, part, found[0][0]))
+            return
+        chunks = [data for (data,) in self._database.select(CONTENT, handle, part)]
+        yield io.BytesIO(b"".join(chunks))
+
+    def _sweep(self, now: float, ttl: float) -> None:
+        with self._database.transaction() as transaction:
+            if transaction.try_lock(f"sweep {self._kind}"):
+                limits = (now - ttl - REMEMBERED_SECONDS, now - ttl, self._kind, self._scope)
+                expired = transaction.execute(SWEEP, limits).fetchall()
+                _delete(transaction, expired)
+
+
+class ChunkReader:
+    """A file whose content is read from chunks as it is needed: only the window, or whole chunks in sequence."""
+
+    def __init__(self, database: Database, handle: str, part: str, size: int) -> None:
+        self._database, self._key, self._size = database, (handle, part), size
+        self._position = 0
+        self._cached: tuple[int, bytes] = (-1, b"")
+        self._end = -1  # of the last read
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def read(self, count: int = -1) -> bytes:
+        left = self._size - self._position if count < 0 else min(count, self._size - self._position)
+        pieces = []
+        while left > 0:
+            number, start = divmod(self._position, CHUNK_BYTES)
+            piece = self._read_chunk(number, start, min(left, CHUNK_BYTES - start))
+            if not piece:
+                raise FileNotFoundError(self._key[0])  # the result was removed meanwhile
+            pieces.append(piece)
+            self._position += len(piece)
+            left -= len(piece)
+        self._end = self._position
+        return b"".join(pieces)
+
+    def _read_chunk(self, number: int, start: int, count: int) -> bytes:
+        if self._cached[0] != number and self._position == self._end:
+            self._cached = number, self._slice(number, 0, CHUNK_BYTES)
+        if self._cached[0] == number:
+            return self._cached[1][start : start + count]
+        return self._slice(number, start, count)
+
+    def _slice(self, number: int, start: int, count: int) -> bytes:
+        rows = self._database.select(SLICE, start + 1, count, *self._key, number)
+        return bytes(rows[0][0]) if rows else b""
+
+
+class MediaRows:
+    """Blobs in PostgreSQL. If they exceed `max_bytes` in total, the oldest are removed."""
+
+    def __init__(
+        self,
+        database: Database,
+        scope: str,
+        ttl: float,
+        clock: Callable[[], float] = time.time,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        self._parts = PartRows(database, scope, clock, kind="media")
+        self._ttl, self._max_bytes, self._clock = ttl, max_bytes, clock
+
+    def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
+        handle = new_handle()
+        with self._parts.locked():
+            kept = self._parts.clean(self._ttl)
+            blobs = [(stored.modified_at, stored.size, known) for known, stored in kept.items()]
+            for known in select_surplus(blobs, len(data), self._max_bytes):
+                self._parts.remove(known, cast("Any", ("bin", "json")))
+            self._parts.publish(handle, "bin", [data])
+            facts = {"version": VERSION, "mime_type": mime_type, "agent": agent, "token_id": token_id}
+            created = {"created": self._clock()}
+            self._parts.publish(handle, "json", [json.dumps(facts | created).encode()], agent)
+        return handle
+
+    def get(self, handle: object, agent: str, token_id: str = "") -> Blob:
+        """Return the blob with this handle. Without a token, an agent reads the blobs of all its tokens."""
+        if not is_handle(handle):
+            raise missing_media(handle)
+        try:
+            with self._parts.reading(handle, "json") as file:
+                facts = json.load(file)
+            reject_newer(facts.get("version"), VERSION, f"the media {handle}")
+            is_allowed = facts["agent"] == agent and token_id in {"", facts["token_id"]}
+            if not is_allowed or self._clock() - facts["created"] > self._ttl:
+                raise missing_media(handle)
+            with self._parts.reading(handle, "bin") as file:
+                return Blob(file.read(), str(facts["mime_type"]))
+        except (OSError, ValueError, LookupError, TypeError):
+            raise missing_media(handle) from None
+
+
+def _join_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes in chunks of equal size; the last one may be shorter."""
+    waiting = bytearray()
+    for piece in pieces:
+        waiting += piece
+        while len(waiting) >= CHUNK_BYTES:
+            yield bytes(waiting[:CHUNK_BYTES])
+            del waiting[:CHUNK_BYTES]
+    if waiting:
+        yield bytes(waiting)
+
+
+def _delete(transaction: Statements, parts: Iterable[tuple[str, str]]) -> None:
+    for table in ("chunks", "files"):
+        transaction.executemany(f"DELETE FROM {table} WHERE handle = ? AND part = ?", parts)  # noqa: S608 - constants

@@ -1,0 +1,41 @@
+"""The three roles: one creates the tables, replicas read and write them, workers reach their own results only."""
+
+import re
+from typing import Final
+
+from onetool.errors import ArgumentError
+from onetool.postgres.schema import SCHEMA
+
+NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+WORKER_TABLES: Final = ("files", "chunks")
+GRANTS: Final = """\
+GRANT USAGE ON SCHEMA {schema}, {schema}_stats TO {replica};
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema}, {schema}_stats TO {replica};
+GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema}, {schema}_stats TO {replica};
+ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}, {schema}_stats GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {replica};
+ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}, {schema}_stats GRANT USAGE, SELECT ON SEQUENCES TO {replica};
+REVOKE INSERT, UPDATE, DELETE ON {schema}.schema_versions FROM {replica};
+REVOKE UPDATE, DELETE ON {schema}.audit FROM {replica};
+GRANT USAGE ON SCHEMA {schema} TO {worker};
+GRANT SELECT ON {schema}.schema_versions TO {worker};
+"""
+OWN_ROWS: Final = """\
+GRANT SELECT, INSERT, DELETE ON {schema}.{table} TO {worker};
+ALTER TABLE {schema}.{table} ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS replicas ON {schema}.{table};
+CREATE POLICY replicas ON {schema}.{table} TO {replica} USING (true) WITH CHECK (true);
+DROP POLICY IF EXISTS workers ON {schema}.{table};
+CREATE POLICY workers ON {schema}.{table} TO {worker} USING (writer = current_user) WITH CHECK (writer = current_user);
+"""
+
+
+def render_grants(replica: str, worker: str) -> str:
+    """Return the SQL that the owner of the tables executes, after each upgrade, to grant both roles their rights.
+
+    The audit log can only be appended to by replicas; old records are deleted by the owner of the tables.
+    """
+    for name in (replica, worker):
+        if not NAME.fullmatch(name):
+            raise ArgumentError(f"invalid role {name!a}: expected lower-case letters, digits and _")
+    names = {"schema": SCHEMA, "replica": replica, "worker": worker}
+    return GRANTS.format(**names) + "".join(OWN_ROWS.format(table=table, **names) for table in WORKER_TABLES)

@@ -1,0 +1,108 @@
+"""The tables, as numbered migrations. A released migration is never changed; a new one is appended.
+
+A column `rowid` numbers the rows in the order in which they were inserted, as SQLite does, so that both databases share
+their statements. `token` is the ID of a token, never the token.
+"""
+
+from typing import Final, NamedTuple
+
+from onetool.stats.rollup import BOUNDS
+
+# ruff: noqa: S608 - the statements contain only constants
+SCHEMA: Final = "onetool"
+
+
+class Migration(NamedTuple):
+    """`compatible` is the oldest version of the schema that a program may know to use the new one."""
+
+    statements: str
+    compatible: int
+
+
+FIRST: Final = f"""
+CREATE TABLE generations (kind text PRIMARY KEY, number bigint NOT NULL);
+CREATE TABLE keys (name text PRIMARY KEY, sealed bytea NOT NULL);
+CREATE TABLE servers (
+    id text PRIMARY KEY, seen timestamptz NOT NULL, description text NOT NULL, version integer NOT NULL
+);
+CREATE TABLE sealed_values (
+    kind text, name text, version bigint NOT NULL, sealed bytea NOT NULL, PRIMARY KEY (kind, name)
+);
+CREATE TABLE documents (
+    kind text, name text, version bigint NOT NULL, document json NOT NULL, PRIMARY KEY (kind, name)
+);
+CREATE TABLE tokens (
+    name text PRIMARY KEY, version bigint NOT NULL, hash text, agent text, scope text, created text, expires text,
+    is_revoked boolean NOT NULL
+);
+CREATE TABLE bundle_files (path text PRIMARY KEY, version bigint NOT NULL, content bytea);
+CREATE INDEX bundle_files_version ON bundle_files (version);
+CREATE TABLE notices (id bigserial PRIMARY KEY, name text NOT NULL, document bytea NOT NULL, at double precision);
+CREATE INDEX notices_name ON notices (name);
+CREATE TABLE audit (id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), record text NOT NULL);
+CREATE INDEX audit_at ON audit (at);
+CREATE TABLE token_usage (day text PRIMARY KEY, used bigint NOT NULL);
+CREATE TABLE counters (name text PRIMARY KEY, used double precision NOT NULL);
+CREATE TABLE rates (name text PRIMARY KEY, times double precision[] NOT NULL);
+
+CREATE TABLE files (
+    scope text, handle text, part text, kind text NOT NULL, agent text NOT NULL DEFAULT '', size bigint NOT NULL,
+    modified double precision NOT NULL, writer name NOT NULL DEFAULT current_user, PRIMARY KEY (handle, part)
+);
+CREATE INDEX files_scope ON files (scope, kind, modified);
+CREATE TABLE chunks (
+    handle text, part text, number integer, data bytea NOT NULL, writer name NOT NULL DEFAULT current_user,
+    PRIMARY KEY (handle, part, number)
+);
+ALTER TABLE chunks ALTER COLUMN data SET STORAGE EXTERNAL;
+
+CREATE TABLE runs (
+    id text PRIMARY KEY, agent text, state text, owner text, expires double precision, ended double precision DEFAULT 0,
+    sealed bytea, rowid bigserial
+);
+CREATE INDEX runs_state ON runs (state, agent);
+CREATE TABLE calls (run text, number integer, state text, sealed bytea, PRIMARY KEY (run, number));
+CREATE TABLE grants (
+    id text PRIMARY KEY, agent text, run text, "left" bigint, expires double precision, sealed bytea, rowid bigserial
+);
+CREATE TABLE sessions (handle text PRIMARY KEY, agent text, token text, used double precision);
+CREATE INDEX sessions_used ON sessions (used);
+CREATE TABLE session_values (
+    id bigserial PRIMARY KEY, handle text, key text, sealed bytea, size bigint, UNIQUE (handle, key)
+);
+
+CREATE SCHEMA onetool_stats;
+CREATE TABLE onetool_stats.calls (
+    name text, agent text, session text, run_id text, seconds double precision, error_type text, result_tokens bigint,
+    at double precision, rowid bigserial PRIMARY KEY
+);
+CREATE INDEX calls_at ON onetool_stats.calls (at);
+CREATE INDEX calls_run ON onetool_stats.calls (run_id);
+CREATE TABLE onetool_stats.runs (
+    run_id text, agent text, session text, seconds double precision, error_type text, round_trips bigint,
+    answer_tokens bigint, result_tokens bigint, at double precision, kind text, name text, client text, command text,
+    calls bigint, failed bigint, actor text DEFAULT '', rowid bigserial PRIMARY KEY
+);
+CREATE INDEX runs_at ON onetool_stats.runs (at);
+CREATE UNIQUE INDEX runs_id ON onetool_stats.runs (run_id);
+CREATE INDEX runs_agent ON onetool_stats.runs (agent, at);
+CREATE TABLE onetool_stats.sessions (
+    session text PRIMARY KEY, agent text, catalogue text, definition_tokens bigint, own_tokens bigint,
+    at double precision, rowid bigserial
+);
+CREATE TABLE onetool_stats.definitions (catalogue text, name text, tokens bigint, PRIMARY KEY (catalogue, name));
+CREATE TABLE onetool_stats.usage (tool text PRIMARY KEY, calls bigint, last double precision);
+CREATE TABLE onetool_stats.rollups (
+    width bigint, start bigint, kind integer, name text, agent text, error text, count bigint, tokens double precision,
+    trips double precision, least double precision, most double precision, last double precision,
+    PRIMARY KEY (width, start, kind, name, agent, error)
+);
+CREATE TABLE onetool_stats.times (
+    width bigint, start bigint, kind integer, name text, agent text, bucket integer, count bigint,
+    PRIMARY KEY (width, start, kind, name, agent, bucket)
+);
+CREATE FUNCTION onetool_stats.bucket(double precision) RETURNS integer LANGUAGE sql IMMUTABLE
+    RETURN (SELECT count(*)::integer FROM unnest(ARRAY{list(BOUNDS)}::double precision[]) AS bound WHERE bound < $1);
+"""
+MIGRATIONS: Final = (Migration(FIRST, compatible=1),)
+VERSION: Final = len(MIGRATIONS)

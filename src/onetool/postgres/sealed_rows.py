@@ -1,0 +1,136 @@
+"""Sealed values in PostgreSQL, with the interface of `SealedDatabase`, and the stores of runs and sessions on it."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onetool.errors import StorageError
+from onetool.postgres.database import Database, Statements, translate
+from onetool.postgres.keys import load_sealer, make_error
+from onetool.postgres.schema import VERSION
+from onetool.runs.run_store import DEFAULT_QUOTA, RunOwners, RunQuota, RunTables
+from onetool.runs.sealing import Sealer
+from onetool.runs.session_store import DEFAULT_TTL, SessionTables
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+class SealedRows:
+    """Tables with sealed values. `get_version` returns a number that changes when a replica may have written."""
+
+    row_lock: ClassVar[str] = "FOR UPDATE"
+    claim_lock: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
+
+    def __init__(self, database: Database, key: str, get_version: Callable[[], int]) -> None:
+        self._database, self._key, self._get_version = database, key, get_version
+        self.place = database.place
+        self._sealer: Sealer | None = None
+        self._loading = threading.Lock()
+
+    @property
+    def sealer(self) -> Sealer:
+        with self._loading:
+            if self._sealer is None:
+                self._sealer = load_sealer(self._database, self._key)
+            return self._sealer
+
+    @contextmanager
+    def transaction(self, *, is_durable: bool = False) -> Iterator[Statements]:
+        """Write in one transaction. Decisions of people, which are durable, are announced to all replicas."""
+        assert self.sealer is not None  # loaded before the transaction, which would wait for it
+        with self._database.transaction() as transaction:
+            yield transaction
+            if is_durable:
+                transaction.notify(self._key)
+
+    def select(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        assert self.sealer is not None
+        return self._database.select(query, *values)
+
+    def version(self) -> int:
+        return self._get_version()
+
+    def exists(self) -> bool:
+        return True
+
+    def vacuum(self) -> None:
+        """Do nothing: PostgreSQL vacuums by itself."""
+
+    def close(self) -> None:
+        """Do nothing: the database is closed by its owner."""
+
+    def storage_errors(self) -> AbstractContextManager[None]:
+        return self._database.errors()
+
+    def sealing_error(self, message: str) -> StorageError:
+        return make_error(message)
+
+
+class RunRows(RunTables):
+    """The runs of all replicas. An owner is alive as long as its lease is renewed."""
+
+    has_leases = True
+
+    def __init__(
+        self,
+        database: Database,
+        owners: RunOwners,
+        get_version: Callable[[], int],
+        *,
+        quota: RunQuota = DEFAULT_QUOTA,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(SealedRows(database, "runs", get_version), owners, quota=quota, clock=clock)
+
+
+class SessionRows(SessionTables):
+    """The sessions of all replicas."""
+
+    def __init__(self, database: Database, ttl: float = DEFAULT_TTL, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(SealedRows(database, "sessions", lambda: 0), ttl, clock)
+
+
+class Leases:
+    """Replicas that are alive: each renews its row every few seconds. The clock is that of the database."""
+
+    SECONDS: ClassVar[float] = 15.0
+
+    def __init__(self, database: Database, own_id: str) -> None:
+        self._database, self.own_id = database, own_id
+        self._is_held = False
+
+    def hold(self) -> None:
+        if not self._is_held:
+            self.renew()
+
+    def renew(self, connection: "Connection[Any] | None" = None) -> None:
+        """Prove that this process is alive."""
+        statement = """
+        INSERT INTO servers VALUES (?, clock_timestamp(), ?, ?)
+        ON CONFLICT (id) DO UPDATE SET seen = excluded.seen
+        """
+        row = (self.own_id, f"{socket.gethostname()}, process {os.getpid()}", VERSION)
+        if connection is None:
+            self._database.execute(statement, row)
+        else:
+            connection.execute(translate(statement), row)
+        self._is_held = True
+
+    def is_alive(self, owner: str) -> bool:
+        query = "SELECT seen > clock_timestamp() - make_interval(secs => ?) FROM servers WHERE id = ?"
+        found = self._database.select(query, self.SECONDS, owner)
+        return bool(found and found[0][0])
+
+    def delete_stale(self) -> None:
+        self._database.execute("DELETE FROM servers WHERE seen < clock_timestamp() - interval '1 day'")
+
+    def close(self) -> None:
+        """Give up the runs of this process."""
+        if self._is_held:
+            self._is_held = False
+            self._database.execute("DELETE FROM servers WHERE id = ?", (self.own_id,))

@@ -1,0 +1,51 @@
+"""Sealed values by kind and name, such as credentials that replicas share. One replica at a time changes a value."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Final
+
+from onetool.postgres.database import Database
+from onetool.postgres.keys import load_sealer
+from onetool.runs.sealing import Sealer
+
+GET: Final = "SELECT sealed FROM sealed_values WHERE kind = ? AND name = ?"
+PUT: Final = """
+INSERT INTO sealed_values AS known VALUES (?, ?, 1, ?)
+ON CONFLICT (kind, name) DO UPDATE SET version = known.version + 1, sealed = excluded.sealed
+"""
+DELETE: Final = "DELETE FROM sealed_values WHERE kind = ? AND name = ?"
+NAMES: Final = "SELECT name FROM sealed_values WHERE kind = ? ORDER BY name"
+
+
+class SealedValues:
+    """The values of one kind. Methods block on the database."""
+
+    def __init__(self, database: Database, kind: str) -> None:
+        self._database, self._kind = database, kind
+
+    def get(self, name: str) -> bytes | None:
+        found = self._database.select(GET, self._kind, name)
+        return self._sealer.open(found[0][0], self._about(name)) if found else None
+
+    def update(self, name: str, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
+        """Change a value while its lock is held; None deletes it. `change` may take as long as a request."""
+        sealer = self._sealer
+        with self._database.transaction() as transaction:
+            transaction.lock(f"{self._kind} {name}")
+            found = transaction.execute(GET, (self._kind, name)).fetchone()
+            value = change(None if found is None else sealer.open(found[0], self._about(name)))
+            if value is None:
+                transaction.execute(DELETE, (self._kind, name))
+            else:
+                transaction.execute(PUT, (self._kind, name, sealer.seal(value, self._about(name))))
+        return value
+
+    def names(self) -> list[str]:
+        return [name for (name,) in self._database.select(NAMES, self._kind)]
+
+    @cached_property
+    def _sealer(self) -> Sealer:
+        return load_sealer(self._database, "values")
+
+    def _about(self, name: str) -> bytes:
+        return f"{self._kind} {name}".encode()

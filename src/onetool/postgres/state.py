@@ -1,0 +1,127 @@
+"""All kinds of state in one database. `RemoteState` of `onetool.storage` describes it."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from onetool.errors import ToolError
+from onetool.postgres.audit import AuditRows
+from onetool.postgres.bundles import BundleMirror
+from onetool.postgres.changes import Changes
+from onetool.postgres.counters import CounterRows
+from onetool.postgres.database import Database
+from onetool.postgres.documents import (
+    NoticeRows,
+    PinRows,
+    SwitchRows,
+    TokenRows,
+    ToolListRows,
+    UsedTokenRows,
+)
+from onetool.postgres.keys import load_key
+from onetool.postgres.results import MediaRows, PartRows
+from onetool.postgres.sealed_rows import Leases, RunRows, SessionRows
+from onetool.postgres.sealed_values import SealedValues
+from onetool.postgres.statistics import ShapeRows, StatisticsRows, UsageRows
+from onetool.results import Quota
+from onetool.results.store import StoredResults
+
+if TYPE_CHECKING:
+    from onetool.bundles import BundleStore
+    from onetool.config.model import Output
+
+REQUEST_STATE: Final = "request state"  # the key that seals the state of MCP requests
+
+
+class PostgresState:
+    """State that replicas share. `cache` is a directory of this machine. Nothing is opened before it is needed."""
+
+    def __init__(
+        self, url: str, key: str, cache: Path, *, records_statistics: bool = True, keep_days: float = 365
+    ) -> None:
+        self.database, self._cache = Database(url, key), cache
+        self.place = self.database.place
+        self._keys: dict[str, bytes] = {}
+        self._leases = Leases(self.database, os.urandom(16).hex())
+        self.changes = Changes(self.database, self._leases)
+        self.recorder = StatisticsRows(self.database, enabled=records_statistics, keep_days=keep_days)
+        self.shapes = ShapeRows(self.database)
+        self.runs = RunRows(self.database, self._leases, partial(self.changes.number, "runs"))
+        self.sessions = SessionRows(self.database)
+        self.disabled_tools = SwitchRows(self.database, self.changes)
+        self.pins, self.token_usage = PinRows(self.database), UsedTokenRows(self.database)
+        self.tokens = TokenRows(self.database, self.changes)
+        self.counters = CounterRows(self.database)
+
+    @property
+    def problem(self) -> str | None:
+        if self.changes.is_current:
+            return None
+        return self.changes.away().message
+
+    def start(self) -> None:
+        self.changes.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the first values. Afterwards nothing that an event loop reads blocks."""
+        is_known = self.changes.wait(seconds)
+        if is_known:
+            self.shapes.text("")
+            with suppress(ToolError):  # what needs the key reports that it is missing
+                self.load_key(REQUEST_STATE)
+        return is_known
+
+    def subscribe(self, kind: str, listener: Callable[[], object]) -> None:
+        """Call the listener, in another thread, when a replica has changed this kind of state."""
+        self.changes.subscribe(kind, listener)
+
+    def close(self) -> None:
+        """Close the connections. The recorders and runs are closed by their owners before."""
+        self.changes.close()
+        self.database.close()
+
+    def load_key(self, name: str) -> bytes:
+        """Return a key that all replicas have. It is read once."""
+        if name not in self._keys:
+            self._keys[name] = load_key(self.database, name)
+        return self._keys[name]
+
+    def results(self, output: "Output", scope: str) -> StoredResults:
+        quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
+        parts = PartRows(self.database, scope)
+        return StoredResults(parts, self.place, output.result_ttl, output.preview_lines, quota=quota)
+
+    def media(self, output: "Output", scope: str) -> MediaRows:
+        return MediaRows(self.database, scope, output.result_ttl, max_bytes=output.max_stored_bytes)
+
+    def notices(self, max_file_bytes: int) -> NoticeRows:
+        return NoticeRows(self.database, max_file_bytes)
+
+    def audit(self, redact: Callable[[str], str]) -> AuditRows:
+        return AuditRows(self.database, redact)
+
+    def tool_lists(self, redact: Callable[[str], str]) -> ToolListRows:
+        return ToolListRows(self.database, redact)
+
+    def sealed_values(self, kind: str) -> SealedValues:
+        """Return encrypted values that replicas share, such as credentials."""
+        return SealedValues(self.database, kind)
+
+    def bundles(self, max_tools: int, builtin: Path | None) -> "BundleStore":
+        from onetool.bundles import BundleStore
+
+        make_directory = partial(BundleMirror, database=self.database, changes=self.changes)
+        return BundleStore(
+            self._cache / "bundles",
+            max_tools=max_tools,
+            builtin=builtin,
+            usage=self._usage,
+            make_directory=make_directory,
+        )
+
+    @cached_property
+    def _usage(self) -> UsageRows:
+        return UsageRows(self.recorder)

@@ -1,0 +1,239 @@
+"""PostgreSQL: migrations, roles, keys, leases and limits."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.postgres_support import PostgresServer
+from tests.support import eventually
+
+from onetool.config.model import Output
+from onetool.errors import CallRejected, StorageError, ToolError
+from onetool.postgres.database import Database
+from onetool.postgres.migrations import migrate, read_version
+from onetool.postgres.roles import render_grants
+from onetool.postgres.schema import MIGRATIONS, VERSION, Migration
+from onetool.postgres.sealed_rows import Leases
+from onetool.postgres.state import PostgresState
+from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
+
+KEY, OTHER_KEY = "11" * 32, "22" * 32
+
+
+@pytest.fixture
+def open_state(postgres_url: str, tmp_path: Path) -> Iterator[Callable[..., PostgresState]]:
+    """Yield a function that opens the state as one more replica does."""
+    opened: list[PostgresState] = []
+
+    def open_replica(key: str = KEY, url: str = postgres_url) -> PostgresState:
+        state = PostgresState(url, key, tmp_path / f"cache-{len(opened)}")
+        opened.append(state)
+        return state
+
+    yield open_replica
+    for state in opened:
+        state.close()
+
+
+def read_tables(url: str) -> list[tuple[object, ...]]:
+    query = """
+    SELECT table_schema, table_name, column_name, data_type FROM information_schema.columns
+    WHERE table_schema LIKE 'onetool%' ORDER BY 1, 2, 3
+    """
+    with psycopg.connect(url) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_servers_that_migrate_at_once_wait_for_each_other(postgres_url: str) -> None:
+    def start(_number: int) -> int:
+        with Database(postgres_url, KEY) as database:
+            ((count,),) = database.select("SELECT count(*) FROM schema_versions")
+            return int(count)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(start, range(4))) == [VERSION] * 4
+
+
+def test_a_newer_schema_is_rejected_and_not_changed_and_a_compatible_one_is_used(postgres_url: str) -> None:
+    added = Migration("ALTER TABLE pins_added ADD COLUMN more text", compatible=1)
+    compatible = (*MIGRATIONS, Migration("CREATE TABLE pins_added (name text)", compatible=1), added)
+    breaking = (*compatible, Migration("ALTER TABLE pins_added DROP COLUMN more", compatible=len(compatible) + 1))
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        migrate(connection, "it")
+        migrate(connection, "it", compatible)
+        with Database(postgres_url, KEY) as older:
+            assert older.select("SELECT count(*) FROM pins_added") == [(0,)]
+        migrate(connection, "it", breaking)
+        before = read_tables(postgres_url)
+        with Database(postgres_url, KEY) as older, pytest.raises(ToolError, match="was written by a newer OneTool"):
+            older.select("SELECT 1")
+        with pytest.raises(ToolError, match="was written by a newer OneTool"):
+            migrate(connection, "it")
+        assert read_version(connection) == (len(breaking), len(breaking))
+    assert read_tables(postgres_url) == before
+
+
+def test_a_failed_migration_changes_nothing(postgres_url: str) -> None:
+    broken = (*MIGRATIONS, Migration("CREATE TABLE half (name text); SELECT 1 / 0", compatible=1))
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            migrate(connection, "it", broken)
+        assert read_version(connection) == (0, 0)
+
+
+def test_each_role_can_do_what_it_needs_and_nothing_else(
+    postgres_server: PostgresServer, open_state: Callable[..., PostgresState], postgres_url: str
+) -> None:
+    name, suffix = postgres_url.rpartition("/")[2], str(time.time_ns())
+    replica, worker = f"replica_{suffix}", f"worker_{suffix}"
+    postgres_server.execute(f"CREATE ROLE {replica} LOGIN", f"CREATE ROLE {worker} LOGIN")
+    state = open_state(url=postgres_server.url(name, replica))
+    with pytest.raises(ToolError, match="has no tables"):  # only the migration role creates them
+        state.pins.servers()
+    open_state().pins.servers()
+    for _ in range(2):  # it is executed after each upgrade
+        postgres_server.execute(render_grants(replica, worker), database=name)
+    state = open_state(url=postgres_server.url(name, replica))
+    handle = state.results(Output(), "/work").put("of the replica", tool="t")["handle"]
+    state.runs.put_run(DurableRunRecord("r_1", "default", "1"))
+    state.recorder.flush()
+    state.audit(str).write("call.started")
+    with pytest.raises(StorageError, match="permission denied"):
+        state.database.execute("DELETE FROM audit")
+    with pytest.raises(StorageError, match="permission denied"):
+        state.database.execute("CREATE TABLE onetool.more (id integer)")
+    with Database(postgres_server.url(name, worker), KEY) as of_worker:
+        assert of_worker.select("SELECT count(*) FROM chunks") == [(0,)]  # none of its own
+        of_worker.execute("INSERT INTO chunks (handle, part, number, data) VALUES ('h', 'txt', 0, 'x')")
+        assert of_worker.select("SELECT handle FROM chunks") == [("h",)]
+        for table in ("keys", "runs", "tokens", "sealed_values", "audit"):
+            with pytest.raises(StorageError, match="permission denied"):
+                of_worker.select(f"SELECT * FROM {table}")
+        with pytest.raises(StorageError, match="row-level security"):
+            of_worker.execute(
+                "INSERT INTO chunks (handle, part, number, data, writer) VALUES ('i', 'txt', 0, 'x', ?)", (replica,)
+            )
+    assert state.results(Output(), "/work").load(handle) == "of the replica"
+
+
+def test_a_key_is_replaced_without_losing_what_it_sealed(open_state: Callable[..., PostgresState]) -> None:
+    open_state(KEY).runs.put_run(DurableRunRecord("r_1", "default", "secret code"))
+    with pytest.raises(StorageError, match="ONETOOL_KEY"):
+        open_state(OTHER_KEY).runs.get_run("r_1")
+    shared = open_state(KEY).load_key("request state")
+    both = open_state(f"{OTHER_KEY},{KEY}")  # what every replica has while the key is replaced
+    assert both.runs.get_run("r_1")
+    assert both.load_key("request state") == shared
+    both.sessions.list_all()
+    after = open_state(OTHER_KEY)
+    found = after.runs.get_run("r_1")
+    assert found is not None
+    assert found.code == "secret code"
+    assert after.load_key("request state") == shared
+    for key in ("", "abc", "zz" * 32):
+        with pytest.raises(ToolError, match="ONETOOL_KEY"):
+            open_state(key).runs.list_runs()
+    rows = after.database.select("SELECT sealed FROM runs")
+    assert b"secret" not in rows[0][0]
+
+
+def test_a_replica_that_lost_its_lease_sends_no_more_calls(
+    open_state: Callable[..., PostgresState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = open_state(), open_state()
+    sent = DurableCall(1, "t", "{}", "key", 0, CallState.SENT)
+    first.runs.put_run(DurableRunRecord("r_1", "default", "1", owner=first.runs.owner))
+    assert not second.runs.claim("r_1", second.runs.owner)
+    monkeypatch.setattr(Leases, "SECONDS", 0.0)
+    assert second.runs.claim("r_1", second.runs.owner)
+    with pytest.raises(CallRejected, match="another replica has continued"):
+        first.runs.write_calls("r_1", [sent])
+    second.runs.write_calls("r_1", [sent])
+    second.runs.set_state("r_1", RunState.DONE)
+    assert not first.runs.claim("r_1", first.runs.owner)
+
+
+def test_one_of_many_replicas_claims_a_run(
+    open_state: Callable[..., PostgresState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Leases, "SECONDS", 0.5)
+    replicas = [open_state() for _ in range(4)]
+    replicas[0].runs.put_run(DurableRunRecord("r_1", "default", "1", owner="gone"))
+    together = threading.Barrier(len(replicas))
+
+    def claim(state: PostgresState) -> bool:
+        together.wait()
+        return state.runs.claim("r_1", state.runs.owner)
+
+    with ThreadPoolExecutor(len(replicas)) as pool:
+        assert sum(pool.map(claim, replicas)) == 1
+
+
+def test_rate_limits_and_budgets_are_exact_across_replicas(open_state: Callable[..., PostgresState]) -> None:
+    replicas = [open_state() for _ in range(3)]
+
+    def take(number: int) -> bool:
+        return replicas[number % 3].counters.take("tool", 10, 60) == 0
+
+    def reserve(number: int) -> bool:
+        return replicas[number % 3].counters.reserve("calls", 1, 10)[0]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(take, range(24))) == 10
+        assert sum(pool.map(reserve, range(24))) == 10
+    assert 0 < replicas[0].counters.take("tool", 10, 60) <= 60
+    replicas[1].counters.settle("calls", -1)
+    assert replicas[2].counters.reserve("calls", 1, 10) == (True, 10)
+    assert replicas[0].counters.reserve("calls", 1, 10) == (False, 10)
+    assert replicas[0].counters.take("other", 0, 60) == 60
+
+
+def test_sealed_values_are_encrypted_and_changed_by_one_replica_at_a_time(
+    open_state: Callable[..., PostgresState],
+) -> None:
+    replicas = [open_state() for _ in range(4)]
+
+    def add(number: int) -> None:
+        values = replicas[number % 4].sealed_values("credentials")
+        values.update("account", lambda known: (known or b"secret") + b"+")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(16)))
+    values = replicas[0].sealed_values("credentials")
+    assert values.get("account") == b"secret" + b"+" * 16
+    ((sealed,),) = replicas[0].database.select("SELECT sealed FROM sealed_values")
+    assert b"secret" not in sealed
+    assert replicas[1].sealed_values("other").get("account") is None
+    assert values.update("account", lambda _: None) is None
+    assert values.names() == []
+
+
+def test_changes_reach_followers_by_notification_and_after_a_lost_connection(
+    open_state: Callable[..., PostgresState], postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    writer, follower = open_state(), open_state()
+    follower.start()
+    assert follower.wait(5)
+    writer.disabled_tools.set("a.b", on=False)
+    assert eventually(lambda: "a.b" in follower.disabled_tools.off(), 2)
+    name = postgres_url.rpartition("/")[2]
+    end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND query LIKE '%'"
+    postgres_server.execute(f"{end} AND pid <> pg_backend_pid()")
+    writer = open_state()
+    writer.disabled_tools.set("a.c", on=False)
+    assert eventually(lambda: "a.c" in follower.disabled_tools.off(), 4)
+    assert follower.problem is None
+
+
+def test_errors_show_no_password() -> None:
+    url = "postgresql://me:s3cret@127.0.0.1:1/db?sslpassword=hid"
+    with Database(url, KEY) as database, pytest.raises(StorageError) as caught:
+        database.select("SELECT 1")
+    assert caught.value.fields["code"] == "store_unavailable"
+    assert caught.value.fields["is_retryable"] is True
+    assert "s3cret" not in str(caught.value)
+    assert "hid" not in str(caught.value)
