@@ -327,6 +327,10 @@ class AuthorizationServer:
             family = self.find_family(request.headers.get("authorization", ""))
             return JSONResponse({"user": family.user}) if family else JSONResponse({"error": "no"}, 401)
 
+        async def count_other(_request: Request) -> Response:
+            self.counts["other"] += 1
+            return JSONResponse({})
+
         inner = server.streamable_http_app(streamable_http_path="/mcp", stateless_http=True, json_response=True)
         routes = [
             Route("/.well-known/oauth-protected-resource/mcp", self.resource_metadata),
@@ -337,6 +341,7 @@ class AuthorizationServer:
             Route("/token", self.token, methods=["POST"]),
             Route("/revoke", self.revoke, methods=["POST"]),
             Route("/api/me", get_me),
+            Route("/api/other", count_other),
             Mount("/", self._protect(inner)),
         ]
         return Starlette(routes=routes, lifespan=inner.router.lifespan_context)
