@@ -308,6 +308,12 @@ class AuthorizationServer:
         family, expiry = self.access.get(header.removeprefix("Bearer "), (None, 0.0))
         return family if family is not None and not family.is_revoked and time.time() < expiry else None
 
+    def find_owner(self, header: str) -> Family | None:
+        """Return the sign-in of a token that was valid when the request arrived."""
+        if self._other_issuer:
+            return self._ask_issuer(header)
+        return self.access.get(header.removeprefix("Bearer "), (None, 0.0))[0]
+
     def _build_app(self) -> Starlette:
         server = MCPServer("protected")
 
@@ -315,7 +321,8 @@ class AuthorizationServer:
         async def whoami(ctx: Context) -> str:
             """Return the user whose token called."""
             request = ctx.request_context.request
-            family = self.find_family(request.headers["authorization"]) if request is not None else None
+            assert request is not None
+            family = self.find_owner(request.headers["authorization"])
             return "" if family is None else family.user
 
         @server.tool()
@@ -327,6 +334,10 @@ class AuthorizationServer:
             family = self.find_family(request.headers.get("authorization", ""))
             return JSONResponse({"user": family.user}) if family else JSONResponse({"error": "no"}, 401)
 
+        async def count_other(_request: Request) -> Response:
+            self.counts["other"] += 1
+            return JSONResponse({})
+
         inner = server.streamable_http_app(streamable_http_path="/mcp", stateless_http=True, json_response=True)
         routes = [
             Route("/.well-known/oauth-protected-resource/mcp", self.resource_metadata),
@@ -337,6 +348,7 @@ class AuthorizationServer:
             Route("/token", self.token, methods=["POST"]),
             Route("/revoke", self.revoke, methods=["POST"]),
             Route("/api/me", get_me),
+            Route("/api/other", count_other),
             Mount("/", self._protect(inner)),
         ]
         return Starlette(routes=routes, lifespan=inner.router.lifespan_context)
