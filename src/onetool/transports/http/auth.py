@@ -32,7 +32,7 @@ from onetool.transports.fair_queue import QUEUES, Queues
 from onetool.transports.http import request_checks as checks
 from onetool.transports.http.bearer import BearerTokens
 from onetool.transports.http.body_limit import BodyLimiter
-from onetool.transports.http.credential import BEARER_HINT, Credential, unauthorized_error
+from onetool.transports.http.credential import BEARER_HINT, RequestCredential, unauthorized_error
 from onetool.transports.http.errors import STATUS, ApiError
 from onetool.transports.http.jwt_verifier import JwtVerifier
 from onetool.transports.http.request_checks import Bind
@@ -98,7 +98,9 @@ class AuthMiddleware:
         self._inner, self._bind, self._tokens, self._allowed_hosts = inner, bind, tokens, allowed_hosts
         self._bearer = BearerTokens(tokens, throttle or AuthThrottle(), jwts, use)
         self._body_limiter, self._log, self._sessions, self._settings = BodyLimiter(), log or Log(), sessions, settings
-        self._open: dict[asyncio.Task[Any], tuple[Credential, bool]] = {}  # open requests; whether they are streams
+        self._open: dict[
+            asyncio.Task[Any], tuple[RequestCredential, bool]
+        ] = {}  # open requests; whether they are streams
         self._revoked: set[asyncio.Task[Any]] = set()
         self._queues = Queues(limits)
 
@@ -151,7 +153,7 @@ class AuthMiddleware:
     # --- revoked tokens -------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _cancel_when_revoked(self, credential: Credential | None, *, is_stream: bool) -> Iterator[None]:
+    def _cancel_when_revoked(self, credential: RequestCredential | None, *, is_stream: bool) -> Iterator[None]:
         """Raise REVOKED inside the block when the credential of the request is no longer accepted."""
         task = asyncio.current_task()
         if credential is None or task is None:
@@ -186,7 +188,7 @@ class AuthMiddleware:
 
     # --- authentication ------------------------------------------------------------------------------------------
 
-    async def _authenticate(self, scope: Scope) -> Credential | None:
+    async def _authenticate(self, scope: Scope) -> RequestCredential | None:
         """Set the agent of the request and return its credential, if it has one.
 
         The agent is None for the owner, who is on the local machine and needs no credential.
@@ -203,7 +205,7 @@ class AuthMiddleware:
         token = _parse_token(headers)
         proxy_header = None if token else checks.find_proxy_header(headers)
         if token is not None:
-            credential: Credential | None = await self._bearer.check(token, address)
+            credential: RequestCredential | None = await self._bearer.check(token, address)
         else:
             credential = self._find_session(headers, is_local=is_local and proxy_header is None)
         if credential is not None:
@@ -220,7 +222,7 @@ class AuthMiddleware:
             raise unauthorized_error(f"{source} need a token", hint=BEARER_HINT)
         return credential
 
-    def _find_session(self, headers: Headers, *, is_local: bool) -> Credential | None:
+    def _find_session(self, headers: Headers, *, is_local: bool) -> RequestCredential | None:
         """Return the credential of the session. Sessions of `onetool ui` are valid on the local machine only."""
         found = self._sessions.find(headers) if self._sessions is not None and CSRF_HEADER in headers else None
         return found if found is not None and (is_local or found.agent is not None) else None
@@ -257,7 +259,7 @@ def _is_open(scope: Scope) -> bool:
     return is_file or scope["path"] in OPEN_PATHS.get(method, ())
 
 
-def _check_approver(credential: Credential, scope: Scope) -> None:
+def _check_approver(credential: RequestCredential, scope: Scope) -> None:
     """Reject whatever a token of scope `approve` may not do: everything but reading and approving."""
     path = scope["path"]
     if credential.agent is None or credential.scope != "approve":

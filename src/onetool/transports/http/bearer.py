@@ -7,7 +7,7 @@ whose JWT has expired must not block others behind the same address.
 from collections.abc import Callable
 
 from onetool.config.model import Token
-from onetool.transports.http.credential import Credential, FindToken, unauthorized_error
+from onetool.transports.http.credential import FindToken, RequestCredential, unauthorized_error
 from onetool.transports.http.jwt_verifier import JwtVerifier
 from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
@@ -25,7 +25,7 @@ class BearerTokens:
     ) -> None:
         self._tokens, self._throttle, self._jwts, self._use = tokens, throttle, jwts, use
 
-    async def check(self, text: str, address: str) -> Credential:
+    async def check(self, text: str, address: str) -> RequestCredential:
         """Return the credential of a token. Raise an ApiError if it is not accepted."""
         token_hash = hash_token(text)
         if self._jwts is not None and self._jwts.is_candidate(text):
@@ -36,7 +36,7 @@ class BearerTokens:
             token = self._find_token(token_hash, address)
         if self._use is not None:
             self._use.record(identify_token(token))
-        return Credential(
+        return RequestCredential(
             f"token {token.name}",
             token.agent,
             token.scope,

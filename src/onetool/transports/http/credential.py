@@ -13,7 +13,7 @@ BEARER_HINT: Final = "send the header Authorization: Bearer ot_..."
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class RequestCredential:
     """An accepted credential. `agent` is None for the owner."""
 
     actor: str  # for runs, logs and the audit log

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 from onetool.config.model import Issuer
 from onetool.logging import Log
-from onetool.transports.http.credential import Credential, unauthorized_error
+from onetool.transports.http.credential import RequestCredential, unauthorized_error
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.issuers import MAX_KEY_ID_CHARS, IssuerDirectory
 from onetool.util.invisible import escape_invisible
@@ -64,7 +64,7 @@ class JwtVerifier:
         """Return whether the token is meant to be a JWT. Its header is a JSON object, so it begins with `ey`."""
         return text.startswith("ey") and bool(self._issuers())
 
-    async def check(self, text: str) -> Credential:
+    async def check(self, text: str) -> RequestCredential:
         """Return the credential of a JWT. Raise an ApiError: 401, or 403 if the subject has no agent."""
         header, unverified = parse_jwt(text)
         entries = [entry for entry in self._issuers() if entry.issuer == unverified.get("iss")]
@@ -89,7 +89,7 @@ class JwtVerifier:
             reject("key")
         return _decode(text, key, algorithm, issuer, [*audiences])
 
-    def find_agent(self, claims: Mapping[str, Any], entries: Iterable[Issuer]) -> Credential:
+    def find_agent(self, claims: Mapping[str, Any], entries: Iterable[Issuer]) -> RequestCredential:
         """Return the credential of the subject: the first entry that maps it to an agent counts."""
         issuer, subject = str(claims["iss"]), str(claims["sub"])
         place = issuer.partition("://")[2].rstrip("/")
@@ -99,7 +99,9 @@ class JwtVerifier:
             agent = map_agent(entry, claims)
             if agent is not None:
                 identifier = identify_subject(issuer, subject)
-                return Credential(actor, agent, entry.scope, self._is_configured(entry), identifier, claims["exp"])
+                return RequestCredential(
+                    actor, agent, entry.scope, self._is_configured(entry), identifier, claims["exp"]
+                )
         self._log.event("auth.unmapped", level="WARNING", actor=actor, text="no agent in auth.issuers")
         hint = "ask whoever runs this server to add it to auth.issuers in onetool.yaml"
         raise ApiError("forbidden", "this account has no agent on this server", {"reason": "no_agent"}, hint=hint)

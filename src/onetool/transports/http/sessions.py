@@ -17,7 +17,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from onetool.transports.http.credential import Credential
+from onetool.transports.http.credential import RequestCredential
 from onetool.util.one_time_codes import CODE_SECONDS, redeem_code
 
 CSRF_HEADER: Final = "x-onetool-csrf"
@@ -29,7 +29,7 @@ MAX_CODES: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    credential: Credential
+    credential: RequestCredential
     csrf: str
     end: float
 
@@ -38,7 +38,7 @@ class BrowserSession:
 class _Code:
     """A code for a browser that has signed in, and the cookie that the browser must have."""
 
-    credential: Credential
+    credential: RequestCredential
     binding: str
     end: float
 
@@ -63,7 +63,7 @@ class BrowserSessions:
     def read_binding(self, headers: Headers) -> str:
         return cookie_parser(headers.get("cookie", "")).get(f"{self._name}_sign_in", "")
 
-    def create_code(self, credential: Credential, binding: str) -> str:
+    def create_code(self, credential: RequestCredential, binding: str) -> str:
         """Return a code that opens a session in the browser with this cookie."""
         now, code = self._clock(), secrets.token_urlsafe(32)
         live = [(key, each) for key, each in self._codes.items() if each.end > now]
@@ -82,12 +82,12 @@ class BrowserSessions:
             is_bound = hmac.compare_digest(found.binding.encode(), binding.encode("utf-8", "replace"))
             credential = found.credential if is_bound and self._clock() < found.end else None
         elif is_local and redeem_code(self._user(), code):
-            credential = Credential("admin UI", None, "approve", lambda _find: True)
+            credential = RequestCredential("admin UI", None, "approve", lambda _find: True)
         else:
             credential = None
         return None if credential is None else self._add(credential, is_secure=is_secure)
 
-    def _add(self, credential: Credential, *, is_secure: bool) -> tuple[str, BrowserSession]:
+    def _add(self, credential: RequestCredential, *, is_secure: bool) -> tuple[str, BrowserSession]:
         now = self._clock()
         seconds = min(SESSION_SECONDS, credential.expires - time.time())
         live = [(key, each) for key, each in self._sessions.items() if each.end > now]
@@ -105,7 +105,7 @@ class BrowserSessions:
 
     # --- use --------------------------------------------------------------------------------------------------------
 
-    def find(self, headers: Headers) -> Credential | None:
+    def find(self, headers: Headers) -> RequestCredential | None:
         """Return the credential of the session whose cookie and CSRF value the request has."""
         cookie = cookie_parser(headers.get("cookie", "")).get(self._name, "")
         session, given = self._sessions.get(cookie), headers.get(CSRF_HEADER, "")

@@ -22,7 +22,7 @@ from onetool.config.model import Auth, Issuer
 from onetool.errors import ToolError
 from onetool.logging import Log
 from onetool.transports.http.auth import CALLBACK_PATH, SIGN_IN_PATH
-from onetool.transports.http.credential import Credential
+from onetool.transports.http.credential import RequestCredential
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.issuers import IssuerDirectory, IssuerMetadata
 from onetool.transports.http.jwt_verifier import JwtVerifier
@@ -125,7 +125,7 @@ class BrowserSignIn:
         # The code is in the fragment, which browsers neither send to servers nor pass on.
         return RedirectResponse(f"{base_url}/#/code/{code}", SEE_OTHER)
 
-    async def _check_answer(self, request: Request, pending: _PendingSignIn | None) -> Credential:
+    async def _check_answer(self, request: Request, pending: _PendingSignIn | None) -> RequestCredential:
         query, binding = request.query_params, self._sessions.read_binding(request.headers)
         if pending is None or time.monotonic() >= pending.end:
             raise _SignInFailed("expired", "unknown or expired state")
@@ -167,7 +167,7 @@ class BrowserSignIn:
             raise _SignInFailed("failed", "the issuer sent no ID token")
         return id_token
 
-    async def _check_id_token(self, pending: _PendingSignIn, id_token: str) -> Credential:
+    async def _check_id_token(self, pending: _PendingSignIn, id_token: str) -> RequestCredential:
         entry, client_id = pending.entry, pending.entry.client_id or ""
         claims = await self._jwts.verify(id_token, entry.issuer, entry.algorithms, [client_id])
         nonce = claims.get("nonce")
