@@ -34,7 +34,7 @@ from onetool.transports.http.body_limit import BodyLimiter
 from onetool.transports.http.errors import STATUS, ApiError
 from onetool.transports.http.sessions import BrowserSessions
 from onetool.transports.http.throttle import AuthThrottle
-from onetool.transports.http.tokens import TokenSet, hash_token
+from onetool.transports.http.tokens import STORE_AWAY, TokenSet, hash_token
 
 MAX_HEAD_BYTES: Final = 16 << 10
 LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -205,7 +205,9 @@ class AuthMiddleware:
             return
         try:
             tokens = self._tokens()
-        except ApiError:
+        except ApiError as error:
+            if error.details.get("reason") == STORE_AWAY:
+                return  # requests that were admitted continue while the database is away
             tokens = TokenSet((), {})
         valid = {token_hash: tokens.find(token_hash) for token_hash, _ in self._open.values()}
         for task, (token_hash, token) in self._open.items():

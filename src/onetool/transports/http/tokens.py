@@ -17,6 +17,7 @@ from onetool.storage import StoredTokens
 from onetool.transports.http.errors import ApiError
 
 PREFIX = "ot_"
+STORE_AWAY = "store_unavailable"  # the reason in an error: nobody knows which tokens are revoked
 SCOPES = ("use", "approve", "admin", "owner")  # each includes those before it, except that `approve` calls no tools
 
 
@@ -99,4 +100,4 @@ class LiveTokens:
             return TokenSet(stored.apply(tokens), self._env)
         except StorageError as error:
             message = f"cannot check tokens: {error.message}"
-            raise ApiError("busy", message, {"reason": "store_unavailable"}) from None
+            raise ApiError("busy", message, {"reason": STORE_AWAY}) from None
