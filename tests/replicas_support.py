@@ -109,6 +109,13 @@ def start_replicas(directory: Path, url: str, count: int, settings: str = "") ->
         yield replicas
 
 
+def create_token(replica: Replica, name: str, agent: str = "default", scope: str = "use") -> str:
+    created = replica.cli("token", "create", name, "--agent", agent, "--scope", scope, "--json")
+    assert created.returncode == 0, created.stderr
+    token: str = json.loads(created.stdout)["token"]
+    return token
+
+
 def list_environment(process: int) -> dict[str, str]:
     """Return the environment that a process was started with."""
     entries = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")

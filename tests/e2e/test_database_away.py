@@ -4,12 +4,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.postgres_support import PostgresServer, run_postgres
-from tests.replicas_support import Replica, list_environment, start_replicas
+from tests.replicas_support import Replica, create_token, list_environment, start_replicas
 from tests.rest_support import get_error_code, new_id
 from tests.support import eventually, list_descendants
 
@@ -67,7 +68,17 @@ def test_readiness_follows_the_database_and_runs_without_state_continue(
     replica: Replica, server: PostgresServer, how: Callable[[PostgresServer], "object"]
 ) -> None:
     assert eventually(lambda: replica.status() == 200, READY_SECONDS)
-    before = count_calls(replica)
+    before, token = count_calls(replica), create_token(replica, how.__name__)
+    assert eventually(lambda: replica.status("/api/tools", token) == 200)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(replica.run, "import time; time.sleep(9); 'done'", authorization=f"Bearer {token}")
+        lose_database(replica, server, how, before)
+        assert slow.result().json()["blocks"] == ["done"]  # it was admitted before
+
+
+def lose_database(
+    replica: Replica, server: PostgresServer, how: Callable[[PostgresServer], "object"], before: int
+) -> None:
     with how(server):  # type: ignore[attr-defined]
         assert eventually(lambda: replica.status() == 503, READY_SECONDS)
         started = time.monotonic()

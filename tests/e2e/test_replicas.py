@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
 from tests.postgres_support import PostgresServer
-from tests.replicas_support import Replica, start_replicas
+from tests.replicas_support import Replica, create_token, prepare_home, start_replica, start_replicas
 from tests.rest_support import get_error_code, http_draft
 from tests.support import eventually
 
@@ -48,13 +49,6 @@ def run(replica: Replica, code: str) -> str:
     assert not answer["isError"], answer
     (text,) = answer["blocks"]
     return str(text)
-
-
-def create_token(replica: Replica, name: str, agent: str = "default", scope: str = "use") -> str:
-    created = replica.cli("token", "create", name, "--agent", agent, "--scope", scope, "--json")
-    assert created.returncode == 0, created.stderr
-    token: str = json.loads(created.stdout)["token"]
-    return token
 
 
 def test_every_replica_is_ready(replicas: list[Replica]) -> None:
@@ -141,13 +135,17 @@ def test_a_budget_holds_across_replicas(replicas: list[Replica]) -> None:
         assert sum(pool.map(call, range(12))) == 5
 
 
-def test_a_paused_run_continues_on_another_replica_after_its_own_was_killed(replicas: list[Replica]) -> None:
-    victim, other, third = replicas[2], replicas[0], replicas[1]
+def test_a_paused_run_continues_on_another_replica_after_its_own_was_killed(
+    replicas: list[Replica], tmp_path: Path
+) -> None:
+    other, third, _ = replicas
+    prepare_home(tmp_path, other.work, SETTINGS)
     token, approver = create_token(other, "careful", "careful"), create_token(other, "boss", scope="approve")
-    within(EFFECTIVE_SECONDS, lambda: victim.status("/api/tools", token) == 200)
-    paused = victim.run("notes.add('once')", authorization=f"Bearer {token}")
+    with start_replica(tmp_path, other.work, other.variables["ONETOOL_STORE"]) as victim:
+        within(EFFECTIVE_SECONDS, lambda: victim.status("/api/tools", token) == 200)
+        paused = victim.run("notes.add('once')", authorization=f"Bearer {token}")
+        victim.kill()
     run = next(word.strip(".:") for word in paused.text.replace('"', " ").split() if word.startswith("r_"))
-    victim.kill()
     within(EFFECTIVE_SECONDS, lambda: other.status("/api/approvals", approver) == 200)
     decided = third.rest.send(
         "POST", f"/api/approvals/{run}", {"decision": "approve"}, headers={"authorization": f"Bearer {approver}"}

@@ -136,7 +136,7 @@ CONFIGURATION = """\
 #  maxResponseBytes: 10485760
 #  retries: 2                      # of idempotent requests
 
-#store: files                     # or postgresql://user@host/database, for replicas; only in ~/.onetool
+#store: files                     # or postgresql://user@host/database, for state that replicas share; only yours
 
 #llm:                              # language model for llm.transform and ctx.llm; only in ~/.onetool/onetool.yaml
 #  base_url:                       # https://api.openai.com/v1, http://localhost:11434/v1

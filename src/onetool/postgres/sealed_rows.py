@@ -26,8 +26,11 @@ class SealedRows:
     row_lock: ClassVar[str] = "FOR UPDATE"
     claim_lock: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
 
-    def __init__(self, database: Database, key: str, get_version: Callable[[], int]) -> None:
+    def __init__(
+        self, database: Database, key: str, get_version: Callable[[], int], *, is_always_durable: bool = True
+    ) -> None:
         self._database, self._key, self._get_version = database, key, get_version
+        self._is_always_durable = is_always_durable
         self.place = database.place
         self._sealer: Sealer | None = None
         self._loading = threading.Lock()
@@ -43,7 +46,7 @@ class SealedRows:
     def transaction(self, *, is_durable: bool = False) -> Iterator[Statements]:
         """Write in one transaction. Decisions of people, which are durable, are announced to all replicas."""
         assert self.sealer is not None  # loaded before the transaction, which would wait for it
-        with self._database.transaction() as transaction:
+        with self._database.transaction(is_durable=is_durable or self._is_always_durable) as transaction:
             yield transaction
             if is_durable:
                 transaction.notify(self._key)
@@ -85,7 +88,9 @@ class RunRows(RunTables):
         quota: RunQuota = DEFAULT_QUOTA,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(SealedRows(database, "runs", get_version), owners, quota=quota, clock=clock)
+        # As in files: what a person approved survives a power failure, the rest survives the end of the process.
+        rows = SealedRows(database, "runs", get_version, is_always_durable=False)
+        super().__init__(rows, owners, quota=quota, clock=clock)
 
 
 class SessionRows(SessionTables):

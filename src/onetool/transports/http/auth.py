@@ -40,7 +40,7 @@ from onetool.transports.http.resource_metadata import METADATA_PATHS, build_chal
 from onetool.transports.http.sessions import CSRF_HEADER, BrowserSessions
 from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
-from onetool.transports.http.tokens import TokenSet
+from onetool.transports.http.tokens import STORE_AWAY, TokenSet
 
 SESSION_PATH: Final = "/api/session"
 SIGN_IN_PATH, CALLBACK_PATH = "/auth/sign-in", "/auth/callback"
@@ -177,7 +177,9 @@ class AuthMiddleware:
             return
         try:
             tokens = self._tokens()
-        except ApiError:
+        except ApiError as error:
+            if error.details.get("reason") == STORE_AWAY:
+                return  # requests that were admitted continue while the database is away
             tokens = TokenSet((), {})
         find, now = functools.cache(tokens.match), time.time()
         for task, (credential, is_stream) in self._open.items():

@@ -19,6 +19,7 @@ from onetool.transports.http.errors import ApiError
 from onetool.util.token_ids import TOKEN_ID_CHARS
 
 PREFIX = "ot_"
+STORE_AWAY = "store_unavailable"  # the reason in an error: nobody knows which tokens are revoked
 SCOPES = ("use", "approve", "admin", "owner")  # each includes those before it, except that `approve` calls no tools
 
 
@@ -117,4 +118,4 @@ class LiveTokens:
             return TokenSet(stored.apply(tokens), self._env)
         except StorageError as error:
             message = f"cannot check tokens: {error.message}"
-            raise ApiError("busy", message, {"reason": "store_unavailable"}) from None
+            raise ApiError("busy", message, {"reason": STORE_AWAY}) from None
