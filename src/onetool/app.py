@@ -228,7 +228,7 @@ class OneTool:
         remote = state.stores.remote
         self.agents.configure(loaded, state.projects, None if remote is None else remote.counters)
         self.llm.configure(loaded, state.redact, None if remote is None else remote.token_usage)
-        self.sign_ins.configure(loaded)
+        self.sign_ins.configure(loaded, None if remote is None else remote.credentials)
         private = loaded.settings.http.allow_private_addresses
         self._notifier.configure(
             loaded.settings.approvals.notify, state.redact, log, self.environment, allow_private_addresses=private
@@ -238,7 +238,7 @@ class OneTool:
             loaded.settings.approvals,
             str(loaded.directories.working_dir),
             get_policy=self.agents.get_policy,
-            is_revoked=partial(is_revoked, auth=loaded.settings.auth),
+            is_revoked=self._is_revoked,
             on_event=self._record_decision,
         )
         self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.switches
@@ -246,6 +246,11 @@ class OneTool:
             source.configure(loaded)
         for work in old.retire(state) if old is not None else ():
             self._retiring.start(work)
+
+    def _is_revoked(self, run: DurableRunRecord) -> bool:
+        auth, remote = self.settings.auth, self.stores.remote
+        tokens = auth.tokens if remote is None else remote.tokens.apply(auth.tokens)
+        return is_revoked(run, tokens, auth.issuers)
 
     def _own_ports(self) -> set[int]:
         """Return the ports that servers of this user listen on, from files."""

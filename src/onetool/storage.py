@@ -399,6 +399,13 @@ class StoredTokens(Protocol):
     def revoke(self, name: str) -> None: ...
 
 
+class LastUseStorage(Protocol):
+    """When each token was last used, on any replica. Methods block; `touch` never fails."""
+
+    def touch(self, identifier: str) -> None: ...
+    def read(self, identifier: str) -> float | None: ...
+
+
 class SharedCounters(Protocol):
     """Counts that replicas share, for rate limits and budgets. Methods block on the database."""
 
@@ -444,6 +451,12 @@ class RemoteState(Protocol):
     def tokens(self) -> StoredTokens: ...
     @property
     def counters(self) -> SharedCounters: ...
+    @property
+    def credentials(self) -> CredentialStorage: ...
+    @property
+    def snippets(self) -> SavedSnippetStorage: ...
+    @property
+    def token_use(self) -> LastUseStorage: ...
     @property
     def problem(self) -> str | None:
         """The reason why the database does not answer; None if it does."""

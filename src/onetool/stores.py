@@ -55,9 +55,9 @@ class Stores:
         scope: str = "",
     ) -> Self:
         if remote is not None:
-            search, snippets = Search(directory / "cache"), SavedSnippetFile(directory)
-            rows = remote.recorder, remote.shapes, search, remote.runs, remote.sessions
-            return cls(directory, *rows, snippets, remote, scope)
+            search = Search(directory / "cache")
+            rows = remote.recorder, remote.shapes, search, remote.runs, remote.sessions, remote.snippets
+            return cls(directory, *rows, remote, scope)
         stats, keep_days = directory / "stats", settings.keep_days
         recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
         shapes, search = ShapeFile(stats / "shapes.json"), Search(directory / "cache")

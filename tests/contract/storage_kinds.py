@@ -505,6 +505,8 @@ POSTGRES: dict[str, Callable[[PostgresState], Any]] = {
     "audit": audit_rows,
     "switches": lambda state: state.disabled_tools,
     "pins": lambda state: state.pins,
+    "credentials": lambda state: state.credentials,
+    "saved snippets": lambda state: state.snippets,
     "token usage": lambda state: state.token_usage,
     "tokens": lambda state: state.tokens,
     "notices": notice_rows,

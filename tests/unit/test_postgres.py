@@ -20,6 +20,7 @@ from onetool.postgres.schema import MIGRATIONS, VERSION, Migration
 from onetool.postgres.sealed_rows import Leases
 from onetool.postgres.state import PostgresState
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.storage import CredentialKey
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 
@@ -192,24 +193,25 @@ def test_rate_limits_and_budgets_are_exact_across_replicas(open_state: Callable[
     assert replicas[0].counters.take("other", 0, 60) == 60
 
 
-def test_sealed_values_are_encrypted_and_changed_by_one_replica_at_a_time(
+def test_credentials_are_encrypted_and_changed_by_one_replica_at_a_time(
     open_state: Callable[..., PostgresState],
 ) -> None:
     replicas = [open_state() for _ in range(4)]
+    key = CredentialKey("https://issuer", "https://resource", "account")
 
     def add(number: int) -> None:
-        values = replicas[number % 4].sealed_values("credentials")
-        values.update("account", lambda known: (known or b"secret") + b"+")
+        replicas[number % 4].credentials.update(key, lambda known: (known or "secret") + "+")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(16)))
-    values = replicas[0].sealed_values("credentials")
-    assert values.get("account") == b"secret" + b"+" * 16
-    ((sealed,),) = replicas[0].database.select("SELECT sealed FROM sealed_values")
-    assert b"secret" not in sealed
-    assert replicas[1].sealed_values("other").get("account") is None
-    assert values.update("account", lambda _: None) is None
-    assert values.names() == []
+    credentials = replicas[0].credentials
+    assert credentials.get(key) == "secret" + "+" * 16
+    assert credentials.list_keys() == [key]
+    ((name, sealed),) = replicas[0].database.select("SELECT name, sealed FROM sealed_values")
+    assert not any(text in sealed + name.encode() for text in (b"secret", b"resource"))
+    assert credentials.get(key._replace(account="other")) is None
+    assert credentials.update(key, lambda _: None) is None
+    assert credentials.list_keys() == []
 
 
 def test_changes_reach_followers_by_notification_and_after_a_lost_connection(

@@ -45,6 +45,11 @@ class RunJournal:
     redact: "Redactor"
     remote: "RemoteState | None" = None
 
+    def list_tokens(self) -> "Iterable[Token]":
+        """Return the tokens of the settings and of the store, without those that were revoked."""
+        tokens = self.loaded.settings.auth.tokens
+        return tokens if self.remote is None else self.remote.tokens.apply(tokens)
+
     def find_waiting(self, run_id: str) -> "tuple[DurableRunRecord, Waiting]":
         """Return the run with this id or prefix, and its waiting calls. Raise if none waits."""
         from onetool.runs.views import describe_waiting, find_run
@@ -141,7 +146,7 @@ def check_starter(journal: RunJournal, run: "DurableRunRecord") -> None:
     """Raise if the token that started the run was revoked: its calls can only be rejected."""
     from onetool.runs.starters import is_revoked
 
-    if is_revoked(run, journal.loaded.settings.auth):
+    if is_revoked(run, journal.list_tokens(), journal.loaded.settings.auth.issuers):
         hint = f"reject its calls with `onetool reject {run.id[:SHORT_ID_CHARS]}`"
         raise ToolError(f"run {run.id} cannot continue: {run.actor or 'its token'} was revoked", hint=hint)
 
@@ -150,10 +155,7 @@ def _check_token(journal: RunJournal, given: str) -> str:
     from onetool.transports.http.tokens import TokenSet, hash_token, includes_scope
 
     # Tokens in environment variables prove nothing: the caller of the command sets them.
-    known: Iterable[Token] = journal.loaded.settings.auth.tokens
-    if journal.remote is not None:
-        known = journal.remote.tokens.apply(known)
-    tokens, token_hash = TokenSet(known, {}), hash_token(given)
+    tokens, token_hash = TokenSet(journal.list_tokens(), {}), hash_token(given)
     token = tokens.find(token_hash)
     if token is None and tokens.is_expired(token_hash):
         raise ToolError("the token has expired", hint="create one with `onetool token create NAME --scope approve`")

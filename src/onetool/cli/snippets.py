@@ -11,7 +11,8 @@ from onetool.util.text import quote
 from onetool.util.time_format import in_utc
 
 if TYPE_CHECKING:
-    from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
+    from onetool.snippets.saved_snippets import SavedSnippet
+    from onetool.storage import SavedSnippetStorage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,8 @@ def main(options: argparse.Namespace) -> int:
     from onetool.snippets.saved_snippets import SavedSnippetFile
 
     with open_journal(options) as journal:
-        saved = SavedSnippetFile(journal.loaded.directories.data)
+        remote = journal.remote
+        saved = SavedSnippetFile(journal.loaded.directories.data) if remote is None else remote.snippets
         if options.action == "list":
             return _list(saved, as_json=options.json)
         snippet = _find(saved, options.agent, options.name)
@@ -46,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list(saved: "SavedSnippetFile", *, as_json: bool) -> int:
+def _list(saved: "SavedSnippetStorage", *, as_json: bool) -> int:
     found = [_describe(each) for each in saved.list_all()]
     if as_json:
         print(json.dumps({"snippets": found}, indent=2, ensure_ascii=False))
@@ -72,7 +74,7 @@ def _describe(snippet: "SavedSnippet") -> dict[str, Any]:
     }
 
 
-def _find(saved: "SavedSnippetFile", agent: str, name: str) -> "SavedSnippet":
+def _find(saved: "SavedSnippetStorage", agent: str, name: str) -> "SavedSnippet":
     name = name.removeprefix("$")
     found = next((each for each in saved.list_all() if (each.agent, each.name) == (agent, name)), None)
     if found is None:
@@ -81,7 +83,7 @@ def _find(saved: "SavedSnippetFile", agent: str, name: str) -> "SavedSnippet":
     return found
 
 
-def _accept(journal: RunJournal, saved: "SavedSnippetFile", snippet: "SavedSnippet", token: str | None) -> None:
+def _accept(journal: RunJournal, saved: "SavedSnippetStorage", snippet: "SavedSnippet", token: str | None) -> None:
     """Show the code to a person, and accept it if the person confirms."""
     lines = [f"All agents will be able to run ${snippet.name}:", *(f"    {line}" for line in snippet.body.splitlines())]
     saved.accept(snippet.agent, snippet.name, confirm_person(journal, token, lines))

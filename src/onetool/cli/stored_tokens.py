@@ -29,7 +29,7 @@ def change_tokens(loaded: "Loaded", options: argparse.Namespace) -> int:
         assert state is not None
         accepted = state.tokens.apply(loaded.settings.auth.tokens)
         if options.action == "list":
-            print_tokens(loaded, accepted, options)
+            print_tokens(loaded, accepted, options, state.token_use)
         elif options.action == "create":
             _create(loaded, state, accepted, options)
         else:

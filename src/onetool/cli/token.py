@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from onetool.config.load import Loaded
     from onetool.config.model import Token
+    from onetool.storage import LastUseStorage
+    from onetool.transports.http.token_use import TokenUse
 
 SECTION, KEY = "auth", "tokens"
 SCOPES = ("use", "approve", "admin", "owner")
@@ -147,8 +149,16 @@ def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
     return 0
 
 
-def print_tokens(loaded: "Loaded", accepted: "Iterable[Token]", options: argparse.Namespace) -> None:
-    tokens = [_describe(token, loaded) for token in accepted]
+def print_tokens(
+    loaded: "Loaded",
+    accepted: "Iterable[Token]",
+    options: argparse.Namespace,
+    shared: "LastUseStorage | None" = None,
+) -> None:
+    from onetool.transports.http.token_use import TokenUse
+
+    use = TokenUse(lambda: loaded.directories.user, shared=lambda: shared)
+    tokens = [_describe(token, use) for token in accepted]
     if options.json:
         print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
     elif not tokens:
@@ -160,12 +170,11 @@ def print_tokens(loaded: "Loaded", accepted: "Iterable[Token]", options: argpars
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _describe(token: "Token", loaded: "Loaded") -> dict[str, Any]:
+def _describe(token: "Token", use: "TokenUse") -> dict[str, Any]:
     """Return what is shown of a token: never its hash."""
-    from onetool.transports.http.token_use import TokenUse
     from onetool.transports.http.tokens import identify_token
 
-    used = TokenUse(lambda: loaded.directories.user).read(identify_token(token))
+    used = use.read(identify_token(token))
     return {
         "name": token.name,
         "agent": token.agent,

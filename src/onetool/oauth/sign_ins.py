@@ -45,8 +45,9 @@ class SignIns:
         self._sources: dict[Identity, TokenSource] = {}
         self.pending = PendingSignIns()
 
-    def configure(self, loaded: Loaded) -> None:
-        self._store: CredentialStorage = CredentialStore(loaded.directories.user / DIRECTORY)
+    def configure(self, loaded: Loaded, shared: "CredentialStorage | None" = None) -> None:
+        """Apply new settings. Credentials are in files, unless replicas share them."""
+        self._store: CredentialStorage = shared or CredentialStore(loaded.directories.user / DIRECTORY)
         self._allow_private_addresses = loaded.settings.http.allow_private_addresses
         url = loaded.settings.auth.public_url
         self.public_url = url.rstrip("/") if url else None

@@ -15,6 +15,7 @@ from onetool.postgres.changes import Cached, Changes
 from onetool.postgres.database import Database, Statements
 from onetool.problem import STORAGE, Problem
 from onetool.proxy.definitions import VERSION as LIST_VERSION, Definition, Failure, digest
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetSet
 from onetool.storage import Pinned
 
 if TYPE_CHECKING:
@@ -194,6 +195,48 @@ class NoticeRows:
     def read(self, name: str) -> bytes:
         rows = self._database.select("SELECT document FROM notices WHERE name = ? ORDER BY id", name)
         return b"".join(document for (document,) in rows)
+
+
+class SnippetRows(SavedSnippetSet):
+    """The saved snippets of all agents, in one document. Changes of other replicas are known within two seconds."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._documents = Documents(database, "snippets")
+        self._known = Cached(changes, "snippets", lambda: _read_snippets(self._documents.get("saved")))
+
+    def list_all(self) -> tuple[SavedSnippet, ...]:
+        return self._known.get()
+
+    def change(self, change: Callable[[list[SavedSnippet]], list[SavedSnippet]]) -> bool:
+        before: tuple[SavedSnippet, ...] = ()
+
+        def apply(document: Any) -> Any:
+            nonlocal before
+            before = _read_snippets(document)
+            return [asdict(each) for each in change(list(before))]
+
+        after = _read_snippets(self._documents.update("saved", apply))
+        self._known.refresh()
+        return after != before
+
+
+def _read_snippets(document: Any) -> tuple[SavedSnippet, ...]:
+    return tuple(SavedSnippet(**each) for each in document or ())
+
+
+class LastUseRows:
+    """When each token was last used, on any replica."""
+
+    def __init__(self, database: Database) -> None:
+        self._documents, self._database = Documents(database, "token use"), database
+
+    def touch(self, identifier: str) -> None:
+        with suppress(StorageError), self._database.transaction() as transaction:
+            self._documents.put(transaction, identifier, time.time())
+
+    def read(self, identifier: str) -> float | None:
+        found = self._documents.get(identifier)
+        return float(found) if isinstance(found, int | float) else None
 
 
 class TokenRows:

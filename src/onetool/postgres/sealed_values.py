@@ -1,12 +1,16 @@
 """Sealed values by kind and name, such as credentials that replicas share. One replica at a time changes a value."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
+from onetool.postgres.changes import Changes
 from onetool.postgres.database import Database
 from onetool.postgres.keys import load_sealer
 from onetool.runs.sealing import Sealer
+from onetool.storage import CredentialKey
 
 GET: Final = "SELECT sealed FROM sealed_values WHERE kind = ? AND name = ?"
 PUT: Final = """
@@ -38,6 +42,7 @@ class SealedValues:
                 transaction.execute(DELETE, (self._kind, name))
             else:
                 transaction.execute(PUT, (self._kind, name, sealer.seal(value, self._about(name))))
+            transaction.announce(self._kind)
         return value
 
     def names(self) -> list[str]:
@@ -49,3 +54,37 @@ class SealedValues:
 
     def _about(self, name: str) -> bytes:
         return f"{self._kind} {name}".encode()
+
+
+class CredentialRows:
+    """Credentials of sign-ins. Their keys are sealed too: the name of a row is a digest."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._values, self._changes = SealedValues(database, "credentials"), changes
+        self._written = 0  # the number of changes made here, which are effective at once
+
+    def version(self) -> object:
+        return self._changes.number("credentials"), self._written
+
+    def list_keys(self) -> list[CredentialKey]:
+        found = (self._values.get(name) for name in self._values.names())
+        return [CredentialKey(*json.loads(each)["key"]) for each in found if each is not None]
+
+    def get(self, key: CredentialKey) -> str | None:
+        found = self._values.get(_digest(key))
+        return None if found is None else str(json.loads(found)["credential"])
+
+    def update(self, key: CredentialKey, change: Callable[[str | None], str | None]) -> str | None:
+        """Replace a credential, while no other replica can; None deletes it. Return the new one."""
+
+        def apply(found: bytes | None) -> bytes | None:
+            changed = change(None if found is None else str(json.loads(found)["credential"]))
+            return None if changed is None else json.dumps({"key": key, "credential": changed}).encode()
+
+        value = self._values.update(_digest(key), apply)
+        self._written += 1
+        return None if value is None else str(json.loads(value)["credential"])
+
+
+def _digest(key: CredentialKey) -> str:
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()

@@ -14,8 +14,10 @@ from onetool.postgres.changes import Changes
 from onetool.postgres.counters import CounterRows
 from onetool.postgres.database import Database
 from onetool.postgres.documents import (
+    LastUseRows,
     NoticeRows,
     PinRows,
+    SnippetRows,
     SwitchRows,
     TokenRows,
     ToolListRows,
@@ -24,7 +26,7 @@ from onetool.postgres.documents import (
 from onetool.postgres.keys import load_key
 from onetool.postgres.results import MediaRows, PartRows
 from onetool.postgres.sealed_rows import Leases, RunRows, SessionRows
-from onetool.postgres.sealed_values import SealedValues
+from onetool.postgres.sealed_values import CredentialRows
 from onetool.postgres.statistics import ShapeRows, StatisticsRows, UsageRows
 from onetool.results import Quota
 from onetool.results.store import StoredResults
@@ -55,6 +57,8 @@ class PostgresState:
         self.pins, self.token_usage = PinRows(self.database), UsedTokenRows(self.database)
         self.tokens = TokenRows(self.database, self.changes)
         self.counters = CounterRows(self.database)
+        self.credentials = CredentialRows(self.database, self.changes)
+        self.snippets, self.token_use = SnippetRows(self.database, self.changes), LastUseRows(self.database)
 
     @property
     def problem(self) -> str | None:
@@ -105,10 +109,6 @@ class PostgresState:
 
     def tool_lists(self, redact: Callable[[str], str]) -> ToolListRows:
         return ToolListRows(self.database, redact)
-
-    def sealed_values(self, kind: str) -> SealedValues:
-        """Return encrypted values that replicas share, such as credentials."""
-        return SealedValues(self.database, kind)
 
     def bundles(self, max_tools: int, builtin: Path | None) -> "BundleStore":
         from onetool.bundles import BundleStore

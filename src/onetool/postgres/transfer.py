@@ -19,6 +19,7 @@ from onetool.errors import StorageError, ToolError
 from onetool.llm.token_budget import TokenUsageFile
 from onetool.logging import list_rotated
 from onetool.notify import NoticeFiles
+from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import resolve_path
 from onetool.postgres.bundles import KEY, KIND, LOCK, PUT
 from onetool.postgres.opening import open_state
@@ -28,7 +29,9 @@ from onetool.postgres.transfer_statistics import statistics_to_files, statistics
 from onetool.proxy.pins import Pins
 from onetool.runs.run_store import RunStore, RunTables
 from onetool.runs.session_store import SessionStore, SessionTables
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile, SavedSnippetSet
 from onetool.stats.shapes import ShapeFile
+from onetool.storage import CredentialStorage
 from onetool.util.atomic import owner_only
 from onetool.util.running_servers import list_servers
 from onetool.util.store_url import FILES, SCHEMES
@@ -166,6 +169,23 @@ def _copy_pins(source: Any, target: Any) -> int:
         if target.get(server) is None:
             target.update(server, lambda known, pinned=pinned: known or pinned)
     return _verify("pins", servers, target.servers())
+
+
+def _copy_credentials(source: CredentialStorage, target: CredentialStorage) -> int:
+    keys = source.list_keys()
+    for key in keys:
+        text = source.get(key)
+        target.update(key, lambda known, text=text: known or text)  # type: ignore[misc]
+    return _verify("credentials", keys, target.list_keys())
+
+
+def _copy_snippets(source: SavedSnippetSet, target: SavedSnippetSet) -> int:
+    def identify(snippets: Iterable[SavedSnippet]) -> list[tuple[str, str]]:
+        return [(each.agent, each.name) for each in snippets]
+
+    saved = source.list_all()
+    target.change(lambda known: [*known, *(each for each in saved if identify([each])[0] not in identify(known))])
+    return _verify("snippets", identify(saved), identify(target.list_all()))
 
 
 def _copy_usage(source: Any, target: Any) -> int:
@@ -325,6 +345,8 @@ TO_ROWS: Final[dict[str, Callable[[Places], int]]] = {
     "bundles": _bundles_to_rows,
     "disabled": lambda places: _copy_switches(Switches(places.data), places.rows.disabled_tools),
     "pins": lambda places: _copy_pins(Pins(places.data / "pins.json"), places.rows.pins),
+    "credentials": lambda places: _copy_credentials(_credential_files(places), places.rows.credentials),
+    "snippets": lambda places: _copy_snippets(SavedSnippetFile(places.data), places.rows.snippets),
     "tokens": _tokens_to_rows,
     "llm tokens": lambda places: _copy_usage(_usage_file(places), places.rows.token_usage),
     "notices": _notices_to_rows,
@@ -339,12 +361,18 @@ TO_FILES: Final[dict[str, Callable[[Places], int]]] = {
     "bundles": _bundles_to_files,
     "disabled": lambda places: _copy_switches(places.rows.disabled_tools, Switches(places.data)),
     "pins": lambda places: _copy_pins(places.rows.pins, Pins(places.data / "pins.json")),
+    "credentials": lambda places: _copy_credentials(places.rows.credentials, _credential_files(places)),
+    "snippets": lambda places: _copy_snippets(places.rows.snippets, SavedSnippetFile(places.data)),
     "llm tokens": lambda places: _copy_usage(places.rows.token_usage, _usage_file(places)),
     "notices": _notices_to_files,
     "audit": _audit_to_files,
     "shapes": lambda places: _copy_shapes(places.rows.shapes, _shape_file(places)),
     "statistics": lambda places: statistics_to_files(places.rows, places.data / "stats" / "stats.db"),
 }
+
+
+def _credential_files(places: Places) -> CredentialStore:
+    return CredentialStore(places.loaded.directories.user / CREDENTIALS)
 
 
 def _usage_file(places: Places) -> TokenUsageFile:

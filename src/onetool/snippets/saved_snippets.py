@@ -1,10 +1,11 @@
-"""Snippets that agents saved from runs that worked, in one file of the data directory.
+"""Snippets that agents saved from runs that worked, in one file of the data directory or in a shared store.
 
 An agent can use its own saved snippets; other agents can use them after a person has accepted them. Snippets of the
 settings have precedence. Saved snippets are never published as prompts.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -43,8 +44,41 @@ class SavedSnippet:
         return Snippet.model_validate({"description": self.description, "params": params, "body": self.body})
 
 
-class SavedSnippetFile:
-    """The saved snippets of all agents. The file is read again after changes by other processes."""
+Change = Callable[[list[SavedSnippet]], list[SavedSnippet]]
+
+
+class SavedSnippetSet(ABC):
+    """The saved snippets of all agents."""
+
+    @abstractmethod
+    def list_all(self) -> tuple[SavedSnippet, ...]: ...
+
+    @abstractmethod
+    def change(self, change: Change) -> bool:
+        """Change the snippets, while nobody else can. Return whether they are different now."""
+
+    def put(self, snippet: SavedSnippet) -> None:
+        def replace_or_add(known: list[SavedSnippet]) -> list[SavedSnippet]:
+            others = [each for each in known if (each.agent, each.name) != (snippet.agent, snippet.name)]
+            if sum(each.agent == snippet.agent for each in others) >= MAX_SNIPPETS:
+                hint = "delete some with `onetool snippets delete NAME`"
+                raise StorageError(f"agent {snippet.agent} already has {MAX_SNIPPETS} saved snippets", hint=hint)
+            return [*others, snippet]
+
+        self.change(replace_or_add)
+
+    def accept(self, agent: str, name: str, by: str) -> bool:
+        def mark(known: list[SavedSnippet]) -> list[SavedSnippet]:
+            return [replace(one, accepted_by=by) if (one.agent, one.name) == (agent, name) else one for one in known]
+
+        return self.change(mark)
+
+    def delete(self, agent: str, name: str) -> bool:
+        return self.change(lambda known: [each for each in known if (each.agent, each.name) != (agent, name)])
+
+
+class SavedSnippetFile(SavedSnippetSet):
+    """The saved snippets in a file, which is read again after changes by other processes."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / FILE
@@ -61,27 +95,7 @@ class SavedSnippetFile:
             self._known, self._stamp = self._read(), stamp
         return self._known
 
-    def put(self, snippet: SavedSnippet) -> None:
-        def change(known: list[SavedSnippet]) -> list[SavedSnippet]:
-            others = [each for each in known if (each.agent, each.name) != (snippet.agent, snippet.name)]
-            if sum(each.agent == snippet.agent for each in others) >= MAX_SNIPPETS:
-                hint = "delete some with `onetool snippets delete NAME`"
-                raise StorageError(f"agent {snippet.agent} already has {MAX_SNIPPETS} saved snippets", hint=hint)
-            return [*others, snippet]
-
-        self._change(change)
-
-    def accept(self, agent: str, name: str, by: str) -> bool:
-        def change(known: list[SavedSnippet]) -> list[SavedSnippet]:
-            return [replace(one, accepted_by=by) if (one.agent, one.name) == (agent, name) else one for one in known]
-
-        return self._change(change)
-
-    def delete(self, agent: str, name: str) -> bool:
-        return self._change(lambda known: [each for each in known if (each.agent, each.name) != (agent, name)])
-
-    def _change(self, change: Callable[[list[SavedSnippet]], list[SavedSnippet]]) -> bool:
-        """Change the file. Return whether it is different now."""
+    def change(self, change: Change) -> bool:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locked(self._file.with_name(f"{FILE}.lock")):

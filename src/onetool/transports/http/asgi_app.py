@@ -13,7 +13,7 @@ from starlette.routing import Route, Router
 from onetool.app import OneTool
 from onetool.bundles.model import Id, Slug, Version
 from onetool.schema import JSON
-from onetool.storage import StoredTokens, TokenStorage
+from onetool.storage import LastUseStorage, StoredTokens, TokenStorage
 from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api.approvals import ApprovalHandlers
 from onetool.transports.http.api.bundles import BundleHandlers
@@ -92,7 +92,7 @@ def build(
         limits=limits,
         sessions=sessions,
         jwts=jwts,
-        use=TokenUse(lambda: app.directories.user),
+        use=create_token_use(app),
         settings=lambda: app.settings.auth,
     )
 
@@ -103,6 +103,14 @@ def create_live_tokens(app: OneTool) -> LiveTokens:
         return None if remote is None else remote.tokens
 
     return LiveTokens(lambda: app.settings, app.environment, lambda: app.config_files, get_stored)
+
+
+def create_token_use(app: OneTool) -> TokenUse:
+    def get_shared() -> LastUseStorage | None:
+        remote = app.stores.remote
+        return None if remote is None else remote.token_use
+
+    return TokenUse(lambda: app.directories.user, shared=get_shared)
 
 
 def _path_schemas() -> Mapping[str, JSON]:

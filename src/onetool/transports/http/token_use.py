@@ -1,5 +1,7 @@
 """The last use of each token, as the modification time of a file: processes share it without locks.
 
+Replicas record it in their store instead.
+
 A process records the use of a token at most once a minute, in a thread.
 """
 
@@ -12,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from onetool.storage import LastUseStorage
 from onetool.util.running_servers import DIRECTORY
 
 PRECISION_SECONDS: Final = 60.0
@@ -22,8 +25,13 @@ ID_PATTERN: Final = re.compile(r"[0-9a-f]{32}")
 class TokenUse:
     """The last uses of the tokens of a home directory, by `identify_token`."""
 
-    def __init__(self, user: Callable[[], Path], clock: Callable[[], float] = time.monotonic) -> None:
-        self._user, self._clock = user, clock
+    def __init__(
+        self,
+        user: Callable[[], Path],
+        clock: Callable[[], float] = time.monotonic,
+        shared: Callable[[], LastUseStorage | None] = lambda: None,
+    ) -> None:
+        self._user, self._clock, self._shared = user, clock, shared
         self._recorded: dict[str, float] = {}
 
     def record(self, identifier: str) -> None:
@@ -34,10 +42,13 @@ class TokenUse:
         if len(self._recorded) >= MAX_KNOWN:
             self._recorded.clear()
         self._recorded[identifier] = now
-        asyncio.get_running_loop().run_in_executor(None, self._touch, identifier)
+        shared = self._shared()
+        asyncio.get_running_loop().run_in_executor(None, shared.touch if shared else self._touch, identifier)
 
     def read(self, identifier: str) -> float | None:
         """Return when the token was last used, in seconds since 1970. Blocks on disk access."""
+        if (shared := self._shared()) is not None:
+            return shared.read(identifier)
         try:
             return self._path(identifier).stat().st_mtime
         except OSError:
