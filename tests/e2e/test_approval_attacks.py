@@ -96,7 +96,7 @@ ATTACKS = {  # code, and what its answer says
     "a tool that reads and calls one that writes": ("helper.relay()", REJECTED),
     "a version": ("notes.add(text='x', __version__='1')", "unknown tool"),
     "characters that Python folds": ("notes.\uff41\uff44\uff44(text='x')", REJECTED),
-    "another spelling": ("ot.call('Notes.Add', text='x')", "unknown tool"),
+    "another spelling": ("ot.call('Notes.Add', text='x')", REJECTED),
     "a plan": (f"ot.plan({ADD!r})", "calls:\n  - {tool: notes.add"),
     "a plan that calls through another tool": ("ot.plan('helper.relay()')", "tried to call notes.add"),
     "a plan in a plan": (f"ot.plan({f'ot.plan({ADD!r})'!r})", "notes.add"),

@@ -195,7 +195,6 @@ CONFIGURATION = """\
 #  http: false                     # whether it also serves HTTP and the admin UI
 
 #auth:                             # HTTP clients on other machines
-#  public_url:                     # URL under which browsers and clients reach this server
 #  tokens: []                      # `onetool token create NAME` adds one
 ##   - {name: laptop, hash: "...", agent: default}
 ##   - {name: ci, token_env: CI_TOKEN}   token in an environment variable

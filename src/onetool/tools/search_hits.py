@@ -10,6 +10,7 @@ from onetool.system import System
 from onetool.tools import help_text
 
 MAX_SIBLINGS: Final = 5
+MIN_SHARE: Final = 0.5  # of the best score; weaker hits are not worth a note
 MIN_SIBLING_TEXT: Final = 12  # characters; a shorter description says too little to call tools siblings
 
 
@@ -19,7 +20,7 @@ class DescribedHits(NamedTuple):
 
 
 def describe_hits(system: System, found: Mapping[str, list[SearchHit]], limit: int) -> DescribedHits:
-    """Return the best hits of each query, in turn, and the number of hits that were omitted.
+    """Return the best hits of each query, in turn, and the number of good hits that were omitted.
 
     If there are several queries, each hit names the one that found it first.
     """
@@ -28,7 +29,7 @@ def describe_hits(system: System, found: Mapping[str, list[SearchHit]], limit: i
     for query, hits in found.items():
         described = _join_siblings(_describe(system, hits), system)
         listed.append([{**hit, **({"query": query} if len(found) > 1 else {})} for hit in described[:limit]])
-        omitted += len(described[limit:])
+        omitted += sum(hit["score"] >= MIN_SHARE * described[0]["score"] for hit in described[limit:])
     in_turn = (hit for several in zip_longest(*listed) for hit in several if hit is not None)
     unique: dict[tuple[str, str], dict[str, Any]] = {}
     for hit in in_turn:
