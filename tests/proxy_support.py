@@ -64,6 +64,7 @@ def install_once(folder: Path, command: list[str], wanted: list[str]) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     with locked(CACHE / f"{folder.name}.lock"):
         if not note.exists() or note.read_text(encoding="utf-8") != content:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+            # not in this repository, whose constraints uv would apply
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=CACHE)
             assert done.returncode == 0, done.stdout + done.stderr
             note.write_text(content, encoding="utf-8")

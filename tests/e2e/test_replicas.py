@@ -59,7 +59,7 @@ def test_every_replica_is_ready(replicas: list[Replica]) -> None:
 def test_a_revoked_token_is_rejected_everywhere_within_two_seconds(replicas: list[Replica]) -> None:
     token = create_token(replicas[0], "laptop")
     within(EFFECTIVE_SECONDS, lambda: all(each.status("/api/tools", token) == 200 for each in replicas))
-    assert replicas[1].cli("token", "delete", "laptop").returncode == 0
+    assert replicas[1].cli("token", "revoke", "laptop").returncode == 0
     within(EFFECTIVE_SECONDS, lambda: all(each.status("/api/tools", token) == 401 for each in replicas))
     assert "laptop" not in replicas[2].cli("token", "list").stdout
 

@@ -18,6 +18,8 @@ DEFAULT_SIZES = (8, 96, 500)
 MAX_TOOLS = 500
 ARMS = ("direct", "search", "code", "code-cold")
 
+PREFIX = "onetool-bench-"
+MAX_DIRECTORY_CHARS = 50  # the path of a socket has at most 107 bytes
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -71,7 +73,7 @@ def _measure(options: argparse.Namespace, worlds: "list[World]") -> int:
     from onetool.bench.agents_report import check_gates, describe, to_json
 
     async def measure() -> list[Measurement]:
-        with tempfile.TemporaryDirectory(prefix="onetool-bench-") as directory:
+        with tempfile.TemporaryDirectory(prefix=PREFIX, dir=_find_short_directory()) as directory:
             return [
                 each
                 for world in worlds
@@ -90,7 +92,8 @@ def _measure_client(options: argparse.Namespace, worlds: "list[World]") -> int:
     from onetool.bench.real_client import measure_client
 
     async def measure() -> list[dict[str, object]]:
-        directory = Path(tempfile.mkdtemp(prefix="onetool-bench-"))  # kept: it has the output of the client
+        # kept: it has the output of the client
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_find_short_directory()))
         return [
             row
             for world in worlds
@@ -124,3 +127,8 @@ def _parse_sizes(text: str) -> tuple[int, ...]:
     if not all(size.strip().isdecimal() and 0 < int(size) <= MAX_TOOLS for size in sizes):
         raise argparse.ArgumentTypeError(f"invalid sizes {text!r} (expected numbers from 1 to {MAX_TOOLS}, like 8,96)")
     return tuple(int(size) for size in sizes)
+
+
+def _find_short_directory() -> str | None:
+    """Return the directory for temporary files, unless its path is too long for that of a socket in it."""
+    return None if len(tempfile.gettempdir()) <= MAX_DIRECTORY_CHARS else "/tmp"  # noqa: S108

@@ -87,6 +87,24 @@ _PHRASES = {
 }
 
 
+class _ProgramEnvironment(Mapping[str, str]):
+    """The variables that settings may use. A copy would read all of them, and the daemon keeps those that are read."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+
+    def __getitem__(self, name: str) -> str:
+        if name in _OWN_SECRETS:
+            raise KeyError(name)
+        return self._env[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._env if name not in _OWN_SECRETS)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     settings: Settings = field(repr=False)
@@ -155,7 +173,7 @@ def examine(directories: Directories, env: Mapping[str, str], *, trust: bool | N
     by_directory = {directories.data: {**user_secrets, **project_secrets}, directories.user: user_secrets}
     filled = merged.substitute(
         lambda directory: by_directory.get(directory, user_secrets),
-        {name: value for name, value in env.items() if name not in _OWN_SECRETS},
+        _ProgramEnvironment(env),
         reader.secrets_are_valid,
     )
     settings = merged.validate(_resolve_tools_dir(filled, merged, directories))
