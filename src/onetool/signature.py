@@ -29,6 +29,7 @@ MAX_CHARS = 10_000
 MAX_CALL_CHARS = 60
 MAX_REQUIRED = 8  # arguments in the hits of a search
 MAX_TYPE_PARTS = 200  # of one argument
+MAX_TYPE_DEPTH = 10  # of nested types
 MAX_FIELD_LEVELS = 2  # of objects whose fields a signature shows
 MAX_FIELDS, MAX_FIELDS_CHARS = 30, 300  # of one object in a signature
 NOT_PYTHON = re.compile(r"[^\w.]")
@@ -126,17 +127,23 @@ def type_name(part: Any, root: Mapping[str, Any] | None = None, levels: int = 0)
 
 
 class _TypeWriter:
-    """A writer of one type. References can make a small schema very large, so the number of parts is limited."""
+    """A writer of one type. References can make a small schema very large or deep, so both are limited."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root, self._left = root, MAX_TYPE_PARTS
+        self._root, self._left, self._depth = root, MAX_TYPE_PARTS, 0
         self._open: list[Any] = []  # the objects around the part, to end recursion
 
     def write(self, part: Any, levels: int) -> str:
         self._left -= 1
-        if self._left < 0:
+        if self._left < 0 or self._depth >= MAX_TYPE_DEPTH:
             return "Any"
-        part = flatten_schema(part, self._root)
+        self._depth += 1
+        try:
+            return self._write_part(flatten_schema(part, self._root), levels)
+        finally:
+            self._depth -= 1
+
+    def _write_part(self, part: Mapping[str, Any], levels: int) -> str:
         if "const" in part:
             return f"Literal[{part['const']!r}]"
         if isinstance(choices := part.get("enum"), list) and len(choices) <= MAX_CHOICES:
