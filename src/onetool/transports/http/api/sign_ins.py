@@ -32,7 +32,10 @@ ROOT: Final = "/api/sign-ins"
 SCOPE: Final = "approve"
 COOKIE: Final = "onetool_sign_in"
 MAX_BROWSERS: Final = 100
-PAGE: Final = '<!doctype html><html lang="en"><meta charset="utf-8"><title>OneTool</title><h1>{title}</h1><p>{text}</p>'
+PAGE: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+    '<title>OneTool</title><h1>{title}</h1><p>{text}</p><p><a href="../#/servers">Servers in the admin UI</a></p>'
+)
 
 
 class SignInHandlers:
@@ -57,11 +60,13 @@ class SignInHandlers:
         app, agent, found = self._api.app, get_agent(request.scope), list[ServerSignIn]()
         for name, server in app.settings.servers.items():
             target = make_server_target(name, server)
-            if target is None or (target.is_optional and app.servers.upstream(name).state != "sign_in_required"):
+            if target is None or target.is_machine:
                 continue
+            is_listed = not target.is_optional or app.servers.upstream(name).state == "sign_in_required"
             for account in target.accounts or ("",):
                 state = await app.sign_ins.describe(identify(target, account, agent))
-                found.append(ServerSignIn.model_validate({"name": name, **state}))
+                if is_listed or state["signed_in"]:
+                    found.append(ServerSignIn.model_validate({"name": name, **state}))
         return self._api.respond(ServerSignInList(sign_ins=found))
 
     async def start(self, request: Request) -> Response:
