@@ -17,7 +17,7 @@ from onetool.runs.model import Decision
 
 AGENTS = ("default", "bob")
 ACCOUNTS = ("work", "home")
-ROUNDS = 2_500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 50  # times 2 agents and 2 accounts
+ROUNDS = 2_500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 25  # times 2 agents and 2 accounts
 
 
 @pytest.fixture
