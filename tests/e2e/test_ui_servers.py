@@ -63,16 +63,16 @@ def test_a_person_signs_in_to_servers_and_out(
         expect(page.locator("ot-servers")).to_contain_text("onetool ui")
         expect(page.get_by_role("button", name="Sign in to")).to_have_count(0)
         open_servers(visit, shop)
-        work = page.get_by_role("region", name="gh · work")
-        expect(work).to_contain_text("not signed in")
-        work.get_by_role("button", name="Sign in to gh · work").press("Enter")
-        expect(page.locator("body")).to_contain_text("You are signed in to gh (account work)")
+        home = page.get_by_role("region", name="gh · home")
+        expect(home).to_contain_text("not signed in")
+        home.get_by_role("button", name="Sign in to gh · home").press("Enter")
+        expect(page.locator("body")).to_contain_text("You are signed in to gh (account home)")
         assert page.url.startswith(f"{url}/oauth/callback?")
         page.get_by_role("link", name="Servers in the admin UI").click()
-        expect(work).to_contain_text(SCRIPT)  # the name of the user
-        expect(work).to_contain_text("refreshed automatically")
-        expect(page.get_by_role("region", name="gh · home")).to_contain_text("not signed in")
-        answer = shop.rest.send("POST", "/api/run", {"command": "gh.whoami()"}).json()
+        expect(home).to_contain_text(SCRIPT)  # the name of the user
+        expect(home).to_contain_text("refreshed automatically")
+        expect(page.get_by_role("region", name="gh · work")).to_contain_text("not signed in")
+        answer = shop.rest.send("POST", "/api/run", {"command": "ot.account('gh', 'home').whoami()"}).json()
         assert answer["blocks"] == ["ada"]
         hostile = page.get_by_role("region", name=ESCAPED)
         hostile.get_by_role("button", name="Sign in to").click()
@@ -82,10 +82,10 @@ def test_a_person_signs_in_to_servers_and_out(
         visit.shoot("servers")
         assert page.locator("main img, main script").count() == 0
         assert page.evaluate("window.hacked") is None
-        work.get_by_role("button", name="Sign out of gh · work").press("Enter")
+        home.get_by_role("button", name="Sign out of gh · home").press("Enter")
         page.get_by_role("dialog").get_by_role("button", name="Sign out").click()
-        expect(work).to_contain_text("not signed in")
-        expect(work.get_by_role("button", name="Sign in to gh · work")).to_be_focused()
+        expect(home).to_contain_text("not signed in")
+        expect(home.get_by_role("button", name="Sign in to gh · home")).to_be_focused()
         assert server.counts["revoke"] == 1
         visit.requests[:] = [each for each in visit.requests if not each.startswith(f"{server.issuer}/authorize?")]
 
