@@ -10,12 +10,12 @@ import shutil
 import struct
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
 from tests.conftest import find_program
 from tests.proxy_support import CACHE, install_once
 from tests.rest_support import ServedApp, serve_app
@@ -36,8 +36,11 @@ SWITCHES: Final = (
 )
 AXE: Final = "axe-core@4.14.0"
 WIDE: Final = {"width": 1360, "height": 820}
+NARROW: Final[ViewportSize] = {"width": 320, "height": 640}
 TIMEOUT_SECONDS: Final = 15  # seconds
 GRANTED: Final = {"agents": {"default": {"permissions": ["read", "write", "network", "exec"]}}}
+SETTLED: Final = """() => !document.querySelector("[aria-busy=true]")
+  && !document.getAnimations().some((each) => each instanceof CSSTransition)"""
 SCRIPT: Final = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 REVERSED: Final = "\u202egnp.exe\u2066 hidden\u2069"
 EVERYTHING: Final[JSON] = {
@@ -323,6 +326,19 @@ def install_axe() -> Path:
         folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), AXE], [AXE]
     )
     return folder / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def find_violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
+    """Return the problems that axe finds with these rules, or with all if there are none."""
+    page.wait_for_function(SETTLED)  # content that is being replaced is shown with less contrast
+    page.add_script_tag(path=install_axe())
+    chosen = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+    result: dict[str, Any] = page.evaluate("chosen => axe.run(document, chosen)", chosen)
+    return [
+        f"{one['id']} ({one['impact']}): {[node['html'][:200] for node in one['nodes'][:3]]}"
+        for one in result["violations"]
+        if one["impact"] in {"serious", "critical", "moderate"}
+    ]
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ MAX_CHARS = 10_000
 MAX_CALL_CHARS = 60
 MAX_REQUIRED = 8  # arguments in the hits of a search
 MAX_TYPE_PARTS = 200  # of one argument
-MAX_TYPE_DEPTH = 20  # of parts inside parts
+MAX_TYPE_DEPTH = 10  # of nested types
 MAX_FIELD_LEVELS = 2  # of objects whose fields a signature shows
 MAX_FIELDS, MAX_FIELDS_CHARS = 30, 300  # of one object in a signature
 NOT_PYTHON = re.compile(r"[^\w.]")
@@ -127,7 +127,7 @@ def type_name(part: Any, root: Mapping[str, Any] | None = None, levels: int = 0)
 
 
 class _TypeWriter:
-    """A writer of one type. References can make a small schema very large, so the number of parts is limited."""
+    """A writer of one type. References can make a small schema very large or deep, so both are limited."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root, self._left, self._depth = root, MAX_TYPE_PARTS, 0

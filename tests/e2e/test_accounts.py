@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.authorization_server import AuthorizationServer, authorization_server
 from tests.oauth_support import call_as, open_signed_app, sign_in
-from tests.support import eventually
+from tests.support import configure, eventually, run_cli
 
 from onetool.errors import ArgumentError, SignInRequired
 from onetool.runs.model import Decision
 
 AGENTS = ("default", "bob")
 ACCOUNTS = ("work", "home")
-ROUNDS = 2_500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 50  # times 2 agents and 2 accounts
+ROUNDS = 2_500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 25  # times 2 agents and 2 accounts
 
 
 @pytest.fixture
@@ -90,6 +91,12 @@ def test_rules_and_records_see_the_account(tmp_path: Path, server: Authorization
         assert app.value("ot.account('gh', 'work').whoami()") == "work"
         assert "rule 1 of its policy denies" in app.failure("ot.account('gh', 'home').whoami()")
         assert "its accounts are work, home" in app.failure("ot.account('gh', 'other').whoami()")
+        code = "note = ot.account('gh', 'home').write_note('x')\ngh.write_note(note)"
+        listed = app.data(f"ot.plan(code={code!r})")["calls"]
+        assert [(each["tool"], each["account"]) for each in listed] == [
+            ("gh.write_note", "home"),
+            ("gh.write_note", "work"),
+        ]
         assert "has no account" in app.failure("ot.account('machine', 'work').cpu()")
         with pytest.raises(ArgumentError):
             call_as(app, "machine.cpu", account="work")
@@ -97,6 +104,15 @@ def test_rules_and_records_see_the_account(tmp_path: Path, server: Authorization
     records = [json.loads(line) for line in lines]
     accounts = [each.get("account") for each in records if each.get("tool") == "gh.whoami"]
     assert accounts == ["work", "work", "work", "work", "home", "other"]
+
+
+def test_the_command_calls_with_an_account(tmp_path: Path, server: AuthorizationServer) -> None:
+    settings = make_settings(server)
+    configure(tmp_path, yaml.safe_dump(settings))
+    with open_signed_app(tmp_path, settings) as app:
+        for account in ACCOUNTS:
+            sign_in(app, user=account, account=account)
+    assert run_cli(tmp_path, "call", "gh.whoami", "--account", "home").stdout == '"home"\n'
 
 
 def test_an_approval_is_for_one_account(tmp_path: Path, server: AuthorizationServer) -> None:

@@ -259,11 +259,15 @@ def test_invalid_parts_of_arguments_are_named(typed: Connection, call: str, mess
     assert message in run_text(typed, call)
 
 
+ITEM = "{'sku': str, 'price': float | str, 'parts': NotRequired[list[dict]]}"
+SHOW_SIGNATURE = f"typed.show(item: {ITEM}, color: Literal['red', 'blue'] = 'blue') -> list[str]"
+
+
 def test_help_shows_each_part_of_a_docstring_at_its_level(typed: Connection) -> None:
     short, full = (run_text(typed, f"ot.help(query='typed.show', info='{info}')") for info in ("min", "full"))
-    assert "typed.show(item: dict, color: Literal['red', 'blue'] = 'blue') -> list[str]" in short
+    assert SHOW_SIGNATURE in short
     assert "\nShow the values that the function gets, as Python writes them.\n" in short
-    assert "- item (dict) - The item to show.\n  - sku (str)\n  - price (float | str)\n" in short
+    assert "- item (dict) - The item to show.\n  - sku (str, required)\n  - price (float | str, required)\n" in short
     assert 'Example:\ntyped.show(item={"sku": "a", "price": "1.50"})' in short
     assert "Raises:" not in short
     assert "Returns: list[str] - One text for each value." in full

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from tests.authorization_server import authorization_server
+from tests.oauth_support import call_as, sign_in
 from tests.proxy_support import HOSTILE
 from tests.support import App, ProcessWatch, advance_time, configure, eventually
 from tests.workers_support import is_alive, write_pack
@@ -178,6 +180,29 @@ def test_different_definitions_are_different_processes(shared: Shared) -> None:
     applications += [shared.open("user"), shared.open("variable", {"LANG": "other"})]
     calls = [each.begin("s.facts") for each in applications]
     assert len({calling.result().unwrap()["pid"] for calling in calls}) == len(calls)
+
+
+def test_applications_share_a_connection_only_for_the_same_agent_and_account(tmp_path: Path) -> None:
+    agents, accounts = ("default", "bob"), ("work", "home")
+    with authorization_server() as server:
+        settings = {
+            "servers": {"gh": {"url": server.url, "auth": "oauth", "accounts": accounts}},
+            "agents": {agent: {"permissions": ["network"]} for agent in agents},
+        }
+        configure(tmp_path, json.dumps(settings))
+        with open_shared(tmp_path) as shared:
+            one, two = shared.open("one"), shared.open("two")
+            identities = [(agent, account) for agent in agents for account in accounts]
+            for agent, account in identities:
+                sign_in(one, user=f"{agent}-{account}", agent=agent, account=account)
+            calls = [(each, *identity) for identity in identities for each in (one, two)] * 5
+            with ThreadPoolExecutor(8) as threads:
+                users = list(threads.map(lambda call: call_as(call[0], "gh.whoami", call[1], call[2]), calls))
+            assert users == [f"{agent}-{account}" for _, agent, account in calls]
+            assert shared.count()["servers"] == len(identities)
+            other = shared.open("other", servers={"gh": {"url": server.url, "auth": "oauth", "accounts": ["home"]}})
+            assert call_as(other, "gh.whoami") == "default-home"  # its default account
+            assert call_as(one, "gh.whoami") == call_as(two, "gh.whoami") == "default-work"
 
 
 def test_projects_with_equal_servers_share_them_under_their_own_names(shared: Shared) -> None:

@@ -3,17 +3,17 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Route, expect
 from tests.rest_support import ServedApp, http_draft
 from tests.runs_support import make_call, store_run
 from tests.support import eventually
 from tests.ui_support import (
+    NARROW,
     TIMEOUT_SECONDS,
     Visit,
-    install_axe,
+    find_violations,
     make_tools,
     open_page,
     screenshot_directory,
@@ -24,7 +24,6 @@ from onetool.runs.model import CallState
 from onetool.util.one_time_codes import create_code
 
 pytestmark = pytest.mark.slow
-NARROW = {"width": 320, "height": 640}
 RULES: dict[str, list[str]] = {
     "light": [],
     "dark": ["color-contrast"],
@@ -111,24 +110,12 @@ def _run(visit: Visit) -> None:
 def test_axe_finds_no_serious_problems(
     browser: Browser, address: str, shop: ServedApp, tmp_path: Path, scheme: str
 ) -> None:
-    script = install_axe()
     found: list[str] = []
     with open_page(browser, address, screenshot_directory(tmp_path), color_scheme=scheme, bypass_csp=True) as visit:
         for name in screens(visit, shop):
             visit.shoot(f"{scheme}-{name}")
-            visit.page.add_script_tag(path=script)
-            found += [f"{name}: {problem}" for problem in _find_violations(visit.page, RULES[scheme])]
+            found += [f"{name}: {problem}" for problem in find_violations(visit.page, RULES[scheme])]
     assert found == [], "\n".join(found)
-
-
-def _find_violations(page: Page, rules: list[str]) -> list[str]:
-    chosen = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
-    result: dict[str, Any] = page.evaluate("chosen => axe.run(document, chosen)", chosen)
-    return [
-        f"{one['id']} ({one['impact']}): {[node['html'][:200] for node in one['nodes'][:3]]}"
-        for one in result["violations"]
-        if one["impact"] in {"serious", "critical", "moderate"}
-    ]
 
 
 def test_the_ui_fits_a_narrow_screen(browser: Browser, address: str, shop: ServedApp, tmp_path: Path) -> None:

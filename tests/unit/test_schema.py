@@ -13,7 +13,7 @@ from onetool.bus.bind import bind
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError
 from onetool.schema import Schema
-from onetool.signature import arguments, signature, type_name
+from onetool.signature import MAX_TYPE_DEPTH, arguments, signature, type_name
 from onetool.tools.argument_lines import list_arguments
 
 SOURCE = '''
@@ -226,6 +226,11 @@ def test_long_lists_of_choices_are_in_the_help() -> None:
 )
 def test_types_are_shown_as_python_types(part: dict[str, Any], word: str) -> None:
     assert type_name(part) == word
+
+
+def test_a_type_that_contains_itself_ends() -> None:
+    root = {"$defs": {"Row": {"type": "array", "items": {"$ref": "#/$defs/Row"}}}}
+    assert type_name({"$ref": "#/$defs/Row"}, root, 1) == f"{'list[' * MAX_TYPE_DEPTH}Any{']' * MAX_TYPE_DEPTH}"
 
 
 INTEGERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}

@@ -21,6 +21,7 @@ ARMS = ("direct", "search", "code", "code-cold")
 PREFIX = "onetool-bench-"
 MAX_DIRECTORY_CHARS = 50  # the path of a socket has at most 107 bytes
 
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     agents = actions.add_parser(

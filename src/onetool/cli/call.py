@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onetool.bus.bind import expand_name
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--agent", default="default", metavar="NAME", help="agent whose permissions and limits apply (default: default)"
     )
+    parser.add_argument("--account", default="", metavar="ACCOUNT", help="account of the server (default: the first)")
     parser.add_argument("--json", action="store_true", help="print errors as JSON")
 
 
@@ -48,6 +50,7 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     with output.progress(f"calling {options.name}"):
         arguments = await _parse_arguments(app, options.name, texts)
         context = app.context(options.agent, is_owner=True, **identify_command())
+        context = replace(context, account=options.account)
         result = await app.bus.call_tool(options.name, arguments, context)
     if result.error is not None:
         error = describe(result.error)

@@ -74,7 +74,9 @@ class Upstream(ConnectionManager):
         """Connect with a sign-in and list the tools. Return their number."""
         upstream: Upstream = self
         if self.source is not None and identity != self.source.identity and self._make_other is not None:
-            upstream = self._others[identity] = self._make_other(identity)
+            if identity not in self._others:
+                self._others[identity] = self._make_other(identity)
+            upstream = self._others[identity]
         await upstream.connection(only_list=True)
         return len(upstream.definitions)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from onetool._tool import Result
-from onetool.bus.authorize import authorize
+from onetool.bus.authorize import authorize, choose_account
 from onetool.bus.bind import NO_ARGUMENTS, bind
 from onetool.bus.bus import ToolBus
 from onetool.context import ToolContext
@@ -51,6 +51,7 @@ async def _list_with_placeholders(
     tool = await bus.resolve(name)
     bound = bind(tool, args, kwargs, context.agent_config.get(tool.name, NO_ARGUMENTS))
     authorize(tool, bound, context)
+    account = choose_account(tool, context).account
     if not is_listed(tool, bound):
         raise gate.end_at_use([args, kwargs])
-    return gate.list_call(tool, bound)
+    return gate.list_call(tool, bound, account)

@@ -52,7 +52,7 @@ class PlanGate:
             raise self.end(f"a tool that only reads tried to call {tool.name}, which a plan does not call")
         return None if self.outer is None else await self.outer.decide(tool, args, context)
 
-    def list_call(self, tool: Tool, args: Mapping[str, Any]) -> Result:
+    def list_call(self, tool: Tool, args: Mapping[str, Any], account: str) -> Result:
         """Add a call to the plan. Return the marker of its result."""
         defaults = tool.input.defaults
         given = {name: value for name, value in args.items() if name not in defaults or value != defaults[name]}
@@ -61,7 +61,8 @@ class PlanGate:
         if self.ended is not None or self._bytes > MAX_PLAN_BYTES:
             raise self.end(f"the listed arguments have more than {MAX_PLAN_BYTES} bytes")
         effects = sort_effects(get_effects(tool, args) - {Effect.READ} or {Effect.WRITE})
-        self.calls.append({"tool": tool.name, "arguments": arguments, "effects": effects})
+        chosen = {"account": account} if account else {}
+        self.calls.append({"tool": tool.name, **chosen, "arguments": arguments, "effects": effects})
         return Result(ok=True, value={self._marker: len(self.calls)})
 
     def end(self, reason: str, line: object = None) -> ToolError:
@@ -113,7 +114,7 @@ class PlannedCall:
     async def decide(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         is_first, self.is_decided = not self.is_decided, True
         if is_first and is_listed(tool, args):
-            return ListedCall(self.plan.list_call(tool, args))
+            return ListedCall(self.plan.list_call(tool, args, context.account))
         return await self.plan.decide(tool, args, context)
 
 

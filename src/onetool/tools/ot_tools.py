@@ -557,8 +557,9 @@ def _parse_values(context: ToolContext, found: "Mapping[str, SessionValue]") -> 
 async def plan(context: ToolContext, code: str) -> dict[str, Any]:
     """Show what code would do, without doing it (dry run): execute tools that only read, and list all other calls.
 
-    The result has the `calls` in order with `tool`, `arguments` and `effects`, and the `value` of the code. Results of
-    these calls are unknown: the plan ends (`ended`) where the code uses one for anything but an argument.
+    The result has the `calls` in order with `tool`, `arguments`, `effects` and the `account` if the server has several,
+    and the `value` of the code. Results of these calls are unknown: the plan ends (`ended`) where the code uses one for
+    anything but an argument.
 
     Args:
         code: Python code, as for `run`.

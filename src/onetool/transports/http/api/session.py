@@ -43,6 +43,7 @@ class SessionHandlers:
         """Exchange a one-time code for a session."""
         body = await self._api.read(await RequestBody.from_request(request), SignIn.parse)
         is_local = request.scope["state"]["agent"] is None
+        # A local browser uses plain HTTP, also if the server has a public URL. Some browsers then drop a secure cookie.
         is_secure = not is_local and (self._api.app.settings.auth.public_url or "").startswith("https://")
         binding = self._sessions.read_binding(request.headers)
         found = await self._api.run_in_thread(

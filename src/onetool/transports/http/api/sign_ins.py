@@ -4,12 +4,14 @@ The callback needs no token, because the authorization server sends the browser 
 a sign-in that waits, and in the browser that started it.
 """
 
+import contextlib
 import hmac
 import html
 import secrets
 from collections.abc import Iterator
 from typing import Any, Final
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -32,7 +34,11 @@ ROOT: Final = "/api/sign-ins"
 SCOPE: Final = "approve"
 COOKIE: Final = "onetool_sign_in"
 MAX_BROWSERS: Final = 100
-PAGE: Final = '<!doctype html><html lang="en"><meta charset="utf-8"><title>OneTool</title><h1>{title}</h1><p>{text}</p>'
+LIST_SECONDS: Final = 5.0
+PAGE: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+    '<title>OneTool</title><h1>{title}</h1><p>{text}</p><p><a href="../#/servers">Servers in the admin UI</a></p>'
+)
 
 
 class SignInHandlers:
@@ -57,11 +63,13 @@ class SignInHandlers:
         app, agent, found = self._api.app, get_agent(request.scope), list[ServerSignIn]()
         for name, server in app.settings.servers.items():
             target = make_server_target(name, server)
-            if target is None or (target.is_optional and app.servers.upstream(name).state != "sign_in_required"):
+            if target is None or target.is_machine:
                 continue
+            is_listed = not target.is_optional or app.servers.upstream(name).state == "sign_in_required"
             for account in target.accounts or ("",):
                 state = await app.sign_ins.describe(identify(target, account, agent))
-                found.append(ServerSignIn.model_validate({"name": name, **state}))
+                if is_listed or state["signed_in"]:
+                    found.append(ServerSignIn.model_validate({"name": name, **state}))
         return self._api.respond(ServerSignInList(sign_ins=found))
 
     async def start(self, request: Request) -> Response:
@@ -110,7 +118,15 @@ class SignInHandlers:
         except ToolError as error:
             return _show("The sign-in failed", error.message, 400)
         self._api.app.log.event("sign_in", server=signed_in.target.name, account=signed_in.account)
+        await self._list_tools(signed_in)
         return _show("Signed in", f"You are signed in to {signed_in.label}. You can close this window.", 200)
+
+    async def _list_tools(self, identity: Identity) -> None:
+        """List the tools, which a server may show only after a sign-in. If it is slow, the next call lists them."""
+        app, name = self._api.app, identity.target.name
+        if name in app.settings.servers and app.settings.servers[name].enabled:
+            with anyio.move_on_after(LIST_SECONDS), contextlib.suppress(ToolError):
+                await app.servers.upstream(name).list_as(identity)
 
     async def get_client_document(self, _request: Request) -> Response:
         document: dict[str, Any] | None = self._api.app.sign_ins.build_client_document()

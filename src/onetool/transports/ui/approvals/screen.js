@@ -1,11 +1,12 @@
 /** Screen "Approvals": calls that wait for a person, updated live. */
-import { encodePath, send, tokenRequired } from "../core/api.js";
+import { encodePath, send } from "../core/api.js";
 import { button, emptyState, labeled, notify, openModal, primaryButton, quietButton, spinner } from "../core/components.js";
 import { fill, h } from "../core/h.js";
 import { t, tOr } from "../core/i18n.js";
 import { loadStyles } from "../core/styles.js";
 import { formatRelativeTime, formatTime } from "../core/text.js";
 import { approvals, denied, summarize, watchApprovals } from "./feed.js";
+import { deniedState } from "./sign-in.js";
 
 await loadStyles("approvals");
 const DEFAULT_COUNT = 100;
@@ -41,7 +42,7 @@ class ApprovalsScreen extends HTMLElement {
   show() {}
 
   #show() {
-    if (denied.value) return this.#fill(this.#deniedState(denied.value));
+    if (denied.value) return this.#fill(deniedState(t("approvals.denied"), denied.value, watchApprovals));
     if (approvals.value === null) return this.#fill(spinner());
     if (!approvals.value.length) return this.#fill(emptyState(t("approvals.none"), t("approvals.none.advice")));
     // A card that has not changed stays, with its selected calls and the focus.
@@ -59,18 +60,6 @@ class ApprovalsScreen extends HTMLElement {
   #fill(content) {
     this.#cards.clear();
     fill(this.list, content);
-  }
-
-  #deniedState(error) {
-    const useToken = () => {
-      tokenRequired.value = t("approvals.denied");
-      const stop = tokenRequired.listen(() => (stop(), watchApprovals()));
-    };
-    return emptyState(
-      t("approvals.denied"),
-      error.details?.scope === "use" ? error.message : t("approvals.denied.advice"),
-      button(t("approvals.useToken"), useToken),
-    );
   }
 
   async #askForNotifications() {

@@ -1,6 +1,6 @@
 /** Signs in with a one-time code, of `onetool ui` or of an issuer, shows who has signed in, and signs out. */
-import { get, request, send, setCsrf, setToken } from "../core/api.js";
-import { quietButton } from "../core/components.js";
+import { get, request, send, setCsrf, setToken, tokenRequired } from "../core/api.js";
+import { button, emptyState, quietButton } from "../core/components.js";
 import { h } from "../core/h.js";
 import { t } from "../core/i18n.js";
 
@@ -27,6 +27,19 @@ export async function addSignIns(container) {
     h("p", {}, h("a.sign-in", { href: `.${path}` }, t("account.signIn", { issuer: new URL(issuer).host }))),
   );
   container.append(...links);
+}
+
+/** A placeholder for content that needs a session or a token of a larger scope. `retry` loads it with the token. */
+export function deniedState(title, error, retry) {
+  const useToken = () => {
+    tokenRequired.value = title;
+    const stop = tokenRequired.listen(() => (stop(), retry()));
+  };
+  return emptyState(
+    title,
+    error.details?.scope === "use" ? error.message : t("account.denied.advice"),
+    button(t("account.useToken"), useToken),
+  );
 }
 
 async function signOut() {

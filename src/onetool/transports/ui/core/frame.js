@@ -14,6 +14,7 @@ const SCREENS = {
   bundles: () => import("../bundles/screen.js"),
   activity: () => import("../activity/screen.js"),
   approvals: () => import("../approvals/screen.js"),
+  servers: () => import("../servers/screen.js"),
 };
 const DEFAULT_SCREEN = "tools";
 const PRELOAD_DELAY_MS = 1000;
