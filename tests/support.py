@@ -112,7 +112,9 @@ def scratch_directory(home: Path) -> Path:
 def configure(home: Path, text: str) -> None:
     file = home / ".onetool" / "onetool.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
+    new = file.with_suffix(".new")  # so that a server never reads a part of it
+    new.write_text(text, encoding="utf-8")
+    new.replace(file)
 
 
 def run_cli(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -43,11 +43,17 @@ def victim(shared: DaemonHome) -> Iterator[RawClient]:
 @pytest.fixture
 def path(shared: DaemonHome, victim: RawClient) -> Iterator[Path]:
     """Return the socket. The daemon must survive, serve its client, and close every descriptor that it received."""
-    pid, before = shared.daemon, count_descriptors(shared.daemon)
+    pid = shared.daemon
+    assert text_of(victim.run("1 + 1")) == "2"  # so that as many cells are ready or starting as after the test
+    assert eventually(lambda: shared.status()["shared"]["cells"] >= READY_CELLS)
+    before = count_descriptors(pid)
     yield shared.sockets[0]
     assert text_of(victim.run("1 + 1")) == "2"
     assert shared.daemon == pid
     assert eventually(lambda: count_descriptors(pid) <= before, 15), count_descriptors(pid) - before
+
+
+READY_CELLS = 2  # the default of `execution.cells`
 
 
 def count_descriptors(process: int) -> int:

@@ -262,7 +262,7 @@ def test_a_home_that_cannot_be_written_has_a_daemon(problem: str) -> None:
 # --- other users ------------------------------------------------------------------------------------------------------
 
 SEND = """
-import array, json, os, socket, sys
+import array, contextlib, json, os, socket, sys
 path, kind = sys.argv[1], sys.argv[2]
 connection = socket.socket(socket.AF_UNIX)
 directory = os.open(".", os.O_PATH | os.O_DIRECTORY)
@@ -273,7 +273,8 @@ except OSError as error:
     print(type(error).__name__)
     sys.exit()
 data = json.dumps({{"protocol": {protocol}, "kind": kind, "argv": [], "env": {{}}}}).encode() + b"\\n"
-socket.send_fds(connection, [data], [directory])
+with contextlib.suppress(BrokenPipeError):  # it may have answered already
+    socket.send_fds(connection, [data], [directory])
 received = b""
 while not received.endswith(b"\\n") and (chunk := connection.recv(65536)):
     received += chunk

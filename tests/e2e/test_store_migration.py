@@ -13,15 +13,18 @@ from tests.support import configure
 from onetool.disabled_tools import Switches
 from onetool.llm.token_budget import TokenUsageFile
 from onetool.notify import NoticeFiles
+from onetool.oauth.credential_store import CredentialStore
 from onetool.proxy.pins import Pins
 from onetool.results import ResultStore
 from onetool.results.blobs import Media
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.runs.run_store import RunStore
 from onetool.runs.session_store import SessionStore, SessionValue
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
 from onetool.stats.record import CallRecord, Recorder, RunRecord, UseRecord
 from onetool.stats.shapes import ShapeFile
 from onetool.stats.summary import summarize
+from onetool.storage import CredentialKey
 
 SETTINGS = """\
 agents: {default: {permissions: [read, write, network]}}
@@ -31,6 +34,9 @@ auth: {tokens: [{name: laptop, hash: %s}]}
 HOUR = 3600.0
 
 pytestmark = pytest.mark.slow
+
+CREDENTIAL = CredentialKey("https://issuer", "https://example.com/mcp")
+SNIPPET = SavedSnippet("default", "greet", "Greet a person.", "1 + 1", {"name": "Ada"})
 
 
 def fill(data: Path) -> dict[str, Any]:
@@ -59,6 +65,8 @@ def fill(data: Path) -> dict[str, Any]:
             recorder.add(CallRecord("p.t", "default", "s", f"r{number}", 0.1, None, 7))
             recorder.add(RunRecord(f"r{number}", "default", "s", 0.1, None, 1, 2, 7))
         recorder.add(UseRecord("tool-id"))
+    CredentialStore(data / "credentials").update(CREDENTIAL, lambda _: "credential")
+    SavedSnippetFile(data).put(SNIPPET)
     return {"session": session, "result": result, "media": media, "large": large}
 
 
@@ -78,6 +86,8 @@ def check(data: Path, names: dict[str, Any], calls: int = 5) -> None:
     assert Media(data / "tmp", HOUR).get(names["media"], "default").data == b"\x89PNG"
     assert Switches(data).off() == {"a.b"}
     assert Pins(data / "pins.json").get("server") == {"tool": {"description": "x"}}
+    assert CredentialStore(data / "credentials").get(CREDENTIAL) == "credential"
+    assert SavedSnippetFile(data).list_all() == (SNIPPET,)
     assert TokenUsageFile(data / "stats" / "llm.json").get("2026-01-02") == 7
     assert (data / "notes.yaml").read_bytes() == b"---\nmessage: 1\n"
     with closing(ShapeFile(data / "stats" / "shapes.json")) as shapes:
@@ -113,6 +123,8 @@ def test_state_moves_to_postgresql_and_back(tmp_path: Path, postgres_url: str) -
             "bundles": 2,
             "disabled": 1,
             "pins": 1,
+            "credentials": 1,
+            "snippets": 1,
             "tokens": 1,
             "llm tokens": 1,
             "notices": 1,

@@ -37,7 +37,6 @@ BUILT_IN_PACKS = {
     path.stem.removesuffix("_tools") for path in Path(__file__).parent.glob("*_tools.py")
 } | DOC_SLUGS.keys()
 GROUPS = {"tool": "Tools", "pack": "Packs", "snippet": "Snippets", "alias": "Aliases"}
-MIN_SHARE = 0.3  # of the best score; weaker hits are not shown
 MAX_DETAILED_HITS = 5
 MAX_LINE_CHARS = 300
 MAX_QUERY_CHARS = 100
@@ -198,9 +197,8 @@ def render_snippet(name: str, system: System) -> str | None:
 
 
 def render_hits(query: str, hits: list[SearchHit], system: System, info: Literal["list", "min", "full"]) -> str:
-    """Return the hits grouped by kind, best first, without those that are much weaker than the best."""
-    good = [hit for hit in sort_hits(hits) if hit.score >= MIN_SHARE * max(other.score for other in hits)]
-    lines = {hit: text for hit in good if (text := describe_hit(hit, system)) is not None}
+    """Return the hits grouped by kind, best first."""
+    lines = {hit: text for hit in sort_hits(hits) if (text := describe_hit(hit, system)) is not None}
     if not lines:
         return _render_no_hits(query, system)
     if info == "list":
