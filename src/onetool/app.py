@@ -69,6 +69,7 @@ from onetool.telemetry import Notices, Telemetry
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.running_servers import list_servers
+from onetool.util.text import quote
 from onetool_child.data import as_data
 
 if TYPE_CHECKING:
@@ -550,7 +551,7 @@ class OneTool:
         target = await anyio.to_thread.run_sync(self.bundles.find_sign_in_target, name)
         if target is None:
             known = ", ".join(self.settings.servers) or "none"
-            raise ToolError(f"no server or bundle with OAuth named {name!r}", hint=f"configured servers: {known}")
+            raise ToolError(f"no server or bundle with OAuth named {quote(name)}", hint=f"configured servers: {known}")
         return target
 
     async def sign_in_at_client(self, error: SignInRequired, context: ToolContext) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from onetool._tool import Tool
 from onetool.context import Permission, ToolContext
 from onetool.errors import ArgumentError, PermissionDenied, ToolError
-from onetool.util.text import quote
+from onetool.util.text import describe_unknown_account
 
 
 def authorize(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
@@ -37,9 +37,8 @@ def choose_account(tool: Tool, context: ToolContext) -> ToolContext:
     if context.account in accounts or not (context.account or accounts):
         return context
     if context.account:
-        known = ", ".join(accounts) or "none"
         raise ArgumentError(
-            f"{tool.pack} has no account {quote(context.account)}: its accounts are {known}",
+            describe_unknown_account(tool.pack, context.account, accounts),
             hint=f"a person can add it to accounts of {tool.pack} in onetool.yaml",
         )
     return replace(context, account=accounts[0])

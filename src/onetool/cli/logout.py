@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from onetool.cli.app_runner import run_with_settings
 from onetool.errors import ToolError
 from onetool.render import render
+from onetool.util.text import describe_unknown_account
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -22,8 +23,7 @@ def main(options: argparse.Namespace) -> int:
     async def work(app: "OneTool") -> int:
         target = await app.find_sign_in_target(options.name)
         if options.account and options.account not in target.accounts:
-            known = ", ".join(target.accounts) or "none"
-            raise ToolError(f"{target.name} has no account {options.account!r}: its accounts are {known}")
+            raise ToolError(describe_unknown_account(target.name, options.account, target.accounts))
         wanted = [
             each
             for each in await app.sign_ins.list_identities(target)

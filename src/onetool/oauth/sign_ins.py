@@ -20,6 +20,7 @@ from onetool.oauth.pending import PendingSignIn, PendingSignIns, check_answer
 from onetool.oauth.token_requests import TokenRejected, TokenRequests
 from onetool.oauth.token_source import MAX_REFRESHES, TokenSource
 from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.text import describe_unknown_account
 from onetool.util.time_format import in_utc
 
 if TYPE_CHECKING:
@@ -253,9 +254,8 @@ def identify(target: SignInTarget, account: str = "", agent: str = DEFAULT_AGENT
     """Return the identity for an account and an agent. Raise if the settings do not have the account."""
     account = account or (target.accounts[0] if target.accounts else "")
     if account and account not in target.accounts:
-        known = ", ".join(target.accounts) or "none"
         raise ConfigError(
-            f"{target.name} has no account {account!r}: its accounts are {known}",
+            describe_unknown_account(target.name, account, target.accounts),
             hint=f"add it to accounts of {target.name} in onetool.yaml",
         )
     return Identity(target, account, "" if target.settings.shared else agent)

@@ -17,6 +17,13 @@ def quote(value: object, max_chars: int = MAX_QUOTED_CHARS) -> str:
     return repr(shorten(str(value), max_chars))
 
 
+def describe_unknown_account(owner: str, account: str, known: Iterable[str]) -> str:
+    """Return the message about an account that a server or API does not have."""
+    listed = ", ".join(known)
+    expected = f"its accounts are {listed}" if listed else "it has no accounts"
+    return f"{owner} has no account {quote(account)}: {expected}"
+
+
 def shorten(text: str, max_chars: int) -> str:
     """Return the text, truncated if it is long."""
     return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"

@@ -103,7 +103,7 @@ class JwtVerifier:
                     actor, agent, entry.scope, self._is_configured(entry), identifier, claims["exp"]
                 )
         self._log.event("auth.unmapped", level="WARNING", actor=actor, text="no agent in auth.issuers")
-        hint = "ask whoever runs this server to add it to auth.issuers in onetool.yaml"
+        hint = "ask the administrator of this server to add it to auth.issuers in onetool.yaml"
         raise ApiError("forbidden", "this account has no agent on this server", {"reason": "no_agent"}, hint=hint)
 
     def _is_configured(self, entry: Issuer) -> Callable[[object], bool]:

@@ -44,7 +44,7 @@ export const messages = {
   "signIn.expired": "The sign-in took too long, or another browser started it. Try again.",
   "signIn.denied": "The sign-in was canceled.",
   "signIn.failed": "The sign-in failed. The log of the server has the reason.",
-  "signIn.no-agent": "Your account has no agent on this server. Whoever runs it can add it to auth.issuers.",
+  "signIn.no-agent": "Your account has no agent on this server. Its administrator can add it to auth.issuers.",
 
   // keyboard shortcuts
   "help.title": "Keyboard shortcuts",
