@@ -21,16 +21,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from onetool.search import Search, SearchDocument, catalog, scoring
+from onetool.search import Search, SearchDocument, catalog
 from onetool.search.words import drop_stop_words, plain, split_names
 
 TOOLS, QUESTIONS = 10_000, 300
 SEMANTIC = find_spec("wordllama") is not None
 NOT_INSTALLED = "not installed here: pip install 'onetool[semantic]'"
 Scores = tuple[float, float, float]
-# Fields: weights (4), usual lengths (4); b, k1; weights of meaning (3), of arguments in it, of intents; minima (3).
-PARAMETERS = 18
+# Fields: weights (4), usual lengths (4); b, k1, coverage; weights of meaning (3), of arguments in it, of intents;
+# minima (3); the number of words of a short query; the share of a weak hit.
+PARAMETERS = 21
 MEANING_WEIGHTS = (0.2, 0.4, 0.8, 1.2)
+SHIPPED_WEIGHT = catalog.MEANING_WEIGHT
 MAX_SAMPLE = 250  # queries of a set, to compare weights
 REAL = ("list", "send", "merge", "delete", "user", "issue", "invoice", "message", "report", "image", "weather")
 FILLER = "please can you help me to find out how I could with the for my and is there a way of".split()  # noqa: SIM905
@@ -47,10 +49,10 @@ class RetrievalSet:
 def main() -> None:
     options = arguments()
     if options.json:
-        print(json.dumps(measure_sets(options.data)))
+        print(json.dumps(measure_sets(options.data, options.every)))
         return
     if options.data:
-        print_quality(options.data)
+        print_quality(options.data, options.every)
     else:
         print("Quality: not measured without --data DIRECTORY (see the top of this file).\n")
     print_speed(semantic=False)
@@ -63,6 +65,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, metavar="DIRECTORY", help="retrieval sets")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="measure every Nth query of each set")
     parser.add_argument("--json", action="store_true", help="print the scores as JSON; needs --data")
     options = parser.parse_args()
     if options.json and not options.data:
@@ -72,15 +75,16 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def read_sets(folder: Path) -> list[RetrievalSet]:
-    return [read_set(path) for path in sorted(folder.glob("*.json"))]
+def read_sets(folder: Path, every: int = 1) -> list[RetrievalSet]:
+    sets = map(read_set, sorted(folder.glob("*.json")))
+    return [replace(one, questions=one.questions[::every]) for one in sets]
 
 
-def measure_sets(folder: Path) -> dict[str, dict[str, dict[str, float]]]:
+def measure_sets(folder: Path, every: int) -> dict[str, dict[str, dict[str, float]]]:
     modes = {"default": False, **({"semantic": True} if SEMANTIC else {})}
     return {
         mode: {one.stem: name_scores(average(measure(one, search_ours(one, semantic=semantic)))) for one in sets}
-        for sets in [read_sets(folder)]
+        for sets in [read_sets(folder, every)]
         for mode, semantic in modes.items()
     }
 
@@ -89,8 +93,8 @@ def name_scores(scores: Scores) -> dict[str, float]:
     return {name: round(score, 4) for name, score in zip(("r@1", "r@5", "mrr"), scores, strict=True)}
 
 
-def print_quality(folder: Path) -> None:
-    sets = read_sets(folder)
+def print_quality(folder: Path, every: int) -> None:
+    sets = read_sets(folder, every)
     ways: dict[str, Callable[[RetrievalSet], Callable[[str], list[str]]]] = {
         "plain FTS5": search_plain,
         "OneTool": partial(search_ours, semantic=False),
@@ -103,7 +107,7 @@ def print_quality(folder: Path) -> None:
         cells = (format_scores(average(scores[way, one.stem])) for way in ways)
         rows.append([one.stem, str(len(one.documents)), str(len(one.questions)), *cells])
     print_table(rows)
-    print(f"\nR@5 of each half of the queries, by hash ({PARAMETERS} parameters were chosen by hand)")
+    print(f"\nR@5 of each half of the queries, by hash ({PARAMETERS} parameters were chosen, some on these sets)")
     print_table([["", *(f"{way} {half}" for way in ways for half in "ab")], *split_rows(sets, list(ways), scores)])
     print("\nWeight of meaning, chosen on one set and measured on the others (R@5)")
     print_table(list(compare_weights(sets)))
@@ -126,11 +130,11 @@ def split_rows(
 def compare_weights(sets: list[RetrievalSet]) -> Iterator[list[str]]:
     """Yield, for each set, the weight that is best on it, and the mean R@5 of the other sets with this weight."""
     found = {(weight, one.stem): measure_weight(one, weight) for weight in MEANING_WEIGHTS for one in sets}
-    yield ["chosen on", "weight", "its R@5", "mean R@5 of the others", f"with {scoring.MEANING_WEIGHT}, as shipped"]
+    yield ["chosen on", "weight", "its R@5", "mean R@5 of the others", f"with {SHIPPED_WEIGHT}, as shipped"]
     for one in sets:
         best = max(MEANING_WEIGHTS, key=lambda weight: found[weight, one.stem])
         others = [other.stem for other in sets if other is not one] or [one.stem]
-        means = (statistics.mean(found[weight, stem] for stem in others) for weight in (best, scoring.MEANING_WEIGHT))
+        means = (statistics.mean(found[weight, stem] for stem in others) for weight in (best, SHIPPED_WEIGHT))
         yield [one.stem, str(best), f"{found[best, one.stem]:.3f}", *(f"{mean:.3f}" for mean in means)]
 
 
@@ -140,7 +144,7 @@ def measure_weight(one: RetrievalSet, weight: float) -> float:
     try:
         return average(measure(sample, search_ours(sample, semantic=False)))[1]
     finally:
-        vars(catalog)["MEANING_WEIGHT"] = scoring.MEANING_WEIGHT
+        vars(catalog)["MEANING_WEIGHT"] = SHIPPED_WEIGHT
 
 
 def read_set(path: Path) -> RetrievalSet:

@@ -160,7 +160,7 @@ def make_matrix(documents: list[list[list[str]]], places: dict[str, int]) -> Any
             known = [places[word] for word in words if word in places]
             rows += [number] * len(known)
             columns += known
-            values += [len(known) ** -0.5] * len(known)
+            values += [max(1, len(known)) ** -0.5] * len(known)
     return sparse.csr_matrix((np.array(values, "float32"), (rows, columns)), shape=(len(documents), len(places)))
 
 

@@ -68,13 +68,17 @@ def _format_parameter(about: Mapping[str, Any]) -> str:
 
 
 def short_call(tool: Tool, name: str) -> str:
-    """Return a call without types, such as `pack.tool(query, count=5)`; if long, only required arguments."""
+    """Return a call without types, such as `pack.tool(query, count=5)`; if long, with as many arguments as fit.
+
+    All required arguments are shown.
+    """
     required = tool.input.required
     parts = [key if key in required else f"{key}={part.get('default')!r}" for key, part in _sort_arguments(tool)]
-    text = f"{_call_prefix(name)}{', '.join(parts)})"
-    if len(text) > MAX_CALL_CHARS:
-        names = [key for key, _ in _sort_arguments(tool) if key in required]
-        text = f"{_call_prefix(name)}{', '.join([*names, '...'])})"
+    prefix, count = _call_prefix(name), len(parts)
+    text = f"{prefix}{', '.join(parts)})"
+    while len(text) > MAX_CALL_CHARS and count >= len(required):
+        text = f"{prefix}{', '.join([*parts[:count], '...'])})"
+        count -= 1
     return clean_if_foreign(text, tool)
 
 

@@ -3,7 +3,7 @@
 It gets the description of the one tool, the instructions of the server, and a task in plain English with some facts.
 `naive_player` implements its moves; this module runs it against a real server. If it gets stuck, improve the texts:
 
-    uv run python -m tests.e2e.naive_model [--task NAME] [--seed NUMBER] [--mute description|answers]
+    uv run python -m tests.e2e.naive_model [--task NAME] [--seed NUMBER] [--check] [--mute description|answers]
 """
 
 import argparse
@@ -21,6 +21,7 @@ from anyio.from_thread import start_blocking_portal
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import Implementation, TextContent
+from tests.e2e.naive_check_tasks import CHECK_TASKS
 from tests.e2e.naive_player import Player, Session
 from tests.e2e.naive_reading import remove_advice
 from tests.e2e.naive_tasks import TASKS, Task
@@ -121,8 +122,10 @@ def main() -> None:
     parser.add_argument(
         "--mute", default="", choices=["", "description", "answers"], help="text to hide from the model"
     )
+    parser.add_argument("--check", action="store_true", help="play the tasks that nothing was adjusted to")
     options = parser.parse_args()
-    tasks = [task for number, task in enumerate(TASKS, 1) if options.task == str(number) or options.task in task.name]
+    listed = enumerate(CHECK_TASKS if options.check else TASKS, 1)
+    tasks = [task for number, task in listed if options.task == str(number) or options.task in task.name]
     chosen = list_wordings(tasks) if options.seed is None else frame_tasks(options.seed, tasks)
     with TemporaryDirectory() as home, prepare(Path(home)):
         outcomes = list(play_tasks(Path(home), chosen, options.mute))

@@ -90,7 +90,8 @@ class Player:
     def _after_error(self, move: Move, reading: Reading) -> Iterator[Move]:
         """Follow suggestions, then signatures, then shown calls, then ask for help."""
         yield from (Move(_replace_name(move.code, name), "it was suggested") for name in reading.suggestions)
-        yield from self._build_calls(reading)
+        yield from (call for call in self._build_calls(reading) if call.used or not self.task.facts)
+        yield from (Move(shown.code, "it was shown") for shown in reading.calls if _is_filled(shown, move.code))
         yield from self._search_with_wording(reading.calls)
         yield from self._call_without_arguments(reading)
         if move.signature is not None:
@@ -99,31 +100,49 @@ class Player:
     def _after_answer(self, move: Move, reading: Reading) -> Iterator[Move]:
         self._remember_blanks(reading)
         yield from self._fill_blanks(reading)
-        yield from self._compute(move)
+        yield from self._compute(move, reading)
         yield from self._add_arguments(move, reading)
         yield from self._build_calls(reading)
         yield from self._snippets(reading)
         if not self.task.facts:
             yield from self._examples(reading)
         if move.signature is None:  # results of tools do not contain names of tools
-            yield from self._follow_list(reading)
+            yield from self._follow_list(move, reading)
 
-    def _follow_list(self, reading: Reading) -> Iterator[Move]:
-        """Call the listed tools whose arguments are known, and ask for help on the others.
+    def _follow_list(self, move: Move, reading: Reading) -> Iterator[Move]:
+        """Call the listed tools whose arguments are known, look at more of the list, and ask for help on the others.
 
-        Tools that use more of the facts come first, then those whose description shares more words with the task.
+        Tools that use more of the facts come first, then those that fit the wording better.
         """
-        names, calls = self._sort_names(reading), dict[str, Move]()
-        for name in names:
-            signature = reading.short_signatures.get(name)
-            move = None if signature is None else self._build_call(signature, reading)
-            if move is not None and (move.used or not self.task.facts):
-                calls[name] = move
-        lines = {str(entry.get("name")): f"{entry.get('name')} {entry.get('description')}" for entry in reading.entries}
-        shared = {name: self._count_shared_words(lines.get(name, name)) for name in names}
-        yield from (calls[name] for name in sorted(calls, key=lambda name: (-len(calls[name].used), -shared[name])))
+        names = self._sort_names(reading)
+        calls = {name: call for name in names if (call := self._build_listed(name, reading)) is not None}
+        order = {name: (-len(call.used), -self._rate(name, reading)) for name, call in calls.items()}
+        yield from (calls[name] for name in sorted(calls, key=order.__getitem__))
+        if reading.more:
+            yield Move(_append_arguments(move.code, reading.more), "there is more")
         yield from self._ask_about(name for name in names if name not in calls)
         yield from self._ask_about(calls)
+
+    def _build_listed(self, name: str, reading: Reading) -> Move | None:
+        """Build the call of a listed tool. It uses a fact, or the tool needs none of them."""
+        signature = reading.short_signatures.get(name)
+        if signature is None:
+            shown = next((str(entry.get("call")) for entry in reading.entries if entry.get("name") == name), "")
+            return None if self.task.facts or not read(shown).calls else Move(shown, "the example, as it is")
+        call = self._build_call(signature, reading)
+        needs_nothing = signature.is_complete and not signature.parameters
+        return call if call is not None and (call.used or needs_nothing or not self.task.facts) else None
+
+    def _rate(self, name: str, reading: Reading) -> float:
+        """Return how well a listed tool fits: its score, how much of the wording it covers, and how little else."""
+        entry = next((entry for entry in reading.entries if entry.get("name") == name), {})
+        description, score = str(entry.get("description", "")), entry.get("score")
+        wording, own = set(split_words(self.wording)), set(split_words(name.rpartition(".")[2]))
+        first = set(split_words(description.partition(". ")[0]))
+        covered = _share(wording, own | set(split_words(description)))
+        return (
+            (score if isinstance(score, float) else 0.0) + covered + max(_share(own, wording), _share(first, wording))
+        )
 
     def _sort_names(self, reading: Reading) -> list[str]:
         """Keep the order of ranked lists; sort others by the number of words shared with the task."""
@@ -143,25 +162,30 @@ class Player:
                 yield from self._use_value(code)
                 yield Move(code, "the answer has what the blank is for")
 
-    def _compute(self, move: Move) -> Iterator[Move]:
+    def _compute(self, move: Move, reading: Reading) -> Iterator[Move]:
+        """Compute with the value; of a mapping, with its longest text."""
         if move.signature is not None:
-            yield from self._use_value(move.example or move.code)
+            texts = {key: value for key, value in _get_items(reading.value) if isinstance(value, str)}
+            longest = max(texts, key=lambda key: len(texts[key]), default=None)
+            code = move.example or move.code
+            yield from self._use_value(code if longest is None else f"{code}[{longest!r}]")
 
     def _use_value(self, code: str) -> Iterator[Move]:
         if self.task.compute:
             yield Move(self.task.compute.replace("VALUE", code), "with the value, in Python")
 
     def _add_arguments(self, move: Move, reading: Reading) -> Iterator[Move]:
-        """Repeat the call with a listed value for one of its parameters."""
-        if move.signature is None:
+        """Repeat the call with listed values for its parameters; entries that give more of them come first."""
+        if move.signature is None or not isinstance(reading.value, list):
             return
         arguments = read(move.code).calls[0].arguments
         left = [one for one in move.signature.parameters if one.name not in arguments]
-        entries = sorted(reading.entries, key=lambda entry: -self._count_shared_words(str(entry)))
-        for entry in entries:
-            found = {one.name: self._get_value(entry, one) for one in left}
-            if more := {name: value for name, value in found.items() if value is not None}:
-                yield replace(move, code=_append_arguments(move.code, more), why="with something that was listed")
+        found = []
+        for entry in reading.entries:
+            values = {one.name: value for one in left if (value := self._get_value(entry, one)) is not None}
+            found += [(-len(values), -self._count_shared_words(str(entry)), values)] if values else []
+        for _, _, values in sorted(found, key=lambda each: each[:2]):
+            yield replace(move, code=_append_arguments(move.code, values), why="with something that was listed")
 
     def _get_value(self, entry: Mapping[str, Any], parameter: Parameter) -> Any:
         """Return the value with the name of the parameter; for a list of arguments, the required ones."""
@@ -220,7 +244,8 @@ class Player:
 
     def _call_without_arguments(self, reading: Reading) -> Iterator[Move]:
         """Send the calls without arguments; those that share more words with the task come first."""
-        shown = [each for each in reading.calls if not each.call.args + each.call.keywords]
+        needy = {one.name for one in reading.signatures if any(each.required for each in one.parameters)}
+        shown = [each for each in reading.calls if not each.call.args + each.call.keywords and each.name not in needy]
         shown.sort(key=lambda each: -self._count_shared_words(each.name))
         yield from (Move(each.code, "it was shown") for each in shown)
 
@@ -255,6 +280,21 @@ class Player:
     def _transcribe(self, kind: str, text: str) -> None:
         shown = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}… ({len(text)} characters)"
         self.transcript.append(f"[{kind}]\n{shown}")
+
+
+def _share(words: set[str], others: set[str]) -> float:
+    """Return the share of the words that are among the others."""
+    return len(words & others) / max(1, len(words))
+
+
+def _get_items(value: Any) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, dict) else []
+
+
+def _is_filled(shown: ShownCall, code: str) -> bool:
+    """Return whether the call has arguments, and only values that the code contains."""
+    values = shown.arguments.values()
+    return bool(values) and all(isinstance(value, str | int | float) and str(value) in code for value in values)
 
 
 def _is_blank(value: Any) -> bool:
@@ -292,8 +332,9 @@ def _fill(shown: ShownCall, values: Mapping[str, Any]) -> str:
 
 
 def _append_arguments(code: str, more: Mapping[str, Any]) -> str:
-    written = ", ".join(f"{name}={value!r}" for name, value in more.items())
-    return f"{code[:-1]}{'' if code.endswith('()') else ', '}{written})"
+    """Return the call with more arguments, or with other values for some."""
+    shown = read(code).calls[0]
+    return _fill(shown, {**shown.arguments, **more})
 
 
 def _replace_name(code: str, name: str) -> str:

@@ -20,7 +20,11 @@ NAME = re.compile(r"\$?[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 LISTED = re.compile(rf"^- ({NAME.pattern}):", re.MULTILINE)
 NOTE = re.compile(r"^Note: [^\n]*\n", re.MULTILINE)  # a separate content block before the value
 CLOSING = {"(": ")", "[": "]", "{": "}"}
-STOP_WORDS = re.compile(r"a|an|and|are|as|at|be|by|for|from|how|if|in|is|it|me|of|on|or|the|there|to|what|which|with")
+MORE = re.compile(r"To see more: (\w+)=(\d+)")
+STOP_WORDS = re.compile(
+    r"a|an|and|are|as|at|be|by|can|could|do|does|for|from|have|how|i|if|in|is|it|its|like|me|my|of|on|or|please|question"
+    r"|some|thank|that|the|there|these|this|to|was|what|when|where|which|who|with|would|you"
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Parameter:
 class Signature:
     name: str
     parameters: tuple[Parameter, ...]
+    is_complete: bool = True  # whether it shows the optional parameters too
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class Reading:
     suggestions: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     entries: list[Mapping[str, Any]] = field(default_factory=list)
+    more: dict[str, int] = field(default_factory=dict)  # the argument that shows more of a list
+    value: Any = None
 
 
 def read(text: str) -> Reading:
@@ -68,7 +75,7 @@ def read(text: str) -> Reading:
     data = _parse_yaml(NOTE.sub("", text))
     entries = list(_iterate_records(data))
     short_signatures = (
-        (entry["name"], _parse_signature(str(entry["call"]), {}))
+        (entry["name"], _parse_signature(str(entry["call"]), {}, entry.get("required")))
         for entry in entries
         if {"name", "call"} <= entry.keys()
     )
@@ -82,6 +89,8 @@ def read(text: str) -> Reading:
         suggestions=[name.strip() for names in SUGGESTION.findall(text) for name in names.split(" or ")],
         names=_find_names(text, data, entries),
         entries=entries,
+        more={name: int(number) for name, number in MORE.findall(text)},
+        value=data,
     )
 
 
@@ -144,9 +153,9 @@ def _is_announced(code: str, text: str) -> bool:
     return any(f"{before}{code}" in text for before in ("Signature: ", "called as ", "- "))
 
 
-def _parse_signature(code: str, described: Mapping[str, str]) -> Signature | None:
-    """Parse `name(a: int, b: str = '')`, also without types; trailing dots stand for optional parameters."""
-    name, _, rest = re.sub(r"(?:, )?\.\.\.\)$", ")", code).partition("(")
+def _parse_signature(code: str, described: Mapping[str, str], kinds: object = None) -> Signature | None:
+    """Parse `name(a: int, b: str = '')`, also with `kinds` apart; trailing dots stand for optional parameters."""
+    name, _, rest = (shown := re.sub(r"(?:, )?\.\.\.\)$", ")", code)).partition("(")
     try:
         tree = ast.parse(f"def _({rest}: ...").body[0]
     except SyntaxError:
@@ -155,12 +164,15 @@ def _parse_signature(code: str, described: Mapping[str, str]) -> Signature | Non
     if tree.args.vararg or tree.args.kwarg:
         return None
     needed = len(tree.args.args) - len(tree.args.defaults)
-    parameters = (_make_parameter(one, described, required=at < needed) for at, one in enumerate(tree.args.args))
-    return Signature(name, tuple(parameters))
+    known = kinds if isinstance(kinds, dict) else {}
+    parameters = (_make_parameter(one, described, known, required=at < needed) for at, one in enumerate(tree.args.args))
+    return Signature(name, tuple(parameters), is_complete=shown == code)
 
 
-def _make_parameter(one: ast.arg, described: Mapping[str, str], *, required: bool) -> Parameter:
-    kind = "Any" if one.annotation is None else ast.unparse(one.annotation)
+def _make_parameter(
+    one: ast.arg, described: Mapping[str, str], kinds: Mapping[str, Any], *, required: bool
+) -> Parameter:
+    kind = str(kinds.get(one.arg, "Any")) if one.annotation is None else ast.unparse(one.annotation)
     return Parameter(one.arg, kind, required, described.get(one.arg, ""))
 
 
@@ -175,10 +187,13 @@ def _parse_yaml(text: str) -> Any:
 
 
 def _iterate_records(data: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield all mappings, outer ones first."""
+    """Yield all mappings, outer ones first; the types of required arguments are not values."""
     if isinstance(data, dict):
         yield data
-    for part in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        parts = [value for key, value in data.items() if key != "required"]
+    else:
+        parts = data if isinstance(data, list) else []
+    for part in parts:
         yield from _iterate_records(part)
 
 

@@ -439,4 +439,30 @@ TASKS = (
         "20:00|T20",
         {"source timezone": "Europe/London", "time": "12:00", "target timezone": "Asia/Shanghai"},
     ),
+    Task(
+        "a guess at the name of an operation",
+        ("list the issues of a repository", "issues of a repository", "list repository issues"),
+        'GET /repos/octo/spoon/issues"',
+        {"owner": "octo", "repo": "spoon"},
+        first="github.list_issues(owner='octo', repo='spoon')",
+    ),
+    Task(
+        "a pack that does not exist",
+        ("read the entire knowledge graph", "show the whole knowledge graph", "everything in the knowledge graph"),
+        "red lamp",
+        first="graph.read()",
+    ),
+    Task(
+        "an import of a library",
+        ("how many processor cores are there", "number of processor cores", "load of the processor cores"),
+        r'"cores":\s*\d',
+        first="import psutil\npsutil.cpu_count()",
+    ),
+    Task(
+        "a guess at the name of another operation",
+        ("create a release", "publish a release of a repository", "make a new release for a tag"),
+        'POST /repos/octo/spoon/releases"',
+        {"owner": "octo", "repo": "spoon", "tag name": "v1"},
+        first="github.create_release(owner='octo', repo='spoon', tag_name='v1')",
+    ),
 )

@@ -14,6 +14,7 @@ from statistics import mean
 import pytest
 from tests.cells_support import NIGHTLY
 from tests.e2e import naive_filling, naive_model, naive_player, naive_reading
+from tests.e2e.naive_check_tasks import CHECK_TASKS
 from tests.e2e.naive_model import Outcome, frame_tasks, list_wordings, play_tasks, summarize
 from tests.e2e.naive_tasks import TASKS, Task
 from tests.e2e.naive_world import prepare
@@ -24,8 +25,14 @@ from onetool.search.search_documents import IN_CODE
 from onetool.transports.mcp.mcp_server import DESCRIPTION, INSTRUCTIONS
 
 MIN_TASKS, WORDINGS, MIN_TOOLS = 60, 3, 300
-MAX_AVERAGE_MOVES = 2.6  # of solved tasks
-MAX_FAILED = 0.15  # of the tasks: some wordings find only similar tools among hundreds
+MAX_AVERAGE_MOVES, MAX_WORDINGS_MOVES = 2.2, 2.25  # of one wording of each task, and of all wordings
+MIN_CHECK_SOLVED, MAX_CHECK_MOVES = 0.95, 2.7  # of the tasks that nothing was adjusted to
+# The search ranks the right tool below the first ten hits.
+UNSOLVED = {
+    "show one issue",
+    "which branches does a GitHub repository have",
+    "which files have uncommitted changes in git",
+}
 SEED = 7
 SAMPLE = TASKS if NIGHTLY else TASKS[::3]
 
@@ -43,12 +50,30 @@ def format_failures(outcomes: list[Outcome]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [SEED, 42] if NIGHTLY else [SEED])
-def test_tasks_are_solved_from_the_description_alone(home: Path, seed: int) -> None:
-    outcomes = list(play_tasks(home, [*frame_tasks(seed, SAMPLE), *(list_wordings() if NIGHTLY else ())]))
+def test_tasks_are_solved_from_the_description_alone(home: Path) -> None:
+    outcomes = play(home, frame_tasks(SEED, SAMPLE))
+    assert all(one.is_done for one in outcomes), format_failures(outcomes)
+    assert mean(one.moves for one in outcomes) <= MAX_AVERAGE_MOVES
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="a nightly test: plays every wording")
+def test_every_wording_leads_to_the_result(home: Path) -> None:
+    outcomes = play(home, list_wordings())
+    assert {one.wording for one in outcomes if not one.is_done} <= UNSOLVED, format_failures(outcomes)
+    assert mean(one.moves for one in outcomes if one.is_done) <= MAX_WORDINGS_MOVES
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="a nightly test: plays every wording")
+def test_tasks_that_nothing_was_adjusted_to_are_solved(home: Path) -> None:
+    outcomes = play(home, list_wordings(CHECK_TASKS))
+    assert sum(one.is_done for one in outcomes) >= MIN_CHECK_SOLVED * len(outcomes), format_failures(outcomes)
+    assert mean(one.moves for one in outcomes if one.is_done) <= MAX_CHECK_MOVES
+
+
+def play(home: Path, tasks: list[Task]) -> list[Outcome]:
+    outcomes = list(play_tasks(home, tasks))
     sys.stdout.write("\n".join([*map(str, outcomes), summarize(outcomes), ""]))  # shown by -s
-    assert sum(not one.is_done for one in outcomes) <= MAX_FAILED * len(outcomes), format_failures(outcomes)
-    assert mean(one.moves for one in outcomes if one.is_done) <= MAX_AVERAGE_MOVES
+    return outcomes
 
 
 @pytest.mark.slow
@@ -121,11 +146,13 @@ def test_help_finds_a_snippet_without_its_dollar_sign() -> None:
 
 
 def test_there_are_enough_tasks_with_several_wordings_each() -> None:
-    assert len({task.name for task in TASKS}) == len(TASKS) >= MIN_TASKS
-    assert all(len(set(task.wordings)) == WORDINGS for task in TASKS)
+    tasks = [*TASKS, *CHECK_TASKS]
+    assert len({task.name for task in tasks}) == len(tasks)
+    assert len(TASKS) >= MIN_TASKS
+    assert all(len(set(task.wordings)) == WORDINGS for task in tasks)
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [*TASKS, *CHECK_TASKS], ids=lambda task: task.name)
 def test_the_expected_result_is_not_in_the_input_of_the_player(task: Task) -> None:
     inputs = [*task.wordings, str(task.facts), task.first, task.compute, DESCRIPTION, INSTRUCTIONS]
     assert not any(map(task.is_done, inputs))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from threading import Thread
 
@@ -76,6 +77,7 @@ def test_a_name_with_parentheses_is_exact() -> None:
         ("recommend a movie for tonight", "media.films"),
         ("take a picture", "camera.photo"),
         ("uncommitted changes", "git.status"),
+        ("uncommitted work", "git.status"),
     ],
 )
 def test_words_of_similar_meaning_are_found(query: str, name: str) -> None:
@@ -89,6 +91,15 @@ def test_words_of_similar_meaning_are_found(query: str, name: str) -> None:
         SearchDocument("tool", "clock.now", "Return the time."),
     ]
     assert list_names(search_documents(query, tools))[0] == name
+
+
+def test_an_unknown_word_outweighs_a_frequent_one_in_a_short_query() -> None:
+    tools = [
+        SearchDocument("tool", "machine.memory", "Return the memory of the machine: total and available."),
+        SearchDocument("tool", "machine.disk", "Return how much of the disk is used: total, used and free."),
+        SearchDocument("tool", "clock.now", "Return the time."),
+    ]
+    assert list_names(search_documents("how much RAM is in use", tools))[0] == "machine.memory"
 
 
 def test_each_part_of_a_request_finds_its_tool() -> None:
@@ -305,15 +316,27 @@ def test_processes_with_different_documents_do_not_interfere(tmp_path: Path) -> 
     assert list_names(here.search("full disks")) == ["machine.disk"]
 
 
-def test_a_change_writes_only_the_changed_rows(tmp_path: Path) -> None:
+def test_a_change_writes_no_file_and_is_found(tmp_path: Path) -> None:
     search = make_search(*CATALOGUE, cache=tmp_path)
     search.search("disk")
-    before = read_rows(list_databases(tmp_path)[0])
-    search.update([*CATALOGUE[:-1], SearchDocument("alias", "ws", "brave.image_search")])
+    before = list_databases(tmp_path)
+    changed = [*CATALOGUE[2:], SearchDocument("tool", "gramophone.play", "Play a record.")]
+    search.update(changed)
+    assert list_names(search.search("play gramophone"))[0] == "gramophone.play"
+    assert "firecrawl" not in list_names(search.search("firecrawl"))
+    assert search_in_process(tmp_path, changed, "gramophone")[0] == "gramophone.play"
+    assert list_databases(tmp_path) == before
+
+
+def test_many_changes_write_only_the_changed_rows(tmp_path: Path) -> None:
+    documents = make_documents(200)
+    search = make_search(*documents, cache=tmp_path)
     search.search("disk")
+    before = read_rows(list_databases(tmp_path)[0])
+    search.update([*documents[:120], *make_documents(300)[220:]])
+    assert list_names(search.search("number290"))[0] == "pack0.tool_290"
     after = read_rows(max(list_databases(tmp_path), key=lambda file: file.stat().st_mtime_ns))
-    assert len(before & after) == len(CATALOGUE) - 1
-    assert len(after) == len(CATALOGUE)
+    assert (len(before & after), len(after)) == (120, 200)
 
 
 def test_an_update_without_changes_writes_no_file(tmp_path: Path) -> None:
@@ -328,8 +351,8 @@ def test_an_update_without_changes_writes_no_file(tmp_path: Path) -> None:
 def test_old_files_are_removed_and_open_ones_still_work(tmp_path: Path) -> None:
     first = make_search(CATALOGUE[0], cache=tmp_path)
     first.search("markdown")
-    for last in range(2, 10):
-        make_search(*CATALOGUE[:last], cache=tmp_path).search("markdown")
+    for number in range(1, 10):
+        make_search(*CATALOGUE[number : number + 2], cache=tmp_path).search("markdown")
     assert len(list_databases(tmp_path)) == 4
     assert list_names(first.search("markdown")) == ["firecrawl"]
 
@@ -408,6 +431,24 @@ def test_ten_thousand_documents_are_searched_and_updated(tmp_path: Path) -> None
     search.update([*documents[1:], SearchDocument("tool", "pack0.tool_0", "Feeds the giraffe.")])
     assert list_names(search.search("giraffe")) == ["pack0.tool_0"]
     assert len(search.search("tool", limit=500)) == 500
+
+
+@pytest.mark.parametrize("query", ["list the invoices of a customer", "list invoices", "lst.invoces_1"])
+def test_the_work_of_a_query_hardly_grows_with_the_catalog(query: str) -> None:
+    small, large = (count_steps(query, list_alike(size)) for size in (300, 3_000))
+    assert large < 2.5 * small
+
+
+def test_the_work_of_a_change_does_not_grow_with_the_catalog(tmp_path: Path) -> None:
+    documents = list_alike(500)
+    search = make_search(*documents, cache=tmp_path)
+    search.search("list")
+    search.update([SearchDocument("tool", "pack0.list_0", "Play the gramophone."), *documents[1:]])
+    assert list_names(search.search("gramophone")) == ["pack0.list_0"]
+    assert search._catalog is not None
+    memory = search._catalog._files._memory
+    assert memory is not None
+    assert memory.total_changes < 100
 
 
 def test_threads_may_search_while_documents_change() -> None:
@@ -495,6 +536,24 @@ def make_documents(count: int) -> list[SearchDocument]:
         )
         for number in range(count)
     ]
+
+
+def list_alike(size: int) -> list[SearchDocument]:
+    about = "List the invoices and the orders of a customer."
+    return [SearchDocument("tool", f"pack{number % 9}.list_{number}", about, "x: a number") for number in range(size)]
+
+
+def count_steps(query: str, documents: Iterable[SearchDocument]) -> int:
+    """Return the number of steps of SQLite that the query takes, in hundreds."""
+    search = make_search(*documents)
+    search.search(query)
+    assert search._catalog is not None
+    connection = search._catalog._files._memory
+    assert connection is not None
+    steps = count()
+    connection.set_progress_handler(lambda: next(steps) and None, 100)
+    assert search.search(query)
+    return next(steps)
 
 
 def list_databases(directory: Path) -> list[Path]:

@@ -32,7 +32,7 @@ from onetool.search import index as search
 from onetool.search.words import HIDDEN
 from onetool.util import atomic
 
-FORMAT: Final = 6  # increase it with every change of what is written, here, in `search_text` or in `onetool.search`
+FORMAT: Final = 8  # increase it with every change of what is written, here, in `search_text` or in `onetool.search`
 BUSY_SECONDS: Final = 15.0
 KEYS_PER_MICROSECOND: Final = 1024
 MAX_MICROSECONDS: Final = (1 << 63) // KEYS_PER_MICROSECOND - 2
@@ -275,7 +275,7 @@ def _build_database(file: Path) -> Iterator[sqlite3.Connection]:
 
 def _set_buffer_size(database: sqlite3.Connection, number: int) -> None:
     """Set how many bytes FTS5 buffers before it writes: large buffers avoid merges."""
-    for table in (*_TABLES, *search.TABLES):
+    for table in (*_TABLES, "forms"):
         database.execute(f"insert into {table} ({table}, rank) values ('hashsize', ?)", (number,))  # noqa: S608
 
 

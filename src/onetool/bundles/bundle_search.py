@@ -15,7 +15,8 @@ from onetool.bundles.listing import IN_USE, get_names_by_key
 from onetool.bundles.ranking import FIRST_FUZZY, FIRST_WORD, RANKS, ToolQuery, find_rank
 from onetool.bundles.search_text import FIELDS, SearchText
 from onetool.search.documents import Key
-from onetool.search.index import Read, Shelf, find_similar_words
+from onetool.search.index import find_similar_words
+from onetool.search.shelf import Read, Shelf
 
 MAX_SORTED_KEYS: Final = 4_000  # with the same prefix; if there are more, a scan by descending key soon finds some
 MAX_KEY: Final = (1 << 63) - 1

@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any
 
 from onetool.errors import ToolError
-from onetool.registry import Registry, join_names, join_packs, nearest
-from onetool.util.text import did_you_mean
+from onetool.registry import Registry, join_names, join_packs, nearest, python_name
+from onetool.util.text import did_you_mean, quote
 
 EXAMPLE = "Example: ot.search(query='what you want to do')"
 MAX_CALLS_SHOWN = 20
@@ -20,21 +20,31 @@ MAX_NAME_CHARS = 100
 MAX_MESSAGE_CHARS = 5000
 MAX_TRACE_CHARS = 4000
 MIN_SCORE, MAX_SCORE_DIFFERENCE, MAX_MATCHES = 70, 10, 3
+MAX_KEYS = 20
 CONFINED = (
     "Code in a run has no network, no subprocesses and no files except in its scratch directory (the current "
-    "directory). Call a tool instead: ot.search(query='what it is for') finds one."
+    "directory). Call a tool instead: "
 )
+FIND_TOOL = "ot.search(query='what it is for') finds one."
+FIND_OTHERS = "ot.search(query='what it is for') finds others."
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 NOT_CODE = f"A command is Python code. {EXAMPLE}"
 UNKNOWN = "No pack or tool has this name, and variables do not persist between runs."
 # Raised by Python if the code does something that is not allowed; a tool may raise the same for other reasons.
 BY_CLASS = {
-    **dict.fromkeys(("PermissionError", "BlockingIOError", "FileNotFoundError", "URLError", "gaierror"), CONFINED),
+    "BlockingIOError": f"{CONFINED}{FIND_TOOL}",
     "ModuleNotFoundError": "Only Python's standard library can be imported in a run. Use tools for the rest: "
-    "ot.search(query='what it is for') finds one.",
+    f"{FIND_TOOL}",
     "MemoryError": "The run exceeded its memory limit, or is nested too deeply. Process less at once, or raise "
     "execution.memory_mb in onetool.yaml.",
     "EOFError": "A run has no standard input. Put the text into the code: name = '...'",
+}
+# A tool that does what the code tried to do itself, and how to call it.
+TOOL_CALLS = {
+    **dict.fromkeys(
+        ("FileNotFoundError", "PermissionError"), ("fs.read", "fs.read(path={file}) reads it, fs.write writes it")
+    ),
+    **dict.fromkeys(("URLError", "gaierror"), ("http.get", "http.get(url='...') or http.post(url='...')")),
 }
 # Python's errors have no codes; only their messages distinguish these from others of their class.
 BY_MESSAGE = {
@@ -108,12 +118,29 @@ def _find_hint(
     if (hint := _hint_hidden_pack(error, registry)) is not None:
         return hint
     has_failed_call = any(outcome == ToolError.type for _, outcome in calls)
-    if kind in BY_CLASS:
-        return None if has_failed_call else BY_CLASS[kind]
+    if kind in BY_CLASS or kind in TOOL_CALLS:
+        return None if has_failed_call else BY_CLASS.get(kind) or _hint_tool(kind, error.get("file"), registry)
     if kind == "AttributeError" and error.get("object") == "dict":
-        return f"Use brackets to read a value of a dict: value[{str(error.get('name'))[:MAX_NAME_CHARS]!r}]"
+        return _hint_keys(str(error.get("name"))[:MAX_NAME_CHARS], error.get("keys"))
     headline = _headline(error)
     return next((hint for pattern, hint in BY_MESSAGE.items() if re.match(pattern, headline)), None)
+
+
+def _hint_tool(kind: str, file: object, registry: Registry) -> str:
+    """Return the call that does what the code may not do."""
+    name, call = TOOL_CALLS[kind]
+    tool = registry.get(name)
+    if tool is None or not tool.enabled or ("{file}" in call and not isinstance(file, str)):
+        return f"{CONFINED}{FIND_TOOL}"
+    return f"{CONFINED}{call.format(file=quote(file))}; {FIND_OTHERS}"
+
+
+def _hint_keys(name: str, keys: object) -> str:
+    """Return how to read a value of a dict that was used like an object; the code may have forged its keys."""
+    known = [str(key)[:MAX_NAME_CHARS] for key in keys[:MAX_KEYS]] if isinstance(keys, list) else []
+    if not known or name in known:
+        return f"Use brackets to read a value of a dict: value[{name!r}]"
+    return f"A dict has no such attribute. Its keys are {join_names(known)}; use brackets: value[{known[0]!r}]"
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -165,11 +192,12 @@ def _hint_unknown_name(name: str, registry: Registry, snippets: Collection[str])
         return f'Hint: {name} is a pack; use ot.pack("{name}").tool(argument=value)'
     if name in sys.stdlib_module_names:
         return f"Hint: {name} is a module of the standard library; add: import {name}"
-    tools = sorted(tool.name for tool in registry if tool.enabled)
-    near = _find_near(name, [*packs, *registry.aliases], [*tools, *registry.nearest(name)], snippets)
+    tools = sorted(python_name(tool.name) for tool in registry if tool.enabled)
+    stored = map(python_name, registry.nearest(name))
+    near = _find_near(name, [*packs, *registry.aliases], [*tools, *stored], snippets)
     opening = did_you_mean(near).strip() or UNKNOWN
     others = join_names([tool for tool in tools if not tool.startswith("ot.")])
-    return f"{opening} Packs: {join_packs(packs)}. Tools: {others}. Call ot.help() for more."
+    return f"{opening} Packs: {join_packs(packs)}. Tools: {others}. {EXAMPLE}. Call ot.help() for more."
 
 
 def _find_near(name: str, packs: list[str], tools: list[str], snippets: Collection[str]) -> list[str]:

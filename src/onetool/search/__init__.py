@@ -13,7 +13,7 @@ from onetool.search.documents import KINDS, Key, Kind, SearchDocument, SearchHit
 
 if TYPE_CHECKING:
     from onetool.search.catalog import SearchCatalog
-    from onetool.search.index import Shelf
+    from onetool.search.shelf import Shelf
 
 __all__ = ["Search", "SearchDocument", "SearchHit"]
 
@@ -33,12 +33,19 @@ class Search:
 
     def update(self, documents: Iterable[SearchDocument]) -> None:
         """Replace all documents. The index is updated at the next query."""
-        self._documents = {document.key: document for document in documents}  # no lock, so that it never waits
+        self._documents = {
+            (document.kind, document.name): document for document in documents
+        }  # no lock, so that it never waits
 
     def search(
-        self, query: str, limit: int = 20, kinds: Collection[Kind] | None = None, shelves: "Sequence[Shelf]" = ()
+        self,
+        query: str,
+        limit: int = 20,
+        kinds: Collection[Kind] | None = None,
+        shelves: "Sequence[Shelf]" = (),
+        more: Iterable[SearchDocument] = (),
     ) -> list[SearchHit]:
-        """Return the best hits first, from these documents and from `shelves`. A query has no syntax."""
+        """Return the best hits first, from these documents, from `shelves` and from `more`. A query has no syntax."""
         allowed = KINDS if kinds is None else KINDS.intersection(kinds)
         with self._lock:
             if self._catalog is None:
@@ -46,7 +53,7 @@ class Search:
 
                 self._catalog = SearchCatalog(self._cache, semantic=self._semantic)
             self._catalog.set_documents(self._documents)
-            return self._catalog.search(query, limit, allowed, shelves)
+            return self._catalog.search(query, limit, allowed, shelves, tuple(more))
 
     def close(self) -> None:
         """Close the index. The next query opens it again."""

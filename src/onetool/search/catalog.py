@@ -5,47 +5,44 @@ The index finds candidates: documents with the rarest words of the query, and do
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from onetool.search.documents import Key, Kind, Match, Scored, SearchDocument, SearchHit, sort_key
-from onetool.search.index import IndexRow, Shelf, rarity, select_terms, sort_scores
+from onetool.search.documents import MAX_TEXT_SCORE, Key, Kind, Match, Scored, SearchDocument, SearchHit, sort_key
 from onetool.search.index_files import IndexContent, IndexFiles, compute_digest
-from onetool.search.scoring import (
-    MEANING_WEIGHT,
-    MIN_ONLY_SIMILARITY,
-    MIN_SIMILARITY,
-    NAME_PREFIX,
-    combine,
-    score_rows,
-)
-from onetool.search.stems import Stemmer
+from onetool.search.scoring import LOW_SIMILARITY, MAX_IMPACT, NAME_PREFIX, combine, compute_rarity
+from onetool.search.shelf import MAX_NEAREST, Candidate, Shelf, has_words
+from onetool.search.stems import load_stemmer
 from onetool.search.vectors import Embedder, Vectors, load_embedder
 from onetool.search.word_vectors import Vector, load_word_vectors
-from onetool.search.words import drop_stop_words, plain, split_intents, words
+from onetool.search.words import drop_stop_words, plain, split_intents, strip_negation, words
 
 MAX_QUERY_CHARACTERS: Final = 4_000
 MAX_WORDS: Final = 64
+MAX_SMALL: Final = 8  # indexes of a few documents
 MAX_NAME_WORDS: Final = 4
-CANDIDATES: Final = 200
-MAX_RANKED: Final = 64  # candidates of a shelf whose words are read
-MAX_NEAREST: Final = 32  # candidates of a shelf by meaning
+CANDIDATES: Final = 64  # of each shelf, at least
+CANDIDATE_FACTOR: Final = 2  # times as many candidates as requested, because some may be hidden
+MEANING_WEIGHT: Final = 1.0  # of the best similarity; the best score of words counts 1
+MIN_SIMILARITY: Final = 0.5  # of meaning, for a document with none of the words
+MIN_ONLY_SIMILARITY: Final = 0.35  # the same, if no document has any of the words, or only one of two or three
+MAX_FEW_TERMS: Final = 3
 INTENT_WEIGHT: Final = 0.5  # of the best document for a part of the query; the best for all of it counts 1
-SEMANTIC_WEIGHTS: Final = (0.6, 0.8)  # of similarity with the own vectors and with those of the extra `semantic`
+SEMANTIC_WEIGHTS: Final = (0.5, 0.6)  # of similarity with the own vectors and with those of the extra `semantic`
 SCORES: Final[Mapping[Match, tuple[float, float]]] = {
     "exact": (1.0, 1.0),
     "prefix": (0.9, 1.0),
     "word": (0.8, 0.9),
     "fuzzy": (0.6, 0.8),
-    "text": (0.0, 0.6),
+    "text": (0.0, MAX_TEXT_SCORE),
 }
 
 MIN_SEMANTIC_SIMILARITY: Final = 0.3  # for a document with none of the words; random letters reach 0.2
 
 Found = tuple[Match, Key, float]
-Ranked = list[tuple[int, float]]
 
 
 class SearchCatalog:
@@ -54,93 +51,108 @@ class SearchCatalog:
     def __init__(self, directory: Path | None, *, semantic: bool) -> None:
         self._files = IndexFiles(directory)
         self._content = IndexContent({}, {}, load_embedder() if semantic else None)
-        self._shelf: Shelf | None = None
-        self._vectors: Vectors | None = None
-        self._stemmer = Stemmer()
+        self._shelves: list[Shelf] = []
+        self._small: dict[tuple[SearchDocument, ...], tuple[IndexFiles, list[Shelf]]] = {}
 
     def set_documents(self, documents: Mapping[Key, SearchDocument]) -> None:
         """Replace the documents. Unchanged documents are neither hashed nor written again."""
         before = self._content
         if documents is before.documents:
             return
+        known = before.documents.get
         digests = {
-            key: before.digests[key] if before.documents.get(key) == document else compute_digest(document)
+            key: before.digests[key] if (old := known(key)) is document or old == document else compute_digest(document)
             for key, document in documents.items()
         }
         self._content = IndexContent(documents, digests, before.embedder)
         if digests != before.digests:
-            self._shelf = None
+            self._shelves = []
 
     def close(self) -> None:
         self._files.close()
-        self._stemmer.close()
+        self._small.clear()
 
-    def search(self, query: str, limit: int, kinds: frozenset[Kind], shelves: Sequence[Shelf]) -> list[SearchHit]:
+    def search(
+        self,
+        query: str,
+        limit: int,
+        kinds: frozenset[Kind],
+        others: Sequence[Shelf],
+        more: tuple[SearchDocument, ...] = (),
+    ) -> list[SearchHit]:
+        """Return the best hits first. `more` are a few documents, of which an index is kept in memory."""
         text = query[:MAX_QUERY_CHARACTERS]
+        shelves = [*others, *self._load_small(more)]
         limit = min(limit, len(self._content.documents) + sum(shelf.size for shelf in shelves))
         if limit < 1 or not kinds or not plain(text):
             return []
         try:
             return self._search(text, limit, kinds, shelves)
         except sqlite3.Error:  # the file was damaged while it was open
-            self._files.delete(self._content)
-            self._shelf = None
+            self._files.delete()
+            self._shelves = []
             return self._search(text, limit, kinds, shelves)
 
+    def _load_small(self, documents: tuple[SearchDocument, ...]) -> list[Shelf]:
+        """Return an index of these documents, which is kept for the next query."""
+        if not documents:
+            return []
+        if documents not in self._small:
+            if len(self._small) >= MAX_SMALL:
+                self._small.clear()
+            files, digests = IndexFiles(None), {document.key: compute_digest(document) for document in documents}
+            content = IndexContent({document.key: document for document in documents}, digests, self._content.embedder)
+            self._small[documents] = files, files.shelves(content)
+        return self._small[documents][1]
+
     def _search(self, query: str, limit: int, kinds: frozenset[Kind], others: Sequence[Shelf]) -> list[SearchHit]:
-        if self._shelf is None:
-            self._vectors = None
-            self._shelf = self._files.shelf(self._content)
-        found = _Query(query, [self._shelf, *others], kinds, self._stemmer, self._load_similarity(query)).find(
-            max(limit, CANDIDATES)
+        self._shelves = self._shelves or self._files.shelves(self._content)
+        embedder = self._content.embedder
+        similarity = None if embedder is None else _Similarity(embedder, query)
+        found = _Query(query, [*self._shelves, *others], kinds, similarity).find(
+            max(CANDIDATE_FACTOR * limit, CANDIDATES)
         )
         return list(islice(_unique_hits(found), limit))
-
-    def _load_similarity(self, query: str) -> "_Similarity | None":
-        embedder = self._content.embedder
-        if embedder is None:
-            return None
-        if self._vectors is None:
-            self._vectors = Vectors(embedder, self._files.vectors())
-        return _Similarity(embedder, self._vectors, embedder.encode([query])[0])
 
 
 class _Similarity:
     """The similarity of documents to a query with the vectors of the extra `semantic`."""
 
-    def __init__(self, embedder: Embedder, vectors: Vectors, query: Any) -> None:
-        self._embedder, self._vectors, self._query = embedder, vectors, query
+    def __init__(self, embedder: Embedder, query: str) -> None:
+        self._embedder, self._query = embedder, embedder.encode([query])[0]
 
-    def find(self, limit: int) -> list[int]:
-        """Return the nearest documents of the first shelf."""
-        return self._vectors.find(self._query, limit)
+    def find(self, shelf: Shelf) -> list[int]:
+        """Return the nearest documents of a shelf whose vectors are stored."""
+        return self._load(shelf).find(self._query, MAX_NEAREST) if shelf.in_memory and shelf.size else []
 
-    def compare(self, rows: Sequence[IndexRow], *, stored: bool) -> list[float]:
-        if not stored:
-            return self._vectors.compare(self._query, rows)
-        vectors = self._embedder.encode_documents([row.fields[:2] for row in rows])  # computed on demand, not stored
+    def compare(self, shelf: Shelf, candidates: Sequence[Candidate]) -> list[float]:
+        if not candidates:
+            return []
+        if shelf.in_memory:
+            return self._load(shelf).compare(self._query, [one.number for one in candidates])
+        vectors = self._embedder.encode_documents(shelf.read_texts([one.number for one in candidates]))  # not stored
         found: list[float] = (vectors @ self._query).tolist()
         return found
+
+    def _load(self, shelf: Shelf) -> Vectors:
+        query = "select number, vector from passages"
+        return shelf.cache("vectors", lambda db: Vectors(self._embedder, db.execute(query).fetchall()))
 
 
 class _Query:
     """A query over several shelves. It yields hits by match type, the best first in each; hits may repeat."""
 
     def __init__(
-        self,
-        query: str,
-        shelves: Sequence[Shelf],
-        kinds: frozenset[Kind],
-        stemmer: Stemmer,
-        similarity: _Similarity | None,
+        self, query: str, shelves: Sequence[Shelf], kinds: frozenset[Kind], similarity: _Similarity | None
     ) -> None:
-        self._query, self._shelves, self._kinds = query, shelves, kinds
-        self._stemmer, self._similarity = stemmer, similarity
+        self._query, self._shelves, self._kinds, self._similarity = query, shelves, kinds, similarity
+        self._with_all: set[Key] = set()  # documents with all words of the query
 
     def find(self, limit: int) -> Iterator[Found]:
+        ranked = self._rank_intents(limit)
         if len(self._query.split()) <= MAX_NAME_WORDS:
-            yield from self._find_by_name(limit)
-        yield from _to_fractions("text", self._rank_intents(limit))
+            yield from self._find_by_name(limit, ranked)
+        yield from _to_fractions("text", ranked)
 
     def _rank_intents(self, limit: int) -> Scored:
         """Return the documents for the whole query, in which the best ones for each part of it move up."""
@@ -148,8 +160,8 @@ class _Query:
         best = ranked[0][1] if ranked else 0.0
         bonus: dict[Key, float] = {}
         for part in split_intents(self._query):
-            found = self._rank(part, MAX_RANKED)
-            for key, score in found[:MAX_RANKED]:
+            found = self._rank(part, CANDIDATES)
+            for key, score in found:
                 bonus[key] = max(bonus.get(key, 0.0), INTENT_WEIGHT * best * score / found[0][1])
         if not bonus:
             return ranked
@@ -159,54 +171,45 @@ class _Query:
     def _rank(self, text: str, limit: int) -> Scored:
         """Return the documents by their words and meaning, the best first."""
         query_words = words(text)
-        numbers = (NAME_PREFIX + word for word in query_words if word.isdecimal())  # elsewhere, a number is a value
-        terms = list(dict.fromkeys([*drop_stop_words(query_words), *numbers]))[:MAX_WORDS]
-        self._stemmer.learn(terms)
-        counts = {term: self._count(term) for term in terms}
-        size = sum(shelf.size for shelf in self._shelves)
-        by_term = {term: rarity(size, count) for term, count in counts.items() if count}
-        selected = {term: by_term[term] for term in select_terms(counts)}
-        found = [shelf.find_by_terms(selected, limit) for shelf in self._shelves]
-        vector = load_word_vectors().encode_query(text)
-        best = self._rank_candidates(found, vector, {self._stem(term): weight for term, weight in by_term.items()})
-        return [*best, *self._rank_others(found, best)]
+        numbers = [NAME_PREFIX + word for word in query_words if word.isdecimal()]  # elsewhere, a number is a value
+        listed = drop_stop_words(query_words)[:MAX_WORDS]
+        stems, others = (load_stemmer().stem(each) for each in (listed, list(map(strip_negation, listed))))
+        counts = self._count([*stems, *others, *numbers])
+        terms = [stem if counts[stem] else other for stem, other in zip(stems, others, strict=True)]
+        return self._rank_terms(text, dict.fromkeys([*terms, *numbers]), counts, limit)
 
-    def _rank_candidates(self, found: "Sequence[Ranked]", vector: Vector, rarities: Mapping[str, float]) -> Scored:
-        candidates, similarities = [], []
-        for place, shelf in enumerate(self._shelves):
-            numbers = [number for number, _ in found[place][:MAX_RANKED]]
-            numbers += shelf.find_by_meaning(vector, MAX_NEAREST)
-            if self._similarity and place == 0:
-                numbers += self._similarity.find(MAX_NEAREST)
-            rows = [row for row in shelf.read_rows(list(dict.fromkeys(numbers))) if row.key[0] in self._kinds]
-            candidates += score_rows(rows, rarities, vector, self._stemmer)
-            similarities += self._similarity.compare(rows, stored=place > 0) if self._similarity and rows else []
+    def _rank_terms(self, text: str, terms: Collection[str], counts: Counter[str], limit: int) -> Scored:
+        size = sum(shelf.size for shelf in self._shelves)
+        rarities = {term: compute_rarity(size, counts[term]) for term in terms if counts[term]}
+        unknown = sum(not counts[term] and not term.startswith(NAME_PREFIX) for term in terms)
+        expected = 0.0
+        if unknown and len(terms) <= MAX_FEW_TERMS:  # a document with one of two words may be far from the query
+            expected = MAX_IMPACT * (sum(rarities.values()) + unknown * compute_rarity(size, 0))
+        return self._rank_candidates(rarities, load_word_vectors().encode_query(text), limit, expected)
+
+    def _rank_candidates(self, rarities: Mapping[str, float], vector: Vector, limit: int, expected: float) -> Scored:
+        """Return the candidates, the best first. `expected` is the least that the best score of words is divided by."""
+        candidates: list[Candidate] = []
+        more: list[float] = []  # similarities by the extra `semantic`
+        for shelf in self._shelves:
+            others = self._similarity.find(shelf) if self._similarity else []
+            found = [one for one in shelf.find(rarities, vector, limit, others) if one.key[0] in self._kinds]
+            candidates += found
+            more += self._similarity.compare(shelf, found) if self._similarity else [0.0] * len(found)
+        self._with_all.update(one.key for one in candidates if one.has_all)
         weights = SEMANTIC_WEIGHTS if self._similarity else (MEANING_WEIGHT, 0.0)
         nearness = [max(0.0, one.similarity) for one in candidates]
-        more = [max(0.0, similarity) for similarity in similarities or [0.0] * len(candidates)]
-        totals = combine([(1.0, [one.words for one in candidates]), (weights[0], nearness), (weights[1], more)])
-        minimum = MIN_SIMILARITY if any(one.words for one in candidates) else MIN_ONLY_SIMILARITY
+        more = [max(0.0, similarity) for similarity in more]
+        by_words = (1.0, expected or 1.0, [one.words for one in candidates])
+        totals = combine([by_words, (weights[0], LOW_SIMILARITY, nearness), (weights[1], LOW_SIMILARITY, more)])
+        minimum = MIN_SIMILARITY if rarities and not expected else MIN_ONLY_SIMILARITY
         return sort_scores(
             (one.key, total)
             for one, total, near, semantic in zip(candidates, totals, nearness, more, strict=True)
             if one.words or near >= minimum or semantic >= MIN_SEMANTIC_SIMILARITY
         )
 
-    def _rank_others(self, found: "Sequence[Ranked]", ranked: Scored) -> Scored:
-        """Return the documents that were not ranked as candidates, in the order of the index, after those."""
-        others: Scored = []
-        for shelf, listed in zip(self._shelves, found, strict=True):
-            scores = dict(listed[MAX_RANKED:])
-            others += [(key, scores[number]) for number, key in shelf.read_keys(list(scores)).items()]
-        known = {key for key, _ in ranked}
-        others = [(key, score) for key, score in others if key[0] in self._kinds and key not in known]
-        factor = min((score for _, score in ranked), default=1.0) / max((score for _, score in others), default=1.0)
-        return sort_scores((key, score * factor) for key, score in others)
-
-    def _stem(self, term: str) -> str:
-        return term if term.startswith(NAME_PREFIX) else self._stemmer.stem(term)
-
-    def _find_by_name(self, limit: int) -> Iterator[Found]:
+    def _find_by_name(self, limit: int, ranked: Scored) -> Iterator[Found]:
         query, shelves = self._query, self._shelves
         exact = [key for shelf in shelves for key in shelf.find_exact(query) if key[0] in self._kinds]
         exact.sort(key=lambda key: (key[1] != query, sort_key(key)))
@@ -214,14 +217,19 @@ class _Query:
         prefixed = self._query_all(lambda shelf: shelf.find_by_prefix(query, limit))
         yield from (("prefix", key, share) for key, share in prefixed)
         wanted = drop_stop_words(plain(query))
-        yield from _to_fractions("word", self._query_all(lambda shelf: shelf.find_by_words(wanted)))
-        if unknown := [word for word in wanted if not self._count(word)]:
+        stems = load_stemmer().stem(wanted)
+        by_words = [pair for pair in ranked if pair[0] in self._with_all]
+        groups = [{stem} for stem in stems]
+        yield from _to_fractions("word", [pair for pair in by_words if has_words(pair[0][1], groups)])
+        known = self._count(stems)
+        if unknown := [word for word, stem in zip(wanted, stems, strict=True) if stem not in known]:
             similar = self._query_all(lambda shelf: shelf.find_similar([query]))
             similar = similar or self._query_all(lambda shelf: shelf.find_similar(unknown))
             yield from (("fuzzy", key, similarity) for key, similarity in similar)
 
-    def _count(self, term: str) -> int:
-        return sum(shelf.count(term) for shelf in self._shelves)
+    def _count(self, terms: Sequence[str]) -> Counter[str]:
+        """Return the number of documents with each term; terms that no document has are omitted."""
+        return sum((Counter(shelf.count(terms)) for shelf in self._shelves), Counter())
 
     def _query_all(self, query: Callable[[Shelf], Scored]) -> Scored:
         return sort_scores(pair for shelf in self._shelves for pair in query(shelf) if pair[0][0] in self._kinds)
@@ -240,3 +248,8 @@ def _to_fractions(match: Match, scored: Scored) -> Iterator[Found]:
     """Yield the scores as fractions of the best one."""
     best = max((score for _, score in scored), default=1.0)
     yield from ((match, key, score / best) for key, score in scored)
+
+
+def sort_scores(scored: Iterable[tuple[Key, float]]) -> Scored:
+    """Sort by descending score, then by name."""
+    return sorted(scored, key=lambda pair: (-pair[1], sort_key(pair[0])))

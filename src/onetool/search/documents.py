@@ -8,6 +8,8 @@ Match = Literal["exact", "prefix", "word", "fuzzy", "text"]
 Key = tuple[Kind, str]
 Scored = list[tuple[Key, float]]
 ORDER: Final[tuple[Kind, ...]] = ("tool", "pack", "snippet", "alias")  # of documents with the same name
+MAX_TEXT_SCORE: Final = 0.6  # of the best hit by words and meaning
+WEAK_SHARE: Final = 0.4  # of the best score
 KINDS: Final[frozenset[Kind]] = frozenset(get_args(Kind))
 
 
@@ -40,3 +42,8 @@ class SearchHit:
     name: str
     score: float
     match: Match
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether it is far weaker than the best hit by words and meaning."""
+        return self.match == "text" and self.score < WEAK_SHARE * MAX_TEXT_SCORE

@@ -1,15 +1,16 @@
 """Storage of search indexes: immutable files, named by a digest of their content.
 
-Any number of processes can share the directory without a lock, and a crash leaves no partial file. A new file starts as
-a copy of the newest one and is updated. The files are a cache: a file that cannot be read is rebuilt, and if nothing
-can be written, the index is kept in memory.
+Any number of processes can share the directory without a lock, and a crash leaves no partial file. A few documents that
+changed since a file was written are indexed in memory, beside the file. If there are more, a new file is written, which
+starts as a copy of the newest one. The files are a cache: a file that cannot be read is rebuilt, and if nothing can be
+written, the index is kept in memory.
 """
 
 import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import Final
 
 from onetool.search.documents import Key, SearchDocument
-from onetool.search.index import FORMAT, SCHEMA, TABLES, Shelf, drop, index_rows, learn, put
+from onetool.search.index import FORMAT, SCHEMA, TABLES, drop, index_rows, learn, put
+from onetool.search.shelf import Shelf
 from onetool.search.vectors import Embedder
 
 MAX_FILES: Final = 4
+MAX_CHANGES: Final = 64  # documents that differ from a file; if there are more, a new file is written
 
 
 @dataclass(frozen=True)
@@ -49,59 +52,109 @@ def compute_digest(document: SearchDocument) -> bytes:
     return blake2b(repr(fields).encode(), digest_size=16).digest()
 
 
-class IndexFiles:
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = directory
-        self._memory: sqlite3.Connection | None = None
-        self._database: sqlite3.Connection | None = None
+class IndexFile:
+    """An open index file. It may lack some documents of the content, and have others, which are hidden."""
 
-    def shelf(self, content: IndexContent) -> Shelf:
-        """Return the shelf with this content. The previous shelf must not be used afterwards."""
-        opened = self._open_or_build(content)
-        if opened is not None or self._memory is None:
-            self.close()
-        self._database = database = opened or self._build_in_memory(content)
-        rows = _read_rows(database, content)
-        return Shelf(
-            lambda work: work(database), lambda _, numbers: _find_keys(rows, numbers), len(rows), in_memory=True
-        )
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        self.connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+        try:
+            self.numbers = _read_numbers(self.connection)
+        except sqlite3.Error:
+            self.connection.close()
+            raise
+        self._visible: dict[int, Key] = {}
+        self.shelf = _make_shelf(self.connection, self._find_keys, len(self.numbers))
 
-    def vectors(self) -> list[tuple[int, bytes]]:
-        assert self._database is not None
-        found = self._database.execute("select number, vector from passages").fetchall()
-        if len({len(vector or b"") for _, vector in found}) != 1:
-            raise sqlite3.DatabaseError("the vectors have different sizes")
+    def is_near(self, content: IndexContent) -> bool:
+        """Return whether few documents are missing here, and there are few others."""
+        changes = len(self.numbers.keys() ^ set(content.digests.values()))
+        return changes <= min(MAX_CHANGES, len(content.digests) // 2)
+
+    def has_exactly(self, content: IndexContent) -> bool:
+        return self.numbers.keys() == set(content.digests.values())
+
+    def show(self, content: IndexContent) -> dict[Key, bytes]:
+        """Show only documents of this content, and return the digests of those that are missing."""
+        numbers = self.numbers
+        self._visible = {numbers[digest]: key for key, digest in content.digests.items() if digest in numbers}
+        if len(self._visible) == len(content.digests):
+            return {}
+        return {key: digest for key, digest in content.digests.items() if digest not in numbers}
+
+    def _find_keys(self, numbers: Sequence[int]) -> dict[int, Key]:
+        found = {number: self._visible[number] for number in numbers if number in self._visible}
+        if len(found) < len(numbers) and not set(numbers) <= set(self.numbers.values()):
+            raise sqlite3.DatabaseError("the index refers to missing documents")
         return found
 
-    def delete(self, content: IndexContent) -> None:
-        """Delete the damaged index of this content."""
+
+class IndexFiles:
+    """The index of the current documents: a file, and in memory what changed since it was written."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self._file: IndexFile | None = None
+        self._memory: sqlite3.Connection | None = None
+
+    def shelves(self, content: IndexContent) -> list[Shelf]:
+        """Return the shelves with this content. Earlier shelves must not be used afterwards."""
+        if self._file is None or not self._file.is_near(content):
+            opened = self._open_or_build(content)
+            self.close()
+            self._file = opened
+        missing = content.digests if self._file is None else self._file.show(content)
+        shelves = [] if self._file is None else [self._file.shelf]
+        if missing or not shelves:
+            documents = {key: content.documents[key] for key in missing}
+            shelves.append(self._build_in_memory(IndexContent(documents, missing, content.embedder)))
+        return shelves
+
+    def delete(self) -> None:
+        """Delete the index, which is damaged."""
+        path = self._file.path if self._file else None
         self.close()
-        if self._directory is not None:
+        if path is not None:
             with suppress(OSError):
-                _make_path(self._directory, content).unlink()
+                path.unlink()
 
     def close(self) -> None:
-        if self._database is not None:
-            self._database.close()
-        self._database = self._memory = None
+        if self._file is not None:
+            self._file.connection.close()
+        if self._memory is not None:
+            self._memory.close()
+        self._file = self._memory = None
 
     def __del__(self) -> None:
         self.close()  # Python warns about databases that are left open
 
-    def _open_or_build(self, content: IndexContent) -> sqlite3.Connection | None:
+    def _open_or_build(self, content: IndexContent) -> IndexFile | None:
         if self._directory is None:
             return None
-        with suppress(sqlite3.Error):  # it does not exist yet, or is damaged
-            return _open(_make_path(self._directory, content), content)
+        path = _make_path(self._directory, content)
+        with suppress(OSError, sqlite3.Error):
+            for file in [path, *_list_files(self._directory, content)]:
+                if (found := _open(file, content, exact=file == path)) is not None:
+                    return found
         with suppress(OSError, sqlite3.Error):  # full disk or missing permission: use memory instead
-            return _build(self._directory, content)
+            _build(self._directory, content)
+            return _open(path, content, exact=True)
         return None
 
-    def _build_in_memory(self, content: IndexContent) -> sqlite3.Connection:
+    def _build_in_memory(self, content: IndexContent) -> Shelf:
         if self._memory is None:
             self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         write(self._memory, content)
-        return self._memory
+        keys = {digest: key for key, digest in content.digests.items()}
+        rows = {number: keys[digest] for digest, number in _read_numbers(self._memory).items()}
+        return _make_shelf(self._memory, lambda numbers: {number: rows[number] for number in numbers}, len(rows))
+
+
+def _make_shelf(
+    connection: sqlite3.Connection, find_keys: Callable[[Sequence[int]], Mapping[int, Key]], size: int
+) -> Shelf:
+    return Shelf(lambda work: work(connection), lambda _, numbers: find_keys(numbers), size, in_memory=True)
 
 
 def write(connection: sqlite3.Connection, content: IndexContent) -> None:
@@ -111,7 +164,7 @@ def write(connection: sqlite3.Connection, content: IndexContent) -> None:
     present = {digest: number for number, digest in connection.execute("select number, digest from passages")}
     surplus = [number for digest, number in present.items() if digest not in wanted]
     if len(surplus) > len(present) // 2:  # mostly different content: rebuilding is cheaper
-        for table in ("names", "vocabulary", "near", *TABLES, "passages"):
+        for table in TABLES:
             connection.execute(f"drop table {table}")
         connection.executescript(SCHEMA)
         present, surplus = {}, []
@@ -129,26 +182,16 @@ def write(connection: sqlite3.Connection, content: IndexContent) -> None:
         index_rows(connection, first, first + len(missing))
 
 
-def _read_rows(connection: sqlite3.Connection, content: IndexContent) -> dict[int, Key]:
-    """Return the documents by row. Raise DatabaseError if the database has other content."""
-    keys = {value: key for key, value in content.digests.items()}
-    rows = connection.execute("select number, digest from passages").fetchall()
-    if {digest for _, digest in rows} != keys.keys():
-        raise sqlite3.DatabaseError("the database does not have the expected content")
-    return {number: keys[digest] for number, digest in rows}
+def _read_numbers(connection: sqlite3.Connection) -> dict[bytes, int]:
+    """Return the rows of the documents by their digests."""
+    return dict(connection.execute("select digest, number from passages").fetchall())
 
 
-def _find_keys(rows: Mapping[int, Key], numbers: Sequence[int]) -> dict[int, Key]:
-    if any(number not in rows for number in numbers):
-        raise sqlite3.DatabaseError("the index refers to missing documents")
-    return {number: rows[number] for number in numbers}
-
-
-def _build(directory: Path, content: IndexContent) -> sqlite3.Connection:
+def _build(directory: Path, content: IndexContent) -> None:
     """Create the file, starting from the newest one if that can be read."""
     directory.mkdir(parents=True, exist_ok=True)
     path = _make_path(directory, content)
-    newest = max(directory.glob(f"search-{content.stamp}-*.db"), key=_read_mtime, default=None)
+    newest = next(iter(_list_files(directory, content)), None)
     handle, name = tempfile.mkstemp(prefix="search-", suffix=".tmp", dir=directory)
     os.close(handle)
     file = Path(name)
@@ -166,23 +209,29 @@ def _build(directory: Path, content: IndexContent) -> sqlite3.Connection:
     for old in sorted(directory.glob("search-*"), key=_read_mtime)[:-MAX_FILES]:
         with suppress(OSError):
             old.unlink()
-    return _open(path, content)
 
 
 def _make_path(directory: Path, content: IndexContent) -> Path:
     return directory / f"search-{content.stamp}-{content.digest}.db"
 
 
-def _open(path: Path, content: IndexContent) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
-    try:
-        _read_rows(connection, content)
-    except sqlite3.Error:
-        connection.close()
-        raise
-    with suppress(OSError):
-        os.utime(path)  # files that are in use are not deleted
-    return connection
+def _list_files(directory: Path, content: IndexContent) -> list[Path]:
+    """Return the files with the same rules, the newest first."""
+    return sorted(directory.glob(f"search-{content.stamp}-*.db"), key=_read_mtime, reverse=True)
+
+
+def _open(path: Path, content: IndexContent, *, exact: bool) -> IndexFile | None:
+    """Return the file; None if it cannot be read or its content differs (with `exact`) or differs too much."""
+    if not path.is_file():
+        return None
+    with suppress(sqlite3.Error):  # it is damaged
+        file = IndexFile(path)
+        if file.has_exactly(content) if exact else file.is_near(content):
+            with suppress(OSError):
+                os.utime(path)  # files that are in use are not deleted
+            return file
+        file.connection.close()
+    return None
 
 
 def _write(file: Path, content: IndexContent) -> None:

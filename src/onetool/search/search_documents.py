@@ -9,13 +9,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
 from onetool._tool import Tool
-from onetool.config.model import Settings
+from onetool.config.model import Settings, Snippet
 from onetool.registry import Registry, RegistryEntry, python_name
 from onetool.search import Search, SearchDocument, SearchHit
 from onetool.util.gc_pauses import no_gc_pauses
 
 if TYPE_CHECKING:
-    from onetool.search.index import Shelf
+    from onetool.search.shelf import Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,9 @@ IN_CODE: Final[Mapping[str, CodeFunction]] = {
 }
 
 
+KnownDocuments = dict[str, tuple[Tool, SearchDocument]]
+
+
 class StoredPackInfo(Protocol):
     """A stored pack. Its tools are on a shelf of the bundle store."""
 
@@ -85,39 +88,68 @@ class CatalogSearch:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._indexed: object = None  # the state for which the index was built
+        self._known: KnownDocuments = {}
         self._update_lock = Lock()
 
-    def search(self, index: Search, query: str, limit: int, settings: Settings, stored: StoredTools) -> list[SearchHit]:
-        """Return the hits. Blocks on disk access."""
+    def search(
+        self,
+        index: Search,
+        query: str,
+        limit: int,
+        settings: Settings,
+        stored: StoredTools,
+        *,
+        saved: Mapping[str, Snippet],
+    ) -> list[SearchHit]:
+        """Return the hits, also among `saved` snippets. Blocks on disk access."""
         packs = stored.packs
         state = (index, self._registry.version - stored.version, packs, settings)
         with self._update_lock:
             if self._indexed != state:  # documents of packs change only together with their tools
                 with no_gc_pauses():
-                    index.update(documents(self._registry, packs.values(), settings))
+                    index.update(documents(self._registry, packs.values(), settings, self._known))
                 self._indexed = state
-        hits = index.search(query, limit, shelves=stored.shelves())
+        more = (snippet_document(name, snippet) for name, snippet in sorted(saved.items()))
+        hits = index.search(query, limit, shelves=stored.shelves(), more=more)
         is_disabled = self._registry.is_disabled
         return [hit for hit in hits if hit.kind != "tool" or not is_disabled(RegistryEntry(hit.name, "", enabled=True))]
 
 
-def documents(registry: Registry, stored: Iterable[StoredPackInfo], settings: Settings) -> Iterator[SearchDocument]:
-    """Yield the documents of the current tools, which may be changed meanwhile by another thread."""
+def documents(
+    registry: Registry, stored: Iterable[StoredPackInfo], settings: Settings, known: KnownDocuments
+) -> Iterator[SearchDocument]:
+    """Yield the documents of the current tools, which may be changed meanwhile by another thread.
+
+    `known` has the documents of the last time, and is updated: an unchanged tool keeps its document.
+    """
     tools = [tool for tool in registry if tool.enabled]
     instructions = {python_name(pack): text for pack, text in settings.prompts.packs.items()}
     yield from (SearchDocument("tool", name, function.description) for name, function in IN_CODE.items())
     for tool in tools:
-        about = instructions.get(python_name(tool.pack), "")
-        arguments = " ".join(f"{name} {part.get('description', '')}" for name, part in tool.input.properties.items())
-        yield SearchDocument("tool", tool.name, tool.description, arguments, about)
+        about = instructions.get(python_name(tool.pack), "") if instructions else ""
+        before, document = known.get(tool.name, (None, None))
+        if document is None or before is not tool or document.instructions != about:
+            document = tool_document(tool, about)
+            known[tool.name] = tool, document
+        yield document
+    for name in known.keys() - {tool.name for tool in tools}:
+        del known[name]
     packs = {python_name(pack.slug): pack.description for pack in stored if pack.enabled and not pack.is_empty}
     for pack, text in (packs | _tool_names_by_pack(tools)).items():
         yield SearchDocument("pack", pack, text, "", instructions.get(pack, ""))
-    for name, snippet in settings.snippets.items():
-        parameters = " ".join(f"{key} {param.description}" for key, param in snippet.params.items())
-        yield SearchDocument("snippet", name, snippet.description, parameters)
+    yield from (snippet_document(name, snippet) for name, snippet in settings.snippets.items())
     for alias, target in settings.aliases.items():
         yield SearchDocument("alias", alias, target)
+
+
+def tool_document(tool: Tool, about: str) -> SearchDocument:
+    arguments = " ".join(f"{name} {part.get('description', '')}" for name, part in tool.input.properties.items())
+    return SearchDocument("tool", tool.name, tool.description, arguments, about)
+
+
+def snippet_document(name: str, snippet: Snippet) -> SearchDocument:
+    parameters = " ".join(f"{key} {param.description}" for key, param in snippet.params.items())
+    return SearchDocument("snippet", name, snippet.description, parameters)
 
 
 def _tool_names_by_pack(tools: Iterable[Tool]) -> dict[str, str]:

@@ -1,7 +1,9 @@
-"""Word stems, as in the full-text index: a table of SQLite FTS5 with one word per row shows the stem of each."""
+"""Word stems: a table of SQLite FTS5 with one word per row shows the stem of each."""
 
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Iterable, Sequence
+from functools import cache
+from threading import Lock
 from typing import Final
 
 MAX_WORDS: Final = 20_000  # to remember
@@ -12,42 +14,37 @@ create virtual table stems using fts5vocab(words, instance);
 
 
 class Stemmer:
-    """Stems of words, and the words of a stem. Not thread-safe."""
+    """Stems of words. Thread-safe."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._database.executescript(SCHEMA)
         self._stems: dict[str, str] = {}
-        self._forms: dict[str, list[str]] = {}
-
-    def close(self) -> None:
-        self._database.close()
+        self._lock = Lock()
 
     def __del__(self) -> None:
-        self.close()  # Python warns about databases that are left open
+        self._database.close()  # Python warns about databases that are left open
 
-    def stem(self, word: str) -> str:
-        self.learn([word])
-        return self._stems[word]
+    def stem(self, words: Sequence[str]) -> list[str]:
+        """Return the stem of each word. Words with digits have no suffixes."""
+        try:
+            return [self._stems[word] if word.isalpha() else word for word in words]
+        except KeyError:
+            with self._lock:
+                self._learn(filter(str.isalpha, words))
+                return [self._stems.get(word, word) for word in words]
 
-    def learn(self, words: Collection[str]) -> None:
-        """Remember the stems of these words, at least until the next call."""
-        unknown = sorted(set(words).difference(self._stems))
-        if not unknown:
-            return
+    def _learn(self, words: Iterable[str]) -> None:
         if len(self._stems) > MAX_WORDS:
             self._stems.clear()
-            self._forms.clear()
-            unknown = sorted(set(words))
+        unknown = sorted(set(words).difference(self._stems))
         self._database.execute("begin")
         self._database.executemany("insert into words (rowid, word) values (?, ?)", enumerate(unknown))
         found = dict(self._database.execute("select doc, term from stems"))
         self._database.execute("rollback")
-        for place, word in enumerate(unknown):
-            stem = found.get(place, word)
-            self._stems[word] = stem
-            self._forms.setdefault(stem, []).append(word)
+        self._stems |= {word: found.get(place, word) for place, word in enumerate(unknown)}
 
-    def list_forms(self, stem: str) -> list[str]:
-        """Return the known words with this stem."""
-        return self._forms.get(stem, [])
+
+@cache
+def load_stemmer() -> Stemmer:
+    return Stemmer()

@@ -4,6 +4,7 @@ The package wordllama contains weights and a tokenizer. Its own loader uses the 
 and the package itself is never imported.
 """
 
+import sqlite3
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onetool.search.documents import SearchDocument
-from onetool.search.index import MAX_CHARACTERS, IndexRow
+from onetool.search.index import MAX_CHARACTERS
 from onetool.search.word_vectors import FIELD_WEIGHTS
 from onetool.search.words import drop_stop_words, split_names
 
@@ -71,21 +72,22 @@ class Embedder:
 class Vectors:
     """The vectors of all documents of a shelf, to be compared with the vector of a query."""
 
-    def __init__(self, embedder: Embedder, rows: Iterable[tuple[int, bytes]]) -> None:
-        stored = list(rows)
-        self._embedder, numpy = embedder, embedder.numpy
-        self._numbers = [number for number, _ in stored]
+    def __init__(self, embedder: Embedder, rows: Sequence[tuple[int, bytes]]) -> None:
+        if len({len(vector or b"") for _, vector in rows}) != 1:
+            raise sqlite3.DatabaseError("the vectors have different sizes")
+        self._numpy: Any = embedder.numpy
+        self._numbers = [number for number, _ in rows]
         self._places = {number: place for place, number in enumerate(self._numbers)}
-        joined = numpy.frombuffer(b"".join(packed for _, packed in stored), dtype="float16")
-        self._matrix = joined.reshape(len(stored), -1).astype("float32")
+        joined = self._numpy.frombuffer(b"".join(packed for _, packed in rows), dtype="float16")
+        self._matrix = joined.reshape(len(rows), -1).astype("float32")
 
     def find(self, query: Any, limit: int) -> list[int]:
         """Return the nearest rows."""
         similarity = self._matrix @ query
         count = min(limit, len(similarity))
-        return [self._numbers[place] for place in self._embedder.numpy.argpartition(-similarity, count - 1)[:count]]
+        return [self._numbers[place] for place in self._numpy.argpartition(-similarity, count - 1)[:count]]
 
-    def compare(self, query: Any, rows: Sequence[IndexRow]) -> list[float]:
-        places = [self._places[row.number] for row in rows]
+    def compare(self, query: Any, numbers: Sequence[int]) -> list[float]:
+        places = [self._places[number] for number in numbers]
         found: list[float] = (self._matrix[places] @ query).tolist()
         return found

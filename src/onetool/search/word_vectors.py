@@ -8,12 +8,13 @@ sum of its words. A sum is computed on integers that hold all dimensions: import
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import islice
 from math import sqrt
 from operator import mul
 from pathlib import Path
 from typing import Final
 
-from onetool.search.words import drop_stop_words, split_names
+from onetool.search.words import drop_stop_words, split_names, strip_negation
 
 FILE: Final = Path(__file__).with_name("word_vectors.bin")
 DIMENSIONS: Final = 64
@@ -48,7 +49,9 @@ class WordVectors:
         return self._add_words(split_names(text))
 
     def _add_words(self, found: list[str]) -> list[float]:
-        known = [word for word in drop_stop_words(found) if word in self._places][:MAX_WORDS]
+        places = self._places
+        named = (word if word in places else strip_negation(word) for word in drop_stop_words(found))
+        known = [word for word in named if word in places][:MAX_WORDS]
         total = sum(map(self._read_lanes, known))
         lanes = memoryview(total.to_bytes(DIMENSIONS * LANE_BYTES, "little")).cast("I")
         return _normalize([lane - len(known) * OFFSET for lane in lanes])
@@ -76,15 +79,16 @@ class NearestVectors:
         self._signs = [int(vector.translate(SIGNS), 2) for _, vector in listed]
 
     def find(self, query: Vector, limit: int) -> list[int]:
-        """Return about `limit` documents that may be the nearest."""
+        """Return about `limit` documents that may be the nearest, at most twice as many."""
         wanted = int("".join("01"[value < 0] for value in query), 2)
         distances = bytes([(signs ^ wanted).bit_count() for signs in self._signs])
         found, farthest = 0, -1
         while found < min(limit, len(distances)):
             farthest += 1
             found += distances.count(farthest)
-        near = (place for place, distance in enumerate(distances) if distance <= farthest)
-        return [self._numbers[place] for place in near]
+        near = [place for place, distance in enumerate(distances) if distance < farthest]
+        ties = (place for place, distance in enumerate(distances) if distance == farthest)
+        return [self._numbers[place] for place in (*near, *islice(ties, limit))]
 
 
 def compare(query: Vector, document: bytes) -> float:

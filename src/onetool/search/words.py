@@ -31,6 +31,7 @@ STOP = frozenset(STOP_WORDS.split())
 BETWEEN_INTENTS = re.compile(
     r"[;\n]|,\s+and\s+|[,\s]\s*(?:and\s+)?then\s+|\s+and\s+(?:also|afterwards|finally)\s+", re.IGNORECASE
 )
+NEGATION = re.compile(r"(?:un|non)(?=[a-z]{4})")
 MIN_INTENT_WORDS, MAX_INTENTS = 2, 4  # fewer words say too little; more searches take too long
 MIN_TYPO_LENGTH, MAX_TYPO_LENGTH = 4, 32  # letters of a word that may be misspelled
 HIDDEN = "\ue000"  # starts internal words of the index: a letter to FTS5, and never part of a query
@@ -91,6 +92,12 @@ def split_intents(text: str) -> list[str]:
 
 def _count_words(text: str) -> int:
     return sum(word not in STOP and not word.isdecimal() for word in split_names(text))
+
+
+def strip_negation(word: str) -> str:
+    """Return the word without a negation: `uncommitted` yields `committed`. Return other words unchanged."""
+    found = NEGATION.match(word)
+    return word[found.end() :] if found else word
 
 
 def may_be_misspelled(word: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onetool._tool import Tool
+from onetool.config.model import Snippet
 from onetool.errors import ToolNotFound
 from onetool.policy.effects import describe_effects
 from onetool.registry import Registry, join_names, join_packs, python_name
@@ -38,6 +39,7 @@ BUILT_IN_PACKS = {
 } | DOC_SLUGS.keys()
 GROUPS = {"tool": "Tools", "pack": "Packs", "snippet": "Snippets", "alias": "Aliases"}
 MAX_DETAILED_HITS = 5
+Snippets = Mapping[str, Snippet]
 MAX_LINE_CHARS = 300
 MAX_QUERY_CHARS = 100
 MAX_HELP_CHARS = 60_000  # at most four bytes each, which an answer shows inline
@@ -98,8 +100,11 @@ Reading a path calls fs.read, fs.list or fs.stat, with the permissions of the ag
 NAME_IN_QUERY = re.compile(r"(?:<(?:tool|pack) (?P<shown>[^<>]+)>)|(?P<name>[\w.$-]+)\s*\(.*\)", re.DOTALL)
 
 
-def render_name(query: str, system: System, full: bool) -> str | None:
-    """Return the help for the tool, pack, snippet or alias with this name, or None."""
+def render_name(query: str, system: System, full: bool, snippets: Snippets) -> str | None:
+    """Return the help for the tool, pack, snippet or alias with this name, or None.
+
+    `snippets` are those that the agent can use.
+    """
     registry: Registry = system.registry
     query = _extract_name(query)
     if query.partition(".")[0] == PROJECTS and not registry.is_pack(PROJECTS):
@@ -113,7 +118,7 @@ def render_name(query: str, system: System, full: bool) -> str | None:
     if entry is None:
         name = query.removeprefix("$")
         found = None if query.startswith("$") else _render_alias(query, system, full=full)
-        if (text := found or render_snippet(name, system)) is not None or query.startswith("$"):
+        if (text := found or render_snippet(name, snippets)) is not None or query.startswith("$"):
             return text
         entry = registry.find_folded(query)
     return None if entry is None else render_tool(entry, system, full=full)
@@ -191,16 +196,21 @@ def pack_facts(pack: str, registry: Registry) -> dict[str, Any]:
     return {"name": pack, "source": kinds[0] if kinds else "local", "tool_count": registry.count(pack, enabled=True)}
 
 
-def render_snippet(name: str, system: System) -> str | None:
-    snippets = system.settings.snippets
+def render_snippet(name: str, snippets: Snippets) -> str | None:
     return describe(name, snippets[name], snippets) if name in snippets else None
 
 
-def render_hits(query: str, hits: list[SearchHit], system: System, info: Literal["list", "min", "full"]) -> str:
-    """Return the hits grouped by kind, best first."""
-    lines = {hit: text for hit in sort_hits(hits) if (text := describe_hit(hit, system)) is not None}
+def render_hits(
+    query: str, hits: list[SearchHit], system: System, info: Literal["list", "min", "full"], snippets: Snippets
+) -> str:
+    """Return the hits grouped by kind, best first. Weak hits are left out."""
+    lines = {
+        hit: text
+        for hit in sort_hits(hits)
+        if not hit.is_weak and (text := describe_hit(hit, system, snippets)) is not None
+    }
     if not lines:
-        return _render_no_hits(query, system)
+        return _render_no_hits(query, system, snippets)
     if info == "list":
         return "\n".join(dict.fromkeys(map(_display_name, lines)))
     parts = []
@@ -209,7 +219,7 @@ def render_hits(query: str, hits: list[SearchHit], system: System, info: Literal
         parts += ["\n".join([f"## {title}", *found])] if found else []
     parts.append(f"Call ot.help(query={_display_name(next(iter(lines)))!r}) for details.")
     if info == "full":
-        parts += [_render_details(hit, system) or "" for hit in list(lines)[:MAX_DETAILED_HITS]]
+        parts += [_render_details(hit, system, snippets) or "" for hit in list(lines)[:MAX_DETAILED_HITS]]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -219,7 +229,7 @@ def sort_hits(hits: list[SearchHit]) -> list[SearchHit]:
     return sorted(hits, key=lambda hit: (-hit.score, hit.name, kinds.index(hit.kind)))
 
 
-def describe_hit(hit: SearchHit, system: System) -> str | None:
+def describe_hit(hit: SearchHit, system: System, snippets: Snippets) -> str | None:
     """Return a short description of a hit, or None if it no longer exists."""
     registry: Registry = system.registry
     match hit.kind:
@@ -232,13 +242,13 @@ def describe_hit(hit: SearchHit, system: System) -> str | None:
             ]
             return f"{pluralize(len(names), 'tool')}: {join_names(names)}" if names else None
         case "snippet":
-            snippet = system.settings.snippets.get(hit.name)
+            snippet = snippets.get(hit.name)
             return None if snippet is None else _join_lines(snippet.description)
     target = registry.aliases.get(hit.name)
     return None if target is None else f"alias of {target}"
 
 
-def call_example(hit: SearchHit, system: System) -> dict[str, str]:
+def call_example(hit: SearchHit, system: System, snippets: Snippets) -> dict[str, str]:
     """Return an example call of a hit under `call`; empty for a pack, which cannot be called."""
     match hit.kind:
         case "tool" if hit.name in IN_CODE:
@@ -246,19 +256,19 @@ def call_example(hit: SearchHit, system: System) -> dict[str, str]:
         case "tool" | "alias":
             entry = system.registry.get(hit.name)
             return {} if entry is None else {"call": _join_lines(short_call(entry, hit.name))}
-        case "snippet" if hit.name in system.settings.snippets:
-            return {"call": _join_lines(snippet_call(hit.name, system.settings.snippets[hit.name]))}
+        case "snippet" if hit.name in snippets:
+            return {"call": _join_lines(snippet_call(hit.name, snippets[hit.name]))}
     return {}
 
 
-def _render_details(hit: SearchHit, system: System) -> str | None:
+def _render_details(hit: SearchHit, system: System, snippets: Snippets) -> str | None:
     """Return the help of a hit by its kind, because an alias and a pack may share a name."""
     match hit.kind:
         case "pack":
             return render_pack(hit.name, system, with_url=True)
         case "alias":
             return _render_alias(hit.name, system, full=True)
-    return render_name(_display_name(hit), system, full=True)
+    return render_name(_display_name(hit), system, True, snippets)
 
 
 def _format_item(name: str, text: str) -> str:
@@ -275,11 +285,11 @@ def _display_name(hit: SearchHit) -> str:
     return f"${hit.name}" if hit.kind == "snippet" else hit.name
 
 
-def _render_no_hits(query: str, system: System) -> str:
+def _render_no_hits(query: str, system: System, snippets: Snippets) -> str:
     quoted_query = query if len(query) <= MAX_QUERY_CHARS else f"{query[:MAX_QUERY_CHARS]}…"
     available = [f"Packs: {join_packs(system.registry.packs())}."]
-    if system.settings.snippets:
-        available.append(f"Snippets: {join_names([f'${name}' for name in system.settings.snippets])}.")
+    if snippets:
+        available.append(f"Snippets: {join_names([f'${name}' for name in snippets])}.")
     return (
         f"Nothing matches {quoted_query!r}. Call ot.tools() or ot.packs() to list all, or use other keywords: "
         f'ot.search(query="..."). {" ".join(available)}'

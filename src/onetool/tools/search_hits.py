@@ -10,38 +10,41 @@ from onetool.system import System
 from onetool.tools import help_text
 
 MAX_SIBLINGS: Final = 5
-MIN_SHARE: Final = 0.5  # of the best score; weaker hits are not worth a note
 MIN_SIBLING_TEXT: Final = 12  # characters; a shorter description says too little to call tools siblings
 
 
 class DescribedHits(NamedTuple):
     hits: list[dict[str, Any]]
-    omitted: int
+    omitted: int  # because of the limit
+    weak: int  # omitted, because they are far weaker than the best
 
 
-def describe_hits(system: System, found: Mapping[str, list[SearchHit]], limit: int) -> DescribedHits:
-    """Return the best hits of each query, in turn, and the number of good hits that were omitted.
+def describe_hits(
+    system: System, found: Mapping[str, list[SearchHit]], limit: int, snippets: help_text.Snippets
+) -> DescribedHits:
+    """Return the best hits of each query, in turn, and the numbers of hits that were omitted.
 
     If there are several queries, each hit names the one that found it first.
     """
     listed: list[list[dict[str, Any]]] = []
-    omitted = 0
+    omitted = weak = 0
     for query, hits in found.items():
-        described = _join_siblings(_describe(system, hits), system)
+        described = _join_siblings(_describe(system, [hit for hit in hits if not hit.is_weak], snippets), system)
         listed.append([{**hit, **({"query": query} if len(found) > 1 else {})} for hit in described[:limit]])
-        omitted += sum(hit["score"] >= MIN_SHARE * described[0]["score"] for hit in described[limit:])
+        omitted += len(described[limit:])
+        weak += sum(hit.is_weak and help_text.describe_hit(hit, system, snippets) is not None for hit in hits)
     in_turn = (hit for several in zip_longest(*listed) for hit in several if hit is not None)
     unique: dict[tuple[str, str], dict[str, Any]] = {}
     for hit in in_turn:
         unique.setdefault((hit["kind"], hit["name"]), hit)
-    return DescribedHits(list(unique.values()), omitted)
+    return DescribedHits(list(unique.values()), omitted, weak)
 
 
-def _describe(system: System, hits: list[SearchHit]) -> Iterator[dict[str, Any]]:
+def _describe(system: System, hits: list[SearchHit], snippets: help_text.Snippets) -> Iterator[dict[str, Any]]:
     for hit in help_text.sort_hits(hits):
-        text = help_text.describe_hit(hit, system)
+        text = help_text.describe_hit(hit, system, snippets)
         if text is not None:
-            call = help_text.call_example(hit, system)
+            call = help_text.call_example(hit, system, snippets)
             tool = system.registry.get(hit.name) if hit.kind in {"tool", "alias"} else None
             types = {} if tool is None else required_types(tool)
             required = {"required": types} if types else {}

@@ -1,0 +1,202 @@
+"""The queries of one database of the search: names, similar names, words and meaning."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from heapq import nlargest
+from typing import Any, Final, NamedTuple, TypeVar
+
+from onetool.search.documents import Key, Scored
+from onetool.search.index import find_similar_words, name_forms
+from onetool.search.scoring import score_words
+from onetool.search.stems import load_stemmer
+from onetool.search.word_vectors import DIMENSIONS, NearestVectors, Vector, compare
+from onetool.search.words import MIN_TYPO_LENGTH, drop_stop_words, plain, squeeze, words
+
+MAX_ENTRIES: Final = 1_600  # of postings, read for one query
+MAX_CANDIDATES: Final = 200
+MAX_SIMILAR: Final = 20  # names to compare with a misspelled one, because of their letters
+MAX_CORRECTED, MAX_CORRECTED_ENTRIES = 12, 240  # the same because of their words, and the entries read for them
+MAX_COMPARED: Final = 5_000  # documents; comparing the meaning of more takes too long
+MAX_NEAREST: Final = 32  # candidates by meaning
+MAX_TRIGRAMS: Final = 8  # of a misspelled name, evenly distributed; about 8 if it is long
+MAX_TRIGRAM_DOCUMENTS: Final = 150  # documents; a trigram that more documents have is ignored
+MIN_SIMILARITY: Final = 0.8
+LAST_CHARACTER: Final = "\U0010ffff"
+
+T = TypeVar("T")
+Read = Callable[[Callable[[sqlite3.Connection], Any]], Any]
+GetKeys = Callable[[sqlite3.Connection, Sequence[int]], Mapping[int, Key]]
+
+
+class Candidate(NamedTuple):
+    """A document that may be a hit, with its scores by words and by meaning."""
+
+    number: int
+    key: Key
+    words: float
+    similarity: float
+    has_all: bool  # all terms of the query that any document has
+
+
+class Shelf:
+    """The queries of one database.
+
+    `read(work)` calls `work` with the database; `get_keys` returns the visible documents of rows. `in_memory` says that
+    something of each document may be kept in memory. Scores use the document frequencies of all shelves, so that scores
+    of different shelves are comparable.
+    """
+
+    def __init__(self, read: Read, get_keys: GetKeys, size: int, *, in_memory: bool = False) -> None:
+        self._read, self._get_keys, self.size, self.in_memory = read, get_keys, size, in_memory
+        self._cache: dict[str, Any] = {}
+
+    def count(self, terms: Iterable[str]) -> dict[str, int]:
+        """Return the number of documents with each term; terms that no document has are omitted."""
+        found: dict[str, int] = self._read(lambda db: _count(db, list(terms)))
+        return found
+
+    def find_exact(self, query: str) -> list[Key]:
+        wanted = squeeze(query)
+        rows = "select document from names where form = ? limit ?"
+        found = self._find_keys(rows, (wanted, MAX_CANDIDATES))
+        return [key for key in found if squeeze(key[1]) == wanted]
+
+    def find_by_prefix(self, query: str, limit: int) -> Scored:
+        """Return names that start with the query, scored by the fraction of the name that it covers."""
+        wanted = squeeze(query)
+        rows = "select document from names where form >= ? and form < ? order by form limit ?"
+        found = self._find_keys(rows, (wanted, wanted + LAST_CHARACTER, limit))
+        shares = ([len(wanted) / len(form) for form in name_forms(key[1]) if form.startswith(wanted)] for key in found)
+        return [(key, max(share)) for key, share in zip(found, shares, strict=True) if share]
+
+    def find_similar(self, texts: Iterable[str]) -> Scored:
+        """Return documents with similar names, or names that contain one of the texts, with a similarity up to 1."""
+        best: dict[Key, float] = {}
+        for text in texts:
+            wanted = squeeze(text)
+            if len(wanted) >= MIN_TYPO_LENGTH:
+                for key in self._read(partial(self._find_similar, text, wanted)):
+                    best[key] = max(best.get(key, 0.0), _compare_names(wanted, key[1]))
+        return [(key, similarity) for key, similarity in best.items() if similarity]
+
+    def _find_similar(self, text: str, wanted: str, db: sqlite3.Connection) -> list[Key]:
+        """Return candidates: names that share most trigrams with the wanted one, or have its words, corrected."""
+        starts = range(0, len(wanted) - 2, max(1, len(wanted) // MAX_TRIGRAMS))
+        parts = sorted({wanted[at : at + 3] for at in starts})
+        query = "select rowid from forms(?) limit ?"
+        found = [db.execute(query, (f'"{part}"', MAX_TRIGRAM_DOCUMENTS)).fetchall() for part in parts]
+        shared = Counter(number for rows in found if len(rows) < MAX_TRIGRAM_DOCUMENTS for (number,) in rows)
+        numbers = [number for number, _ in shared.most_common(MAX_SIMILAR)]
+        numbers += self._find_corrected(drop_stop_words(plain(text)), db)
+        return list(self._get_keys(db, list(dict.fromkeys(numbers))).values())
+
+    def _find_corrected(self, wanted: Sequence[str], db: sqlite3.Connection) -> list[int]:
+        """Return documents that have each word, or a word that is similar to it."""
+        groups = [set(load_stemmer().stem([word, *find_similar_words(db, word)])) for word in wanted]
+        weights = {stem: 1.0 / len(group) for group in groups for stem in sorted(group)}
+        known = _count(db, list(weights))
+        if not all(known.keys() & group for group in groups):
+            return []
+        return _find_by_terms(db, {stem: weights[stem] for stem in known}, MAX_CORRECTED, MAX_CORRECTED_ENTRIES)
+
+    def find(
+        self, rarities: Mapping[str, float], vector: Vector, limit: int, others: Sequence[int] = ()
+    ) -> list[Candidate]:
+        """Return candidates by words and by meaning, and these other rows. `rarities` are those of all shelves."""
+        near = self._find_by_meaning(vector)
+
+        def work(db: sqlite3.Connection) -> list[Candidate]:
+            numbers = [*_find_by_terms(db, rarities, limit), *near, *others]
+            return self._read_candidates(db, list(dict.fromkeys(numbers)), rarities, vector)
+
+        found: list[Candidate] = self._read(work)
+        return found
+
+    def _find_by_meaning(self, query: Vector) -> list[int]:
+        """Return the rows that may have the nearest meaning, if this shelf has few enough documents in memory."""
+        if not self.in_memory or self.size > MAX_COMPARED or not any(query):
+            return []
+        return self.cache("meaning", _read_meanings).find(query, MAX_NEAREST)
+
+    def _read_candidates(
+        self, db: sqlite3.Connection, numbers: Sequence[int], rarities: Mapping[str, float], vector: Vector
+    ) -> list[Candidate]:
+        keys = self._get_keys(db, numbers)
+        marks = ", ".join("?" * len(keys))
+        query = f"select number, terms, impacts, meaning from passages where number in ({marks})"  # noqa: S608 - marks
+        found = []
+        for number, terms, impacts, meaning in db.execute(query, list(keys)):
+            score, has_all = score_words(rarities, dict(zip(terms.split(" "), impacts, strict=False)))
+            found.append(Candidate(number, keys[number], score, compare(vector, meaning), has_all))
+        return found
+
+    def read_texts(self, numbers: Iterable[int]) -> list[tuple[str, str]]:
+        """Return the words of the name and of the description of each document."""
+        query = "select name, description from passages where number = ?"
+        found: list[tuple[str, str]] = self._read(lambda db: [db.execute(query, (one,)).fetchone() for one in numbers])
+        return found
+
+    def cache(self, name: str, load: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what `load` reads from the database, which is read once."""
+        if name not in self._cache:
+            self._cache[name] = self._read(load)
+        found: T = self._cache[name]
+        return found
+
+    def _find_keys(self, query: str, values: Sequence[object]) -> list[Key]:
+        def work(db: sqlite3.Connection) -> Mapping[int, Key]:
+            return self._get_keys(db, list(dict.fromkeys(number for (number,) in db.execute(query, values))))
+
+        return list(self._read(work).values())
+
+
+def _count(db: sqlite3.Connection, terms: Sequence[str]) -> dict[str, int]:
+    marks = ", ".join("?" * len(terms))
+    query = f"select term, count from frequencies where count > 0 and term in ({marks})"  # noqa: S608 - marks
+    return dict(db.execute(query, terms).fetchall())
+
+
+def has_words(name: str, wanted: Iterable[set[str]]) -> bool:
+    """Return whether a name has at least one stem of each group."""
+    stems = set(load_stemmer().stem(words(name)))
+    return all(not stems.isdisjoint(group) for group in wanted)
+
+
+def _find_by_terms(
+    db: sqlite3.Connection, rarities: Mapping[str, float], limit: int, max_entries: int = MAX_ENTRIES
+) -> list[int]:
+    """Return the rows with any of these terms, the best first.
+
+    The rarest terms are read first and completely, unless there are too many entries; of frequent terms, only the
+    entries with the highest impact are read.
+    """
+    totals: dict[int, float] = {}
+    left, read = len(rarities), 0
+    for term in sorted(rarities, key=lambda term: (-rarities[term], term)):
+        share = max((max_entries - read) // left, limit)
+        query = "select number, impact from postings where term = ? order by impact desc limit ?"
+        rows = db.execute(query, (term, share)).fetchall()
+        weight = rarities[term]
+        for number, impact in rows:
+            totals[number] = totals.get(number, 0.0) + weight * impact
+        left, read = left - 1, read + len(rows)
+    return nlargest(limit, totals, key=totals.__getitem__)
+
+
+def _read_meanings(db: sqlite3.Connection) -> NearestVectors:
+    rows = db.execute("select number, meaning from passages").fetchall()
+    if any(len(meaning) != DIMENSIONS for _, meaning in rows):
+        raise sqlite3.DatabaseError("the vectors have different sizes")
+    return NearestVectors(rows)
+
+
+def _compare_names(wanted: str, name: str) -> float:
+    from rapidfuzz import fuzz
+
+    forms = name_forms(name)
+    best = max((fuzz.ratio(wanted, form, score_cutoff=100 * MIN_SIMILARITY) / 100 for form in forms), default=0.0)
+    if best:
+        return best
+    return MIN_SIMILARITY if any(wanted in form for form in forms) else 0.0
