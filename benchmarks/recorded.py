@@ -18,9 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.lib import Row, WrongAnswer
 
 from onetool.stats import rollup
-from onetool.stats.record import CallRecord, Recorder, RunRecord, migrate
+from onetool.stats.record import CallRecord, Recorder, RunRecord
 from onetool.stats.report import render_html
 from onetool.stats.summary import PERIODS, get_usage, summarize
+from onetool.stats.tables import migrate
 
 CALLS, DAYS = 1_000_000, 365.0
 MAX_MS = 300.0

@@ -17,6 +17,7 @@ from tests.support import PROGRAM, environment, run_cli
 
 from onetool.bench.agents import Measurement
 from onetool.bench.agents_report import check_gates, list_direct_wins
+from onetool.bench.task_process import SCRIPT, tau_worlds
 from onetool.bench.tasks import GoldCall, Task, Turn, group_calls, plan_runs
 
 SAMPLE, ALL = 40, 400
@@ -87,6 +88,86 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+TAU = {
+    "__init__.py": "raise ImportError('imports language model clients')",
+    "types.py": """
+from typing import Any
+from pydantic import BaseModel
+class Action(BaseModel):
+    name: str
+    kwargs: dict[str, Any]
+class Task(BaseModel):
+    user_id: str
+    actions: list[Action]
+    instruction: str
+    outputs: list[str]
+""",
+    "envs/__init__.py": "raise ImportError('imports language model clients')",
+    "envs/tool.py": "class Tool: pass",
+    "envs/DOMAIN/__init__.py": "from .env import Env",
+    "envs/DOMAIN/data/__init__.py": "def load_data():\n    return {'orders': {'#1': {'items': ['cup']}}}",
+    "envs/DOMAIN/tools/__init__.py": "from .add_items import AddItems\nALL_TOOLS = [AddItems]",
+    "envs/DOMAIN/tools/add_items.py": """
+from tau_bench.envs.tool import Tool
+class AddItems(Tool):
+    @staticmethod
+    def invoke(data, order_id, items):
+        if order_id not in data["orders"]:
+            return "Error: order not found"
+        items += data["orders"][order_id]["items"]
+        data["orders"][order_id]["items"] = items
+        return str(len(items))
+    @staticmethod
+    def get_info():
+        items = {"type": "array", "items": {"type": "string"}}
+        properties = {"order_id": {"type": "string"}, "items": items}
+        parameters = {"type": "object", "properties": properties, "required": ["order_id", "items"]}
+        function = {"name": "add_items", "description": "Add items to an order.", "parameters": parameters}
+        return {"type": "function", "function": function}
+""",
+    "envs/DOMAIN/tasks_test.py": """
+from tau_bench.types import Task, Action
+TASKS = [Task(user_id="u", instruction="Add a spoon.", outputs=[], actions=[
+    Action(name="add_items", kwargs={"order_id": "#1", "items": ["spoon"]}),
+    Action(name="respond", kwargs={"content": "Done."}),
+])]
+""",
+}
+PLAY_TAU = """
+import json, sys
+from tau import TauWorld
+world = TauWorld(sys.argv[1], sys.argv[2])
+(task,) = world.outline()
+calls = world.describe(task)["turns"][0]["calls"]
+world.load(task)
+before = world.check()["state"]
+answers = [world.call(call["tool"], call["arguments"]) for call in calls]
+print(json.dumps([world.definitions()[0]["name"], calls, answers, before, world.check()]))
+"""
+
+
+@pytest.mark.parametrize(("domain", "tasks"), [("retail", "TASKS_TEST"), ("airline", "TASKS")])
+def test_tasks_are_read_from_the_layout_of_tau_bench(tmp_path: Path, domain: str, tasks: str) -> None:
+    """The directory has the files and names of github.com/sierra-research/tau-bench, with other content."""
+    for name, text in TAU.items():
+        file = tmp_path / "tau_bench" / name.replace("DOMAIN", domain)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace("TASKS", tasks), encoding="utf-8")
+    (world,) = tau_worlds(tmp_path)
+    done = subprocess.run(
+        [world.python, "-c", PLAY_TAU, world.name, world.directory],
+        env={**os.environ, "PYTHONPATH": str(SCRIPT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    name, (call,), answers, before, after = json.loads(done.stdout)
+    assert (name, call["tool"], call["arguments"]) == ("add_items", name, {"order_id": "#1", "items": ["spoon"]})
+    assert answers == [call["answer"]] == ["2"]
+    assert not before
+    assert after == {"state": True, "calls": True, "wrong": []}
 
 
 def test_invalid_options_are_usage_errors(tmp_path: Path) -> None:

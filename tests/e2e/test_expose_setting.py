@@ -80,7 +80,15 @@ def test_the_setting_publishes_connected_tools(tmp_path: Path, settings: dict[st
 def test_code_neither_calls_nor_finds_what_is_only_direct(tmp_path: Path) -> None:
     prepare(tmp_path, planner="direct", aliases={"think": "planner.plan"})
     with connect(tmp_path) as client:
-        for code in ("planner.plan()", "think()", "ot.call('Planner.Plan')", "ot.parallel([planner.plan])"):
+        for code in (
+            "planner.plan()",
+            "think()",
+            "ot.call('Planner.Plan')",
+            "ot.parallel([planner.plan])",
+            "ot.background('planner.plan')",
+            "ot.background('think', steps=['a'])",
+            "ot.plan(code='planner.plan()')",
+        ):
             text = get_texts(client.run(code))[-1]
             assert "planner.plan is not available in code: it is published directly" in text, code
             assert "expose: both" in text
@@ -90,6 +98,14 @@ def test_code_neither_calls_nor_finds_what_is_only_direct(tmp_path: Path) -> Non
     with connect(tmp_path, command=(PROGRAM, "serve", "--expose", "planner")) as client:  # means both
         assert list_names(client) == ["run", "plan"]
         assert not client.run("planner.plan()").is_error
+
+
+def test_hidden_tools_do_not_take_the_places_of_hits(tmp_path: Path) -> None:
+    prepare(tmp_path, [{**PLAN, "name": f"plan_{number:03}"} for number in range(150)], planner="direct")
+    with connect(tmp_path) as client:
+        hits = json.loads(get_texts(client.run("__format__ = 'json'\not.search('plan', limit=2)"))[-1])
+        assert hits[0]["name"] == "ot.plan"
+        assert len(hits) == 2
 
 
 FEW = [{**PLAN, "name": f"plan_{number:02}"} for number in range(30)]
@@ -105,6 +121,8 @@ def test_auto_publishes_nothing_if_the_definitions_are_large(tmp_path: Path) -> 
         assert before[1:5] == ["greet", "many", "now", "plan_00"]
         (tmp_path / "plans" / "tools.json").write_text(json.dumps(MANY), encoding="utf-8")
         assert not client.run("planner.plan_00()").is_error  # connects, and lists the tools again
+        assert list_names(client) == before
+        client.run("ot.reload()")
         assert list_names(client) == before
     with connect(tmp_path) as client:  # a new session decides again
         assert list_names(client) == ["run"]

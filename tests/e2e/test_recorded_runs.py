@@ -12,11 +12,12 @@ import pytest
 from tests.approvals_support import Approver
 from tests.extensions_support import open_app_in, write_pack
 from tests.runs_support import answer_in_terminal, make_call, store_run
-from tests.support import configure, connect, environment, run_cli
+from tests.support import App, configure, connect, environment, run_cli
 
 from onetool.errors import ToolError
 from onetool.runs.model import CallState, RunState
 from onetool.runs.runs import PYTHON
+from onetool.snippets.parameters import make_template
 
 CODE = """\
 import random, time
@@ -105,7 +106,8 @@ def test_a_run_becomes_a_snippet_after_a_person_approved_it(home: Path) -> None:
     asked = run_cli(home, "run", SAVE)
     assert asked.returncode == 3, asked.stdout
     (question,) = json.loads(run_cli(home, "approvals", "--json").stdout)["approvals"]
-    assert question["calls"][0]["reason"] == "a saved snippet is code that later runs execute"
+    assert question["calls"][0]["reason"].startswith("a saved snippet is code that later runs execute")
+    assert question["calls"][0]["arguments"]["run"] == recorded  # not `last`, which may be another run later
     status, shown = answer_in_terminal(home, "y", "approve", question["run"])
     assert status == 0, shown
     with open_app_in(home) as app:
@@ -114,9 +116,19 @@ def test_a_run_becomes_a_snippet_after_a_person_approved_it(home: Path) -> None:
         assert result == "OK: saved. Call it as: $cheapest [text=tea] [limit=2] [name=x] [id=1]"
         assert json.loads(app.value("$cheapest text=coffee limit=3 name=12")) == ["coffee 1", "12", True]
         assert app.data("ot.snippets(pattern='cheap')") == ["cheapest: The second product"]
+        (hit,) = app.data("[hit for hit in ot.search(query='the second product') if hit['kind'] == 'snippet']")
+        assert (hit["name"], hit["call"]) == ("cheapest", "$cheapest [text=tea] [limit=2] [name=x] [id=1]")
+        assert "The second product" in app.value("ot.help(query='$cheapest')")
+        assert "$cheapest" in app.value("ot.help(query='second product')")
         assert json.loads(app.value("ot.snippet('cheapest', text='milk')"))[0] == "milk 1"
-        other = app.portal.call(partial(app.onetool.run, "$cheapest", agent="other"))
-        assert "unknown snippet $cheapest" in other.text
+        configure(home, RECORD)
+        run(home, "$cheapest text=milk")
+        written = run_cli(home, "runs", "show", "last", "--as-test")
+        assert "shop.find(text=" in written.stdout, written.stderr
+        configure(home, "approvals: {wait: 0}\nagents: {other: {}}\n")
+        assert "unknown snippet $cheapest" in run_as_other(app, "$cheapest")
+        searches = "ot.search(query='cheapest'), ot.help(query='$cheapest'), ot.help(query='second product')"
+        assert "The second product" not in run_as_other(app, searches)
 
         listed = json.loads(run_cli(home, "snippets", "list", "--json").stdout)["snippets"]
         assert [(each["name"], each["run"], each["accepted_by"]) for each in listed] == [("cheapest", recorded, "")]
@@ -125,8 +137,13 @@ def test_a_run_becomes_a_snippet_after_a_person_approved_it(home: Path) -> None:
         assert answer_in_terminal(home, "y", "snippets", "accept", "cheapest")[0] == 0
         other = app.portal.call(partial(app.onetool.run, "$cheapest", agent="other"))
         assert not other.is_error, other.text
+        assert "The second product" in run_as_other(app, "ot.search(query='cheapest')")
         assert run_cli(home, "snippets", "delete", "cheapest").returncode == 0
         assert "unknown snippet $cheapest" in app.failure("$cheapest")
+
+
+def run_as_other(app: App, code: str) -> str:
+    return app.portal.call(partial(app.onetool.run, code, agent="other")).text
 
 
 @pytest.mark.slow
@@ -152,6 +169,8 @@ SECRET = "correct-horse-battery"
         ("shop.find(text='tea')", "configured", "the settings have a snippet 'configured'"),
         (f"shop.find(text='{SECRET}')", "ok", "contains the value of a secret"),
         ("shop.find(text='ghp_0123456789abcdefghij0123')", "ok", "looks like a secret"),
+        ("shop.find(text='tea')  # ghp_0123456789abcdefghij0123", "ok", "looks like a secret"),
+        ("login = {'password': 'hunter2'}\nshop.find(text='tea')", "ok", "'password' looks like a secret"),
         ("shop.price('x')", "ok", "no run"),
     ],
 )
@@ -165,6 +184,13 @@ def test_a_run_that_must_not_be_saved_is_rejected(home: Path, code: str, name: s
         saving = partial(app.onetool.save_snippet, name, "text", "last", context)
         with pytest.raises(ToolError, match=problem):
             app.portal.call(saving)
+
+
+def test_lines_and_settings_of_code_are_not_confused_with_parameters() -> None:
+    code = '__format__ = "json"\r\ntext = "tea"\rshop.find(text, limit=2)'
+    template = make_template(code, [("shop.find", {"text": "tea", "limit": 2})])
+    assert template.params == {"text": "tea", "limit": 2}
+    assert template.body == '__format__ = "json"\ntext = "{{ text }}"\nshop.find(text, limit={{ limit }})'
 
 
 def test_a_run_without_recorded_results_cannot_be_a_test(home: Path) -> None:

@@ -93,8 +93,8 @@ def _measure_client(options: argparse.Namespace, worlds: "list[World]") -> int:
     from onetool.bench.real_client import measure_client
 
     async def measure() -> list[dict[str, object]]:
-        # kept: it has the output of the client
         directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_find_short_directory()))
+        print(f"the output of the client is kept in {directory}", file=sys.stderr)
         return [
             row
             for world in worlds

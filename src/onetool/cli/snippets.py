@@ -31,11 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from onetool.snippets.saved_snippets import SavedSnippetFile
-
     with open_journal(options) as journal:
-        remote = journal.remote
-        saved = SavedSnippetFile(journal.loaded.directories.data) if remote is None else remote.snippets
+        saved = journal.saved_snippets
         if options.action == "list":
             return _list(saved, as_json=options.json)
         snippet = _find(saved, options.agent, options.name)

@@ -71,7 +71,7 @@ def _matches(recorded: Mapping[str, Any], positional: Sequence[Any], keywords: M
     """Return whether the arguments of a call are among the recorded ones. Names may be abbreviated."""
     left = dict(recorded)
     for name, value in keywords.items():
-        spelled = next((each for each in left if each == name or each.startswith(name)), None)
+        spelled = name if name in left else next((each for each in left if each.startswith(name)), None)
         if spelled is None or not _is_same(left.pop(spelled), value):
             return False
     for value in positional:

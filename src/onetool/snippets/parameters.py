@@ -35,6 +35,7 @@ class _Literal(NamedTuple):
 
 def make_template(code: str, calls: RecordedArguments) -> Template:
     """Return the body and the parameters. Raise if the code is too long, or a literal looks like a secret."""
+    code = code.replace("\r\n", "\n").replace("\r", "\n")  # as Python counts lines
     if len(code) > MAX_CODE_CHARS:
         raise ToolError(f"the code has {len(code)} characters; a snippet may have {MAX_CODE_CHARS}")
     try:
@@ -50,7 +51,7 @@ def make_template(code: str, calls: RecordedArguments) -> Template:
         params[name] = each.value
         parts += [_escape(source[position : each.start].decode()), _write_placeholder(name, each.value)]
         position = each.end
-    _reject_secrets(tree, params)
+    _reject_secrets(code, tree)
     return Template("".join([*parts, _escape(source[position:].decode())]), params)
 
 
@@ -60,7 +61,8 @@ def _find_literals(tree: ast.Module, calls: RecordedArguments, starts: list[int]
     for statement in tree.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant() as value) if _is_literal(value):
-                yield _locate(name, value, starts)
+                if not name.startswith("__"):  # settings of the run, such as `__format__`
+                    yield _locate(name, value, starts)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or (tool := python_name(ast.unparse(node.func))) not in tools:
             continue
@@ -110,13 +112,33 @@ def _escape(text: str) -> str:
     return f"{{% raw %}}{text}{{% endraw %}}"
 
 
-def _reject_secrets(tree: ast.Module, params: Mapping[str, Any]) -> None:
-    for name, value in params.items():
-        if isinstance(value, str) and value and is_secret_name(name):
-            raise _secret_error(name)
+def _reject_secrets(code: str, tree: ast.Module) -> None:
+    if SECRET_VALUE.search(code):  # also in comments
+        raise _secret_error("the code")
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and SECRET_VALUE.search(node.value):
             raise _secret_error(f"line {node.lineno}")
+        for name, value in _list_named_values(node):
+            if (
+                isinstance(value, ast.Constant)
+                and isinstance(value.value, str)
+                and value.value
+                and is_secret_name(name)
+            ):
+                raise _secret_error(name)
+
+
+def _list_named_values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names of arguments, variables and keys of dictionaries, with their values."""
+    match node:
+        case ast.keyword(arg=str() as name, value=value):
+            yield name, value
+        case ast.Assign(targets=targets, value=value):
+            yield from ((target.id, value) for target in targets if isinstance(target, ast.Name))
+        case ast.Dict(keys=keys, values=values):
+            for key, value in zip(keys, values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, value
 
 
 def _secret_error(place: str) -> ToolError:

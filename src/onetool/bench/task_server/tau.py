@@ -3,6 +3,7 @@
 A task is one instruction and its expected actions. The state is the database of the domain.
 """
 
+import copy
 import importlib
 import json
 import sys
@@ -56,7 +57,7 @@ class TauWorld:
 
     def _invoke(self, state: dict[str, Any], name: str, arguments: dict[str, Any]) -> str:
         try:
-            return str(self._tools[name].invoke(data=state, **arguments))
+            return str(self._tools[name].invoke(data=state, **copy.deepcopy(arguments)))  # tools may keep them
         except Exception as error:  # noqa: BLE001 - tau-bench also shows every error as text
             return f"Error: {error}"
 

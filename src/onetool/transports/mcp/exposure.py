@@ -9,7 +9,6 @@ The setting applies to servers, extensions and bundles, never to built-in tools.
 """
 
 from collections.abc import Iterator
-from itertools import islice
 
 import anyio.to_thread
 
@@ -23,7 +22,6 @@ from onetool.stats.tokens import count_tokens
 from onetool.transports.mcp.publish import build_definition
 
 MAX_AUTO_TOKENS = 1_500  # of all definitions together
-MAX_AUTO_TOOLS = 200  # no catalog of more tools is that small
 MAX_SESSIONS = 10_000
 
 
@@ -32,7 +30,7 @@ class Exposure:
 
     def __init__(self, app: OneTool) -> None:
         self._app = app
-        self._settings = app.settings
+        self._modes = self._list_modes()
         self._chosen: dict[str, frozenset[str]] = {}  # by session
 
     def __bool__(self) -> bool:
@@ -56,9 +54,12 @@ class Exposure:
         return frozenset(python_name(pack) for pack in self._list_packs("direct")) - exposed
 
     async def choose(self, session: str, caller: ToolContext) -> frozenset[str]:
-        """Return the tools that `auto` publishes in a session. Decided once, from cached lists of servers."""
-        if self._settings is not self._app.settings:
-            self._settings, self._chosen = self._app.settings, {}
+        """Return the tools that `auto` publishes in a session.
+
+        Decided once, from cached lists of servers, and again only if a reload changes the setting.
+        """
+        if self._modes != (modes := self._list_modes()):
+            self._modes, self._chosen = modes, {}
         if (chosen := self._chosen.get(session)) is not None:
             return chosen
         if not any(self._list_packs("auto")):
@@ -66,12 +67,12 @@ class Exposure:
         await self._app.discover(frozenset())
         chosen = await anyio.to_thread.run_sync(self._choose, caller)
         if len(self._chosen) >= MAX_SESSIONS:
-            self._chosen.clear()
+            self._chosen.pop(next(iter(self._chosen)))
         return self._chosen.setdefault(session, chosen)
 
     def _choose(self, caller: ToolContext) -> frozenset[str]:
         found, tokens = [], 0
-        for tool in islice(self._find_tools("auto", caller), MAX_AUTO_TOOLS + 1):
+        for tool in self._find_tools("auto", caller):
             definition = build_definition(tool.short_name, tool)
             tokens += count_tokens(definition.model_dump(by_alias=True, mode="json", exclude_none=True))
             found.append(tool.name)
@@ -86,6 +87,11 @@ class Exposure:
                 tool = registry.find_exact(entry.name) if entry.enabled and caller.admits(entry) else None
                 if tool is not None and is_publishable(tool):
                     yield tool
+
+    def _list_modes(self) -> dict[str, Expose | None]:
+        """Return the settings by server; those of all others are under an empty name."""
+        settings = self._app.settings
+        return {"": settings.expose, **{name: server.expose for name, server in settings.servers.items()}}
 
     def _list_packs(self, mode: Expose) -> Iterator[str]:
         """Yield the servers and connected packs with this mode."""
