@@ -149,10 +149,19 @@ def test_a_replica_that_lost_its_lease_sends_no_more_calls(
     sent = DurableCall(1, "t", "{}", "key", 0, CallState.SENT)
     first.runs.put_run(DurableRunRecord("r_1", "default", "1", owner=first.runs.owner))
     assert not second.runs.claim("r_1", second.runs.owner)
-    monkeypatch.setattr(Leases, "SECONDS", 0.0)
-    assert second.runs.claim("r_1", second.runs.owner)
+    assert second.runs.list_orphans() == []
+    with monkeypatch.context() as patched:
+        patched.setattr(Leases, "SECONDS", 0.0)
+        assert second.runs.list_orphans() == ["r_1"]
+        assert second.runs.claim("r_1", second.runs.owner)
     with pytest.raises(CallRejected, match="another replica has continued"):
         first.runs.write_calls("r_1", [sent])
+    first.runs.set_state("r_1", RunState.FAILED, outcome="of the first")
+    first.runs.end_runs([("r_1", [], RunState.FAILED)])
+    first.runs.set_state("r_1", RunState.HALTED)
+    continued = second.runs.get_run("r_1")
+    assert continued is not None
+    assert (continued.state, continued.outcome) == (RunState.RUNNING, None)
     second.runs.write_calls("r_1", [sent])
     second.runs.set_state("r_1", RunState.DONE)
     assert not first.runs.claim("r_1", first.runs.owner)
@@ -239,3 +248,71 @@ def test_errors_show_no_password() -> None:
     assert caught.value.fields["is_retryable"] is True
     assert "s3cret" not in str(caught.value)
     assert "hid" not in str(caught.value)
+    with Database(url.replace("s3cret", "s3%cret"), KEY) as invalid, pytest.raises(StorageError) as caught:
+        invalid.select("SELECT 1")
+    assert "cret" not in str(caught.value)  # libpq quotes what it cannot decode
+
+
+def test_a_wrong_clock_of_a_replica_expires_nothing(
+    open_state: Callable[..., PostgresState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, exact = Output(result_ttl=3600), open_state()
+    handle = exact.results(output, "/work").put("kept", tool="t")["handle"]
+    media = exact.media(output, "/work").put(b"kept", "image/png", "default")
+    session = exact.sessions.create()
+    exact.runs.put_run(DurableRunRecord("r_1", "default", "1", state=RunState.WAITING, expires=exact.runs.now() + 60))
+    true_time = time.time
+    monkeypatch.setattr(time, "time", lambda: true_time() + 30 * 86_400)  # nothing else of the machine can be wrong
+    ahead = open_state()
+    ahead.changes.start()
+    assert ahead.wait(5)
+    assert abs(ahead.runs.now() - true_time()) < 5
+    results = ahead.results(output, "/work")
+    results.put("of a replica whose clock is a month ahead", tool="t")  # sweeps
+    assert results.load(handle) == "kept"
+    assert ahead.media(output, "/work").get(media, "default").data == b"kept"
+    ahead.sessions.create()  # sweeps
+    assert ahead.sessions.list_keys(session) == []
+    assert ahead.runs.delete_expired(ahead.runs.now()) == 0
+    assert exact.results(output, "/work").load(handle) == "kept"
+
+
+def test_old_records_of_the_audit_log_and_old_messages_are_deleted(
+    open_state: Callable[..., PostgresState], postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    name, replica = postgres_url.rpartition("/")[2], f"replica_{time.time_ns()}"
+    open_state().pins.servers()
+    postgres_server.execute(f"CREATE ROLE {replica} LOGIN")
+    postgres_server.execute(render_grants(replica, replica), database=name)
+    database, megabyte = open_state().database, "repeat('x', 1 << 20)"
+    database.execute(f"INSERT INTO audit (record) SELECT {megabyte} FROM generate_series(1, 120)")
+    records = open_state(url=postgres_server.url(name, replica)).audit(str)
+    records.max_bytes, records.keep = 1 << 20, 0  # a replica cannot delete the last 100 MiB, whatever it asks for
+    records.event("call")
+    assert eventually(lambda: database.select("SELECT count(*), min(id) FROM audit") == [(100, 22)])
+    records.max_bytes = 1 << 40
+    assert (records.trim(), records.problem) == (0, None)
+    records.close()
+    notices = open_state().notices(1000)
+    for number in range(5):
+        notices.append("a.yaml", bytes([number]) * 300)
+        notices.append("b.yaml", b"kept")
+    assert notices.read("a.yaml") == b"".join(bytes([number]) * 300 for number in (2, 3, 4))
+    assert notices.read("b.yaml") == b"kept" * 5
+
+
+def test_a_replica_notices_that_a_newer_one_has_changed_the_tables(
+    open_state: Callable[..., PostgresState], postgres_url: str
+) -> None:
+    replica = open_state()
+    replica.start()
+    assert replica.wait(5)
+    compatible = (*MIGRATIONS, Migration("CREATE TABLE added (name text)", compatible=1))
+    breaking = (*compatible, Migration("DROP TABLE added", compatible=len(compatible) + 1))
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        migrate(connection, "it", compatible)
+        assert replica.pins.servers() == []
+        migrate(connection, "it", breaking)
+    assert eventually(lambda: "was written by a newer OneTool" in (replica.problem or ""), 4)
+    with pytest.raises(StorageError):
+        replica.pins.update("server", lambda _: {"tool": {}})

@@ -18,15 +18,19 @@ NO_STORE = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgre
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    status = actions.add_parser("status", help="Show where the state is, and the replicas that use it")
+    status = actions.add_parser("status", help="Show where the state is, the replicas that use it, and the queues")
     upgrade = actions.add_parser(
         "upgrade", help="Create or change the tables of the database (needs the migration role)"
     )
     grants = actions.add_parser(
         "grants", help="Print the SQL that grants the roles of replicas and workers their rights"
     )
-    grants.add_argument("--replica", default="onetool_replica", metavar="ROLE", help="role of replicas")
-    grants.add_argument("--worker", default="onetool_worker", metavar="ROLE", help="role of workers")
+    upgrade.add_argument(
+        "--grant", action="store_true", help="also grant the roles of replicas and workers their rights"
+    )
+    for action in (upgrade, grants):
+        action.add_argument("--replica", default="onetool_replica", metavar="ROLE", help="role of replicas")
+        action.add_argument("--worker", default="onetool_worker", metavar="ROLE", help="role of workers")
     reset = actions.add_parser("reset-budgets", help="Reset the budgets that agents have used")
     reset.add_argument("agent", nargs="?", default="", metavar="AGENT", help="name of one agent (default: all)")
     migrate = actions.add_parser("migrate", help="Copy all state to another store, and verify the copy")
@@ -67,16 +71,29 @@ def _status(loaded: "Loaded", options: argparse.Namespace) -> int:
         f"{facts['store']}, schema version {facts['schema']}, {facts['megabytes']} MB",
         f"replicas: {len(facts['replicas'])}",
         *(f"  {each['description']}, seen {each['seconds']} s ago" for each in facts["replicas"]),
+        *(_describe_queue(each) for each in facts["queues"]),
     ]
     _print(options, facts, "\n".join(lines))
     return 0
 
 
+def _describe_queue(queue: dict[str, Any]) -> str:
+    counts = f"queue {queue['name']}: {queue['waiting']} waiting, {queue['running']} running"
+    workers = [f"  worker: {worker}" for worker in queue["workers"]] or [
+        f"  no worker: run `onetool worker --queue {queue['name']}`"
+    ]
+    return "\n".join([counts, *workers])
+
+
 def _upgrade(loaded: "Loaded", options: argparse.Namespace) -> int:
     from onetool.postgres.database import Database
+    from onetool.postgres.roles import render_grants
 
+    grants = render_grants(options.replica, options.worker) if options.grant else ""
     with Database(_require_store(loaded)) as database:
         before, after = database.upgrade()
+        if grants:
+            database.execute(grants)
     text = f"{database.place} has schema version {after}" + ("" if before == after else f", before {before}")
     _print(options, {"store": database.place, "before": before, "schema": after}, text)
     return 0
@@ -107,9 +124,9 @@ def _migrate(loaded: "Loaded", options: argparse.Namespace) -> int:
 def _write_tokens(loaded: "Loaded") -> int:
     """Write the tokens of the database to the settings file, and remove those that were revoked there."""
     from onetool.cli import settings_file
-    from onetool.cli.token import KEY, SECTION
     from onetool.clients import yaml_edit
     from onetool.postgres.opening import opened_state
+    from onetool.transports.http.token_changes import KEY, SECTION
 
     with opened_state(loaded) as state, settings_file.open_locked(loaded.directories) as before:
         assert state is not None

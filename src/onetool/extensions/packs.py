@@ -26,6 +26,7 @@ from onetool.extensions.environments import (
     make_script_environment,
     make_worker_environment,
 )
+from onetool.extensions.queue_backend import QueueBackend
 from onetool.extensions.static_analysis import Extension, Function
 from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
 from onetool.extensions.worker_backend import Timeouts, WorkerBackend
@@ -34,9 +35,11 @@ from onetool.policy.effects import apply_settings
 from onetool.policy.labels import PRIVATE, get_labels
 from onetool.problem import Location, Problem
 from onetool.registry import HeldTools
+from onetool.storage import JobStorage
 from onetool.util.background_tasks import BackgroundTasks
 
 TOOLS_DIRECTORY = "tools"
+PackBackend = WorkerBackend | QueueBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,10 @@ class _Setup:
 
 
 class Extensions(HeldTools):
-    """The extension packs. `list_reserved_names` returns the built-in packs; `check_trust` checks project files."""
+    """The extension packs. `list_reserved_names` returns the built-in packs; `check_trust` checks project files.
+
+    `get_jobs` returns the jobs of queues, or None if the state is in files. Without it, all packs run here.
+    """
 
     def __init__(
         self,
@@ -61,13 +67,14 @@ class Extensions(HeldTools):
         check_trust: Callable[[Loaded], TrustDecision],
         *,
         shared: SharedPool[Worker] | None = None,
+        get_jobs: Callable[[], JobStorage | None] | None = None,
     ) -> None:
         super().__init__()
-        self._shared = shared
+        self._shared, self._get_jobs = shared, get_jobs
         self._list_reserved_names, self._call_tool, self._environment = list_reserved_names, call_tool, environment
         self._log, self._check_trust = log, check_trust
-        self._packs: dict[str, WorkerBackend] = {}
-        self._all: set[WorkerBackend] = set()  # including replaced ones whose workers have not ended
+        self._packs: dict[str, PackBackend] = {}
+        self._all: set[PackBackend] = set()  # including replaced ones whose workers have not ended
         self._setups: dict[str, _Setup] = {}
         self._found: dict[Path, Extension] = {}
         self._installed: list[Extension] | None = None  # packs of installed packages, once they were looked for
@@ -124,6 +131,11 @@ class Extensions(HeldTools):
                     problem = replace(problem, message=f"{location}: {problem.message}", location=location)
                 failures[name] = problem
         return failures
+
+    @property
+    def queues(self) -> dict[str, str]:
+        """The queues of packs whose calls are made by workers on other machines, by pack."""
+        return {name: pack.queue for name, pack in sorted(self._packs.items()) if isinstance(pack, QueueBackend)}
 
     @property
     def states(self) -> dict[str, str]:
@@ -222,7 +234,23 @@ class Extensions(HeldTools):
         return pack.extension.file == extension.file
 
     def _add(self, extension: Extension, setup: _Setup) -> None:
-        pack = WorkerBackend(
+        pack = self._make_backend(extension, setup)
+        self._packs[extension.pack], self._setups[extension.pack] = pack, setup
+        self._all = {each for each in self._all if not each.is_over} | {pack}
+        for function in extension.functions:
+            self.add(self._make_tool(extension, function, pack, setup))
+        if isinstance(pack, WorkerBackend):
+            self._tasks.start(self._build_ahead(extension))
+
+    def _make_backend(self, extension: Extension, setup: _Setup) -> PackBackend:
+        """Return the backend of a pack. A file of a project never reaches a queue: only its name may be known."""
+        directories = self._loaded.directories
+        project = directories.project if directories.config_file is None else None  # the user named the settings file
+        is_user_file = project is None or not extension.file.is_relative_to(project)
+        if setup.settings.queue and self._get_jobs is not None and is_user_file:
+            wait_seconds = self._loaded.settings.workers.job_ttl
+            return QueueBackend(extension, setup.timeouts, setup.settings.queue, wait_seconds, self._get_jobs)
+        return WorkerBackend(
             extension,
             setup.timeouts,
             partial(self._prepare, setup),
@@ -230,11 +258,6 @@ class Extensions(HeldTools):
             self._log,
             get_worker=partial(self._get_worker, setup, extension),
         )
-        self._packs[extension.pack], self._setups[extension.pack] = pack, setup
-        self._all = {each for each in self._all if not each.is_over} | {pack}
-        for function in extension.functions:
-            self.add(self._make_tool(extension, function, pack, setup))
-        self._tasks.start(self._build_ahead(extension))
 
     def _forget(self, name: str) -> None:
         pack = self._packs.pop(name)
@@ -243,7 +266,7 @@ class Extensions(HeldTools):
             self.remove(f"{name}.{function.name}")
         pack.retire()
 
-    def _make_tool(self, extension: Extension, function: Function, pack: WorkerBackend, setup: _Setup) -> Tool:
+    def _make_tool(self, extension: Extension, function: Function, pack: PackBackend, setup: _Setup) -> Tool:
         granted = setup.settings.permissions
         tool = Tool(
             name=f"{extension.pack}.{function.name}",

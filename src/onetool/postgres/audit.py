@@ -1,18 +1,25 @@
 """The audit log in PostgreSQL. The row that a call starts is committed before the call is made."""
 
 import json
+import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from onetool.audit_records import StoredRecord
 from onetool.errors import StorageError
-from onetool.logging import MAX_LINES_WAITING, encode_line
+from onetool.logging import MAX_LINES_WAITING, MAX_LOG_BYTES, encode_line
 from onetool.postgres.database import Database
 from onetool.util.background import Background
 
+READ_AFTER: Final = "SELECT id, record FROM audit WHERE id < ? ORDER BY id DESC LIMIT 500"
+READ: Final = "SELECT id, record FROM audit ORDER BY id DESC LIMIT 500"
+POSITION: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 INSERT: Final = "INSERT INTO audit (at, record) VALUES (?, ?)"
+TRIM: Final = "SELECT trim_audit(?)"
+TRIM_SECONDS: Final = 3600.0
 
 
 class AuditRows:
@@ -22,9 +29,15 @@ class AuditRows:
 
     def __init__(self, database: Database, redact: Callable[[str], str] = lambda text: text) -> None:
         self._database, self.redact = database, redact
+        self.max_bytes, self.keep = MAX_LOG_BYTES, 1
+        self._trim_at = 0.0
         self._waiting: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
         self._background = Background("onetool-audit", self._write_waiting, gather=0.2, retry=2.0)
         self.problem: str | None = None
+
+    def configure(self, _level: str, redact: Callable[[str], str]) -> None:
+        """Set the redaction of secrets. All records are stored, whatever the level."""
+        self.redact = redact
 
     def write(self, name: str, **fields: Any) -> None:
         """Store a record before returning. Raise OSError if the database did not accept it."""
@@ -42,9 +55,24 @@ class AuditRows:
     def close(self) -> None:
         self._background.close()
 
-    def delete_old(self, seconds: float) -> int:
-        """Delete records that are older than this time, and return their number."""
-        return self._database.execute("DELETE FROM audit WHERE at < now() - make_interval(secs => ?)", (seconds,))
+    def read(self, position: str | None = None) -> Iterator[StoredRecord]:
+        """Yield the records after a position, newest first."""
+        last = int(position) if position is not None and POSITION.fullmatch(position) else None
+        while rows := self._database.select(READ if last is None else READ_AFTER, *([] if last is None else [last])):
+            yield from (StoredRecord(str(number), record) for number, record in rows)
+            last = rows[-1][0]
+
+    def trim(self) -> int:
+        """Delete the oldest records, if all are larger than the files could be, and return their number.
+
+        One replica at a time does it. The function runs with the rights of the owner of the table, because a replica
+        can only append.
+        """
+        with self._database.transaction() as transaction:
+            if not transaction.try_lock("sweep audit"):
+                return 0
+            row = transaction.execute(TRIM, (self.max_bytes * (self.keep + 1),)).fetchone()
+        return int(row[0]) if row else 0
 
     def insert_lines(self, lines: list[str]) -> None:
         """Store lines of another audit log, in their order."""
@@ -70,7 +98,16 @@ class AuditRows:
             self._waiting.extendleft(reversed(lines))
             return False
         self.problem = None
+        self._trim_sometimes()
         return True
+
+    def _trim_sometimes(self) -> None:
+        if time.monotonic() >= self._trim_at:
+            self._trim_at = time.monotonic() + TRIM_SECONDS
+            try:
+                self.trim()
+            except StorageError as error:
+                self.problem = f"cannot delete old records of the audit log: {error.message}"
 
 
 def _make_line(name: str, fields: dict[str, Any]) -> dict[str, Any]:

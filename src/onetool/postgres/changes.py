@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from onetool.errors import ToolError
 from onetool.postgres.database import Database, StoreUnavailable
+from onetool.postgres.migrations import check_version
 from onetool.postgres.sealed_rows import Leases
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ RENEW_SECONDS: Final = 5.0
 RECONNECT_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 5.0  # without an answer, after which the database counts as away
 CLOSE_SECONDS: Final = 5.0
+JOB: Final = "job "  # begins a notification about the job whose ID follows
 T = TypeVar("T")
 
 
@@ -38,6 +40,7 @@ class Changes:
         self._answered_at = float("-inf")
         self._renewed_at = float("-inf")
         self.problem: str | None = None
+        self.on_job: Callable[[str], object] = lambda _job: None
 
     # --- for all threads --------------------------------------------------------------------------------------------
 
@@ -130,7 +133,9 @@ class Changes:
 
     def _poll(self, connection: "Connection[Any]") -> None:
         with self._database.watch(connection):
+            check_version(connection, self._database.place)  # a newer OneTool may have changed the tables
             rows = connection.execute("SELECT kind, number FROM onetool.generations").fetchall()
+            self._database.read_clock(connection)
             if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
                 self._leases.renew(connection)
                 self._renewed_at = time.monotonic()
@@ -158,6 +163,8 @@ class Changes:
             for notification in connection.notifies(timeout=min(left, 0.5), stop_after=1):
                 if notification.payload == "runs":
                     self._report("runs")
+                elif notification.payload.startswith(JOB):
+                    self.on_job(notification.payload.removeprefix(JOB))
                 else:
                     return  # the poll reads what has changed
 

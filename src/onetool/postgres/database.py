@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakKeyDictionary
@@ -15,7 +15,7 @@ from onetool.errors import StorageError, ToolError
 from onetool.postgres.migrations import OUTDATED, check_version, migrate
 from onetool.postgres.schema import SCHEMA
 from onetool.problem import STORAGE
-from onetool.util.store_url import describe_url
+from onetool.util.store_url import describe_url, find_passwords
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
@@ -66,6 +66,10 @@ class Statements:
             with self._database.watch(self.connection), self.connection.cursor() as cursor:
                 cursor.executemany(translate(statement), rows)
 
+    def watch(self) -> AbstractContextManager[None]:
+        """Let `abort_stuck` end the connection, for statements that are executed on it directly."""
+        return self._database.watch(self.connection)
+
     def lock(self, name: str) -> None:
         """Wait for the advisory lock of this name, and hold it until the end of the transaction."""
         self.execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (f"onetool {name}",))
@@ -101,6 +105,7 @@ class Database:
         self._busy: dict[int, tuple[Connection[Any], float]] = {}
         self._is_checked = False
         self.is_away = False  # whether it is known not to answer, so that nobody waits for it
+        self._clock: tuple[float, float] | None = None  # the time of the database, and when it was read
 
     @contextmanager
     def transaction(self, *, is_read_only: bool = False, is_durable: bool = True) -> Iterator[Statements]:
@@ -144,6 +149,18 @@ class Database:
         with self.errors(), self._connect() as connection:
             return migrate(connection, self.place)
 
+    def now(self) -> float:
+        """Return the time of the database, so that a wrong clock of a replica expires nothing. Never blocks."""
+        if self._clock is None:
+            return time.time()
+        read, at = self._clock
+        return read + time.monotonic() - at
+
+    def read_clock(self, connection: "Connection[Any]") -> None:
+        row = connection.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
+        if row is not None:
+            self._clock = float(row[0]), time.monotonic()
+
     def abort_stuck(self, seconds: float = STUCK_SECONDS) -> int:
         """Close the connections whose server has not answered for this time; their callers get an error."""
         limit, found = time.monotonic() - seconds, list(self._busy.values())
@@ -171,16 +188,23 @@ class Database:
             raise self.unavailable(error) from None
         except psycopg.Error as error:
             hint = "check the role of the URL: see the guide 'Run replicas on PostgreSQL'"
-            text = _first_line(error)
+            text = self._describe(error)
             raise StorageError(f"{self.place} rejected a statement: {text}", hint=hint, code=STORAGE) from error
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
-        text = _first_line(error)
+        text = self._describe(error)
         return StoreUnavailable(f"the database {self.place} does not answer: {text}", **self.retry_fields())
 
     def retry_fields(self) -> dict[str, Any]:
         hint = "repeat the call later; `onetool store status` shows the state of the database"
         return {"hint": hint, "code": StoreUnavailable.CODE, "retry_after_seconds": RETRY_SECONDS, "is_retryable": True}
+
+    def _describe(self, error: Exception) -> str:
+        """Return the first line of an error. libpq quotes parts of a URL that it cannot parse."""
+        text = str(error).strip().partition("\n")[0] or type(error).__name__
+        for secret in sorted(find_passwords(self.url), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
 
     # --- connections ------------------------------------------------------------------------------------------------
 
@@ -237,7 +261,7 @@ class Database:
         if self._is_checked:
             return
         psycopg = _import()
-        with self._connect() as connection:
+        with self.errors(), self._connect() as connection:
             try:
                 check_version(connection, self.place)
             except ToolError as outdated:
@@ -252,6 +276,7 @@ class Database:
     def _prepare(self, connection: "Connection[Any]") -> None:
         connection.execute(SESSION)
         check_version(connection, self.place)
+        self.read_clock(connection)
 
     def _check(self, connection: "Connection[Any]") -> None:
         """Test a connection that was idle: the server may have been restarted."""
@@ -287,7 +312,3 @@ def _shut_down(connection: "Connection[Any]") -> None:
     """End the connection of another thread, which is waiting for the server."""
     with socket.socket(fileno=os.dup(connection.pgconn.socket)) as copy:
         copy.shutdown(socket.SHUT_RDWR)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -28,6 +28,13 @@ ON CONFLICT (kind, name) DO UPDATE SET version = documents.version + 1, document
 """
 DELETE: Final = "DELETE FROM documents WHERE kind = ? AND name = ?"
 NAMES: Final = "SELECT name FROM documents WHERE kind = ?"
+TRIM_NOTICES: Final = """
+DELETE FROM notices WHERE name = :name AND id <= (
+    SELECT max(id) FROM (
+        SELECT id, sum(length(document)) OVER (ORDER BY id DESC) AS total FROM notices WHERE name = :name
+    ) AS sizes WHERE total > :bytes
+)
+"""
 
 
 class Documents:
@@ -176,7 +183,7 @@ class ToolListRows:
 
 
 class NoticeRows:
-    """Messages for people, by the name of their file."""
+    """Messages for people, by the name of their file. If they exceed `max_file_bytes`, the oldest are deleted."""
 
     def __init__(self, database: Database, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
         self._database, self._max_file_bytes = database, max_file_bytes
@@ -184,13 +191,10 @@ class NoticeRows:
     def append(self, name: str, document: bytes) -> None:
         with self._database.transaction() as transaction:
             transaction.lock(f"notices {name}")
-            size = "SELECT coalesce(sum(length(document)), 0) FROM notices WHERE name = ?"
-            row = transaction.execute(size, (name,)).fetchone()
-            if row is not None and row[0] + len(document) > self._max_file_bytes:
-                reason = f"the file is full (notify.max_file_bytes is {self._max_file_bytes})"
-                raise StorageError(f"cannot store the message for {name}: {reason}", hint="delete old messages")
+            kept = max(0, self._max_file_bytes - len(document))
+            transaction.execute(TRIM_NOTICES, {"name": name, "bytes": kept})
             insert = "INSERT INTO notices (name, document, at) VALUES (?, ?, ?)"
-            transaction.execute(insert, (name, document, time.time()))
+            transaction.execute(insert, (name, document, self._database.now()))
 
     def read(self, name: str) -> bytes:
         rows = self._database.select("SELECT document FROM notices WHERE name = ? ORDER BY id", name)
@@ -232,7 +236,7 @@ class LastUseRows:
 
     def touch(self, identifier: str) -> None:
         with suppress(StorageError), self._database.transaction() as transaction:
-            self._documents.put(transaction, identifier, time.time())
+            self._documents.put(transaction, identifier, self._database.now())
 
     def read(self, identifier: str) -> float | None:
         found = self._documents.get(identifier)

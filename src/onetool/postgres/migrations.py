@@ -56,6 +56,8 @@ def migrate(
             connection.execute(CREATE)
         connection.execute(f"SET LOCAL search_path = {SCHEMA}")
         for number, migration in enumerate(migrations[before:], before + 1):
+            if migration.read_library is not None:
+                connection.execute(migration.read_library().encode())
             connection.execute(migration.statements)
             insert = f"INSERT INTO {VERSIONS} (version, compatible) VALUES (%s, %s)"  # noqa: S608
             connection.execute(insert, (number, migration.compatible))

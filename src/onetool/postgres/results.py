@@ -76,7 +76,7 @@ class PartRows:
         """Write a part in one transaction. With `agent`, the result belongs to it."""
         with self._database.transaction() as transaction:
             size = 0
-            for number, chunk in enumerate(_join_chunks(chunks)):
+            for number, chunk in enumerate(join_chunks(chunks)):
                 transaction.execute(INSERT_CHUNK, (handle, part, number, chunk))
                 size += len(chunk)
             row = (self._scope, handle, part, self._kind, agent, size, self._clock())
@@ -197,7 +197,7 @@ class MediaRows:
             raise missing_media(handle) from None
 
 
-def _join_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def join_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the bytes in chunks of equal size; the last one may be shorter."""
     waiting = bytearray()
     for piece in pieces:

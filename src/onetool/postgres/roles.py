@@ -1,4 +1,4 @@
-"""The three roles: one creates the tables, replicas read and write them, workers reach their own results only."""
+"""The three roles: one creates the tables, replicas read and write them, workers reach jobs and their results only."""
 
 import re
 from typing import Final
@@ -16,11 +16,31 @@ ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}, {schema}_stats GRANT SELECT, INSERT
 ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}, {schema}_stats GRANT USAGE, SELECT ON SEQUENCES TO {replica};
 REVOKE INSERT, UPDATE, DELETE ON {schema}.schema_versions FROM {replica};
 REVOKE UPDATE, DELETE ON {schema}.audit FROM {replica};
+GRANT EXECUTE ON FUNCTION {schema}.trim_audit TO {replica};
 GRANT USAGE ON SCHEMA {schema} TO {worker};
 GRANT SELECT ON {schema}.schema_versions TO {worker};
 """
+# A worker takes jobs, but cannot create, replace or delete them. Of the chunks, it reads the arguments of jobs.
+JOBS: Final = """\
+GRANT SELECT, UPDATE (status, worker_id, attempts, abort_requested, scheduled_at, priority, queue_name, lock)
+    ON {schema}.procrastinate_jobs TO {worker};
+GRANT SELECT, INSERT ON {schema}.procrastinate_events TO {worker};
+GRANT USAGE ON SEQUENCE {schema}.procrastinate_events_id_seq TO {worker};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.procrastinate_workers, {schema}.queue_workers TO {worker};
+GRANT SELECT, UPDATE (state, attempt, worker, ended, progress, result) ON {schema}.jobs TO {worker};
+GRANT SELECT, INSERT ON {schema}.job_chunks TO {worker};
+ALTER TABLE {schema}.job_chunks ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS replicas ON {schema}.job_chunks;
+CREATE POLICY replicas ON {schema}.job_chunks TO {replica} USING (true) WITH CHECK (true);
+DROP POLICY IF EXISTS workers_read ON {schema}.job_chunks;
+CREATE POLICY workers_read ON {schema}.job_chunks FOR SELECT TO {worker}
+    USING (part = 'arguments' OR writer = current_user);
+DROP POLICY IF EXISTS workers_write ON {schema}.job_chunks;
+CREATE POLICY workers_write ON {schema}.job_chunks FOR INSERT TO {worker}
+    WITH CHECK (part <> 'arguments' AND writer = current_user);
+"""
 OWN_ROWS: Final = """\
-GRANT SELECT, INSERT, DELETE ON {schema}.{table} TO {worker};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.{table} TO {worker};
 ALTER TABLE {schema}.{table} ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS replicas ON {schema}.{table};
 CREATE POLICY replicas ON {schema}.{table} TO {replica} USING (true) WITH CHECK (true);
@@ -32,10 +52,11 @@ CREATE POLICY workers ON {schema}.{table} TO {worker} USING (writer = current_us
 def render_grants(replica: str, worker: str) -> str:
     """Return the SQL that the owner of the tables executes, after each upgrade, to grant both roles their rights.
 
-    The audit log can only be appended to by replicas; old records are deleted by the owner of the tables.
+    The audit log can only be appended to by replicas; `trim_audit` deletes old records with the rights of the owner.
     """
     for name in (replica, worker):
         if not NAME.fullmatch(name):
             raise ArgumentError(f"invalid role {name!a}: expected lower-case letters, digits and _")
     names = {"schema": SCHEMA, "replica": replica, "worker": worker}
-    return GRANTS.format(**names) + "".join(OWN_ROWS.format(table=table, **names) for table in WORKER_TABLES)
+    jobs = JOBS.format(**names)
+    return GRANTS.format(**names) + jobs + "".join(OWN_ROWS.format(table=table, **names) for table in WORKER_TABLES)

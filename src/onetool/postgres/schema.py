@@ -4,9 +4,11 @@ A column `rowid` numbers the rows in the order in which they were inserted, as S
 their statements. `token` is the ID of a token, never the token.
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from onetool.stats.rollup import BOUNDS
+from onetool.stats.tables import VALUES
 
 # ruff: noqa: S608 - the statements contain only constants
 SCHEMA: Final = "onetool"
@@ -17,6 +19,14 @@ class Migration(NamedTuple):
 
     statements: str
     compatible: int
+    read_library: Callable[[], str] | None = None  # returns statements of a library, to execute before
+
+
+def read_procrastinate() -> str:
+    """Return the tables of procrastinate. A new version of it needs a migration with the statements of its own."""
+    from onetool.postgres.procrastinate_jobs import import_procrastinate
+
+    return str(import_procrastinate().schema.SchemaManager.get_schema())
 
 
 FIRST: Final = f"""
@@ -104,5 +114,53 @@ CREATE TABLE onetool_stats.times (
 CREATE FUNCTION onetool_stats.bucket(double precision) RETURNS integer LANGUAGE sql IMMUTABLE
     RETURN (SELECT count(*)::integer FROM unnest(ARRAY{list(BOUNDS)}::double precision[]) AS bound WHERE bound < $1);
 """
-MIGRATIONS: Final = (Migration(FIRST, compatible=1),)
+# Replicas may append to the audit log, but not delete from it. What they delete with this function is the oldest, and
+# never the last 100 MiB, whatever they ask for.
+TRIM_AUDIT: Final = """
+CREATE FUNCTION trim_audit(max_bytes bigint) RETURNS bigint LANGUAGE sql SECURITY DEFINER
+SET search_path = onetool, pg_temp AS $$
+    WITH deleted AS (
+        DELETE FROM audit WHERE id <= (
+            SELECT max(id) FROM (SELECT id, sum(octet_length(record)) OVER (ORDER BY id DESC) AS total FROM audit) sizes
+            WHERE total > greatest(max_bytes, 104857600)
+        ) RETURNING 1
+    ) SELECT count(*) FROM deleted
+$$;
+REVOKE ALL ON FUNCTION trim_audit FROM PUBLIC;
+"""
+# `number` is the ID that procrastinate gives a job. Arguments and results are sealed with a key that is not here.
+JOBS: Final = """
+CREATE TABLE jobs (
+    id text PRIMARY KEY, queue text NOT NULL, number bigint NOT NULL UNIQUE, state text NOT NULL DEFAULT 'waiting',
+    attempt integer NOT NULL DEFAULT 0, worker text, is_idempotent boolean NOT NULL,
+    created timestamptz NOT NULL DEFAULT clock_timestamp(), expires timestamptz NOT NULL, ended timestamptz,
+    sealed bytea NOT NULL, progress bytea, result bytea
+);
+CREATE INDEX jobs_open ON jobs (queue) WHERE ended IS NULL;
+CREATE INDEX jobs_ended ON jobs (ended) WHERE ended IS NOT NULL;
+CREATE TABLE job_chunks (
+    job text REFERENCES jobs ON DELETE CASCADE, part text, number integer, sealed bytea NOT NULL,
+    writer name NOT NULL DEFAULT current_user, PRIMARY KEY (job, part, number)
+);
+ALTER TABLE job_chunks ALTER COLUMN sealed SET STORAGE EXTERNAL;
+CREATE TABLE queue_workers (
+    id text, queue text, description text NOT NULL, packs text NOT NULL, seen timestamptz NOT NULL,
+    PRIMARY KEY (id, queue)
+);
+"""
+# Values, failures and spending of runs, and an index for each order of runs.
+RECORDS: Final = f"""
+SET LOCAL search_path = onetool_stats;
+{VALUES}
+INSERT INTO spending SELECT to_char(to_timestamp(at) AT TIME ZONE 'UTC', 'YYYY-MM'), actor, agent,
+    count(*) FILTER (WHERE kind = 'run'), sum(calls), count(error_type), sum(answer_tokens), sum(result_tokens), 0,
+    max(at) FROM runs GROUP BY 1, 2, 3;
+SET LOCAL search_path = {SCHEMA};
+"""
+MIGRATIONS: Final = (
+    Migration(FIRST, compatible=1),
+    Migration(JOBS, compatible=1, read_library=read_procrastinate),
+    Migration(RECORDS, compatible=1),
+    Migration(TRIM_AUDIT, compatible=1),
+)
 VERSION: Final = len(MIGRATIONS)

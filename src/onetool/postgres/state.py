@@ -23,6 +23,7 @@ from onetool.postgres.documents import (
     ToolListRows,
     UsedTokenRows,
 )
+from onetool.postgres.jobs import JobRows
 from onetool.postgres.keys import load_key
 from onetool.postgres.results import MediaRows, PartRows
 from onetool.postgres.sealed_rows import Leases, RunRows, SessionRows
@@ -42,17 +43,25 @@ class PostgresState:
     """State that replicas share. `cache` is a directory of this machine. Nothing is opened before it is needed."""
 
     def __init__(
-        self, url: str, key: str, cache: Path, *, records_statistics: bool = True, keep_days: float = 365
+        self,
+        url: str,
+        key: str,
+        cache: Path,
+        *,
+        records_statistics: bool = True,
+        keep_days: float = 365,
+        keep_job_seconds: float = 86_400,
     ) -> None:
         self.database, self._cache = Database(url, key), cache
         self.place = self.database.place
         self._keys: dict[str, bytes] = {}
         self._leases = Leases(self.database, os.urandom(16).hex())
         self.changes = Changes(self.database, self._leases)
+        self.jobs = JobRows(self.database, self.changes, keep_job_seconds)
         self.recorder = StatisticsRows(self.database, enabled=records_statistics, keep_days=keep_days)
         self.shapes = ShapeRows(self.database)
-        self.runs = RunRows(self.database, self._leases, partial(self.changes.number, "runs"))
-        self.sessions = SessionRows(self.database)
+        self.runs = RunRows(self.database, self._leases, partial(self.changes.number, "runs"), clock=self.database.now)
+        self.sessions = SessionRows(self.database, clock=self.database.now)
         self.disabled_tools = SwitchRows(self.database, self.changes)
         self.pins, self.token_usage = PinRows(self.database), UsedTokenRows(self.database)
         self.tokens = TokenRows(self.database, self.changes)
@@ -84,6 +93,7 @@ class PostgresState:
 
     def close(self) -> None:
         """Close the connections. The recorders and runs are closed by their owners before."""
+        self.jobs.close()
         self.changes.close()
         self.database.close()
 
@@ -94,12 +104,12 @@ class PostgresState:
         return self._keys[name]
 
     def results(self, output: "Output", scope: str) -> StoredResults:
-        quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
-        parts = PartRows(self.database, scope)
-        return StoredResults(parts, self.place, output.result_ttl, output.preview_lines, quota=quota)
+        quota, clock = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent), self.database.now
+        parts = PartRows(self.database, scope, clock)
+        return StoredResults(parts, self.place, output.result_ttl, output.preview_lines, clock=clock, quota=quota)
 
     def media(self, output: "Output", scope: str) -> MediaRows:
-        return MediaRows(self.database, scope, output.result_ttl, max_bytes=output.max_stored_bytes)
+        return MediaRows(self.database, scope, output.result_ttl, self.database.now, output.max_stored_bytes)
 
     def notices(self, max_file_bytes: int) -> NoticeRows:
         return NoticeRows(self.database, max_file_bytes)

@@ -53,6 +53,9 @@ class StatisticsRows(BufferedRecorder):
             for row in rows:
                 copy.write_row([_clean(row[name]) for name in CallRecord._fields])
 
+    def _insert_runs(self, database: Any, rows: Iterable[dict[str, Any]]) -> None:
+        super()._insert_runs(database, ({name: _clean(value) for name, value in row.items()} for row in rows))
+
     @contextmanager
     def reading(self) -> Iterator[Statements]:
         """Open the tables for a consistent read. Temporary tables are dropped at the end."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 from onetool.postgres.database import Database
+from onetool.postgres.jobs import list_queues
 from onetool.postgres.sealed_rows import Leases
 
 SIZE = """
@@ -16,7 +17,7 @@ WHERE seen > clock_timestamp() - make_interval(secs => ?) ORDER BY seen DESC
 
 
 def describe_status(database: Database) -> dict[str, Any]:
-    """Return the version and the size of the tables, and the replicas that are alive."""
+    """Return the version and the size of the tables, the replicas that are alive, and the queues."""
     ((version,),) = database.select("SELECT max(version) FROM schema_versions")
     ((size,),) = database.select(SIZE)
     replicas = [
@@ -28,4 +29,5 @@ def describe_status(database: Database) -> dict[str, Any]:
         "schema": int(version),
         "megabytes": round(int(size) / (1 << 20), 1),
         "replicas": replicas,
+        "queues": [queue._asdict() for queue in list_queues(database)],
     }

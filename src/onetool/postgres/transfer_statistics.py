@@ -8,17 +8,10 @@ from typing import Any, Final
 
 from onetool.errors import StorageError
 from onetool.postgres.state import PostgresState
-from onetool.stats import rollup
-from onetool.stats.record import (
-    COUNT_USE,
-    CallRecord,
-    Record,
-    RunRecord,
-    StatisticsTables,
-    migrate,
-    open_database,
-    reading,
-)
+from onetool.stats import rollup, spending
+from onetool.stats.record import CallRecord, Record, RunRecord, StatisticsTables, open_database, reading
+from onetool.stats.spending import Spending
+from onetool.stats.tables import COUNT_USE, migrate
 from onetool.util.background import exclusive, put_aside
 
 SESSION_COLUMNS: Final = ("session", "agent", "catalogue", "definition_tokens", "own_tokens", "at")
@@ -26,6 +19,10 @@ ROLLUP_COLUMNS: Final = (
     *("width", "start", "kind", "name", "agent", "error", "count", "tokens", "trips", "least", "most", "last"),
 )
 TIMES_COLUMNS: Final = ("width", "start", "kind", "name", "agent", "bucket", "count")
+DETAIL_COLUMNS: Final = ("run_id", "call_id", "printed", "arguments", "result", "error", "size", "at")
+FAILURE_COLUMNS: Final = (
+    *("agent", "actor", "name", "error_type", "pattern", "message", "count", "run_id", "first", "last"),
+)
 # The columns of each table, and what happens to rows that exist.
 TABLES: Final = {
     "calls": (CallRecord._fields, ""),
@@ -34,6 +31,9 @@ TABLES: Final = {
     "definitions": (("catalogue", "name", "tokens"), "ON CONFLICT DO NOTHING"),
     "rollups": (ROLLUP_COLUMNS, rollup.ADD_ROLLUP),
     "times": (TIMES_COLUMNS, rollup.ADD_TIMES),
+    "details": (DETAIL_COLUMNS, "ON CONFLICT DO NOTHING"),
+    "failures": (FAILURE_COLUMNS, "ON CONFLICT DO NOTHING"),
+    "spending": (Spending._fields, spending.MERGE),
 }
 # ruff: noqa: S608 - statements are built from the constants above
 LAST_ROWS: Final = "SELECT coalesce(max(rowid), 0) FROM {table}"

@@ -1,0 +1,206 @@
+"""The backend of a pack with a queue: workers on other machines make its calls.
+
+A call becomes a job, and the backend follows the job until it ends. If the process of this backend ends, the job does
+not, and a repetition of the call by another process follows the same job.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+import anyio
+import anyio.to_thread
+
+from onetool._tool import Tool
+from onetool.context import ToolContext
+from onetool.errors import Cancelled, ConfigError, Interrupted, StorageError, ToolError, ToolTimeout
+from onetool.extensions.static_analysis import Extension
+from onetool.extensions.worker_backend import Timeouts
+from onetool.storage import JobRequest, JobStatus, JobStorage
+
+POLL_SECONDS = 2.0  # a notification may be lost with a connection
+RETRY_SECONDS = 0.5  # while the database does not answer
+REPORT_SECONDS = 10.0  # for a worker to report that the call has timed out
+
+
+class QueueBackend:
+    """The backend of one pack. `get_jobs` returns the jobs in the database, or None if the state is in files."""
+
+    is_resumable = True  # a repeated call with the same ID is the same call
+
+    def __init__(
+        self,
+        extension: Extension,
+        timeouts: Timeouts,
+        queue: str,
+        wait_seconds: float,
+        get_jobs: Callable[[], JobStorage | None],
+    ) -> None:
+        self.extension, self.timeouts, self.queue = extension, timeouts, queue
+        self._wait_seconds, self._get_jobs = wait_seconds, get_jobs
+        self._is_retired, self._calls = False, 0
+
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+        jobs, ticket = self._require_jobs(), context.ticket
+        is_detached = ticket is not None and ticket.is_detached
+        request = JobRequest(
+            id=os.urandom(16).hex() if ticket is None else ticket.call_id,
+            queue=self.queue,
+            pack=self.extension.pack,
+            function=tool.short_name,
+            arguments=args,
+            agent=context.agent_id,
+            token_id=context.token_id,
+            run=context.correlation_id,
+            scope=str(context.working_dir),
+            seconds=self.timeouts.call,
+            wait_seconds=self._wait_seconds if is_detached else self.timeouts.call,
+            is_idempotent=tool.is_idempotent,
+            may_exist=ticket is not None,
+            must_exist=ticket is not None and ticket.is_repeated and not tool.is_idempotent,
+        )
+        self._calls += 1
+        try:
+            return await _JobFollower(jobs, request, context, self.timeouts.start).run()
+        finally:
+            self._calls -= 1
+
+    def _require_jobs(self) -> JobStorage:
+        jobs = self._get_jobs()
+        if jobs is None:
+            raise make_store_error(self.extension.pack)
+        return jobs
+
+    @property
+    def state(self) -> str:
+        return f"queue {self.queue}"
+
+    @property
+    def failure(self) -> ToolError | None:
+        return None
+
+    def retire(self) -> None:
+        """Make no new calls because the settings have changed. Calls in flight complete."""
+        self._is_retired = True
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_retired and not self._calls
+
+    async def close(self) -> None:
+        self.retire()
+
+
+class _JobFollower:
+    """One call: its job, and the messages of the tool."""
+
+    def __init__(self, jobs: JobStorage, request: JobRequest, context: ToolContext, start_seconds: float) -> None:
+        self._jobs, self._request, self._context = jobs, request, context
+        self._call_seconds = start_seconds + request.seconds + REPORT_SECONDS
+        self._name = f"{request.pack}.{request.function}"
+        self._seen = 0  # the number of the last event
+        self._changed = asyncio.Event()
+
+    async def run(self) -> Any:
+        loop, request = asyncio.get_running_loop(), self._request
+        with self._jobs.watch(request.id, partial(loop.call_soon_threadsafe, self._changed.set)):
+            try:
+                is_large = await anyio.to_thread.run_sync(self._jobs.defer, request)
+                status = await self._follow(loop.time())
+            except asyncio.CancelledError:
+                await self._cancel()
+                raise
+        if (is_large or status.is_large) and not request.may_exist:  # otherwise another process may read it again
+            await self._call_quietly(self._jobs.forget)
+        return self._unwrap(status)
+
+    async def _follow(self, began: float) -> JobStatus:
+        """Return the status of the ended job."""
+        loop, request, status = asyncio.get_running_loop(), self._request, JobStatus("waiting")
+        deadline = began + request.wait_seconds
+        while True:
+            self._changed.clear()
+            before = status.state
+            status, pause = await self._read(status)
+            if status.state not in {"waiting", "started"}:
+                return status
+            if (before, status.state) == ("waiting", "started"):  # its worker ends it in time
+                deadline = loop.time() + self._call_seconds
+            left = deadline - loop.time()
+            if left <= 0:
+                await self._time_out(status)
+            try:
+                await asyncio.wait_for(self._changed.wait(), min(left, pause))
+            except TimeoutError:
+                continue
+
+    async def _read(self, before: JobStatus) -> tuple[JobStatus, float]:
+        """Return the current status, and after how long to read it again. While the database is away, it is unknown."""
+        try:
+            status = await anyio.to_thread.run_sync(self._jobs.read, self._request.id, self._seen)
+        except StorageError as error:
+            if not error.fields.get("is_retryable"):
+                raise
+            return before, RETRY_SECONDS
+        for event in status.events:
+            self._seen = event["number"]
+            self._report(event)
+        return status, POLL_SECONDS
+
+    def _report(self, event: Mapping[str, Any]) -> None:
+        context = self._context
+        if event["kind"] == "progress" and context.on_progress is not None:
+            context.on_progress(event["message"], *event["numbers"])
+        elif event["kind"] == "log" and context.on_log is not None:
+            context.on_log(event["message"], event["level"])
+
+    async def _cancel(self) -> None:
+        """Abort the job, unless another process continues the run of this call."""
+        ticket = self._context.ticket
+        if ticket is None or not ticket.continues_elsewhere:
+            with anyio.CancelScope(shield=True):
+                await self._call_quietly(self._jobs.cancel)
+
+    async def _call_quietly(self, function: Callable[[str], None]) -> None:
+        try:
+            await anyio.to_thread.run_sync(function, self._request.id)
+        except StorageError:  # the job ends by its own timeout, and is deleted later
+            return
+
+    async def _time_out(self, status: JobStatus) -> NoReturn:
+        await self._call_quietly(self._jobs.cancel)
+        queue, seconds = self._request.queue, self._request.wait_seconds
+        if status.state == "started":
+            raise ToolTimeout(f"{self._name} took longer than {self._request.seconds:g} s")
+        (found, *_) = await anyio.to_thread.run_sync(
+            lambda: [each for each in self._jobs.list_queues([queue]) if each.name == queue]
+        )
+        if found.workers:
+            message = f"{self._name} was not called: all workers of the queue {queue} were busy for {seconds:g} s"
+            hint = f"start another worker: `onetool worker --queue {queue}`"
+            raise ToolTimeout(message, hint=hint, code="queue_busy")
+        raise make_worker_error(self._name, queue, seconds)
+
+    def _unwrap(self, status: JobStatus) -> Any:
+        if status.error is not None:
+            raise status.error
+        if status.state == "done":
+            return status.value
+        if status.state == "cancelled":
+            raise Cancelled(f"{self._name} was cancelled")
+        message = f"{self._name} was interrupted: its worker ended during the call, which may have had effects"
+        hint = f"check what it has done before you repeat it; `tools.{self._request.pack}.idempotent` lists tools that "
+        raise Interrupted(message, hint=f"{hint}may be repeated", code="worker_lost")
+
+
+def make_worker_error(name: str, queue: str, seconds: float) -> ToolTimeout:
+    message = f"{name} was not called: no worker serves the queue {queue}, after {seconds:g} s"
+    return ToolTimeout(message, hint=f"start one: `onetool worker --queue {queue}`", code="no_worker")
+
+
+def make_store_error(pack: str) -> ConfigError:
+    message = f"tools.{pack}.queue needs a database: workers of queues get their calls from it"
+    hint = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL, or remove the queue"
+    return ConfigError(message, hint=hint)
