@@ -23,10 +23,11 @@ from onetool.bundles.usage import UsageCounts
 from onetool.disabled_tools import Switches
 from onetool.results.blobs import Media
 from onetool.stats import rollup
-from onetool.stats.history import find_run, recent_runs
-from onetool.stats.record import ROWS, USAGE, CallRecord, Recorder, UseRecord
+from onetool.stats.history import RunFilter, find_run, list_page
+from onetool.stats.record import CallRecord, Recorder, UseRecord
 from onetool.stats.shapes import ShapeFile
 from onetool.stats.summary import summarize
+from onetool.stats.tables import ROWS, USAGE
 
 pytestmark = pytest.mark.slow
 NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+; this one supports \d\)")
@@ -384,7 +385,7 @@ def test_statistics_of_older_versions_keep_all_counts_and_runs(tmp_path: Path, v
     content = file.read_bytes()
     before = summarize(file, tool="a.b")
     assert (before["total_calls"], before["runs"]["total"], before["savings"]["result_tokens"]) == (5, 1, 30)
-    assert [run.calls for run in recent_runs(file)] == [5]
+    assert [run.calls for run in list_page(file, RunFilter()).runs] == [5]
     assert file.read_bytes() == content  # reading does not change the file
     recorder = Recorder(file, enabled=True, keep_days=100_000)
     recorder.add(CallRecord("a.b", "default", "s", "", 0.5, None, 7))
