@@ -17,6 +17,7 @@ import os
 import select
 import sys
 from _thread import start_new_thread  # imported by name, because a deterministic run replaces them in their modules
+from itertools import islice
 from time import monotonic, sleep
 from types import FrameType, ModuleType
 from typing import Any
@@ -49,9 +50,9 @@ HAS_TIMER = hasattr(signals, "setitimer")
 
 
 class Cell:
-    def __init__(self) -> None:
-        self._peer = Peer(-1, -1, data.encode)
-        self._output = _Output(self._peer)
+    def __init__(self, peer: Peer | None = None, buffer_type: type[io.BufferedWriter] = io.BufferedWriter) -> None:
+        self._peer = peer or Peer(-1, -1, data.encode)
+        self._output = _Output(self._peer, buffer_type)
         self._id = 0
         self._params: dict[str, Any] = {}
         self._from_ot: list[Any] = []
@@ -164,8 +165,8 @@ class Cell:
         message = f"{text[:MAX_MESSAGE_CHARS]}{_find_snippet_line(error)}"
         kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
         about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._get_sanitize()}
-        about.update(_describe_missing_name(error))
-        answer = self._encode_error({**_describe_fields(error), **about})
+        details = {**_describe_missing_name(error), **_describe_file(error)}
+        answer = self._encode_error({**_describe_fields(error), **about, **details})
         # Its fields may not be serializable, or be too large.
         return answer or self._encode_error({**about, "name": None}) or ""
 
@@ -304,10 +305,10 @@ class Cell:
 class _Output(io.RawIOBase):
     """The standard output of the code, which is sent to the server. `stream` is the text file the code sees."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, buffer_type: type[io.BufferedWriter]) -> None:
         self._peer = peer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._buffer = io.BufferedWriter(self, OUTPUT_BUFFER_BYTES)
+        self._buffer = buffer_type(self, OUTPUT_BUFFER_BYTES)
         self._is_flushing = False
         # With `write_through`, everything pending is in the buffer, whose lock keeps flushes of two threads in order.
         self.stream = io.TextIOWrapper(
@@ -396,7 +397,16 @@ def _describe_missing_name(error: BaseException) -> dict[str, Any]:
     assert isinstance(error, AttributeError)
     found = [*frame.f_locals.items(), *list(frame.f_globals.items())]
     variables = [name for name, value in found if value is error.obj]
-    return {"name": error.name, "object": type(error.obj).__name__, "variables": variables[:MAX_VARIABLES]}
+    keys = [key for key in islice(error.obj, MAX_VARIABLES) if type(key) is str] if type(error.obj) is dict else []
+    about = {"name": error.name, "object": type(error.obj).__name__, "variables": variables[:MAX_VARIABLES]}
+    return {**about, "keys": keys} if keys else about
+
+
+def _describe_file(error: BaseException) -> dict[str, str]:
+    """Return the file that the code could not open."""
+    if type(error) is FileNotFoundError or type(error) is PermissionError:  # a subclass may do anything
+        return {"file": error.filename} if type(error.filename) is str else {}
+    return {}
 
 
 def _find_snippet_line(error: BaseException) -> str:

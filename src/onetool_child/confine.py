@@ -248,8 +248,14 @@ def limit_resources(*, memory_bytes: int, file_bytes: int) -> None:
     if sys.platform == "win32":  # has no such limits
         return
     _limit(resource.RLIMIT_AS, _read_mapped_bytes() + memory_bytes)
-    _limit(resource.RLIMIT_FSIZE, file_bytes)
-    _limit(resource.RLIMIT_CORE, 0)
+    limit_files(file_bytes)
+
+
+def limit_files(file_bytes: int) -> None:
+    """Limit the size of each file, and write no core dumps."""
+    if sys.platform != "win32":
+        _limit(resource.RLIMIT_FSIZE, file_bytes)
+        _limit(resource.RLIMIT_CORE, 0)
 
 
 def limit_descriptors(max_descriptors: int) -> None:

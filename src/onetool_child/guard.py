@@ -16,7 +16,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SIGNAL_STATUS_OFFSET = 128  # added to the number of a signal that ended a process, as in shells
 CANNOT_START_STATUS = 127
 RETRY_SECONDS = 0.1
-END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}  # signals that end everything immediately
+# Signals that end everything immediately. Windows has no SIGHUP, and no guard.
+END_SIGNALS = {signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
 
 def stand_guard(reader: int) -> int:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -13,6 +14,11 @@ CONFIRM_SECONDS = 0.05
 
 def remove(top: str) -> None:
     """Remove a directory with its content. What cannot be removed is left; no error is raised."""
+    if sys.platform == "win32":  # cannot open directories; only a WebAssembly sandbox, which makes no links, wrote here
+        import shutil
+
+        shutil.rmtree(top, ignore_errors=True)
+        return
     for _ in range(MAX_ATTEMPTS):  # another process may be removing it too, or still writing to it
         try:
             _remove(top)

@@ -37,18 +37,19 @@ class Endpoint(Protocol):
 
 
 class Printed:
-    """The last complete lines that a process printed since `clear` was called."""
+    """The last complete lines that a process printed: since `clear` was called, and in total."""
 
     def __init__(self, on_lines: OnPrinted = lambda _text: None) -> None:
         self._on_lines = on_lines
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._kept = self._line = ""
+        self._kept = self._line = self._recent = ""
 
     def add(self, data: bytes, *, final: bool = False) -> None:
         text = self._line + self._decode(data, final)
         end = len(text) if final or len(text) - text.rfind("\n") > MAX_LINE_CHARS else text.rfind("\n") + 1
         lines, self._line = text[:end], text[end:]
         self._kept = _last_lines(self._kept + lines, MAX_KEPT_CHARS)
+        self._recent = _last_lines(self._recent + lines, MAX_KEPT_CHARS)
         if lines:
             self._on_lines(lines)
 
@@ -58,6 +59,11 @@ class Printed:
     @property
     def shown(self) -> str:
         return _last_lines((self._kept + self._line).strip(), MAX_QUOTED_CHARS)
+
+    @property
+    def tail(self) -> str:
+        """The last lines, whatever they are about."""
+        return self._recent + self._line
 
     @property
     def sentence(self) -> str:

@@ -42,6 +42,7 @@ MAX_HELP_BYTES = 1 << 18
 HELP = "ot.help"
 DISCOVERY = {HELP, "ot.search", "ot.tools", "ot.packs", "ot.aliases", "ot.snippets"}
 MAX_SUMMARY_CHARS, MAX_ERROR_CHARS, MAX_SOURCES = 1000, 20_000, 10
+MAX_LINE = 10_000_000  # a larger number of a line is not valid
 JSON_FORMATS = {None, "json", "json_h"}
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class Answer:
     blocks: tuple[str, ...]
     is_error: bool = False
     error: str | None = None  # the type of the error, such as `timeout`
+    line: int | None = None  # of the code, on which it failed
     media: tuple[str, ...] = ()  # handles of images and other blobs in the value
     is_paused: bool = False  # whether the run waits for a person
     load_value: Callable[[], Any] = field(default=lambda: None, repr=False, compare=False)
@@ -190,7 +192,7 @@ class Presenter:
         texts = await self._render_blocks(blocks, journal, caller, sanitize)
         kind = next((block.error for block in blocks if block.error), None)
         media = find_media(result.get("value"))
-        return Answer(texts or (NO_VALUE,), kind is not None, kind, media, load_value=load_value)
+        return Answer(texts or (NO_VALUE,), kind is not None, kind, media=media, load_value=load_value)
 
     def _make_loader(self, journal: Journal, result: dict[str, Any]) -> Callable[[], Any]:
         """Return a function that returns the value of the run, which is parsed at the first call."""
@@ -217,13 +219,15 @@ class Presenter:
         *,
         sanitize: object,
         error: Mapping[str, Any] | None = None,
+        line: object = None,
     ) -> Answer:
-        """Return the answer of a failed run; `error` is its error as data."""
+        """Return the answer of a failed run; `error` is its error as data. The code may have forged the line."""
         message = escape_invisible(explain.truncate(text, MAX_ERROR_CHARS))
         blocks = [*_output_blocks(journal), _Block([message], len(message.encode("utf-8", "replace")), is_inline=True)]
         texts = await self._render_blocks(blocks, journal, caller, sanitize)
         make_exception = partial(_make_exception, error, self._redact) if error is not None else None
-        return Answer(texts, is_error=True, error=kind, make_exception=make_exception)
+        known_line = line if type(line) is int and 0 < line <= MAX_LINE else None
+        return Answer(texts, is_error=True, error=kind, line=known_line, make_exception=make_exception)
 
     async def _render_blocks(
         self, blocks: list[_Block], journal: Journal, caller: ToolContext, sanitize: object

@@ -10,7 +10,7 @@ import math
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -27,7 +27,7 @@ from onetool_child.errors import TIMEOUT_HINT
 from onetool_child.messages import MEDIA
 from onetool_child.scratch import larger_than
 
-FULL_SANDBOX = ("landlock", "seccomp")
+FULL_SANDBOX, WASM = ("landlock", "seccomp"), "wasm"
 GRACE_SECONDS = 0.2  # after the timeout, for the cell to report which line was running
 LINGER_SECONDS = 0.05  # for a cell that has answered to exit
 CLEANUP_DELAY_SECONDS = 0.001  # so that the answer is sent before cleaning up and starting a new cell
@@ -45,7 +45,7 @@ GONE_SECONDS = 3.0  # to read what a cell sent before it exited
 START_SECONDS = 30
 PROBE_SECONDS = 10.0
 MAX_ATTEMPTS = 3
-NOT_STARTED, NOT_ANSWERING = "not started yet", "not answering"
+NOT_STARTED, NOT_ANSWERING, PROCESS_ONLY = "not started yet", "not answering", "process-only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,11 @@ class CellLimits:
     isolation: str = "auto"
     cells: int = 2
     at_once: int = 128
+
+
+def is_isolated(layers: Collection[str]) -> bool:
+    """Return whether these layers are a complete isolation: that of the kernel, or a WebAssembly sandbox."""
+    return WASM in layers or all(layer in layers for layer in FULL_SANDBOX)
 
 
 class Host(Protocol):
@@ -167,6 +172,8 @@ class CellSource(Protocol):
     def warm_up(self) -> None: ...
     async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]: ...
     @property
+    def isolation(self) -> dict[str, str]: ...
+    @property
     def count(self) -> int: ...
 
 
@@ -195,7 +202,9 @@ class Cells:
             "file_bytes": limits.max_output_bytes,
             "isolation": limits.isolation,
         }
-        self._launcher = (make_launcher or launcher_for(sys.platform))(options, self._on_gone, self._handle_stray)
+        self._launcher = (make_launcher or launcher_for(sys.platform, limits.isolation))(
+            options, self._on_gone, self._handle_stray
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -309,7 +318,8 @@ class Cells:
         elif repeated and state == STOPPED:
             cell.is_retryable = checks == CHECKS_TO_CONFIRM  # it was stopped before the code arrived
             self.kill(cell, ToolError("the process of the run was stopped by a signal and was ended"))
-        elif repeated and state == ZOMBIE and threads > 1:
+        elif repeated and state == ZOMBIE and threads > 1 and WASM not in (self._layers or ()):
+            # Code in a WebAssembly sandbox cannot do this; a process that crashes looks like this for a moment.
             self.kill(cell, ToolError("the main thread of the run exited before its other threads; the run was ended"))
 
     async def _check_disk(self, cell: CellProcess) -> None:
@@ -355,7 +365,7 @@ class Cells:
     def isolation(self) -> dict[str, str]:
         """The isolation that cells report."""
         layers = self._layers
-        sandbox = NOT_STARTED if layers is None else "+".join(layers) or "process-only"
+        sandbox = NOT_STARTED if layers is None else "+".join(layers) or PROCESS_ONLY
         return {"cells": self._launcher.kind, "sandbox": sandbox}
 
     async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]:
@@ -404,7 +414,7 @@ class Cells:
         return cell
 
     def _lacks_isolation(self) -> bool:
-        complete = self._layers is None or all(layer in self._layers for layer in FULL_SANDBOX)
+        complete = self._layers is None or is_isolated(self._layers)
         return self._limits.isolation == "require" and not complete
 
     def _new(self) -> CellProcess:

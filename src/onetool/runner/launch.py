@@ -24,6 +24,7 @@ from onetool.children.channel import Channel
 from onetool.children.process import Process
 from onetool.errors import ToolError
 from onetool.util.background_tasks import BackgroundTasks
+from onetool_child.confine import landlock_version
 from onetool_child.scratch import remove
 from onetool_child.zygote import Options
 
@@ -54,12 +55,25 @@ class Launcher(Protocol):
     async def close(self) -> None: ...
 
 
-def launcher_for(platform: str) -> type["ZygoteLauncher | SpawnLauncher"]:
-    """Return the launcher for a platform. Only Linux has a reliable fork and the isolation layers."""
+def launcher_for(platform: str, isolation: str = "auto") -> type["ZygoteLauncher | SpawnLauncher"]:
+    """Return the launcher for a platform and the setting `execution.isolation`.
+
+    Only Linux has a reliable fork and the isolation of the kernel. Without it, WebAssembly is used if it is installed.
+    """
+    from onetool.runner.wasm_launcher import WasmLauncher, find_wasm_problem
+
+    has_kernel_isolation = platform == "linux" and landlock_version() > 0
+    if isolation == "wasm" or (isolation != "off" and not has_kernel_isolation and not find_wasm_problem()):
+        return WasmLauncher
     return ZygoteLauncher if platform == "linux" else SpawnLauncher
 
 
-def _command(module: str, arguments: Sequence[str]) -> list[str]:
+def environment() -> dict[str, str]:
+    """Return the environment of a child. Windows cannot start a process without SYSTEMROOT."""
+    return {**HASH_SEED, **{name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}}
+
+
+def command_for(module: str, arguments: Sequence[str]) -> list[str]:
     """Return a command that runs a module of `onetool_child` in an isolated interpreter.
 
     Of the environment, which the caller sets, the interpreter reads `HASH_SEED`. That is why the option is not `-I`.
@@ -98,6 +112,8 @@ class _BaseLauncher:
 
 def _sweep(directory: str) -> None:
     """Remove the scratch directories of servers that were killed together with their cleanup processes."""
+    if sys.platform == "win32":  # has no user IDs in file states, and no signal that only checks a process
+        return
     for entry in os.scandir(directory):
         owner = SCRATCH_NAME.match(entry.name)
         with contextlib.suppress(FileNotFoundError):  # another server removed it
@@ -248,7 +264,7 @@ class ZygoteLauncher(_BaseLauncher):
         return ours
 
     def _spawn(self, control: socket.socket, stray: int) -> subprocess.Popen[bytes]:
-        command = _command("zygote", [str(control.fileno()), self._child_options()])
+        command = command_for("zygote", [str(control.fileno()), self._child_options()])
         return subprocess.Popen(  # noqa: S603 - this interpreter and a module of this package
             command,
             stdin=subprocess.DEVNULL,
@@ -414,6 +430,10 @@ class _StrayOutput:
             self._on_stray(data[:MAX_STRAY_CHARS].decode(errors="replace"))
 
 
+class Killable(Protocol):
+    def kill(self) -> None: ...
+
+
 class SpawnLauncher(_BaseLauncher):
     kind = "spawned"
 
@@ -421,7 +441,7 @@ class SpawnLauncher(_BaseLauncher):
         super().__init__(options, on_gone, on_stray)
         self._starting: dict[int, asyncio.Task[None]] = {}
         self._killed_early: set[int] = set()  # killed before they started
-        self._children: dict[int, Process] = {}
+        self._children: dict[int, Killable] = {}
         self._all_gone: asyncio.Event | None = None
 
     async def start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
@@ -434,14 +454,8 @@ class SpawnLauncher(_BaseLauncher):
 
     async def _start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
         await anyio.to_thread.run_sync(os.mkdir, self.scratch(ident), 0o700)
-        command = _command("cell", [self._child_options(), self.scratch(ident)])
-        # Windows cannot start a process without SYSTEMROOT.
-        child = await Process.start(
-            command,
-            channel,
-            lambda text: on_stray(text[:MAX_STRAY_CHARS]),
-            env={**HASH_SEED, **{name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}},
-        )
+        command = command_for("cell", [self._child_options(), self.scratch(ident)])
+        child = await Process.start(command, channel, lambda text: on_stray(text[:MAX_STRAY_CHARS]), env=environment())
         self._children[ident] = child
         child.ended.add_done_callback(lambda ended: self._handle_exit(ident, ended.result()))
         if ident in self._killed_early:

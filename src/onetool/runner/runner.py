@@ -30,7 +30,7 @@ from onetool.errors import (
     describe,
     error_type,
 )
-from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
+from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, find_hidden_error, python_name
 from onetool.runner import explain, fence_processor
 from onetool.runner.answer import Answer, Journal, LiveOutput, Presenter, run_in_thread_if
 from onetool.runner.cells import CellSource, RunTimer
@@ -82,7 +82,7 @@ class Runner:
         journal.emit("start", context.correlation_id)
         live = self._presenter.open_stream(journal)
         sanitize: object = None
-        snippet = ""
+        snippet, line = "", None
         try:
             code = await run_in_thread_if(
                 isinstance(command, str) and len(command) > LONG_CODE_CHARS, partial(self._extract_code, command)
@@ -105,11 +105,13 @@ class Runner:
             render = partial(explain.render_failure, error.data, journal.calls, registry, snippet, known)
             text = await anyio.to_thread.run_sync(render)  # it may compare an unknown name with all others
             kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
-            data = error.data
+            data, line = error.data, None if snippet else error.data.get("line")
         except ToolError as error:
             text, kind, data = explain.render_error(error, journal.calls), error_type(error), describe(error)
         live.end()
-        return await self._presenter.render_failure(journal, text, kind, context, sanitize=sanitize, error=data)
+        return await self._presenter.render_failure(
+            journal, text, kind, context, sanitize=sanitize, error=data, line=line
+        )
 
     def _expand(self, expand: Callable[..., str], code: str, agent: str) -> str:
         """Expand with the snippets that the agent can use. Blocks on disk access."""
@@ -166,6 +168,8 @@ class Runner:
         with suppress(ToolError):
             if suspects := explain.find_suspects(error) - servers:
                 await self.bus.registry.refresh(suspects)
+            if error.get("class") in {"NameError", "ModuleNotFoundError"}:
+                await self.bus.registry.load_pack_names()
 
     async def _find_names(self, code: str) -> dict[str, Any]:
         return await run_in_thread_if(
@@ -342,15 +346,11 @@ class _Host:
         return bool(await sign_in(error, context))
 
     async def _find_hidden(self, name: str) -> ToolError | None:
-        """Return the error for a tool that code cannot call, because the client calls it directly."""
+        """Return the error for a tool that code cannot call."""
         try:
-            tool = await self._bus.resolve(name)
+            return find_hidden_error(await self._bus.resolve(name), self._context)
         except ToolError:
             return None  # the call itself reports it
-        if python_name(tool.pack) not in self._context.hidden:
-            return None
-        hint = f"call the tool {tool.short_name} of the client directly, or set expose: both for {tool.pack}"
-        return ToolNotFound(f"{tool.name} is not available in code: it is published directly", hint=hint)
 
     async def _look_up(self, method: str, params: dict[str, Any]) -> Result:
         try:
@@ -399,4 +399,5 @@ class _Host:
             await registry.refresh({pack})
         if registry.is_pack(pack) or pack in registry.problems():
             return pack
+        await registry.load_pack_names()
         raise registry.pack_not_found(name)

@@ -51,6 +51,10 @@ class SharedCells:
         return await self._pool.cells.probe(seconds)
 
     @property
+    def isolation(self) -> dict[str, str]:
+        return self._pool.cells.isolation
+
+    @property
     def count(self) -> int:
         """The number of idle and running cells of the pool."""
         return self._pool.cells.count

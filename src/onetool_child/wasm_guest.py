@@ -1,0 +1,190 @@
+"""A cell in a WebAssembly sandbox: the part inside, which runs the code with the same `Cell` as a process.
+
+`wasm_host` starts the sandbox. A sandbox has no pipe, so messages to the server are written to descriptor 2, which the
+host forwards, and messages from the server are read from files that the host appends to. Waiting for an answer is
+polling, because everything else that could wait returns to the host only when the code ends. Descriptor 1 is the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import math
+import os
+import posix
+import sys
+import time
+
+from onetool_child import data, wasm_threads
+from onetool_child.cell import FLUSH_SECONDS, Cell
+from onetool_child.rpc import READ_BYTES, Peer
+
+TYPE_CHECKING = False  # every sandbox loads this module
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from typing import Any
+
+    from onetool_child.pack_imports import PackFinder
+
+LOG, MESSAGES = 1, 2
+ANSWERS, SCRATCH = "/answers", "/tmp"  # noqa: S108 - mounted by the host
+SPIN_SECONDS = 0.002  # a sleep takes at least one millisecond
+MAX_PAUSE_SECONDS, PAUSE_SHARE = 0.01, 0.05
+LATE_SECONDS = 0.001  # after the deadline
+_write, _mkdir, _sleep, _monotonic = posix.write, posix.mkdir, time.sleep, time.monotonic
+
+
+class FilePeer(Peer):
+    """A peer that reads numbered files. The host starts the next one when a file is large; this end removes it."""
+
+    def __init__(self) -> None:
+        super().__init__(-1, MESSAGES, data.encode)
+        self._number = self._position = 0
+        self.on_wait: Callable[[], None] = lambda: None
+
+    @contextlib.contextmanager
+    def disconnected(self, result: str) -> Iterator[None]:
+        self._buffer += b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (self._last_id + 1, result.encode())
+        self._writer = -1
+        try:
+            yield
+        finally:
+            self._writer = MESSAGES
+
+    def open(self) -> None:
+        self._reader, self._position = os.open(f"{ANSWERS}/{self._number}", os.O_RDONLY), 0
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left and self._writer >= 0:
+            left = left[_write(self._writer, left) :]
+
+    def _read_more(self) -> None:
+        started = _monotonic()
+        while not (chunk := self._read_file()) and not (chunk := self._read_next_file()):
+            waited = _monotonic() - started
+            if waited > SPIN_SECONDS:
+                self.on_wait()
+                _sleep(min(waited * PAUSE_SHARE, MAX_PAUSE_SECONDS))
+        self._buffer += chunk
+
+    def _read_file(self) -> bytes:
+        chunk = os.pread(self._reader, READ_BYTES, self._position)  # `read` returns nothing after the first end
+        self._position += len(chunk)
+        return chunk
+
+    def _read_next_file(self) -> bytes:
+        """Continue with the next file, if there is one: then this one is complete. Return what was left of it."""
+        if not os.path.exists(f"{ANSWERS}/{self._number + 1}"):  # noqa: PTH110 - pathlib is slow to load
+            return b""
+        if chunk := self._read_file():
+            return chunk
+        os.close(self._reader)
+        os.unlink(f"{ANSWERS}/{self._number}")  # noqa: PTH108 - see above
+        self._number += 1
+        self.open()
+        return self._read_file()
+
+    def _wait_for_answer(self, ident: int) -> dict[str, Any]:
+        """Wait for an answer. Until it arrives, functions of thread pools are started, which make calls too."""
+        while ident not in self._answers and wasm_threads.start_one():
+            while chunk := self._read_file() or self._read_next_file():
+                self._buffer += chunk
+            while b"\n" in self._buffer:
+                self._read_one()
+        return super()._wait_for_answer(ident)
+
+
+class LastFinder:
+    """The last import hook: it finds packs, and explains why a module of the standard library is missing."""
+
+    def __init__(self, packs: PackFinder) -> None:
+        self._packs = packs
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        found = self._packs.find_spec(name, path, target)
+        if found is None and name in sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"the WebAssembly sandbox does not have the module {name!r}", name=name)
+        return found
+
+
+class TimedBuffer(io.BufferedWriter):
+    """A buffer that is flushed by a write if it has waited too long, because there is no thread that could do it."""
+
+    _flushed_at = 0.0
+
+    def write(self, chunk: Any) -> int:
+        size = super().write(chunk)
+        if _monotonic() - self._flushed_at > FLUSH_SECONDS:
+            self.flush()
+            self._flushed_at = _monotonic()
+        return size
+
+
+class GuestCell(Cell):
+    _peer: FilePeer
+
+    def __init__(self) -> None:
+        super().__init__(FilePeer(), TimedBuffer)
+        self._peer.on_wait = self._check_time
+        self._finder = LastFinder(self._finder)  # type: ignore[assignment]  # the same interface
+
+    async def serve_in_sandbox(self, wait: Callable[..., Awaitable[object]], ready: str) -> None:
+        """Report that the sandbox is ready, wait for the code without polling, and run it."""
+        main = sys.modules["__main__"]  # the sandbox needs it
+        self.rehearse()
+        sys.modules["__main__"] = main
+        self._peer.open()
+        self._peer.send_line(ready)
+        await wait("wait")
+        request = self._peer.receive()
+        self._id, self._params = request["id"], request["params"]
+        vars(sys).update(dict.fromkeys(("stdout", "stderr", "__stdout__", "__stderr__"), self._output.stream))
+        sys.stdin = io.StringIO()
+        with wasm_threads.outside_event_loop():
+            self._run()
+        sys.modules["__main__"] = main
+
+    def sleep(self, seconds: float, /) -> None:
+        """Replace `time.sleep`: printed output is sent before, and the timeout is reported in time."""
+        self._output.flush()
+        late = self._deadline + self._paused_for + LATE_SECONDS - _monotonic() if self._deadline else math.inf
+        _sleep(min(seconds, max(late, 0)))
+        self._check_time()
+
+    def _check_time(self) -> None:
+        is_late = self._deadline and _monotonic() > self._deadline + self._paused_for
+        if is_late and not (self._params.get("pausable") and self._peer.unanswered):
+            self._handle_timeout(0, sys._getframe())  # noqa: SLF001 - as a signal handler gets it
+
+
+def _make_directory(path: Any, mode: int = 0o777, **options: Any) -> None:
+    """Replace `os.mkdir`: without a parent directory, it reports an I/O error, which `makedirs` does not expect."""
+    try:
+        _mkdir(path, mode, **options)
+    except OSError as error:
+        parent = os.path.dirname(os.fspath(path)) or os.curdir  # noqa: PTH120 - pathlib is slow to load
+        if error.errno != errno.EIO or os.path.isdir(parent):  # noqa: PTH112 - see above
+            raise
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+
+
+def _write_to_log(descriptor: int, data: Any, /) -> int:
+    """Replace `os.write`: what code writes to descriptor 2 must not become a part of a message."""
+    return _write(LOG if descriptor == MESSAGES else descriptor, data)
+
+
+async def serve(wait: Callable[..., Awaitable[object]], ready: str) -> None:
+    """Run one piece of code. `wait` returns when the server has sent it."""
+    wasm_threads.install()
+    for module in (os, posix):
+        vars(module).update(write=_write_to_log, mkdir=_make_directory)
+    os.environ.clear()
+    os.chdir(SCRATCH)
+    cell = GuestCell()
+    vars(time)["sleep"] = cell.sleep
+    import onetool_child.deterministic  # noqa: F401 - it uses the replaced `sleep`
+
+    sys.path.remove("/modules")
+    await cell.serve_in_sandbox(wait, ready)
