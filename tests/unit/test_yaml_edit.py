@@ -1,8 +1,11 @@
 """Adding and removing list items in a YAML file while preserving everything else."""
 
+import random
+from typing import Any
+
 import pytest
 
-from onetool.clients.yaml_edit import add_items, read_list, remove_item
+from onetool.clients.yaml_edit import add_items, parse_mapping, read_list, remove_item, update
 from onetool.errors import ConfigError
 from onetool.util import yaml_loader
 
@@ -72,3 +75,84 @@ def test_strings_that_look_like_numbers_stay_strings() -> None:
 def test_a_list_that_cannot_be_edited_is_an_error(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         add_items(text, "x.yaml", "auth", "tokens", [B])
+
+
+# --- changes of any value -------------------------------------------------------------------------------------------
+
+STYLES = """\
+# head
+servers:
+  # first
+  gh:  # main
+    url: https://x   # u
+    headers: {A: "b"}   # h
+
+  # second
+  fs:
+    command: npx
+    args:
+      - -y   # yes
+      - pkg
+    env:
+      A: |
+        line
+        two
+      B: 1
+agents:
+  x: {permissions: [], tools: [a, b]}
+  y:
+    policy:
+      # one
+      - {tools: a, decision: ask}
+      # two
+      - tools: b
+        decision: deny   # no
+# tail
+z: 1
+"""
+VALUES = [
+    1,
+    "a b",
+    "yes",
+    True,
+    None,
+    [],
+    {},
+    [1, 2],
+    [{"a": "b"}, {"c": 1}],
+    {"k": {"m": "n"}},
+    "x\ny",
+    "#x: y",
+    "\u202e",
+]
+
+
+def mutate(value: Any, chance: random.Random) -> Any:
+    """Return the value with one random change somewhere inside."""
+    kind = chance.random()
+    if not isinstance(value, dict | list) or not value or kind > 0.9:
+        return chance.choice(VALUES)
+    items: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    at = chance.randrange(len(items))
+    if kind < 0.3:
+        del items[at]
+    elif kind < 0.5:
+        items.insert(at, (f"new{chance.randrange(99)}", chance.choice(VALUES)))
+    else:
+        items[at] = (items[at][0], mutate(items[at][1], chance))
+    return dict(items) if isinstance(value, dict) else [item for _, item in items]
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_random_changes_have_their_result_and_keep_comments_elsewhere(line_break: str) -> None:
+    chance = random.Random(7)
+    for _ in range(25):
+        text = STYLES.replace("\n", line_break)
+        for _ in range(3):
+            data = parse_mapping(text, "x.yaml")
+            wanted = {**data, "agents": mutate(data["agents"], chance)}
+            text = update(text, "x.yaml", wanted)
+            assert parse_mapping(text, "x.yaml") == wanted
+        before, after = text.split("agents:")[0], text.rpartition("# tail")[2]
+        assert before == STYLES.replace("\n", line_break).split("agents:")[0]
+        assert after == f"{line_break}z: 1{line_break}"

@@ -1,83 +1,133 @@
-"""Check what an agent may call."""
+"""Show agents and what they may call, and change their settings."""
 
 import argparse
-import ast
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from onetool.bus.authorize import authorize, choose_account
-from onetool.bus.bind import NO_ARGUMENTS, bind
 from onetool.cli.app_runner import run_with_settings
-from onetool.errors import ToolError
-from onetool.policy.effects import describe_effects
-from onetool.policy.labels import SessionLabels
-from onetool.policy.rules import Policy
-from onetool.registry import python_name
+from onetool.cli.settings_changes import SettingsCommand, add_edit_options
+from onetool.errors import ArgumentError, ToolError
+from onetool.permission_check import CallText, PermissionCheck, parse_call
 from onetool.render import render
 from onetool.util.text import quote
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
+    from onetool.config.model import Agent
 
 EXIT_STATUS = {"allow": 0, "ask": 3, "deny": 1}
-
-
-class _CallText(NamedTuple):
-    name: str
-    positional: list[Any]
-    keywords: dict[str, Any]
+SECTION = "agents"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = commands.add_parser("list", help="List agents and their permissions")
+    listing.add_argument("--json", action="store_true", help="print JSON")
     check = commands.add_parser("check", help="Show whether an agent may make a call, without making it")
     check.add_argument("call", metavar="CALL", help="the call as code, such as 'fs.read(path=\"a.txt\")'")
     check.add_argument("--agent", default="default", metavar="NAME", help="name of the agent (default: default)")
     check.add_argument("--json", action="store_true", help="print JSON")
+    change = commands.add_parser("set", help="Create an agent, or change its settings")
+    change.add_argument("name", metavar="NAME", help="name of the agent")
+    change.add_argument(
+        "values",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="setting and value, such as 'permissions=[read, network]', budgets.calls=100 or tools=null to unset it",
+    )
+    remove = commands.add_parser("remove", help="Remove an agent from the settings")
+    remove.add_argument("name", metavar="NAME", help="name of the agent")
+    for action in (change, remove):
+        add_edit_options(action, chooses_file=True)
 
 
 def main(options: argparse.Namespace) -> int:
-    call = _parse(options)
+    if options.action == "check":
+        return _check(options)
+    command = SettingsCommand(options)
+    if options.action == "list":
+        return _list(command, as_json=options.json)
+    return _edit(command, options)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _list(command: SettingsCommand, *, as_json: bool) -> int:
+    agents = command.loaded.settings.agents
+    if as_json:
+        command.print_json({"agents": [_describe(name, agent) for name, agent in agents.items()]})
+        return 0
+    for name, agent in agents.items():
+        tools = "all tools" if agent.tools is None else f"tools {', '.join(agent.tools) or 'none'}"
+        policy = agent.policy if isinstance(agent.policy, str) else f"{len(agent.policy)} rules"
+        print(f"{name}  [{', '.join(sorted(agent.permissions))}], {tools}, policy {policy}")
+    return 0
+
+
+def _describe(name: str, agent: "Agent") -> dict[str, Any]:
+    return {"name": name, **agent.model_dump(mode="json", exclude_none=True)}
+
+
+def _check(options: argparse.Namespace) -> int:
+    try:
+        call = parse_call(options.call)
+    except ArgumentError as error:
+        options.usage_error(error.message)
+        raise AssertionError from None
 
     async def check(app: "OneTool") -> int:
         found = await _decide(app, call, options.agent)
         if options.json:
             print(app.redact(render(found, "json")))
         else:
-            details = [f"{name}: {found[name]}" for name in ("tool", "effects") if name in found]
+            details = [f"{name}: {found[name]}" for name in ("tool", "effects")]
             print(app.redact("\n".join([f"{found['decision']}: {found['reason']}", *details])))
         return EXIT_STATUS[found["decision"]]
 
     return run_with_settings(options, check)
 
 
-async def _decide(app: "OneTool", call: _CallText, agent: str) -> dict[str, str]:
-    await app.discover({python_name(call.name).partition(".")[0]})
-    context = app.context(agent, is_owner=True, client="cli")
-    tool = await app.bus.resolve(call.name)
-    configured = context.agent_config.get(tool.name, NO_ARGUMENTS)
-    args = tool.input.check(dict(bind(tool, call.positional, call.keywords, configured)))
-    facts = {"tool": tool.name, "effects": describe_effects(tool, args), "agent": agent}
-    try:
-        authorize(tool, args, context)
-    except ToolError as error:
-        return {"decision": "deny", "reason": str(error), **facts}
-    policy, account = Policy.from_settings(app.settings.agents[agent]), choose_account(tool, context).account
-    decision, reason = policy.decide(tool, args, SessionLabels(), account)
-    if policy.decide(tool, args, account=account).decision != decision:
-        reason = "asked as soon as the session has received private and untrusted data"
-    return {"decision": decision, "reason": reason or "no rule of its policy matches", **facts}
+async def _decide(app: "OneTool", call: CallText, agent: str) -> dict[str, str]:
+    verdict = await PermissionCheck(app, agent).check_call(call)
+    found = {"decision": verdict.decision, "reason": verdict.reason, "tool": verdict.tool}
+    return {**found, "effects": verdict.effects, "agent": agent}
 
 
-def _parse(options: argparse.Namespace) -> _CallText:
-    """Parse a call whose arguments are literals."""
-    try:
-        match ast.parse(options.call.strip(), mode="eval").body:
-            case ast.Call(func=ast.Name() | ast.Attribute() as function, args=args, keywords=keywords):
-                named = {each.arg: ast.literal_eval(each.value) for each in keywords if each.arg is not None}
-                if len(named) == len(keywords):
-                    return _CallText(ast.unparse(function), [ast.literal_eval(each) for each in args], named)
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        pass
-    expected = "expected a call with literal arguments, such as fs.read(path='a.txt')"
-    options.usage_error(f"invalid call {quote(options.call)}: {expected}")
-    raise AssertionError
+# --- editing ---------------------------------------------------------------------------------------------------------
+
+
+def _edit(command: SettingsCommand, options: argparse.Namespace) -> int:
+    from onetool.editing.settings_editor import ItemChange
+
+    item = command.editor.find(SECTION, options.name, command.directory)
+    if options.action == "remove":
+        if item.value is None:
+            known = ", ".join(command.loaded.settings.agents)
+            raise ToolError(f"no agent named {quote(options.name)} in the settings", hint=f"agents: {known}")
+        change = ItemChange(SECTION, options.name, None)
+    else:
+        values = dict(item.value or {})
+        for text in options.values:
+            _set_value(values, text)
+        change = ItemChange(SECTION, options.name, values)
+    planned = command.editor.plan(f"agents.{options.action}", [change], directory=command.directory)
+    return command.apply(planned)
+
+
+def _set_value(values: dict[str, Any], text: str) -> None:
+    """Set the value of a dotted key; null removes it. Values are YAML, as in the settings file."""
+    from onetool.util import yaml_loader
+
+    key, equals, value = text.partition("=")
+    *parents, last = key.split(".")
+    if not equals or not all([*parents, last]):
+        raise ToolError(f"invalid setting {quote(text)}: expected KEY=VALUE, such as policy=read-only")
+    for parent in parents:
+        inside = values.get(parent)
+        values[parent] = dict(inside) if isinstance(inside, dict) else {}
+        values = values[parent]
+    data = yaml_loader.read(value, key).data if value.strip() else ""
+    if data is None:
+        values.pop(last, None)
+    else:
+        values[last] = data

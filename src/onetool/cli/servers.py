@@ -1,15 +1,20 @@
-"""Show upstream servers and whether you are signed in, or accept changed tool definitions."""
+"""Show, add and remove upstream servers, and accept changed tool definitions."""
 
 import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from onetool.cli.app_runner import run_with_settings
+from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.cli.terminal import Progress
+from onetool.errors import ToolError
 from onetool.render import render
+from onetool.util.text import pluralize, quote
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
+
+TAKES_COMMAND = True  # after `--`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,27 +25,108 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     accept.add_argument("server", metavar="SERVER", help="name of the server in onetool.yaml")
     for action in (listing, accept):
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    usage = "onetool servers add [options] NAME (--url URL | -- COMMAND [ARGUMENT ...])"
+    summary = "Add a server: by its URL, or by the command after -- that starts it"
+    add = actions.add_parser("add", help=summary, usage=usage)
+    add.add_argument("server", metavar="NAME", help="name of the server, which code uses to call its tools")
+    add.add_argument("--url", metavar="URL", help="URL of a server over HTTP")
+    add.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="environment variable; can be repeated"
+    )
+    add.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="header; can be repeated")
+    remove = actions.add_parser("remove", help="Remove a server from the settings")
+    enable = actions.add_parser("enable", help="Enable a server")
+    disable = actions.add_parser("disable", help="Disable a server without removing it")
+    for action in (remove, enable, disable):
+        action.add_argument("server", metavar="NAME", help="name of the server in onetool.yaml")
+    add_edit_options(add, chooses_file=True)
+    for action in (remove, enable, disable):
+        add_edit_options(action)
 
 
 def main(options: argparse.Namespace) -> int:
-    async def accept(app: "OneTool") -> int:
-        with Progress(f"listing the tools of {options.server}"):
-            changed = await app.servers.accept(options.server)
-        if options.json:
-            print(render({"server": options.server, "accepted": changed}, "json"))
-        else:
-            print(_describe_changes(options.server, changed))
-        return 0
+    if options.action == "accept":
+        return run_with_settings(options, lambda app: _accept(app, options))
+    if options.action in {None, "list"}:
+        return run_with_settings(options, lambda app: _show(app, as_json=options.json))
+    command = SettingsCommand(options)
+    return _add(command, options) if options.action == "add" else _edit(command, options)
 
-    async def show(app: "OneTool") -> int:
-        servers = [await _describe_server(app, name) for name in app.settings.servers]
-        if options.json:
-            print(render({"servers": servers}, "json"))
-        else:
-            print("\n".join(map(_render_server, servers)) or "No servers. Add one under servers: in onetool.yaml.")
-        return 0
 
-    return run_with_settings(options, accept if options.action == "accept" else show)
+async def _accept(app: "OneTool", options: argparse.Namespace) -> int:
+    with Progress(f"listing the tools of {options.server}"):
+        changed = await app.servers.accept(options.server)
+    if options.json:
+        print(render({"server": options.server, "accepted": changed}, "json"))
+    else:
+        print(_describe_changes(options.server, changed))
+    return 0
+
+
+async def _show(app: "OneTool", *, as_json: bool) -> int:
+    servers = [await _describe_server(app, name) for name in app.settings.servers]
+    if as_json:
+        print(render({"servers": servers}, "json"))
+    else:
+        print("\n".join(map(_render_server, servers)) or "No servers. To add one: onetool servers add NAME --url URL")
+    return 0
+
+
+# --- editing ---------------------------------------------------------------------------------------------------------
+
+
+def _add(command: SettingsCommand, options: argparse.Namespace) -> int:
+    import os
+
+    from onetool.editing.server_changes import ServerChanges
+
+    if (options.url is None) == (not options.following):
+        options.usage_error("expected --url URL, or the command of the server after --")
+    if options.url is None:
+        settings = {
+            "command": options.following[0],
+            "args": options.following[1:],
+            "env": _read_pairs(options.env, "="),
+        }
+    else:
+        settings = {"url": options.url, "headers": _read_pairs(options.header, ":")}
+    if (options.env and options.url) or (options.header and not options.url):
+        options.usage_error("--env is for commands, and --header is for URLs")
+    settings = {key: value for key, value in settings.items() if value}
+    changes = ServerChanges(command.editor, command.loaded.directories, os.environ, command.directory)
+    planned = changes.plan_new(options.server, settings)
+    result = planned.result
+    missing = [f"Missing secret: onetool secret set {name}" for name in result.missing]
+    moved = [f"Moved secrets to secrets.yaml: {', '.join(result.secrets)}"] if result.secrets else []
+    return command.apply(planned.edit, [*result.notes, *moved, *missing], servers=list(result.servers))
+
+
+def _edit(command: SettingsCommand, options: argparse.Namespace) -> int:
+    from onetool.editing.settings_editor import ItemChange
+
+    item = command.editor.find("servers", options.server)
+    if item.value is None:
+        known = ", ".join(command.loaded.settings.servers) or "none"
+        raise ToolError(f"no server named {quote(options.server)}", hint=f"configured servers: {known}")
+    value = None
+    if options.action != "remove":
+        value = {key: each for key, each in item.value.items() if key != "enabled"}
+        value |= {"enabled": False} if options.action == "disable" else {}
+    planned = command.editor.plan(f"servers.{options.action}", [ItemChange("servers", options.server, value)])
+    return command.apply(planned)
+
+
+def _read_pairs(texts: list[str], separator: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, found, value = text.partition(separator)
+        if not found or not name.strip():
+            raise ToolError(f"invalid value {quote(text)}: expected NAME{separator}VALUE")
+        pairs[name.strip()] = value.strip() if separator == ":" else value
+    return pairs
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 async def _describe_server(app: "OneTool", name: str) -> dict[str, Any]:
@@ -68,7 +154,7 @@ async def _describe_server(app: "OneTool", name: str) -> dict[str, Any]:
 
 
 def _render_server(server: Mapping[str, Any]) -> str:
-    tools = "tools not listed yet" if server["tools"] is None else f"{server['tools']} tools"
+    tools = "tools not listed yet" if server["tools"] is None else pluralize(server["tools"], "tool")
     parts = [server["kind"], tools if server["enabled"] else "disabled"]
     lines = [f"{server['name']}  {', '.join(parts)}"]
     for each in server["sign_ins"]:

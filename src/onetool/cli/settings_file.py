@@ -7,11 +7,10 @@ from pathlib import Path
 from onetool.cli.signals import blocked_signals
 from onetool.clients import text_files
 from onetool.config.trust import is_trusted, trust
+from onetool.editing.settings_editor import LOCK
 from onetool.errors import StorageError
 from onetool.paths import Directories
 from onetool.util.locks import locked
-
-LOCK = "onetool.yaml.lock"
 
 
 @contextmanager

@@ -1,20 +1,28 @@
-"""Adds keys to a mapping and items to a list of a YAML text, and preserves everything else byte for byte.
+"""Changes values of a YAML text, and preserves comments, order and formatting of everything else.
 
-Positions come from the parser, and the result is parsed again: it must equal the old data with the change, or nothing
-is written. Only the types of OneTool's own files are rendered: strings, numbers, booleans, lists and mappings.
+The result is parsed again: it must equal the old data with the change, or nothing is written.
 """
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
-from onetool.clients.edits import Edit, apply_edits, detect_line_break, insertion, line_start, replace_value, verify
+from onetool.clients.edits import Edit, apply_edits, detect_line_break, insertion
+from onetool.clients.yaml_nodes import (
+    KeyPath,
+    Place,
+    add_entries,
+    compose,
+    find_place,
+    insert_items,
+    remove_at,
+    remove_member,
+    replace_at,
+)
+from onetool.clients.yaml_text import render_lines
 from onetool.errors import ConfigError
 from onetool.util import yaml_loader
-
-_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*")
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def parse_mapping(text: str, source: str, *, typed: bool = True) -> dict[str, Any]:
@@ -39,144 +47,126 @@ def add_keys(text: str, source: str, section: str | None, new: Mapping[str, Any]
     """Return the text with these keys under a section, or at the top without one."""
     if not new:
         return text
-    old, root = parse_mapping(text, source), _compose(text, source)
-    pair = None if section is None else _find_member(root, section)
-    if pair is None:
-        line_break = detect_line_break(text)
-        lines = _lines(new if section is None else {section: dict(new)}, " " * root.start_mark.column if root else "")
-        before = "" if not text.strip("\ufeff") or text.endswith(("\n", "\r")) else line_break
-        edit = insertion(len(text), before + "".join(line + line_break for line in lines))
-    else:
-        edit = _addition(text, *pair, new)
+    old = parse_mapping(text, source)
     wanted = {**old, **new} if section is None else {**old, section: {**(old.get(section) or {}), **new}}
-    message = f"cannot add keys to {section or 'the top level'} of {source}: write it in block style"
-    return _verify(text, source, [edit], wanted, message)
+    return update(text, source, wanted)
 
 
-def add_items(text: str, source: str, section: str, key: str, items: Sequence[Any]) -> str:
+def add_items(text: str, source: str, section: str, key: str, items: Iterable[Any]) -> str:
     """Return the text with these items at the end of a list, which is created if missing."""
-    old, pair = read_list(text, source, section, key), _find_list(text, source, section, key)
-    if pair is None:
-        return add_keys(text, source, section, {key: list(items)})
-    return _replace_list(text, source, (section, key), [_addition(text, *pair, list(items))], [*old, *items])
+    return set_value(text, source, (section, key), [*read_list(text, source, section, key), *items])
 
 
 def remove_item(text: str, source: str, section: str, key: str, index: int) -> str:
     """Return the text without one item of a list."""
-    old, pair = read_list(text, source, section, key), _find_list(text, source, section, key)
-    assert pair is not None
-    return _replace_list(text, source, (section, key), _removal(text, *pair, index), [*old[:index], *old[index + 1 :]])
+    old = read_list(text, source, section, key)
+    return set_value(text, source, (section, key), [*old[:index], *old[index + 1 :]])
 
 
-def flow(value: Any) -> str:
-    """Return the value in one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(flow, value)) + "]"
-    return _scalar(value)
+def set_value(text: str, source: str, path: Sequence[str], value: Any) -> str:
+    """Return the text with this value at the path. Parents that are missing or empty are created."""
+    return update(text, source, _with_value(parse_mapping(text, source), path, value))
 
 
-# --- positions ---------------------------------------------------------------------------------------------------
+def remove_value(text: str, source: str, path: Sequence[str]) -> str:
+    """Return the text without the key at the path."""
+    data = parse_mapping(text, source)
+    around: Any = data
+    for key in path[:-1]:
+        around = around.get(key) if isinstance(around, dict) else None
+    if not isinstance(around, dict) or path[-1] not in around:
+        return text
+    rest = {name: each for name, each in around.items() if name != path[-1]}
+    return update(text, source, _with_value(data, path[:-1], rest))
 
 
-def _compose(text: str, source: str) -> Any:
-    """Return the nodes of a text. The byte order mark is replaced by white space to keep positions."""
-    import yaml
-
+def update(text: str, source: str, wanted: Mapping[str, Any], *, typed: bool = True) -> str:
+    """Return the text with this data. Only what differs is changed."""
+    edited = _Editor(text, source).change((), parse_mapping(text, source, typed=typed), dict(wanted))
     try:
-        return yaml.compose("\n" + text[1:] if text.startswith("\ufeff") else text, yaml.SafeLoader)
-    except yaml.YAMLError:
-        raise ConfigError(f"cannot edit the YAML in {source}; edit it manually") from None
+        if _is_equal(parse_mapping(edited, source, typed=typed), dict(wanted)):
+            return edited
+    except ConfigError:
+        pass
+    raise _not_editable(source)
 
 
-def _find_member(mapping: Any, name: str) -> tuple[Any, Any] | None:
-    if mapping is None or not isinstance(mapping.value, list):
-        return None
-    return next(((key, value) for key, value in mapping.value if key.value == name), None)
-
-
-def _find_list(text: str, source: str, section: str, key: str) -> tuple[Any, Any] | None:
-    around = _find_member(_compose(text, source), section)
-    return None if around is None else _find_member(around[1], key)
-
-
-def _replace_list(text: str, source: str, path: tuple[str, str], edits: Sequence[Edit], items: list[Any]) -> str:
-    message = f"cannot edit {'.'.join(path)} in {source}; edit it manually"
-    return _verify(text, source, edits, replace_value(parse_mapping(text, source), path, items), message)
-
-
-def _verify(text: str, source: str, edits: Sequence[Edit], wanted: Mapping[str, Any], message: str) -> str:
-    return verify(apply_edits(text, edits), lambda edited: yaml_loader.read(edited, source).data, wanted, message)
-
-
-def _line_end(text: str, position: int) -> int:
-    return min((at for char in "\r\n" if (at := text.find(char, position)) >= 0), default=len(text))
-
-
-# --- edits -------------------------------------------------------------------------------------------------------
-
-
-def _addition(text: str, key: Any, value: Any, new: Mapping[str, Any] | list[Any]) -> Edit:
-    """Return the edit that adds members to the mapping or items to the list under a key."""
-    start, end, line_break = value.start_mark.index, value.end_mark.index, detect_line_break(text)
-    if value.value in ("", []) or value.tag.endswith(":null"):  # `servers:` and `servers: {}` are empty
-        if not isinstance(new, Mapping):
-            return Edit(start, end, f"{' ' * (start == end)}{flow(new)}")
-        rest = _line_end(text, end)
-        comment = f"  {text[end:rest].strip()}".rstrip()
-        block = "".join(line_break + line for line in _lines(new, " " * (key.start_mark.column + 2)))
-        return Edit(len(text[:start].rstrip(" \t")), rest, comment + block)
-    if value.flow_style:
-        last = value.value[-1]
-        return insertion((last[1] if isinstance(last, tuple) else last).end_mark.index, f", {flow(new)[1:-1]}")
-    # After the last line of the last entry, before the comments and empty lines that follow it.
-    lines, end = _lines(new, " " * value.start_mark.column), _last_leaf(value).end_mark.index
-    if text[:end].endswith(("\n", "\r")):  # a block of text ends with its line
-        return insertion(end, "".join(line + line_break for line in lines))
-    return insertion(_line_end(text, end), "".join(line_break + line for line in lines))
-
-
-def _removal(text: str, key: Any, value: Any, index: int) -> list[Edit]:
-    items, item = value.value, value.value[index]
-    if not value.flow_style:  # from the line break before the dash to the one behind the item, which stays
-        start = line_start(text, text.rindex("-", 0, item.start_mark.index)) - 1
-        start -= text[start - 1 : start + 1] == "\r\n"
-        lines = Edit(start, _line_end(text, _last_leaf(item).end_mark.index), "")
-        return [lines] if len(items) > 1 else [insertion(text.index(":", key.end_mark.index) + 1, " []"), lines]
-    if len(items) == 1:
-        return [Edit(value.start_mark.index, value.end_mark.index, "[]")]
-    if index + 1 < len(items):
-        return [Edit(item.start_mark.index, items[index + 1].start_mark.index, "")]
-    return [Edit(items[index - 1].end_mark.index, item.end_mark.index, "")]
-
-
-def _last_leaf(node: Any) -> Any:
-    while not isinstance(node.value, str) and node.value and not node.flow_style:
-        last = node.value[-1]
-        node = last[1] if isinstance(last, tuple) else last
-    return node
-
-
-# --- rendering ---------------------------------------------------------------------------------------------------
-
-
-def _lines(new: Mapping[str, Any] | list[Any], indent: str) -> list[str]:
-    if not isinstance(new, Mapping):
-        return [f"{indent}- {flow(item)}" for item in new]
-    lines = []
-    for key, value in new.items():
-        has_mappings = isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
-        if has_mappings or (isinstance(value, Mapping) and value):
-            lines += [f"{indent}{_scalar(key)}:", *_lines(value, indent + "  ")]
-        else:
-            lines.append(f"{indent}{_scalar(key)}: {flow(value)}")
-    return lines
-
-
-def _scalar(value: Any) -> str:
-    if not isinstance(value, str):
-        return json.dumps(value)
-    if _PLAIN.fullmatch(value) and value.lower() not in {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}:
+def _with_value(data: Any, path: Sequence[str], value: Any) -> Any:
+    if not path:
         return value
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+    around = data if isinstance(data, dict) else {}
+    return {**around, path[0]: _with_value(around.get(path[0]), path[1:], value)}
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Return whether two values are equal as JSON, where `true` differs from `1`."""
+    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
+
+
+def _not_editable(source: str) -> ConfigError:
+    return ConfigError(f"cannot make this change in {source}: its YAML is too unusual", hint="edit it manually")
+
+
+class _Editor:
+    """Changes a text step by step. Each step parses the text that the step before left."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self._text, self._source = text, source
+
+    def change(self, path: KeyPath, old: Any, new: Any) -> str:
+        """Change the value at the path and return the text."""
+        if _is_equal(old, new):
+            return self._text
+        if isinstance(old, dict) and isinstance(new, dict) and (not path or (old and new)):
+            self._change_members(path, old, new)
+        elif isinstance(old, list) and isinstance(new, list) and old and new:
+            self._change_items(path, old, new)
+        else:
+            place = self._find(path)
+            self._apply(replace_at(self._text, place, new))
+        return self._text
+
+    def _change_members(self, path: KeyPath, old: dict[str, Any], new: dict[str, Any]) -> None:
+        for name in [name for name in old if name in new]:
+            self.change((*path, name), old[name], new[name])
+        added = {name: value for name, value in new.items() if name not in old}
+        if added:
+            self._apply(self._add_at_end(added) if not path else add_entries(self._text, self._find(path), added))
+        for name in [name for name in old if name not in new]:  # at last: a mapping in block style cannot be empty
+            self._apply(remove_member(self._text, self._find(path).value, name))
+
+    def _add_at_end(self, new: Mapping[str, Any]) -> Edit:
+        text, root = self._text, compose(self._text, self._source)
+        line_break = detect_line_break(text)
+        if root is not None and root.flow_style:
+            return add_entries(text, Place(None, root), new)
+        lines = render_lines(new, " " * root.start_mark.column if root else "")
+        before = "" if not text.strip("\ufeff") or text.endswith(("\n", "\r")) else line_break
+        return insertion(len(text), before + "".join(line + line_break for line in lines))
+
+    def _change_items(self, path: KeyPath, old: list[Any], new: list[Any]) -> None:
+        """Change the items that differ, from the last to the first, so that positions stay valid."""
+        before, after = ([json.dumps(item, sort_keys=True, default=str) for item in items] for items in (old, new))
+        for _, start, end, first, last in reversed(SequenceMatcher(None, before, after, autojunk=False).get_opcodes()):
+            common = min(end - start, last - first)
+            for index in reversed(range(start + common, end)):
+                self._apply(*remove_at(self._text, self._find(path), index))
+            if first + common < last:
+                self._insert(path, start + common, new[first + common : last])
+            for offset in reversed(range(common)):
+                self.change((*path, start + offset), old[start + offset], new[first + offset])
+
+    def _insert(self, path: KeyPath, index: int, items: list[Any]) -> None:
+        place = self._find(path)
+        is_end = index >= len(place.value.value)
+        edit = add_entries(self._text, place, items) if is_end else insert_items(self._text, place.value, index, items)
+        self._apply(edit)
+
+    def _find(self, path: KeyPath) -> Place:
+        place = find_place(compose(self._text, self._source), path)
+        if place is None or place.value is None:
+            raise _not_editable(self._source)
+        return place
+
+    def _apply(self, *edits: Edit) -> None:
+        self._text = apply_edits(self._text, edits)

@@ -162,10 +162,19 @@ def load(directories: Directories, env: Mapping[str, str], *, trust: bool | None
     return examined.loaded
 
 
-def examine(directories: Directories, env: Mapping[str, str], *, trust: bool | None = None) -> Examined:
-    """Return the settings without invalid values, and the errors. For checks only: `load` raises instead."""
+def examine(
+    directories: Directories,
+    env: Mapping[str, str],
+    *,
+    trust: bool | None = None,
+    texts: Mapping[Path, str] | None = None,
+) -> Examined:
+    """Return the settings without invalid values, and the errors. For checks only: `load` raises instead.
+
+    `texts` are used instead of the content of these files, to check an edit before it is written.
+    """
     directories, decision = _apply_trust(directories, env, trust)
-    reader = _Reader(directories)
+    reader = _Reader(directories, texts or {})
     by_layer = reader.read_secrets()
     user_secrets, project_secrets = by_layer[directories.user], by_layer.get(directories.data, {})
     merged = _Merged(reader.read_parts(), reader.errors)
@@ -207,8 +216,8 @@ def _apply_trust(
 class _Reader:
     """A reader of the files of all layers, which collects errors instead of stopping at the first."""
 
-    def __init__(self, directories: Directories) -> None:
-        self._directories = directories
+    def __init__(self, directories: Directories, texts: Mapping[Path, str]) -> None:
+        self._directories, self._texts = directories, texts
         self.errors: list[Problem] = []
         self.files: list[Path] = []
         self.secrets_are_valid = True
@@ -232,7 +241,10 @@ class _Reader:
 
     def _read_mapping(self, path: Path, *, typed: bool = True) -> yaml_loader.YamlDocument | None:
         try:
-            document = yaml_loader.read_file(path, typed=typed)
+            if path in self._texts:
+                document = yaml_loader.read(self._texts[path], str(path), typed=typed)
+            else:
+                document = yaml_loader.read_file(path, typed=typed)
         except FileNotFoundError:
             if path == self._directories.config_file:
                 self._report(Location(str(path)), "file not found", "check --config and ONETOOL_CONFIG")
@@ -290,6 +302,13 @@ class _Reader:
                 place = Location(document.source, document.line((key,)))
                 self._report(place, f"{key} cannot be set by a project", f"move it to {user / paths.CONFIG}")
                 yield key
+        packs = (document.data or {}).get("tools")
+        for pack, options in packs.items() if isinstance(packs, dict) else ():
+            if isinstance(options, dict) and options.get("queue") is not None:
+                loc = ("tools", pack, "queue")
+                place, key = Location(document.source, document.line(loc)), ".".join(loc)
+                self._report(place, f"{key} cannot be set by a project", f"move it to {user / paths.CONFIG}")
+                yield "tools"
 
     def _read_agents(self, directory: Path, defined: dict[str, Location]) -> Iterator[_Part]:
         for path in paths.agent_files(directory):

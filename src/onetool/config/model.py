@@ -29,6 +29,7 @@ from onetool.util.invisible import find_in_name
 from onetool.util.store_url import FILES, SCHEMES
 from onetool.util.time_format import parse_time
 
+QUEUE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
 HOST_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
 Loc = tuple[str | int, ...]
 VERSION = 1  # of the settings format; increased by changes that an older OneTool would misread
@@ -50,6 +51,12 @@ def _parse_permissions(value: Any) -> frozenset[Permission]:
 def _check_url(value: str) -> str:
     if not value.startswith(("http://", "https://")):
         raise ValueError("must start with http:// or https://")
+    return value
+
+
+def _check_queue(value: str) -> str:
+    if value and not QUEUE_NAME.fullmatch(value):
+        raise ValueError("must be a name of lower-case letters, digits, - and _, such as gpu")
     return value
 
 
@@ -120,6 +127,7 @@ Effects = Annotated[frozenset[Effect], BeforeValidator(_as_list)]
 Labels = Annotated[frozenset[Literal["private", "untrusted"]], BeforeValidator(_as_list)]
 SecondsOrZero = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
 Url = Annotated[str, AfterValidator(_check_url)]
+QueueName = Annotated[str, AfterValidator(_check_queue)]
 StoreUrl = Annotated[str, AfterValidator(_check_store), Field(repr=False)]
 Host = Annotated[str, AfterValidator(_check_host_pattern)]
 IssuerUrl = Annotated[str, AfterValidator(_check_issuer)]
@@ -344,6 +352,11 @@ class PackSettings(Section):
         default=True,
         description="Whether projects with the same file, settings, environment and directory share one worker",
     )
+    queue: QueueName = Field(
+        default="",
+        description="Queue whose workers (`onetool worker`) make its calls, instead of a worker of this machine; needs "
+        "`store`; only in your own settings",
+    )
     auth: OAuthSettings | None = Field(
         default=None, description="How OneTool signs in to the API of stored tools that use OAuth, as for servers"
     )
@@ -363,10 +376,10 @@ class Execution(Section):
         default=104_857_600,
         description="Maximum size of the output of a run, of its scratch directory and of its result, in bytes each",
     )
-    isolation: Literal["auto", "require", "off"] = Field(
+    isolation: Literal["auto", "require", "wasm", "off"] = Field(
         default="auto",
-        description="`auto`: use the isolation that the kernel offers; `require`: reject runs without full isolation; "
-        "`off`: run in a plain process",
+        description="`auto`: use the isolation of the kernel, or else WebAssembly if the extra `wasm` is installed; "
+        "`require`: reject runs without one of them; `wasm`: use WebAssembly; `off`: run in a plain process",
     )
     cells: Count = Field(default=2, description="Number of processes kept ready for runs")
 
@@ -375,6 +388,11 @@ class Workers(Section):
     idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which a worker is stopped")
     start_timeout: Seconds = Field(default=120, description="Timeout of the start of a worker, in seconds")
     call_timeout: Seconds = Field(default=60, description="Timeout of a call of an extension tool, in seconds")
+    job_ttl: Seconds = Field(
+        default=86_400,
+        description="Seconds for which jobs of queues are kept after they ended, and for which a background call may "
+        "wait for a worker",
+    )
 
 
 class Output(Section):
@@ -399,6 +417,16 @@ class Stats(Section):
     keep_days: Count = Field(default=365, description="Days to keep recorded calls (at most 2,000,000 calls)")
     round_trip_ms: CountOrZero = Field(
         default=4000, description="Assumed duration of one model turn, in milliseconds, to estimate the time saved"
+    )
+
+
+class RunHistory(Section):
+    """Values of runs: arguments, results and printed output, redacted, each up to 64 kB."""
+
+    values: bool = Field(default=True, description="Whether values of runs and calls are kept for the screen Runs")
+    value_days: Count = Field(default=7, description="Days to keep values of runs and calls")
+    max_value_bytes: Count = Field(
+        default=268_435_456, description="Maximum total size of kept values in bytes; the oldest are deleted first"
     )
 
 
@@ -704,6 +732,7 @@ class Settings(Section):
     workers: Workers = Field(default_factory=Workers, description="Worker processes of extension packs")
     output: Output = Field(default_factory=Output, description="Size and storage of results")
     stats: Stats = Field(default_factory=Stats, description="Usage statistics")
+    runs: RunHistory = Field(default_factory=RunHistory, description="Values in the history of runs")
     notify: Notify = Field(default_factory=Notify, description="Messages of `ot.notify`")
     http: Http = Field(default_factory=Http, description="Outgoing HTTP requests of tools")
     llm: Llm = Field(

@@ -125,6 +125,7 @@ CONFIGURATION = """\
 ##     idempotent: [greet]         tools or patterns whose calls may be repeated without harm
 ##     labels: {greet: private}    for the policy guarded: [private, untrusted], or [] for neither
 ##     shared: true                false: projects do not share its worker
+##     queue: gpu                  workers of this queue make its calls: onetool worker --queue gpu; only yours
 
 #tools_dir: []                     # more directories with packs such as tools/hello/hello_tools.py
 #disabled_packages: []             # installed packages whose packs are not used
@@ -248,7 +249,7 @@ CONFIGURATION = """\
 #  max_tool_calls: 1000
 #  max_command_bytes: 1000000      # maximum size of the code
 #  max_output_bytes: 104857600
-#  isolation: auto                 # require: reject runs without full isolation; off: a plain process
+#  isolation: auto                 # require: reject runs without isolation; wasm: WebAssembly; off: a plain process
 #  cells: 2                        # number of processes kept ready for runs
 
 #limits:                           # of HTTP clients
@@ -260,11 +261,17 @@ CONFIGURATION = """\
 #  idle_timeout: 600               # seconds without a call after which a worker is stopped
 #  start_timeout: 120
 #  call_timeout: 60
+#  job_ttl: 86400                  # seconds for which jobs of queues are kept after they ended
 
 #stats:                            # `onetool stats` shows them
 #  enabled: true
 #  keep_days: 365                  # days to keep recorded calls
 #  round_trip_ms: 4000             # assumed duration of one model turn, to estimate the time saved
+
+#runs:                             # arguments, results and printed output on the screen Runs
+#  values: true
+#  value_days: 7                   # days to keep them
+#  max_value_bytes: 268435456      # the oldest are deleted first
 
 #log_level: INFO                   # DEBUG, INFO, WARNING, ERROR or CRITICAL
 """

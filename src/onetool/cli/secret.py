@@ -1,0 +1,61 @@
+"""Manage the secrets in secrets.yaml. Values are read from a prompt or standard input and are never shown."""
+
+import argparse
+import sys
+
+from onetool.cli.settings_changes import SettingsCommand, add_edit_options
+from onetool.errors import ToolError
+from onetool.util.text import quote
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="List the names of secrets")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    setting = actions.add_parser("set", help="Set a secret, from a prompt or from standard input")
+    delete = actions.add_parser("delete", help="Delete a secret")
+    for action in (setting, delete):
+        action.add_argument("name", metavar="NAME", help="name of the secret, such as GITHUB_TOKEN")
+        add_edit_options(action, chooses_file=True)
+
+
+def main(options: argparse.Namespace) -> int:
+    command = SettingsCommand(options)
+    if options.action == "list":
+        return _list(command, as_json=options.json)
+    if options.action == "set":
+        from onetool.editing.settings_editor import check_secret_name
+
+        check_secret_name(options.name)
+        value = _read_value(options.name)
+    else:
+        value = None
+    secrets = {options.name: value}
+    return command.apply(
+        command.editor.plan(f"secrets.{options.action}", [], secrets=secrets, directory=command.directory)
+    )
+
+
+def _list(command: SettingsCommand, *, as_json: bool) -> int:
+    found = command.editor.list_secrets()
+    if as_json:
+        command.print_json({"secrets": [{"name": name, "files": files} for name, files in found.items()]})
+    else:
+        for name, files in found.items():
+            print(f"{name}  {', '.join(files)}")
+        if not found:
+            print("No secrets. To set one: onetool secret set NAME")
+    return 0
+
+
+def _read_value(name: str) -> str:
+    """Read the value from the terminal without showing it, or from standard input."""
+    if sys.stdin.isatty():
+        import getpass
+
+        value = getpass.getpass(f"Value of {name}: ")
+    else:
+        value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    if not value:
+        raise ToolError(f"the value of {quote(name)} is empty", hint=f"onetool secret set {name} < FILE")
+    return value

@@ -1,0 +1,49 @@
+"""Show the last changes of the settings, made by commands and in the admin UI, and undo them."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from onetool.cli.settings_changes import SettingsCommand, add_edit_options
+from onetool.errors import ToolError
+from onetool.util.invisible import escape_invisible
+
+if TYPE_CHECKING:
+    from onetool.editing.edit_history import HistoryEntry
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    history = actions.add_parser("history", help="Show the last changes, newest first")
+    history.add_argument("--json", action="store_true", help="print JSON")
+    undo = actions.add_parser("undo", help="Undo a change, by default the last one")
+    undo.add_argument("change", nargs="?", default="", metavar="ID", help="ID of the change, as `history` shows it")
+    add_edit_options(undo)
+
+
+def main(options: argparse.Namespace) -> int:
+    command = SettingsCommand(options)
+    entries = command.editor.history.list_entries()
+    if options.action == "history":
+        return _show(command, entries, as_json=options.json)
+    if not entries:
+        raise ToolError("no change to undo: the history is empty")
+    last = next((entry.id for entry in entries if entry.can_undo), entries[0].id)
+    return command.apply(command.editor.plan_undo(options.change or last))
+
+
+def _show(command: SettingsCommand, entries: "list[HistoryEntry]", *, as_json: bool) -> int:
+    if as_json:
+        command.print_json({"changes": [_describe(entry) for entry in entries]})
+    elif not entries:
+        print("No changes yet. `onetool servers add` and `onetool agents set` are changes.")
+    for entry in [] if as_json else entries:
+        heading = f"{entry.id}  {entry.at}  {entry.action} {', '.join(entry.names)}  by {entry.actor}"
+        lines = (f"    {line}" for line in entry.difference.splitlines())
+        print(escape_invisible("\n".join([heading, *lines])))
+    return 0
+
+
+def _describe(entry: "HistoryEntry") -> dict[str, Any]:
+    """Return an entry without the old texts of files, which may contain secrets."""
+    fields = ("id", "at", "actor", "transport", "action", "names", "difference", "can_undo", "undoes")
+    return {name: getattr(entry, name) for name in fields}

@@ -1,0 +1,95 @@
+"""Changes of servers: adding them by their settings or from a client's configuration, with secrets in secrets.yaml."""
+
+import os
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import onetool.tools
+from onetool import paths
+from onetool.clients import text_files, yaml_edit
+from onetool.clients.client_servers import ClientServers, read_servers
+from onetool.clients.server_import import ImportTarget, ServerImport, import_servers
+from onetool.clients.text_files import TextFile
+from onetool.editing.settings_editor import ItemChange, PlannedEdit, SettingsEditor
+from onetool.errors import ToolError
+from onetool.paths import Directories
+
+SERVERS: Final = "servers"
+# Settings that clients have too, whose secrets are moved. Clients spell `timeout` in milliseconds.
+LAUNCH_KEYS: Final = frozenset({"command", "args", "env", "cwd", "url", "headers", "transport"})
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedServers:
+    """An edit that adds servers, and notes for the person."""
+
+    edit: PlannedEdit
+    result: ServerImport
+
+
+@cache
+def list_builtin_packs() -> frozenset[str]:
+    modules = (module.name for module in pkgutil.iter_modules(onetool.tools.__path__))
+    return frozenset(name.removesuffix("_tools") for name in modules if name.endswith("_tools"))
+
+
+def read_target(directories: Directories, directory: Path, env: Mapping[str, str]) -> ImportTarget:
+    """Return the state of a settings directory before an import."""
+    config, secrets = text_files.read(directories.config_path(directory)), text_files.read(directory / paths.SECRETS)
+    servers = yaml_edit.parse_mapping(config.text, str(config.path)).get(SERVERS) or {}
+    if not isinstance(servers, dict):
+        raise ToolError(f"{config.path}: {SERVERS} must be a mapping (`name: ...`)")
+    known = yaml_edit.parse_mapping(secrets.text, str(secrets.path), typed=False)
+    known = {name: value for name, value in known.items() if isinstance(value, str)}
+    is_user = os.path.realpath(directory) == os.path.realpath(directories.user)
+    packs, home = list_builtin_packs(), directories.home
+    return ImportTarget(servers, known, packs, env, directories.working_dir, home, is_user)
+
+
+class ServerChanges:
+    """Plans changes of servers in one settings directory, by default the one of new entries."""
+
+    def __init__(
+        self,
+        editor: SettingsEditor,
+        directories: Directories,
+        env: Mapping[str, str],
+        directory: Path | None = None,
+    ) -> None:
+        self._editor, self._directories, self._env = editor, directories, env
+        self._directory = directory or directories.data
+
+    def plan_pasted(self, text: str) -> PlannedServers:
+        """Plan to add the servers of a client's configuration, as a person pastes it."""
+        file = TextFile(Path("the pasted text"), text.encode("utf-8", "replace"), text)
+        return self._plan(read_servers(file, self._directories.working_dir))
+
+    def plan_new(self, name: str, settings: Mapping[str, Any]) -> PlannedServers:
+        """Plan to add one server with these settings."""
+        self._check_new(name)
+        launch = {key: value for key, value in settings.items() if key in LAUNCH_KEYS}
+        found = ClientServers(self._directories.config_path(self._directory), {name: launch})
+        return self._plan(found, {key: value for key, value in settings.items() if key not in LAUNCH_KEYS})
+
+    def _plan(self, found: ClientServers, rest: Mapping[str, Any] | None = None) -> PlannedServers:
+        """Plan to add servers. With `rest`, further settings of the only one, it must be new."""
+        target = read_target(self._directories, self._directory, self._env)
+        result = import_servers([found], target, inline_secrets=False)
+        result.servers = {name: {**entry, **(rest or {})} for name, entry in result.servers.items()}
+        for name in result.servers if rest is not None else ():
+            self._check_new(name)
+        if not result.servers:
+            raise ToolError("\n".join(["nothing to add", *result.notes]))
+        changes = [ItemChange(SERVERS, name, entry) for name, entry in result.servers.items()]
+        plan = self._editor.plan(
+            "servers.add", changes, secrets=result.secrets, directory=self._directory, names=result.servers
+        )
+        return PlannedServers(plan, result)
+
+    def _check_new(self, name: str) -> None:
+        if self._editor.find(SERVERS, name).value is not None:
+            raise ToolError(f"a server named {name} exists", hint=f"remove it first: onetool servers remove {name}")

@@ -1,0 +1,103 @@
+"""Tells whether an agent may make a call, with the code that decides about real calls. No call is made."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from onetool._tool import Tool
+from onetool.agents import DEFAULT
+from onetool.app import OneTool
+from onetool.bus.authorize import authorize, choose_account
+from onetool.bus.bind import NO_ARGUMENTS, bind
+from onetool.config.model import Agent
+from onetool.errors import ArgumentError, ToolError
+from onetool.policy.effects import describe_effects
+from onetool.policy.labels import SessionLabels
+from onetool.policy.rules import Choice, Policy
+from onetool.registry import python_name
+from onetool.util.text import quote
+
+EXPECTED = "expected a call with literal arguments, such as fs.read(path='a.txt')"
+LATER = "asked as soon as the session has received private and untrusted data"
+NO_RULE = "no rule of its policy matches"
+
+
+class CallText(NamedTuple):
+    """A call whose arguments are literals."""
+
+    name: str
+    positional: list[Any]
+    keywords: dict[str, Any]
+
+
+class Verdict(NamedTuple):
+    """The decision about a call or a tool. `varies` is whether some arguments lead to another decision."""
+
+    tool: str
+    decision: Choice
+    reason: str
+    effects: str
+    varies: bool = False
+
+
+def parse_call(text: str) -> CallText:
+    """Parse a call such as `fs.read(path="a.txt")`. Nothing is executed."""
+    try:
+        match ast.parse(text.strip(), mode="eval").body:
+            case ast.Call(func=ast.Name() | ast.Attribute() as function, args=args, keywords=keywords):
+                named = {each.arg: ast.literal_eval(each.value) for each in keywords if each.arg is not None}
+                if len(named) == len(keywords):
+                    return CallText(ast.unparse(function), [ast.literal_eval(each) for each in args], named)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        pass
+    raise ArgumentError(f"invalid call {quote(text)}: {EXPECTED}")
+
+
+class PermissionCheck:
+    """The decisions about the calls of an agent, with its settings or with a draft of them."""
+
+    def __init__(self, app: OneTool, name: str, draft: Agent | None = None) -> None:
+        self._app, known = app, app.settings.agents
+        agent = draft or known.get(name)
+        self._context = app.context(name if name in known else DEFAULT if draft else name, is_owner=True)
+        assert agent is not None  # otherwise, the line above has raised
+        self._context = replace(
+            self._context,
+            agent_id=name,
+            permissions=agent.permissions,
+            tools=agent.tools,
+            agent_config=agent.tool_config,
+        )
+        self._policy = Policy.from_settings(agent)
+
+    async def check_call(self, call: CallText) -> Verdict:
+        """Return the decision about a call."""
+        await self._app.discover({python_name(call.name).partition(".")[0]})
+        tool = await self._app.bus.resolve(call.name)
+        configured = self._context.agent_config.get(tool.name, NO_ARGUMENTS)
+        args = tool.input.check(dict(bind(tool, call.positional, call.keywords, configured)))
+        return self._decide(tool, args)
+
+    def list_tools(self, word: str = "") -> Iterator[Verdict]:
+        """Yield the decision about each tool whose name contains the word, without arguments, sorted by name.
+
+        Blocks on disk access.
+        """
+        registry, word = self._app.registry, word.casefold()
+        for entry in registry.entries():
+            if word in entry.name.casefold() and (tool := registry.get(entry.name)) is not None:
+                varies = bool(tool.argument_permissions) or self._policy.depends_on_arguments(tool)
+                yield self._decide(tool, NO_ARGUMENTS)._replace(varies=varies)
+
+    def _decide(self, tool: Tool, args: Mapping[str, Any]) -> Verdict:
+        effects = describe_effects(tool, args)
+        try:
+            authorize(tool, args, self._context)
+            account = choose_account(tool, self._context).account
+        except ToolError as error:
+            return Verdict(tool.name, "deny", error.message, effects)
+        decision, reason = self._policy.decide(tool, args, SessionLabels(), account)
+        if self._policy.decide(tool, args, account=account).decision != decision:
+            reason = LATER
+        return Verdict(tool.name, decision, reason or NO_RULE, effects)

@@ -1,0 +1,192 @@
+"""`/api/agents`: agents, their settings, and what they may call."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onetool.bus.authorize import sort_permissions
+from onetool.config.model import Agent
+from onetool.config.settings_reader import validate_settings
+from onetool.editing.settings_editor import AGENTS, ItemChange, PlannedEdit, SettingsEditor, SettingsItem
+from onetool.errors import ToolError
+from onetool.permission_check import PermissionCheck, Verdict, parse_call
+from onetool.transports.http import identity
+from onetool.transports.http.admin_models import (
+    AgentDetails,
+    AgentDraft,
+    AgentInfo,
+    AgentList,
+    AgentTools,
+    AgentToolsQuery,
+    CallCheck,
+    EditQuery,
+    EditResult,
+    SettingsPatch,
+    ToolVerdict,
+)
+from onetool.transports.http.api.catalog import ToolCatalog
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.api.settings_edits import EDIT_ERRORS, SettingsEdits, check_precondition, merge_patch
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.json_body import RequestBody
+from onetool.transports.http.responses import json_response
+from onetool.transports.http.routing import Operation, ResponseSpec
+
+ROOT: Final = "/api/agents"
+MANAGE: Final = "admin"
+MAX_CHECKED_TOOLS: Final = 20_000
+
+
+class AgentHandlers:
+    def __init__(self, api: Api, edits: SettingsEdits, catalog: ToolCatalog) -> None:
+        self._api, self._edits, self._catalog = api, edits, catalog
+
+    def operations(self) -> Iterator[Operation]:
+        one, missing = f"{ROOT}/{{name}}", ("not_found",)
+        listed = {200: ResponseSpec("The agents that the caller may see", AgentList)}
+        yield Operation("GET", ROOT, self.list_agents, "List agents and their permissions", listed)
+        details, edited = {200: ResponseSpec("The agent", AgentDetails)}, {200: ResponseSpec("The change", EditResult)}
+        yield Operation("GET", one, self.show, "Get an agent", details, errors=missing)
+        options = {"errors": (*EDIT_ERRORS, "read_only"), "is_conditional": True}
+        summary = "Create an agent or change its settings"
+        yield Operation("PATCH", one, self.change, summary, edited, EditQuery, SettingsPatch, **options)  # type: ignore[arg-type]
+        yield Operation("DELETE", one, self.remove, "Remove an agent", edited, EditQuery, **options)  # type: ignore[arg-type]
+        tools = {200: ResponseSpec("The tools and the decisions about them", AgentTools)}
+        summary = "List what an agent may call"
+        query, path = AgentToolsQuery, f"{one}/tools"
+        yield Operation("GET", path, self.list_tools, summary, tools, query, errors=missing)
+        summary = "List what an agent could call with other settings"
+        yield Operation("POST", path, self.preview_tools, summary, tools, query, AgentDraft, errors=missing)
+        checked, summary = {200: ResponseSpec("The decision", ToolVerdict)}, "Check whether an agent may make a call"
+        yield Operation("POST", f"{one}/check", self.check, summary, checked, body=CallCheck, errors=missing)
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    async def list_agents(self, request: Request) -> Response:
+        visible = _require_visible(request)
+        names = [name for name in self._api.app.settings.agents if visible in {None, name}]
+        items = await self._api.run_in_thread(lambda: {name: self._find(name) for name in names})
+        agents = [AgentInfo(**self._describe(request, name, item)) for name, item in items.items()]
+        return self._api.respond(AgentList(agents=agents))
+
+    async def show(self, request: Request) -> Response:
+        name = self._name(request)
+        item = await self._api.run_in_thread(lambda: self._find(name))
+        effective = _to_values(self._api.app.settings.agents[name])
+        details = AgentDetails(**self._describe(request, name, item), effective=effective)
+        return json_response(self._api.to_json(details), headers={"etag": item.etag} if item.etag else None)
+
+    def _find(self, name: str) -> SettingsItem:
+        app = self._api.app
+        if not app.has_settings_files:  # a program passed the settings
+            return SettingsItem(AGENTS, name, app.directories.data, None)
+        return SettingsEditor(app.directories, app.environment).find(AGENTS, name)
+
+    def _describe(self, request: Request, name: str, item: SettingsItem) -> dict[str, Any]:
+        agent = self._api.app.settings.agents[name]
+        policy = agent.policy if isinstance(agent.policy, str) else _to_values(agent)["policy"]
+        return {
+            "name": name,
+            "permissions": sort_permissions(agent.permissions),
+            "tools": None if agent.tools is None else list(agent.tools),
+            "policy": policy,
+            "is_own": name == request.scope["state"]["agent"],
+            "entry": self._edits.describe(item),
+        }
+
+    def _name(self, request: Request) -> str:
+        """Return the name of an agent that exists and that the caller may see."""
+        name, visible, known = (
+            str(request.path_params["name"]),
+            _require_visible(request),
+            self._api.app.settings.agents,
+        )
+        if name not in known or visible not in {None, name}:
+            listed = ", ".join(agent for agent in known if visible in {None, agent})
+            raise ApiError("not_found", f"no agent named {name!r}", {"name": name}, hint=f"agents: {listed}")
+        return name
+
+    # --- what an agent may call -----------------------------------------------------------------------------------
+
+    async def list_tools(self, request: Request) -> Response:
+        return await self._list_tools(request, self._make_check(request, None))
+
+    async def preview_tools(self, request: Request) -> Response:
+        body = await self._api.read(await RequestBody.from_request(request), AgentDraft.parse)
+        return await self._list_tools(request, self._make_check(request, body.settings))
+
+    async def _list_tools(self, request: Request, check: PermissionCheck) -> Response:
+        query = AgentToolsQuery.of(request)
+        if query.decision not in {"", "allow", "ask", "deny"}:
+            raise ApiError("invalid", f"decision: {query.decision!a} is not one of allow, ask, deny")
+        await self._catalog.refresh()
+        return self._api.respond(await self._api.run_in_thread(lambda: _select(check.list_tools(query.q), query)))
+
+    async def check(self, request: Request) -> Response:
+        body = await self._api.read(await RequestBody.from_request(request), CallCheck.parse)
+        verdict = await self._make_check(request, body.settings).check_call(parse_call(body.call))
+        return self._api.respond(ToolVerdict(**verdict._asdict()))
+
+    def _make_check(self, request: Request, draft: Mapping[str, Any] | None) -> PermissionCheck:
+        name = str(request.path_params["name"])
+        if draft is None:
+            return PermissionCheck(self._api.app, self._name(request))
+        identity.require_scope(request, MANAGE, "checking a draft")
+        agent: Agent = validate_settings({"agents": {name: draft}}).agents[name]
+        return PermissionCheck(self._api.app, name, agent)
+
+    # --- editing --------------------------------------------------------------------------------------------------
+
+    async def change(self, request: Request) -> Response:
+        identity.require_scope(request, MANAGE, "changing agents")
+        body = await self._api.read(await RequestBody.from_request(request), SettingsPatch.parse)
+        name = str(request.path_params["name"])
+
+        def plan(editor: SettingsEditor) -> PlannedEdit:
+            item = editor.find(AGENTS, name)
+            check_precondition(request, item)
+            action = "agents.add" if name not in self._api.app.settings.agents else "agents.change"
+            return editor.plan(action, [ItemChange(AGENTS, name, merge_patch(item.value, body.settings))])
+
+        return self._api.respond(await self._edits.edit(request, plan))
+
+    async def remove(self, request: Request) -> Response:
+        identity.require_scope(request, MANAGE, "removing agents")
+        name = self._name(request)
+
+        def plan(editor: SettingsEditor) -> PlannedEdit:
+            item = editor.find(AGENTS, name)
+            check_precondition(request, item)
+            if item.value is None:
+                raise ToolError(f"agent {name} is built in", hint="change its permissions instead")
+            return editor.plan("agents.remove", [ItemChange(AGENTS, name, None)])
+
+        return self._api.respond(await self._edits.edit(request, plan))
+
+
+def _require_visible(request: Request) -> str | None:
+    """Return the only agent that the caller may see; None for all. Raise for requests without a token or session."""
+    identity.require_scope(request, "use", "reading agents")
+    return identity.visible_agent(request)
+
+
+def _to_values(agent: Agent) -> dict[str, Any]:
+    values: dict[str, Any] = agent.model_dump(mode="json", exclude_none=True)
+    values["permissions"] = sort_permissions(agent.permissions)
+    if not isinstance(agent.policy, str):
+        values["policy"] = [rule.model_dump(mode="json", exclude_defaults=True) for rule in agent.policy]
+    return values
+
+
+def _select(verdicts: Iterator[Verdict], query: AgentToolsQuery) -> AgentTools:
+    """Return the first matching tools, and count them, up to a limit that a request can afford."""
+    found = list(islice(verdicts, MAX_CHECKED_TOOLS + 1))
+    matching, is_complete = found[:MAX_CHECKED_TOOLS], len(found) <= MAX_CHECKED_TOOLS
+    counts = Counter[str](verdict.decision for verdict in matching)
+    chosen = [verdict for verdict in matching if query.decision in {"", verdict.decision}]
+    tools = [ToolVerdict(**verdict._asdict()) for verdict in chosen[: query.page_size]]
+    return AgentTools(counts=dict(counts), tools=tools, total=len(chosen), is_complete=is_complete)

@@ -1,0 +1,151 @@
+"""`/api/settings` and `/api/secrets`: the history of edits, undoing them, and names of secrets."""
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onetool.editing.edit_history import EditHistory
+from onetool.editing.settings_editor import ItemChange, PlannedEdit, SettingsEditor, check_secret_name
+from onetool.errors import ToolError
+from onetool.transports.http import identity
+from onetool.transports.http.admin_models import (
+    AllowedHosts,
+    AllowedHostsEntry,
+    EditQuery,
+    EditResult,
+    SecretInfo,
+    SecretList,
+    SecretValue,
+    SettingsChange,
+    SettingsHistory,
+)
+from onetool.transports.http.api import events
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.api.events import EventStream, Feed
+from onetool.transports.http.api.settings_edits import EDIT_ERRORS, SettingsEdits, check_precondition
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.json_body import RequestBody
+from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool.transports.settings_watcher import stamp_files
+
+HISTORY, SECRETS, HOSTS = "/api/settings/history", "/api/secrets", "/api/settings/hosts"
+HOSTS_KEY: Final = ("http", "allowedHosts")
+READ, MANAGE = "approve", "admin"
+POLL_SECONDS: Final = 0.5
+
+
+class SettingsHandlers:
+    def __init__(self, api: Api, edits: SettingsEdits) -> None:
+        self._api, self._edits = api, edits
+
+    def operations(self) -> Iterator[Operation]:
+        media = events.describe_stream("history, at first and after each change of the settings files; endless")
+        listed = {200: ResponseSpec("The last changes, newest first", SettingsHistory, media)}
+        yield Operation("GET", HISTORY, self.list_history, "List changes of the settings", listed)
+        edited, errors = {200: ResponseSpec("The change", EditResult)}, (*EDIT_ERRORS, "read_only")
+        path = f"{HISTORY}/{{changeID}}/undo"
+        yield Operation("POST", path, self.undo, "Undo a change of the settings", edited, EditQuery, errors=errors)
+        hosts = {200: ResponseSpec("The hosts", AllowedHostsEntry)}
+        yield Operation(
+            "GET", HOSTS, self.show_hosts, "Get the hosts that tools may call", hosts, errors=("read_only",)
+        )
+        summary, options = "Change the hosts that tools may call", {"errors": errors, "is_conditional": True}
+        yield Operation("PUT", HOSTS, self.set_hosts, summary, edited, EditQuery, AllowedHosts, **options)  # type: ignore[arg-type]
+        names, one = {200: ResponseSpec("Names of secrets", SecretList)}, f"{SECRETS}/{{name}}"
+        yield Operation("GET", SECRETS, self.list_secrets, "List the names of secrets", names, errors=("read_only",))
+        yield Operation("PUT", one, self.set_secret, "Set a secret", edited, EditQuery, SecretValue, errors)
+        yield Operation("DELETE", one, self.delete_secret, "Delete a secret", edited, EditQuery, errors=errors)
+
+    # --- history --------------------------------------------------------------------------------------------------
+
+    async def list_history(self, request: Request) -> Response:
+        identity.require_scope(request, READ, "reading changes of settings")
+        if events.wants_events(request):
+            return EventStream(self._stream, ends_with_server=True)
+        return self._api.respond(await self._api.run_in_thread(self._read_history))
+
+    def _read_history(self) -> SettingsHistory:
+        directories = self._api.app.directories
+        entries = EditHistory(directories.user).list_entries()
+        changes = [
+            SettingsChange(**{name: getattr(entry, name) for name in SettingsChange.model_fields}) for entry in entries
+        ]
+        return SettingsHistory(version=self._read_version(), changes=changes)
+
+    def _read_version(self) -> str:
+        return hashlib.sha256(repr(stamp_files(self._api.app.directories)).encode()).hexdigest()[:16]
+
+    async def _stream(self, feed: Feed) -> None:
+        """Send the history at first and when a settings file has changed, by an edit or by hand."""
+        sent = ""
+        while True:
+            version = await self._api.run_in_thread(self._read_version)
+            if version != sent:
+                sent = version
+                feed.put("history", self._api.to_json(await self._api.run_in_thread(self._read_history)))
+                await feed.wait_until_sent()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def undo(self, request: Request) -> Response:
+        identity.require_scope(request, MANAGE, "undoing changes of settings")
+        change_id = str(request.path_params["changeID"])
+
+        def plan(editor: SettingsEditor) -> PlannedEdit:
+            if all(entry.id != change_id for entry in editor.history.list_entries()):
+                raise ApiError("not_found", f"no change {change_id!a} in the history", {"changeID": change_id})
+            return editor.plan_undo(change_id)
+
+        return self._api.respond(await self._edits.edit(request, plan))
+
+    # --- hosts ----------------------------------------------------------------------------------------------------
+
+    async def show_hosts(self, request: Request) -> Response:
+        identity.require_scope(request, MANAGE, "reading settings")
+        item = await self._api.run_in_thread(lambda: self._edits.open_editor().find(*HOSTS_KEY))
+        hosts = list(self._api.app.settings.http.allowed_hosts)
+        return self._api.respond(AllowedHostsEntry(hosts=hosts, etag=item.etag))
+
+    async def set_hosts(self, request: Request) -> Response:
+        identity.require_scope(request, MANAGE, "changing hosts")
+        body = await self._api.read(await RequestBody.from_request(request), AllowedHosts.parse)
+
+        def plan(editor: SettingsEditor) -> PlannedEdit:
+            check_precondition(request, editor.find(*HOSTS_KEY))
+            return editor.plan("hosts.change", [ItemChange(*HOSTS_KEY, body.hosts)], names=["http.allowedHosts"])
+
+        return self._api.respond(await self._edits.edit(request, plan))
+
+    # --- secrets --------------------------------------------------------------------------------------------------
+
+    async def list_secrets(self, request: Request) -> Response:
+        identity.require_scope(request, MANAGE, "reading names of secrets")
+        editor = self._edits.open_editor()
+        found = await self._api.run_in_thread(editor.list_secrets)
+        return self._api.respond(SecretList(secrets=[SecretInfo(name=name, files=found[name]) for name in found]))
+
+    async def set_secret(self, request: Request) -> Response:
+        identity.require_scope(request, MANAGE, "setting secrets")
+        body = await self._api.read(await RequestBody.from_request(request), SecretValue.parse)
+        name = str(request.path_params["name"])
+        check_secret_name(name)
+        secrets = {name: body.value}
+        result = await self._edits.edit(request, lambda editor: editor.plan("secrets.set", [], secrets=secrets))
+        return self._api.respond(result)
+
+    async def delete_secret(self, request: Request) -> Response:
+        identity.require_scope(request, MANAGE, "deleting secrets")
+        name = str(request.path_params["name"])
+
+        def plan(editor: SettingsEditor) -> PlannedEdit:
+            try:
+                return editor.plan("secrets.delete", [], secrets={name: None})
+            except ToolError as error:
+                if name in editor.list_secrets():
+                    raise
+                raise ApiError("not_found", error.message, {"name": name}) from None
+
+        return self._api.respond(await self._edits.edit(request, plan))

@@ -1,0 +1,277 @@
+"""Test edits of settings over REST and with commands: servers, agents, secrets, history, and who may make them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.proxy_support import HOSTILE
+from tests.rest_support import serve_app
+from tests.settings_support import EditedHome, make_settings, serve_home
+from tests.support import PROGRAM, configure, environment, eventually, run_cli
+
+from onetool.config.load import load
+from onetool.paths import find_directories
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EditedHome]:
+    with serve_home(tmp_path_factory.mktemp("home")) as served:
+        yield served
+
+
+ROUTES = [
+    ("GET", "/api/servers", None, "approve"),
+    ("GET", "/api/servers/moody", None, "approve"),
+    ("GET", "/api/agents", None, "use"),
+    ("GET", "/api/settings/history", None, "approve"),
+    ("GET", "/api/secrets", None, "admin"),
+    ("POST", "/api/servers?dryRun=true", {"name": "x", "settings": {"url": "https://x.example.com"}}, "admin"),
+    ("POST", "/api/servers?dryRun=true", {"name": "x", "settings": {"command": "sh"}}, "owner"),
+    ("PATCH", "/api/agents/default?dryRun=true", {"settings": {"permissions": ["exec"]}}, "admin"),
+    ("PATCH", "/api/agents/reviewer?dryRun=true", {"settings": {"permissions": ["exec"]}}, "owner"),
+    ("PUT", "/api/secrets/NEW?dryRun=true", {"value": "new-secret"}, "admin"),
+    ("DELETE", "/api/servers/moody?dryRun=true", None, "owner"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "needed"), ROUTES)
+def test_each_route_needs_its_scope(home: EditedHome, method: str, path: str, body: Any, needed: str) -> None:
+    scopes = ("", "use", "approve", "admin", "owner")
+    statuses = {scope: home.send(method, path, body, scope).status_code for scope in scopes}
+    assert statuses == {scope: 200 if scopes.index(scope) >= scopes.index(needed) else 403 for scope in scopes}
+
+
+def test_a_token_of_scope_use_sees_its_own_agent_only(home: EditedHome) -> None:
+    assert [agent["name"] for agent in home.get("/api/agents", "use")["agents"]] == ["reviewer"]
+    assert home.send("GET", "/api/agents/default", scope="use").status_code == 404
+    answer = home.send("POST", "/api/agents/reviewer/check", {"call": "fs.read('x')"}, "use")
+    assert answer.json()["decision"] == "allow"
+    listed = home.get("/api/agents/reviewer/tools?q=fs.", "use")
+    assert {tool["tool"]: tool["decision"] for tool in listed["tools"]}["fs.read"] == "allow"
+    assert home.get("/api/agents/default/tools", "approve")["isComplete"]
+    draft: dict[str, Any] = {"settings": {"permissions": []}}
+    assert home.send("POST", "/api/agents/reviewer/tools", draft, "use").status_code == 403
+
+
+def test_a_server_is_added_started_and_removed(home: EditedHome, tmp_path: Path) -> None:
+    before = home.text
+    with serve_app(tmp_path / "other") as other:
+        pasted = {
+            "mcpServers": {
+                "far": {"url": f"http://127.0.0.1:{other.rest.port}/mcp", "headers": {"X-Api-Key": "k3y-of-far-away"}}
+            }
+        }
+        body = {"text": json.dumps(pasted)}
+        preview = home.send("POST", "/api/servers?dryRun=true", body, "admin").json()
+        assert preview["id"] is None
+        assert home.text == before
+        added = home.send("POST", "/api/servers", body, "admin").json()
+        assert added["names"] == ["far"]
+        assert "k3y-of-far-away" not in json.dumps([added, home.get("/api/settings/history"), home.audited()])
+        assert home.audited()[-1]["actor"] == "token admin"
+        assert "+  far:" in home.audited()[-1]["difference"]
+        started = home.send("POST", "/api/servers/far/start", scope="admin").json()
+        assert (started["state"], started["toolCount"]) == ("connected", 1)
+        assert home.send("POST", "/api/servers/far/stop", scope="admin").json()["state"] == "idle"
+    failed = home.send("POST", "/api/servers/far/start", scope="admin")
+    assert failed.status_code == 400
+    assert "far" in failed.json()["error"]["message"]
+    assert home.send("DELETE", "/api/servers/far", scope="admin").status_code == 200
+    assert home.text == before
+    assert home.send("POST", "/api/servers/far/start", scope="admin").status_code == 404
+
+
+def test_changed_tools_are_shown_and_accepted(home: EditedHome) -> None:
+    (home.home / "changed").unlink(missing_ok=True)
+    server = home.send("POST", "/api/servers/moody/start", scope="admin").json()
+    assert [tool["name"] for tool in server["tools"]] == ["moody.echo"]
+    home.send("POST", "/api/servers/moody/stop", scope="admin")
+    (home.home / "changed").touch()
+    server = home.send("POST", "/api/servers/moody/start", scope="admin").json()
+    assert [change["kind"] for change in server["changes"]] == ["changed"]
+    assert "delete everything" in server["changes"][0]["difference"]
+    assert server["tools"][0]["isRejected"]
+    assert home.send("POST", "/api/servers/moody/accept", scope="approve").status_code == 403
+    assert set(home.send("POST", "/api/servers/moody/accept", scope="admin").json()["accepted"]) == {"echo"}
+    server = home.get("/api/servers/moody")
+    assert (server["changes"], server["tools"][0]["isRejected"]) == ([], False)
+
+
+def test_a_stale_change_is_rejected_with_the_current_values(home: EditedHome) -> None:
+    first = home.get("/api/agents/default")["entry"]["etag"]
+    assert home.send("GET", "/api/agents/default").headers["etag"] == first
+    changed = home.send("PATCH", "/api/agents/default", {"settings": {"policy": "read-only"}}, if_match=first)
+    assert changed.status_code == 200, changed.text
+    stale = home.send("PATCH", "/api/agents/default", {"settings": {"policy": "open"}}, if_match=first)
+    assert stale.status_code == 412
+    details = stale.json()["error"]["details"]
+    assert details["current"]["policy"] == "read-only"
+    other = home.send("PATCH", "/api/agents/helper", {"settings": {"permissions": ["read"]}}, if_none_match="*")
+    assert other.status_code == 200, other.text
+    again = home.send("PATCH", "/api/agents/default", {"settings": {"policy": "open"}}, if_match=details["etag"])
+    assert again.status_code == 200
+    assert home.send("PATCH", "/api/agents/helper", {"settings": {}}, if_none_match="*").status_code == 412
+    undone = home.send("POST", f"/api/settings/history/{again.json()['id']}/undo")
+    assert undone.status_code == 200
+    assert home.get("/api/agents/default")["policy"] == "read-only"
+    assert "permissions: [read, network]  # no writing" in home.text
+    assert home.text.endswith("# the end\n")
+    assert home.send("POST", "/api/settings/history/nothing/undo").status_code == 404
+    assert home.send("DELETE", "/api/agents/helper").status_code == 200
+
+
+def test_a_draft_shows_what_an_agent_could_call(home: EditedHome) -> None:
+    draft = {
+        "permissions": ["read", "write"],
+        "tools": ["fs"],
+        "policy": [
+            {"tools": "fs.write", "arguments": {"path": "secret*"}, "decision": "deny"},
+            {"effect": "write", "decision": "ask"},
+        ],
+    }
+    listed = home.send("POST", "/api/agents/new/tools?pageSize=200&q=fs.", {"settings": draft}).json()
+    found = {tool["tool"]: (tool["decision"], tool["varies"]) for tool in listed["tools"]}
+    assert found["fs.read"] == ("allow", False)
+    assert found["fs.write"] == ("ask", True)
+    assert listed["counts"]["ask"] == sum(decision == "ask" for decision, _ in found.values())
+    asked = home.send("POST", "/api/agents/new/tools?decision=ask", {"settings": draft}).json()
+    assert {tool["decision"] for tool in asked["tools"]} == {"ask"}
+    call = {"call": "fs.write(path='secret.txt', content='x')", "settings": draft}
+    verdict = home.send("POST", "/api/agents/new/check", call).json()
+    assert (verdict["decision"], verdict["reason"][:6]) == ("deny", "rule 1")
+    for bad in ("__import__('os')", "fs.read(open('x'))", "1 + 1", "fs.read("):
+        assert home.send("POST", "/api/agents/new/check", {"call": bad, "settings": draft}).status_code in {400, 404}
+    assert home.send("POST", "/api/agents/new/tools", {"settings": {"permissions": ["fly"]}}).status_code == 400
+
+
+HOSTILE_NAMES = ["a/b", "\u202ex", "x" * 101, " "]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_hostile_names_are_rejected(home: EditedHome, name: str) -> None:
+    from urllib.parse import quote
+
+    before = home.text
+    answer = home.send("PATCH", f"/api/agents/{quote(name, safe='')}", {"settings": {"permissions": []}})
+    assert answer.status_code in {400, 404}, answer.text
+    assert home.text == before
+
+
+def test_invalid_settings_and_bodies_change_nothing(home: EditedHome) -> None:
+    before = home.text
+    for body in (
+        {},
+        {"text": "{}"},
+        {"text": "no json"},
+        {"name": "x"},
+        {"name": "x", "settings": {}},
+        {"name": "x", "settings": {"url": "ftp://x"}},
+        {"name": "moody", "settings": {"url": "https://x.example.com"}},
+        {"name": "x", "settings": {"url": "https://x.example.com", "nonsense": 1}},
+        {"name": "x", "settings": {"url": "https://x.example.com"}, "text": "{}"},
+    ):
+        assert home.send("POST", "/api/servers", body).status_code == 400, body
+    assert home.send("PATCH", "/api/agents/default", {"settings": {"permissions": "all"}}).status_code == 400
+    assert home.send("PUT", "/api/secrets/not-a-name", {"value": "x-secret"}).status_code == 400
+    assert home.send("PUT", "/api/secrets/EMPTY", {"value": ""}).status_code == 400
+    assert home.send("DELETE", "/api/secrets/NOTHING").status_code == 404
+    assert home.text == before
+
+
+def test_a_change_by_hand_reaches_everybody_who_watches(home: EditedHome) -> None:
+    headers = {"authorization": "Bearer ot_owner-token-of-ada", "accept": "text/event-stream"}
+    with home.rest.client.stream("GET", "/api/settings/history", headers=headers) as stream:
+        lines = stream.iter_lines()
+        first = next(json.loads(line[5:]) for line in lines if line.startswith("data:"))
+        configure(home.home, home.text.replace("[read, network]", "[read]"))
+        second = next(json.loads(line[5:]) for line in lines if line.startswith("data:"))
+    assert first["version"] != second["version"]
+    assert eventually(lambda: home.get("/api/agents/default")["permissions"] == ["read"])
+
+
+def test_settings_of_a_program_are_not_edited(tmp_path: Path) -> None:
+    settings = {"auth": {"tokens": [{"name": "boss", "token_env": "PATH", "scope": "owner"}]}}
+    with serve_app(tmp_path, settings) as served:
+        token = {"authorization": f"Bearer {environment(tmp_path)['PATH']}"}
+        agents = served.rest.send("GET", "/api/agents", headers=token)
+        assert agents.status_code == 200, agents.text
+        answer = served.rest.send("PATCH", "/api/agents/default", {"settings": {}}, headers=token)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "read_only")
+
+
+# --- commands ----------------------------------------------------------------------------------------------
+
+
+def test_a_new_user_manages_servers_agents_and_secrets(tmp_path: Path) -> None:
+    def run(*arguments: str, status: int = 0) -> str:
+        done = run_cli(tmp_path, *arguments)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def settings() -> Any:
+        return load(find_directories({}, tmp_path, None, tmp_path), {}).settings
+
+    assert "To add one: onetool servers add" in run("servers")
+    added = run(
+        "servers", "add", "echo", "--env", "API_KEY=k3y-of-mine-1234", "--", sys.executable, str(HOSTILE), "good"
+    )
+    assert "Moved secrets to secrets.yaml: API_KEY" in added
+    assert "k3y-of-mine-1234" not in added
+    assert settings().servers["echo"].args == (str(HOSTILE), "good")
+    assert run("run", "echo.echo(text='hi')").strip() == "hi"
+    assert "a server named echo exists" in run("servers", "add", "echo", "--url", "https://x.example.com", status=1)
+    assert "expected --url URL, or the command" in run("servers", "add", "x", status=2)
+    run("servers", "disable", "echo")
+    assert "disabled" in run("servers", "list")
+    assert json.loads(run("servers", "enable", "echo", "--json"))["id"]
+    run("agents", "set", "reviewer", "permissions=[read]", "budgets.calls=5", "policy=read-only")
+    assert "reviewer  [read], all tools, policy read-only" in run("agents", "list")
+    assert run("agents", "check", "fs.write('a', 'b')", "--agent", "reviewer", status=1).startswith("deny")
+    run("agents", "set", "reviewer", "budgets.calls=null")
+    assert settings().agents["reviewer"].budgets.calls is None
+    assert "expected KEY=VALUE" in run("agents", "set", "reviewer", "permissions", status=1)
+    command = [PROGRAM, "secret", "set", "TOKEN"]
+    subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path), input=b"hush-hush\n", check=True, capture_output=True
+    )
+    assert "TOKEN" in run("secret", "list")
+    assert "hush-hush" not in run("secret", "list") + run("settings", "history")
+    run("secret", "delete", "TOKEN")
+    changes = json.loads(run("settings", "history", "--json"))["changes"]
+    assert [change["action"] for change in changes[:3]] == ["secrets.delete", "secrets.set", "agents.set"]
+    assert "calls: 5" in run("settings", "undo")
+    assert settings().agents["reviewer"].budgets.calls == 5
+    run("servers", "remove", "echo")
+    assert not settings().servers
+    assert "user" in (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text()
+
+
+def test_a_running_server_applies_changes_of_commands(home: EditedHome) -> None:
+    configure(home.home, make_settings(home.home))
+    done = run_cli(home.home, "agents", "set", "night", "permissions=[read]")
+    assert done.returncode == 0, done.stderr
+    assert eventually(lambda: "night" in home.onetool.settings.agents)
+    assert json.loads(run_cli(home.home, "ui", "--no-browser", "--json").stdout)["url"].startswith(home.url)
+
+
+def test_ui_prints_a_url_that_opens_a_session_of_the_owner(home: EditedHome, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    env = {**environment(home.home), "BROWSER": str(browser)}
+    done = subprocess.run([PROGRAM, "ui"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    url = done.stdout.strip()
+    assert url.startswith(f"{home.url}/#/code/")
+    assert eventually(lambda: (tmp_path / "opened").exists() and (tmp_path / "opened").read_text().strip() == url)
+    answer = home.rest.send("POST", "/api/session", {"code": url.rpartition("/")[2]})
+    assert answer.json()["scope"] == "owner"
+
+
+def test_ui_without_a_server_says_what_to_type(tmp_path: Path) -> None:
+    done = run_cli(tmp_path, "ui", "--no-browser")
+    assert done.returncode == 1
+    assert "onetool serve --http" in done.stderr
