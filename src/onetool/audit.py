@@ -8,7 +8,7 @@ rejected call is only a `call` line. Values of secrets are redacted; long argume
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import takewhile
@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 
 from onetool._tool import Tool
+from onetool.audit_records import AuditFilter, AuditPage, read_page
 from onetool.bus.authorize import required_permissions, sort_permissions
 from onetool.bus.events import CallFinished
 from onetool.config.load import Loaded
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 MAX_ARGUMENT_CHARS = 1000
+MAX_DIFFERENCE_CHARS = 20_000
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
 WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
 STORE_AWAY = "store_unavailable"
@@ -58,11 +60,12 @@ class AuditLog:
         self._records: AuditStorage = records or self._log
         self._is_remote = self._is_slow = records is not None  # each write takes a round trip
         self.place = "in the database" if records is not None else str(file)
+        self.on_record: Callable[[], object] = lambda: None  # called after each outcome, from any thread
 
     def configure(self, redact: Redactor, max_bytes: int, keep: int) -> None:
         self._redact = redact
-        self._log.configure("INFO", redact)
-        self._log.max_bytes, self._log.keep = max_bytes, keep
+        self._records.configure("INFO", redact)
+        self._records.max_bytes, self._records.keep = max_bytes, keep
 
     async def admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts | None:
         """Record that the call is about to be made. Raise AuditUnavailable if the system does not accept the record.
@@ -86,13 +89,23 @@ class AuditLog:
 
     @asynccontextmanager
     async def changing(
-        self, action: str, names: Iterable[str], *, actor: str, transport: str, frees_space: bool = False
+        self,
+        action: str,
+        names: Iterable[str],
+        *,
+        actor: str,
+        transport: str,
+        frees_space: bool = False,
+        difference: str = "",
     ) -> AsyncIterator[Facts]:
-        """Record a change of stored or disabled tools before it is made, and its outcome. Names only, never values.
+        """Record a change of stored or disabled tools or of settings before it is made, and its outcome.
 
-        The block may add to the yielded facts. On a full disk, a change that frees space is made anyway.
+        It has names only, never values, except for the difference of settings, which contains no secrets. The block may
+        add to the yielded facts. On a full disk, a change that frees space is made anyway.
         """
         facts: Facts = {"action": action, "names": list(names), "actor": actor, "transport": transport}
+        if difference:
+            facts["difference"] = self._redact(difference)[:MAX_DIFFERENCE_CHARS]
         try:
             await self._write_first("change.started", facts)
         except OSError as error:
@@ -107,7 +120,7 @@ class AuditLog:
             outcome = getattr(error, "code", None) or getattr(error, "fields", {}).get("code") or error_type(error)
             raise
         finally:
-            self._records.event("change", **facts, outcome=outcome)
+            self._event("change", **facts, outcome=outcome)
 
     async def _write_first(self, name: str, facts: Facts) -> None:
         """Write a line before something is done. Raise OSError if the system does not accept it."""
@@ -133,7 +146,7 @@ class AuditLog:
         tool, args = event.tool, event.args or {}
         if event.is_allowed is None or tool is None or not _is_audited(tool, args):
             return
-        self._records.event(
+        self._event(
             "call",
             **(event.admitted or self._describe_call(tool, args, event.context)),
             decision="allowed" if event.is_allowed and event.error != SandboxDenied.type else "refused",
@@ -180,7 +193,7 @@ class AuditLog:
 
     def change(self, action: str, names: Iterable[str], *, actor: str, transport: str) -> None:
         """Record a change of stored tools. Names only: values may be credentials."""
-        self._records.event("change", action=action, names=list(names), actor=actor, transport=transport, outcome="ok")
+        self._event("change", action=action, names=list(names), actor=actor, transport=transport, outcome="ok")
 
     def write_decision(self, *, by: str, **facts: Any) -> None:
         """Record the decision of a person before it is applied. Raise StorageError if that fails."""
@@ -191,7 +204,15 @@ class AuditLog:
 
     def decision(self, *, by: str, **facts: Any) -> None:
         """Record the decision of a person about calls that waited."""
-        self._records.event("decision", actor=by, **facts)
+        self._event("decision", actor=by, **facts)
+
+    def _event(self, name: str, **fields: Any) -> None:
+        self._records.event(name, **fields)
+        self.on_record()
+
+    def list_page(self, criteria: AuditFilter, position: str | None = None, size: int = 100) -> AuditPage:
+        """Return records after a position, newest first. Blocks on disk access."""
+        return read_page(self._records.read(position), criteria, size)
 
     @property
     def problem(self) -> str | None:

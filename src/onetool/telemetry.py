@@ -4,18 +4,27 @@ Each listener subscribes separately, so that an error in one does not affect the
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onetool._tool import Tool
 from onetool.audit import AuditLog
-from onetool.bus.events import CallFinished, Events, RunFinished, RunStarted
+from onetool.bus.events import RUN, CallFinished, Events, RunFinished, RunStarted
 from onetool.context import ToolContext
 from onetool.logging import Log
 from onetool.runner.answer import Answer, Journal
+from onetool.stats.details import (
+    MARGIN_CHARS,
+    MAX_CALLS,
+    MAX_VALUE_BYTES,
+    DetailRecord,
+    FailureRecord,
+    describe,
+    encode_value,
+)
 from onetool.stats.record import CallRecord, RunRecord, SessionRecord, UseRecord
-from onetool.stats.tokens import count_text_tokens, count_tokens
+from onetool.stats.tokens import BYTES_PER_TOKEN, count_text_tokens, count_tokens
 from onetool.stores import Stores
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.raw_json import RawJson
@@ -23,6 +32,8 @@ from onetool.util.raw_json import RawJson
 ALREADY_COUNTED = {"ot.load", "ot.result"}  # their results were counted when they were created
 
 
+MAX_CHARS = MAX_VALUE_BYTES + MARGIN_CHARS  # of a value, before it is redacted
+MAX_ERROR_CHARS = 20_000  # of an error message, before it is redacted
 MAX_SESSIONS = 1000  # that are known to have seen the notices
 
 
@@ -60,11 +71,13 @@ class _RunCounts:
     result_tokens: int = 0
     calls: int = 0
     failed: int = 0
+    cost: float = 0.0
+    error_types: set[str] = field(default_factory=set)  # of failed calls
 
 
 class Telemetry:
-    def __init__(self, events: Events) -> None:
-        self._events = events
+    def __init__(self, events: Events, get_cost: Callable[[Tool], float] = lambda _tool: 0.0) -> None:
+        self._events, self._get_cost = events, get_cost
         self._counts: dict[str, _RunCounts] = {}  # by run ID
         for listener in (self._log_call, self._audit_call, self._count_call, self._learn_shape):
             events.subscribe(listener, CallFinished)
@@ -88,7 +101,8 @@ class Telemetry:
             error = "cancelled" if answer is None else answer.error
             tokens = 0 if answer is None else sum(map(count_text_tokens, answer.blocks))
             seconds, calls = time.perf_counter() - started, len(journal.calls)
-            self._events.emit(RunFinished(call_id, context, seconds, error, calls, tokens, journal.request_id, at))
+            fields = call_id, context, seconds, error, calls, tokens, journal.request_id, at
+            self._events.emit(RunFinished(*fields, *_split_answer(answer, journal)))
 
     def begin_session(
         self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, *, agent: str, client: str
@@ -128,19 +142,37 @@ class Telemetry:
         if tool is not None and tool.continues(event.args or {}):
             return
         is_counted = event.error is None and tool is not None and tool.name not in ALREADY_COUNTED
-        tokens = count_tokens(event.value) if is_counted else 0
+        text, size = encode_value(event.value) if event.error is None else (None, 0)
+        tokens = -(-size // BYTES_PER_TOKEN) if is_counted else 0
         name, failed = event.name if tool is None else tool.name, event.error is not None
-        add = self._stores.recorder.add
+        add, counts = self._stores.recorder.add, self._counts.get(run_id)
         if tool is not None and tool.identity and event.is_allowed:
             add(UseRecord(tool.identity))
-        add(CallRecord(name, context.agent_id, session, run_id, event.seconds, event.error, tokens, event.at))
-        if (counts := self._counts.get(run_id)) is not None:
+        fields = context.agent_id, session, run_id, event.seconds, event.error, tokens, event.at, event.call_id
+        add(CallRecord(name, *fields))
+        cost = self._get_cost(tool) if tool is not None and event.is_allowed else 0.0
+        self._record_values(event, run_id, name, text, 0 if counts is None else counts.calls)
+        if counts is not None:
             counts.result_tokens += tokens
             counts.calls += 1
             counts.failed += failed
+            counts.cost += cost
+            counts.error_types.update([event.error] if event.error is not None else ())
             return
-        fields = run_id, context.agent_id, session, event.seconds, event.error, 1, 0, 0, event.at, "call", name
-        add(RunRecord(*fields, client=context.client, calls=1, failed=int(failed), actor=context.actor))
+        run = RunRecord(run_id, context.agent_id, session, event.seconds, event.error, 1, tokens, tokens, event.at)
+        add(_add_origin(run, context)._replace(kind="call", name=name, calls=1, failed=int(failed), cost=cost))
+
+    def _record_values(self, event: CallFinished, run_id: str, name: str, result: str | None, number: int) -> None:
+        """Record the arguments and the result or error of a call, for people who look at its run."""
+        recorder, context, redact = self._stores.recorder, event.context, self._events.redact.redact_prefix
+        message = None if event.error is None else describe(event.failure or event.error)[:MAX_ERROR_CHARS]
+        if message is not None:
+            names = context.agent_id, context.actor, name
+            recorder.add(FailureRecord(*names, str(event.error), message, run_id, redact, event.at))
+        if recorder.enabled and recorder.keeps_values and number < MAX_CALLS:
+            arguments = None if event.args is None else encode_value(dict(event.args))[0]
+            values = {"arguments": arguments, "result": result, "error": message}
+            recorder.add(DetailRecord(run_id, event.call_id, redact, **values, at=event.at))
 
     def _learn_shape(self, event: CallFinished) -> None:
         """Learn the result shape of a tool that does not declare it. Tools of `ot` are documented in its help."""
@@ -164,24 +196,30 @@ class Telemetry:
     def _count_run(self, event: RunFinished) -> None:
         context = event.context
         counts = self._counts.pop(context.correlation_id, _RunCounts(""))
-        self._stores.recorder.add(
-            RunRecord(
-                context.correlation_id,
-                context.agent_id,
-                self._events.session,
-                event.seconds,
-                event.error,
-                event.calls,
-                event.answer_tokens,
-                counts.result_tokens,
-                event.at,
-                client=context.client,
-                command=counts.command,
-                calls=counts.calls,
-                failed=counts.failed,
-                actor=context.actor,
-            )
-        )
+        run_id, add, error = context.correlation_id, self._stores.recorder.add, event.error
+        tokens, session = (event.answer_tokens, counts.result_tokens), self._events.session
+        run = RunRecord(run_id, context.agent_id, session, event.seconds, error, event.calls, *tokens, event.at)
+        run = run._replace(command=counts.command, calls=counts.calls, failed=counts.failed, cost=counts.cost)
+        add(_add_origin(run, context))
+        redact = self._events.redact.redact_prefix
+        result, message = (event.answer, None) if error is None else (None, event.answer or error)
+        if message is not None and error is not None and error not in counts.error_types:
+            first = message.partition("\n")[0]
+            add(FailureRecord(context.agent_id, context.actor, RUN, error, first, run_id, redact, event.at))
+        add(DetailRecord(run_id, 0, redact, event.printed, None, result, message, event.at))
+
+
+def _split_answer(answer: Answer | None, journal: Journal) -> tuple[str | None, str | None]:
+    """Return the printed output and the value or error, as the client sees them."""
+    if answer is None:
+        return None, None
+    blocks = list(answer.blocks)
+    printed = blocks.pop(0)[:MAX_CHARS] if journal.printed_bytes and len(blocks) > 1 else None
+    return printed, "\n".join(blocks)[:MAX_CHARS]
+
+
+def _add_origin(run: RunRecord, context: ToolContext) -> RunRecord:
+    return run._replace(client=context.client, actor=context.actor, directory=str(context.working_dir))
 
 
 def _describe_actor(context: ToolContext) -> dict[str, str]:

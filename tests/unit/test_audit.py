@@ -66,7 +66,8 @@ def stray() -> None:
 
 
 def read_all_lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [json.loads(line) for line in lines if line]  # an empty line ends what may be an incomplete one
 
 
 def read_outcomes(file: Path) -> list[dict[str, Any]]:

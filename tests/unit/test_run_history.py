@@ -10,8 +10,8 @@ from onetool.bus.bus import ToolBus
 from onetool.bus.events import MAX_COMMAND_CHARS, RUN, CallFinished, RunFinished
 from onetool.context import ToolContext
 from onetool.redact import REDACTED, Redactor
-from onetool.stats.history import MAX_CALLS
-from onetool.transports.http.api.runs import build_run, build_timeline
+from onetool.stats.history import MAX_CALLS, RunWithValues
+from onetool.transports.http.api.recorded_runs import build_run, build_timeline
 from onetool.transports.run_history import JSON, MAX_WAITING_EVENTS, LiveRuns
 
 SECRET = "correct-horse-battery"
@@ -38,12 +38,12 @@ class FakeBus:
         )
 
     def runs(self, agent: str | None = None) -> list[JSON]:
-        return [build_run(*run).as_json() for run in self.activity.runs(agent)]
+        return [build_run(run).as_json() for run in self.activity.runs(agent)]
 
     def timeline(self, run_id: str) -> JSON:
         found = self.activity.find(run_id)
         assert found is not None
-        return build_timeline(*found).as_json()
+        return build_timeline(RunWithValues(*found, {})).as_json()
 
     def complete_run(self, run_id: str, agent: str = "default") -> None:
         self.finish(self.start(RUN, run_id, agent), RUN, run_id, agent)

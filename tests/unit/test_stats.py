@@ -22,7 +22,7 @@ from onetool.config.model import Settings
 from onetool.errors import ToolError
 from onetool.paths import Directories
 from onetool.stats import rollup
-from onetool.stats.history import find_run, recent_runs
+from onetool.stats.history import RunFilter, find_run, list_page
 from onetool.stats.record import (
     MAX_PENDING,
     MAX_ROWS,
@@ -359,7 +359,7 @@ def insert_rows(file: Path, count: int, names: int = 20) -> None:
         call = f"'p.tool' || (i % {names}), 'default', 's', 'r' || i, (i % 99) / 100.0, NULL, 10, {NOW} - {count} + i"
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {NOW} - {count} + i"
         before = database.execute("SELECT (SELECT max(rowid) FROM calls), (SELECT count(*) FROM runs)").fetchone()
-        database.execute(f"INSERT INTO calls {numbers} SELECT {call} FROM n")
+        database.execute(f"INSERT INTO calls ({', '.join(CallRecord._fields[:8])}) {numbers} SELECT {call} FROM n")
         database.execute(f"INSERT INTO runs ({', '.join(RunRecord._fields[:9])}) {numbers} SELECT {run} FROM n")
         rollup.add(database, *before)
         database.commit()
@@ -397,11 +397,11 @@ def test_recent_runs_have_their_code_and_calls(file: Path, recorder: Recorder) -
     recorder.add(make_run("new", at=NOW - 4, client="editor", command="x" * 6000, calls=2, failed=1))
     recorder.add(make_run("old", at=NOW - 50, agent="ada"))
     recorder.flush()
-    assert [run.run_id for run in recent_runs(file)] == ["new", "old"]
-    assert [run.run_id for run in recent_runs(file, "ada")] == ["old"]
+    assert [run.run_id for run in list_page(file, RunFilter()).runs] == ["new", "old"]
+    assert [run.run_id for run in list_page(file, RunFilter(agent="ada")).runs] == ["old"]
     found = find_run(file, "new")
     assert found is not None
-    run, calls = found
+    run, calls, _ = found
     assert (run.client, len(run.command), run.calls, run.failed) == ("editor", 5000, 2, 1)
     assert [call.name for call in calls] == ["a.early", "b.late"]
     assert find_run(file, "new", "ada") is None
@@ -414,7 +414,7 @@ def test_calls_outside_of_runs_with_one_context_are_one_entry(file: Path) -> Non
     summary = record_and_summarize(
         file, make_call("a.inner", run_id="c"), inner, make_call("a.outer", run_id="c"), outer
     )
-    (run,) = recent_runs(file)
+    (run,) = list_page(file, RunFilter()).runs
     assert (run.name, run.calls, run.failed, run.error_type, run.at) == ("a.outer", 2, 1, None, NOW - 2)
     assert (summary["total_calls"], summary["runs"]["total"], summary["time_saved_ms"]) == (2, 0, 0)
 
@@ -428,7 +428,7 @@ def test_calls_and_code_of_runs_are_recorded(tmp_path: Path) -> None:
             return app.stores.statistics, context.correlation_id
 
     file, direct = anyio.run(recorded)
-    call, run = recent_runs(file)  # of a process that has ended
+    call, run = list_page(file, RunFilter()).runs  # of a process that has ended
     assert (call.run_id, call.kind, call.name, call.calls) == (direct, "call", "machine.now", 1)
     assert (run.kind, run.client, run.command) == ("run", "editor", "ot.version()\nmachine.nix()")
     assert (run.error_type is not None, run.calls, run.failed) == (True, 1, 0)
@@ -443,7 +443,7 @@ def test_pending_code_is_dropped_while_the_file_is_unwritable(tmp_path: Path) ->
     recorder.flush()
     blocker.unlink()
     recorder.close()
-    assert [run.command for run in recent_runs(blocker / "stats.db")] == [""]
+    assert [run.command for run in list_page(blocker / "stats.db", RunFilter()).runs] == [""]
 
 
 @pytest.mark.slow

@@ -1,56 +1,200 @@
-"""List runs whose calls have effects or wait for approval, and show what they did."""
+"""List runs, with filters, and show what a run did. The ids of runs with effects or approvals begin with r_."""
 
 import argparse
 import json
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from onetool.cli.approver import RunJournal, open_journal
+from onetool.errors import ToolNotFound
 from onetool.util.text import pluralize, shorten
+from onetool.util.time_format import in_utc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from onetool.stats.history import RunFilter, RunWithValues
+    from onetool.stats.record import RunRecord, StatisticsSource
 
 DEFAULT_LIMIT = 20
 MAX_CODE_CHARS = 60
+PAGE_RUNS = 200
+LAST = "last"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     listing = actions.add_parser("list", help="List runs, newest first (the default action)")
     show = actions.add_parser("show", help="Show a run with its calls")
-    show.add_argument("run", metavar="RUN", help="id of the run, or its first characters")
+    about = "id of the run (of one that begins with r_, its first characters), or last for the newest"
+    show.add_argument("run", metavar="RUN", help=about)
     show.add_argument("--as-test", action="store_true", help="print a Python test that replays the run")
     for action in (parser, listing, show):
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     for action in (parser, listing):
-        action.add_argument(
-            "--limit",
-            type=int,
-            default=argparse.SUPPRESS,
-            metavar="N",
-            help=f"maximum number of runs (default: {DEFAULT_LIMIT})",
-        )
+        _add_filters(action)
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    def add(name: str, help_text: str, **options: Any) -> None:
+        parser.add_argument(name, default=argparse.SUPPRESS, help=help_text, **options)
+
+    add("--limit", f"maximum number of runs (default: {DEFAULT_LIMIT})", type=int, metavar="N")
+    add("--agent", "only runs of this agent", metavar="AGENT")
+    add("--token", "only runs with this token", metavar="NAME")
+    add("--tool", "only runs that called this tool", metavar="TOOL")
+    add("--state", "only runs in this state", choices=("completed", "failed"))
+    add("--error", "only runs that failed with this type of error", metavar="TYPE")
+    add("--text", "only runs whose code, id, error or client contains this text", metavar="TEXT")
+    add("--min-ms", "minimum duration in milliseconds", type=float, metavar="MS")
+    add("--max-ms", "maximum duration in milliseconds", type=float, metavar="MS")
+    add("--order", "order of the runs (default: newest)", choices=("newest", "oldest", "slowest"))
+    add("--json-lines", "print all matching runs with calls and values, one JSON object per line", action="store_true")
 
 
 def main(options: argparse.Namespace) -> int:
-    from onetool.runs.views import describe_run, describe_runs
-
     as_json = getattr(options, "json", False)
     with open_journal(options) as journal:
-        if options.action == "show" and options.as_test:
-            print(_write_test(journal, options.run), end="")
-            return 0
         if options.action == "show":
-            run = describe_run(journal.store, options.run, journal.redact)
-            print(json.dumps(run, indent=2, ensure_ascii=False) if as_json else "\n".join(_describe(run)))
-            return 0
-        runs = describe_runs(journal.store, journal.redact, limit=getattr(options, "limit", DEFAULT_LIMIT))
+            return _show(journal, options, as_json=as_json)
+        if getattr(options, "json_lines", False):
+            return _export(journal, options)
+        runs = _list(journal, options)
     if as_json:
         print(json.dumps({"runs": runs}, indent=2, ensure_ascii=False))
     elif not runs:
-        print("No runs are recorded. Runs are recorded when a call has an effect or waits for approval.")
+        print("No runs are recorded, or none matches.")
     for run in [] if as_json else runs:
         first = next((line for line in run["code"].splitlines() if line.strip()), "")
-        counted = pluralize(run["calls"], "call")
-        print(f"{run['run']}  {run['started']}  {run['state']:11}  agent {run['agent']}, {counted}  ", end="")
+        counted, duration = pluralize(run["calls"], "call"), _format_duration(run["duration_ms"])
+        print(
+            f"{run['run']}  {run['started']}  {run['state']:11} {duration}  agent {run['agent']}, {counted}  ", end=""
+        )
         print(shorten(first, MAX_CODE_CHARS))
+    return 0
+
+
+def _format_duration(milliseconds: float | None) -> str:
+    return f"{'-' if milliseconds is None else f'{milliseconds:,.0f} ms':>10}"
+
+
+# --- list ----------------------------------------------------------------------------------------------------------
+
+
+def _build_filter(options: argparse.Namespace) -> "RunFilter":
+    from onetool.stats.history import RunFilter
+
+    names = ("agent", "tool", "state", "error", "text", "order")
+    given: dict[str, Any] = {name: getattr(options, name) for name in names if name in options}
+    given |= {
+        f"{side}_seconds": getattr(options, f"{side}_ms") / 1000 for side in ("min", "max") if f"{side}_ms" in options
+    }
+    given |= {"actor": f"token {options.token}"} if "token" in options else {}
+    return RunFilter(**given)
+
+
+def _find_source(journal: RunJournal) -> "Path | StatisticsSource":
+    file = journal.loaded.directories.data / "stats" / "stats.db"
+    return file if journal.remote is None else journal.remote.recorder
+
+
+def _list(journal: RunJournal, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return completed runs, and those of the journal, which has runs that have not ended."""
+    from onetool.runs.views import describe_runs
+    from onetool.stats.history import RunFilter
+
+    limit, criteria = max(1, getattr(options, "limit", DEFAULT_LIMIT)), _build_filter(options)
+    durable = {run["run"]: run for run in describe_runs(journal.store, journal.redact, limit=max(limit, PAGE_RUNS))}
+    found: dict[str, dict[str, Any]] = {}
+    for run in _iter_runs(_find_source(journal), criteria, limit):
+        described = _describe_line(run)
+        name = f"r_{run.run_id}"
+        if name in durable:
+            described |= {**durable[name], "calls": described["calls"]}
+        found[described["run"]] = described
+    if criteria == RunFilter():
+        missing = {name: run for name, run in durable.items() if name not in found}
+        found |= {name: {**run, "duration_ms": None, "directory": ""} for name, run in missing.items()}
+        return sorted(found.values(), key=lambda run: str(run["started"]), reverse=True)[:limit]
+    return list(found.values())
+
+
+def _iter_runs(source: "Path | StatisticsSource", criteria: "RunFilter", limit: int) -> "Iterator[RunRecord]":
+    from onetool.stats.history import list_page
+
+    position, left = None, limit
+    while left > 0:
+        page = list_page(source, criteria, position, min(left, PAGE_RUNS))
+        yield from page.runs
+        left -= len(page.runs)
+        position = page.next
+        if position is None:
+            return
+
+
+def _describe_line(run: "RunRecord") -> dict[str, Any]:
+    return {
+        "run": run.run_id,
+        "kind": run.kind,
+        "agent": run.agent,
+        "actor": run.actor,
+        "client": run.client,
+        "state": "failed" if run.error_type else "done",
+        "reason": run.error_type or "",
+        "started": in_utc(run.at, "seconds"),
+        "expires": None,
+        "code": run.command or run.name,
+        "calls": run.calls,
+        "duration_ms": None if run.seconds is None else round(run.seconds * 1000, 1),
+        "directory": run.directory,
+    }
+
+
+def _export(journal: RunJournal, options: argparse.Namespace) -> int:
+    """Print runs as the REST API exports them."""
+    from onetool.stats.history import iter_runs
+    from onetool.transports.http.api.recorded_runs import build_timeline
+    from onetool_child.data import text
+
+    left = getattr(options, "limit", None)
+    for batch in iter_runs(_find_source(journal), _build_filter(options)):
+        for found in batch if left is None else batch[:left]:
+            line = journal.redact.redact_data(build_timeline(found, shows_directory=True).as_json())
+            sys.stdout.write(f"{text(line)}\n")
+        if left is not None and (left := left - len(batch)) <= 0:
+            break
+    sys.stdout.flush()
+    return 0
+
+
+# --- show ----------------------------------------------------------------------------------------------------------
+
+
+def _show(journal: RunJournal, options: argparse.Namespace, *, as_json: bool) -> int:
+    from onetool.runs.views import describe_run
+    from onetool.stats.history import find_run
+    from onetool.transports.http.api.recorded_runs import build_timeline
+
+    if options.as_test:
+        newest = journal.store.list_runs(limit=1) if options.run == LAST else []
+        print(_write_test(journal, newest[0].id if newest else options.run), end="")
+        return 0
+    latest = _list(journal, argparse.Namespace(limit=1)) if options.run == LAST else []
+    run_id = latest[0]["run"] if latest else options.run
+    try:
+        run = describe_run(journal.store, run_id, journal.redact)
+    except ToolNotFound:
+        found = find_run(_find_source(journal), run_id)
+        if found is None:
+            raise
+        if as_json:
+            timeline = build_timeline(found, shows_directory=True).as_json()
+            print(json.dumps(journal.redact.redact_data(timeline), indent=2, ensure_ascii=False))
+        else:
+            print(journal.redact("\n".join(_describe_recorded(found))))
+        return 0
+    print(json.dumps(run, indent=2, ensure_ascii=False) if as_json else "\n".join(_describe(run)))
     return 0
 
 
@@ -59,11 +203,14 @@ def _write_test(journal: RunJournal, run_id: str) -> str:
     from onetool.runner.fence_processor import strip
     from onetool.runs.replay_source import write_test
     from onetool.runs.views import find_run
+    from onetool.snippets.saved_snippets import merge_snippets
 
     run = find_run(journal.store, run_id)
     code = strip(run.code) if run.kind == "run" else run.code
     if snippets.is_snippet(code):
-        code = snippets.expand(code, journal.loaded.settings.snippets)
+        code = snippets.expand(
+            code, merge_snippets(journal.loaded.settings.snippets, journal.saved_snippets, run.agent)
+        )
     return write_test(run, journal.store.list_calls(run.id), journal.redact.redact_data, code)
 
 
@@ -81,3 +228,26 @@ def _describe(run: dict[str, Any]) -> "list[str]":
         if call["result"] is not None:
             lines.append(f"     -> {json.dumps(call['result'], ensure_ascii=False)}")
     return lines if run["calls"] else [*lines, "No calls with effects."]
+
+
+def _describe_recorded(found: "RunWithValues") -> "Iterator[str]":
+    """Yield what is shown of a run that is not in the journal. Values are hostile text."""
+    from onetool.stats.details import StoredValues
+    from onetool.util.invisible import escape_invisible
+
+    run, own = found.run, found.values.get(0, StoredValues())
+    line = _describe_line(run)
+    yield f"{run.run_id}  {line['state']}{': ' if run.error_type else ''}{run.error_type or ''}"
+    actor = f"{run.actor}, " if run.actor else ""
+    started = f"started {line['started']}, took {_format_duration(line['duration_ms']).strip()}"
+    yield f"{actor}agent {run.agent}, client {run.client or 'unknown'}, {started}, in {run.directory or 'unknown'}"
+    yield from ("", *(f"    {escape_invisible(text)}" for text in run.command.splitlines()), "")
+    for number, call in enumerate(found.calls, 1):
+        values = found.values.get(call.call_id, StoredValues())
+        yield f"{number}. {call.name}  {call.error_type or 'done'}  {(call.seconds or 0) * 1000:,.0f} ms"
+        for label, value in (("arguments", values.arguments), ("->", values.result), ("error", values.error)):
+            if value is not None:
+                yield f"     {label} {escape_invisible(value)}"
+    for label, value in (("Printed", own.printed), ("Value", own.result), ("Error", own.error)):
+        if value is not None:
+            yield from ("", f"{label}:", escape_invisible(value))

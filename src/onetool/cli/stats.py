@@ -10,10 +10,13 @@ from onetool.cli.terminal import format_table
 from onetool.errors import ToolError
 from onetool.render import render
 from onetool.util.text import pluralize
+from onetool.util.time_format import in_utc
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
     from onetool.stats.summary import StatsSummary
+
+SPENDING_HEADINGS = ("month", "token", "agent", "runs", "calls", "failed", "answer tokens", "result tokens", "cost")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,12 +24,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--period", choices=("day", "week", "month", "all"), default="all", help="period to report on (default: all)"
     )
     parser.add_argument("--tool", default="", metavar="NAME", help="name of the tool to report on")
+    parser.add_argument("--by", choices=("token",), help="show what each token used per month, instead of the summary")
+    parser.add_argument("--month", metavar="MONTH", help="with --by token: month to report on, such as 2027-01")
     parser.add_argument("--html", type=Path, metavar="FILE", help="file for an HTML report")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(options: argparse.Namespace) -> int:
+    if options.month is not None and options.by is None:
+        options.usage_error("--month needs --by token")
+
     async def show(app: "OneTool") -> int:
+        if options.by is not None:
+            _show_spending(app, options)
+            return 0
         from onetool.stats import report
 
         summary = _summary(app, options)
@@ -54,6 +65,23 @@ def _summary(app: "OneTool", options: argparse.Namespace) -> "StatsSummary":
         raise ToolError("statistics are disabled", hint="set `stats: {enabled: true}` in onetool.yaml")
     file, trip = app.stores.statistics, settings.round_trip_ms
     return summarize(file, options.period, options.tool or None, round_trip_ms=trip)
+
+
+def _show_spending(app: "OneTool", options: argparse.Namespace) -> None:
+    from onetool.stats.history import list_spending
+
+    rows = list_spending(app.stores.statistics, options.month)
+    if options.json:
+        print(render({"spending": [{**row._asdict(), "last": in_utc(row.last, "seconds")} for row in rows]}, "json"))
+        return
+    if not rows:
+        print(f"No runs recorded{f' in {options.month}' if options.month else ''}.")
+        return
+    lines = [
+        (row.month, row.actor or "(no token)", row.agent, *(f"{count:,}" for count in row[3:8]), f"{row.cost:g}")
+        for row in rows
+    ]
+    print("\n".join(format_table([SPENDING_HEADINGS, *lines], right=range(3, 9))))
 
 
 def _text(summary: Mapping[str, Any]) -> str:

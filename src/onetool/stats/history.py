@@ -1,31 +1,168 @@
-"""The most recent completed runs of all processes that share the directory, with their calls."""
+"""Completed runs of all processes that share the directory: pages of a list with filters, and one run with its calls.
 
+A page is read along an index, in the order of the list, so that its cost does not grow with the number of runs. Filters
+that no index helps with (text, tool, state) are applied to a limited number of rows per page: a page may have fewer
+runs than were asked for, or none, and still have a position from which to continue.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
 
-from onetool.stats.record import CallRecord, RunRecord, StatisticsSource, reading, to_column
+from onetool.stats import details, spending
+from onetool.stats.details import FailureGroup, StoredValues
+from onetool.stats.record import CallRecord, RunRecord, StatisticsSource, StatisticsTables, reading, to_column
+from onetool.stats.spending import Spending
 
-MAX_RUNS = 200
-MAX_CALLS = 1000  # of one run; further calls are only counted
-COLUMNS = ", ".join(RunRecord._fields)
+MAX_RUNS: Final = 200
+MAX_CALLS: Final = 1000  # of one run; further calls are only counted
+MAX_SCANNED: Final = 5_000  # rows that one page looks at
+EXPORT_RUNS: Final = 200  # in one transaction
+COLUMNS: Final = ", ".join(RunRecord._fields)
+ORDERS: Final = {"newest": ("at", "DESC"), "oldest": ("at", "ASC"), "slowest": ("seconds", "DESC")}
 # ruff: noqa: S608 - queries are built from constants
-RUNS = f"SELECT {COLUMNS} FROM runs {{which}} ORDER BY at DESC LIMIT {MAX_RUNS}"
-RUN = f"SELECT {COLUMNS} FROM runs WHERE run_id = :run_id AND coalesce(agent = :agent, true)"
-CALLS = f"SELECT {', '.join(CallRecord._fields)} FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT {MAX_CALLS}"
+RUN: Final = f"""
+SELECT {COLUMNS} FROM runs WHERE run_id = :run_id AND coalesce(agent = :agent, true) AND coalesce(actor = :actor, true)
+"""
+CALLS: Final = (
+    f"SELECT {', '.join(CallRecord._fields)} FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT {MAX_CALLS}"
+)
+# Conditions that are checked row by row.
+CONDITIONS: Final = {
+    "tool": "(name = :tool OR EXISTS (SELECT 1 FROM calls WHERE calls.run_id = scanned.run_id AND calls.name = :tool))",
+    "text": "(lower(command) LIKE :text ESCAPE '!' OR lower(name) LIKE :text ESCAPE '!' OR run_id LIKE :text ESCAPE '!'"
+    " OR lower(error_type) LIKE :text ESCAPE '!' OR lower(client) LIKE :text ESCAPE '!')",
+    "error": "error_type = :error",
+    "min_seconds": "seconds >= :min_seconds",
+    "max_seconds": "seconds <= :max_seconds",
+    "since": "at >= :since",
+    "until": "at < :until",
+}
+STATES: Final = {"completed": "error_type IS NULL", "failed": "error_type IS NOT NULL"}
+Order = Literal["newest", "oldest", "slowest"]
 
 
-def recent_runs(source: Path | StatisticsSource, agent: str | None = None) -> list[RunRecord]:
-    """Return the most recent runs of one agent or of all, the newest first. Blocks on disk access."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """A filter for runs, and their order. None and empty values match everything."""
+
+    agent: str | None = None
+    actor: str | None = None
+    tool: str = ""
+    text: str = ""
+    state: Literal["", "completed", "failed"] = ""
+    error: str = ""
+    min_seconds: float | None = None
+    max_seconds: float | None = None
+    since: float | None = None
+    until: float | None = None
+    order: Order = "newest"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        escaped = self.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
+        fields = {name: getattr(self, name) for name in CONDITIONS}
+        names = {"agent": to_column(self.agent), "actor": to_column(self.actor), "tool": to_column(self.tool)}
+        return {**fields, **names, "text": to_column(f"%{escaped}%", 1000) if escaped else ""}
+
+    def get_position(self, run: RunRecord) -> "Position":
+        return Position(getattr(run, ORDERS[self.order][0]), run.run_id)
+
+
+class Position(NamedTuple):
+    """A place in a list of runs: the value that it is ordered by, and the run."""
+
+    value: float
+    run_id: str
+
+
+class RunPage(NamedTuple):
+    runs: list[RunRecord]
+    next: Position | None  # the position to continue from; None at the end
+
+
+class RunWithValues(NamedTuple):
+    """A run, its calls in the order in which they started, and the values of both."""
+
+    run: RunRecord
+    calls: list[CallRecord]
+    values: Mapping[int, StoredValues]  # by `call_id`; 0 is the run
+
+
+def list_page(
+    source: Path | StatisticsSource, criteria: RunFilter, after: Position | None = None, size: int = MAX_RUNS
+) -> RunPage:
+    """Return the runs after a position. Blocks on disk access."""
     with reading(source) as database:
-        query = RUNS.format(which="" if agent is None else "WHERE agent = :agent")
-        return [RunRecord(*row) for row in database.execute(query, {"agent": to_column(agent)})]
+        return _read_page(database, criteria, after, size)
+
+
+def _read_page(database: StatisticsTables, criteria: RunFilter, after: Position | None, size: int) -> RunPage:
+    parameters = {name: value for name, value in criteria.parameters.items() if value not in (None, "")}
+    column, direction = ORDERS[criteria.order]
+    # One equality and the order are those of an index; everything else is checked row by row.
+    indexed = [f"{name} = :{name}" for name in ("actor", "agent") if name in parameters]
+    if column == "seconds":
+        indexed += [CONDITIONS[name] for name in ("min_seconds", "max_seconds") if name in parameters]
+    else:
+        indexed += [CONDITIONS[name] for name in ("since", "until") if name in parameters]
+    if after is not None:
+        indexed.append(f"({column}, run_id) {'<' if direction == 'DESC' else '>'} (:after, :after_id)")
+        parameters |= {"after": after.value, "after_id": after.run_id}
+    where = f"WHERE {' AND '.join(indexed)}" if indexed else ""
+    order = f"ORDER BY {column} {direction}, run_id {direction}"
+    checked = [text for name, text in CONDITIONS.items() if name in parameters and text not in indexed]
+    checked += [STATES[criteria.state]] if criteria.state else []
+    scan = f"SELECT * FROM runs {where} {order} LIMIT {MAX_SCANNED}"
+    query = f"SELECT {COLUMNS} FROM ({scan}) AS scanned {'WHERE ' if checked else ''}{' AND '.join(checked)} {order}"
+    rows = database.execute(f"{query} LIMIT {size}", parameters).fetchall()
+    runs = [RunRecord(*row) for row in rows]
+    if len(runs) == size:
+        return RunPage(runs, criteria.get_position(runs[-1]))
+    last = f"SELECT {column}, run_id FROM runs {where} {order} LIMIT 1 OFFSET {MAX_SCANNED - 1}"
+    found = database.execute(last, parameters).fetchone()
+    return RunPage(runs, None if found is None else Position(*found))
 
 
 def find_run(
-    source: Path | StatisticsSource, run_id: str, agent: str | None = None
-) -> tuple[RunRecord, list[CallRecord]] | None:
-    """Return a run and its calls, ordered by start time; None if it does not exist."""
-    filters = {"run_id": to_column(run_id), "agent": to_column(agent)}
+    source: Path | StatisticsSource, run_id: str, agent: str | None = None, actor: str | None = None
+) -> RunWithValues | None:
+    """Return a run with its calls and values; None if it does not exist."""
+    filters = {"run_id": to_column(run_id), "agent": to_column(agent), "actor": to_column(actor)}
     with reading(source) as database:
         row = database.execute(RUN, filters).fetchone()
-        calls = [CallRecord(*each) for each in database.execute(CALLS, filters)]
-    return None if row is None else (RunRecord(*row), sorted(calls, key=lambda call: call.at))
+        return None if row is None else _add_values(database, RunRecord(*row))
+
+
+def _add_values(database: StatisticsTables, run: RunRecord) -> RunWithValues:
+    calls = [CallRecord(*each) for each in database.execute(CALLS, {"run_id": run.run_id})]
+    return RunWithValues(run, sorted(calls, key=lambda call: call.at), details.read_values(database, run.run_id))
+
+
+def iter_runs(source: Path | StatisticsSource, criteria: RunFilter) -> Iterator[list[RunWithValues]]:
+    """Yield all runs of a list with their calls and values, in batches, each read in one transaction."""
+    position: Position | None = None
+    while True:
+        with reading(source) as database:
+            page = _read_page(database, criteria, position, EXPORT_RUNS)
+            batch = [_add_values(database, run) for run in page.runs]
+        yield batch
+        if (position := page.next) is None:
+            return
+
+
+def list_failures(
+    source: Path | StatisticsSource, agent: str | None = None, actor: str | None = None
+) -> list[FailureGroup]:
+    """Return the groups of failures, the latest first."""
+    with reading(source) as database:
+        return details.read_failures(database, to_column(agent), to_column(actor))
+
+
+def list_spending(
+    source: Path | StatisticsSource, month: str | None = None, actor: str | None = None, agent: str | None = None
+) -> list[Spending]:
+    """Return what each token used per month."""
+    with reading(source) as database:
+        return spending.read(database, month, to_column(actor), to_column(agent))

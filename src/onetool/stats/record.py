@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from onetool.errors import ToolError
-from onetool.stats import rollup
+from onetool.stats import details, rollup, spending
+from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.rollup import DAY
+from onetool.stats.tables import COUNT_USE, VERSION, migrate, read_version
 from onetool.util.background import Background, exclusive, put_aside
 from onetool.util.storage_errors import is_full_disk
-from onetool.util.versioning import reject_newer
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-VERSION = 4
 MAX_TEXT_CHARS = {"command": 5000}  # all other texts are names, which may come from untrusted code
 MAX_NAME_CHARS = 200
 MAX_PENDING = 100_000  # records to keep while the file cannot be written: about 30 MB
@@ -32,43 +32,9 @@ BUSY_SECONDS = 5.0
 DEFAULT_KEEP_DAYS = 365
 MAX_ROWS = {"calls": 2_000_000, "runs": 200_000, "sessions": 200_000}  # about 300 MB each; runs include their code
 PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows per batch; time limit after one write
-# The tables of version 1. Version 2 added aggregates and call counts of stored tools, version 3 the run history,
-# version 4 the actors of runs.
-ROWS = """
-CREATE TABLE calls (
-    name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds REAL, error_type TEXT, result_tokens INTEGER, at REAL
-);
-CREATE INDEX calls_at ON calls (at);
-CREATE INDEX calls_run ON calls (run_id);
-CREATE TABLE runs (
-    run_id TEXT, agent TEXT, session TEXT, seconds REAL, error_type TEXT, calls INTEGER, answer_tokens INTEGER,
-    result_tokens INTEGER, at REAL
-);
-CREATE INDEX runs_at ON runs (at);
-CREATE TABLE sessions (
-    session TEXT PRIMARY KEY, agent TEXT, catalogue TEXT, definition_tokens INTEGER, own_tokens INTEGER, at REAL
-);
-CREATE TABLE definitions (catalogue TEXT, name TEXT, tokens INTEGER, PRIMARY KEY (catalogue, name)) WITHOUT ROWID;
-"""
-USAGE = "CREATE TABLE usage (tool TEXT PRIMARY KEY, calls INTEGER, last REAL) WITHOUT ROWID"
-HISTORY = """
-ALTER TABLE runs RENAME COLUMN calls TO round_trips;
-ALTER TABLE runs ADD COLUMN kind TEXT DEFAULT 'run';
-ALTER TABLE runs ADD COLUMN name TEXT DEFAULT 'run';
-ALTER TABLE runs ADD COLUMN client TEXT DEFAULT '';
-ALTER TABLE runs ADD COLUMN command TEXT DEFAULT '';
-ALTER TABLE runs ADD COLUMN calls INTEGER DEFAULT 0;
-ALTER TABLE runs ADD COLUMN failed INTEGER DEFAULT 0;
-UPDATE runs SET calls = round_trips;
-DELETE FROM runs WHERE rowid NOT IN (SELECT max(rowid) FROM runs GROUP BY run_id);
-CREATE UNIQUE INDEX runs_id ON runs (run_id);
-CREATE INDEX runs_agent ON runs (agent, at)
-"""
-ACTORS = "ALTER TABLE runs ADD COLUMN actor TEXT DEFAULT ''"
-COUNT_USE = f"""
-INSERT INTO usage VALUES (?, ?, ?) ON CONFLICT (tool) DO UPDATE SET calls = usage.calls + excluded.calls,
-last = {rollup.greater("usage.last", "excluded.last")}
-"""  # noqa: S608 - constants
+DEFAULT_VALUE_DAYS, DEFAULT_MAX_VALUE_BYTES = 7, 256 << 20
+SPENDING_DAYS = 31  # by which sums of a month are kept longer than its runs
+PRUNE_VALUES_SECONDS = 60.0  # between two checks of the size of all values
 OLD_USAGE = "SELECT tool, calls, last / 1e6 FROM usage"  # formerly a separate file, in microseconds
 # Each statement uses an index, so that a batch costs only the rows it deletes.
 PRUNE = tuple(
@@ -77,16 +43,16 @@ PRUNE = tuple(
     for surplus in ("at < :before", f"rowid <= (SELECT max(rowid) FROM {table}) - :{table}")  # noqa: S608
 )
 PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalogue NOT IN (SELECT catalogue FROM sessions)"
-INSERT_CALL = "INSERT INTO calls VALUES (:name, :agent, :session, :run_id, :seconds, :error_type, :result_tokens, :at)"
-# Calls of one context without a run are one row: that of the last one that ended, which is the outermost call.
+# Calls of one context without a run are one row: that of the last one that ended, which is the outermost call. A run
+# that was continued later, after an approval, has its last outcome.
+EARLIER = "CASE WHEN runs.kind = 'call' THEN runs.{} ELSE 0 END"
 INSERT_RUN = f"""
-INSERT INTO runs VALUES (
-    :run_id, :agent, :session, :seconds, :error_type, :round_trips, :answer_tokens, :result_tokens, :at, :kind, :name,
-    :client, :command, :calls, :failed, :actor
-) ON CONFLICT (run_id) DO UPDATE SET seconds = excluded.seconds, error_type = excluded.error_type, name = excluded.name,
-calls = runs.calls + excluded.calls, failed = runs.failed + excluded.failed,
-at = {rollup.lesser("runs.at", "excluded.at")} WHERE runs.kind = 'call' AND excluded.kind = 'call'
-"""  # noqa: S608
+{{insert}} ON CONFLICT (run_id) DO UPDATE
+SET seconds = excluded.seconds, error_type = excluded.error_type, name = excluded.name,
+calls = {EARLIER.format("calls")} + excluded.calls, failed = {EARLIER.format("failed")} + excluded.failed,
+answer_tokens = excluded.answer_tokens, result_tokens = excluded.result_tokens,
+at = {rollup.lesser("runs.at", "excluded.at")} WHERE runs.kind = excluded.kind
+"""
 INSERT_DEFINITION = "INSERT INTO definitions VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 # A session that is recorded again, because more tools were added, counts once, with its largest number of tokens.
 INSERT_SESSION = """
@@ -107,6 +73,7 @@ class CallRecord(NamedTuple):
     error_type: str | None
     result_tokens: int
     at: float = 0.0
+    call_id: int = 0  # unique in its run; 0 in rows from before version 5
 
 
 class RunRecord(NamedTuple):
@@ -131,6 +98,8 @@ class RunRecord(NamedTuple):
     calls: int = 0
     failed: int = 0
     actor: str = ""  # the token or subject that started it
+    directory: str = ""  # the working directory of the application
+    cost: float = 0.0  # the sum of `cost_per_call` of its calls
 
 
 class SessionRecord(NamedTuple):
@@ -150,7 +119,7 @@ class UseRecord(NamedTuple):
     at: float = 0.0
 
 
-Record = CallRecord | RunRecord | SessionRecord | UseRecord
+Record = CallRecord | RunRecord | SessionRecord | UseRecord | DetailRecord | FailureRecord
 
 
 class StatisticsTables(Protocol):
@@ -184,11 +153,16 @@ class BufferedRecorder:
         *,
         enabled: bool,
         keep_days: float = DEFAULT_KEEP_DAYS,
+        keeps_values: bool = True,
+        value_days: float = DEFAULT_VALUE_DAYS,
+        max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         max_rows: Mapping[str, int] = MAX_ROWS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._place, self._clock, self.enabled = place, clock, enabled
         self.keep_days, self._max_rows = keep_days, max_rows
+        self.keeps_values, self.value_days, self.max_value_bytes = keeps_values, value_days, max_value_bytes
+        self._pending_bytes, self._values_checked = 0, 0.0
         self._pending: deque[Record] = deque(maxlen=MAX_PENDING)
         self._background = Background("onetool-stats", self._write_pending)
         self._notice: str | None = None
@@ -196,6 +170,10 @@ class BufferedRecorder:
 
     def add(self, record: Record) -> None:
         """Queue the record for the next write. Returns at once."""
+        if isinstance(record, DetailRecord):
+            if not self.keeps_values or self._pending_bytes > details.MAX_PENDING_BYTES:
+                return
+            self._pending_bytes += record.size
         if self.enabled or isinstance(record, UseRecord):
             self._pending.append(record if record.at else record._replace(at=self._clock()))
             self._background.wake()
@@ -211,15 +189,18 @@ class BufferedRecorder:
 
     def _write_pending(self) -> bool:
         records = [self._pending.popleft() for _ in range(len(self._pending))]
+        self._pending_bytes = 0
         if not records:
             return True
         try:
             self._write(records)
         except self.errors as error:
             self.problem = f"cannot write statistics to {self._place}: {error}"
-            # Code is dropped: it would take too much memory while the file cannot be written.
+            # Code and values are dropped: they would take too much memory while the file cannot be written.
             unwritten = (
-                record._replace(command="") if isinstance(record, RunRecord) else record for record in reversed(records)
+                record._replace(command="") if isinstance(record, RunRecord) else record
+                for record in reversed(records)
+                if not isinstance(record, DetailRecord)
             )
             self._pending.extendleft(unwritten)
             return False
@@ -234,7 +215,9 @@ class BufferedRecorder:
         last = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
         before = database.execute(last).fetchone()
         self._insert_calls(database, _rows(records, CallRecord))
-        database.executemany(INSERT_RUN, _rows(records, RunRecord))
+        self._insert_runs(database, _rows(records, RunRecord))
+        details.insert(database, records)
+        spending.add(database, (record for record in records if isinstance(record, RunRecord)))
         uses = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
         database.executemany(COUNT_USE, uses)
         for record in records:
@@ -243,7 +226,10 @@ class BufferedRecorder:
         rollup.add(database, *before)
 
     def _insert_calls(self, database: StatisticsTables, rows: Iterator[dict[str, Any]]) -> None:
-        database.executemany(INSERT_CALL, rows)
+        database.executemany(_insert_into("calls", CallRecord), rows)
+
+    def _insert_runs(self, database: StatisticsTables, rows: Iterable[dict[str, Any]]) -> None:
+        database.executemany(INSERT_RUN.format(insert=_insert_into("runs", RunRecord)), rows)
 
     def _prune(self, database: StatisticsTables) -> None:
         """Delete old rows for a limited time; the next write continues."""
@@ -256,6 +242,10 @@ class BufferedRecorder:
         if deleted:
             database.execute(PRUNE_DEFINITIONS)
         rollup.prune(database, self._clock(), self.keep_days * DAY)
+        if not 0 <= self._clock() - self._values_checked < PRUNE_VALUES_SECONDS:
+            self._values_checked = self._clock()
+            details.prune(database, self._clock() - self.value_days * DAY, self.max_value_bytes, before)
+            database.execute(spending.DELETE_OLD, {"before": before - SPENDING_DAYS * DAY})
 
 
 class Recorder(BufferedRecorder):
@@ -294,7 +284,7 @@ class Recorder(BufferedRecorder):
     def _prepare(self, database: "Connection") -> None:
         """Migrate the tables. Check an existing file once, because inserts alone do not detect damage."""
         if (version := read_version(database, self._file)) < VERSION:
-            migrate(database, version, self._old_usage)
+            migrate(database, version, _read_uses(self._old_usage) if version <= 1 else ())
         elif not self._is_prepared:
             (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if result != "ok":
@@ -359,36 +349,20 @@ def _reading_file(file: Path) -> "Iterator[Connection]":
         raise ToolError(f"cannot read the statistics in {file}: {error}") from None
 
 
-def read_version(database: "Connection", file: Path) -> int:
-    """Return the version of the tables, 0 if there are none. Without a version number, it follows from the tables."""
-    version = int(database.execute("PRAGMA user_version").fetchone()[0])
-    reject_newer(version, VERSION, file)
-    known = """
-        SELECT (SELECT count(*) FROM sqlite_master WHERE name IN ('calls', 'rollups', 'runs_id'))
-        + (SELECT count(*) FROM pragma_table_info('runs') WHERE name = 'actor')
-    """
-    return version or int(database.execute(known).fetchone()[0])
-
-
-def migrate(database: "Connection", version: int, old_usage: Path | None = None) -> None:
-    """Migrate the tables: version 0 has none, 1 has no aggregates, 2 has no run history, 3 has no actors."""
+def _read_uses(file: Path | None) -> list[tuple[Any, ...]]:
+    """Return the call counts of stored tools from the file that had them before version 2."""
     import sqlite3
 
-    uses: list[tuple[Any, ...]] = []
-    if old_usage is not None and old_usage.exists() and version <= 1:
-        with suppress(sqlite3.Error, Damaged), open_database(old_usage) as old:
-            uses = old.execute(OLD_USAGE).fetchall()
-    if version == 0:
-        database.execute("PRAGMA journal_mode = WAL")
-    database.execute("BEGIN IMMEDIATE")
-    steps = (ROWS, f"{USAGE};{rollup.SCHEMA}", HISTORY, ACTORS)
-    for statement in ";".join(steps[version:]).split(";"):
-        database.execute(statement)
-    database.executemany(COUNT_USE, uses)
-    if version == 1:
-        rollup.add(database, call=0, run=0)
-    database.execute(f"PRAGMA user_version = {VERSION}")
-    database.execute("COMMIT")
+    if file is None or not file.exists():
+        return []
+    with suppress(sqlite3.Error, Damaged), open_database(file) as old:
+        return old.execute(OLD_USAGE).fetchall()
+    return []
+
+
+def _insert_into(table: str, kind: type[Record]) -> str:
+    names = kind._fields
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(f':{name}' for name in names)})"  # noqa: S608
 
 
 def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ format. A watcher that is too slow misses events and receives their number; it n
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,50 +27,67 @@ class _ActiveRun:
 
     run: RunRecord
     root_id: int
-    directory: str | None  # of another application; its runs are for the owner only
+    is_foreign: bool  # whether it is of another application, whose runs are for the owner only
     calls: dict[int, CallRecord] = field(default_factory=dict)
 
-    def is_visible(self, agent: str | None) -> bool:
-        return agent is None or (agent == self.run.agent and self.directory is None)
+    def is_visible(self, agent: str | None, actor: str | None) -> bool:
+        if agent is None:
+            return True
+        return agent == self.run.agent and actor in {None, self.run.actor} and not self.is_foreign
 
 
 @dataclass(slots=True)
 class _Watcher:
     agent: str | None  # None: all agents
+    actor: str | None  # None: all tokens of the agent
     queue: asyncio.Queue[JSON] = field(default_factory=lambda: asyncio.Queue(MAX_WAITING_EVENTS))
     missed: int = 0
+    changes: set[str] = field(default_factory=set)  # that wait in the queue
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def put(self, message: JSON) -> None:
+        try:
+            self.queue.put_nowait(message)
+        except asyncio.QueueFull:
+            self.missed += 1
 
 
 class LiveRuns:
     def __init__(self, events: Events) -> None:
         self._live: dict[str, _ActiveRun] = {}
         self._watchers: list[_Watcher] = []
-        self.close = events.subscribe(partial(self._on_event, events, None))
+        self.close = events.subscribe(partial(self._on_event, events, False))
 
-    def follow(self, events: Events, directory: str) -> Callable[[], None]:
+    def follow(self, events: Events) -> Callable[[], None]:
         """Also show the runs of another application to the owner. Return the function that ends it."""
-        return events.subscribe(partial(self._on_event, events, directory))
+        return events.subscribe(partial(self._on_event, events, True))
 
-    def runs(self, agent: str | None = None) -> list[tuple[RunRecord, str]]:
-        """Return the active runs of one agent or of all, newest first, with the directory of another application."""
-        visible = (live for live in reversed(self._live.values()) if live.is_visible(agent))
-        return [(live.run, live.directory or "") for live in visible]
+    def runs(self, agent: str | None = None, actor: str | None = None) -> list[RunRecord]:
+        """Return the active runs of one agent or of all, newest first."""
+        return [live.run for live in reversed(self._live.values()) if live.is_visible(agent, actor)]
 
-    def find(self, run_id: str, agent: str | None = None) -> RunWithCalls | None:
+    def find(self, run_id: str, agent: str | None = None, actor: str | None = None) -> RunWithCalls | None:
         live = self._live.get(run_id)
-        return (live.run, [*live.calls.values()]) if live is not None and live.is_visible(agent) else None
+        return (live.run, [*live.calls.values()]) if live is not None and live.is_visible(agent, actor) else None
+
+    def publish_change(self, what: str) -> None:
+        """Tell watchers who see everything that something changed, such as `tokens` or `audit`. Thread-safe."""
+        for watcher in [each for each in self._watchers if each.agent is None and what not in each.changes]:
+            watcher.changes.add(what)
+            with suppress(RuntimeError):  # the loop is closed
+                watcher.loop.call_soon_threadsafe(watcher.put, {"event": "changed", "what": what})
 
     @contextmanager
-    def watch(self, agent: str | None = None) -> Iterator[AsyncIterator[list[JSON]]]:
+    def watch(self, agent: str | None = None, actor: str | None = None) -> Iterator[AsyncIterator[list[JSON]]]:
         """Yield an iterator over batches of events from now on."""
-        watcher = _Watcher(agent)
+        watcher = _Watcher(agent, actor)
         self._watchers.append(watcher)
         try:
             yield _iter_batches(watcher)
         finally:
             self._watchers.remove(watcher)
 
-    def _on_event(self, events: Events, directory: str | None, event: Event) -> None:
+    def _on_event(self, events: Events, is_foreign: bool, event: Event) -> None:
         run_id, now = events.run_id(event), time.time()
         live = self._live.get(run_id)
         if live is None:
@@ -80,13 +97,15 @@ class LiveRuns:
             context, session = event.context, events.session
             fields = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, context.client)
             live = self._live[run_id] = _ActiveRun(
-                RunRecord(*fields, command, actor=context.actor), event.call_id, directory
+                RunRecord(*fields, command, actor=context.actor, directory=str(context.working_dir)),
+                event.call_id,
+                is_foreign,
             )
         if isinstance(event, CallStarted):
             live.run = live.run._replace(calls=live.run.calls + 1)
             if len(live.calls) < MAX_CALLS:
                 run_fields = live.run.agent, live.run.session, run_id
-                live.calls[event.call_id] = CallRecord(event.name, *run_fields, None, None, 0, now)
+                live.calls[event.call_id] = CallRecord(event.name, *run_fields, None, None, 0, now, event.call_id)
         elif isinstance(event, CallFinished):
             live.run = live.run._replace(failed=live.run.failed + (event.error is not None))
             if (call := live.calls.get(event.call_id)) is not None:
@@ -112,14 +131,10 @@ class LiveRuns:
             "durationMs": to_ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
             "error": event.error,
             **({"command": run.command} if isinstance(event, RunStarted) else {}),
-            **({"directory": live.directory} if live.directory else {}),
         }
         for watcher in self._watchers:
-            if live.is_visible(watcher.agent):
-                try:
-                    watcher.queue.put_nowait(message)
-                except asyncio.QueueFull:
-                    watcher.missed += 1
+            if live.is_visible(watcher.agent, watcher.actor):
+                watcher.put(message if watcher.agent is not None else {**message, "directory": run.directory})
 
 
 async def _iter_batches(watcher: _Watcher) -> AsyncIterator[list[JSON]]:
@@ -127,6 +142,7 @@ async def _iter_batches(watcher: _Watcher) -> AsyncIterator[list[JSON]]:
         events = [await watcher.queue.get()]
         while not watcher.queue.empty():
             events.append(watcher.queue.get_nowait())
+        watcher.changes.clear()
         if watcher.missed:
             missed, watcher.missed = watcher.missed, 0
             events.append({"event": "missed", "count": missed})

@@ -1,0 +1,78 @@
+"""Sums per token and month: runs, calls, tokens and cost, added up when runs are recorded.
+
+Tokens are estimates: those of answers, which the model of the client read, and those of results, which tools returned.
+The cost is the sum of `cost_per_call` of the called tools.
+"""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from onetool.stats.details import to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from onetool.stats.record import RunRecord, StatisticsTables
+
+SCHEMA: Final = """
+CREATE TABLE spending (
+    month TEXT, actor TEXT, agent TEXT, runs BIGINT, calls BIGINT, failed BIGINT, answer_tokens BIGINT,
+    result_tokens BIGINT, cost DOUBLE PRECISION, last DOUBLE PRECISION, PRIMARY KEY (month, actor, agent)
+);
+"""
+COLUMNS: Final = "month, actor, agent, runs, calls, failed, answer_tokens, result_tokens, cost, last"
+MERGE: Final = """ON CONFLICT (month, actor, agent) DO UPDATE SET
+runs = spending.runs + excluded.runs, calls = spending.calls + excluded.calls,
+failed = spending.failed + excluded.failed, answer_tokens = spending.answer_tokens + excluded.answer_tokens,
+result_tokens = spending.result_tokens + excluded.result_tokens, cost = spending.cost + excluded.cost,
+last = CASE WHEN spending.last > excluded.last THEN spending.last ELSE excluded.last END
+"""
+ADD: Final = f"INSERT INTO spending ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {MERGE}"  # noqa: S608 - constants
+READ: Final = f"""
+SELECT {COLUMNS} FROM spending WHERE coalesce(month = :month, true) AND coalesce(actor = :actor, true)
+AND coalesce(agent = :agent, true) ORDER BY month DESC, calls DESC, actor, agent LIMIT :limit
+"""  # noqa: S608 - a constant
+DELETE_OLD: Final = "DELETE FROM spending WHERE last < :before"
+MAX_ROWS: Final = 1_000
+MAX_NAME_CHARS: Final = 200
+MONTH_FORMAT: Final = "%Y-%m"
+
+
+class Spending(NamedTuple):
+    """The use of one token or subject in one month (UTC). `actor` is empty for clients of this machine."""
+
+    month: str
+    actor: str
+    agent: str
+    runs: int
+    calls: int
+    failed: int
+    answer_tokens: int
+    result_tokens: int
+    cost: float
+    last: float
+
+
+def get_month(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime(MONTH_FORMAT)
+
+
+def add(database: "StatisticsTables", runs: "Iterable[RunRecord]") -> None:
+    """Add the runs to the sums, in the current transaction."""
+    sums: dict[tuple[str, str, str], list[Any]] = {}
+    for run in runs:
+        names = to_text(run.actor[:MAX_NAME_CHARS]), to_text(run.agent[:MAX_NAME_CHARS])
+        total = sums.setdefault((get_month(run.at), *names), [0, 0, 0, 0, 0, 0.0, 0.0])
+        counts = run.kind == "run", run.calls, run.error_type is not None, run.answer_tokens, run.result_tokens
+        for index, value in enumerate((*map(int, counts), run.cost)):
+            total[index] += value
+        total[-1] = max(total[-1], run.at)
+    database.executemany(ADD, [(*key, *total) for key, total in sorted(sums.items())])
+
+
+def read(
+    database: "StatisticsTables", month: str | None = None, actor: str | None = None, agent: str | None = None
+) -> list[Spending]:
+    """Return the use per token, the latest month first."""
+    filters = {"month": month, "actor": actor, "agent": agent, "limit": MAX_ROWS}
+    return [Spending(*row) for row in database.execute(READ, filters)]

@@ -1,0 +1,294 @@
+"""`/api/runs`: a list of runs with filters, one run with its calls and values, and an export as JSON Lines.
+
+Active runs are known from events. Completed ones are in the statistics of this application and, for callers who see
+everything, of the other applications of this process.
+"""
+
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from onetool.errors import ToolError, ToolNotFound
+from onetool.runs.views import describe_run, describe_runs
+from onetool.stats import history
+from onetool.stats.details import StoredValues
+from onetool.stats.history import Position, RunFilter, RunWithValues
+from onetool.stats.record import RunRecord
+from onetool.stores import Stores
+from onetool.transports.http import identity
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.models import (
+    DurableRun,
+    DurableRunLine,
+    Run,
+    RunCall,
+    RunDetails,
+    RunFilterQuery,
+    RunList,
+    RunListQuery,
+    Timeline,
+)
+from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
+from onetool.transports.run_history import to_ms
+from onetool.util.time_format import in_utc
+from onetool_child.data import text as to_json_text
+
+T = TypeVar("T")
+ROOT: Final = "/api/runs"
+JSON_LINES: Final = "application/x-ndjson"
+ERROR_LINE: Final = re.compile(r"^  line ([0-9]{1,6})\b", re.MULTILINE)
+POSITION: Final = re.compile(r"([0-9.e+-]{1,40})_([!-~]{1,300})", re.ASCII)
+
+
+class RecordedRunHandlers:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def operations(self) -> Iterator[Operation]:
+        runs = {200: ResponseSpec("Runs", RunList)}
+        yield Operation("GET", ROOT, self.list_runs, "List runs", runs, RunListQuery)
+        lines = {200: ResponseSpec("Runs with their calls and values, one per line", media={JSON_LINES: TEXT})}
+        yield Operation("GET", f"{ROOT}/export", self.export, "Export runs as JSON Lines", lines, RunFilterQuery)
+        path, timeline = f"{ROOT}/{{runID}}", {200: ResponseSpec("The run with its calls and values", RunDetails)}
+        yield Operation("GET", path, self.show, "Get a run with its calls", timeline, errors=("not_found",))
+
+    async def list_runs(self, request: Request) -> Response:
+        query, visible = RunListQuery.of(request), identity.visible_runs(request)
+        after, criteria = parse_position(query.page_token), build_filter(query, **visible)
+        now, page = time.time(), history.RunPage([], None)
+        if query.state != "running":
+            page = await self._read_page(criteria, after, query.page_size, sees_all=visible["agent"] is None)
+        live = [run for run in self._api.live_runs.runs(**visible) if _matches(run, query)] if after is None else []
+        known = {run.run_id for run in page.runs}
+        runs = [run for run in live if run.run_id not in known] + [
+            run for run in page.runs if after is not None or run.at <= now
+        ]
+        if criteria.order == "newest":
+            runs.sort(key=lambda run: -run.at)
+        shown = [build_run(run, shows_directory=visible["agent"] is None) for run in runs]
+        token = None if page.next is None else f"{page.next.value!r}_{page.next.run_id}"
+        is_plain = after is None and criteria == build_filter(RunListQuery(), **visible) and not query.state
+
+        def respond() -> Response:
+            durable = self._list_durable(**visible) if is_plain else []
+            return self._api.respond(RunList(runs=shown, next_page_token=token, durable=durable))
+
+        return await self._api.run_in_thread(respond)
+
+    def _list_durable(self, agent: str | None, actor: str | None) -> list[DurableRunLine]:
+        app = self._api.app
+        found = describe_runs(app.stores.runs, app.redact, agent=agent)
+        return [DurableRunLine(**run) for run in found if actor in {None, run["actor"]}]
+
+    async def _read_page(self, criteria: RunFilter, after: Position | None, size: int, *, sees_all: bool) -> Any:
+        """Read a page of all sources and merge them. Sources that cannot be read are left out: health reports them."""
+        pages = [
+            page
+            for stores in list_stores(self._api, sees_all=sees_all)
+            if (page := await read(self._api, stores, history.list_page, criteria, after, size)) is not None
+        ]
+        if len(pages) == 1:
+            return pages[0]
+        sign = 1 if criteria.order == "oldest" else -1
+        key: Callable[[Position], tuple[float, str]] = lambda each: (sign * each.value, each.run_id)  # noqa: E731
+        # Beyond the first position at which a source has more, the order of the merged runs is not known.
+        ends = [page.next for page in pages if page.next is not None]
+        border = min(ends, key=key) if ends else None
+        runs = sorted((run for page in pages for run in page.runs), key=lambda run: key(criteria.get_position(run)))
+        if border is not None:
+            runs = [run for run in runs if key(criteria.get_position(run)) <= key(border)]
+        return history.RunPage(runs, border)
+
+    async def export(self, request: Request) -> Response:
+        visible = identity.visible_runs(request)
+        criteria = build_filter(RunFilterQuery.of(request), **visible)
+        sees_all = visible["agent"] is None
+
+        async def send() -> AsyncIterator[bytes]:
+            for shared in list_stores(self._api, sees_all=sees_all):
+                await self._api.run_in_thread(partial(flush_all, shared))
+                batches = history.iter_runs(shared[0].statistics, criteria)
+                while (batch := await self._api.run_in_thread(partial(next, batches, None))) is not None:
+                    yield await self._api.run_in_thread(partial(self._render_lines, batch, sees_all))
+
+        headers = {"content-disposition": 'attachment; filename="runs.jsonl"'}
+        return StreamingResponse(send(), media_type=JSON_LINES, headers=headers)
+
+    def _render_lines(self, batch: Iterable[RunWithValues], sees_all: bool) -> bytes:
+        timelines = (build_timeline(found, shows_directory=sees_all) for found in batch)
+        return "".join(f"{to_json_text(self._api.to_json(each))}\n" for each in timelines).encode("utf-8", "replace")
+
+    async def show(self, request: Request) -> Response:
+        run_id, visible = str(request.path_params["runID"]), identity.visible_runs(request)
+        if run_id.startswith("r_"):
+            return await self._api.run_in_thread(lambda: self._api.respond(self._describe_durable(run_id, **visible)))
+        live, sees_all = self._api.live_runs.find(run_id, **visible), visible["agent"] is None
+        found = None if live is None else RunWithValues(*live, {})
+        for stores in () if found else list_stores(self._api, sees_all=sees_all):
+            found = found or await read(self._api, stores, history.find_run, run_id, *visible.values())
+        if found is None:
+            hint = "list recent runs with GET /api/runs"
+            raise ApiError("not_found", f"no run {run_id!r}, or it has expired", {"runID": run_id}, hint=hint)
+
+        def respond() -> Response:
+            timeline = build_timeline(found, shows_directory=sees_all)
+            with suppress(ToolError):  # most runs are not in the journal
+                durable = self._describe_durable(f"r_{run_id}", **visible)
+                timeline.approvals = [call for call in durable.calls if call.by or call.reason]
+            return self._api.respond(timeline)
+
+        return await self._api.run_in_thread(respond)
+
+    def _describe_durable(self, run_id: str, agent: str | None, actor: str | None) -> DurableRun:
+        app = self._api.app
+        run = describe_run(app.stores.runs, run_id, app.redact)
+        if agent not in {None, run["agent"]} or actor not in {None, run["actor"]}:
+            raise ToolNotFound(f"no run {run_id!a}, or it has expired")
+        return DurableRun(**run)
+
+
+# --- sources -------------------------------------------------------------------------------------------------------
+
+
+def list_stores(api: Api, *, sees_all: bool) -> list[list[Stores]]:
+    """Return the stores with runs that may be shown: those of all applications for the owner.
+
+    Applications that share a directory or a database are in one list.
+    """
+    found: dict[object, list[Stores]] = {}
+    for app in (api.app, *(api.list_neighbors() if sees_all else ())):
+        remote = app.stores.remote
+        found.setdefault(app.stores.directory if remote is None else remote.place, []).append(app.stores)
+    return list(found.values())
+
+
+async def read(api: Api, shared: list[Stores], function: Callable[..., T], *arguments: Any) -> T | None:
+    """Read statistics after writing what is queued. Return None if that fails; the health check reports it."""
+
+    def flush_and_read() -> T | None:
+        flush_all(shared)  # include runs that just ended
+        with suppress(ToolError, OSError):
+            return function(shared[0].statistics, *arguments)
+        return None
+
+    return await api.run_in_thread(flush_and_read)
+
+
+def flush_all(shared: list[Stores]) -> None:
+    for stores in shared:
+        stores.recorder.flush()
+
+
+async def list_recent(api: Api, agent: str | None, actor: str | None) -> list[Run]:
+    """Return the recent runs, without those that start meanwhile: the stream of events reports them."""
+    now, found = time.time(), dict[str, RunRecord]()
+    for stores in list_stores(api, sees_all=agent is None):
+        page = await read(api, stores, history.list_page, RunFilter(agent=agent, actor=actor))
+        found |= {run.run_id: run for run in (page.runs if page else ()) if run.at <= now}
+    found |= {run.run_id: run for run in api.live_runs.runs(agent, actor)}
+    newest = sorted(found.values(), key=lambda run: -run.at)[: history.MAX_RUNS]
+    return [build_run(run, shows_directory=agent is None) for run in newest]
+
+
+# --- filters -------------------------------------------------------------------------------------------------------
+
+
+def build_filter(query: RunFilterQuery, agent: str | None = None, actor: str | None = None) -> RunFilter:
+    """Return the filter of a query. A caller who sees only its own runs cannot choose another agent or actor."""
+    return RunFilter(
+        agent=agent if agent is not None else query.agent or None,
+        actor=actor if actor is not None else query.actor or None,
+        tool=query.tool,
+        text=query.text,
+        state="" if query.state == "running" else query.state,
+        error=query.error,
+        min_seconds=None if query.min_ms is None else query.min_ms / 1000,
+        max_seconds=None if query.max_ms is None else query.max_ms / 1000,
+        since=query.since,
+        until=query.until,
+        order=query.order,
+    )
+
+
+def parse_position(token: str) -> Position | None:
+    if not token:
+        return None
+    found = POSITION.fullmatch(token)
+    try:
+        if found is not None:
+            return Position(float(found[1]), found[2])
+    except ValueError:
+        pass
+    raise ApiError("invalid", "pageToken: expected the nextPageToken of the previous page", {"parameter": "pageToken"})
+
+
+def _matches(run: RunRecord, query: RunListQuery) -> bool:
+    """Return whether an active run matches. Its duration and tools are not known yet."""
+    if query.state not in {"", "running"} or query.tool or query.error or query.max_ms or query.min_ms:
+        return False
+    wanted = query.agent in {"", run.agent} and query.actor in {"", run.actor}
+    is_in_time = (query.since or 0) <= run.at < (query.until or float("inf"))
+    return wanted and is_in_time and query.text.lower() in f"{run.command}\n{run.name}\n{run.run_id}".lower()
+
+
+# --- responses -----------------------------------------------------------------------------------------------------
+
+
+def build_run(run: RunRecord, *, shows_directory: bool = False) -> Run:
+    return Run(
+        id=run.run_id,
+        kind="run" if run.kind == "run" else "call",
+        name=run.name,
+        agent=run.agent,
+        actor=run.actor,
+        client=run.client,
+        started_at=in_utc(run.at, "microseconds"),
+        duration_ms=to_ms(run.seconds),
+        state="running" if run.seconds is None else "failed" if run.error_type else "completed",
+        error=run.error_type,
+        command=run.command,
+        call_count=run.calls,
+        failed_count=run.failed,
+        directory=run.directory if shows_directory else "",
+    )
+
+
+def build_timeline(found: RunWithValues, *, shows_directory: bool = False) -> Timeline:
+    """Return the run with its calls. Each call gets the first lane that is free when it starts."""
+    run, lane_ends, calls = found.run, list[float](), list[RunCall]()
+    for call in found.calls:
+        lane = next((row for row, end in enumerate(lane_ends) if end <= call.at), len(lane_ends))
+        lane_ends[lane : lane + 1] = [float("inf") if call.seconds is None else call.at + call.seconds]
+        values = found.values.get(call.call_id, StoredValues()) if call.call_id else StoredValues()
+        calls.append(
+            RunCall(
+                name=call.name,
+                start_ms=max(0.0, round((call.at - run.at) * 1000, 1)),
+                duration_ms=to_ms(call.seconds),
+                error=call.error_type,
+                lane=lane,
+                arguments=values.arguments,
+                result=values.result,
+                message=values.error,
+            )
+        )
+    own = found.values.get(0, StoredValues())
+    line = ERROR_LINE.search(own.error or "")
+    return Timeline(
+        **build_run(run, shows_directory=shows_directory).model_dump(),
+        calls=calls,
+        calls_left_out=max(0, run.calls - len(calls)),
+        most_at_once=len(lane_ends),
+        cost=run.cost,
+        printed=own.printed,
+        result=own.result,
+        message=own.error,
+        error_line=int(line[1]) if line else None,
+    )

@@ -1,0 +1,177 @@
+"""Test the history of runs and the audit log: the same pages, values and sums from files and from PostgreSQL."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.storage_kinds import open_postgres
+
+from onetool.audit import AuditLog
+from onetool.audit_records import AuditFilter
+from onetool.redact import Redactor
+from onetool.stats.details import DetailRecord, FailureRecord
+from onetool.stats.history import (
+    Position,
+    RunFilter,
+    find_run,
+    iter_runs,
+    list_failures,
+    list_page,
+    list_spending,
+)
+from onetool.stats.record import BufferedRecorder, CallRecord, Recorder, RunRecord, StatisticsSource
+
+NOW = 1_800_000_000.0  # January 2027
+SECRET = "s3cr3t-value-of-a-key"
+REDACT = Redactor([SECRET]).redact_prefix
+
+
+class History:
+    """A recorder with a clock, and the source that reports read."""
+
+    def __init__(self, recorder: BufferedRecorder, source: Path | StatisticsSource) -> None:
+        self.recorder, self.source = recorder, source
+        recorder._clock = lambda: NOW
+
+    def add_run(self, name: str, number: int, **fields: object) -> None:
+        known = {"agent": "default", "seconds": 0.5, "error_type": None, "command": f"code of {name}", "actor": ""}
+        values = {**known, "calls": 1, "answer_tokens": 10, "result_tokens": 30, **fields}
+        self.recorder.add(RunRecord(name, session="s", round_trips=1, at=NOW - number, **values))  # type: ignore[arg-type]
+
+    def names(self, size: int = 50, **filters: object) -> list[str]:
+        """Return the names of all runs of a list, page by page."""
+        found, position = list[str](), None
+        while True:
+            page = list_page(self.source, RunFilter(**filters), position, size)  # type: ignore[arg-type]
+            found += [run.run_id for run in page.runs]
+            if (position := page.next) is None:
+                return found
+
+
+@pytest.fixture(params=["files", "postgres"])
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[History]:
+    if request.param == "files":
+        file = tmp_path / "stats.db"
+        recorder: BufferedRecorder = Recorder(file, enabled=True)
+        yield History(recorder, file)
+    else:
+        (tmp_path / "database").write_text(request.getfixturevalue("postgres_url"))
+        state = open_postgres(tmp_path)
+        recorder = state.recorder
+        yield History(state.recorder, state.recorder)
+    recorder.close()
+
+
+def test_runs_are_filtered_ordered_and_paged(history: History) -> None:
+    for number in range(25):
+        facts = {
+            "agent": "ada" if number % 2 else "bob",
+            "seconds": (number * 7) % 25 / 10,
+            "actor": f"token t{number % 3}",
+        }
+        history.add_run(f"run{number:02}", number, **facts, error_type="timeout" if number % 5 == 0 else None)
+        history.recorder.add(
+            CallRecord(f"p.tool{number % 4}", "ada", "s", f"run{number:02}", 0.1, None, 1, NOW, number)
+        )
+    history.recorder.flush()
+    everything = [f"run{number:02}" for number in range(25)]
+    assert history.names(7) == everything
+    assert history.names(7, order="oldest") == everything[::-1]
+    assert history.names(4, agent="ada") == everything[1::2]
+    assert history.names(4, actor="token t1", agent="bob") == [
+        name for name in everything[::2] if int(name[3:]) % 3 == 1
+    ]
+    slowest = sorted(range(25), key=lambda number: -((number * 7) % 25))
+    assert history.names(3, order="slowest") == [f"run{number:02}" for number in slowest]
+    assert history.names(3, order="slowest", min_seconds=2.0, max_seconds=2.3) == [
+        f"run{number:02}" for number in slowest if 20 <= (number * 7) % 25 <= 23
+    ]
+    assert history.names(state="failed") == history.names(error="timeout") == everything[::5]
+    assert history.names(2, tool="p.tool3") == everything[3::4]
+    assert history.names(text="CODE of run1") == everything[10:20]
+    assert history.names(text="100%_!") == []
+    assert history.names(since=NOW - 4, until=NOW - 1) == everything[2:5]
+    assert list_page(history.source, RunFilter(), Position(NOW - 23, "run23")).runs[0].run_id == "run24"
+    exported = [found.run.run_id for batch in iter_runs(history.source, RunFilter(agent="bob")) for found in batch]
+    assert exported == everything[::2]
+
+
+def test_values_are_redacted_truncated_and_deleted(history: History) -> None:
+    recorder = history.recorder
+    for name, age in (("new", 1), ("old", 8 * 86_400)):
+        history.add_run(name, age, directory="/work", cost=0.5)
+        at = NOW - age
+        recorder.add(CallRecord("p.tool", "default", "s", name, 0.1, "timeout", 1, at, 7))
+        texts = {"arguments": json.dumps({"key": SECRET}), "error": "x" * 100_000}
+        recorder.add(DetailRecord(name, 7, REDACT, **texts, at=at))
+        recorder.add(DetailRecord(name, 0, REDACT, printed=f"a\0b {SECRET}", result="\ud800", at=at))
+    recorder.flush()
+    found = find_run(history.source, "new", "default", "")
+    assert found is not None
+    assert (found.run.directory, found.run.cost, found.calls[0].call_id) == ("/work", 0.5, 7)
+    assert json.loads(found.values[7].arguments or "") == {"key": "[REDACTED]"}
+    assert len(found.values[7].error or "") < 66_000
+    assert found.values[0].printed == "ab [REDACTED]"
+    assert found.values[0].result == "\\ud800"
+    assert find_run(history.source, "new", "default", "token other") is None
+    old = find_run(history.source, "old")
+    assert old is not None
+    assert (old.run.command, dict(old.values)) == ("code of old", {})  # the run itself is kept longer
+    recorder.max_value_bytes, recorder._values_checked = 60_000, 0.0
+    history.add_run("next", 0)
+    recorder.add(DetailRecord("next", 0, REDACT, printed="small", at=NOW))
+    recorder.flush()
+    assert [len(found.values) for batch in iter_runs(history.source, RunFilter()) for found in batch] == [1, 0, 0]
+    recorder.keeps_values = False
+    recorder.add(DetailRecord("next", 1, REDACT, printed="not kept", at=NOW))
+    recorder.flush()
+    assert len(find_run(history.source, "next").values) == 1  # type: ignore[union-attr]
+
+
+def test_spending_and_failures_are_summed(history: History) -> None:
+    for number, month in enumerate((0, 0, 40)):
+        at = month * 86_400 + number
+        history.add_run(f"run{number}", at, actor="token laptop", cost=0.25, error_type="timeout", calls=2)
+        message = f"no answer of {SECRET} in {number} ms"
+        fields = "default", "token laptop", "p.tool", "timeout", message, f"run{number}"
+        history.recorder.add(FailureRecord(*fields, REDACT, NOW - at))
+    history.add_run("local", 5)
+    history.recorder.flush()
+    first, second, third = list_spending(history.source)
+    assert first[:9] == ("2027-01", "token laptop", "default", 2, 4, 2, 20, 60, 0.5)
+    assert (second.actor, second.calls, third.month, third.runs) == ("", 1, "2026-12", 1)
+    assert [row.calls for row in list_spending(history.source, "2027-01", "token laptop")] == [4]
+    (group,) = list_failures(history.source)
+    assert (group.name, group.error_type, group.total, group.last) == ("p.tool", "timeout", 3, NOW - 40 * 86_400 - 2)
+    assert (group.message, group.run_id) == ("no answer of [REDACTED] in 2 ms", "run2")
+    assert list_failures(history.source, "default", "token other") == []
+
+
+@pytest.fixture(params=["files", "postgres"])
+def audit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AuditLog]:
+    redact, remote = Redactor([SECRET]), None
+    if request.param == "postgres":
+        (tmp_path / "database").write_text(request.getfixturevalue("postgres_url"))
+        remote = open_postgres(tmp_path).audit(redact)
+    log = AuditLog(tmp_path / "audit.jsonl", redact, remote)
+    log.configure(redact, 4_000, 50)  # rotated often
+    yield log
+    log.close()
+
+
+def test_the_audit_log_is_read_newest_first_across_rotated_files(audit: AuditLog) -> None:
+    for number in range(60):
+        audit.change("token.create", [f"name{number}", SECRET], actor=f"token t{number % 3}", transport="http")
+        audit._records._background.flush()  # type: ignore[attr-defined]  # rotate between records
+    names, position = list[str](), None
+    while True:
+        page = audit.list_page(AuditFilter(actor="token t1"), position, 7)
+        names += [record["names"][0] for record in page.records]
+        if (position := page.next) is None:
+            break
+    assert names == [f"name{number}" for number in range(58, 0, -3)]
+    (record,) = audit.list_page(AuditFilter(text="NAME42"), None, 5).records
+    assert (record["action"], record["names"][1], record["outcome"]) == ("token.create", "[REDACTED]", "ok")
+    assert audit.list_page(AuditFilter(kind="call"), None, 5).records == []
+    assert audit.list_page(AuditFilter(until=1.0), None, 5).records == []
