@@ -42,6 +42,7 @@ SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
 CONNECTION_CLOSED = -32000  # the error code that the SDKs use
 STOPPED = b'{"onetool":"stopped"}'  # the last line of a daemon that stops on request
+DISCONNECTED = b'{"onetool":"disconnected"}'  # the last line for a client that a person disconnects
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
 HANDSHAKE = (INITIALIZE, "notifications/initialized", "logging/setLevel")
 MAX_LINE_BYTES = 17 << 20  # a bit more than the daemon accepts
@@ -51,6 +52,11 @@ INTERRUPTION = {
     "code": CONNECTION_CLOSED,
     "message": f"{LOST}. Check what happened, then try again",
     "data": {"type": "interrupted", "retryable": True},
+}
+DISCONNECTION = {
+    "code": CONNECTION_CLOSED,
+    "message": "a person disconnected this client; the request may have been carried out",
+    "data": {"type": "disconnected", "retryable": False},
 }
 
 
@@ -128,7 +134,9 @@ def find_socket() -> str | None:
 
 
 def list_socket_directories(environment: "Mapping[str, str]") -> list[str]:
-    """Return the directories in which the socket may be, the preferred one first."""
+    """Return the directories in which the socket may be, the preferred one first. Windows has no daemon."""
+    if sys.platform == "win32":
+        return []
     runtime, temporary = environment.get("XDG_RUNTIME_DIR", ""), environment.get("TMPDIR", "")
     fallback = f"{temporary if temporary.startswith('/') else '/tmp'}/onetool-{os.getuid()}"  # noqa: S108
     return [f"{runtime}/onetool", fallback] if runtime.startswith("/") else [fallback]
@@ -443,6 +451,7 @@ class Bridge:
         self._asked: dict[str | int, str | int] = {}  # requests of the daemon: their ids here and there
         self._generation = 0  # the number of daemons that ended
         self._has_ended = self._is_stopped = False  # the input; the daemon, on purpose
+        self._is_disconnected = False
         self._wake, self._is_waiting = allocate_lock(), False
         self._wake.acquire()
 
@@ -557,8 +566,8 @@ class Bridge:
             return
         whole, _, rest = chunk.rpartition(b"\n")
         lines, self._unread = (self._unread + whole).split(b"\n"), rest
-        if lines[-1] == STOPPED:
-            lines.pop()
+        if lines[-1] in {STOPPED, DISCONNECTED}:
+            self._is_disconnected = lines.pop() == DISCONNECTED
             self._is_stopped = True
         if self._generation:
             lines = [*map(self._change_id, lines)]
@@ -595,13 +604,15 @@ class Bridge:
         with self._lock:
             connection.close()
             self._connection, self._unread = None, b""
-            messages = self._take_lost(kept="" if self._has_ended else INITIALIZE)
+            messages = self._take_lost(kept="" if self._has_ended or self._is_disconnected else INITIALIZE)
             for ident in self._asked:
                 params = {"requestId": ident, "reason": "the shared server ended"}
                 messages.append({"jsonrpc": "2.0", "method": CANCELLED, "params": params})
             self._asked = {}
             self._generation += 1
         self._write_messages(messages)
+        if self._is_disconnected:
+            os._exit(0)  # the other thread waits for input
         with self._lock:
             is_needed = not self._is_stopped or bool(self._in_flight)  # the assistant waits for `initialize`
             if is_needed and not (self._is_connected() or self._has_ended):
@@ -612,7 +623,8 @@ class Bridge:
         lost = [ident for ident, method in self._in_flight.items() if method != kept]
         for ident in lost:
             del self._in_flight[ident]
-        return [{"jsonrpc": "2.0", "id": ident, "error": INTERRUPTION} for ident in lost]
+        error = DISCONNECTION if self._is_disconnected else INTERRUPTION
+        return [{"jsonrpc": "2.0", "id": ident, "error": error} for ident in lost]
 
     def _write_messages(self, messages: "list[dict[str, Any]]") -> None:
         if messages:

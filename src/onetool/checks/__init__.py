@@ -15,7 +15,7 @@ from typing import Any
 import anyio.to_thread
 
 from onetool.bundles.source import BundleSource
-from onetool.checks import assistants, directories, extensions, servers, settings, stored_files
+from onetool.checks import assistants, directories, extensions, queues, servers, settings, stored_files
 from onetool.config.load import Examined, Loaded
 from onetool.config.settings_reader import SettingsReader
 from onetool.errors import ToolError
@@ -26,6 +26,7 @@ from onetool.problem import OK, PROBLEM, STORAGE, WARNING, Location, Problem, st
 from onetool.proxy.servers import Servers
 from onetool.redact import Redactor
 from onetool.registry import Registry
+from onetool.runner.isolation import find_isolation_problem
 from onetool.state import State
 from onetool.util.secret_finder import find_secrets
 from onetool.util.version import __version__
@@ -53,7 +54,9 @@ class Checks:
             await self.registry.refresh()
         servers = await self.servers.states()  # first, because it detects disconnected servers
         checked = await self.find_problems(state, log, CHECK_SECONDS)
-        found = [each for each in checked if each.level != OK]
+        isolation = await state.cells.probe()
+        unisolated = find_isolation_problem(isolation["sandbox"], state.loaded.settings.execution.isolation)
+        found = [each for each in (unisolated, *checked) if each is not None and each.level != OK]
         ignored = [each.message for each in checked if each.level == OK and each.code == IGNORED]
         return {
             "version": __version__,
@@ -67,7 +70,7 @@ class Checks:
             },
             "workers": self.extensions.states,
             **({"ignored": ignored} if ignored else {}),
-            "isolation": await state.cells.probe(),
+            "isolation": isolation,
             "problems": [str(each) for each in found],
             "findings": [each.to_json() for each in found],
         }
@@ -117,6 +120,8 @@ class Checks:
         if state.switches.problem:
             yield state.switches.problem
         yield from state.stores.problems
+        remote = state.stores.remote
+        yield from queues.problems(self.extensions, None if remote is None else remote.jobs)
         if log.problem:
             yield storage_problem(log.problem, state.loaded.directories.data / "logs" / "onetool.log")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from shlex import quote
 
 from onetool.bundles.source import bundles_directory
+from onetool.checks.fixes import CREATE_DIRECTORY, name_fix
 from onetool.config.load import Examined, Loaded
 from onetool.paths import resolve_path
 from onetool.problem import WARNING, Location, Problem, storage_problem
@@ -92,4 +93,5 @@ def _check_named(read: Examined) -> Iterator[Problem]:
         path, place = resolve_path(text, directories.working_dir, directories.home), read.locate(loc)
         if not path.exists():
             hint = f"correct the path ({place}), or create the directory: mkdir -p {quote(str(path))}"
-            yield Problem(f"{place}: {what} uses {path}, which does not exist", hint, place)
+            fix = name_fix(CREATE_DIRECTORY, path)
+            yield Problem(f"{place}: {what} uses {path}, which does not exist", hint, place, fix=fix)

@@ -8,18 +8,20 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
 from onetool.bundles.source import bundles_directory, open_store
+from onetool.checks.fixes import PUT_ASIDE, name_fix
 from onetool.config import trust
 from onetool.config.load import Loaded
 from onetool.errors import ToolError
 from onetool.problem import Problem, storage_problem
 from onetool.proxy import pins
 from onetool.runs import run_store
-from onetool.stats import record, shapes
+from onetool.stats import record, shapes, tables
 from onetool.util.versioning import NewerVersion, reject_newer
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
@@ -34,13 +36,14 @@ class _StoredFile(NamedTuple):
     version: int
     key: str | None
     hint: str
+    is_recreated: bool = False  # whether nothing is lost if it is damaged
 
 
 def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     """Check each file; limit the check of a database to `seconds`, because a large one takes long."""
     data = loaded.directories.data
     return [
-        *_check_database(data / "stats" / "stats.db", record.VERSION, RECREATED, seconds),
+        *_check_database(data / "stats" / "stats.db", tables.VERSION, RECREATED, seconds),
         *_check_runs(data, seconds),
         *(found for stored in _list_files(loaded) for found in _check_json(stored)),
     ]
@@ -61,7 +64,9 @@ def check_bundles(loaded: Loaded) -> list[Problem]:
 
 def _list_files(loaded: Loaded) -> Iterator[_StoredFile]:
     data, user = loaded.directories.data, loaded.directories.user
-    yield _StoredFile(data / "stats" / "shapes.json", shapes.VERSION, "shapes", "run `rm {file}` (it is created again)")
+    yield _StoredFile(
+        data / "stats" / "shapes.json", shapes.VERSION, "shapes", "run `rm {file}` (it is created again)", True
+    )
     yield _StoredFile(
         data / "pins.json", pins.VERSION, None, "run `rm {file}` (the current tool definitions are pinned again)"
     )
@@ -82,9 +87,10 @@ def _check_json(stored: _StoredFile) -> Iterator[Problem]:
         hint = f"chmod u+rw {quote(str(stored.file))}"
         yield storage_problem(f"cannot read {stored.file}: {error.strerror}", stored.file, hint)
     except (ValueError, AttributeError, KeyError, RecursionError):
-        yield storage_problem(
+        problem = storage_problem(
             f"{stored.file} is damaged", stored.file, stored.hint.format(file=quote(str(stored.file)))
         )
+        yield replace(problem, fix=name_fix(PUT_ASIDE, stored.file)) if stored.is_recreated else problem
 
 
 def _check_runs(data: Path, seconds: float | None) -> Iterator[Problem]:
@@ -116,4 +122,5 @@ def _check_database(file: Path, version: int, damaged: str, seconds: float | Non
     except sqlite3.Error as error:
         result = "ok" if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT else str(error)
     if result != "ok":
-        yield storage_problem(f"{file} is damaged: {result}", file, damaged.format(file=quote(str(file))))
+        problem = storage_problem(f"{file} is damaged: {result}", file, damaged.format(file=quote(str(file))))
+        yield replace(problem, fix=name_fix(PUT_ASIDE, file)) if damaged == RECREATED else problem

@@ -3,33 +3,19 @@
 import argparse
 import json
 import os
-import re
 import sys
-import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onetool.cli import settings_file
 from onetool.cli.terminal import print_notices
-from onetool.clients import text_files, yaml_edit
-from onetool.errors import ToolError
 from onetool.paths import find_directories
-from onetool.util.text import quote
-from onetool.util.time_format import in_utc, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from onetool.transports.http.token_changes import TokenChanges
 
-    from onetool.config.load import Loaded
-    from onetool.config.model import Token
-    from onetool.storage import LastUseStorage
-    from onetool.transports.http.token_use import TokenUse
-
-SECTION, KEY = "auth", "tokens"
 SCOPES = ("use", "approve", "admin", "owner")
 HEADINGS = ("NAME", "AGENT", "SCOPE", "CREATED", "EXPIRES", "LAST USED")
-MAX_DAYS = 3650
-NAME = re.compile(r"\w[\w.@-]{0,63}")
 ACCEPTED = "Running servers accept it within 2 seconds."
 REJECTED = "Running servers reject it within 2 seconds and end its open streams."
 
@@ -60,105 +46,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    from onetool.audit import open_audit_log
+    from onetool.cli.identity import user_name
+    from onetool.cli.signals import blocked_signals
     from onetool.config.load import load
+    from onetool.postgres.opening import opened_state
+    from onetool.transports.http.token_changes import TokenChanges
 
     loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
     print_notices(loaded.problems)
-    if loaded.settings.store:
-        from onetool.cli.stored_tokens import change_tokens
-
-        return change_tokens(loaded, options)
-    return {"create": _create, "list": _list, "revoke": _revoke}[options.action](loaded, options)
+    with opened_state(loaded) as remote, blocked_signals():
+        changes = TokenChanges(loaded.directories, loaded.settings, loaded.files, remote)
+        if options.action == "list":
+            return _list(changes, options)
+        status = {"create": _create, "revoke": _revoke}[options.action](changes, options)
+        with closing(open_audit_log(loaded, remote)) as audit:
+            audit.change(f"token.{options.action}", [options.name], actor=user_name(), transport="cli")
+        return status
 
 
 # --- create --------------------------------------------------------------------------------------------------------
 
 
-def _create(loaded: "Loaded", options: argparse.Namespace) -> int:
-    from onetool.transports.http.tokens import hash_token, new_token
-
-    check_name_and_agent(loaded, options.name, options.agent)
-    token, entry, (created, expires) = new_token(), {"name": options.name}, compute_times(options.expires)
-    with settings_file.open_locked(loaded.directories) as before:
-        source = str(before.path)
-        existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
-        check_unused(options.name, [item.get("name") for item in existing if isinstance(item, dict)])
-        entry |= {"hash": hash_token(token), "agent": options.agent}
-        entry |= {"scope": options.scope} if options.scope != "use" else {}
-        entry |= {"created": created} | ({"expires": expires} if expires is not None else {})
-        text = yaml_edit.add_items(before.text, source, SECTION, KEY, [entry])
-        settings_file.write(loaded.directories, before, text, keep=False)  # only this list was changed
-    hidden = [] if existing else [known.name for known in loaded.settings.auth.tokens]
-    notes = [_replacement_warning(hidden, before.path)] if hidden else []
-    print_token(token, options, str(before.path), expires, notes)
-    return 0
-
-
-def compute_times(duration: str | None) -> tuple[str, str | None]:
-    """Return when a token is created, and when it expires after this duration."""
-    now = time.time()
-    expires = None if duration is None else in_utc(now + parse_duration(duration, MAX_DAYS), "seconds")
-    return in_utc(now, "seconds"), expires
-
-
-def check_name_and_agent(loaded: "Loaded", name: str, agent: str) -> None:
-    if not NAME.fullmatch(name):
-        raise ToolError(f"invalid token name {name!a}: expected up to 64 letters, digits and _ . @ -, such as laptop")
-    agents = loaded.settings.agents
-    if agent not in agents:
-        raise ToolError(f"unknown agent {quote(agent)}: expected {', '.join(sorted(agents))}")
-
-
-def check_unused(name: str, names: list[Any]) -> None:
-    if name in names:
-        raise ToolError(
-            f"token {quote(name)} already exists", hint=f"choose another name, or run `onetool token revoke {name}`"
-        )
-
-
-def _replacement_warning(names: list[str], file: Path) -> str:
-    """Return a warning: the first token of a project disables the user's tokens, because its list replaces theirs."""
-    listed = ", ".join(names)
-    return f"the tokens in {file} replace those in your user settings; no longer accepted in this project: {listed}"
-
-
-def print_token(token: str, options: argparse.Namespace, place: str, expires: str | None, notes: list[str]) -> None:
+def _create(changes: "TokenChanges", options: argparse.Namespace) -> int:
     """Print only the token to standard output, for scripts, and explanations to standard error."""
+    from onetool.transports.http.token_changes import TokenRequest
+
+    new = changes.create(TokenRequest(options.name, options.agent, options.scope, options.expires))
     if options.json:
-        entry = {"name": options.name, "agent": options.agent, "scope": options.scope, "expires": expires}
-        shown = {**entry, "token": token, "file": place, "notes": notes}
+        entry = {"name": new.name, "agent": new.agent, "scope": new.scope, "expires": new.expires}
+        shown = {**entry, "token": new.token, "file": new.place, "notes": new.notes}
         print(json.dumps(shown, indent=2, ensure_ascii=False))
-        return
-    print(token, flush=True)
-    owner = "of scope approve" if options.scope == "approve" else f"for agent {options.agent}"
-    scope = f" and scope {options.scope}" if options.scope in {"admin", "owner"} else ""
+        return 0
+    print(new.token, flush=True)
+    owner = "of scope approve" if new.scope == "approve" else f"for agent {new.agent}"
+    scope = f" and scope {new.scope}" if new.scope in {"admin", "owner"} else ""
     lines = [
-        f"Created token {options.name} {owner}{scope}. It is not shown again; {place} stores its hash.",
+        f"Created token {new.name} {owner}{scope}. It is not shown again; {new.place} stores its hash.",
         f"Clients send it as `Authorization: Bearer TOKEN`. {ACCEPTED}",
-        *([f"It expires at {expires}."] if expires is not None else []),
-        *(f"Note: {note}" for note in notes),
+        *([f"It expires at {new.expires}."] if new.expires is not None else []),
+        *(f"Note: {note}" for note in new.notes),
     ]
     print("\n".join(lines), file=sys.stderr)
+    return 0
 
 
 # --- list ----------------------------------------------------------------------------------------------------------
 
 
-def _list(loaded: "Loaded", options: argparse.Namespace) -> int:
-    print_tokens(loaded, loaded.settings.auth.tokens, options)
-    return 0
-
-
-def print_tokens(
-    loaded: "Loaded",
-    accepted: "Iterable[Token]",
-    options: argparse.Namespace,
-    shared: "LastUseStorage | None" = None,
-) -> None:
-    from onetool.transports.http.token_use import TokenUse
-
-    use = TokenUse(lambda: loaded.directories.user, shared=lambda: shared)
-    tokens = [_describe(token, use) for token in accepted]
+def _list(changes: "TokenChanges", options: argparse.Namespace) -> int:
+    tokens = changes.describe_all()
     if options.json:
         print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
     elif not tokens:
@@ -168,23 +105,7 @@ def print_tokens(
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _describe(token: "Token", use: "TokenUse") -> dict[str, Any]:
-    """Return what is shown of a token: never its hash."""
-    from onetool.transports.http.tokens import identify_token
-
-    used = use.read(identify_token(token))
-    return {
-        "name": token.name,
-        "agent": token.agent,
-        "scope": token.scope,
-        "created": token.created,
-        "expires": token.expires,
-        "is_expired": token.expires_at <= time.time(),
-        "last_used": None if used is None else in_utc(used, "seconds"),
-        **({"token_env": token.token_env} if token.token_env else {}),
-    }
+    return 0
 
 
 def _format_row(token: dict[str, Any]) -> tuple[str, ...]:
@@ -197,35 +118,11 @@ def _format_row(token: dict[str, Any]) -> tuple[str, ...]:
 # --- revoke --------------------------------------------------------------------------------------------------------
 
 
-def _revoke(loaded: "Loaded", options: argparse.Namespace) -> int:
-    from onetool.transports.http.token_use import TokenUse
-    from onetool.transports.http.tokens import identify_token
-
-    with settings_file.open_locked(loaded.directories) as before:
-        index = _index(loaded, before, options.name)
-        text = yaml_edit.remove_item(before.text, str(before.path), SECTION, KEY, index)
-        settings_file.write(loaded.directories, before, text, keep=False)
-    for token in loaded.settings.auth.tokens:
-        if token.name == options.name:
-            TokenUse(lambda: loaded.directories.user).forget(identify_token(token))
+def _revoke(changes: "TokenChanges", options: argparse.Namespace) -> int:
+    place = changes.revoke(options.name)
     if options.json:
-        print(json.dumps({"revoked": options.name, "file": str(before.path)}, indent=2, ensure_ascii=False))
+        print(json.dumps({"revoked": options.name, "file": place}, indent=2, ensure_ascii=False))
     else:
-        print(f"Revoked token {options.name} and removed it from {before.path}. {REJECTED}")
+        where = f"in {place}" if changes.remote is not None else f"and removed it from {place}"
+        print(f"Revoked token {options.name} {where}. {REJECTED}")
     return 0
-
-
-def _index(loaded: "Loaded", before: text_files.TextFile, name: str) -> int:
-    entries = yaml_edit.read_list(before.text, str(before.path), SECTION, KEY)
-    names = [item.get("name") if isinstance(item, dict) else None for item in entries]
-    if name in names:
-        return names.index(name)
-    known = [token.name for token in loaded.settings.auth.tokens]
-    if name in known:
-        raise ToolError(f"token {quote(name)} is not in {before.path}", hint=f"remove it from one of {_files(loaded)}")
-    existing = f"existing tokens: {', '.join(known)}" if known else "no tokens exist"
-    raise ToolError(f"no token named {quote(name)}; {existing}")
-
-
-def _files(loaded: "Loaded") -> str:
-    return ", ".join(map(str, loaded.files))

@@ -1,18 +1,21 @@
-"""Open the admin UI of a running HTTP server, signed in with a one-time code."""
+"""Print a one-time URL of the admin UI, which signs you in as the owner, and open it in the browser."""
 
 import argparse
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onetool.errors import ToolError
+
+if TYPE_CHECKING:
+    from onetool.util.running_servers import ServerEntry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="PORT", help="port of the server, if several are running")
-    parser.add_argument("--print", action="store_true", help="print the URL instead of opening a browser")
-    parser.add_argument("--json", action="store_true", help="print the URL as JSON")
+    parser.add_argument("--no-browser", action="store_true", help="print the URL without opening a browser")
+    parser.add_argument("--json", action="store_true", help="print the URL as JSON, without opening a browser")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -20,24 +23,34 @@ def main(options: argparse.Namespace) -> int:
     from onetool.util.one_time_codes import CODE_SECONDS, create_code
     from onetool.util.running_servers import list_servers
 
-    user = find_directories(os.environ, Path.cwd(), options.config, Path.home()).user
-    servers = [entry for entry in list_servers(user) if entry.url and options.port in {None, entry.port}]
-    if not servers:
-        where = "" if options.port is None else f" on port {options.port}"
-        raise ToolError(f"no HTTP server is running{where}", hint="start one with `onetool serve --http`")
-    if len(servers) > 1:
-        listed = ", ".join(str(entry.port) for entry in servers)
-        raise ToolError(f"several HTTP servers are running: ports {listed}", hint="choose one with --port PORT")
-    if not _is_loopback(servers[0].url):
+    directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    server = _choose(list_servers(directories.user), options.port, str(directories.working_dir))
+    if not _is_loopback(server.url):
         if (url := _find_sign_in(options)) is not None:
             return _show(options, url, {"url": url})
         raise ToolError(
-            f"the server at {servers[0].url} listens for other machines, so every browser needs a token",
-            hint="open it and sign in with a token: onetool token create NAME --scope approve",
+            f"the server at {server.url} listens for other machines, so every browser needs a token",
+            hint="open it and sign in with a token: onetool token create NAME --scope owner",
         )
     # The code is in the fragment, which browsers neither send to servers nor pass on.
-    url = f"{servers[0].url}/#/code/{create_code(user)}"
+    url = f"{server.url}/#/code/{create_code(directories.user)}"
     return _show(options, url, {"url": url, "expires_in_seconds": CODE_SECONDS})
+
+
+def _choose(running: "list[ServerEntry]", port: int | None, directory: str) -> "ServerEntry":
+    """Return the HTTP server: the one on this port, the only one, or the one of this directory."""
+    servers = [entry for entry in running if entry.url and port in {None, entry.port}]
+    if not servers:
+        where = "" if port is None else f" on port {port}"
+        hint = "start one with `onetool serve --http`"
+        if running:
+            hint += ", or set daemon: {http: true} in ~/.onetool/onetool.yaml and run `onetool daemon restart`"
+        raise ToolError(f"no HTTP server is running{where}", hint=hint)
+    here = [entry for entry in servers if entry.directory == directory]
+    if len(servers) > 1 and len(here) != 1:
+        listed = ", ".join(f"{entry.port} ({entry.directory})" for entry in servers)
+        raise ToolError(f"several HTTP servers are running: ports {listed}", hint="choose one with --port PORT")
+    return servers[0] if len(servers) == 1 else here[0]
 
 
 def _find_sign_in(options: argparse.Namespace) -> str | None:
@@ -53,10 +66,10 @@ def _find_sign_in(options: argparse.Namespace) -> str | None:
 def _show(options: argparse.Namespace, url: str, data: dict[str, Any]) -> int:
     if options.json:
         print(json.dumps(data))
-    elif options.print or not _open_browser(url):
-        print(url)
-    else:
-        print(f"Opened {url.partition('/#/')[0]} in the browser.")
+        return 0
+    print(url, flush=True)
+    if not options.no_browser:
+        _open_browser(url)
     return 0
 
 
@@ -71,10 +84,10 @@ def _is_loopback(url: str) -> bool:
         return False
 
 
-def _open_browser(url: str) -> bool:
+def _open_browser(url: str) -> None:
+    """Open the URL in `$BROWSER` or the usual browser. Without one, the person has the URL."""
+    import contextlib
     import webbrowser
 
-    try:
-        return webbrowser.open(url)
-    except webbrowser.Error:
-        return False
+    with contextlib.suppress(webbrowser.Error, OSError):
+        webbrowser.open(url)

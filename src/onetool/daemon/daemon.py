@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from onetool.daemon.applications import Applications
 from onetool.daemon.commands import parse_serve, run_command
 from onetool.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
 from onetool.daemon.http import DaemonHttp
-from onetool.daemon_client import LISTENER, STOPPED, describe_installation
+from onetool.daemon_client import DISCONNECTED, LISTENER, STOPPED, describe_installation
 from onetool.errors import ToolError
 from onetool.logging import Log
 from onetool.paths import FOLDER
@@ -43,12 +44,14 @@ class ConnectedClient(LocalClient):
 
     request: ClientRequest
     since: float = field(default_factory=time.time)
+    is_disconnected: bool = False  # by a person; it does not come back
 
     def describe(self) -> dict[str, Any]:
         request = self.request
         name = " ".join(("onetool", *request.argv[:1])) if request.kind == "command" else self.name
         fields = {"pid": request.pid, "name": name, "directory": str(request.directory), "kind": request.kind}
-        return {**fields, "since": round(self.since, 3)}
+        times = {"since": round(self.since, 3), "last_call": round(self.last_call, 3) or None}
+        return {"id": self.session, **fields, "agent": self.agent, **times}
 
 
 class DaemonServer:
@@ -169,6 +172,8 @@ class DaemonServer:
                 del self._clients[task]
         elif request.kind == "status":
             await send_reply(connection, {"ok": True, **self.describe()})
+        elif request.kind == "disconnect":
+            await send_reply(connection, {"ok": True, "disconnected": self._disconnect(request.argv)})
         elif request.kind == "stop":
             await send_reply(connection, {"ok": True})
             self._ended.set()
@@ -190,7 +195,7 @@ class DaemonServer:
             await send_reply(connection, {"ok": True})
             current_client.set(client)
             with CurrentLog.use(app.log):
-                connect = partial(socket_streams, connection, get_last_line=self._get_last_line)
+                connect = partial(socket_streams, connection, get_last_line=partial(self._get_last_line, client))
                 assert application.server is not None
                 await serve_connection(app, application.server, connect)
 
@@ -200,8 +205,18 @@ class DaemonServer:
             with CurrentLog.use(application.app.log):
                 await run_command(application.app, connection, client.request)
 
-    def _get_last_line(self) -> bytes:
+    def _get_last_line(self, client: ConnectedClient) -> bytes:
+        if client.is_disconnected:
+            return DISCONNECTED + b"\n"
         return STOPPED + b"\n" if self._ended.is_set() else b""
+
+    def _disconnect(self, ids: Sequence[str]) -> list[str]:
+        """Disconnect the clients with these IDs and return those that were connected."""
+        found = [(task, client) for task, client in self._clients.items() if client.session in ids]
+        for task, client in found:
+            client.is_disconnected = True
+            task.cancel()
+        return [client.session for _, client in found]
 
     def describe(self) -> dict[str, Any]:
         return {

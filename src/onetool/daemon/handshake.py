@@ -22,7 +22,7 @@ REQUEST_SECONDS: Final = 10.0
 READ_BYTES: Final = 1 << 16
 NAMESPACES: Final = ("mnt", "net", "pid", "user")
 CONFINEMENT: Final = ("Uid:", "Gid:", "Groups:", "CapEff:", "NoNewPrivs:", "Seccomp:")  # lines of /proc/PID/status
-Kind = Literal["stdio", "command", "status", "stop", "drain"]
+Kind = Literal["stdio", "command", "status", "disconnect", "stop", "drain"]
 
 
 class NotServed(Exception):

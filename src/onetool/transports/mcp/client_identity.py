@@ -4,6 +4,7 @@ Over HTTP, the token determines the agent. Without a token, and over stdio, the 
 """
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ class LocalClient:
 
     name: str = ""
     session: str = field(default_factory=lambda: os.urandom(8).hex())
+    agent: str = ""
+    last_call: float = 0.0  # seconds since 1970; 0 before the first call
 
 
 current_client: ContextVar[LocalClient] = ContextVar("current_client")  # in the tasks that serve it
@@ -71,11 +74,12 @@ def get_token_id(context: Any) -> str:
     return str(_state(context).get("token_id", ""))
 
 
-def note_client(context: Any) -> LocalClient | None:
-    """Record the name of the client of the daemon that made this request, and return the client."""
+def note_client(app: OneTool, context: Any) -> LocalClient | None:
+    """Record the client of the daemon that made this request, and return it."""
     client = current_client.get(None)
     if client is not None:
-        client.name = client_name(context)[:MAX_NAME_CHARS]
+        client.name, client.last_call = client_name(context)[:MAX_NAME_CHARS], time.time()
+        client.agent = get_agent(app, context)
     return client
 
 

@@ -30,7 +30,10 @@ from onetool.stats.tokens import count_text_tokens, count_tokens
 from onetool.transports.fair_queue import FairQueue, QueueFull, turn
 from onetool.transports.logging_bridge import EventLog, forward_logging
 from onetool.transports.mcp.client_identity import (
+    MAX_NAME_CHARS,
+    LocalClient,
     caller_fields,
+    client_name,
     get_agent,
     get_progress,
     get_request_id,
@@ -40,6 +43,7 @@ from onetool.transports.mcp.client_identity import (
     session_key,
 )
 from onetool.transports.mcp.exposed_tools import ExposedTools
+from onetool.transports.mcp.http_clients import HttpClients
 from onetool.transports.mcp.list_changes import ChangeNotifier
 from onetool.transports.mcp.media import load_handles
 from onetool.transports.mcp.relay import (
@@ -141,6 +145,7 @@ class OneToolServer(Server[Any]):
     def __init__(self, app: OneTool, *, forwards_logging: bool = True, queue: FairQueue | None = None) -> None:
         self._app, self._queue = app, queue
         self._counted_sessions: set[str] = set()  # sessions that were counted
+        self.http_clients = HttpClients()
         self._session_tasks: set[asyncio.Task[None]] = set()
         self._exposed = ExposedTools(app, self._on_server_change)
         self._client_relay = ClientRelay(MAX_PENDING_RUNS, self._answer_question)
@@ -219,11 +224,19 @@ class OneToolServer(Server[Any]):
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         loop = asyncio.get_running_loop()
         loop.call_soon(self._app.warm_up)
-        note_client(context)
+        self._note(context)
         identity = session_key(self._app, context), get_agent(self._app, context)
         loop.call_later(SESSION_DELAY_SECONDS, self._begin_session, *identity)
         tools, more = paginate([RUN, *await self._exposed.list_tools(context)], params)
         return types.ListToolsResult(tools=tools, next_cursor=more)
+
+    def _note(self, context: Any) -> LocalClient | None:
+        """Record who made this request: a client of the daemon, which is returned, or of HTTP."""
+        if context.request is not None:
+            self.http_clients.note(
+                context.request, client_name(context)[:MAX_NAME_CHARS], get_agent(self._app, context)
+            )
+        return note_client(self._app, context)
 
     def _begin_session(self, session: str, agent: str) -> None:
         if session in self._counted_sessions:
@@ -244,7 +257,7 @@ class OneToolServer(Server[Any]):
 
     def _take_turn(self, context: Any, *, is_run: bool) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait for a turn among the requests of all agents, or, in the daemon, among the runs of all its clients."""
-        client = note_client(context)
+        client = self._note(context)
         if client is not None and self._queue is not None and is_run:
             return self._queue.turn(str(id(client)))
         scope = context.request.scope if context.request is not None else None

@@ -1,0 +1,211 @@
+"""Archives of a settings directory: settings, bundles, tokens (hashes), history of runs, and the audit log.
+
+An archive is consistent while servers run: databases are copied with SQLite's backup function, and other files are
+replaced atomically by those who write them. Secrets, keys and what is sealed with them are included only on request.
+What can be created again (caches, environments, temporary files) is left out.
+"""
+
+import hashlib
+import io
+import json
+import os
+import sqlite3
+import stat
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, NamedTuple
+
+from onetool.errors import ToolError
+from onetool.util.storage_errors import is_full_disk
+from onetool.util.text import pluralize
+from onetool.util.version import __version__
+from onetool.util.versioning import reject_newer
+
+FORMAT, VERSION = "onetool-backup", 1
+MANIFEST: Final = "manifest.json"
+SKIPPED: Final = ("cache", "environments", "tmp", "run", "logs/onetool.log*", "logs/daemon.log*", ".tmp")
+SKIPPED_NAMES: Final = ("*.lock", "*-wal", "*-shm", "*-journal", "*.sock", ".*.tmp")
+# Sealed databases are useless without their keys.
+SECRET_NAMES: Final = (
+    *("secrets.yaml", ".env", "*.key", ".key", "credentials", "settings-history.json"),
+    *("runs.db", "sessions.db"),
+)
+DATABASE_SUFFIX: Final = ".db"
+MAX_MANIFEST_BYTES: Final = 64 << 20
+MAX_FILES: Final = 1_000_000
+OWNER_ONLY: Final = 0o600
+
+
+class Contents(NamedTuple):
+    """The contents of an archive. `left_out` are secrets that were not included."""
+
+    files: int
+    bytes: int
+    left_out: tuple[str, ...] = ()
+
+
+def write_archive(directory: Path, target: Path, *, secrets: bool = False) -> Contents:
+    """Write an archive of the directory to a new file. Raise a ToolError if the file exists."""
+    if not directory.is_dir():
+        raise ToolError(f"there is nothing to back up: {directory} does not exist")
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
+    except FileExistsError:
+        raise ToolError(f"{target} exists already", hint="choose another name") from None
+    except OSError as error:
+        raise ToolError(f"cannot write {target}: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz", compresslevel=6) as archive:
+            return _add_all(archive, directory, target.resolve(), secrets=secrets)
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        full = " (the disk is full)" if is_full_disk(target.parent) else ""
+        raise ToolError(f"cannot write {target}: {error.strerror or error}{full}") from None
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+
+
+def _add_all(archive: tarfile.TarFile, directory: Path, target: Path, *, secrets: bool) -> Contents:
+    files, left_out, size = dict[str, str](), list[str](), 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in _list_files(directory):
+            name = path.relative_to(directory).as_posix()
+            if path.resolve() == target:
+                continue
+            if not secrets and _is_secret(name):
+                left_out.append(name)
+                continue
+            source = _copy_database(path, Path(scratch)) if path.suffix == DATABASE_SUFFIX else path
+            try:
+                content = source.open("rb")
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            with content:
+                files[name], added = _add_file(archive, name, content)
+                size += added
+    about = {"format": FORMAT, "version": VERSION, "created": time.time(), "program": __version__}
+    manifest = json.dumps({**about, "has_secrets": secrets, "files": files}).encode()
+    _add_file(archive, MANIFEST, io.BytesIO(manifest))
+    return Contents(len(files), size, tuple(left_out))
+
+
+def _list_files(directory: Path) -> Iterator[Path]:
+    """Yield the regular files to save, without following links."""
+    for root, names, files in os.walk(directory):
+        place = Path(root)
+        names[:] = sorted(name for name in names if not _is_skipped((place / name).relative_to(directory)))
+        for name in sorted(files):
+            path = place / name
+            if not _is_skipped(path.relative_to(directory)) and stat.S_ISREG(path.lstat().st_mode):
+                yield path
+
+
+def _is_skipped(path: Path) -> bool:
+    text = path.as_posix()
+    return any(fnmatchcase(text, pattern) or fnmatchcase(path.name, pattern) for pattern in SKIPPED) or any(
+        fnmatchcase(path.name, pattern) for pattern in SKIPPED_NAMES
+    )
+
+
+def _is_secret(name: str) -> bool:
+    return any(fnmatchcase(part, pattern) for part in PurePosixPath(name).parts for pattern in SECRET_NAMES)
+
+
+def _copy_database(path: Path, scratch: Path) -> Path:
+    """Return a consistent copy of a database, or the file itself if it is not one."""
+    copy = scratch / "database"
+    copy.unlink(missing_ok=True)
+    try:
+        with (
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+    except sqlite3.Error:
+        return path
+    return copy
+
+
+def _add_file(archive: tarfile.TarFile, name: str, content: Any) -> tuple[str, int]:
+    """Add a file and return its digest and size. It is read once, because it may grow meanwhile."""
+    with tempfile.SpooledTemporaryFile(max_size=1 << 20) as buffer:
+        digest, size = hashlib.sha256(), 0
+        while block := content.read(1 << 16):
+            buffer.write(block)
+            digest.update(block)
+            size += len(block)
+        buffer.seek(0)
+        entry = tarfile.TarInfo(name)
+        entry.size, entry.mtime, entry.mode = size, int(time.time()), OWNER_ONLY
+        archive.addfile(entry, buffer)
+    return digest.hexdigest(), size
+
+
+# --- restoring -------------------------------------------------------------------------------------------------------
+
+
+def restore_archive(source: Path, directory: Path) -> Contents:
+    """Write the files of an archive to the directory. Raise a ToolError if one of them exists: nothing is replaced."""
+    try:
+        with tarfile.open(source, "r:*") as archive:
+            members = _check_members(archive, source)
+            existing = [name for name in members if os.path.lexists(directory / name)]
+            if existing:
+                listed = ", ".join(existing[:3]) + (", …" if len(existing) > 3 else "")  # noqa: PLR2004 - a few examples
+                raise ToolError(
+                    f"{pluralize(len(existing), 'file')} of the archive exist in {directory}: {listed}",
+                    hint=f"move the directory away first: mv {directory} {directory}.old",
+                )
+            return _extract(archive, members, directory)
+    except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise ToolError(f"{source} is not a backup of OneTool, or is damaged: {error}") from None
+    except OSError as error:
+        raise ToolError(f"cannot restore {source}: {error.strerror or error}") from None
+
+
+def _check_members(archive: tarfile.TarFile, source: Path) -> dict[str, tarfile.TarInfo]:
+    """Return the files of the archive by name. Raise ValueError unless they are exactly those of its manifest."""
+    found: dict[str, tarfile.TarInfo] = {}
+    for member in archive:
+        path = PurePosixPath(member.name)
+        if not member.isreg() or path.is_absolute() or ".." in path.parts or member.name in found:
+            raise ValueError(f"unexpected entry {member.name!a}")
+        found[member.name] = member
+        if len(found) > MAX_FILES:
+            raise ValueError("too many files")
+    manifest = found.pop(MANIFEST)
+    if manifest.size > MAX_MANIFEST_BYTES:
+        raise ValueError("the manifest is too large")
+    data = json.loads(archive.extractfile(manifest).read())  # type: ignore[union-attr]  # a regular file
+    if data["format"] != FORMAT:
+        raise ValueError("unknown format")
+    reject_newer(data["version"], VERSION, source)
+    if set(found) != set(data["files"]):
+        raise ValueError("files are missing or were added")
+    for name, member in found.items():
+        digest = hashlib.sha256()
+        content = archive.extractfile(member)
+        while content is not None and (block := content.read(1 << 16)):
+            digest.update(block)
+        if digest.hexdigest() != data["files"][name]:
+            raise ValueError(f"{name!a} was changed")
+    return found
+
+
+def _extract(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], directory: Path) -> Contents:
+    size = 0
+    for name, member in members.items():
+        path, content = directory / name, archive.extractfile(member)
+        assert content is not None
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), OWNER_ONLY)
+        with os.fdopen(descriptor, "wb") as file:
+            while block := content.read(1 << 16):
+                size += file.write(block)
+    return Contents(len(members), size)

@@ -1,0 +1,87 @@
+"""Save settings, bundles, token hashes, runs, statistics and the audit log in one file, or restore such a file.
+
+Servers may run meanwhile. `onetool backup restore FILE` writes the files of an archive, and replaces nothing.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+from onetool.cli.terminal import print_notices
+from onetool.errors import ToolError
+from onetool.paths import find_directories
+from onetool.util.text import pluralize
+
+RESTORE = "restore"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "onetool backup [FILE] [--secrets] [--json]\n       onetool backup restore FILE [--json]"
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", help="archive to write (default: onetool-backup-TIME.tar.gz)"
+    )
+    parser.add_argument("archive", metavar="ARCHIVE", nargs="?", help="with `restore`: archive to read")
+    parser.add_argument(
+        "--secrets", action="store_true", help="include secrets.yaml, keys and sign-ins; store the archive safely"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    if options.file == RESTORE:
+        return _restore(options)
+    if options.archive is not None:
+        options.usage_error(f"unknown argument {options.archive!a}")
+    return _save(options)
+
+
+def _save(options: argparse.Namespace) -> int:
+    from onetool.backup_archive import write_archive
+    from onetool.config.load import load
+
+    loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
+    print_notices(loaded.problems)
+    name = options.file or time.strftime("onetool-backup-%Y%m%d-%H%M%S.tar.gz")
+    target = Path.cwd() / name
+    contents = write_archive(loaded.directories.data, target, secrets=options.secrets)
+    notes = list(_list_notes(bool(loaded.settings.store), contents.left_out))
+    if options.json:
+        shown = {"file": str(target), "files": contents.files, "bytes": contents.bytes, "notes": notes}
+        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        return 0
+    print(f"Saved {pluralize(contents.files, 'file')} of {loaded.directories.data} in {target}.")
+    for note in notes:
+        print(f"Note: {note}")
+    return 0
+
+
+def _list_notes(has_store: bool, left_out: tuple[str, ...]) -> "list[str]":
+    notes = []
+    if left_out:
+        listed = ", ".join(left_out[:5]) + (", …" if len(left_out) > 5 else "")  # noqa: PLR2004 - a few examples
+        notes.append(f"not included, because they are secret: {listed}. Include them with --secrets")
+    if has_store:
+        notes.append("state in the database of `store` is not included: back it up with pg_dump")
+    return notes
+
+
+def _restore(options: argparse.Namespace) -> int:
+    from onetool.backup_archive import restore_archive
+    from onetool.util.running_servers import list_servers
+
+    if options.archive is None:
+        options.usage_error("`onetool backup restore` needs the archive to read")
+    directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    if running := list_servers(directories.user):
+        processes = ", ".join(str(entry.pid) for entry in running)
+        raise ToolError(
+            f"servers are running (processes {processes})", hint="stop them first, or `onetool daemon stop`"
+        )
+    contents = restore_archive(Path.cwd() / options.archive, directories.data)
+    if options.json:
+        print(json.dumps({"directory": str(directories.data), "files": contents.files, "bytes": contents.bytes}))
+    else:
+        print(f"Restored {pluralize(contents.files, 'file')} in {directories.data}. Check them with: onetool doctor")
+    return 0

@@ -1,0 +1,62 @@
+"""The clients that use MCP over HTTP: who they are, and when they made their last request.
+
+Clients of protocols before 2026 have a session, which can be ended. Later ones have none: they are known by their token
+and name, and listed for some minutes after their last request.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+SESSION_HEADER: Final = "mcp-session-id"
+MAX_CLIENTS: Final = 2000
+RECENT_SECONDS: Final = 600.0
+ID_CHARS: Final = 16
+
+
+@dataclass(slots=True)
+class HttpClient:
+    """A client. `id` does not reveal the ID of its session, with which others could try to use it."""
+
+    id: str
+    session: str | None
+    agent: str
+    actor: str
+    since: float
+    last_call: float
+    name: str = ""
+
+
+class HttpClients:
+    """The clients of one server, those with the latest requests."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._known: dict[str, HttpClient] = {}
+
+    def note(self, request: Any, name: str, agent: str) -> None:
+        """Record a request."""
+        state, session = request.scope.get("state", {}), request.headers.get(SESSION_HEADER)
+        actor, now = str(state.get("actor", "")), self._clock()
+        key = session or f"{state.get('token_id', '')}/{agent}/{name}"
+        client = self._known.pop(key, None) or HttpClient(_identify(key), session, agent, actor, now, now)
+        client.name, client.last_call = name or client.name, now
+        self._known[key] = client  # the latest is the last
+        if len(self._known) > MAX_CLIENTS:
+            self._known.pop(next(iter(self._known)))
+
+    def list_clients(self, sessions: Collection[str]) -> list[HttpClient]:
+        """Return the clients of these open sessions, and those without a session that made a request recently."""
+        oldest = self._clock() - RECENT_SECONDS
+        self._known = {
+            key: client
+            for key, client in self._known.items()
+            if (client.session in sessions if client.session else client.last_call > oldest)
+        }
+        return list(self._known.values())
+
+
+def _identify(key: str) -> str:
+    return sha256(key.encode("utf-8", "replace")).hexdigest()[:ID_CHARS]
