@@ -37,7 +37,7 @@ _TOOL = re.compile(r"tools/[A-Za-z0-9._-]{1,200}\.json")
 _BUNDLE_FIELDS = ("slug", "displayName", "description", "isEnabled")
 _TOOL_FIELDS = (
     *("slug", "version", "displayName", "description", "tags", "isEnabled", "type"),
-    *("argSchema", "outputSchema", "httpImpl", "pythonImpl"),
+    *("argSchema", "outputSchema", "httpImpl", "pythonImpl", "origin"),
 )
 _ZIP_MAGIC = b"PK\x03\x04"
 _CENTRAL_DIRECTORY_MAGIC = b"PK\x01\x02"

@@ -33,7 +33,7 @@ from onetool.registry import python_name
 from onetool.util.storage_errors import is_full
 
 if TYPE_CHECKING:
-    from onetool.search.index import Shelf
+    from onetool.search.shelf import Shelf
 
 NAMES_PER_PAGE: Final = 2_000
 Body = Mapping[str, Any]

@@ -3,9 +3,13 @@
 Nothing is stored here.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
+
+from onetool.errors import ConfigError, NetworkError
+from onetool.net import HostRules
 
 ToolEntry = tuple[str, str, dict[str, Any]]
 
@@ -39,6 +43,20 @@ class BundleImport:
             *(f"{name}: {credential_warning(self.bundle['slug'], location)}" for name, location in in_impls),
             *(f"{name}: {schema_warning(location)}" for name, location in in_schemas),
         ]
+
+
+def list_missing_hosts(hosts: Iterable[str], allowed_hosts: tuple[str, ...]) -> list[str]:
+    """Return the hosts that the settings do not allow."""
+    rules = HostRules(allowed_hosts, allow_private_addresses=True)
+    return [host for host in hosts if not _is_allowed(rules, host)]
+
+
+def _is_allowed(rules: HostRules, host: str) -> bool:
+    try:
+        rules.check(f"https://{host}/")
+    except (NetworkError, ConfigError):
+        return False
+    return True
 
 
 def parse_host(url: str) -> str:

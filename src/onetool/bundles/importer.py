@@ -1,18 +1,22 @@
 """Import of bundles into the store, from an OpenAPI document or an archive. An import is atomic.
 
-A stored version never changes: existing tools stay, new ones are added, and a tool that exists with the same version
-but other content is rejected.
+A stored version never changes: existing tools stay and new ones are added. A tool that exists with the same version but
+other content is rejected, unless the update may choose another version. Local edits stay in use, unless the update
+replaces them.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
+from onetool.bundles.difference import BundleDifference
 from onetool.bundles.imported import BundleImport, ToolEntry
-from onetool.bundles.model import Bundle, ToolDraft
+from onetool.bundles.model import Bundle
 from onetool.bundles.rules import invalid
+from onetool.bundles.update_plan import UpdateOptions, UpdatePlan, VersionConflict
 from onetool.errors import BundleError
 from onetool.storage import BundleStorage
 
@@ -24,11 +28,14 @@ _IN_BRACES = re.compile(rb"""[{,\s]["']?(?:openapi|swagger)["']?\s*:\s*["']?[23]
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """The result of an import. `added` are the tools that did not exist before."""
+    """The result of an import. `added` are the tools that did not exist before, `kept` those with local edits."""
 
     bundle: Bundle
     is_new: bool
     added: list[ToolEntry] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    disabled: list[str] = field(default_factory=list)
+    difference: BundleDifference = field(default_factory=BundleDifference)
 
 
 def is_bundle(content: bytes) -> bool:
@@ -73,7 +80,9 @@ def read(
     return found
 
 
-def import_bundle(store: BundleStorage, found: BundleImport, *, dry: bool = False) -> ImportResult:
+def import_bundle(
+    store: BundleStorage, found: BundleImport, options: UpdateOptions | None = None, *, dry: bool = False
+) -> ImportResult:
     """Store a bundle as a new one, or its tools as new versions in the bundle with its slug.
 
     With `dry`, nothing is stored.
@@ -82,10 +91,30 @@ def import_bundle(store: BundleStorage, found: BundleImport, *, dry: bool = Fals
     if existing is None or existing.slug != found.bundle["slug"]:
         return ImportResult(_preview(found), is_new=True, added=found.tools) if dry else _import_new(store, found)
     _reject_different(store, found, existing)
-    added = _find_new_tools(store, found, existing)
-    if added and not dry:
-        store.put_many(existing.id, added)
-    return ImportResult(existing, is_new=False, added=added)
+    try:
+        plan = UpdatePlan(found, store.list_bundle_tools(existing.id), options or UpdateOptions())
+    except VersionConflict as error:
+        raise _slug_error(store, existing, str(error)) from None
+    result = ImportResult(existing, False, plan.added, plan.kept, plan.disabled, plan.difference)
+    if not dry:
+        _apply_update(store, result)
+    return result
+
+
+def _apply_update(store: BundleStorage, result: ImportResult) -> None:
+    bundle_id = result.bundle.id
+    if result.added:
+        store.put_many(bundle_id, result.added)
+    for slug in result.disabled:
+        for tool in store.list_bundle_tools(bundle_id, slug):
+            if tool.is_enabled and tool.origin is not None:
+                store.set_tool_enabled(bundle_id, slug, tool.version, False)
+
+
+def compute_basis(store: BundleStorage, bundle: Bundle) -> str:
+    """Return a digest of the versions of a bundle, which changes with each change that a difference depends on."""
+    tools = sorted((tool.slug, tool.version, tool.is_enabled) for tool in store.list_bundle_tools(bundle.id))
+    return hashlib.sha256(repr((bundle.id, bundle.is_enabled, tools)).encode()).hexdigest()[:32]
 
 
 def _import_new(store: BundleStorage, found: BundleImport) -> ImportResult:
@@ -114,18 +143,6 @@ def _reject_different(store: BundleStorage, found: BundleImport, existing: Bundl
         raise _slug_error(store, existing, "is built in")
     if slugs and slugs.isdisjoint(slug for slug, _, _ in found.tools):
         raise _slug_error(store, existing, "already exists, with other tools")
-
-
-def _find_new_tools(store: BundleStorage, found: BundleImport, existing: Bundle) -> list[ToolEntry]:
-    known = {(tool.slug, tool.version): tool for tool in store.list_bundle_tools(existing.id)}
-    fields = [name for name in ToolDraft.model_fields if name != "is_enabled"]
-    for slug, version, body in (entry for entry in found.tools if entry[:2] in known):
-        old, new = known[slug, version], ToolDraft.of(body)
-        if any(getattr(old, name) != getattr(new, name) for name in fields):
-            raise _slug_error(
-                store, existing, f"already has a different {slug}@{version}; a stored version never changes"
-            )
-    return [entry for entry in found.tools if entry[:2] not in known]
 
 
 def _slug_error(store: BundleStorage, existing: Bundle, reason: str) -> BundleError:

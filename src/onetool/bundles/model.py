@@ -32,6 +32,7 @@ T = TypeVar("T")
 MAX_NESTING: Final = 100  # nested objects and lists
 Match = Literal["prefix", "word", "fuzzy"]
 ToolType = Literal["http", "python", "go"]
+Origin = Literal["openapi"]  # of an imported version; one that a person wrote or edited has none
 
 
 def now() -> datetime:
@@ -182,6 +183,7 @@ class ToolDraft(_Draft):
     tags: Tags = Field(default_factory=list)
     arg_schema: JSON = Field(default_factory=lambda: dict(ANY_OBJECT))
     output_schema: JSON | None = None
+    origin: Origin | None = None
 
     @model_validator(mode="after")
     def _check_implementation(self) -> Self:
@@ -324,6 +326,7 @@ class StoredTool(_Model):
     output_schema: JSON | None = None
     http_impl: JSON | None = Field(default=None, exclude_if=is_none)
     python_impl: PythonImpl | None = Field(default=None, exclude_if=is_none)
+    origin: Origin | None = Field(default=None, exclude_if=is_none)
     is_enabled: bool
     is_built_in: bool = False
     created_at: Moment

@@ -18,6 +18,7 @@ from onetool.bundles.model import (
     DisplayName,
     Id,
     Moment,
+    Origin,
     PythonImpl,
     Slug,
     StoredTool,
@@ -127,6 +128,7 @@ class ToolFile(_File):
     output_schema: JSON | None = None
     http_impl: JSON | None = None
     python_impl: PythonImpl | None = None
+    origin: Origin | None = None
     is_enabled: bool
     created_at: Moment
     modified_at: Moment

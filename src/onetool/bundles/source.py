@@ -7,7 +7,7 @@ that a change by another process is seen by the next call. `onetool.bundles.bund
 import asyncio
 import gc
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl, OAuthFlow
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
     from onetool.bundles.model import Bundle, StoredTool
-    from onetool.search.index import Shelf
+    from onetool.search.shelf import Shelf
 
 BUILT_IN = Path(__file__).with_name("builtin")
 PAGE_SIZE = 256
@@ -153,9 +153,15 @@ class BundleSource(ToolSource):
 
         A missing index is built in a thread. A call that names a pack waits for it; a list waits for a limited time.
         """
+        await self._read_or_build(words, is_limited=words is None and self.keeps_running)
+
+    async def load_pack_names(self) -> None:
+        await self._read_or_build(None, is_limited=True)
+
+    async def _read_or_build(self, words: Collection[str] | None, *, is_limited: bool) -> None:
         is_ready, is_wanted = await anyio.to_thread.run_sync(self._read_packs, words)
         if not is_ready and is_wanted:
-            timeout = self._list_timeout() if words is None and self.keeps_running else None
+            timeout = self._list_timeout() if is_limited else None
             await asyncio.wait((self._start_building(),), timeout=timeout)
             if not self.is_building:
                 await anyio.to_thread.run_sync(self._read_packs, words)
@@ -416,6 +422,10 @@ class BundleSource(ToolSource):
             rate_limiter=self._rates,
             identity=stored.id,
         )
+
+    def list_missing_secrets(self, names: Iterable[str]) -> list[str]:
+        """Return the secrets that have no value."""
+        return [name for name in names if self._get_secret(name) is None]
 
     def _get_secret(self, name: str) -> str | None:
         return self._loaded.secrets.get(name)

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple, Protocol
 
 from onetool.bundles.model import timestamp
 from onetool.errors import ToolError
-from onetool.stats.record import Damaged, open_database, read_version
+from onetool.stats.record import Damaged, open_database
+from onetool.stats.tables import read_version
 
 QUERY: Final = "SELECT calls, last FROM usage WHERE tool = ?"
 

@@ -83,6 +83,7 @@ def _import(options: argparse.Namespace, *, as_json: bool) -> int:
     from onetool.cli import import_bundle
 
     arguments = {"name": options.name, "server": None, "auth": None, "header": None}
+    arguments |= {"update": False, "replace_edits": False, "disable_removed": False}
     arguments |= {"write": False, "dry_run": False, "json": as_json}
     import_options = argparse.Namespace(config=options.config, user=options.user, project=options.project, **arguments)
     return import_bundle.main(import_options, options.file, import_bundle.read_content(options.file))

@@ -7,14 +7,12 @@ file is not changed.
 import argparse
 import json
 import os
-import pkgutil
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onetool.tools
 from onetool import paths
 from onetool.cli.connect import next_step
 from onetool.cli.sign_in_notes import find_sign_in_notes
@@ -22,14 +20,14 @@ from onetool.cli.signals import blocked_signals
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.catalog import CLIENTS, Machine
 from onetool.clients.client_servers import ClientServers, NoServersError, read_servers
-from onetool.clients.server_import import ImportTarget, ServerImport, import_servers
+from onetool.clients.server_import import ServerImport, import_servers
 from onetool.config import scaffold
 from onetool.config.trust import is_trusted, trust
+from onetool.editing.server_changes import SERVERS, read_target
 from onetool.errors import ToolError
 from onetool.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 
-SECTION = "servers"
 QUESTION = "Which tools does {server} have in OneTool?"
 
 
@@ -62,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="header that all tools send; can be repeated (tools only)",
     )
     parser.add_argument("--write", action="store_true", help="add hosts to http.allowedHosts (tools only)")
+    parser.add_argument(
+        "--update", action="store_true", help="store changed tools of a known version as new versions (tools only)"
+    )
+    parser.add_argument("--replace-edits", action="store_true", help="replace local edits of tools (tools only)")
+    parser.add_argument(
+        "--disable-removed", action="store_true", help="disable tools that the document lacks (tools only)"
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
     where.add_argument("--project", action="store_true", help="import into .onetool of this directory and trust it")
@@ -85,9 +90,11 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _import_servers(options: argparse.Namespace) -> int:
-    if options.name or options.server or options.auth or options.header or options.write:
+    is_update = options.update or options.replace_edits or options.disable_removed
+    if options.name or options.server or options.auth or options.header or options.write or is_update:
         options.usage_error(
-            "--name, --server, --auth, --header and --write apply to OpenAPI documents and bundles, not to servers"
+            "--name, --server, --auth, --header, --write, --update, --replace-edits and --disable-removed apply to "
+            "OpenAPI documents and bundles, not to servers"
         )
     directories = paths.find_directories(os.environ, Path.cwd(), options.config, Path.home())
     directory = directories.user if options.user else _target(directories)
@@ -111,17 +118,9 @@ def make_plan(
     found: list[ClientServers], directories: paths.Directories, directory: Path, inline_secrets: bool
 ) -> ImportPlan:
     config, secrets = text_files.read(directories.config_path(directory)), text_files.read(directory / paths.SECRETS)
-    servers = yaml_edit.parse_mapping(config.text, str(config.path)).get(SECTION) or {}
-    if not isinstance(servers, dict):
-        raise ToolError(f"{config.path}: {SECTION} must be a mapping (`name: ...`)")
-    is_user = os.path.realpath(directory) == os.path.realpath(directories.user)
-    modules = (module.name for module in pkgutil.iter_modules(onetool.tools.__path__))
-    packs = frozenset(name.removesuffix("_tools") for name in modules if name.endswith("_tools"))
-    known = yaml_edit.parse_mapping(secrets.text, str(secrets.path), typed=False)
-    known = {name: value for name, value in known.items() if isinstance(value, str)}
-    target = ImportTarget(servers, known, packs, os.environ, directories.working_dir, directories.home, is_user)
+    target = read_target(directories, directory, os.environ)
     result = import_servers(found, target, inline_secrets=inline_secrets)
-    config_text = yaml_edit.add_keys(config.text, str(config.path), SECTION, result.servers)
+    config_text = yaml_edit.add_keys(config.text, str(config.path), SERVERS, result.servers)
     secrets_text = yaml_edit.add_keys(secrets.text, str(secrets.path), None, result.secrets)
     return ImportPlan(result, config, config_text, secrets, secrets_text)
 

@@ -10,23 +10,25 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from onetool.audit import open_audit_log
-from onetool.bundles.imported import BundleImport
+from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult, import_bundle, read
 from onetool.bundles.source import bundles_directory, open_store
+from onetool.bundles.update_plan import UpdateOptions
 from onetool.cli import settings_file
+from onetool.cli.bundle_difference import describe_difference
 from onetool.cli.connect import current_machine, next_step
 from onetool.cli.identity import user_name
 from onetool.cli.signals import blocked_signals
 from onetool.clients import text_files, yaml_edit
+from onetool.clients.yaml_text import flow
 from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
-from onetool.errors import BundleError, ConfigError, NetworkError, ToolError
-from onetool.net import HostRules
+from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, SECRETS, Directories, find_directories
 from onetool.postgres.opening import opened_state
@@ -89,7 +91,12 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
         with blocked_signals():
             directories, done = _target(options)
         loaded = load(directories, os.environ, trust=True if directories.project else None)
-        report = _import(path, loaded, found, is_dry=options.dry_run)
+        update = UpdateOptions(
+            renames_versions=options.update,
+            replaced_edits=None if options.replace_edits else frozenset(),
+            disables_removed=options.disable_removed,
+        )
+        report = _import(path, loaded, found, update, is_dry=options.dry_run)
     except BundleError as error:
         raise _add_hint(error, path) from None
     report.done += done
@@ -128,25 +135,17 @@ def _project(directories: Directories, *, is_dry: bool) -> tuple[Directories, li
     return chosen, [f"{project} is now trusted{also}"]
 
 
-def _import(path: Path, loaded: Loaded, found: BundleImport, *, is_dry: bool) -> Report:
+def _import(path: Path, loaded: Loaded, found: BundleImport, update: UpdateOptions, *, is_dry: bool) -> Report:
     with opened_state(loaded) as remote:
         with closing(open_store(loaded, remote)) as store:
-            result = import_bundle(store, found, dry=is_dry)
+            result = import_bundle(store, found, update, dry=is_dry)
         if not is_dry:
             with closing(open_audit_log(loaded, remote)) as audit:
                 names = (f"{result.bundle.slug}.{slug}@{version}" for slug, version, _ in result.added)
                 audit.change("bundle.imported", [result.bundle.slug, *names], actor=user_name(), transport="cli")
     secrets = [name for name in found.secrets if name not in loaded.secrets]
-    hosts = [host for host in found.hosts if not _is_allowed(host, loaded)]
+    hosts = list_missing_hosts(found.hosts, loaded.settings.http.allowed_hosts)
     return Report(path, loaded, found, result, is_dry, hosts, secrets)
-
-
-def _is_allowed(host: str, loaded: Loaded) -> bool:
-    try:
-        HostRules(loaded.settings.http.allowed_hosts, allow_private_addresses=True).check(f"https://{host}/")
-    except (NetworkError, ConfigError):
-        return False
-    return True
 
 
 def _add_hint(error: BundleError, path: Path) -> ToolError:
@@ -157,7 +156,9 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
             hint=f"{command} --server {details.get('example', 'https://api.example.com')}",
         )
     if "suggestion" in details:
-        return ToolError(error.message, hint=f"choose another name: {command} --name {details['suggestion']}")
+        update = f", or store new versions: {command} --update" if "@" in error.message else ""
+        hint = f"choose another name: {command} --name {details['suggestion']}{update}"
+        return ToolError(error.message, hint=hint)
     if error.fields.get("code") == "bundle_disabled":
         return ToolError(error.message, hint="onetool bundles list --all")
     return ToolError(f"{path}: {error.message}", hint=error.hint)
@@ -191,6 +192,9 @@ def _to_json(report: Report) -> dict[str, Any]:
         "isNew": report.result.is_new,
         "written": not report.is_dry,
         "tools": [f"{report.slug}.{slug}@{version}" for slug, version, _ in report.result.added],
+        "difference": asdict(report.result.difference, dict_factory=_to_camel_case),
+        "kept": report.result.kept,
+        "disabled": report.result.disabled,
         "problems": report.found.problems,
         "warnings": report.found.warnings,
         "hosts": report.found.hosts,
@@ -201,8 +205,15 @@ def _to_json(report: Report) -> dict[str, Any]:
     }
 
 
+def _to_camel_case(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    from pydantic.alias_generators import to_camel
+
+    return {to_camel(name): value for name, value in pairs}
+
+
 def _text(report: Report) -> Iterator[str]:
     yield _headline(report)
+    yield from describe_difference(report.result, is_dry=report.is_dry)
     if problems := report.found.problems:
         yield "Not imported, or imported with changes:"
         yield from (f"{INDENT}{problem}" for problem in problems[:MAX_PROBLEMS])
@@ -229,7 +240,7 @@ def _uses_oauth(report: Report) -> bool:
 
 def _headline(report: Report) -> str:
     result, slug = report.result, report.slug
-    if not result.added:
+    if not result.added and not (result.kept or result.disabled):
         return f"{slug}: already imported ({pluralize(len(report.found.tools), 'tool')}); nothing was changed."
     versions = ", ".join(sorted({version for _, version, _ in result.added}))
     what = f"{pluralize(len(result.added), 'tool')} of version {versions}"
@@ -245,7 +256,7 @@ def _about_hosts(report: Report) -> Iterator[str]:
         what = "this host" if len(report.hosts) == 1 else "these hosts"
         yield f"Allow {what} in {report.config} (or use --write):"
         all_hosts = [*report.loaded.settings.http.allowed_hosts, *report.hosts]  # one line has to hold them all
-        yield f"{INDENT}{SECTION}: {{{KEY}: {yaml_edit.flow(all_hosts)}}}"
+        yield f"{INDENT}{SECTION}: {{{KEY}: {flow(all_hosts)}}}"
     addresses = (
         host[1:].partition("]")[0] if host[:1] == "[" else host.partition(":")[0] for host in report.found.hosts
     )

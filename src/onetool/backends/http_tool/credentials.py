@@ -268,6 +268,8 @@ class _CredentialReplacer:
             return text if changed == data else json.dumps(changed, ensure_ascii=False)
 
         def replace_pair(match: re.Match[str]) -> str:
+            if match["key"] == "secret" and match.string[: match.start()].endswith("${"):  # a reference
+                return match[0]
             key = unquote_plus(match["key"])
             value = self._replace_in_string(f"{location}.{key}", match["value"], is_credential=is_secret_name(key))
             return match["key"] + match["sign"] + value

@@ -65,7 +65,9 @@ class _DocumentConverter:
                 self._add_tool(location)
         if not self._tools:
             raise self._get_no_tools_error()
-        tools: list[ToolEntry] = [(slug, self._version, tool.body) for slug, tool in self._tools.items()]
+        tools: list[ToolEntry] = [
+            (slug, self._version, {**tool.body, "origin": "openapi"}) for slug, tool in self._tools.items()
+        ]
         problems = [clean(problem, MAX_PROBLEM_LENGTH) for problem in self._list_problems()]
         hosts = dict.fromkeys(parse_host(tool.base) for tool in self._tools.values())
         secrets = dict.fromkeys(secret for tool in self._tools.values() for secret in tool.secrets)

@@ -3,7 +3,8 @@
 A bundle is imported completely or not at all. `onetool.bundles` reads documents and archives.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
@@ -12,21 +13,29 @@ from starlette.responses import Response
 
 from onetool.audit import Facts
 from onetool.bundles import archive, importer
+from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult
 from onetool.bundles.model import StoredTool
-from onetool.context import ToolContext
+from onetool.bundles.update_plan import UpdateOptions
+from onetool.context import Permission, ToolContext
+from onetool.errors import NetworkError, ToolTimeout
+from onetool.net.messages import Request as OutgoingRequest
 from onetool.schema import JSON
 from onetool.storage import BundleStorage
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
+from onetool.transports.http.body_limit import MAX_IMPORT_BYTES
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.models import ImportedBundle, ImportQuery
-from onetool.transports.http.responses import json_response
+from onetool.transports.http.models import DifferenceView, ImportedBundle, ImportQuery
+from onetool.transports.http.responses import build_precondition, compute_etag, json_response
 from onetool.transports.http.routing import BYTES, JSON_MEDIA_TYPE, TEXT, Operation, ResponseSpec
 
 ZIP: Final = "application/zip"
 DOCUMENT: Final = {JSON_MEDIA_TYPE: {"type": "object"}, "application/yaml": TEXT, ZIP: BYTES}
+FETCH_SECONDS: Final = 30.0
 REPLACED_HEADER: Final = "onetool-replaced-credentials"  # header with the names of secrets
+
+_Imported = tuple[ImportResult, JSON, str]  # the last is the ETag of the bundle's versions; empty if it has none
 
 
 class ImportHandlers:
@@ -35,7 +44,7 @@ class ImportHandlers:
 
     def operations(self) -> Iterator[Operation]:
         result = {
-            200: ResponseSpec("The updated bundle and the remaining steps", ImportedBundle),
+            200: ResponseSpec("The updated bundle, or the difference, and the remaining steps", ImportedBundle),
             201: ResponseSpec("The new bundle and the remaining steps", ImportedBundle),
         }
         summary, errors = (
@@ -43,7 +52,17 @@ class ImportHandlers:
             ("permission_denied", "slug_taken"),
         )
         path = "/api/import"
-        yield Operation("POST", path, self.import_bundle, summary, result, ImportQuery, body=DOCUMENT, errors=errors)
+        yield Operation(
+            "POST",
+            path,
+            self.import_bundle,
+            summary,
+            result,
+            ImportQuery,
+            body=DOCUMENT,
+            errors=errors,
+            is_conditional=True,
+        )
         path, exported = (
             "/api/bundles/{bundleID}/export",
             {200: ResponseSpec("ZIP archive", media={ZIP: BYTES})},
@@ -54,35 +73,74 @@ class ImportHandlers:
 
     async def import_bundle(self, request: Request) -> Response:
         self._api.check_change(request)
-        content, query = await request.body(), ImportQuery.of(request)
+        query = ImportQuery.of(request)
+        content = await self._fetch(request, query.url) if query.url else await request.body()
+        check = build_precondition(request.headers)
+        if query.dry_run:
+            _, body, etag = await self._api.run_in_thread(lambda: self._import(content, query, check))
+            return json_response(body, headers={"etag": etag} if etag else None)
 
-        def import_and_audit(facts: Facts) -> tuple[ImportResult, JSON]:
-            result, body = self._import(content, query)
+        def import_and_audit(facts: Facts) -> _Imported:
+            result, body, etag = self._import(content, query, check)
             slug = result.bundle.slug
             facts["names"] = [slug, *(f"{slug}.{tool}@{version}" for tool, version, _ in result.added)]
-            return result, body
+            return result, body, etag
 
-        result, body = await self._api.write(request, "bundle.imported", import_and_audit)
+        result, body, etag = await self._api.write(request, "bundle.imported", import_and_audit)
         await self._api.app.bundles.refresh()
-        return json_response(body, 201 if result.is_new else 200)
+        return json_response(body, 201 if result.is_new else 200, {"etag": etag})
 
-    def _import(self, content: bytes, query: ImportQuery) -> tuple[ImportResult, JSON]:
+    async def _fetch(self, request: Request, url: str) -> bytes:
+        """Fetch a document with the client of the tools, which reaches allowed hosts only."""
+        app, context = self._api.app, identity.build_context(request, self._api.app)
+        if request.scope["state"]["agent"] is not None and Permission.NETWORK not in context.permissions:
+            message = f"agent '{context.agent_id}' may not fetch documents: it lacks the permission 'network'"
+            raise ApiError("permission_denied", message)
+        try:
+            fetch = OutgoingRequest("GET", url)
+            response = await app.net.send(fetch, timeout=FETCH_SECONDS, max_bytes=MAX_IMPORT_BYTES)
+        except (NetworkError, ToolTimeout) as error:
+            details = {key: value for key, value in error.fields.items() if key in {"reason", "host"}}
+            raise ApiError("invalid", app.redact(f"cannot fetch the document: {error.message}"), details) from None
+        if response.status != HTTPStatus.OK:
+            raise ApiError("invalid", f"cannot fetch the document: the server returned status {response.status}")
+        return response.body
+
+    def _import(self, content: bytes, query: ImportQuery, check: Callable[[JSON | None], None]) -> _Imported:
         store = self._api.app.bundles.store
         found = importer.read(
             content, name=query.name, server=query.server or None, auth=query.auth or None, headers=query.header
         )
-        if not query.update:
+        if not (query.update or query.dry_run):
             _check_slug_is_free(store, found.bundle["slug"])
-        result = importer.import_bundle(store, found)
+        check(_find_basis(store, found.bundle["slug"]))
+        options = UpdateOptions(
+            renames_versions=True, replaced_edits=frozenset(query.replace), disables_removed=query.disable_removed
+        )
+        result = importer.import_bundle(store, found, options, dry=query.dry_run)
+        basis = _find_basis(store, found.bundle["slug"])
+        body = self._describe(found, result, is_stored=not (query.dry_run and result.is_new))
+        return result, body, "" if basis is None else compute_etag(basis)
+
+    def _describe(self, found: BundleImport, result: ImportResult, *, is_stored: bool) -> JSON:
+        app = self._api.app
         response = ImportedBundle(
-            bundle=result.bundle,
+            bundle=result.bundle if is_stored else None,
+            slug=result.bundle.slug,
+            display_name=result.bundle.display_name,
+            is_new=result.is_new,
             tool_count=len(result.added),
+            difference=DifferenceView.model_validate(result.difference),
+            kept=result.kept,
+            disabled=result.disabled,
             hosts=found.hosts,
             secrets=found.secrets,
+            missing_hosts=list_missing_hosts(found.hosts, app.settings.http.allowed_hosts),
+            missing_secrets=app.bundles.list_missing_secrets(found.secrets),
             problems=found.problems,
             warnings=found.warnings,
         )
-        return result, self._api.app.redact.redact_data(response.as_json())
+        return self._api.to_json(response)
 
     async def export_bundle(self, request: Request) -> Response:
         self._api.check_settings()
@@ -105,6 +163,14 @@ class ImportHandlers:
             return True
         tool = self._api.app.registry.get(self._api.app.bundles.tool_name(stored))
         return tool is not None and context.admits(tool)
+
+
+def _find_basis(store: BundleStorage, slug: str) -> JSON | None:
+    """Return what the difference depends on; None if the bundle does not exist."""
+    existing = store.bundle_by_slug(slug)
+    if existing is None or existing.slug != slug:
+        return None
+    return {"basis": importer.compute_basis(store, existing)}
 
 
 def _check_slug_is_free(store: BundleStorage, slug: str) -> None:

@@ -1,0 +1,139 @@
+"""The difference between a stored bundle and a newer document: what an update would add, change and remove.
+
+A tool is compared with the version that is called by its name. Literal credentials are masked.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Final, Literal
+
+from onetool.backends.http_tool import credentials
+from onetool.bundles.model import StoredTool, ToolDraft
+from onetool.sanitize import clean
+from onetool.schema import JSON
+
+Part = Literal["request", "parameter", "description", "output"]
+MAX_CHANGES: Final = 100  # of one tool
+MAX_VALUE_CHARS: Final = 300
+CONTEXT_CHARS: Final = 40  # before the first difference of long values
+FIELDS: Final = tuple(name for name in ToolDraft.model_fields if name not in {"is_enabled", "origin"})
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A changed part of a tool. `before` is None if it is new, `after` if it is removed."""
+
+    part: Part
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChange:
+    """A tool that the document changes. `is_edited` if the current version was not imported, but written here."""
+
+    slug: str
+    version: str
+    new_version: str
+    is_edited: bool
+    changes: list[FieldChange]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutline:
+    slug: str
+    version: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class BundleDifference:
+    added: list[ToolOutline] = field(default_factory=list)
+    removed: list[ToolOutline] = field(default_factory=list)
+    changed: list[ToolChange] = field(default_factory=list)
+    unchanged: int = 0
+
+
+def find_current(versions: Iterable[StoredTool]) -> StoredTool:
+    """Return the version that is called by the name of the tool: the newest one that is enabled, if any."""
+    return max(versions, key=lambda tool: (tool.is_enabled, tool.created_at))
+
+
+def has_same_content(one: StoredTool | ToolDraft, other: StoredTool | ToolDraft) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in FIELDS)
+
+
+def outline_tool(slug: str, version: str, tool: StoredTool | ToolDraft) -> ToolOutline:
+    impl = _mask(tool)
+    request = f"{impl.get('method', 'GET')} {impl.get('urlTemplate', '')}" if impl else tool.type
+    return ToolOutline(slug, version, _shorten(request))
+
+
+def list_changes(old: StoredTool | ToolDraft, new: StoredTool | ToolDraft) -> list[FieldChange]:
+    """Return what differs between two versions of a tool."""
+    changes = [*_compare_requests(old, new), *_compare_parameters(old, new), *_compare_rest(old, new)]
+    return changes[:MAX_CHANGES]
+
+
+def _compare_requests(old: StoredTool | ToolDraft, new: StoredTool | ToolDraft) -> Iterator[FieldChange]:
+    return _compare("request", _mask(old), _mask(new), _render)
+
+
+def _compare_parameters(old: StoredTool | ToolDraft, new: StoredTool | ToolDraft) -> Iterator[FieldChange]:
+    return _compare("parameter", _list_parameters(old.arg_schema), _list_parameters(new.arg_schema), str)
+
+
+def _compare_rest(old: StoredTool | ToolDraft, new: StoredTool | ToolDraft) -> Iterator[FieldChange]:
+    yield from _compare("description", _list_texts(old), _list_texts(new), str)
+    before, after = ({"outputSchema": tool.output_schema} for tool in (old, new))
+    yield from _compare("output", before, after, _render)
+
+
+def _list_texts(tool: StoredTool | ToolDraft) -> dict[str, str | None]:
+    tags = ", ".join(tool.tags)
+    return {"displayName": tool.display_name, "description": tool.description or None, "tags": tags or None}
+
+
+def _compare(part: Part, old: Mapping[str, Any], new: Mapping[str, Any], render: Any) -> Iterator[FieldChange]:
+    for name in {**old, **new}:
+        if old.get(name) != new.get(name):
+            before, after = (None if side.get(name) is None else render(side[name]) for side in (old, new))
+            yield FieldChange(part, _shorten(name), *_shorten_pair(before, after))
+
+
+def _list_parameters(schema: JSON) -> dict[str, str]:
+    """Return the parameters with their schemas as text; other parts of the schema are one entry."""
+    properties = schema.get("properties")
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    found = {
+        str(name): f"{_render(part)}{' (required)' if name in needed else ''}"
+        for name, part in (properties.items() if isinstance(properties, dict) else ())
+    }
+    rest = {key: value for key, value in schema.items() if key not in {"properties", "required", "type"}}
+    return {**found, **({"(schema)": _render(rest)} if rest else {})}
+
+
+def _mask(tool: StoredTool | ToolDraft) -> JSON:
+    return credentials.mask(tool.http_impl) or {}
+
+
+def _render(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _shorten_pair(before: str | None, after: str | None) -> tuple[str | None, str | None]:
+    """Return both texts, from shortly before the first difference if they are long."""
+    if before is None or after is None:
+        return (None if before is None else _shorten(before), None if after is None else _shorten(after))
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+    start = max(0, same - CONTEXT_CHARS) if max(len(before), len(after)) > MAX_VALUE_CHARS else 0
+    dots = "…" if start else ""
+    return _shorten(dots + before[start:]), _shorten(dots + after[start:])
+
+
+def _shorten(text: str) -> str:
+    return clean(text, MAX_VALUE_CHARS)

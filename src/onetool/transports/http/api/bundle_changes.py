@@ -1,0 +1,43 @@
+"""`GET /api/bundles/changes`: a stream with an event after each change of bundles, made by any process."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onetool.transports.http import identity
+from onetool.transports.http.api import events
+from onetool.transports.http.api.common import Api
+from onetool.transports.http.api.events import EventStream, Feed
+from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
+
+PATH: Final = "/api/bundles/changes"
+POLL_SECONDS: Final = 0.5
+
+
+class BundleChangeHandlers:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def operations(self) -> Iterator[Operation]:
+        description = "Events: start, then changed after each change of bundles; endless"
+        stream = {200: ResponseSpec(description, media={events.MEDIA_TYPE: TEXT})}
+        yield Operation("GET", PATH, self.stream, "Stream changes of bundles", stream)
+
+    async def stream(self, request: Request) -> Response:
+        identity.build_context(request, self._api.app)  # raises if the agent is unknown
+        self._api.check_settings()
+        return EventStream(self._watch, ends_with_server=True)
+
+    async def _watch(self, feed: Feed) -> None:
+        """Send the version of the store, at first and after each change."""
+        sent = None
+        while True:
+            version = await self._api.run_in_thread(self._api.app.bundles.store.version)
+            if version != sent:
+                feed.put("start" if sent is None else "changed", {"version": version})
+                sent = version
+                await feed.wait_until_sent()
+            await asyncio.sleep(POLL_SECONDS)
