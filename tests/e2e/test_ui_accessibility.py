@@ -70,18 +70,20 @@ def screens(visit: Visit, shop: ServedApp) -> Iterator[str]:
     _run(visit)
     yield "run"
     run_id = shop.rest.get("/api/runs")["runs"][0]["id"]
-    visit.go(f"activity/live/{run_id}")
-    page.locator(".timeline li").first.wait_for()
-    yield "activity"
-    visit.go("activity/stats")
+    visit.go(f"runs/{run_id}")
+    page.locator(".timeline summary").first.click()
+    page.locator(".call-values").wait_for()
+    yield "runs"
+    visit.go("statistics")
     page.locator(".cards").wait_for()
     yield "statistics"
-    visit.go("activity/health")
-    page.locator("ot-health .facts").first.wait_for()
-    yield "health"
     visit.go(f"code/{create_code(shop.onetool.directories.user)}")
     page.locator("ot-approvals section").wait_for()
     yield "approvals"
+    visit.go("health")
+    page.locator("ot-health .facts").first.wait_for()
+    page.locator(".errors li").first.wait_for()
+    yield "health"
     bundle = next(one for one in shop.rest.get("/tools/bundles")["bundles"] if one["slug"] == "weather")
     visit.go(f"bundles/{bundle['id']}")
     page.locator("ot-bundle ot-list").wait_for()

@@ -82,7 +82,7 @@ def test_a_recursive_schema_becomes_a_finite_form(visit: Visit) -> None:
 def test_invalid_routes_show_an_error(visit: Visit) -> None:
     page = visit.go("nowhere")
     expect(page.locator("main")).to_contain_text("Page not found")
-    for index in ("constructor", "__proto__", "%E0%A4%A", "tools/%3Cscript%3E", "tools/no.such", "activity/live/none"):
+    for index in ("constructor", "__proto__", "%E0%A4%A", "tools/%3Cscript%3E", "tools/no.such", "runs/none"):
         visit.go(index)
         expect(page.locator("main")).not_to_be_empty()
     expect(page.locator("main")).to_contain_text("or it has expired")
@@ -121,7 +121,7 @@ def test_the_content_security_policy_is_strict(visit: Visit, shop: ServedApp) ->
     rejected = visit.page.evaluate(INLINE)
     assert rejected == "script-src-elem"
     assert visit.errors.pop().startswith("Executing inline script violates")
-    for index in ("run", "bundles", "activity/stats"):
+    for index in ("run", "bundles", "statistics"):
         visit.go(index)
     assert visit.foreign == []
 
@@ -140,14 +140,14 @@ def test_an_open_ui_survives_a_restart_of_the_server(browser: Browser, tmp_path:
         with open_page(browser, url, screenshot_directory(tmp_path)) as visit:
             page = visit.go("run")
             page.locator("ot-editor textarea").fill("ot.version()")
-            visit.go("activity")
-            expect(page.locator("ot-live")).to_contain_text("No runs since the server started")
+            visit.go("runs")
+            expect(page.locator("ot-runs")).to_contain_text("No runs yet")
             server.send_signal(signal.SIGTERM)
             server.wait(TIMEOUT_SECONDS)
             expect(page.get_by_role("alert")).to_contain_text("Connection lost")
             visit.shoot("server-gone")
-            visit.go("activity/health")
-            expect(page.locator("ot-health")).to_contain_text("onetool serve --http")
+            visit.go("health")
+            expect(page.locator("main")).to_contain_text("onetool serve --http")
             with serve_process(tmp_path, "--port", str(info["port"])):
                 expect(page.locator("ot-health")).to_contain_text("Isolation", timeout=TIMEOUT_SECONDS * 1000)
                 expect(page.locator("p.offline")).to_be_hidden()
@@ -155,8 +155,8 @@ def test_an_open_ui_survives_a_restart_of_the_server(browser: Browser, tmp_path:
                 expect(page.locator("ot-editor textarea")).to_have_value("ot.version()")
                 page.locator("ot-run .run").click()
                 expect(page.locator(".outcome-bar")).to_contain_text("Done", timeout=TIMEOUT_SECONDS * 1000)
-                visit.go("activity")
-                expect(page.locator(".runs")).to_contain_text("ot.version()")
+                visit.go("runs")
+                expect(page.locator(".run-list")).to_contain_text("ot.version()")
             visit.errors[:] = [text for text in visit.errors if "ERR_CONNECTION_REFUSED" not in text]
 
 
@@ -177,8 +177,8 @@ def test_the_ui_asks_for_a_token_and_keeps_it_for_the_tab(browser: Browser, tmp_
             expect(page.locator(".tool-row").first).to_be_visible()
             page.reload()
             expect(page.locator(".tool-row").first).to_be_visible()
-            visit.go("activity")
-            expect(page.locator("ot-live")).to_contain_text("No runs since the server started")
+            visit.go("runs")
+            expect(page.locator("ot-runs")).to_contain_text("No runs yet")
             visit.tool("machine.now").get_by_role("tab", name="curl").click()
             expect(page.locator(".snippet:visible")).to_contain_text("Bearer $ONETOOL_TOKEN")
             assert token not in page.content()

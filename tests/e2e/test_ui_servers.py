@@ -50,8 +50,8 @@ def open_servers(visit: Visit, shop: ServedApp) -> None:
     """Sign in to the admin UI and open the screen with the keyboard."""
     visit.go(f"code/{create_code(shop.onetool.directories.user)}")
     expect(visit.page.locator("ot-approvals")).to_contain_text("No calls wait")
-    visit.page.keyboard.press("6")
-    expect(visit.page.locator("ot-servers section")).to_have_count(3)
+    visit.page.keyboard.press("4")
+    expect(visit.page.locator("ot-servers section.sign-in")).to_have_count(3)
 
 
 def test_a_person_signs_in_to_servers_and_out(

@@ -327,8 +327,8 @@ def test_earlier_calls_can_be_reused(visit: Visit) -> None:
 
 @pytest.mark.spec("bundles.screen.palette")
 def test_the_palette_finds_opens_and_runs_a_tool_by_keyboard(visit: Visit) -> None:
-    page = visit.go("activity")
-    page.locator("ot-live").wait_for()
+    page = visit.go("runs")
+    page.locator("ot-runs").wait_for()
     page.keyboard.press("Control+k")
     expect(page.locator("ot-palette input")).to_be_focused()
     page.keyboard.type("find shelves")

@@ -12,11 +12,20 @@ export async function signIn(code) {
   return scope;
 }
 
-/** Show a button that signs out, if somebody has signed in. */
+/** Show who has signed in, and a button that signs out. */
 export async function showAccount(container) {
-  const { actor } = await get("/api/session");
+  const { actor, scope } = await get("/api/session");
   container.querySelector(".account")?.remove();
-  if (actor) container.append(quietButton(t("account.signOut"), signOut, { class: "quiet account", title: actor }));
+  if (!actor) return;
+  const text = t("account.as", { actor });
+  container.append(
+    h(
+      "span.account",
+      {},
+      h("span.who", { title: `${text} (${scope})` }, text),
+      quietButton(t("account.signOut"), signOut, { title: text }),
+    ),
+  );
 }
 
 /** Add a link for each issuer with which people can sign in. */
@@ -45,6 +54,7 @@ export function deniedState(title, error, retry) {
 async function signOut() {
   await request("DELETE", "/api/session");
   setCsrf("");
+  setToken("");
   location.hash = "";
   location.reload();
 }

@@ -21,7 +21,11 @@ const toolPath = (bundle, slug, version) =>
   `${bundlePath(bundle)}/tools${encodePath(slug)}/version${encodePath(version)}`;
 
 export const listBundles = () => fetchAll("/tools/bundles", "bundles");
-export const getBundle = (id) => get(bundlePath(id));
+/** Return a bundle. `sendChange` with its ETag fails if somebody else has changed it. */
+export async function getBundle(id) {
+  const response = await request("GET", bundlePath(id));
+  return Object.assign(await response.json(), { etag: response.headers.get("etag") });
+}
 export const listTools = (id) => fetchAll("/tools/tools", "tools", { bundleIDs: id });
 /** Return the tools page by page. The total is known only after the last page. */
 export function toolPages(id) {
@@ -41,15 +45,16 @@ export const getStoredTool = (id, slug, version) => get(toolPath(id, slug, versi
 export const invoke = (id, slug, version, args, signal) =>
   send("POST", `${toolPath(id, slug, version)}/invoke`, { args }, signal);
 
-const sendChange = async (method, target, body) => {
-  const response = await send(method, target, body);
+const sendChange = async (method, target, body, etag) => {
+  const headers = etag ? { "if-match": etag } : {};
+  const response = await request(method, target, { body, headers });
   publishChange();
-  return response;
+  return response.status === 204 ? null : response.json();
 };
 
-export const putBundle = (id, body) => sendChange("PUT", bundlePath(id), body);
+export const putBundle = (id, body, etag) => sendChange("PUT", bundlePath(id), body, etag);
 export const setBundleEnabled = (id, isEnabled) => sendChange("PATCH", bundlePath(id), { isEnabled });
-export const deleteBundle = (id) => sendChange("DELETE", bundlePath(id));
+export const deleteBundle = (id, etag) => sendChange("DELETE", bundlePath(id), undefined, etag);
 export const putTool = (id, slug, version, body) => sendChange("PUT", toolPath(id, slug, version), body);
 export const setToolEnabled = (id, slug, version, isEnabled) =>
   sendChange("PATCH", toolPath(id, slug, version), { isEnabled });
@@ -59,17 +64,28 @@ export const deleteTool = (id, slug, version) => sendChange("DELETE", toolPath(i
 export const exportBundle = async (id) =>
   (await request("GET", `/api/bundles${encodePath(id)}/export`, { accept: "application/zip" })).blob();
 
-export async function importDocument(file, query) {
-  const type =
-    /\.zip$/i.test(file.name) || file.type === "application/zip"
-      ? "application/zip"
-      : /\.json$/i.test(file.name)
-        ? "application/json"
-        : "application/yaml";
-  const response = await (await request("POST", "/api/import", { body: file, query, type })).json();
-  publishChange();
-  return response;
+/** Import `{ file }` or `{ url }`, or return the difference with `dryRun`. The answer has the ETag of the bundle. */
+export async function importDocument({ file, url }, query, etag) {
+  const pairs = Object.entries({ ...query, url }).flatMap(([name, value]) =>
+    [value ?? []].flat().map((one) => [name, one]),
+  );
+  const response = await request("POST", `/api/import?${new URLSearchParams(pairs)}`, {
+    ...(file ? { body: file, type: getType(file) } : {}),
+    headers: etag ? { "if-match": etag } : {},
+  });
+  if (!query.dryRun) publishChange();
+  return Object.assign(await response.json(), { etag: response.headers.get("etag") });
 }
+
+function getType(file) {
+  if (/\.zip$/i.test(file.name) || file.type === "application/zip") return "application/zip";
+  return /\.json$/i.test(file.name) ? "application/json" : "application/yaml";
+}
+
+/** Allow hosts and store secrets: `{ hosts: [], secrets: { NAME: value } }`. */
+export const addRequirements = (body) => send("POST", "/api/requirements", body);
+/** Return the request of a call, without sending it: `{ httpImpl, argSchema, args }`. */
+export const previewRequest = (body) => send("POST", "/api/request-preview", body);
 
 /** Return a new UUID, version 7. */
 export function newId() {

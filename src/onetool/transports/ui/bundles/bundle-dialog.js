@@ -1,8 +1,9 @@
 /** Dialog to create or edit a bundle. */
-import { h } from "../core/h.js";
+import { fill, h } from "../core/h.js";
 import { labeled, openModal, primaryButton, quietButton } from "../core/components.js";
 import { t } from "../core/i18n.js";
-import { newId, putBundle } from "./bundle-api.js";
+import { getBundle, newId, putBundle } from "./bundle-api.js";
+import { conflictNotice } from "./conflict.js";
 
 /** Resolves to the stored bundle, or to null if the user cancels. */
 export function editBundle(old) {
@@ -25,20 +26,36 @@ export function editBundle(old) {
       for (const name of ["displayName", "slug"])
         if (!body[name]) return (fields[name].showProblem(t("check.required")), fields[name].control.focus());
       try {
-        const stored = await putBundle(old?.id ?? newId(), { ...body, isEnabled: old?.isEnabled ?? true });
+        const stored = await putBundle(old?.id ?? newId(), { ...body, isEnabled: old?.isEnabled ?? true }, etag);
         resolve(stored);
         dialog.close();
       } catch (error) {
-        showProblems(fields, error);
+        if (error.status === 412) await showConflict(body);
+        else showProblems(fields, error);
       }
     };
     fields.displayName.control.addEventListener("input", () => {
       if (!old && !fields.slug.isTouched) fields.slug.control.value = toSlug(fields.displayName.control.value);
     });
     fields.slug.control.addEventListener("input", () => (fields.slug.isTouched = true));
+    let etag = old?.etag;
+    const conflict = h("div");
+    /** Show what somebody else has saved. Saving again replaces it. */
+    const showConflict = async (body) => {
+      const theirs = await getBundle(old.id);
+      etag = theirs.etag;
+      const { displayName, slug, description } = theirs;
+      fill(conflict, conflictNotice(t("conflict.bundle"), { displayName, slug, description }, body));
+    };
     const dialog = openModal(
       t(old ? "bundle.edit" : "bundles.new"),
-      h("form.stack", { onsubmit: store }, Object.values(fields), h("button", { type: "submit", hidden: true })),
+      h(
+        "form.stack",
+        { onsubmit: store },
+        Object.values(fields),
+        conflict,
+        h("button", { type: "submit", hidden: true }),
+      ),
       [quietButton(t("cancel"), () => dialog.close()), primaryButton(t("save"), store)],
     );
     dialog.addEventListener("close", () => resolve(null));

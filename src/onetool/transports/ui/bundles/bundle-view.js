@@ -18,6 +18,7 @@ import { truncate, formatDate, formatNumber, formatRelativeTime } from "../core/
 import { virtualList } from "../core/virtual-list.js";
 import { changes } from "../tools/catalog.js";
 import { editBundle } from "./bundle-dialog.js";
+import { ImportDialog } from "./import-dialog.js";
 import {
   deleteBundle,
   deleteTool,
@@ -48,8 +49,12 @@ class BundleView extends HTMLElement {
         getBundle(this.bundleId),
         toolPages(this.bundleId).loadFirst(this.pages?.items.length),
       ]);
+      const key = JSON.stringify([found, pages.items]);
+      if (this.list?.isConnected && this.list.key === key) return [...this.childNodes]; // keeps the focus
       this.pages = pages;
-      return this.#render(found);
+      const content = this.#render(found);
+      this.list.key = key;
+      return content;
     }).then(() => this.#resizeList(top));
   }
 
@@ -74,6 +79,11 @@ class BundleView extends HTMLElement {
         isBuiltIn
           ? null
           : primaryButton(t("tool.new"), () => navigate("bundles", found.id, "new"), { disabled: !found.isEnabled }),
+        isBuiltIn
+          ? null
+          : button(t("bundle.update"), () => new ImportDialog({ slug: found.slug }).open(), {
+              disabled: !found.isEnabled,
+            }),
         button(t("bundle.export"), () => this.#export(found)),
         isBuiltIn ? null : button(t("bundle.edit"), () => editBundle(found)),
         isBuiltIn ? null : button(t("bundle.delete"), () => this.#delete(found)),
@@ -184,7 +194,7 @@ class BundleView extends HTMLElement {
     try {
       for (const tool of tools) await deleteTool(found.id, tool.slug, tool.version);
       this.stopListening();
-      await deleteBundle(found.id);
+      await deleteBundle(found.id, found.etag);
       notify(t("deleted", { name: found.displayName }));
       navigate("bundles");
     } catch (error) {

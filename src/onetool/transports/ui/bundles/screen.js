@@ -6,10 +6,11 @@ import { navigate, link } from "../core/router.js";
 import { t } from "../core/i18n.js";
 import { loadStyles } from "../core/styles.js";
 import { changes } from "../tools/catalog.js";
+import { listBundles, setBundleEnabled } from "./bundle-api.js";
 import { editBundle } from "./bundle-dialog.js";
 import { bundleView } from "./bundle-view.js";
-import { importFiles } from "./importer.js";
-import { listBundles, setBundleEnabled } from "./bundle-api.js";
+import { watchBundles } from "./change-feed.js";
+import { ImportDialog } from "./import-dialog.js";
 import { toolEditor } from "./tool-editor.js";
 
 await loadStyles("bundles");
@@ -19,14 +20,6 @@ class BundlesScreen extends HTMLElement {
 
   connectedCallback() {
     this.list = h("div.fill");
-    this.file = h("input", {
-      type: "file",
-      accept: ".json,.yaml,.yml,.zip",
-      multiple: true,
-      hidden: true,
-      "aria-label": t("bundles.import"),
-      onchange: () => (importFiles([...this.file.files]), (this.file.value = "")),
-    });
     this.detail = h("section.detail", { "aria-label": t("bundles.detail") });
     this.append(
       h(
@@ -39,10 +32,9 @@ class BundlesScreen extends HTMLElement {
           h(
             "div.actions",
             {},
-            button(t("bundles.import"), () => this.file.click()),
+            button(t("bundles.import"), () => new ImportDialog().open()),
             primaryButton(t("bundles.new"), async () => this.#openCreated(await editBundle())),
           ),
-          this.file,
         ),
         h("p.hint", {}, t("bundles.drop")),
         this.list,
@@ -50,11 +42,14 @@ class BundlesScreen extends HTMLElement {
       this.detail,
     );
     this.stopListening = changes.listen(() => this.#load());
+    this.watching = new AbortController();
+    watchBundles(this.watching.signal);
     this.#load();
   }
 
   disconnectedCallback() {
     this.stopListening();
+    this.watching.abort();
   }
 
   show(...parts) {

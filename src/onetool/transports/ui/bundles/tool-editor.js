@@ -2,19 +2,19 @@
  * can be tried before it is saved. */
 import { fill, h } from "../core/h.js";
 import { load } from "../core/loading.js";
-import { badge, button, labeled, openModal, notify, primaryButton } from "../core/components.js";
+import { badge, button, labeled, notify, openModal, primaryButton } from "../core/components.js";
 import { navigate, link } from "../core/router.js";
 import { t } from "../core/i18n.js";
-import { formatDuration } from "../core/text.js";
-import { form } from "../form/form.js";
-import { resultView } from "../result/view.js";
-import { errorView } from "../result/error-view.js";
+import { changes, getTool } from "../tools/catalog.js";
 import { argumentsEditor } from "./arguments.js";
 import { showProblems, toSlug } from "./bundle-dialog.js";
+import { versionNotice } from "./conflict.js";
 import { httpFields } from "./http-fields.js";
-import { deleteTool, getBundle, getStoredTool, invoke, putTool } from "./bundle-api.js";
+import { deleteTool, getBundle, getStoredTool, putTool } from "./bundle-api.js";
+import { toolTester } from "./tool-tester.js";
 
 const NEW = "new";
+const TRIAL = "try-"; // start of the slugs of tools that are stored for a test
 
 class ToolEditor extends HTMLElement {
   connectedCallback() {
@@ -25,11 +25,16 @@ class ToolEditor extends HTMLElement {
         isNew ? null : getStoredTool(this.bundleId, this.slug, this.version),
       ]);
       return this.#render(parent, old);
-    });
+    }).then(() => this.#rememberVersions());
+    this.stopListening = changes.listen(() => this.#checkVersions());
+  }
+
+  disconnectedCallback() {
+    this.stopListening();
   }
 
   #render(parent, old) {
-    this.old = old;
+    Object.assign(this, { parent, old });
     const isFixed = parent.isBuiltIn || old?.type === "python" || old?.type === "go";
     const text = (key, value, attributes = {}, options = {}) =>
       labeled(t(key), h("input", { value, spellcheck: "false", ...attributes }), options);
@@ -55,7 +60,9 @@ class ToolEditor extends HTMLElement {
     this.http = httpFields(old?.httpImpl);
     this.args = argumentsEditor(old?.argSchema);
     this.problem = h("p.problem.pre", { role: "alert" });
+    this.conflict = h("div.conflict-place");
     this.#suggestSlug();
+    this.initial = isFixed ? "" : JSON.stringify(this.#draft());
     return [
       h("a.back", { href: link("bundles", parent.id) }, `← ${parent.displayName}`),
       h(
@@ -77,6 +84,7 @@ class ToolEditor extends HTMLElement {
         : h(
             "form.stack",
             { onsubmit: (event) => (event.preventDefault(), this.#save()) },
+            this.conflict,
             h("div.line", {}, this.fields.displayName, this.fields.slug, this.fields.version),
             this.fields.description,
             this.http,
@@ -128,6 +136,9 @@ class ToolEditor extends HTMLElement {
   async #save() {
     const { slug, version } = this.fields;
     try {
+      const known = this.fields.version.control.value;
+      await this.#checkVersions();
+      if (this.fields.version.control.value !== known) return; // somebody else was faster: look at it first
       const stored = await this.#store(slug.control.value, version.control.value);
       notify(t("saved", { name: `${stored.slug} ${stored.version}` }));
       navigate("bundles", this.bundleId);
@@ -160,51 +171,61 @@ class ToolEditor extends HTMLElement {
       .map(({ field, problem }) => ({ field: field.replace(/^httpImpl\./, "").replace(/^auth\..*/, "value"), problem }))
       .filter(({ field }) => fields[field]);
     if (assigned.length) showProblems(fields, { details: { problems: assigned } });
-    if (error.code === "duplicate") this.fields.version.showProblem(error.message);
+    if (error.code === "duplicate") this.#showDuplicate(error);
     else if (assigned.length < Math.max(1, problems.length)) fill(this.problem, error.message);
     this.querySelector("[aria-invalid=true]")?.focus();
   }
 
-  /** Store the tool under a temporary slug while the dialog is open. */
+  #showDuplicate(error) {
+    const version = this.fields.version.control.value;
+    this.fields.version.showProblem(error.message);
+    if (version !== this.old?.version) this.#showOther(version);
+  }
+
+  /** Call the stored tool, or, if it was edited, store it under a temporary slug while the dialog is open. */
   async #try() {
-    const slug = `try-${Date.now().toString(36)}`;
-    let stored;
     try {
-      stored = await this.#store(slug, "1");
+      if (this.old?.isEnabled && JSON.stringify(this.#draft()) === this.initial)
+        return openModal(t("tool.try"), toolTester(this.bundleId, this.old), [], { class: "wide" });
+      return this.#openTrial(await this.#store(`${TRIAL}${Date.now().toString(36)}`, "1"));
     } catch (error) {
       return this.#showError(error);
     }
-    const remove = () => deleteTool(this.bundleId, slug, "1").catch((error) => notify(error.message, "bad"));
-    const dialog = openModal(t("tool.try"), this.#tester(stored), []);
+  }
+
+  #openTrial(stored) {
+    const remove = () => deleteTool(this.bundleId, stored.slug, "1").catch((error) => notify(error.message, "bad"));
+    const dialog = openModal(t("tool.try"), toolTester(this.bundleId, stored), [], { class: "wide" });
     addEventListener("pagehide", remove, { once: true });
     dialog.addEventListener("close", () => (removeEventListener("pagehide", remove), remove()));
   }
 
-  #tester(stored) {
-    const output = h("div.output");
-    const fields = form(stored.argSchema);
-    const run = primaryButton(
-      t("tester.run"),
-      () => fields.check() && this.#invoke(stored, fields.value, run, output),
-      {
-        class: "primary run",
-      },
-    );
-    return h("div.stack", {}, fields, h("div.bar", {}, run), output);
+  // --- other people ---------------------------------------------------------------------------------------------
+
+  /** Look for versions that somebody else has saved since this one was opened. */
+  async #checkVersions() {
+    if (!this.old || !this.versions) return;
+    const found = await this.#listVersions();
+    const other = found.findLast((version) => !this.versions.has(version));
+    if (other) await this.#showOther(other);
   }
 
-  async #invoke({ slug, version }, args, run, output) {
-    const startedAt = performance.now();
-    run.disabled = true;
-    try {
-      const { ok, value, error } = await invoke(this.bundleId, slug, version, args);
-      const ms = performance.now() - startedAt;
-      fill(output, ok ? resultView(value, formatDuration(ms)) : errorView(error, ms));
-    } catch (error) {
-      fill(output, errorView({ type: error.code ?? "error", message: error.message }, performance.now() - startedAt));
-    } finally {
-      run.disabled = false;
-    }
+  async #rememberVersions() {
+    if (this.old) this.versions = new Set([this.old.version, ...(await this.#listVersions())]);
+  }
+
+  async #listVersions() {
+    const { versions = [] } = await getTool(`${this.parent.slug}.${this.old.slug}`).catch(() => ({}));
+    return versions.map(({ version }) => version);
+  }
+
+  /** Show the version of somebody else, keep what was typed, and suggest a version after it. */
+  async #showOther(version) {
+    const theirs = await getStoredTool(this.bundleId, this.fields.slug.control.value, version).catch(() => null);
+    if (!theirs || !this.isConnected) return;
+    this.versions?.add(version);
+    this.fields.version.control.value = nextVersion(version);
+    fill(this.conflict, versionNotice(theirs, this.#draft()));
   }
 }
 

@@ -41,11 +41,15 @@ export async function* stream(method, path, { body, query, signal } = {}) {
 }
 
 /** Send a request and return the response. Throw an ApiError if its status is not 2xx. */
-export async function request(method, path, { body, query, signal, accept = "application/json", type } = {}) {
+export async function request(
+  method,
+  path,
+  { body, query, signal, accept = "application/json", type, headers = {} } = {},
+) {
   const response = await fetchOrFail(buildUrl(path, query), {
     method,
     signal,
-    headers: buildHeaders(accept, body, type),
+    headers: { ...buildHeaders(accept, body, type), ...headers },
     body: body === undefined || type ? body : JSON.stringify(body),
     cache: "no-cache",
     keepalive: method === "DELETE", // send it even if the page is being closed
@@ -54,7 +58,7 @@ export async function request(method, path, { body, query, signal, accept = "app
   const error = new ApiError(response.status, (await response.json().catch(() => ({}))).error);
   if (response.status !== 401) throw error;
   await waitForToken(error);
-  return request(method, path, { body, query, signal, accept, type });
+  return request(method, path, { body, query, signal, accept, type, headers });
 }
 
 /** Encode path segments: `/a/b`. */

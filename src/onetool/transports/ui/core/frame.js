@@ -8,14 +8,22 @@ import { navigate, route, link } from "./router.js";
 import { t, tOr } from "./i18n.js";
 import "../tools/screen.js";
 
+// The screens in the order of the navigation.
 const SCREENS = {
   tools: () => new Promise((resolve) => setTimeout(resolve)), // already loaded; lets the frame render first
   run: () => import("../run/screen.js"),
   bundles: () => import("../bundles/screen.js"),
-  activity: () => import("../activity/screen.js"),
-  approvals: () => import("../approvals/screen.js"),
   servers: () => import("../servers/screen.js"),
+  agents: () => import("../agents/screen.js"),
+  tokens: () => import("../tokens/screen.js"),
+  runs: () => import("../runs/screen.js"),
+  approvals: () => import("../approvals/screen.js"),
+  audit: () => import("../audit/screen.js"),
+  health: () => import("../health/screen.js"),
+  statistics: () => import("../statistics/screen.js"),
 };
+// Screens of older versions, whose URLs people may have stored.
+const REDIRECTS = { live: "runs", stats: "statistics", health: "health" };
 const DEFAULT_SCREEN = "tools";
 const PRELOAD_DELAY_MS = 1000;
 const loadPalette = () => import("../tools/palette.js");
@@ -37,13 +45,13 @@ class Frame extends HTMLElement {
     );
     route.listen(() => this.#show());
     online.listen((isOnline) => this.#showOnline(isOnline));
-    tokenRequired.listen((message) => (message ? this.#askForToken(message) : this.#watchApprovals()));
+    tokenRequired.listen((message) => (message ? this.#askForToken(message) : this.#onToken()));
     if (tokenRequired.value) this.#askForToken(tokenRequired.value);
     this.#bindEvents();
     this.#show();
     setTimeout(() => loadPalette().catch(() => {}), PRELOAD_DELAY_MS);
     this.#watchApprovals();
-    if (getCsrf() && this.#name) this.#showAccount();
+    if ((getCsrf() || getToken()) && this.#name) this.#showAccount();
   }
 
   #header() {
@@ -81,9 +89,14 @@ class Frame extends HTMLElement {
       "mod+k": () => this.#palette(),
       "?": () => this.#help(),
       "/": () => this.main.querySelector("input[type=search]")?.focus(),
-      ...Object.fromEntries(screens.map((name, index) => [String(index + 1), () => navigate(name)])),
+      ...Object.fromEntries(screens.slice(0, 9).map((name, index) => [String(index + 1), () => navigate(name)])),
     });
     for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => this.#onDrag(event));
+  }
+
+  #onToken() {
+    this.#watchApprovals();
+    this.#showAccount();
   }
 
   /** Show the number of runs that wait, if this browser may see them. */
@@ -130,6 +143,7 @@ class Frame extends HTMLElement {
       notify(tOr(`signIn.${parts[0]}`, t("signIn.failed")), "bad");
       return navigate(DEFAULT_SCREEN);
     }
+    if (name === "activity") return this.#redirect(...parts);
     if (!Object.hasOwn(SCREENS, name)) {
       this.#reset();
       fill(
@@ -142,6 +156,7 @@ class Frame extends HTMLElement {
       if (item.dataset.name === name) item.setAttribute("aria-current", "page");
       else item.removeAttribute("aria-current");
     }
+    this.links.find((item) => item.dataset.name === name).scrollIntoView({ block: "nearest", inline: "nearest" });
     document.title = `${t(`screen.${name}`)} · OneTool`;
     const isNew = this.#name !== name;
     this.#name = name;
@@ -149,6 +164,11 @@ class Frame extends HTMLElement {
     if (this.#name !== name) return;
     if (isNew) fill(this.main, document.createElement(`ot-${name}`));
     this.main.firstElementChild.show(...parts);
+  }
+
+  #redirect(view = "live", ...rest) {
+    history.replaceState(null, "", link(REDIRECTS[view] ?? "runs", ...rest));
+    route.value = [REDIRECTS[view] ?? "runs", ...rest];
   }
 
   #reset() {

@@ -1,91 +1,81 @@
-/** Completions at the caret: packs, and the tools of a pack with their signatures. */
-import { get } from "../core/api.js";
-import { changes, listPacks } from "../tools/catalog.js";
+/** Completions at the caret: packs, tools, arguments, allowed values and keys of nested objects. */
+import { truncate } from "../core/text.js";
+import { describeType, findSchema, listArguments, listMembers, listValues, toPython } from "./argument-schema.js";
+import { findCall, readContext } from "./code-context.js";
+import { findNames, findTool } from "./tool-lookup.js";
 
 const MAX_OPTIONS = 60;
-const MAX_CONTEXT_CHARS = 4000; // before the caret
-const cache = { packs: null, tools: new Map() };
-changes.listen(clearCache);
+const MAX_NOTE_CHARS = 160;
+const MEMBER = /(?<![.\p{L}\p{N}_)\]])([\p{L}_][\p{L}\p{N}_]*)\.([\p{L}\p{N}_]*)$/u;
+const NAME = /(?<![.\p{L}\p{N}_])[\p{L}_][\p{L}\p{N}_]*$/u;
 
-function clearCache() {
-  cache.packs = null;
-  cache.tools.clear();
+/** Return `{ prefix, options: [{ text, about }] }` for the code before the caret, or null.
+ *
+ * Without `isExplicit`, nothing is offered before the first letter, except after a dot, a quote or `=`. */
+export async function findCompletions(before, isExplicit = false) {
+  const context = readContext(before);
+  if (context.isComment) return null;
+  const call = findCall(context);
+  if (context.string !== null) return call ? completeString(call, context.string) : null;
+  const member = MEMBER.exec(before);
+  if (member) return select(member[2], (await findNames(`${member[1]}.${member[2]}`)).map(nameOption));
+  const prefix = NAME.exec(before)?.[0] ?? "";
+  if (/[.\p{L}\p{N}_]$/u.test(before) && !prefix) return null; // a number, or a member of a value
+  const inCall = call ? await completeArgument(call, prefix, isExplicit || /=\s*$/.test(before)) : [];
+  if (!prefix && !inCall.length && !(isExplicit && !call)) return null;
+  const isName = prefix || (isExplicit && !call);
+  return select(prefix, [...inCall, ...(isName ? (await findNames(prefix)).map(nameOption) : [])]);
 }
 
-/** Return `{ prefix, options: [{ text, about }] }` for the code before the caret, or null. */
-export async function findCompletions(before) {
-  const line = before.slice(-MAX_CONTEXT_CHARS);
-  const member = /([\p{L}_][\p{L}\p{N}_]*)\.([\p{L}\p{N}_]*)$/u.exec(line);
-  if (member)
-    return selectOptions(
-      member[2],
-      (await cachedTools(member[1])).map(({ short, signature, description }) => ({
-        text: short,
-        about: signature,
-        note: description,
-      })),
+const nameOption = ({ text, signature, description }) => ({ text, about: signature || description || "" });
+
+/** Return the keywords of the call, or the values of its argument. */
+async function completeArgument({ name, argument, inside }, prefix, isWanted) {
+  const tool = prefix || isWanted ? await findTool(name) : null;
+  if (!tool) return [];
+  if (inside.length || argument.isValue) return listLiterals(tool, { argument, inside });
+  return listArguments(tool)
+    .filter((one) => !argument.names.includes(one.name) && NAME.exec(one.name)?.index === 0)
+    .map((one) => ({ text: `${one.name}=`, about: describeMember(one, tool) }));
+}
+
+function listLiterals(tool, call) {
+  if (call.inside.at(-1)?.open === "{" && !call.inside.at(-1).isValue) return [];
+  const schema = findSchema(tool, call);
+  return schema ? listValues(schema).map((value) => ({ text: toPython(value), about: "" })) : [];
+}
+
+/** Complete the key of a dict, or one of the strings that the schema allows. */
+async function completeString({ name, argument, inside }, text) {
+  const tool = await findTool(name);
+  const schema = tool && findSchema(tool, { argument, inside });
+  if (!schema) return null;
+  const dict = inside.at(-1);
+  if (dict?.open === "{" && !dict.isValue)
+    return select(
+      text,
+      listMembers(schema).map((one) => ({ text: escapeQuotes(one.name), about: describeMember(one, tool) })),
     );
-  const word = /(?<![.\p{L}\p{N}_"'])([\p{L}_][\p{L}\p{N}_]*)$/u.exec(line);
-  if (!word) return null;
-  return selectOptions(
-    word[1],
-    (await cachedPacks()).map(({ name, description, toolCount }) => ({
-      text: name,
-      about: description || String(toolCount),
-      note: "",
-    })),
+  const values = listValues(schema).filter((value) => typeof value === "string");
+  return select(
+    text,
+    values.map((value) => ({ text: escapeQuotes(value), about: "" })),
   );
 }
 
-/** Return the signature of the call around the caret. */
-export async function findSignature(before) {
-  const name = findOpenCall(before.slice(-MAX_CONTEXT_CHARS));
-  if (!name) return "";
-  return (await cachedTools(name[0])).find(({ short }) => short === name[1])?.signature ?? "";
+const escapeQuotes = (text) => JSON.stringify(text).slice(1, -1).replaceAll("'", "\\'");
+
+function describeMember({ schema, isRequired }, tool) {
+  const type = describeType(schema, tool.inputSchema);
+  const about = typeof schema?.description === "string" ? ` · ${schema.description}` : "";
+  return `${type}${isRequired ? " *" : ""}${about}`;
 }
 
-function findOpenCall(text) {
-  let depth = 0;
-  for (let index = text.length - 1; index >= 0; index -= 1) {
-    if (text[index] === ")") depth += 1;
-    else if (text[index] === "(" && depth) depth -= 1;
-    else if (text[index] === "(") {
-      const match = /([\p{L}_][\p{L}\p{N}_]*)\.([\p{L}_][\p{L}\p{N}_]*)\s*$/u.exec(text.slice(0, index));
-      return match ? [match[1], match[2]] : null;
-    }
-  }
-  return null;
-}
-
-function selectOptions(prefix, options) {
-  const lower = prefix.toLowerCase();
-  const startingWith = options.filter(({ text }) => text.toLowerCase().startsWith(lower) && text !== prefix);
-  const containing =
-    lower.length > 1
-      ? options.filter(({ text }) => !text.toLowerCase().startsWith(lower) && text.toLowerCase().includes(lower))
-      : [];
-  const selected = [...startingWith, ...containing].slice(0, MAX_OPTIONS);
+function select(prefix, options) {
+  const start = prefix.toLowerCase();
+  const selected = options
+    .filter(({ text }) => text.toLowerCase().startsWith(start) && text !== prefix)
+    .slice(0, MAX_OPTIONS)
+    .map(({ text, about }) => ({ text, about: truncate(about, MAX_NOTE_CHARS) }));
   return selected.length ? { prefix, options: selected } : null;
 }
-
-async function cachedPacks() {
-  cache.packs ??= listPacks().then((all) =>
-    all.filter((pack) => pack.isEnabled).map((pack) => ({ ...pack, name: toIdentifier(pack.name) })),
-  );
-  return cache.packs.catch(() => ((cache.packs = null), []));
-}
-
-async function cachedTools(pack) {
-  if (!(await cachedPacks()).some(({ name }) => name === pack)) return [];
-  if (!cache.tools.has(pack)) {
-    cache.tools.set(
-      pack,
-      get("/api/tools", { pack, isEnabled: "true", pageSize: 250 }).then(({ tools }) =>
-        tools.map((tool) => ({ ...tool, short: tool.pythonName.slice(tool.pythonName.lastIndexOf(".") + 1) })),
-      ),
-    );
-  }
-  return cache.tools.get(pack).catch(() => (cache.tools.delete(pack), []));
-}
-
-const toIdentifier = (name) => name.replace(/[^\p{L}\p{N}_]/gu, "_");

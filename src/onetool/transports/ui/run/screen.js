@@ -68,6 +68,7 @@ class RunScreen extends HTMLElement {
     if (this.#aborter || !command.trim()) return;
     this.#aborter = new AbortController();
     this.#setRunning(true);
+    this.editor.problem.clear();
     const live = h("pre.live", { tabindex: "0" });
     const calls = h("ol.live-calls");
     fill(this.output, live, calls);
@@ -75,6 +76,7 @@ class RunScreen extends HTMLElement {
     try {
       const result = await this.#stream(command, live, calls);
       fill(this.output, renderAnswer(result, performance.now() - startedAt));
+      if (result.line) this.editor.problem.show(result.line, result.blocks.at(-1).split("\n")[0]);
     } catch (error) {
       const text =
         error.name === "AbortError"

@@ -1,93 +1,110 @@
-/** Screen "Servers": upstream servers that need a sign-in. A person signs in to them and out of them here. */
-import { ApiError, encodePath, get, request, send } from "../core/api.js";
-import { button, confirmAction, definitionList, emptyState, notify, primaryButton } from "../core/components.js";
+/** Screen "Servers": upstream servers, their states and sign-ins. People add, start, stop and remove them here. */
+import { ApiError, get } from "../core/api.js";
+import { emptyState, primaryButton, quietButton } from "../core/components.js";
 import { h } from "../core/h.js";
 import { t } from "../core/i18n.js";
 import { load } from "../core/loading.js";
-import { formatDate } from "../core/text.js";
+import { loadStyles } from "../core/styles.js";
+import { escapeInvisible } from "../core/text.js";
 import { deniedState } from "../approvals/sign-in.js";
+import { settingsHistory, watchSettings } from "../settings/feed.js";
+import { openHistory } from "../settings/history.js";
+import { openAddDialog } from "./add-dialog.js";
+import { renderServer } from "./server-card.js";
+
+await loadStyles("settings");
+await loadStyles("bundles");
+const REFRESH_MS = 3000;
 
 class ServersScreen extends HTMLElement {
+  #stops = [];
+  #version = null;
+  #shown = "";
+
   connectedCallback() {
     this.className = "page";
-    this.list = h("div.stack");
-    this.append(
-      h("div.inner", {}, h("h1", {}, t("screen.servers")), h("p.hint", {}, t("servers.hint")), this.list),
+    this.list = h("div.stack.servers");
+    const actions = h(
+      "div.actions",
+      {},
+      quietButton(t("settings.history"), openHistory),
+      primaryButton(t("servers.add"), () => openAddDialog(() => this.#load())),
     );
+    this.append(
+      h(
+        "div.inner",
+        {},
+        h("div.bar.heading", {}, h("h1", {}, t("screen.servers")), actions),
+        h("p.hint", {}, t("servers.hint")),
+        this.list,
+      ),
+    );
+    const timer = setInterval(() => this.#refresh(), REFRESH_MS);
+    this.#stops = [
+      watchSettings(),
+      settingsHistory.listen((history) => this.#onHistory(history)),
+      () => clearInterval(timer),
+    ];
     this.#load();
+  }
+
+  disconnectedCallback() {
+    for (const stop of this.#stops) stop();
   }
 
   show() {}
 
-  #load() {
-    return load(this.list, async () => {
+  #onHistory({ version }) {
+    if (this.#version !== null && this.#version !== version) this.#load();
+    this.#version = version;
+  }
+
+  async #fetch() {
+    const [{ servers }, { signIns }] = await Promise.all([get("/api/servers"), get("/api/sign-ins")]);
+    return { servers, signIns };
+  }
+
+  /** Load the list, keep what is open, and focus the control with this label, if there is one. */
+  async #load(focusLabel) {
+    const open = new Set([...this.list.querySelectorAll("article:has(details[open])")].map((one) => one.dataset.server));
+    await load(this.list, async () => {
       try {
-        const { signIns } = await get("/api/sign-ins");
-        if (!signIns.length) return emptyState(t("servers.none"), t("servers.none.advice"));
-        return signIns.map((one) => this.#render(one));
+        return this.#render(await this.#fetch());
       } catch (error) {
         if (!(error instanceof ApiError && error.status === 403)) throw error;
-        return deniedState(t("servers.denied"), error, () => this.#load());
+        return deniedState(t("servers.denied"), error, () => (watchSettings(), this.#load()));
       }
     });
+    for (const card of this.list.querySelectorAll("article"))
+      if (open.has(card.dataset.server)) card.querySelector("details").open = true;
+    if (focusLabel)
+      [...this.list.querySelectorAll("[aria-label]")]
+        .find((one) => one.ariaLabel === escapeInvisible(focusLabel))
+        ?.focus();
   }
 
-  #render(one) {
-    const label = [one.name, one.account].filter(Boolean).join(" · ");
-    const refreshes = one.refreshes ? t("servers.refreshes") : "";
-    return h(
-      "section.card.stack",
-      { "aria-label": label },
-      h("h2", {}, one.name),
-      definitionList([
-        [t("servers.account"), one.account],
-        [t("servers.agent"), one.agent ?? t("servers.agent.all")],
-        [t("servers.user"), one.signedIn ? (one.user ?? t("servers.user.unknown")) : t("servers.user.none")],
-        [t("servers.expires"), one.expiresAt && [formatDate(one.expiresAt), refreshes].filter(Boolean).join(", ")],
-        [t("servers.scope"), one.signedIn ? one.scope : null],
-        [t("servers.issuer"), one.signedIn ? one.issuer : null],
-      ]),
-      h("div.actions", {}, this.#buttons(one, label)),
+  /** Show new states, unless the person is reading or using something in the list. */
+  async #refresh() {
+    const isBusy =
+      document.hidden || document.querySelector("dialog[open]") || this.list.querySelector("details[open]");
+    if (isBusy || !this.#shown || this.list.contains(document.activeElement)) return;
+    const found = await this.#fetch().catch(() => null);
+    if (found && JSON.stringify(found) !== this.#shown && !this.list.contains(document.activeElement))
+      this.list.replaceChildren(...[this.#render(found)].flat());
+  }
+
+  #render(found) {
+    this.#shown = JSON.stringify(found);
+    if (!found.servers.length) return emptyState(t("servers.none"), t("servers.none.advice"));
+    const reload = (label) => this.#load(label);
+    return found.servers.map((server) =>
+      renderServer(
+        server,
+        found.signIns.filter(({ name }) => name === server.name),
+        reload,
+      ),
     );
   }
-
-  #buttons(one, label) {
-    const signIn = (event) => this.#act(event.currentTarget, () => openSignIn(one));
-    const signOut = (event) => this.#act(event.currentTarget, () => this.#signOut(one, label, event.target));
-    return one.signedIn
-      ? [
-          button(t("servers.signInAgain"), signIn, { "aria-label": t("servers.signInAgain.to", { label }) }),
-          button(t("servers.signOut"), signOut, { "aria-label": t("servers.signOut.of", { label }), class: "danger" }),
-        ]
-      : primaryButton(t("servers.signIn"), signIn, { "aria-label": t("servers.signIn.to", { label }) });
-  }
-
-  async #act(control, action) {
-    control.disabled = true; // a second click would start a second sign-in
-    try {
-      await action();
-    } catch (error) {
-      notify(error.message, "bad");
-    } finally {
-      control.disabled = false;
-      if (control.isConnected) control.focus();
-    }
-  }
-
-  async #signOut({ name, account }, label, control) {
-    if (!(await confirmAction(t("servers.signOut.sure", { label }), t("servers.signOut")))) return;
-    await request("DELETE", `/api/sign-ins${encodePath(name)}`, { query: { account } });
-    notify(t("servers.signedOut", { label }));
-    const index = [...this.list.children].indexOf(control.closest("section"));
-    await this.#load();
-    this.list.children[index]?.querySelector("button")?.focus(); // the button that had the focus is gone
-  }
-}
-
-/** Leave for the authorization server. The page of the callback links back to this screen. */
-async function openSignIn({ name, account }) {
-  const { url } = await send("POST", `/api/sign-ins${encodePath(name)}`, { account: account ?? "" });
-  location.assign(url);
 }
 
 customElements.define("ot-servers", ServersScreen);

@@ -1,4 +1,4 @@
-/** Statistics of calls, and the savings calculated from them. */
+/** Screen "Statistics": calls over time, and the savings calculated from them. */
 import { get } from "../core/api.js";
 import { fill, h } from "../core/h.js";
 import { load } from "../core/loading.js";
@@ -7,14 +7,18 @@ import { link } from "../core/router.js";
 import { t } from "../core/i18n.js";
 import { browserStorage } from "../core/state.js";
 import { formatCompact, formatDuration, formatNumber, formatPercent } from "../core/text.js";
+import { loadStyles } from "../core/styles.js";
 import { bars, share } from "./charts.js";
+
+await loadStyles("records");
 
 const PERIODS = ["day", "week", "month", "all"];
 const DEFAULT_PRICE = 3; // US dollars per million tokens
 const MAX_TOOLS = 50;
 
-class StatisticsView extends HTMLElement {
+class StatisticsScreen extends HTMLElement {
   connectedCallback() {
+    this.className = "page";
     this.period = h(
       "select",
       { "aria-label": t("stats.period"), onchange: () => this.#load() },
@@ -30,9 +34,18 @@ class StatisticsView extends HTMLElement {
       oninput: () => this.#onPriceInput(),
     });
     this.body = h("div.figures");
-    this.append(h("div.bar", {}, this.period, h("label.price", {}, t("stats.price"), this.price)), this.body);
+    this.append(
+      h(
+        "div.inner",
+        {},
+        h("div.bar", {}, h("h1", {}, t("screen.statistics")), this.period, h("label.price", {}, t("stats.price"), this.price)),
+        this.body,
+      ),
+    );
     this.#load();
   }
+
+  show() {}
 
   #load() {
     return load(this.body, async () => {
@@ -180,5 +193,4 @@ function errorTable(errors) {
   );
 }
 
-customElements.define("ot-statistics", StatisticsView);
-export const statistics = () => document.createElement("ot-statistics");
+customElements.define("ot-statistics", StatisticsScreen);

@@ -1,0 +1,76 @@
+/** The connected clients, each with a button that disconnects it. */
+import { ApiError, encodePath, get, request } from "../core/api.js";
+import { button, confirmAction, notify } from "../core/components.js";
+import { h } from "../core/h.js";
+import { t, tOr } from "../core/i18n.js";
+import { load } from "../core/loading.js";
+import { formatRelativeTime } from "../core/text.js";
+import { deniedState } from "../approvals/sign-in.js";
+import { onChanged } from "../runs/activity.js";
+
+class Clients extends HTMLElement {
+  connectedCallback() {
+    this.body = h("div");
+    this.append(h("h2", {}, t("clients.title")), this.body);
+    this.stop = onChanged(this, ["clients"], () => this.#load());
+    this.#load();
+  }
+
+  disconnectedCallback() {
+    this.stop();
+  }
+
+  #load() {
+    return load(this.body, async () => {
+      try {
+        const { clients } = await get("/api/clients");
+        if (!clients.length) return h("p.hint", {}, t("clients.none"));
+        return h(
+          "ul.clients",
+          {},
+          clients.map((client) => this.#row(client)),
+        );
+      } catch (error) {
+        if (!(error instanceof ApiError && error.status === 403)) throw error;
+        return deniedState(t("clients.denied"), error, () => this.#load());
+      }
+    });
+  }
+
+  #row(client) {
+    const { id, name, kind, agent, actor, since, lastCall, directory, process } = client;
+    const label = name || t("clients.unnamed");
+    const facts = [
+      tOr(`clients.${kind}`, kind),
+      agent,
+      actor,
+      t("clients.since", { time: formatRelativeTime(since) }),
+      lastCall ? t("clients.lastCall", { time: formatRelativeTime(lastCall) }) : t("clients.noCall"),
+      directory,
+      process ? t("clients.process", { process: String(process) }) : "",
+    ];
+    return h(
+      "li",
+      { data: { client: id } },
+      h("div", {}, h("strong", {}, h("bdi", {}, label)), h("p.hint", {}, facts.filter(Boolean).join(" · "))),
+      button(t("clients.disconnect"), () => this.#disconnect(client, label), {
+        class: "danger",
+        "aria-label": t("clients.disconnect.one", { name: label }),
+      }),
+    );
+  }
+
+  async #disconnect({ id }, name) {
+    if (!(await confirmAction(t("clients.disconnect.sure", { name }), t("clients.disconnect")))) return;
+    try {
+      await request("DELETE", `/api/clients${encodePath(id)}`);
+      notify(t("clients.disconnected", { name }));
+    } catch (error) {
+      notify(error.message, "bad");
+    }
+    await this.#load();
+  }
+}
+
+customElements.define("ot-clients", Clients);
+export const clients = () => document.createElement("ot-clients");

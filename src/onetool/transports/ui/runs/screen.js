@@ -1,0 +1,246 @@
+/** Screen "Runs": a list of runs with filters, updated live, and one run with its calls. */
+import { encodePath, get, NetworkError, request } from "../core/api.js";
+import { button, downloadFile, emptyState, notify, quietButton } from "../core/components.js";
+import { fill, h } from "../core/h.js";
+import { t, tOr } from "../core/i18n.js";
+import { errorState, load, whenOnline } from "../core/loading.js";
+import { Pages } from "../core/pages.js";
+import { link, navigate } from "../core/router.js";
+import { loadStyles } from "../core/styles.js";
+import { formatDuration } from "../core/text.js";
+import { virtualList } from "../core/virtual-list.js";
+import { watchActivity } from "./activity.js";
+import { runDetail } from "./run-detail.js";
+import { runFilters } from "./run-filters.js";
+import { describe, getLabel } from "./run-label.js";
+
+await loadStyles("records");
+const ROW_HEIGHT = 52;
+const PAGE_SIZE = 200;
+const UPDATE_INTERVAL_MS = 120;
+
+class RunsScreen extends HTMLElement {
+  #pages = null;
+  #selectedId = "";
+  #timer = 0;
+  #dirty = new Set();
+  #newCount = 0;
+  #addedCount = 0; // since the list was last shown
+  #byId = new Map();
+  #stop = null;
+
+  connectedCallback() {
+    this.filters = runFilters(() => this.#search());
+    this.list = virtualList({
+      label: t("screen.runs"),
+      height: ROW_HEIGHT,
+      row: (index) => this.#row(index),
+      update: (row, index) => this.#updateRow(row, index),
+      open: (index) => this.#pages.items[index] && navigate("runs", this.#pages.items[index].id),
+      load: (last) => this.#loadUntil(last),
+    });
+    this.more = quietButton("", () => this.#search(), { class: "quiet new-runs", hidden: true });
+    this.none = h("div.none", { hidden: true });
+    this.note = h("p.hint", { role: "status" });
+    this.detail = h("section.run-detail", { "aria-label": t("runs.detail"), tabindex: "-1" });
+    this.append(
+      h(
+        "section.run-list",
+        { "aria-label": t("screen.runs") },
+        h("div.bar", {}, h("h1", {}, t("screen.runs")), quietButton(t("runs.export"), (event) => this.#export(event.target))),
+        this.filters,
+        this.more,
+        this.note,
+        this.none,
+        this.list,
+      ),
+      this.detail,
+    );
+    this.#stop = watchActivity(this, { onStart: (runs) => this.#merge(runs), onEvent: (data) => this.#handleEvent(data) });
+    this.#search();
+  }
+
+  disconnectedCallback() {
+    this.#stop();
+    clearTimeout(this.#timer);
+    this.#pages?.cancel();
+  }
+
+  show(id = "") {
+    this.classList.toggle("has-detail", Boolean(id));
+    if (id === this.#selectedId && this.detail.hasChildNodes()) return;
+    this.#selectedId = id;
+    this.list.refresh();
+    if (!id) return fill(this.detail, emptyState(t("runs.choose"), t("runs.choose.advice")));
+    fill(this.detail);
+    this.#showDetail();
+  }
+
+  #showDetail() {
+    const id = this.#selectedId;
+    load(this.detail, async () => runDetail(await get(`/api/runs${encodePath(id)}`)));
+  }
+
+  // --- the list -------------------------------------------------------------------------------------------------------
+
+  async #search() {
+    this.#pages?.cancel();
+    const byId = (this.#byId = new Map());
+    const pages = (this.#pages = new Pages(async (token, signal) => {
+      const query = { ...this.filters.value, pageSize: PAGE_SIZE, pageToken: token };
+      const { runs, nextPageToken } = await get("/api/runs", query, signal);
+      for (const run of runs) byId.set(run.id, run);
+      return { items: runs, next: nextPageToken, total: pages.items.length + runs.length + 1 };
+    }));
+    this.#newCount = 0;
+    this.setAttribute("aria-busy", "true");
+    try {
+      await pages.loadFirst();
+    } catch (error) {
+      if (error.name !== "AbortError") this.#showError(error);
+      return;
+    } finally {
+      if (pages === this.#pages) this.removeAttribute("aria-busy");
+    }
+    this.#showList({ top: true });
+  }
+
+  #showList(options) {
+    const { items, total } = this.#pages;
+    this.list.hidden = !items.length;
+    this.none.hidden = Boolean(items.length);
+    this.more.hidden = !this.#newCount;
+    fill(this.more, t("runs.new", { n: this.#newCount }));
+    if (!items.length) fill(this.none, this.#emptyState());
+    this.list.show(items.length && total, options);
+  }
+
+  #emptyState() {
+    if (this.filters.isPlain) return emptyState(t("runs.none"), t("runs.none.advice"));
+    return emptyState(
+      t("runs.noMatch"),
+      "",
+      button(t("tools.clear"), () => this.filters.set({})),
+    );
+  }
+
+  #showError(error) {
+    fill(
+      this.none,
+      errorState(error, () => this.#search()),
+    ).hidden = false;
+    this.list.hidden = true;
+    if (error instanceof NetworkError) whenOnline(this, () => this.#search());
+  }
+
+  #loadUntil(last) {
+    const pages = this.#pages;
+    if (!pages) return;
+    const onLoad = () => pages === this.#pages && this.#showList();
+    const onError = (error) => (notify(error.message, "bad"), whenOnline(this, () => this.#search()));
+    pages.loadUntil(last, onLoad, onError);
+  }
+
+  #row(index) {
+    const run = this.#pages.items[index];
+    if (!run)
+      return h("div.run-row.waiting", {}, h("span", { role: "gridcell" }, h("span.visually-hidden", {}, t("loading"))));
+    const row = h(
+      "div.run-row",
+      {},
+      h(
+        "span.main",
+        { role: "gridcell" },
+        h("span.dot"),
+        h("a.label", { href: link("runs", run.id), tabindex: "-1" }, getLabel(run)),
+        h("span.time"),
+        h("span.more"),
+      ),
+    );
+    row.runId = run.id;
+    this.#updateRow(row, index);
+    return row;
+  }
+
+  #updateRow(row, index) {
+    const run = this.#pages.items[index];
+    if (!run || run.id !== row.runId) return false;
+    row.toggleAttribute("data-selected", run.id === this.#selectedId);
+    const dot = row.querySelector(".dot");
+    dot.dataset.state = run.state;
+    dot.setAttribute("role", "img");
+    dot.setAttribute("aria-label", tOr(`state.${run.state}`, run.state));
+    fill(row.querySelector(".time"), run.state === "running" ? "…" : formatDuration(run.durationMs));
+    fill(row.querySelector(".more"), describe(run));
+    return true;
+  }
+
+  // --- live updates ---------------------------------------------------------------------------------------------------
+
+  /** Add the runs that were missed while the stream was not connected. */
+  #merge(runs) {
+    if (!this.#pages?.items.length) return;
+    const newest = this.#pages.items[0].startedAt;
+    if (runs.some((run) => run.startedAt > newest && !this.#byId.has(run.id))) this.#announce();
+  }
+
+  #announce() {
+    if (this.filters.isPlain && this.list.scrollTop === 0) return this.#search();
+    this.#newCount += 1;
+    this.#showList();
+  }
+
+  #handleEvent(data) {
+    if (data.event === "missed") return fill(this.note, t("runs.missed", { n: data.count }));
+    if (!data.runID || !this.#pages) return;
+    const run = this.#byId.get(data.runID) ?? (data.event === "called" ? this.#add(data) : null);
+    if (!run) return;
+    if (data.kind === "call" && data.event === "called") run.callCount += 1;
+    if (data.event !== "called" && data.kind === run.kind)
+      Object.assign(run, { durationMs: data.durationMs, error: data.error, state: data.event });
+    this.#dirty.add(data.runID);
+    this.#timer ||= setTimeout(() => this.#flush(), UPDATE_INTERVAL_MS);
+  }
+
+  /** Add a run that has started. In a list with filters, only their number is shown. */
+  #add({ runID, kind, name, agent, actor, client, directory, command }) {
+    if (!this.filters.isPlain) {
+      this.#newCount += 1;
+      this.#timer ||= setTimeout(() => this.#flush(), UPDATE_INTERVAL_MS);
+      return null;
+    }
+    const startedAt = new Date().toISOString();
+    const run = { id: runID, kind, name, agent, actor, client, directory, command: command ?? "", startedAt };
+    Object.assign(run, { callCount: 0, state: "running", durationMs: null, error: null });
+    this.#byId.set(runID, run);
+    this.#pages.items.unshift(run);
+    this.#pages.total += 1;
+    this.#addedCount += 1;
+    return run;
+  }
+
+  #flush() {
+    this.#timer = 0;
+    const ids = this.#dirty;
+    this.#dirty = new Set();
+    const { scrollTop } = this.list;
+    this.#showList();
+    if (scrollTop) this.list.scrollTop = scrollTop + this.#addedCount * ROW_HEIGHT; // what is read does not move
+    this.#addedCount = 0;
+    if (this.#selectedId && ids.has(this.#selectedId)) this.#showDetail();
+  }
+
+  async #export(control) {
+    control.disabled = true;
+    try {
+      const response = await request("GET", "/api/runs/export", { query: this.filters.value, accept: "application/x-ndjson" });
+      downloadFile("runs.jsonl", await response.blob());
+    } catch (error) {
+      notify(error.message, "bad");
+    } finally {
+      control.disabled = false;
+    }
+  }
+}
+
+customElements.define("ot-runs", RunsScreen);

@@ -1,0 +1,244 @@
+"""Test the screens Servers and Agents in a real browser, as people use them: alone, and two at a time."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tests.proxy_support import HOSTILE
+from tests.rest_support import serve_app
+from tests.settings_support import EditedHome, serve_home
+from tests.ui_support import NARROW, REVERSED, SCRIPT, Visit, find_violations, open_page, screenshot_directory
+
+from onetool.util.one_time_codes import create_code
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EditedHome]:
+    with serve_home(tmp_path_factory.mktemp("home")) as served:
+        yield served
+
+
+@pytest.fixture
+def visit(browser: Browser, home: EditedHome, tmp_path: Path) -> Iterator[Visit]:
+    with open_page(browser, home.url, screenshot_directory(tmp_path)) as opened:
+        sign_in(opened, home)
+        yield opened
+
+
+def sign_in(visit: Visit, home: EditedHome) -> None:
+    visit.go(f"code/{create_code(home.onetool.directories.user)}")
+    expect(visit.page.get_by_role("button", name="Sign out")).to_be_visible()
+
+
+def save(page: Page) -> None:
+    """Confirm the difference that is shown."""
+    page.locator("dialog.review").get_by_role("button", name="Save").press("Enter")
+    expect(page.locator("dialog.review")).to_have_count(0)
+
+
+def test_a_person_adds_a_server_by_its_command(visit: Visit, home: EditedHome) -> None:
+    page = visit.go("servers")
+    page.get_by_role("button", name="Add server").press("Enter")
+    page.get_by_role("tab", name="Command").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="Name", exact=True).fill("tools_of_mine")
+    dialog.get_by_role("textbox", name="Command").fill(sys.executable)
+    dialog.get_by_label("Arguments").fill(f"{HOSTILE}\ngood")
+    dialog.get_by_role("button", name="Add row").click()
+    dialog.get_by_placeholder("Name").filter(visible=True).fill("API_TOKEN")
+    dialog.get_by_placeholder("Value").filter(visible=True).fill("t0ken-of-the-browser")
+    dialog.get_by_role("button", name="Review").click()
+    review = page.locator("dialog.review")
+    expect(review).to_contain_text("+  tools_of_mine:")
+    expect(review).not_to_contain_text("t0ken-of-the-browser")
+    visit.shoot("servers-review")
+    assert "tools_of_mine" not in home.text
+    save(page)
+    card = page.get_by_role("article", name="tools_of_mine")
+    card.get_by_role("button", name="Start tools_of_mine").press("Enter")
+    expect(card).to_contain_text("connected")
+    expect(card.get_by_role("button", name="Stop tools_of_mine")).to_be_focused()
+    card.get_by_text("Tools and output").click()
+    expect(card).to_contain_text("tools_of_mine.echo")
+    visit.shoot("servers-details")
+    answer = home.rest.send("POST", "/api/run", {"command": "tools_of_mine.echo(text='hello')"}).json()
+    assert answer["blocks"] == ["hello"]
+    assert "${API_TOKEN}" in home.text
+    card.get_by_role("switch", name="Enable tools_of_mine").click()
+    expect(card).to_contain_text("disabled")
+    card.get_by_role("button", name="Remove tools_of_mine").click()
+    save(page)
+    expect(card).to_have_count(0)
+    page.get_by_role("button", name="History").click()
+    page.get_by_role("button", name="Undo: Remove server tools_of_mine").click()
+    page.locator("dialog.review").last.get_by_role("button", name="Save").click()
+    expect(page.locator("dialog.review")).to_have_count(1)
+    visit.shoot("settings-history")
+    page.keyboard.press("Escape")
+    expect(card).to_contain_text("disabled")
+
+
+def test_a_person_pastes_the_configuration_of_an_assistant(visit: Visit, home: EditedHome, tmp_path: Path) -> None:
+    with serve_app(tmp_path / "other") as other:
+        url = f"http://127.0.0.1:{other.rest.port}/mcp"
+        page = visit.go("servers")
+        page.get_by_role("button", name="Add server").click()
+        page.get_by_role("tab", name="Paste configuration").click()
+        page.get_by_role("textbox", name="Configuration").fill('{"mcpServers": {"far away": {"url": ')
+        page.get_by_role("button", name="Review").click()
+        expect(page.get_by_role("alert").filter(has_text="the pasted text")).to_be_visible()
+        page.get_by_role("textbox", name="Configuration").fill(json.dumps({"mcpServers": {"far away": {"url": url}}}))
+        page.get_by_role("button", name="Review").click()
+        expect(page.locator("dialog.review")).to_contain_text("renamed to far_away")
+        save(page)
+        card = page.get_by_role("article", name="far_away")
+        card.get_by_role("button", name="Start far_away").click()
+        expect(card).to_contain_text("1 tool")
+        card.get_by_role("button", name="Stop far_away").click()
+        expect(card.get_by_role("button", name="Start far_away")).to_be_visible()
+    assert url in home.text
+
+
+def test_a_person_reads_and_accepts_a_changed_tool(visit: Visit, home: EditedHome) -> None:
+    page = visit.go("servers")
+    card = page.get_by_role("article", name="moody")
+    card.get_by_role("button", name="Start moody").click()
+    card.get_by_role("button", name="Stop moody").click()
+    (home.home / "changed").touch()
+    card.get_by_role("button", name="Start moody").click()
+    changes = card.get_by_role("region", name="Changed tools of moody")
+    expect(changes).to_contain_text("1 tool differs from its pin")
+    expect(changes).to_contain_text("What it was given.")
+    expect(changes).to_contain_text("delete everything")
+    visit.shoot("servers-changes")
+    changes.get_by_role("button", name="Accept the changed tools of moody").click()
+    page.get_by_role("dialog").get_by_role("button", name="Accept changes").click()
+    expect(changes).to_have_count(0)
+
+
+def test_a_person_changes_an_agent_and_sees_what_it_may_call(visit: Visit, home: EditedHome) -> None:
+    page = visit.go("agents/reviewer")
+    form, view = page.get_by_role("form", name="Settings of reviewer"), page.locator("ot-call-view")
+    expect(view.get_by_role("button", name="deny")).to_be_visible()
+    view.get_by_label("Search tools").fill("fs.write")
+    verdict = view.locator(".verdicts li", has_text="fs.write").first
+    expect(verdict).to_contain_text("deny")
+    form.get_by_label("write", exact=True).check()
+    form.get_by_label("Policy").select_option("rules")
+    rule = form.locator(".rule").first
+    rule.get_by_label("Tools, such as gh.*").fill("fs.write")
+    rule.get_by_label("Patterns of arguments (JSON)").fill('{"path": "drafts/*"}')
+    rule.get_by_label("Decision").select_option("allow")
+    form.get_by_role("button", name="Add rule").click()
+    form.locator(".rule").nth(1).get_by_label("writes").check()
+    expect(verdict).to_contain_text("ask")
+    expect(verdict).to_contain_text("depends on arguments")
+    view.get_by_label("Call", exact=True).fill("fs.write(path='drafts/a', content='x')")
+    view.get_by_role("button", name="Check").click()
+    expect(view.locator(".verdict")).to_contain_text("rule 1 of its policy allows")
+    visit.shoot("agents")
+    form.get_by_label("Calls").fill("50")
+    form.get_by_role("button", name="Review and save").click()
+    expect(page.locator("dialog.review")).to_contain_text("drafts/*")
+    save(page)
+    expect(form.get_by_role("button", name="Review and save")).to_be_disabled()
+    saved = home.get("/api/agents/reviewer")["entry"]["values"]
+    assert saved["permissions"] == ["read", "write"]
+    assert saved["budgets"] == {"calls": 50}
+    assert saved["policy"][0] == {
+        "decision": "allow",
+        "tools": "fs.write",
+        "effect": ["write", "exec"],
+        "arguments": {"path": "drafts/*"},
+    }
+    assert home.audited()[-1]["actor"] == "admin UI"
+    assert "# no writing" in home.text
+
+
+def test_two_people_who_edit_at_once_lose_nothing(
+    browser: Browser, visit: Visit, home: EditedHome, tmp_path: Path
+) -> None:
+    one = visit.go("agents/default")
+    with open_page(browser, home.url, screenshot_directory(tmp_path)) as other:
+        sign_in(other, home)
+        two = other.go("agents/default")
+        for page in (one, two):
+            expect(page.get_by_role("form", name="Settings of default")).to_be_visible()
+        one.get_by_label("Clients").fill("desk")
+        one.get_by_role("button", name="Review and save").click()
+        expect(one.locator("dialog.review")).to_contain_text("desk")
+        two.get_by_label("Calls").fill("7")
+        two.get_by_role("button", name="Review and save").click()
+        save(two)
+        one.locator("dialog.review").get_by_role("button", name="Save").click()  # the other person was faster
+        banner = one.locator(".banner")
+        expect(banner).to_contain_text("Your input is kept, and so is the other change.")
+        expect(one.get_by_label("Calls")).to_have_value("7")
+        expect(one.get_by_label("Clients")).to_have_value("desk")
+        visit.shoot("agents-conflict")
+        one.get_by_role("button", name="Review and save").click()
+        save(one)
+        two.get_by_label("Tokens of results").fill("100")
+        expect(two.get_by_label("Clients")).to_have_value("desk")  # the change of the other person arrives
+        two.get_by_role("button", name="Discard input").click()
+    values = home.get("/api/agents/default")["entry"]["values"]
+    assert values == {"permissions": ["read", "network"], "clients": ["desk"], "budgets": {"calls": 7}}
+
+
+def test_hostile_names_and_values_are_shown_as_text(visit: Visit) -> None:
+    page = visit.go("agents")
+    page.get_by_role("button", name="Add agent").click()
+    page.get_by_label("Name", exact=True).fill(SCRIPT[:90].replace("/", ""))
+    page.get_by_role("button", name="Next").click()
+    page.get_by_label("Clients").fill(f"{SCRIPT}\n{REVERSED}")
+    page.get_by_role("button", name="Review and save").click()
+    expect(page.locator("dialog.review")).to_contain_text("window.hacked")
+    save(page)
+    expect(page.locator(".agent-list")).to_contain_text("<script>window.hacked")
+    page.get_by_role("button", name="Add agent").click()
+    page.get_by_label("Name", exact=True).fill(REVERSED)
+    page.get_by_role("button", name="Next").click()
+    page.get_by_role("button", name="Review and save").click()
+    expect(page.locator("#notices")).to_contain_text("invisible characters")
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("main script, main img").count() == 0
+
+
+def test_an_admin_cannot_add_a_program(browser: Browser, home: EditedHome, tmp_path: Path) -> None:
+    before = home.text
+    with open_page(browser, home.url, screenshot_directory(tmp_path), place="servers") as visit:
+        page = visit.page
+        page.get_by_role("button", name="Use a token").click()
+        page.get_by_role("textbox", name="Token").fill("ot_admin-token-of-ada")
+        page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("article", name="moody")).to_be_visible()
+        page.get_by_role("button", name="Add server").click()
+        page.get_by_role("tab", name="Command").click()
+        page.get_by_role("textbox", name="Name", exact=True).fill("shell")
+        page.get_by_role("textbox", name="Command").fill("sh")
+        page.get_by_role("button", name="Review").click()
+        expect(page.get_by_role("alert").filter(has_text="needs a token of scope 'owner'")).to_be_visible()
+    assert home.text == before
+
+
+@pytest.mark.parametrize("screen", ["servers", "agents"])
+def test_the_screens_are_accessible_and_fit(browser: Browser, home: EditedHome, tmp_path: Path, screen: str) -> None:
+    with open_page(browser, home.url, screenshot_directory(tmp_path), bypass_csp=True) as visit:
+        sign_in(visit, home)
+        page = visit.go(screen)
+        expect(page.locator("article, form.card").first).to_be_visible()
+        if screen == "agents":
+            expect(page.locator(".verdicts li").first).to_be_visible()
+        assert find_violations(page) == []
+        page.emulate_media(color_scheme="dark")
+        assert find_violations(page, ["color-contrast"]) == []
+        visit.shoot(f"{screen}-dark")
+        page.set_viewport_size(NARROW)
+        visit.shoot(f"{screen}-narrow")
+        wide = f"Math.max(document.documentElement.scrollWidth, document.querySelector('ot-{screen}').scrollWidth)"
+        assert page.evaluate(wide) <= NARROW["width"]
