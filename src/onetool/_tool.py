@@ -49,6 +49,8 @@ class Tool:
     identity: str = ""  # under which calls of a stored tool are counted, whatever its name
     file: str = ""  # the source file of an extension's tool
     refresh: Callable[[], Awaitable[object]] | None = None  # re-reads its source
+    complete: Callable[[Mapping[str, Any], ToolContext], Awaitable[Mapping[str, Any]]] | None = None
+    # returns the arguments that people are asked about, for arguments that mean something else later
 
     @property
     def pack(self) -> str:
@@ -57,6 +59,11 @@ class Tool:
     @property
     def short_name(self) -> str:
         return self.name.rpartition(".")[2]
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a call that is repeated with the same ticket, by any process, is the same call."""
+        return getattr(self.backend, "is_resumable", False)
 
     def continues(self, args: Mapping[str, Any]) -> bool:
         return bool(self.continued_by and args.get(self.continued_by))

@@ -53,6 +53,7 @@ from onetool.render import render
 from onetool.runner.answer import Answer, Journal
 from onetool.runner.cells import Cells, CellSource
 from onetool.runner.fence_processor import strip
+from onetool.runner.isolation import describe_interpreter, find_isolation_problem
 from onetool.runner.tool_loader import load_builtin_tools
 from onetool.runs.gate import Gate
 from onetool.runs.model import DurableCall, DurableRunRecord
@@ -62,8 +63,9 @@ from onetool.runs.runs import DurableOutcome, Runs
 from onetool.runs.starters import is_revoked
 from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
+from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state import State, make_state
-from onetool.storage import MediaStorage, ResultStorage
+from onetool.storage import JobStorage, MediaStorage, ResultStorage
 from onetool.stores import Stores
 from onetool.telemetry import Notices, Telemetry
 from onetool.util.background_tasks import BackgroundTasks
@@ -119,7 +121,7 @@ class OneTool:
         self._notifier = ApprovalNotifier(self._own_ports)
         self.runs = Runs(self._run_again)
         self.bus = ToolBus(get_cost=self.agents.get_cost)
-        self._telemetry, self._notices = Telemetry(self.bus.events), Notices()
+        self._telemetry, self._notices = Telemetry(self.bus.events, self.agents.get_cost), Notices()
         registered, registry = self.bus.registered, self.bus.registry
 
         def log_event(*event: Any, **fields: Any) -> None:
@@ -132,6 +134,7 @@ class OneTool:
             log_event,
             self._reader.still_trusted,
             shared=None if shared is None else shared.workers,
+            get_jobs=self._get_jobs,
         )
         self.servers = Servers(
             registry.mark_disabled,
@@ -238,6 +241,7 @@ class OneTool:
             state.stores.runs,
             loaded.settings.approvals,
             str(loaded.directories.working_dir),
+            python=describe_interpreter(state.cells.isolation["cells"]),
             get_policy=self.agents.get_policy,
             is_revoked=self._is_revoked,
             on_event=self._record_decision,
@@ -257,6 +261,10 @@ class OneTool:
         """Return the ports that servers of this user listen on, from files."""
         others = (entry.port for entry in list_servers(self.directories.user))
         return self.listening_ports | {port for port in others if port is not None}
+
+    def _get_jobs(self) -> JobStorage | None:
+        remote = self._require_state().stores.remote
+        return None if remote is None else remote.jobs
 
     def _require_state(self) -> State:
         if self._state is None:
@@ -328,6 +336,9 @@ class OneTool:
                     self.runs.finish_later(
                         context.gate, "cancelled" if outcome.answer is None else outcome.answer.error
                     )
+        unisolated = find_isolation_problem(state.cells.isolation["sandbox"], self.settings.execution.isolation)
+        if unisolated is not None and unisolated not in self._notices.general:
+            self._notices.general = (*self._notices.general, unisolated)
         notices = (*self._notices.take(context.agent_id, session), *(f"Note: {notice}" for notice in journal.notices))
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
@@ -491,6 +502,11 @@ class OneTool:
         return config_files(self._require_state().loaded)
 
     @property
+    def has_settings_files(self) -> bool:
+        """Whether the settings come from files, and were not passed by a program."""
+        return self._reader.has_files
+
+    @property
     def stores(self) -> Stores:
         return self._require_state().stores
 
@@ -533,12 +549,18 @@ class OneTool:
         await anyio.to_thread.run_sync(partial(self._require_state().switches.set, name, on=on))
         self.registry.apply_switches()
 
-    async def search(self, query: str, limit: int = 20) -> list[SearchHit]:
-        """Search all tools, packs, snippets and aliases."""
+    async def search(self, query: str, limit: int = 20, agent: str | None = None) -> list[SearchHit]:
+        """Search all tools, packs, snippets and aliases. `agent` adds the saved snippets that it can use."""
         await self.discover()
         state = self._require_state()
-        arguments = state.stores.search, query, limit, state.loaded.settings, self.bundles
-        return await anyio.to_thread.run_sync(self._search.search, *arguments)
+        settings, saved = state.loaded.settings, state.stores.snippets
+
+        def search() -> list[SearchHit]:
+            usable = {} if agent is None else merge_snippets({}, saved, agent)
+            more = {name: snippet for name, snippet in usable.items() if name not in settings.snippets}
+            return self._search.search(state.stores.search, query, limit, settings, self.bundles, saved=more)
+
+        return await anyio.to_thread.run_sync(search)
 
     async def find_sign_in_target(self, name: str) -> SignInTarget:
         """Return the server or API with this name. Raise if it cannot be signed in to."""

@@ -101,6 +101,7 @@ class ToolContext(Context):
     ask_client: AskClient | None = None  # sends a request to the client of this call, if the client supports requests
     is_owner: bool = False  # whether the caller may see the statistics of all agents
     gate: Any = field(default=None, repr=False, compare=False)  # policy and journal of the run: `onetool.runs.gate`
+    ticket: Any = field(default=None, repr=False, compare=False)  # of a call that another process may repeat
     hidden: frozenset[str] = frozenset()  # packs that the code of a run cannot call or find
     waiting: Callable[[], AbstractContextManager[None]] | None = None  # entered while a person is asked: stops timers
 

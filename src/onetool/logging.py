@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onetool.errors import error_type
 from onetool.util.background import Background
 from onetool.util.locks import locked
+
+if TYPE_CHECKING:
+    from onetool.audit_records import StoredRecord
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 MAX_LOG_BYTES = 10 << 20
@@ -83,6 +86,14 @@ class Log:
             except OSError as error:
                 self.problem = f"cannot write {self.name}: {error}"
                 raise
+
+    def read(self, position: str | None = None) -> "Iterator[StoredRecord]":
+        """Yield the lines after a position, newest first, also of older files."""
+        from onetool.audit_records import read_files
+
+        return (
+            iter(()) if self._file is None else read_files([self._file, *list_rotated(self._file, self.keep)], position)
+        )
 
     @contextlib.contextmanager
     def span(self, name: str, **fields: Any) -> Iterator[dict[str, Any]]:

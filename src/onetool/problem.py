@@ -32,6 +32,7 @@ class Problem:
     location: Location | None = None
     code: str = ""
     level: str = PROBLEM
+    fix: str = ""  # a fix that is safe to make: see `onetool.checks.fixes`
 
     @classmethod
     def of(cls, error: ToolError, level: str = PROBLEM) -> Self:
@@ -43,8 +44,9 @@ class Problem:
 
     def to_json(self) -> dict[str, Any]:
         location = self.location
+        fields = {name: value for name, value in asdict(self).items() if name != "fix" or value}
         return {
-            **asdict(self),
+            **fields,
             "location": {"file": location.file, "line": location.line or None} if location else None,
         }
 

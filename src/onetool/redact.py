@@ -86,6 +86,8 @@ class Redactor:
     def redact_prefix(self, text: str, length: int) -> str:
         """Return the first `length` characters; a secret that continues after them is redacted too."""
         border = min(length, len(text))
+        if not self._forms:
+            return text[:border]
         return self._redact_until(text[: border + MAX_ESCAPE_CHARS * self._max_form_chars], 0, border)[0]
 
     def redact_pieces(self, pieces: Iterable[str]) -> Iterator[str]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
+MAX_SIMILAR_NAMES = 3
+MAX_COMPARED_NAMES = 2_000  # of one pack, with the words of an unknown name
 MAX_LISTED_NAMES = 20
 MAX_LISTED_PACKS = 100
 MAX_NAME_LENGTH = 500
@@ -101,6 +103,9 @@ class ToolSource(Protocol):
 
     async def refresh(self, words: Collection[str] | None = None, /) -> None:
         """Update the set of tools; `words` are the packs that are needed, None for all."""
+
+    async def load_pack_names(self) -> None:
+        """Read the names of all packs, for messages about unknown names. Never waits long."""
 
     def configure(self, loaded: "Loaded", /) -> None:
         """Apply these settings."""
@@ -181,6 +186,9 @@ class HeldTools(ToolSource):
     def find(self, name: str) -> Tool | None:
         return self.peek(name)
 
+    async def load_pack_names(self) -> None:
+        """Do nothing: the names are in memory."""
+
     def list_tools(self, pack: str) -> list[Tool]:
         names = (name for names in list(self._names.get(pack, {}).values()) for name in names)
         return [self.held[name] for name in names]
@@ -218,6 +226,11 @@ class Registry:
         for source in self.sources:  # in order: a later source may reject a pack of an earlier one
             await source.refresh(words)
         self.apply_switches()
+
+    async def load_pack_names(self) -> None:
+        """Read the names of all packs, for messages about unknown names. Never waits long."""
+        for source in self.sources:
+            await source.load_pack_names()
 
     def apply_switches(self) -> None:
         """Re-read which tools and packs are disabled."""
@@ -431,15 +444,29 @@ class Registry:
                 return SignInRequired(problem.message, hint=problem.hint, server=pack)
             return ToolNotFound(f"cannot use the pack {pack!r}: {problem.message}", hint=problem.hint)
         is_pack, packs = self.is_pack(pack), self.all_packs()
-        near = self.nearest(name) or ([] if is_pack else nearest(name.partition(".")[0], packs))
-        message = f"unknown tool {quote(name)}.{did_you_mean(near)}"
-        if is_pack:
-            entries = islice(self.entries(pack, at_once=MAX_LISTED_NAMES), MAX_LISTED_NAMES)
-            names = [python_name(entry.name).rpartition(".")[2] for entry in entries]
-            message += f" {pack} has: {join_names(names, self.count(pack))}."
-        else:
-            message += f" Packs: {join_packs(packs)}."
-        return ToolNotFound(f"{message} Call ot.tools() to list all.", nearest=near)
+        near = self.nearest(name)
+        if not is_pack:
+            near = near or nearest(name.partition(".")[0], packs)
+            message = f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))} Packs: {join_packs(packs)}."
+            return ToolNotFound(f"{message} Call ot.tools() to list all.", nearest=near)
+        entries = islice(self.entries(pack, described=True, at_once=MAX_LISTED_NAMES), MAX_COMPARED_NAMES)
+        summaries = {python_name(entry.name).rpartition(".")[2]: entry.summary for entry in entries}
+        short = name.rpartition(".")[2]
+        near = near or [f"{pack}.{other}" for other in _find_by_words(short, summaries)]
+        listed, total = list(summaries)[:MAX_LISTED_NAMES], self.count(pack)
+        query = f"{pack} {' '.join(sorted(_split_words(short)))}"
+        advice = "Call ot.tools() to list all." if total <= len(listed) else f"ot.search(query={query!r}) finds more."
+        suggestions = did_you_mean(map(python_name, near))  # the names that code can call
+        message = f"unknown tool {quote(name)}.{suggestions} {pack} has: {join_names(listed, total)}. {advice}"
+        return ToolNotFound(message, nearest=near)
+
+
+def find_hidden_error(tool: Tool, context: ToolContext) -> ToolNotFound | None:
+    """Return the error for a tool that code cannot call, because the client calls it directly."""
+    if python_name(tool.pack) not in context.hidden:
+        return None
+    hint = f"call the tool {tool.short_name} of the client directly, or set expose: both for {tool.pack}"
+    return ToolNotFound(f"{tool.name} is not available in code: it is published directly", hint=hint)
 
 
 def check_name(name: str, kind: str = "tool") -> None:
@@ -471,6 +498,23 @@ def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
         matches += process.extract(name, part, scorer=fuzz.WRatio, limit=3, score_cutoff=75)
     best = sorted(matches, key=itemgetter(1), reverse=True)
     return [match[0] for match in best[:3]]
+
+
+def _find_by_words(name: str, summaries: Mapping[str, str]) -> list[str]:
+    """Return up to three names that contain all words of this one in any order: `list_issues`, `issues_list`.
+
+    Those whose summary consists of the same words come first.
+    """
+    wanted = _split_words(name)
+    found = [other for other in summaries if wanted and wanted <= _split_words(other)]
+    differences = {other: len(wanted ^ _split_words(summaries[other])) for other in found}
+    return sorted(found, key=lambda other: (differences[other], len(other)))[:MAX_SIMILAR_NAMES]
+
+
+def _split_words(name: str) -> set[str]:
+    """Return the words of a name, in singular and lower case."""
+    parts = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)
+    return {part.lower().removesuffix("s") for part in parts}
 
 
 def join_names(names: Mapping[str, object] | list[str], total: int = 0, limit: int = MAX_LISTED_NAMES) -> str:

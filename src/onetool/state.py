@@ -20,7 +20,7 @@ from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, CellSource
 from onetool.runner.runner import Runner
 from onetool.storage import DisabledToolStorage, MediaStorage, RemoteState, ResultStorage
-from onetool.stores import Stores
+from onetool.stores import Stores, configure_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,11 @@ def _open_stores(loaded: Loaded, old: State | None) -> Stores:
     is_same = old is not None and old.loaded.settings.store == loaded.settings.store
     if old is None or not is_same or old.stores.directory != directory:
         old_usage, scope = bundles_directory(loaded) / ".usage" / "usage.db", str(loaded.directories.working_dir)
-        return Stores.open(directory, settings, old_usage, remote=_open_remote(loaded), scope=scope)
+        stores = Stores.open(directory, settings, old_usage, remote=_open_remote(loaded), scope=scope)
+        configure_values(stores.recorder, loaded.settings.runs)
+        return stores
     old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
+    configure_values(old.stores.recorder, loaded.settings.runs)
     return old.stores
 
 
@@ -125,5 +128,6 @@ def _open_audit(loaded: Loaded, redact: Redactor, old: State | None, remote: Rem
         audit = old.audit
     else:
         audit = AuditLog(file, redact, None if remote is None else remote.audit(redact))
+        audit.on_record = old.audit.on_record if old is not None else audit.on_record
     audit.configure(redact, settings.max_bytes, settings.keep)
     return audit

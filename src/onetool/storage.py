@@ -12,7 +12,7 @@ If the state cannot be written, `put`, `update`, `delete` and `append` raise a T
 All methods may block, unless their protocol says that they return at once.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from onetool.problem import Problem
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from onetool.audit_records import StoredRecord
     from onetool.bundles.listing import NameRow, StoredPack, ToolRow
     from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit
     from onetool.config.model import Output, Token
@@ -28,7 +29,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.results.blobs import Blob
     from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
     from onetool.runs.session_store import SessionValue
-    from onetool.search.index import Shelf
+    from onetool.search.shelf import Shelf
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.stats.record import Record, StatisticsTables
     from onetool.transports.http.tokens import TokenSet
@@ -87,6 +88,9 @@ class StatisticsStorage(Protocol):
 
     enabled: bool
     keep_days: float
+    keeps_values: bool
+    value_days: float
+    max_value_bytes: int
     problem: str | None
 
     def add(self, record: "Record") -> None: ...
@@ -106,10 +110,18 @@ class ShapeStorage(Protocol):
 
 
 class AuditStorage(Protocol):
-    """The audit log. `write` raises OSError if the record was not accepted; `event` returns at once."""
+    """The audit log. `write` raises OSError if the record was not accepted; `event` returns at once.
+
+    `read` yields the records after a position, newest first. It blocks, and may raise a ToolError or OSError.
+    """
 
     problem: str | None
 
+    max_bytes: int  # of a file; in a database, of all records together with `keep`
+    keep: int  # older files of this size
+
+    def read(self, position: str | None = None) -> "Iterable[StoredRecord]": ...
+    def configure(self, level: str, redact: Callable[[str], str]) -> None: ...
     def write(self, name: str, **fields: Any) -> None: ...
     def event(self, name: str, **fields: Any) -> None: ...
     def close(self) -> None: ...
@@ -284,7 +296,15 @@ class RunStorage(Protocol):
         """
         ...
 
+    def list_orphans(self, limit: int = 1000) -> list[str]:
+        """Return the IDs of open runs that wait for nobody, of this process or of one that has ended; newest first."""
+        ...
+
     def is_alive(self, owner: str) -> bool: ...
+    def now(self) -> float:
+        """Return the time with which expiries are compared: all processes have the same."""
+        ...
+
     def version(self) -> int:
         """Return a number that changes when any process has written. Takes microseconds."""
         ...
@@ -428,6 +448,68 @@ class RemoteStatistics(StatisticsStorage, Protocol):
     def reading(self) -> "AbstractContextManager[StatisticsTables]": ...
 
 
+class JobRequest(NamedTuple):
+    """A call that a worker of a queue makes. A request with the ID of an earlier one is the same call."""
+
+    id: str
+    queue: str
+    pack: str
+    function: str
+    arguments: Mapping[str, Any]
+    agent: str
+    token_id: str
+    run: str
+    scope: str  # the working directory, to which media belong
+    seconds: float  # timeout of the call
+    wait_seconds: float  # for which it may wait for a worker
+    is_idempotent: bool
+    may_exist: bool = False  # whether another process may have made the request
+    must_exist: bool = False  # whether another process has made it, so that it must not be made again
+
+
+class JobStatus(NamedTuple):
+    """The state of a job: `waiting`, `started`, `done`, `cancelled`, or `lost` with its worker."""
+
+    state: str
+    worker: str = ""
+    events: Sequence[Mapping[str, Any]] = ()  # the last messages of the tool, numbered
+    value: Any = None
+    error: Exception | None = None
+    is_large: bool = False  # whether its result is in chunks
+
+
+class QueueStatus(NamedTuple):
+    name: str
+    waiting: int
+    running: int
+    workers: Sequence[str]
+
+
+class JobStorage(Protocol):
+    """Calls that workers on other machines make. Methods block, except `watch`."""
+
+    def defer(self, request: JobRequest, /) -> bool:
+        """Add a job to its queue. Return whether its arguments are in chunks."""
+        ...
+
+    def read(self, job: str, after: int, /) -> JobStatus:
+        """Return the state of a job, with the events whose number is greater than `after`."""
+        ...
+
+    def cancel(self, job: str, /) -> None: ...
+    def forget(self, job: str, /) -> None:
+        """Delete the chunks of a job whose result was read."""
+        ...
+
+    def watch(self, job: str, listener: Callable[[], object], /) -> "AbstractContextManager[None]":
+        """Call the listener, in another thread, when the job may have changed."""
+        ...
+
+    def list_queues(self, names: Collection[str] = (), /) -> list[QueueStatus]:
+        """Return the state of these queues, and of all with open jobs or workers."""
+        ...
+
+
 class RemoteState(Protocol):
     """State that replicas share in a database, if `store` is set. Otherwise it is in files."""
 
@@ -457,6 +539,8 @@ class RemoteState(Protocol):
     def snippets(self) -> SavedSnippetStorage: ...
     @property
     def token_use(self) -> LastUseStorage: ...
+    @property
+    def jobs(self) -> JobStorage: ...
     @property
     def problem(self) -> str | None:
         """The reason why the database does not answer; None if it does."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from onetool.config.model import Notify, Output, Stats
+from onetool.config.model import Notify, Output, RunHistory, Stats
 from onetool.notify import RATE_SECONDS, NoticeFiles, RateLimit, too_many_messages
 from onetool.problem import Problem, storage_problem
 from onetool.results import Quota, ResultStore
@@ -117,3 +117,9 @@ class Stores:
         self.sessions.close()
         if self.remote is not None:
             self.remote.close()
+
+
+def configure_values(recorder: StatisticsStorage, settings: RunHistory) -> None:
+    """Apply the settings about values of runs."""
+    recorder.keeps_values, recorder.value_days = settings.values, settings.value_days
+    recorder.max_value_bytes = settings.max_value_bytes

@@ -130,7 +130,8 @@ class ToolBus:
                 seconds, failed = time.perf_counter() - started, result.error
                 error = None if failed is None else error_type(failed)
                 fields = call.tool, call.args, call.is_allowed, result.value, call.admitted
-                self.events.emit(CallFinished(call_id, redacted_name, call.context, seconds, error, *fields, at))
+                event = CallFinished(call_id, redacted_name, call.context, seconds, error, *fields, at, failed)
+                self.events.emit(event)
 
     async def _call_safely(
         self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call
@@ -152,6 +153,8 @@ class ToolBus:
         args = call.args = _validate(tool, dict(args), configured, context)
         call.is_allowed = False
         authorize(tool, args, context)
+        if tool.complete is not None:
+            args = call.args = dict(await tool.complete(args, context))
         context = call.context = choose_account(tool, context)
         ticket: Ticket | None = None if context.gate is None else await context.gate.decide(tool, args, context)
         if ticket is not None and ticket.recorded is not None:
@@ -160,6 +163,8 @@ class ToolBus:
             call.admitted = await self.admit(tool, args, context)
         if ticket is not None:
             await ticket.send()
+            if tool.is_resumable and ticket.is_repeatable:
+                context = replace(context, ticket=ticket)
         call.is_allowed = True
         if ticket is None:
             return _check_output(tool, await self._dispatch(tool, args, context))
@@ -199,7 +204,10 @@ class ToolBus:
         elif tool is None and registry.is_pack(python_name(registry.aliases.get(name, name)).partition(".")[0]):
             tool = await anyio.to_thread.run_sync(registry.get, name)
         if tool is None:
-            await registry.refresh({registry.match_pack(python_name(name).partition(".")[0])})
+            pack = registry.match_pack(python_name(name).partition(".")[0])
+            await registry.refresh({pack})
+            if not registry.is_pack(pack):
+                await registry.load_pack_names()
             tool = await self.find_tool(name)
         return tool
 

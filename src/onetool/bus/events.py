@@ -1,7 +1,7 @@
 """Events of calls and runs. Listeners run synchronously, must not block, and cannot make a call fail.
 
-Names of calls and commands of runs are redacted and truncated before listeners see them. Arguments and values are
-passed unchanged; only the audit log shows arguments, and redacts them.
+Names of calls and commands of runs are redacted and truncated before listeners see them. Arguments, values and errors
+are passed unchanged; the audit log and the run history redact them.
 """
 
 import os
@@ -48,6 +48,7 @@ class CallFinished(NamedTuple):
     value: Any = None
     admitted: Any = None  # the return value of `ToolBus.admit`
     at: float = 0.0  # start time, in seconds since 1970
+    failure: Exception | None = None  # the error itself
 
     @property
     def kind(self) -> str:
@@ -81,6 +82,8 @@ class RunFinished(NamedTuple):
     answer_tokens: int = 0
     request_id: str = ""
     at: float = 0.0
+    printed: str | None = None  # as the client sees it, like the answer: the value or the error
+    answer: str | None = None
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onetool.redact import Redactor
     from onetool.runs.model import DurableRunRecord
     from onetool.runs.views import Waiting, WaitingCall
-    from onetool.storage import RemoteState, RunStorage
+    from onetool.storage import RemoteState, RunStorage, SavedSnippetStorage
 
 TERMINAL = Path("CON" if sys.platform == "win32" else "/dev/tty")
 TOKEN_VARIABLE = "ONETOOL_TOKEN"  # noqa: S105 - the name of a variable
@@ -44,6 +44,12 @@ class RunJournal:
     store: "RunStorage"
     redact: "Redactor"
     remote: "RemoteState | None" = None
+
+    @property
+    def saved_snippets(self) -> "SavedSnippetStorage":
+        from onetool.snippets.saved_snippets import SavedSnippetFile
+
+        return SavedSnippetFile(self.loaded.directories.data) if self.remote is None else self.remote.snippets
 
     def list_tokens(self) -> "Iterable[Token]":
         """Return the tokens of the settings and of the store, without those that were revoked."""

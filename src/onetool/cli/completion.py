@@ -293,7 +293,10 @@ _SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]
     ("", "agent"): _Names.agents,
     ("test", "pack"): _Names.extension_packs,
     ("dev", "pack"): _Names.extension_packs,
-    ("servers accept", "server"): lambda names, *_: names.section("servers"),
+    **dict.fromkeys(
+        [("servers " + action, "server") for action in ("accept", "remove", "enable", "disable")],
+        lambda names, *_: names.section("servers"),
+    ),
     ("token revoke", "name"): _Names.tokens,
     ("bundles export", "slug"): lambda names, *_: names._bundles,  # noqa: SLF001
     ("bundles enable", "what"): _Names.bundles_or_tools,

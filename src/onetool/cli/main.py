@@ -39,13 +39,18 @@ COMMANDS = {
     "doctor": "Check the installation and suggest fixes",
     "demo": "Run a short demonstration",
     "token": "Manage tokens for HTTP clients",
+    "disconnect": "List connected clients, and disconnect one",
+    "backup": "Save settings, bundles and state in one file, and restore them",
     "store": "Show, create and migrate the store of the state",
+    "worker": "Make the calls of queues, on another machine",
     "reload": "Reload the settings of running servers",
     "daemon": "Manage the server that all clients share",
-    "servers": "Show upstream servers and whether you are signed in, and accept changed tools",
+    "servers": "Show, add and remove upstream servers, and accept changed tools",
     "login": "Sign in to an upstream server or an API",
     "logout": "Sign out of an upstream server or an API",
-    "agents": "Check what an agent may call",
+    "agents": "Show and change agents, and check what they may call",
+    "secret": "Manage secrets",
+    "settings": "Show and undo changes of the settings",
     "trust": "Review and trust .onetool/ in this directory",
     "untrust": "Revoke trust in .onetool/ in this directory",
     "completion": "Print a shell completion script",
@@ -78,10 +83,20 @@ def _dispatch(arguments: list[str]) -> int:
     else:
         arguments = arguments[1:]
     parser, run = command(name)
+    arguments, following = _split_command(name, arguments)
     options = parser.parse_args(arguments)
+    options.following = following
     options.usage_error = parser.error  # for usage errors that only the command can detect
     _check_environment()
     return run(options)
+
+
+def _split_command(name: str, arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after `--`, for commands that take another command (`TAKES_COMMAND`)."""
+    if "--" not in arguments or not getattr(load_command(name), "TAKES_COMMAND", False):
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
 
 
 def _choose_default(arguments: list[str]) -> tuple[str, list[str]]:

@@ -61,7 +61,8 @@ def _adjust(loaded: Loaded, *, effects: bool) -> Loaded:
     update = {"permissions": permissions, "tools": None, "policy": "open"}  # the user asked for the effects
     agent = given.agents["default"].model_copy(update=update)
     stats = given.stats.model_copy(update={"enabled": False})
-    changed = {"agents": {**given.agents, "default": agent}, "stats": stats}
+    tools = {name: pack.model_copy(update={"queue": ""}) for name, pack in given.tools.items()}  # they run here
+    changed = {"agents": {**given.agents, "default": agent}, "stats": stats, "tools": tools}
     return replace(loaded, settings=given.model_copy(update=changed))
 
 

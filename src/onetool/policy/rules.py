@@ -30,7 +30,7 @@ class Ruling(NamedTuple):
 
 
 ALLOWED: Final = Ruling("allow")
-SAVING: Final = "a saved snippet is code that later runs execute"
+SAVING: Final = "a saved snippet is code that later runs execute; `onetool runs show RUN` shows it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,15 @@ class _Rule:
     def matches(self, tool: Tool, effects: frozenset[Effect], args: Mapping[str, Any], account: str) -> bool:
         if self.account is not None and not (account and fnmatchcase(account, self.account)):
             return False
-        if self.effects is not None and self.effects.isdisjoint(effects):
-            return False
-        if self.tools != "*" and not _matches_name(self.tools, tool):
+        if not self.matches_tool(tool, effects):
             return False
         return all(name in args and accepts(args[name]) for name, accepts in self.arguments)
+
+    def matches_tool(self, tool: Tool, effects: frozenset[Effect]) -> bool:
+        """Return whether some call of the tool with these effects matches."""
+        if self.effects is not None and self.effects.isdisjoint(effects):
+            return False
+        return self.tools == "*" or _matches_name(self.tools, tool)
 
 
 PRESETS: Final[Mapping[str, tuple[_Rule, ...]]] = {
@@ -103,6 +107,12 @@ class Policy:
             return ALLOWED
         risk = (UNKNOWN_SESSION if labels is None else labels).explain_risk(tool, args)
         return Ruling("ask", risk) if risk else ALLOWED
+
+    def depends_on_arguments(self, tool: Tool) -> bool:
+        """Return whether the arguments or the account of a call decide whether a rule matches it."""
+        effects = get_effects(tool)
+        conditional = (rule for rule in self.rules if rule.arguments or rule.account is not None)
+        return any(rule.matches_tool(tool, effects) for rule in conditional)
 
 
 def make_denial(tool: Tool, ruling: Ruling, agent: str) -> PermissionDenied:

@@ -136,6 +136,11 @@ class Connection:
             await asyncio.wait([self._process.ended], timeout=STDERR_SECONDS)
         return self._process.printed.sentence.rstrip("\n") if self.users.may_read_output(user) else ""
 
+    def read_output(self, user: ConnectionUser) -> str:
+        """Return the last lines that the server printed; empty if they could be about calls of other applications."""
+        is_readable = self._process is not None and self.users.may_read_output(user)
+        return self._process.printed.tail if is_readable and self._process is not None else ""
+
     def _clear_output(self) -> None:
         """Discard the output so far, which is not related to the next call."""
         if self._process is not None:

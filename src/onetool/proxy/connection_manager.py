@@ -61,6 +61,7 @@ class ConnectionManager:
         self._supervised = Supervised(name, self._open, self._disconnect, self._idle_timeout)
         self._listing_lock, self._installing_lock = asyncio.Lock(), asyncio.Lock()
         self._in_flight, self._was_called = 0, False
+        self._last: Connection | None = None  # also after it was closed, for its output
         self._recorded: Failure | None = None  # the last failed attempt in any process
         self._is_wanted = False  # whether the connection is needed for more than listing
         self.listing: asyncio.Future[None] | None = None  # the background listing, while it runs
@@ -317,7 +318,7 @@ class ConnectionManager:
         began = asyncio.get_running_loop().time()
         if self.source is not None and not self.source.identity.target.is_optional:
             await self.source.get()
-        connection = self._get_connection()
+        connection = self._last = self._get_connection()
         connection.users.add(self._user)
         try:
             await connection.open(self._user)
@@ -433,6 +434,26 @@ class ConnectionManager:
             return None
         unused = LISTED_IDLE_SECONDS if self._is_wanted else 0.0
         return self.server.idle_timeout if self._was_called else min(unused, self.server.idle_timeout)
+
+    @property
+    def output(self) -> str:
+        """The last lines that the server printed to standard error."""
+        return "" if self._last is None else self._last.read_output(self._user)
+
+    async def start(self) -> None:
+        """Connect because a person asks for it: at once after a failure, and for as long as after a call."""
+        self._supervised.retry_now()
+        await self.connection()
+        self._was_called = True
+
+    async def stop(self) -> None:
+        """Disconnect. Calls in flight fail, and the next call connects again."""
+        self._is_wanted = False
+        if (starting := self._supervised.starting) is not None:
+            starting.cancel()
+            await asyncio.wait([starting])
+        if (connection := self._supervised.release()) is not None:
+            await connection.release(self._user)
 
     async def close(self) -> None:
         connection = self._supervised.release()

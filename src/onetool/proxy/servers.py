@@ -250,12 +250,16 @@ class Servers(HeldTools):
             raise ToolError(f"no server named {quote(name)}", hint=f"configured servers: {known}")
         return self._upstreams[name]
 
+    def get_differences(self, name: str) -> Differences:
+        """Return how the tools of a server differ from their pins."""
+        return self._changed.get(name, UNCHANGED)
+
     async def accept(self, name: str) -> dict[str, str]:
         """Pin the current definitions; return the differences by tool."""
         upstream = self.upstream(name)
         await upstream.load_cached()
         await upstream.connection()
-        differences = self._changed.get(name, UNCHANGED)
+        differences = self.get_differences(name)
         await anyio.to_thread.run_sync(accept, self._pins, name, upstream.definitions)
         await upstream.reinstall()
         return {**differences.changed, **differences.new}

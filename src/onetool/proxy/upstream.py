@@ -84,6 +84,9 @@ class Upstream(ConnectionManager):
         watching = next((each for each in self._others.values() if each.is_watching(uri)), None)
         await (super().unwatch(uri) if watching is None else watching.unwatch(uri))
 
+    async def stop(self) -> None:
+        await asyncio.gather(super().stop(), *(each.stop() for each in self._others.values()))
+
     async def close(self) -> None:
         await asyncio.gather(super().close(), *(each.close() for each in self._others.values()))
 

@@ -64,6 +64,27 @@ class Ticket:
     context: ToolContext
     grant: str | None = None
     recorded: Result | None = None
+    is_repeated: bool = False  # whether a process that has ended sent the call
+
+    @property
+    def call_id(self) -> str:
+        """The ID of the call, which a process that continues the run finds again."""
+        return f"{self.gate.id}-{self.call.key[:16]}-{self.call.occurrence}"
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether another process may continue the run, and repeat the call."""
+        return self.gate.is_replayable
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether no request waits for the run."""
+        return self.gate.hold == math.inf
+
+    @property
+    def continues_elsewhere(self) -> bool:
+        """Whether the call was cancelled only because this process ends."""
+        return self.gate.is_replayable and self.gate.is_closing
 
     async def send(self) -> None:
         """Record that the call is about to be made. If that fails, it must not be made."""
@@ -118,6 +139,10 @@ class Gate:
     @property
     def id(self) -> str:
         return self.record.id
+
+    @property
+    def is_closing(self) -> bool:
+        return self._runs.is_closing
 
     def enter(self) -> None:
         """Count a call of a context that is not that of a run, with the calls that its tool makes."""
@@ -193,7 +218,7 @@ class Gate:
                 return await self._authorize(ticket, replace(call, reason=call.reason or ruling.reason))
             return replace(call, state=CallState.APPROVED)
         if call.state in {CallState.SENT, CallState.UNKNOWN} and _has_acted(call):
-            if tool.is_idempotent and call.is_idempotent:
+            if (tool.is_idempotent or tool.is_resumable) and call.is_idempotent:
                 return call
             reason = "its process ended after the call was sent: nobody knows whether it happened"
             return await self._wait_for_person(ticket, replace(call, state=CallState.UNKNOWN, reason=reason))
@@ -204,6 +229,7 @@ class Gate:
     async def send(self, ticket: Ticket) -> None:
         if self.stopped is not None:
             raise self.stopped
+        ticket.is_repeated = ticket.call.state is CallState.SENT
         call = replace(ticket.call, state=CallState.SENT, at=ticket.call.at or time.time())
         if _has_acted(call):
             try:
@@ -275,7 +301,7 @@ class Gate:
             occurrence=occurrence,
             state=CallState.PENDING,
             effects=tuple(sort_effects(get_effects(tool, args))),
-            is_idempotent=tool.is_idempotent,
+            is_idempotent=tool.is_idempotent or (tool.is_resumable and self.is_replayable),
             reason=difference,
         )
 

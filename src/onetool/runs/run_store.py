@@ -51,6 +51,7 @@ REPLACE_GRANT = f"""
 sealed = excluded.sealed
 """
 UNANSWERED = (RunState.WAITING, RunState.HALTED)
+OPEN = (RunState.RUNNING, *UNANSWERED)
 UNSENT = frozenset({CallState.PENDING, CallState.APPROVED, CallState.SENT})
 
 
@@ -122,7 +123,7 @@ class RunTables:
         """Set the state. A run that has ended keeps its state; its outcome may be added."""
         with self._database.transaction() as database:
             run = self._get_run(database, run_id)
-            if run.state in ENDED and state is not run.state:
+            if (run.state in ENDED and state is not run.state) or self._is_lost(run, state):
                 return
             if state is RunState.WAITING and run.state is not state:
                 self._check_waiting(database, run.agent)
@@ -137,7 +138,7 @@ class RunTables:
                 for call in calls:
                     self._write_call(database, run_id, call)
                 run = self._get_run(database, run_id)
-                if run.state not in ENDED:
+                if run.state not in ENDED and not self._is_lost(run, state):
                     self._update_run(database, replace(run, state=state))
 
     def get_run(self, run_id: str) -> DurableRunRecord | None:
@@ -151,6 +152,14 @@ class RunTables:
         state = "true" if states is None else f"state IN ({_marks(chosen)})"
         where = f"WHERE {state} AND coalesce(agent = ?, true) ORDER BY rowid DESC LIMIT ?"
         return self._select_runs(where, *chosen, agent, limit)
+
+    def list_orphans(self, limit: int = 1000) -> list[str]:
+        """Return the IDs of open runs that wait for nobody, of this process or of one that has ended; newest first."""
+        waiting = "SELECT 1 FROM calls WHERE run = runs.id AND state IN ('pending', 'unknown')"
+        where = f"WHERE state IN ({_marks(OPEN)}) AND NOT EXISTS ({waiting}) ORDER BY rowid DESC LIMIT ?"
+        found = self._database.select(f"SELECT id, owner FROM runs {where}", *OPEN, limit)  # noqa: S608 - constants
+        ended = {owner for _, owner in found if owner == self.owner or not self.is_alive(owner)}
+        return [run_id for run_id, owner in found if owner in ended]
 
     def claim(self, run_id: str, owner: str) -> bool:
         """Make `owner` the process that executes the run, unless its current owner is another one that is alive.
@@ -166,6 +175,19 @@ class RunTables:
                 return False
             self._update_run(database, replace(run, owner=owner))
         return True
+
+    def _is_lost(self, run: DurableRunRecord, state: RunState) -> bool:
+        """Return whether another replica has continued a run, so that only that one changes its state.
+
+        A run of a replica that has ended is halted by one that cannot continue it.
+        """
+        if not self.has_leases or run.owner in {"", self.owner}:
+            return False
+        return state is not RunState.HALTED or self.is_alive(run.owner)
+
+    def now(self) -> float:
+        """Return the time with which expiries are compared."""
+        return self._clock()
 
     def is_alive(self, owner: str) -> bool:
         """Return whether the process with this ID still runs."""

@@ -21,6 +21,7 @@ from onetool.context import ToolContext
 from onetool.errors import BudgetExceeded, CallRejected, Interrupted, ToolError, ToolNotFound, describe
 from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Policy
+from onetool.registry import find_hidden_error
 from onetool.runs.decisions import resolve_call
 from onetool.runs.gate import AskPerson, Gate
 from onetool.runs.model import (
@@ -89,6 +90,7 @@ class Runs:
         self._version = -1
         self._watching: asyncio.Future[None] | None = None
         self._is_server = False
+        self.is_closing = False
         self._continuing = asyncio.Lock()  # a run is continued once
 
     def configure(
@@ -97,19 +99,23 @@ class Runs:
         settings: Approvals,
         directory: str,
         *,
+        python: str = PYTHON,
         get_policy: Callable[[str], tuple[Policy, tuple[str, ...]]],
         is_revoked: Callable[[DurableRunRecord], bool],
         on_event: Callable[..., None],
     ) -> None:
         """Apply new settings. `get_policy` returns the policy of an agent, and where its calls may be approved.
 
-        `is_revoked` returns whether the token that started a run was revoked: the run is not continued.
+        `is_revoked` returns whether the token that started a run was revoked: the run is not continued. `python` is the
+        interpreter of the cells: another one does not replay a run.
         """
+        self._python = python
         self.store, self.settings, self._directory = store, settings, directory
         self._get_policy, self._is_revoked, self._on_event = get_policy, is_revoked, on_event
 
     async def close(self) -> None:
         """End live runs without changing their state, so that another process can continue them."""
+        self.is_closing = True
         self._background.cancel()
         for task in self._tasks.values():
             task.cancel()
@@ -151,7 +157,7 @@ class Runs:
             actor=actor,
             client=client,
             directory=self._directory,
-            python=PYTHON,
+            python=self._python,
             seed=correlation_id,
             is_replayable=policy.can_ask or (self.settings.record and kind == "run"),
             started=time.time(),
@@ -212,7 +218,9 @@ class Runs:
                 f"agent {context.agent_id} already makes {pluralize(running, 'call')} in the background",
                 hint="wait for one of them with ot.run_result",
             )
-        await context.bus.resolve(tool)
+        found = await context.bus.resolve(tool)
+        if (error := find_hidden_error(found, context)) is not None:
+            raise error
         gate = self.open_gate(
             *(context.agent_id, os.urandom(16).hex(), "call"),
             token_id=context.token_id,
@@ -222,6 +230,8 @@ class Runs:
         )
         gate.labels = None if context.gate is None else context.gate.labels
         gate.keeps_outcome = True
+        if found.is_resumable:  # if this process ends, another one gets the result
+            gate.record, gate.is_replayable = replace(gate.record, is_replayable=True), True
         gate.record = replace(gate.record, code=json.dumps({"tool": tool, "arguments": as_data(dict(arguments))}))
         self._in_background[gate.id] = gate
         await self._store(gate)
@@ -306,7 +316,7 @@ class Runs:
         """Store the run before its first call or with it, or again if something of it changes."""
         if gate.is_stored and not changes:
             return
-        owner, expires = self.store.owner, time.time() + self.settings.ttl
+        owner, expires = self.store.owner, self.store.now() + self.settings.ttl
         gate.record = replace(gate.record, owner=owner, expires=expires, **changes)
         self._active.add(gate.id)
         await self.in_thread(self.store.put_run, gate.record, calls)
@@ -351,7 +361,8 @@ class Runs:
             raise CallRejected(f"calls of agent {record.agent} cannot be approved there: approvals.via has no {via!r}")
         if decision.is_approved:
             self._check_starter(record)
-        numbers = await self.in_thread(self.store.decide, run_id, _complete(decision, record, self.settings.ttl))
+        completed = _complete(decision, record, self.store.now() + self.settings.ttl)
+        numbers = await self.in_thread(self.store.decide, run_id, completed)
         if not numbers and not (decision.stops_run and record.state not in ENDED):
             raise CallRejected(f"no call of run {run_id} waits any more", run=run_id)
         self._on_event(
@@ -424,7 +435,7 @@ class Runs:
             try:
                 if time.monotonic() >= expiry:
                     expiry = time.monotonic() + EXPIRY_SECONDS
-                    await self.in_thread(self.store.delete_expired, time.time())
+                    await self.in_thread(self.store.delete_expired, self.store.now())
                 version = await self.in_thread(self.store.version)
                 if version != self._version:
                     await self._refresh()
@@ -453,10 +464,9 @@ class Runs:
             task.cancel()
 
     async def _continue_orphans(self) -> None:
-        open_states = (RunState.RUNNING, RunState.WAITING, RunState.HALTED)
-        for record in await self.in_thread(self.store.list_runs, open_states, limit=1000):
-            if record.id not in self._live:
-                await self._continue(record.id)
+        for run_id in await self.in_thread(self.store.list_orphans):
+            if run_id not in self._live and run_id not in self._active:
+                await self._continue(run_id)
 
     async def _continue(self, run_id: str) -> None:
         """Replay a run whose process has ended, unless it waits for a person."""
@@ -468,13 +478,13 @@ class Runs:
 
     async def _continue_record(self, record: DurableRunRecord) -> None:
         is_elsewhere = record.is_replayable and record.directory != self._directory
-        if is_elsewhere or 0 < record.expires <= time.time():
+        if is_elsewhere or 0 < record.expires <= self.store.now():
             return
         if await self.in_thread(self.store.list_calls, record.id, (CallState.PENDING, CallState.UNKNOWN)):
             return
-        if record.is_replayable and record.python != PYTHON:
+        if record.is_replayable and record.python != self._python:
             if record.state is not RunState.HALTED:
-                reason = f"it was started by Python {record.python}, this is {PYTHON}"
+                reason = f"it was started by Python {record.python}, this is {self._python}"
                 await self.in_thread(self.store.set_state, record.id, RunState.HALTED, reason=reason)
             return
         if not await self.in_thread(self.store.claim, record.id, self.store.owner):
@@ -584,7 +594,7 @@ def _continue_later(run_id: str) -> str:
     return f'Continue with other work, then call ot.run_result("{run_id}").'
 
 
-def _complete(decision: Decision, record: DurableRunRecord, ttl: float) -> Decision:
+def _complete(decision: Decision, record: DurableRunRecord, expires: float) -> Decision:
     """Return the decision with the agent, the run and the expiry of its grants."""
     grants = tuple(
         replace(
@@ -592,7 +602,7 @@ def _complete(decision: Decision, record: DurableRunRecord, ttl: float) -> Decis
             agent=record.agent,
             by=decision.by,
             run=record.id if not grant.expires else grant.run,
-            expires=grant.expires or time.time() + ttl,
+            expires=grant.expires or expires,
         )
         for grant in decision.grants
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import anyio.to_thread
 
 from onetool._tool import Tool, tool
+from onetool.config.model import Snippet
 from onetool.context import Foreign, Permission, ToolContext
 from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
 from onetool.policy.effects import describe_effects, is_declared
@@ -62,7 +63,7 @@ ALL_LABELS = ("private", "untrusted")  # of data from upstream servers
 FOREIGN = "foreign"  # of session values: an untrusted server returned them, so that answers with them are marked
 MAX_TEXT_CHARS = 10_000  # of a query, a name or a pattern
 MAX_WAIT_SECONDS = 20.0
-MAX_HITS = 1000  # if the agent may not see all hits
+MAX_HITS = 1000  # if some hits are removed
 MAX_COUNTED_HITS = 100  # to say how many hits were omitted
 MAX_QUERIES = 10  # in one search
 
@@ -247,9 +248,7 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     Example:
         ot.snippets()
     """
-    system = get_system(context)
-    merge = partial(merge_snippets, system.settings.snippets, system.stores.snippets, context.agent_id)
-    known = await anyio.to_thread.run_sync(merge)
+    known = await _load_snippets(context)
     found = [name for name in sorted(known) if _contains(pattern, name, known[name].description)]
     if info == "full":
         texts = await anyio.to_thread.run_sync(lambda: [describe(name, known[name], known) for name in found])
@@ -259,7 +258,13 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
 
 
-@tool(effects=["write"], is_audited=True, max_text=MAX_TEXT_CHARS)
+async def _name_run(args: "Mapping[str, Any]", context: ToolContext) -> "Mapping[str, Any]":
+    """Replace `last` by the ID of the run, because another run may be the last one when a person answers."""
+    run = await get_system(context).runs.find_own(args.get("run", "last"), context.agent_id, context.token_id)
+    return {**args, "run": run.id}
+
+
+@tool(effects=["write"], is_audited=True, max_text=MAX_TEXT_CHARS, complete=_name_run)
 async def save_snippet(context: ToolContext, name: str, description: str, run: str = "last") -> str:
     """Save a run that worked as a snippet, to repeat it with other values. A person is always asked.
 
@@ -283,7 +288,7 @@ async def search(context: ToolContext, query: str | list[str], limit: int = 10) 
     """Find tools, packs, snippets and aliases by name, misspelled name or purpose.
 
     `call` shows how to call a hit, `required` the types of its required arguments. Tools with the same description are
-    one hit; `siblings` tells them apart.
+    one hit; `siblings` tells them apart. Hits that are far weaker than the best one are left out.
 
     Args:
         query: A name or keywords, or a list of several queries.
@@ -295,13 +300,14 @@ async def search(context: ToolContext, query: str | list[str], limit: int = 10) 
     queries = list(dict.fromkeys([query] if isinstance(query, str) else query))
     _check_queries(queries, limit)
     system = await _discover_and_note(context)
-    wanted = MAX_COUNTED_HITS if context.tools is None else MAX_HITS
-    hits = [await system.search(text, max(limit, wanted)) for text in queries]
-    found = await anyio.to_thread.run_sync(
-        search_hits.describe_hits, system, dict(zip(queries, hits, strict=True)), limit
-    )
-    if found.omitted and context.notice is not None:
+    wanted = MAX_HITS if _is_restricted(context) else MAX_COUNTED_HITS
+    hits = {text: await system.search(text, max(limit, wanted), context.agent_id) for text in queries}
+    snippets = await _load_snippets(context)
+    found = await anyio.to_thread.run_sync(search_hits.describe_hits, system, hits, limit, snippets)
+    if context.notice is not None and found.omitted:
         context.notice(f"ot.search: {pluralize(found.omitted, 'more hit')}. To see more: limit={2 * limit}")
+    if context.notice is not None and found.weak:
+        context.notice(f"ot.search: {pluralize(found.weak, 'weak hit')} left out")
     return found.hits
 
 
@@ -319,13 +325,21 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
     if not query.strip():
         return help_text.OVERVIEW
     system = await _discover(context)
+    snippets = await _load_snippets(context)
     if info != "list":
-        text = await anyio.to_thread.run_sync(help_text.render_name, query.strip(), system, info == "full")
+        text = await anyio.to_thread.run_sync(help_text.render_name, query.strip(), system, info == "full", snippets)
         if text is not None:
             return help_text.cut(text)
     _note_unlisted(context)
-    hits = await system.search(query)
-    return help_text.cut(await anyio.to_thread.run_sync(help_text.render_hits, query, hits, system, info))
+    hits = await system.search(query, agent=context.agent_id)
+    return help_text.cut(await anyio.to_thread.run_sync(help_text.render_hits, query, hits, system, info, snippets))
+
+
+async def _load_snippets(context: ToolContext) -> dict[str, Snippet]:
+    """Return the snippets that the agent can use, also those that were saved."""
+    system = get_system(context)
+    arguments = system.settings.snippets, system.stores.snippets, context.agent_id
+    return await anyio.to_thread.run_sync(merge_snippets, *arguments)
 
 
 # --- upstream servers ------------------------------------------------------------------------------------------------
@@ -577,9 +591,14 @@ async def _discover(context: ToolContext) -> System:
     """Refresh the tools and return the system, restricted to the tools that the agent may call."""
     system = get_system(context)
     await system.discover()
-    if context.tools is None and not context.hidden:
+    if not _is_restricted(context):
         return system
     return cast("System", await anyio.to_thread.run_sync(_RestrictedSystem, system, context))
+
+
+def _is_restricted(context: ToolContext) -> bool:
+    """Return whether there may be tools that the agent may not call, or that code cannot call."""
+    return context.tools is not None or bool(context.hidden)
 
 
 async def _discover_and_note(context: ToolContext) -> System:

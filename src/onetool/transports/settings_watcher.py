@@ -120,7 +120,7 @@ class SettingsWatcher:
         self.hooks.on_tick()
 
     def _read_state(self) -> tuple[Stamp, int]:
-        return tuple(map(_get_stamp, _settings_files(self.app.directories))), read_generation(self._user)
+        return stamp_files(self.app.directories), read_generation(self._user)
 
     # --- reloading ------------------------------------------------------------------------------------------------
 
@@ -153,6 +153,11 @@ class SettingsWatcher:
 
     def _log(self, event: str, level: str, text: str) -> None:
         self.app.log.event(event, level=level, text=text)
+
+
+def stamp_files(directories: Directories) -> Stamp:
+    """Return times and sizes of the settings files, which change with their content."""
+    return tuple(map(_get_stamp, _settings_files(directories)))
 
 
 def _settings_files(directories: Directories) -> Iterator[Path]:

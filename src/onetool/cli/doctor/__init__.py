@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import green, red, yellow
+from onetool.errors import ToolError
 from onetool.problem import OK, PROBLEM, WARNING, Problem
 from onetool.util.text import pluralize
 
@@ -12,6 +13,9 @@ MARKS = {OK: ("ok  ", green), WARNING: ("warn", yellow), PROBLEM: ("FAIL", red)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fix", action="store_true", help="make the fixes that are safe: create directories, rename damaged caches"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -19,6 +23,8 @@ def main(options: argparse.Namespace) -> int:
     from onetool.cli.doctor.run_checks import run_all_checks
 
     problems = run_cancellable(lambda: run_all_checks(options.config))
+    if options.fix:
+        problems = _fix_all(problems)
     if options.json:
         from onetool.render import render
 
@@ -26,6 +32,19 @@ def main(options: argparse.Namespace) -> int:
     else:
         print("\n".join([*map(_line, problems), "", _summarize(problems)]))
     return int(any(each.level == PROBLEM for each in problems))
+
+
+def _fix_all(problems: Sequence[Problem]) -> list[Problem]:
+    """Make the safe fixes, and return what was done and the remaining problems."""
+    from onetool.checks.fixes import apply_fix
+
+    fixed: dict[str, Problem] = {}
+    for fix in dict.fromkeys(each.fix for each in problems if each.fix):
+        try:
+            fixed[fix] = Problem(f"fixed: {apply_fix(fix)}", level=OK)
+        except ToolError as error:
+            fixed[fix] = Problem(error.message)
+    return [*fixed.values(), *(each for each in problems if each.fix not in fixed)]
 
 
 def _line(problem: Problem) -> str:
@@ -37,6 +56,8 @@ def _line(problem: Problem) -> str:
 def _summarize(problems: Sequence[Problem]) -> str:
     counts = {level: sum(each.level == level for each in problems) for level in (PROBLEM, WARNING)}
     parts = [pluralize(count, level) for level, count in counts.items() if count]
+    if any(each.fix for each in problems):
+        return f"{' and '.join(parts)}. Apply the suggested fixes, some of them with: onetool doctor --fix"
     return (
         f"{' and '.join(parts)}. Apply the suggested fixes, then run: onetool doctor" if parts else "No problems found."
     )

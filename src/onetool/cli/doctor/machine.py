@@ -1,8 +1,7 @@
-"""Checks of the machine: Python, packages, uv, a test run, and the isolation of code."""
+"""Checks of the machine: Python, packages, uv and a test run."""
 
 import importlib.metadata
 import platform
-import sys
 from collections.abc import Iterator
 
 from onetool.app import OneTool
@@ -12,7 +11,6 @@ from onetool.problem import OK, WARNING, Problem
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
 
-FULL = "landlock+seccomp"
 CHECK = "sum(range(10))"
 
 
@@ -34,14 +32,3 @@ async def run(app: OneTool, *, can_run: bool) -> list[Problem]:
     if not answer.is_error and answer.blocks[-1] == "45":
         return [Problem("test run succeeded", level=OK)]
     return [Problem(f"test run failed: {answer.text}", f"onetool run '{CHECK}'")]
-
-
-def isolation(sandbox: str, wanted: str) -> Problem:
-    if wanted == "off":
-        hint = "set execution.isolation to auto"
-        return Problem("isolation is disabled: code runs with your permissions", hint, level=WARNING)
-    if sandbox == FULL:
-        return Problem(f"code is isolated: {sandbox}", level=OK)
-    hint = "use Linux 5.13 or newer" if sys.platform == "linux" else "use Linux, a container or WSL"
-    what = f"code runs in a separate process with partial isolation: this machine offers only {sandbox}"
-    return Problem(what, hint, level=WARNING)

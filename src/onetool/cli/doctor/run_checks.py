@@ -23,6 +23,7 @@ from onetool.errors import SignInRequired, ToolError
 from onetool.extensions.worker_backend import RUNNING, WorkerBackend
 from onetool.paths import Directories, find_directories
 from onetool.problem import OK, WARNING, Location, Problem
+from onetool.runner.isolation import check_isolation
 from onetool.util.text import pluralize
 
 WORKER_SECONDS = 60.0
@@ -65,7 +66,7 @@ async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Pro
     checked = await app.check(stored=stored)
     sandbox = (await app.cells.probe())["sandbox"]
     started = sort_problems([*packs, *servers], read.loaded)
-    ended = [*ran, machine.isolation(sandbox, app.settings.execution.isolation)]
+    ended = [*ran, check_isolation(sandbox, app.settings.execution.isolation)]
     return [*machine.problems(app), *checked, *started, *ended]
 
 

@@ -15,17 +15,29 @@ from onetool.bundles.model import Id, Slug, Version
 from onetool.schema import JSON
 from onetool.storage import LastUseStorage, StoredTokens, TokenStorage
 from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
+from onetool.transports.http.api.agents import AgentHandlers
 from onetool.transports.http.api.approvals import ApprovalHandlers
+from onetool.transports.http.api.audit import AuditHandlers
+from onetool.transports.http.api.bundle_changes import BundleChangeHandlers
 from onetool.transports.http.api.bundles import BundleHandlers
 from onetool.transports.http.api.catalog import ToolCatalog
+from onetool.transports.http.api.clients import ClientHandlers
 from onetool.transports.http.api.common import Api
+from onetool.transports.http.api.completions import CompletionHandlers
 from onetool.transports.http.api.imports import ImportHandlers
 from onetool.transports.http.api.packs import PackHandlers
+from onetool.transports.http.api.recorded_runs import RecordedRunHandlers
+from onetool.transports.http.api.request_preview import PreviewHandlers
+from onetool.transports.http.api.requirements import RequirementHandlers
 from onetool.transports.http.api.results import ResultHandlers
 from onetool.transports.http.api.runs import RunHandlers
+from onetool.transports.http.api.servers import ServerHandlers
 from onetool.transports.http.api.session import SessionHandlers
+from onetool.transports.http.api.settings import SettingsHandlers
+from onetool.transports.http.api.settings_edits import SettingsEdits
 from onetool.transports.http.api.sign_ins import SignInHandlers
 from onetool.transports.http.api.stats import StatsHandlers
+from onetool.transports.http.api.tokens import TokenHandlers
 from onetool.transports.http.api.tools import ToolHandlers
 from onetool.transports.http.auth import AuthMiddleware
 from onetool.transports.http.errors import ErrorBoundary
@@ -67,7 +79,9 @@ def build(
     browser_sign_in = BrowserSignIn(lambda: app.settings.auth, bind, issuers, jwts=jwts, sessions=sessions, log=app.log)
     api = Api(app, LiveRuns(app.bus.events), neighbors.list_apps if neighbors is not None else tuple)
     sign_ins = SignInHandlers(api)
-    operations = (*_operations(api, metrics, sessions, neighbors), *sign_ins.operations())
+    mcp = mcp_endpoint.McpEndpoint(app)
+    clients = ClientHandlers(api, mcp)
+    operations = (*_operations(api, metrics, sessions, neighbors), *sign_ins.operations(), *clients.operations())
 
     @functools.cache
     def build_response() -> Response:
@@ -76,7 +90,7 @@ def build(
     async def get_document(_request: Request) -> Response:
         return await anyio.to_thread.run_sync(build_response)
 
-    all_routes = [*ui_files.routes(), mcp_endpoint.route(app), *(operation.route for operation in operations)]
+    all_routes = [*ui_files.routes(), mcp_endpoint.route(mcp), *(operation.route for operation in operations)]
     all_routes += [*browser_sign_in.routes(), *resource_metadata.routes(lambda: app.settings.auth, bind)]
     all_routes += [*sign_ins.routes(), Route("/openapi.json", get_document)]
     router = Router(all_routes, redirect_slashes=False)
@@ -122,6 +136,8 @@ def _path_schemas() -> Mapping[str, JSON]:
         "name": {**SEGMENT, "description": "Name, as registered or as written in code"},
         "handle": {**TEXT, "pattern": "^[0-9a-f]{32}$"},
         "runID": SEGMENT,
+        "changeID": SEGMENT,
+        "clientID": {**TEXT, "pattern": "^[0-9a-f]{16}$"},
     }
 
 
@@ -130,16 +146,27 @@ def _operations(
 ) -> Iterator[Operation]:
     catalog = ToolCatalog(api.app)
     if neighbors is not None:
-        neighbors.on_open(lambda other: api.live_runs.follow(other.bus.events, str(other.directories.working_dir)))
+        neighbors.on_open(lambda other: api.live_runs.follow(other.bus.events))
     yield from BundleHandlers(api).operations()
     yield from ToolHandlers(api, catalog).operations()
     yield from PackHandlers(api, catalog).operations()
+    yield from CompletionHandlers(api, catalog).operations()
     yield from RunHandlers(api).operations()
+    yield from RecordedRunHandlers(api).operations()
     yield from ResultHandlers(api).operations()
     yield from StatsHandlers(api).operations()
+    yield from BundleChangeHandlers(api).operations()
     yield from ImportHandlers(api).operations()
+    yield from PreviewHandlers(api).operations()
     yield from ApprovalHandlers(api).operations()
     yield from SessionHandlers(api, sessions).operations()
+    edits = SettingsEdits(api)
+    yield from ServerHandlers(api, edits).operations()
+    yield from AgentHandlers(api, edits, catalog).operations()
+    yield from SettingsHandlers(api, edits).operations()
+    yield from RequirementHandlers(api, edits).operations()
+    yield from TokenHandlers(api).operations()
+    yield from AuditHandlers(api).operations()
     summary, responses = "Get metrics in the Prometheus format", {200: ResponseSpec("Metrics", media=PLAIN_TEXT)}
     yield Operation("GET", "/metrics", metrics.respond, summary, responses)
 

@@ -36,6 +36,8 @@ STATUS: Final[dict[str, int]] = {
     "bundle_not_empty": 409,
     "tool_disabled": 409,
     "not_waiting": 409,
+    "read_only": 409,
+    "not_connected": 409,
     "precondition_failed": 412,
     "too_large": 413,
     "unsupported_media_type": 415,

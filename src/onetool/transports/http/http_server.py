@@ -19,7 +19,7 @@ import uvicorn
 
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.runner.cells import FULL_SANDBOX
+from onetool.runner.cells import FULL_SANDBOX, is_isolated
 from onetool.transports.http.asgi_app import Neighbors, build, create_live_tokens
 from onetool.transports.http.auth import STOPPING, AuthMiddleware
 from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind, is_loopback
@@ -132,7 +132,7 @@ async def check_exposure(app: OneTool, bind: Bind) -> None:
         return
     active = (await app.cells.probe())["sandbox"].split("+")
     missing = [layer for layer in FULL_SANDBOX if layer not in active]
-    if missing:
+    if not is_isolated(active):
         raise ToolError(
             f"cannot serve {host}: the sandbox is incomplete on this machine (missing: {', '.join(missing)})",
             hint=f"remove {option} to serve this machine only, or, if you trust everyone who has a token, set "

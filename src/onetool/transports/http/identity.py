@@ -1,8 +1,8 @@
 """The identity of an HTTP caller: its agent, what it may see, and whether it may change anything.
 
 A request without a token comes from the local machine (`auth` rejects all others) and acts as the owner. A token
-identifies one agent, which sees only its own runs, activity and statistics. Tokens of the scopes `approve`, `admin` and
-`owner` see those of all agents.
+identifies one agent. It sees only its own runs and activity, and the statistics of its agent. Tokens of the scopes
+`approve`, `admin` and `owner` see those of all.
 """
 
 from typing import Any
@@ -23,6 +23,16 @@ def visible_agent(request: Request) -> str | None:
     """Return the agent whose runs, activity and statistics the caller may see; None sees all."""
     agent = request.scope.get("state", {}).get("agent")
     return None if agent is None or has_scope(request, "approve") else str(agent)
+
+
+def visible_runs(request: Request) -> dict[str, str | None]:
+    """Return whose runs the caller may see, as the arguments `agent` and `actor`; None sees all.
+
+    A token of scope `use` sees its own runs, not those of other tokens of its agent.
+    """
+    agent = visible_agent(request)
+    actor = str(request.scope.get("state", {}).get(ACTOR, ""))
+    return {"agent": agent, "actor": None if agent is None else actor}
 
 
 def has_scope(request: Request, needed: str) -> bool:

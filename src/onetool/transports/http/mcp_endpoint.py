@@ -3,6 +3,9 @@
 `auth` has checked origin and size, so the SDK's own checks are disabled. A session (protocols before 2026) belongs to
 the agent and the token that opened it; to others it does not exist. The latest messages are kept, so that a client can
 resume after a broken connection.
+
+A session is in the memory of one replica. A load balancer that chooses replicas by a random X-Request-Id finds it in
+front of the session ID, and sends all requests of the session to the same replica (`deploy/nginx/onetool.conf`).
 """
 
 import asyncio
@@ -24,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from onetool.app import OneTool
 from onetool.transports.http.auth import STOPPING, get_token_id
 from onetool.transports.http.body_limit import MAX_BODY_BYTES
+from onetool.transports.mcp.http_clients import HttpClient
 from onetool.transports.mcp.mcp_server import OneToolServer
 
 PATH: Final = "/mcp"
@@ -31,10 +35,12 @@ MAX_SESSIONS: Final = 1000
 MAX_EVENTS: Final = 20_000
 MAX_BYTES: Final = 32 << 20
 EVENT_ID_PATTERN = re.compile(r"[0-9]{1,18}", re.ASCII)
+SESSION_HEADER: Final = b"mcp-session-id"
+ROUTE: Final = re.compile(rb"[0-9a-f]{32}")
 
 
-def route(app: OneTool) -> Route:
-    return Route(PATH, endpoint=McpEndpoint(app))
+def route(endpoint: "McpEndpoint") -> Route:
+    return Route(PATH, endpoint=endpoint)
 
 
 class _Sent(NamedTuple):
@@ -91,6 +97,17 @@ class ResumableSessions(StreamableHTTPSessionManager):
     _replays: ReplayBuffer
 
     @property
+    def session_ids(self) -> list[str]:
+        return list(self._server_instances)
+
+    async def end_session(self, session_id: str) -> bool:
+        """End a session: its streams close, and its next request gets 404. Return whether it was open."""
+        transport = self._server_instances.get(session_id)
+        if transport is not None:
+            await self._discard_session(session_id, transport)
+        return transport is not None
+
+    @property
     def event_store(self) -> EventStore:
         return self._replays.open_session()
 
@@ -118,6 +135,7 @@ class McpEndpoint:
         if not self._is_ready.is_set():
             self._running = self._running or asyncio.ensure_future(self._run())
             await self._is_ready.wait()
+        scope, send = _route_session(scope, send)
         state = scope.get("state", {})
         if state.get("agent") is not None:
             owner = f"{state['agent']}:{get_token_id(scope)}"  # of the session, for the SDK
@@ -132,11 +150,44 @@ class McpEndpoint:
                 return
         await self._manager.handle_request(scope, receive, send)
 
+    def list_clients(self) -> list[HttpClient]:
+        return self._server.http_clients.list_clients(self._manager.session_ids)
+
+    async def disconnect(self, client: HttpClient) -> bool:
+        """End the session of a client. Return False if it has none."""
+        return client.session is not None and await self._manager.end_session(client.session)
+
     async def _run(self) -> None:
         with contextlib.closing(self._server):
             async with self._manager.run():
                 self._is_ready.set()
                 await asyncio.Event().wait()
+
+
+def _route_session(scope: Scope, send: Send) -> tuple[Scope, Send]:
+    """Remove the route from the session ID of the request, and add it to the session ID of the response.
+
+    The route of a new session is the ID that the load balancer gave to the request. It proves nothing, and the rest of
+    the session ID is as random as without it.
+    """
+    headers = dict(scope["headers"])
+    known, new = headers.get(SESSION_HEADER), headers.get(b"x-request-id", b"")
+    route, separator, session = (known or new + b"-").partition(b"-")
+    if not separator or not ROUTE.fullmatch(route):
+        return scope, send
+    if known is not None:
+        others = [each for each in scope["headers"] if each[0] != SESSION_HEADER]
+        scope = {**scope, "headers": [*others, (SESSION_HEADER, session)]}
+
+    async def send_with_route(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [
+                (name, route + b"-" + value if name.lower() == SESSION_HEADER else value)
+                for name, value in message["headers"]
+            ]
+        await send(message)
+
+    return scope, send_with_route
 
 
 async def _serve_until(stopping: asyncio.Event, handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,6 +3,7 @@
 Names are snake_case here and camelCase in JSON. A response has every field, except `absent` fields that are empty.
 """
 
+import re
 from collections.abc import Mapping
 from operator import not_
 from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
@@ -24,6 +25,7 @@ from starlette.requests import Request
 
 from onetool.backends.http_tool.impl import HttpImpl
 from onetool.bundles import rules
+from onetool.bundles.difference import Part
 from onetool.bundles.model import (
     Bundle,
     Id,
@@ -40,10 +42,11 @@ from onetool.bundles.model import (
 from onetool.results.window import Unit
 from onetool.runs.decisions import DEFAULT_COUNT, MAX_COUNT, MAX_SECONDS, TOOL_PATTERN
 from onetool.runs.model import CallState, RunState
-from onetool.schema import JSON
+from onetool.schema import ANY_OBJECT, JSON
 from onetool.stats.summary import PERIODS, StatsSummary
 from onetool.transports.http.api.catalog import Kind
 from onetool.transports.http.errors import STATUS, ApiError, camel_case
+from onetool.util.time_format import parse_time
 from onetool_child.data import FORMATS
 
 DEFAULT_PAGE_SIZE: Final = 25
@@ -114,24 +117,40 @@ class ErrorResponse(ApiModel):
 # --- queries -------------------------------------------------------------------------------------------------------
 
 
-def _single(values: list[str]) -> str:
+def take_single(values: list[str]) -> str:
+    """Return the value of a parameter that must not be repeated."""
     if len(values) > 1:
         raise ValueError(f"given {len(values)} times, expected once")
     return values[0]
 
 
 def _parse_number(values: list[str]) -> int:
-    text = _single(values)
+    text = take_single(values)
     if not (text.isascii() and text.isdecimal()) or not text.strip("0"):
         raise ValueError(f"{text!a} is not a positive integer")
     return int(text) if len(text) <= len(str(MAX_NUMBER)) else MAX_NUMBER
 
 
 def _parse_flag(values: list[str]) -> bool:
-    text = _single(values)
+    text = take_single(values)
     if text not in {"true", "false"}:
         raise ValueError(f"invalid boolean {text!a} (expected true or false)")
     return text == "true"
+
+
+def _parse_milliseconds(values: list[str]) -> float:
+    text = take_single(values)
+    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text, re.ASCII):
+        raise ValueError(f"{text!a} is not a number of milliseconds")
+    return float(text)
+
+
+def _parse_moment(values: list[str]) -> float:
+    text = take_single(values)
+    try:
+        return parse_time(text)
+    except (ValueError, OverflowError):
+        raise ValueError(f"invalid time {text!a} (expected RFC 3339, such as 2027-01-31T12:00:00Z)") from None
 
 
 def _check_tag(text: str) -> str:
@@ -144,10 +163,16 @@ def _split(values: list[str]) -> list[str]:
     return [item for text in values for item in text.split(",")]
 
 
-Text = Annotated[str, BeforeValidator(_single)]
+Text = Annotated[str, BeforeValidator(take_single)]
 Flag = Annotated[bool, BeforeValidator(_parse_flag)]
 Number = Annotated[int, BeforeValidator(_parse_number), WithJsonSchema({"type": "integer", "minimum": 1})]
 Size = Annotated[Number, AfterValidator(lambda size: min(size, MAX_PAGE_SIZE))]
+Milliseconds = Annotated[
+    float | None, BeforeValidator(_parse_milliseconds), WithJsonSchema({"type": "number", "minimum": 0})
+]
+Moments = Annotated[
+    float | None, BeforeValidator(_parse_moment), WithJsonSchema({"type": "string", "format": "date-time"})
+]
 Ids = Annotated[list[Id], BeforeValidator(_split)]
 Tags = Annotated[list[Annotated[Tag, AfterValidator(_check_tag)]], BeforeValidator(_split)]
 SIZE_DESCRIPTION: Final = f"Maximum number of items (up to {MAX_PAGE_SIZE})"
@@ -214,8 +239,14 @@ class StoredSearchQuery(StoredQuery):
 class ToolsQuery(PageQuery):
     q: Text = Field(default="", description="Search text")
     pack: Text = Field(default="", description="Only tools of this pack")
-    kind: Annotated[Kind, BeforeValidator(_single)] | None = Field(default=None, description="Only tools of this kind")
+    kind: Annotated[Kind, BeforeValidator(take_single)] | None = Field(
+        default=None, description="Only tools of this kind"
+    )
     is_enabled: Flag | None = Field(default=None, description="true: only enabled tools; false: only disabled tools")
+
+
+class CompletionsQuery(Query):
+    prefix: Text = Field(default="", description="Start of a pack's name, or a pack, a dot and the start of a tool's")
 
 
 class WindowQuery(Query):
@@ -224,14 +255,37 @@ class WindowQuery(Query):
     search: Text = Field(default="", description="Regular expression; with fuzzy=true, words")
     fuzzy: Flag = Field(default=False, description="Rank lines by similarity")
     ignore_case: Flag = Field(default=False, description="Ignore case")
-    unit: Annotated[Unit, BeforeValidator(_single)] = Field(default="auto", description="Unit of offset and limit")
+    unit: Annotated[Unit, BeforeValidator(take_single)] = Field(default="auto", description="Unit of offset and limit")
 
 
 class StatisticsQuery(Query):
-    period: Annotated[Literal[(*PERIODS, ALL_TIME)], BeforeValidator(_single)] = Field(  # type: ignore[valid-type]
+    period: Annotated[Literal[(*PERIODS, ALL_TIME)], BeforeValidator(take_single)] = Field(  # type: ignore[valid-type]
         default=ALL_TIME, description="Period to summarize"
     )
     tool: Text = Field(default="", description="Only this tool")
+
+
+class RunFilterQuery(Query):
+    agent: Text = Field(default="", description="Only runs of this agent")
+    actor: Text = Field(default="", description="Only runs of this token or subject, such as `token laptop`")
+    tool: Text = Field(default="", description="Only runs that called this tool")
+    text: Text = Field(default="", description="Only runs whose code, id, error or client contains this text")
+    state: Annotated[Literal["", "running", "completed", "failed"], BeforeValidator(take_single)] = Field(
+        default="", description="Only runs in this state"
+    )
+    error: Text = Field(default="", description="Only runs that failed with this type of error")
+    min_ms: Milliseconds = Field(default=None, description="Minimum duration in milliseconds")
+    max_ms: Milliseconds = Field(default=None, description="Maximum duration in milliseconds")
+    since: Moments = Field(default=None, description="Only runs that started at this time or later (RFC 3339)")
+    until: Moments = Field(default=None, description="Only runs that started before this time (RFC 3339)")
+    order: Annotated[Literal["newest", "oldest", "slowest"], BeforeValidator(take_single)] = Field(
+        default="newest", description="Order of the runs"
+    )
+
+
+class RunListQuery(RunFilterQuery):
+    page_size: Size = Field(default=200, description=SIZE_DESCRIPTION)
+    page_token: Text = Field(default="", description="nextPageToken of the previous page, with the same filters")
 
 
 class ImportQuery(Query):
@@ -243,6 +297,10 @@ class ImportQuery(Query):
     )
     header: list[str] = Field(default=[], description="Header that all tools send, like X-Version: 2; repeatable")
     update: Flag = Field(default=False, description="Add new versions to an existing bundle with this slug")
+    dry_run: Flag = Field(default=False, description="Return the difference without storing anything")
+    replace: list[str] = Field(default=[], description="Tool whose local edits the update replaces; repeatable")
+    disable_removed: Flag = Field(default=False, description="Disable imported tools that the document lacks")
+    url: Text = Field(default="", description="URL of the document, instead of a body. The host must be allowed")
 
 
 # --- stored tools --------------------------------------------------------------------------------------------------
@@ -293,16 +351,103 @@ class FoundToolPage(PageResponse):
     tools: Annotated[list[FoundTool], Field(max_length=MAX_PAGE_SIZE)]
 
 
+class FieldChangeView(ApiModel):
+    part: Part
+    name: str
+    before: str | None = Field(description="null if it is new")
+    after: str | None = Field(description="null if it is removed")
+
+
+class ToolChangeView(ApiModel):
+    slug: str
+    version: str = Field(description="Version that is called now")
+    new_version: str
+    is_edited: bool = Field(description="Whether the current version was not imported, but written here")
+    changes: list[FieldChangeView]
+
+
+class ToolOutlineView(ApiModel):
+    slug: str
+    version: str
+    request: str
+
+
+class DifferenceView(ApiModel):
+    """The changes that the document makes in the bundle."""
+
+    added: list[ToolOutlineView]
+    removed: list[ToolOutlineView]
+    changed: list[ToolChangeView]
+    unchanged: Count
+
+
 class ImportedBundle(ApiModel):
-    bundle: Bundle
-    tool_count: Count
+    bundle: Bundle | None = Field(description="null for a new bundle that is not stored yet")
+    slug: str
+    display_name: str
+    is_new: bool
+    tool_count: Count = Field(description="Number of new versions")
+    difference: DifferenceView
+    kept: list[str] = Field(description="Tools that were not updated, because of local edits")
+    disabled: list[str] = Field(description="Tools that the update disables")
     hosts: list[str] = Field(description="Hosts to add to http.allowedHosts")
     secrets: list[str] = Field(description="Secrets to add to secrets.yaml")
+    missing_hosts: list[str] = Field(description="Hosts that the settings do not allow")
+    missing_secrets: list[str] = Field(description="Secrets that have no value")
     problems: list[str]
     warnings: list[str] = Field(description="Literal credentials in the tools")
 
 
+# --- completions ---------------------------------------------------------------------------------------------------
+
+
+class NameCompletion(ApiModel):
+    text: str = Field(description="The name as written in code; for a tool without its pack")
+    kind: Literal["pack", "tool"]
+    signature: str = absent()
+    description: str = absent()
+
+
+class CompletionList(ApiModel):
+    completions: list[NameCompletion]
+    is_complete: bool = Field(description="Whether these are all names with this prefix")
+
+
 # --- calls and runs ------------------------------------------------------------------------------------------------
+
+
+class RequirementsBody(ApiModel):
+    """Hosts and secrets that imported tools need. Values of secrets are stored and never shown."""
+
+    hosts: Annotated[list[str], Field(max_length=100, description="Hosts to add to http.allowedHosts")] = []
+    secrets: Annotated[
+        dict[str, Annotated[str, Field(min_length=1, max_length=20_000)]],
+        Field(max_length=100, description="Values by the names of secrets"),
+    ] = {}
+
+
+class RequirementsResult(ApiModel):
+    hosts: list[str] = Field(description="Hosts that were added")
+    secrets: list[str] = Field(description="Names of secrets that were stored")
+    difference: str = Field(description="Difference of the settings file")
+
+
+class RequestView(ApiModel):
+    """A request as it would be sent, with secrets redacted."""
+
+    step: str = absent(description="Name of the first step, if the tool has steps")
+    method: str
+    url: str
+    headers: list[tuple[str, str]]
+    body: str | None = None
+
+
+class PreviewBody(ApiModel):
+    """A call of an HTTP tool, which does not have to be stored."""
+
+    http_impl: JSON
+    arg_schema: JSON = Field(default_factory=lambda: dict(ANY_OBJECT))
+    args: dict[str, Any] = Field(default_factory=dict)
 
 
 class Call(ApiModel):
@@ -406,6 +551,7 @@ class RunAnswer(ApiModel):
     blocks: list[str]
     is_error: bool
     error: str = absent()
+    line: int | None = absent(None, "Line of the code on which it failed")
     media: list[Medium]
 
 
@@ -423,7 +569,7 @@ class Run(ApiModel):
     command: str
     call_count: Count
     failed_count: Count
-    directory: str = absent("", "Directory of another application of the same process, which only the owner sees")
+    directory: str = absent("", "Working directory; only callers who see the runs of all agents see it")
 
 
 class DurableRunLine(ApiModel):
@@ -444,6 +590,7 @@ class DurableRunLine(ApiModel):
 
 class RunList(ApiModel):
     runs: list[Run]
+    next_page_token: str | None = absent(None, "Token of the next page, if there is one; pages may have few runs")
     durable: list[DurableRunLine] = absent([], "Runs that are recorded, because a call had an effect or had to wait")
 
 
@@ -453,12 +600,9 @@ class RunCall(ApiModel):
     duration_ms: float | None
     error: str | None
     lane: Count
-
-
-class Timeline(Run):
-    calls: list[RunCall]
-    calls_left_out: Count
-    most_at_once: Count
+    arguments: str | None = absent(None, "Arguments as JSON, which may be truncated")
+    result: str | None = absent(None, "Result as JSON or text, which may be truncated")
+    message: str | None = absent(None, "Error message")
 
 
 class DurableRunCall(ApiModel):
@@ -472,6 +616,18 @@ class DurableRunCall(ApiModel):
     result: Any
     at: Time
     ended: Time | None
+
+
+class Timeline(Run):
+    calls: list[RunCall]
+    calls_left_out: Count
+    most_at_once: Count
+    cost: float = 0.0
+    printed: str | None = absent(None, "Printed output")
+    result: str | None = absent(None, "Value, as the client saw it")
+    message: str | None = absent(None, "Error message with its location")
+    error_line: int | None = absent(None, "Line of the code that failed")
+    approvals: list[DurableRunCall] = absent([], "Calls that were recorded, with the decisions of people")
 
 
 class DurableRun(DurableRunLine):
@@ -626,6 +782,7 @@ class Finding(ApiModel):
     location: FindingLocation | None
     code: str
     level: Literal["problem", "warning"]
+    fix: str = absent("", "Fix that is safe to make, for POST /api/health/fixes")
 
 
 class PackInfo(ApiModel):

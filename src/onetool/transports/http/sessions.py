@@ -82,7 +82,7 @@ class BrowserSessions:
             is_bound = hmac.compare_digest(found.binding.encode(), binding.encode("utf-8", "replace"))
             credential = found.credential if is_bound and self._clock() < found.end else None
         elif is_local and redeem_code(self._user(), code):
-            credential = RequestCredential("admin UI", None, "approve", lambda _find: True)
+            credential = RequestCredential("admin UI", None, "owner", lambda _find: True)
         else:
             credential = None
         return None if credential is None else self._add(credential, is_secure=is_secure)
