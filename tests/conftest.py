@@ -18,11 +18,22 @@ if TYPE_CHECKING:
     from tests.postgres_support import PostgresServer
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--isolation",
+        choices=["auto", "wasm"],
+        default=os.environ.get("ONETOOL_TEST_ISOLATION", "auto"),
+        help="isolation of runs in tests that do not set execution.isolation",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["ONETOOL_TEST_ISOLATION"] = config.getoption("isolation")  # also for workers of pytest
     config.addinivalue_line("markers", "spec(*ids): the requirements of tests/spec/catalog that a test verifies")
     config.addinivalue_line("markers", "slow: takes seconds; `make` leaves it to the whole run")
+    config.addinivalue_line("markers", "kernel: of the isolation by the kernel, or of what only a process can do")
     # How long one example takes says more about the machine than about the code.
-    examples = 500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 50
+    examples = 500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 30
     settings.register_profile("patient", deadline=None, max_examples=examples)
     settings.load_profile("patient")
     # Keep compiled modules, also for the programs that tests start: compiling all imports of a pytest worker takes
@@ -37,6 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.forked_program import patch_popen
 
     patch_popen()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("isolation") == "wasm":
+        for item in items:
+            if "kernel" in item.keywords:
+                item.add_marker(pytest.mark.skip("not in a WebAssembly sandbox"))
 
 
 @pytest.hookimpl(wrapper=True)

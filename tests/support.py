@@ -41,6 +41,7 @@ for _ in range(3):
     time.sleep(0.5)
 'done'
 """
+ISOLATION = os.environ.get("ONETOOL_TEST_ISOLATION", "auto")  # the option --isolation of pytest
 TIMEOUT_SECONDS = 40.0  # generous, because the machine may be busy
 
 
@@ -84,7 +85,9 @@ def open_app(
 ) -> Iterator[App]:
     """Open OneTool with these settings and tools, in a temporary directory and, by default, without a log."""
     with TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
-        onetool = OneTool(Settings.model_validate(settings or {}), folder=Path(folder), log=log or Log())
+        execution = {"isolation": ISOLATION, **(settings or {}).get("execution", {})}
+        valid = Settings.model_validate({**(settings or {}), "execution": execution})
+        onetool = OneTool(valid, folder=Path(folder), log=log or Log())
         with portal.wrap_async_context_manager(onetool) as app:
             for tool in tools:
                 app.bus.register_tool(tool)

@@ -21,7 +21,7 @@ def list_runs(home: DaemonHome) -> dict[str, tuple[str, str, str]]:
 
 def show_ui(home: DaemonHome) -> str:
     """Return the URL that `onetool ui` prints in another directory."""
-    command = (*CLIENT, "ui", "--print")
+    command = (*CLIENT, "ui", "--no-browser")
     run = partial(subprocess.run, cwd=Path("/"), env=home.environment(), capture_output=True, text=True, check=True)
     return str(run(command).stdout)
 

@@ -233,7 +233,9 @@ class DocumentRunner:
         if known is not None:
             known(words)
         elif words[:2] == ["onetool", "serve"] and "--http" in words:
-            self._serve(words[2:])
+            self._port = json.loads(self._start(*words[1:], "--port", "0"))["port"]
+        elif words[:2] == ["onetool", "worker"]:
+            self._start(*words[1:])
         elif words[-1:] == ["&"]:
             self._start_api(words[:-2])
         elif words[:3] == ["uv", "tool", "install"]:
@@ -285,9 +287,9 @@ class DocumentRunner:
         self._stack.callback(server.kill)
         assert eventually(partial(is_listening, port))
 
-    def _serve(self, options: list[str]) -> None:
-        """Start a server in the background on a free port, until the document ends."""
-        started = [self._program, "serve", *options, "--port", "0", "--json"]
+    def _start(self, *arguments: str) -> str:
+        """Start a server or a worker in the background, until the document ends. Return the line that it prints."""
+        started = [self._program, *arguments, "--json"]
         # A pipe that is not read could fill up.
         errors = self._stack.enter_context((self.home / "stderr").open("ab"))
         server = subprocess.Popen(
@@ -295,9 +297,9 @@ class DocumentRunner:
         )
         self._stack.callback(stop_server, server)
         assert server.stdout is not None
-        address = server.stdout.readline()
-        assert address, (self.home / "stderr").read_text(encoding="utf-8")
-        self._port = json.loads(address)["port"]
+        line = server.stdout.readline()
+        assert line, (self.home / "stderr").read_text(encoding="utf-8")
+        return line
 
     def _run(self, arguments: list[str], directory: Path | None = None) -> str:
         done = subprocess.run(
@@ -539,7 +541,7 @@ def find_missing(line: str) -> Iterator[str]:
 def find_paths() -> dict[str, list[Path]]:
     """Return all paths by the ways to name them: `a/b/c.py`, `b/c.py`, `c.py`. Directories end with a slash."""
     paths = defaultdict(list)
-    for top in ("*", "src/**/*", "tests/**/*", "docs/**/*", "benchmarks/**/*"):
+    for top in ("*", "src/**/*", "tests/**/*", "docs/**/*", "benchmarks/**/*", "deploy/**/*"):
         for path in ROOT.glob(top):
             parts = path.relative_to(ROOT).parts
             for start in range(len(parts)):

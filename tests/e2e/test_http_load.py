@@ -1,6 +1,6 @@
 """The HTTP server under load: 1,000 busy connections, no errors, constant memory.
 
-Eight seconds, or ten minutes in the nightly profile. The client implements HTTP on asyncio streams, so that it uses
+Five seconds, or ten minutes in the nightly profile. The client implements HTTP on asyncio streams, so that it uses
 few resources, and counts only correct responses.
 """
 
@@ -20,8 +20,8 @@ from tests.rest_support import serve_process
 from tests.support import TIMEOUT_SECONDS, configure
 
 CONNECTIONS: Final = 1000
-SECONDS: Final = 600.0 if NIGHTLY else 8.0
-WARM_UP_SECONDS: Final = 60.0 if NIGHTLY else 4.0
+SECONDS: Final = 600.0 if NIGHTLY else 5.0
+WARM_UP_SECONDS: Final = 60.0 if NIGHTLY else 2.5
 AGENTS: Final = tuple(f"agent-{number}" for number in range(10))  # so that no agent exceeds its queue
 RUNNERS_EACH: Final = 20
 MAX_GROWTH: Final = 1.10

@@ -261,7 +261,7 @@ def test_the_subject_is_in_runs_audit_and_log(tmp_path: Path, issuer: JwtIssuer)
         actor = f"subject carol ({issuer.url.removeprefix('http://')})"
         (run,) = send(app, token, "/api/runs").json()["runs"]
         assert (run["actor"], run["agent"]) == (actor, "engineer")
-        assert send(app, issuer.sign(sub="dave"), f"/api/runs/{run['id']}").status_code == 200, "of the same agent"
+        assert send(app, issuer.sign(sub="dave"), f"/api/runs/{run['id']}").status_code == 404, "of another person"
     audit = [json.loads(line) for line in (tmp_path / "logs" / "audit.jsonl").read_text("utf-8").splitlines()]
     assert [line["actor"] for line in audit if line["name"] == "call"] == [actor]
     log.close()

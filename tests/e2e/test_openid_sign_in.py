@@ -180,7 +180,8 @@ def test_a_person_signs_in_to_the_admin_ui_and_out(browser: Browser, setup: Setu
         expect(page.locator("#notices")).to_contain_text("Your account has no agent on this server")
         sign_in(page, setup, "alice")
         account = page.get_by_role("button", name="Sign out")
-        expect(account).to_have_attribute("title", f"subject alice ({setup.provider.url.removeprefix('http://')})")
+        alice = f"Signed in as subject alice ({setup.provider.url.removeprefix('http://')})"
+        expect(account).to_have_attribute("title", alice)
         expect(page.locator("ot-tools")).to_be_visible()
         assert page.get_by_role("dialog").count() == 0
         assert "code" not in page.url

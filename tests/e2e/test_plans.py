@@ -149,9 +149,10 @@ def test_using_an_unknown_result_ends_the_plan(app: App, use: str) -> None:
     ("code", "ended"),
     [
         (f"{MAKE}hub.titles(of=[a])", DEPENDS),
-        (
+        pytest.param(
             f"{MAKE}import threading\nt = threading.Thread(target=lambda: str(a)); t.start(); t.join()",
             f"line 3: {DEPENDS}",
+            marks=pytest.mark.kernel,
         ),
         (f"{MAKE}ot.parallel([lambda: hub.titles(a), lambda: bool(a)])", DEPENDS),
         (f"{MAKE}1 / 0", "ZeroDivisionError: division by zero"),
@@ -166,6 +167,7 @@ def test_why_a_plan_ends(app: App, code: str, ended: str) -> None:
     assert ended in found["ended"]
 
 
+@pytest.mark.kernel
 def test_no_way_around_the_plan(app: App) -> None:
     code = """\
 import threading

@@ -1,6 +1,7 @@
-"""Test the wheel as a new user installs it: with pip only, on each installed Python, in an empty home directory.
+"""Test the wheel as a new user installs it, in an empty home directory, without uv on the path.
 
-CI tests the Python that it runs on; `ONETOOL_NIGHTLY=1` tests all that are found.
+CI tests the Python that it runs on, and installs with uv, which takes seconds. `ONETOOL_NIGHTLY=1` tests all Pythons
+that are found, and installs with pip.
 """
 
 import json
@@ -95,16 +96,20 @@ def make_environment(home: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: "{}.{}".format(*version))
-def test_the_wheel_works_after_installation_with_pip_only(
-    version: tuple[int, int], wheel: Path, tmp_path: Path
-) -> None:
+def test_the_wheel_works_after_installation(version: tuple[int, int], wheel: Path, tmp_path: Path) -> None:
     python = find_python(version)
     if python is None:
         pytest.skip("this Python is not installed here")
     bin_, home = tmp_path / "venv" / "bin", tmp_path / "home"
-    run_successfully(python, "-m", "venv", bin_.parent)
-    run_successfully(bin_ / "python", "-m", "pip", "install", "--quiet", wheel)
-    run_successfully(bin_ / "python", "-m", "pip", "check")
+    if NIGHTLY:
+        run_successfully(python, "-m", "venv", bin_.parent)
+        run_successfully(bin_ / "python", "-m", "pip", "install", "--quiet", wheel)
+        run_successfully(bin_ / "python", "-m", "pip", "check")
+    else:
+        run_successfully(find_uv_bin(), "venv", "--quiet", "--python", python, bin_.parent)
+        options = ("--quiet", "--python", bin_ / "python")
+        run_successfully(find_uv_bin(), "pip", "install", *options, wheel, cwd=tmp_path)
+        run_successfully(find_uv_bin(), "pip", "check", *options)
     variables = make_environment(home)
     result = json.loads(run_successfully(bin_ / "onetool", "demo", "--json", cwd=home, env=variables))
     assert [step["problem"] for step in result["steps"] if step["problem"]] == []

@@ -632,6 +632,14 @@ def test_a_hit_shows_the_types_of_required_arguments_and_the_answer_what_was_omi
     assert re.search(r"ot\.search: \d+ more hits\. To see more: limit=2", answer.text)
 
 
+def test_hits_that_are_far_weaker_than_the_best_are_left_out_and_counted(rich: App) -> None:
+    answer = rich.run("[hit['name'] for hit in ot.search('free space on the disk')]")
+    assert "machine.disk" in answer.text
+    assert "http.get" not in answer.text
+    assert re.search(r"ot\.search: \d+ weak hits? left out", answer.text)
+    assert "memory" in rich.data("ot.search('how much RAM is in use')")[0]["name"]
+
+
 def test_tools_with_the_same_description_are_one_hit_that_tells_them_apart() -> None:
     async def order(item: str) -> str:
         """Order a brown paper bag."""

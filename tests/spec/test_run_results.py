@@ -546,6 +546,7 @@ with ThreadPoolExecutor(20) as pool:
     assert app.data(code) == [60, True]
 
 
+@pytest.mark.kernel
 def test_a_run_that_never_reads_responses_does_not_affect_others() -> None:
     code = """
 import json, os

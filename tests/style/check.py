@@ -1,9 +1,9 @@
 """Reject wording and names that the project's style retires: `make lint`, or `python tests/style/check.py [PATH ...]`.
 
-The check covers src, docs, benchmarks and the documents at the top of the repository. It reports retired words, British
-spelling in identifiers, docstrings that begin with a question word, function names that are not verbs, and public
-classes that share a name. With paths, only problems in these files and directories are reported. `allowed.txt` lists
-exceptions, one per line: a path, a tab and the reported text. An exception that matches nothing is a problem too.
+The check covers src, docs, benchmarks, deploy and the documents at the top of the repository. It reports retired words,
+British spelling in identifiers, docstrings that begin with a question word, function names that are not verbs, and
+public classes that share a name. With paths, only problems in these files and directories are reported. `allowed.txt`
+lists exceptions, one per line: a path, a tab and the reported text. An exception that matches nothing is a problem too.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 ALLOWED = Path(__file__).with_name("allowed.txt")
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "llms.txt")
-DIRECTORIES = ("src", "docs", "benchmarks")
+DIRECTORIES = ("src", "docs", "benchmarks", "deploy")
 SUFFIXES = {".py", ".md", ".js", ".html", ".j2"}
 WORDS = {
     re.compile(pattern): advice

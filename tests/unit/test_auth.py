@@ -424,7 +424,7 @@ def test_a_session_needs_its_cookie_and_its_header(tmp_path: Path) -> None:
         assert auth.get_status(LOCAL, *fields) == 200
     now = SESSION_SECONDS
     assert auth.get_status(LOCAL, cookie, (CSRF_HEADER, csrf)) == 200
-    assert auth.scopes == [None, None, None, None, "approve", None]
+    assert auth.scopes == [None, None, None, None, "owner", None]
     assert auth.get_status(("host", "evil.example"), cookie, (CSRF_HEADER, csrf)) == 403
     assert auth.get_status(LOCAL, cookie, (CSRF_HEADER, csrf), ("x-forwarded-for", "192.0.2.1")) == 401
 

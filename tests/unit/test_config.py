@@ -33,10 +33,11 @@ DEFAULTS = """
     disabled_packages: []
     execution: {timeout: 120, memory_mb: 512, max_tool_calls: 1000, max_command_bytes: 1000000,
                 max_output_bytes: 104857600, isolation: auto, cells: 2}
-    workers: {idle_timeout: 600, start_timeout: 120, call_timeout: 60}
+    workers: {idle_timeout: 600, start_timeout: 120, call_timeout: 60, job_ttl: 86400}
     output: {max_inline_size: 50000, preview_lines: 10, result_ttl: 3600, max_stored_bytes: 1073741824,
       max_stored_bytes_per_agent: 268435456, sanitize: false}
     stats: {enabled: true, keep_days: 365, round_trip_ms: 4000}
+    runs: {values: true, value_days: 7, max_value_bytes: 268435456}
     notify: {topics: [], per_minute: 60, max_file_bytes: 10485760}
     http: {allowedHosts: [], allowPrivateAddresses: false, timeoutMs: 10000, maxResponseBytes: 10485760,
            retries: 2}
@@ -579,7 +580,7 @@ def test_invalid_files_are_reported_completely(machine: FakeMachine) -> None:
         onetool.yaml:4: mcpServers is an unknown key
         Hint: did you mean servers?
         onetool.yaml:5: workers.zzz is an unknown key
-        Hint: known keys: idle_timeout, start_timeout, call_timeout
+        Hint: known keys: idle_timeout, start_timeout, call_timeout, job_ttl
         onetool.yaml:7: snippets.nobody.body is missing
         onetool.yaml:9: servers.neither requires exactly one of command and url
         onetool.yaml:10: servers.both requires exactly one of command and url
@@ -598,7 +599,7 @@ def test_invalid_files_are_reported_completely(machine: FakeMachine) -> None:
         onetool.yaml:19: tools.brave.timeout must be a number, not "soon"
         onetool.yaml:20: tools_dir must be a list such as [a, b]
         onetool.yaml:21: execution.cells must be greater than 0, not 0
-        onetool.yaml:21: execution.isolation must be 'auto', 'require' or 'off', not "maybe"
+        onetool.yaml:21: execution.isolation must be 'auto', 'require', 'wasm' or 'off', not "maybe"
         onetool.yaml:21: execution.max_tool_calls must be a finite number, not Infinity
         onetool.yaml:21: execution.memory_mb must be an integer, not 1.5
         onetool.yaml:21: execution.timeout must be a number

@@ -16,6 +16,7 @@ from tests.support import THREE_LINES, eventually, list_descendants
 import onetool
 from onetool import Answer, OneTool, Settings, ToolBus, ToolError, tool
 from onetool.errors import ArgumentError, ConfigError, ToolTimeout
+from onetool.util.version import __version__
 
 SECRET = "s3cret-value-of-a-key"
 HEAVY = {"anyio", "asyncio", "mcp", "orjson", "pydantic", "starlette", "yaml", "jsonschema_rs", "typing_extensions"}
@@ -166,3 +167,11 @@ def test_a_bus_alone_calls_tools_without_an_event_loop() -> None:
     assert bus.call_tool_sync("other.name").error is not None
     context = onetool.ToolContext(permissions=frozenset({onetool.Permission.READ}))
     assert bus.call_tool_sync("other.name", {}, context).unwrap() == {"key": SECRET}
+
+
+def test_the_entry_for_the_mcp_registry_names_this_version_and_the_readme_names_the_entry() -> None:
+    root = Path(__file__).parents[2]
+    entry = json.loads((root / "server.json").read_text("utf-8"))
+    assert {entry["version"], entry["packages"][0]["version"]} == {__version__}
+    assert len(entry["description"]) <= 100
+    assert f"<!-- mcp-name: {entry['name']} -->" in (root / "README.md").read_text("utf-8")
