@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,27 +45,39 @@ def victim(shared: DaemonHome) -> Iterator[RawClient]:
 @pytest.fixture
 def path(shared: DaemonHome, victim: RawClient) -> Iterator[Path]:
     """Return the socket. The daemon must survive, serve its client, and close every descriptor that it received."""
-    pid = shared.daemon
-    assert text_of(victim.run("1 + 1")) == "2"  # so that as many cells are ready or starting as after the test
-    assert eventually(lambda: shared.status()["shared"]["cells"] >= READY_CELLS)
-    before = count_descriptors(pid)
-    yield shared.sockets[0]
+    pid, path = shared.daemon, shared.sockets[0]
+    sent.clear()
+    before = count_targets(pid, path)
+    yield path
     assert text_of(victim.run("1 + 1")) == "2"
     assert shared.daemon == pid
-    assert eventually(lambda: count_descriptors(pid) <= before, 15), count_descriptors(pid) - before
+
+    def list_kept() -> dict[str, int]:
+        left = count_targets(pid, path) - before
+        return {target: left[target] for target in {*sent, CONNECTION} if left[target]}
+
+    assert eventually(lambda: not list_kept(), 15), list_kept()
 
 
-READY_CELLS = 2  # the default of `execution.cells`
+CONNECTION = "a connection to the socket"
+sent: set[str] = set()  # what the descriptors of a test lead to
 
 
-def count_descriptors(process: int) -> int:
-    """Return the number of open sockets and directories; files are opened and closed in the background."""
-    found = 0
+def count_targets(process: int, path: Path) -> Counter[str]:
+    """Return what the open descriptors of the daemon lead to, with its connections counted as one target."""
+    lines = (line.split() for line in Path("/proc/net/unix").read_text("utf-8").splitlines())
+    connections = {f"socket:[{fields[6]}]" for fields in lines if fields[-1] == str(path)}
+    found: Counter[str] = Counter()
     for entry in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            target = entry.readlink()
-            found += str(target).startswith("socket:") or target.is_dir()
+            target = str(entry.readlink())
+            found[CONNECTION if target in connections else target] += 1
     return found
+
+
+def send(connection: socket.socket, data: bytes, descriptors: list[int]) -> None:
+    sent.update(str(Path(f"/proc/self/fd/{number}").readlink()) for number in descriptors)
+    send_with_descriptors(connection, data, descriptors)
 
 
 def encode(**changes: Any) -> bytes:
@@ -96,7 +109,7 @@ def test_an_invalid_request_is_refused(path: Path, data: bytes) -> None:
     directory = os.open("/", os.O_PATH | os.O_DIRECTORY)
     try:
         with open_socket(path) as connection:
-            send_with_descriptors(connection, data, [directory])
+            send(connection, data, [directory])
             reply = read_reply(connection)
     finally:
         os.close(directory)
@@ -120,7 +133,7 @@ def test_a_request_needs_one_descriptor_of_an_existing_directory(path: Path, tmp
     try:
         for name, numbers in descriptors.items():
             with open_socket(path) as connection:
-                send_with_descriptors(connection, encode(), numbers)
+                send(connection, encode(), numbers)
                 reply = read_reply(connection)
                 assert not reply.get("ok") or name == "many", (name, reply)
     finally:
@@ -138,7 +151,7 @@ def test_a_renamed_directory_has_its_new_path(path: Path, tmp_path: Path) -> Non
     place.mkdir()
     try:
         with open_socket(path) as connection:
-            send_with_descriptors(connection, encode(), [descriptor])
+            send(connection, encode(), [descriptor])
             assert read_reply(connection)["ok"]
             directories = {each["directory"] for each in ask(path, {"kind": "status"})["applications"]}
             assert str(tmp_path / "moved") in directories
@@ -154,9 +167,9 @@ def test_half_requests_silence_and_early_ends_stop_nobody(path: Path, victim: Ra
         for number in range(SILENT):
             connection = stack.enter_context(open_socket(path))
             if number % 4 == 1:
-                send_with_descriptors(connection, b'{"protocol": 1, "ki', [directory])
+                send(connection, b'{"protocol": 1, "ki', [directory])
             elif number % 4 == 2:
-                send_with_descriptors(connection, encode()[:-1], [directory])
+                send(connection, encode()[:-1], [directory])
                 connection.close()
             elif number % 4 == 3:
                 connection.close()
@@ -171,7 +184,7 @@ def test_a_huge_request_is_cut(shared: DaemonHome, path: Path, victim: RawClient
     before = read_peak_bytes(shared.daemon)
     directory = os.open("/", os.O_PATH | os.O_DIRECTORY)
     with open_socket(path) as connection:
-        send_with_descriptors(connection, b'{"protocol": 1, "env": {"X": "', [directory])
+        send(connection, b'{"protocol": 1, "env": {"X": "', [directory])
         os.close(directory)
         with pytest.raises(ConnectionError):  # noqa: PT012 - after some of them
             for _ in range(100):
@@ -192,7 +205,7 @@ def test_a_client_that_reads_nothing_fills_no_memory(shared: DaemonHome, path: P
     directory = os.open(shared.home, os.O_PATH | os.O_DIRECTORY)
     env = {"HOME": str(shared.home), "PATH": "/usr/bin:/bin"}
     with open_socket(path) as connection:
-        send_with_descriptors(connection, encode(env=env), [directory])
+        send(connection, encode(env=env), [directory])
         os.close(directory)
         assert read_reply(connection)["ok"]
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "deaf", "version": "1"}}
