@@ -61,6 +61,7 @@ class Agents:
             "agent_config": agent.tool_config,
             "permissions": agent.permissions,
             "tools": agent.tools,
+            "hosts": agent.hosts,
             "sandbox": self._sandboxes[name],
             "budget_guard": self._guard(name, agent.budgets),
         }

@@ -86,6 +86,7 @@ class ToolContext(Context):
     actor: str = ""  # who uses it: the name of the token, or the subject of the issuer
     account: str = ""  # of the upstream server or API that the call uses; empty for the default
     tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None for all
+    hosts: tuple[str, ...] | None = None  # that HTTP tools may reach, among those of the settings; None for all
     bus: Any = field(default=None, repr=False, compare=False)  # for tools that call other tools
     system: object = None  # the running application: see `onetool.system`
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the tool's pack
@@ -170,7 +171,7 @@ class ToolContext(Context):
 
     def __post_init__(self) -> None:
         """Freeze the fields, so that a tool cannot grant itself permissions."""
-        for name in ("agent_config", "sandbox", "metadata", "tools", "settings", "secrets"):
+        for name in ("agent_config", "sandbox", "metadata", "tools", "hosts", "settings", "secrets"):
             object.__setattr__(self, name, freeze(getattr(self, name)))
         object.__setattr__(self, "permissions", permissions(self.permissions))
 

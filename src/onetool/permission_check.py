@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from onetool._tool import Tool
 from onetool.agents import DEFAULT
 from onetool.app import OneTool
-from onetool.bus.authorize import authorize, choose_account
+from onetool.bus.authorize import authorize, choose_account, required_permissions
 from onetool.bus.bind import NO_ARGUMENTS, bind
 from onetool.config.model import Agent
+from onetool.context import Permission
 from onetool.errors import ArgumentError, ToolError
+from onetool.net import HostRules
 from onetool.policy.effects import describe_effects
 from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Choice, Policy
@@ -21,6 +23,9 @@ from onetool.util.text import quote
 EXPECTED = "expected a call with literal arguments, such as fs.read(path='a.txt')"
 LATER = "asked as soon as the session has received private and untrusted data"
 NO_RULE = "no rule of its policy matches"
+UNLIMITED = "its own requests are not limited to the hosts of the agent"
+NETWORKED = frozenset({Permission.NETWORK, Permission.EXEC})
+REQUEST_TOOLS = frozenset({"http.get", "http.post"})  # built in, with a URL as an argument
 
 
 class CallText(NamedTuple):
@@ -32,13 +37,17 @@ class CallText(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The decision about a call or a tool. `varies` is whether some arguments lead to another decision."""
+    """The decision about a call or a tool. `varies` is whether some arguments lead to another decision.
+
+    `note` says that the agent has a list of hosts, which does not limit this tool.
+    """
 
     tool: str
     decision: Choice
     reason: str
     effects: str
     varies: bool = False
+    note: str = ""
 
 
 def parse_call(text: str) -> CallText:
@@ -67,6 +76,7 @@ class PermissionCheck:
             agent_id=name,
             permissions=agent.permissions,
             tools=agent.tools,
+            hosts=agent.hosts,
             agent_config=agent.tool_config,
         )
         self._policy = Policy.from_settings(agent)
@@ -88,6 +98,7 @@ class PermissionCheck:
         for entry in registry.entries():
             if word in entry.name.casefold() and (tool := registry.get(entry.name)) is not None:
                 varies = bool(tool.argument_permissions) or self._policy.depends_on_arguments(tool)
+                varies = varies or _is_request_tool(tool)
                 yield self._decide(tool, NO_ARGUMENTS)._replace(varies=varies)
 
     def _decide(self, tool: Tool, args: Mapping[str, Any]) -> Verdict:
@@ -95,9 +106,27 @@ class PermissionCheck:
         try:
             authorize(tool, args, self._context)
             account = choose_account(tool, self._context).account
+            urls = _list_urls(tool, args)
+            for rules in (self._app.net.rules, *HostRules.for_agent(self._context)):
+                for url in urls or ():
+                    rules.check(url)
         except ToolError as error:
             return Verdict(tool.name, "deny", error.message, effects)
         decision, reason = self._policy.decide(tool, args, SessionLabels(), account)
         if self._policy.decide(tool, args, account=account).decision != decision:
             reason = LATER
-        return Verdict(tool.name, decision, reason or NO_RULE, effects)
+        is_limited = urls is not None or self._context.hosts is None
+        note = "" if is_limited or not NETWORKED & required_permissions(tool, args) else UNLIMITED
+        return Verdict(tool.name, decision, reason or NO_RULE, effects, note=note)
+
+
+def _list_urls(tool: Tool, args: Mapping[str, Any]) -> list[str] | None:
+    """Return the URLs that a call requests, without redirects. None for tools whose requests OneTool does not send."""
+    if _is_request_tool(tool):
+        return [str(args["url"])] if "url" in args else []
+    list_origins = getattr(tool.backend, "list_origins", None)
+    return None if list_origins is None else list_origins()
+
+
+def _is_request_tool(tool: Tool) -> bool:
+    return tool.name in REQUEST_TOOLS and tool.source == "local" and not tool.file

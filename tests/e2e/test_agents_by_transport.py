@@ -14,10 +14,14 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import ImageContent, Implementation, TextResourceContents
 from tests.conformance_support import fixtures
+from tests.http_support import Site
 from tests.proxy_support import hostile_server
-from tests.rest_support import serve_app
+from tests.rest_support import http_draft, serve_app
 from tests.support import PROGRAM, App, Connection, configure, environment, eventually, get_texts, open_app, run_cli
 
+from onetool._tool import tool
+from onetool.context import ToolContext
+from onetool.permission_check import UNLIMITED
 from onetool.results.blobs import Media
 from onetool.transports.http.tokens import hash_token
 
@@ -354,3 +358,66 @@ def test_proc_is_not_readable_even_if_all_paths_are_allowed() -> None:
         for path in ("/proc/self/environ", "/proc/1/cmdline", "/proc/self/root/etc/hostname"):
             answer = app.run(f"fs.read(path={path!r})")
             assert answer.error == "sandbox_denied", answer.text
+
+
+# --- hosts -----------------------------------------------------------------------------------------------------------
+
+
+def relay(url: str, context: ToolContext) -> Any:
+    """Call another tool."""
+    return context.call_sync("http.get", url=url)
+
+
+REACHES = """
+def reaches(call):
+    try:
+        return "echo" in str(call())
+    except NetworkError as error:
+        return error.message
+"""
+
+
+def test_the_hosts_of_an_agent_narrow_the_allowed_hosts(tmp_path: Path, site: Site) -> None:
+    every = {"permissions": ["network", "write"]}
+    agents = {"free": every, "narrow": {**every, "hosts": ["127.0.0.1"]}, "wide": {**every, "hosts": ["*"]}}
+    http = {"allowedHosts": ["127.0.0.1", "localhost"], "allowPrivateAddresses": True}
+    tokens = [{"name": name, "hash": hash_token(f"ot_{name}"), "agent": name} for name in agents]
+    near, far, other = (site.url("/echo", host) for host in ("127.0.0.1", "localhost", "127.0.0.2"))
+    away = site.url(f"/redirect-to?url={far}")
+    calls = {
+        f"http.get({near!r})": {*agents},
+        "pages.near()": {*agents},
+        f"http.post({far!r}, body='x')": {"free", "wide"},
+        "pages.far()": {"free", "wide"},
+        f"http.get({other!r})": set[str](),
+        f"http.get({away!r})": {"free", "wide"},
+        "pages.away()": {"free", "wide"},
+        f"relay({far!r})": {"free", "wide"},
+    }
+    code = f"{REACHES}[{', '.join(f'reaches(lambda: {call})' for call in calls)}]"
+    settings = {"agents": agents, "http": http, "auth": {"tokens": tokens}}
+    with serve_app(tmp_path, settings, [tool(permissions=["network"])(relay)]) as server:
+        bundle = server.rest.bundle("pages")
+        for name, url in (("near", near), ("far", far), ("away", away)):
+            server.rest.tool(bundle, name, **http_draft(url))
+
+        def send(agent: str, path: str, body: object = None) -> Any:
+            return server.rest.send("POST", path, body, headers={"authorization": f"Bearer ot_{agent}"}).json()
+
+        for agent in agents:
+            before = len(site.requests)
+            (block,) = send(agent, "/api/run", {"command": code, "format": "json"})["blocks"]
+            answers = dict(zip(calls, json.loads(block), strict=True))
+            assert {call for call in calls if answers[call] is True} == {call for call in calls if agent in calls[call]}
+            assert sum(request.path == "/echo" for request in site.requests[before:]) == len(
+                [call for call in calls if agent in calls[call]]
+            )
+            for call in list(calls)[:5]:  # the check knows neither redirects nor what a tool calls
+                verdict = send(agent, f"/api/agents/{agent}/check", {"call": call})
+                assert (verdict["decision"] == "allow") == (agent in calls[call]), verdict
+            verdict = send(agent, f"/api/agents/{agent}/check", {"call": f"relay({far!r})"})
+            assert verdict["note"] == ("" if agent == "free" else UNLIMITED)
+            if agent == "narrow":
+                assert f'agents: {{narrow: {{hosts: [127.0.0.1, "localhost:{site.port}"]}}}}' in answers["pages.far()"]
+        fetched = send("narrow", f"/api/import?url={far}")
+        assert "host localhost is not allowed" in fetched["error"]["message"]

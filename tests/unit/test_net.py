@@ -210,7 +210,7 @@ def test_strict_rules_do_not_reuse_connections_of_permissive_rules(site: Site) -
         await net.send(request, timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
         for rules in (HostRules(("a.example",)), HostRules(("b.example",), allow_private_addresses=True)):
             with pytest.raises(NetworkError, match="not"):
-                await net.send(request, timeout=TIMEOUT_SECONDS, max_bytes=LIMIT, rules=rules)
+                await net.send(request, timeout=TIMEOUT_SECONDS, max_bytes=LIMIT, rules=(rules,))
         await net.close()
 
     anyio.run(run)
@@ -223,7 +223,7 @@ def test_rules_of_a_call_cannot_extend_those_of_the_client(site: Site) -> None:
     async def run() -> None:
         with pytest.raises(NetworkError, match="not allowed"):
             await Net(HostRules()).send(
-                Request("GET", site.url()), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT, rules=LOOPBACK
+                Request("GET", site.url()), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT, rules=(LOOPBACK,)
             )
 
     anyio.run(run)

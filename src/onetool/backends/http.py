@@ -37,7 +37,7 @@ from onetool.backends.http_tool.retry import RetryPolicy
 from onetool.backends.http_tool.transfers import FileUploads, save_file
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolTimeout
-from onetool.net import Net
+from onetool.net import HostRules, Net
 from onetool.net.messages import Request, Response
 from onetool.net.outgoing import IDEMPOTENT_METHODS
 from onetool.net.retry_after import parse_retry_after
@@ -175,14 +175,14 @@ class HttpBackend:
     async def _send_once(
         self, call: "_Call", part: "HttpRequest", request: Request, events: EventCollector | None = None
     ) -> Response:
-        impl, net = self.impl, self._net()
+        impl, net, rules = self.impl, self._net(), HostRules.for_agent(call.context)
         retries = call.settings.retries if impl.retries is None else impl.retries
         can_retry = impl.retry_non_idempotent or part.method in IDEMPOTENT_METHODS
         read_stream, grace = (events.read, STREAM_GRACE_SECONDS) if events else (None, 0.0)
         try:
             return await self._retry_policy.run(
                 lambda seconds: net.send(
-                    request, timeout=seconds + grace, max_bytes=call.max_bytes, read_stream=read_stream
+                    request, timeout=seconds + grace, max_bytes=call.max_bytes, rules=rules, read_stream=read_stream
                 ),
                 retries if can_retry else 0,
                 call.seconds_left(self._clock()),

@@ -403,7 +403,8 @@ class BundleSource(ToolSource):
         if stored.python_impl is not None:
             return _FunctionBackend(stored.python_impl.function)
         pack = self._pack_settings(stored.bundle_slug)
-        return _LazyBackend(lambda: self._make_http_backend(stored), () if pack is None else tuple(pack.accounts))
+        accounts = () if pack is None else tuple(pack.accounts)
+        return _LazyBackend(lambda: self._make_http_backend(stored), stored.http_impl or {}, accounts)
 
     def _make_http_backend(self, stored: "StoredTool") -> "HttpBackend":
         from onetool.backends.http import HttpBackend
@@ -480,14 +481,20 @@ def _bundle_disabled_reason(slug: str) -> str:
 class _LazyBackend:
     """A backend that is created at the first call: most tools of a large bundle are never called."""
 
-    def __init__(self, make: Callable[[], Backend], accounts: tuple[str, ...] = ()) -> None:
-        self._make, self.accounts = make, accounts
+    def __init__(self, make: Callable[[], Backend], impl: "JSON", accounts: tuple[str, ...]) -> None:
+        self._make, self._impl, self.accounts = make, impl, accounts
         self._made: Backend | None = None
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         if self._made is None:
             self._made = self._make()
         return await self._made.invoke(tool, args, context)
+
+    def list_origins(self) -> list[str]:
+        """Return the origins of its requests, without redirects."""
+        from onetool.backends.http_tool.credentials import list_origins
+
+        return ["://".join(origin) for origin in list_origins(self._impl) if origin]
 
 
 class _FunctionBackend:

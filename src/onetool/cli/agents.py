@@ -59,8 +59,9 @@ def _list(command: SettingsCommand, *, as_json: bool) -> int:
         return 0
     for name, agent in agents.items():
         tools = "all tools" if agent.tools is None else f"tools {', '.join(agent.tools) or 'none'}"
+        hosts = "" if agent.hosts is None else f", hosts {', '.join(agent.hosts) or 'none'}"
         policy = agent.policy if isinstance(agent.policy, str) else f"{len(agent.policy)} rules"
-        print(f"{name}  [{', '.join(sorted(agent.permissions))}], {tools}, policy {policy}")
+        print(f"{name}  [{', '.join(sorted(agent.permissions))}], {tools}{hosts}, policy {policy}")
     return 0
 
 
@@ -80,7 +81,7 @@ def _check(options: argparse.Namespace) -> int:
         if options.json:
             print(app.redact(render(found, "json")))
         else:
-            details = [f"{name}: {found[name]}" for name in ("tool", "effects")]
+            details = [f"{name}: {found[name]}" for name in ("tool", "effects", "note") if found[name]]
             print(app.redact("\n".join([f"{found['decision']}: {found['reason']}", *details])))
         return EXIT_STATUS[found["decision"]]
 
@@ -90,7 +91,7 @@ def _check(options: argparse.Namespace) -> int:
 async def _decide(app: "OneTool", call: CallText, agent: str) -> dict[str, str]:
     verdict = await PermissionCheck(app, agent).check_call(call)
     found = {"decision": verdict.decision, "reason": verdict.reason, "tool": verdict.tool}
-    return {**found, "effects": verdict.effects, "agent": agent}
+    return {**found, "effects": verdict.effects, "note": verdict.note, "agent": agent}
 
 
 # --- editing ---------------------------------------------------------------------------------------------------------

@@ -550,6 +550,11 @@ class Agent(Section):
     tools: Names | None = Field(
         default=None, description="Tools that the agent may call, as names, packs or patterns; all tools by default"
     )
+    hosts: tuple[Host, ...] | None = Field(
+        default=None,
+        description="Hosts that its HTTP tools may reach, among those of `http.allowedHosts` and written in the "
+        "same way; all of those by default. Upstream servers and extensions send requests that this does not limit",
+    )
     sandbox: Sandbox = Field(default_factory=Sandbox, description="File access of its calls")
     budgets: Budgets = Field(default_factory=Budgets, description="Usage limits, counted from the start of the server")
     tool_config: Mapping[str, Mapping[str, Any]] = Field(

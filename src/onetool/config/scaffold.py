@@ -160,6 +160,7 @@ CONFIGURATION = """\
 #  default:
 #    permissions: [read, network]  # also available: write, exec
 #    tools:                        # allowed tools, such as [machine, "github.list_*"]; empty: all tools
+#    hosts:                        # hosts that its HTTP tools may reach; empty: all of http.allowedHosts
 #    sandbox:                      # file access of its calls
 #      enabled: true
 #      allowed_paths: []           # directories; the working directory if empty

@@ -40,7 +40,7 @@ async def request_completion(
     content = await anyio.to_thread.run_sync(_encode_body, settings, messages)
     request = Request("POST", url, [("Content-Type", "application/json"), *key], content)
     rules = HostRules.for_url(url, allow_private_addresses=allow_private_addresses)
-    send = partial(net.send, request, max_bytes=MAX_RESPONSE_BYTES, follow_redirects=False, rules=rules)
+    send = partial(net.send, request, max_bytes=MAX_RESPONSE_BYTES, follow_redirects=False, rules=(rules,))
     deadline = time.monotonic() + settings.timeout
     response = await send(timeout=settings.timeout)
     pause = parse_retry_after(response) or DEFAULT_PAUSE_SECONDS

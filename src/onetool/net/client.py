@@ -7,7 +7,7 @@ environment. `sender` sends requests; it is imported with the first one.
 import importlib
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -44,10 +44,10 @@ class Net:
         timeout: float,  # noqa: ASYNC109 - for the whole request with its redirects
         max_bytes: int,
         follow_redirects: bool = True,
-        rules: HostRules | None = None,
+        rules: Iterable[HostRules] = (),
         read_stream: ReadStream | None = None,
     ) -> Response:
-        """Send a request. A URL must be allowed by `rules` and by the rules of this client.
+        """Send a request. A URL must be allowed by all `rules` and by those of this client.
 
         `read_stream` reads a successful response that is an event stream; it then has an empty body.
         """
@@ -57,9 +57,8 @@ class Net:
         from onetool.net.sender import RequestLimits
 
         outgoing = OutgoingRequest.from_request(request)
-        all_rules = (self.rules,) if rules is None else (self.rules, rules)
         redirects = MAX_REDIRECTS if follow_redirects else 0
-        limits = RequestLimits(all_rules, max_bytes, redirects, request.secret_query, read_stream)
+        limits = RequestLimits((self.rules, *rules), max_bytes, redirects, request.secret_query, read_stream)
         async with self._use_sender() as sender:
             with anyio.move_on_after(timeout):
                 return await sender.send(outgoing, limits)

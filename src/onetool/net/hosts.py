@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from onetool.context import ToolContext
 from onetool.errors import ConfigError, NetworkError
 from onetool.net.addresses import is_public, parse_address
 from onetool.net.urls import Target, parse_target, split_host_port
@@ -32,6 +33,14 @@ class HostRules:
         target = parse_target(url)
         is_local = target.host == "localhost" or parse_address(target.host) is not None
         return cls((target.authority,), allow_private_addresses=is_local or allow_private_addresses)
+
+    @classmethod
+    def for_agent(cls, context: ToolContext) -> "tuple[HostRules, ...]":
+        """Return the rules of the agent, which narrow those of the settings; nothing if it has no list of hosts."""
+        if context.hosts is None:
+            return ()
+        setting = f"agents: {{{context.agent_id}: {{hosts: [{HOSTS_PLACEHOLDER}]}}}}"
+        return (cls(context.hosts, allow_private_addresses=True, setting=setting),)
 
     def check(self, url: str) -> None:
         """Raise unless the URL is allowed. The address of a host name is checked when connecting."""

@@ -73,7 +73,7 @@ class GuardedHttp:
             timeout=TIMEOUT_SECONDS,
             max_bytes=MAX_DOCUMENT_BYTES,
             follow_redirects=False,
-            rules=rules,
+            rules=(rules,),
         )
 
 

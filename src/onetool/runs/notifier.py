@@ -90,7 +90,7 @@ class ApprovalNotifier:
         rules = HostRules.for_url(url, allow_private_addresses=self._allows_private)
         request = Request("POST", url, [("Content-Type", "application/json")], json.dumps({"text": text}).encode())
         limits: Mapping[str, Any] = {"timeout": TIMEOUT_SECONDS, "max_bytes": MAX_RESPONSE_BYTES}
-        response = await self._net.send(request, follow_redirects=False, rules=rules, **limits)
+        response = await self._net.send(request, follow_redirects=False, rules=(rules,), **limits)
         if not 200 <= response.status < 300:  # noqa: PLR2004 - successful responses
             raise NetworkError(f"the webhook returned status {response.status}")
 

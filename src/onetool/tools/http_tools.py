@@ -115,16 +115,16 @@ async def _send(
 
 
 @asynccontextmanager
-async def _open_client(name: str, context: ToolContext) -> AsyncIterator[tuple[Net, int, HostRules | None]]:
+async def _open_client(name: str, context: ToolContext) -> AsyncIterator[tuple[Net, int, tuple[HostRules, ...]]]:
     """Yield the HTTP client, narrowed to the hosts of the agent; a bus without a system allows only those."""
     if context.system is not None:
         rules = _host_rules(name, context, ALL_HOSTS)
         system = get_system(context)
-        yield system.net, system.settings.http.max_response_bytes, rules
+        yield system.net, system.settings.http.max_response_bytes, (rules, *HostRules.for_agent(context))
         return
     net = Net(_host_rules(name, context, HostRules()))
     try:
-        yield net, MAX_RESPONSE_BYTES, None
+        yield net, MAX_RESPONSE_BYTES, HostRules.for_agent(context)
     finally:
         await net.close()
 

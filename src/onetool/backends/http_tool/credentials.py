@@ -91,7 +91,7 @@ def restore(impl: Mapping[str, Any], stored: Mapping[str, Any] | None) -> JSON |
     Masks are only replaced for the same origins. Otherwise, anyone who can write tools could send the credential to
     another host.
     """
-    if stored is None or _list_origins(impl) != _list_origins(stored):
+    if stored is None or list_origins(impl) != list_origins(stored):
         return dict(impl)
     originals: dict[str, list[str]] = {}
     for location, value in find(stored):
@@ -105,7 +105,7 @@ def restore(impl: Mapping[str, Any], stored: Mapping[str, Any] | None) -> JSON |
     return replace(impl, restore_mask)
 
 
-def _list_origins(impl: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def list_origins(impl: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the origins of the steps and of the tool, in the order of their requests."""
     steps = impl.get("steps")
     requests = [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else []

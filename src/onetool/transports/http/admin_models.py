@@ -102,6 +102,7 @@ class AgentInfo(ApiModel):
     name: str
     permissions: list[str] = Field(description="Permissions in effect")
     tools: list[str] | None = Field(description="Tools that it may call; null for all")
+    hosts: list[str] | None = Field(description="Hosts that its HTTP tools may reach; null for all allowed hosts")
     policy: Any = Field(description="Name of the policy, or its rules")
     is_own: bool = Field(description="Whether it is the agent of the caller")
     entry: SettingsEntry
@@ -137,6 +138,7 @@ class ToolVerdict(ApiModel):
     reason: str
     effects: str
     varies: bool = Field(description="Whether some arguments lead to another decision")
+    note: str = Field(default="", description="Whether the hosts of the agent do not limit the tool; empty if they do")
 
 
 class AgentTools(ApiModel):

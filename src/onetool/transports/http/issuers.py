@@ -177,7 +177,7 @@ class IssuerDirectory:
         net, rules = Net(ANY_HOST), _make_rules(parse_target(issuer), parse_target(request.url))
         try:
             response = await net.send(
-                request, timeout=REQUEST_SECONDS, max_bytes=MAX_DOCUMENT_BYTES, follow_redirects=False, rules=rules
+                request, timeout=REQUEST_SECONDS, max_bytes=MAX_DOCUMENT_BYTES, follow_redirects=False, rules=(rules,)
             )
         finally:
             await net.close()  # the next request is minutes away

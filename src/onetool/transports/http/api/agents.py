@@ -93,6 +93,7 @@ class AgentHandlers:
             "name": name,
             "permissions": sort_permissions(agent.permissions),
             "tools": None if agent.tools is None else list(agent.tools),
+            "hosts": None if agent.hosts is None else list(agent.hosts),
             "policy": policy,
             "is_own": name == request.scope["state"]["agent"],
             "entry": self._edits.describe(item),

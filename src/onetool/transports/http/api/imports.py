@@ -19,6 +19,7 @@ from onetool.bundles.model import StoredTool
 from onetool.bundles.update_plan import UpdateOptions
 from onetool.context import Permission, ToolContext
 from onetool.errors import NetworkError, ToolTimeout
+from onetool.net import HostRules
 from onetool.net.messages import Request as OutgoingRequest
 from onetool.schema import JSON
 from onetool.storage import BundleStorage
@@ -93,12 +94,14 @@ class ImportHandlers:
     async def _fetch(self, request: Request, url: str) -> bytes:
         """Fetch a document with the client of the tools, which reaches allowed hosts only."""
         app, context = self._api.app, identity.build_context(request, self._api.app)
-        if request.scope["state"]["agent"] is not None and Permission.NETWORK not in context.permissions:
+        is_agent = request.scope["state"]["agent"] is not None
+        if is_agent and Permission.NETWORK not in context.permissions:
             message = f"agent '{context.agent_id}' may not fetch documents: it lacks the permission 'network'"
             raise ApiError("permission_denied", message)
         try:
             fetch = OutgoingRequest("GET", url)
-            response = await app.net.send(fetch, timeout=FETCH_SECONDS, max_bytes=MAX_IMPORT_BYTES)
+            rules = HostRules.for_agent(context) if is_agent else ()
+            response = await app.net.send(fetch, timeout=FETCH_SECONDS, max_bytes=MAX_IMPORT_BYTES, rules=rules)
         except (NetworkError, ToolTimeout) as error:
             details = {key: value for key, value in error.fields.items() if key in {"reason", "host"}}
             raise ApiError("invalid", app.redact(f"cannot fetch the document: {error.message}"), details) from None
