@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -65,7 +65,7 @@ from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
 from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state import State, make_state
-from onetool.storage import JobStorage, MediaStorage, ResultStorage
+from onetool.storage import JobStorage, MediaStorage, ResultStorage, StoredSettings
 from onetool.stores import Stores
 from onetool.telemetry import Notices, Telemetry
 from onetool.util.background_tasks import BackgroundTasks
@@ -202,9 +202,8 @@ class OneTool:
         self.bus.registered.add_builtin(load_builtin_tools(self.bus.threads))
         loaded, error = await anyio.to_thread.run_sync(self._reader.read_first)
         self._configure(loaded, error)
-        if (remote := self.stores.remote) is not None:
-            await anyio.to_thread.run_sync(remote.wait, STORE_SECONDS)
-        self._notices.general = loaded.problems
+        await self._join_store()
+        self._notices.general = self.problems
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -608,7 +607,30 @@ class OneTool:
         """
         read = partial(self._reader.reread, self._require_state().loaded, unasked=unasked)
         self._configure(await anyio.to_thread.run_sync(read))
+        await self._join_store()
         return RELOADED
+
+    async def _join_store(self) -> None:
+        """Wait for a store that was just opened, and apply the settings there."""
+        remote = self.stores.remote
+        if not self._reader.join(None if remote is None else remote.settings, self.settings.store or ""):
+            return
+        assert remote is not None
+        await anyio.to_thread.run_sync(remote.wait, STORE_SECONDS)
+        if self.has_settings_files:
+            read = partial(self._reader.reread, self._require_state().loaded, unasked=False)
+            with suppress(ToolError):  # until the files are valid again, no agent may call anything
+                self._configure(await anyio.to_thread.run_sync(read))
+
+    @property
+    def stored_settings(self) -> StoredSettings | None:
+        """The settings in the store, as last known; None without a store, and until they are known."""
+        return self._reader.get_stored()
+
+    @property
+    def has_new_settings(self) -> bool:
+        """Whether another replica has changed the settings in the store since they were applied here."""
+        return self._reader.is_outdated
 
     async def has_current_settings(self) -> bool:
         """Return whether the settings in effect are valid, and are those that the files have now."""

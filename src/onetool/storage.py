@@ -13,6 +13,7 @@ All methods may block, unless their protocol says that they return at once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from onetool.problem import Problem
@@ -419,6 +420,36 @@ class StoredTokens(Protocol):
     def revoke(self, name: str) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class StoredSettings:
+    """Settings that replicas share, over their own files: the texts of a settings file and of a file of secrets."""
+
+    text: str = ""
+    secrets: str = field(default="", repr=False)
+    problem: str = ""  # the reason why they cannot be read; empty if they can
+
+
+class SettingsStorage(Protocol):
+    """The settings that replicas share, and their history as JSON. Both are encrypted at rest."""
+
+    def version(self) -> object:
+        """Return a value that changes when any replica has written. Returns at once."""
+        ...
+
+    def get(self) -> StoredSettings:
+        """Return the last known settings, at once. Raise StorageError if none are known yet."""
+        ...
+
+    def refresh(self) -> StoredSettings:
+        """Return the current settings. Blocks on the database."""
+        ...
+
+    def read_history(self) -> str: ...
+    def update(self, change: Callable[[StoredSettings, str], tuple[StoredSettings, str]]) -> None:
+        """Replace the settings and their history, while no other replica can. `change` raises to prevent it."""
+        ...
+
+
 class LastUseStorage(Protocol):
     """When each token was last used, on any replica. Methods block; `touch` never fails."""
 
@@ -531,6 +562,8 @@ class RemoteState(Protocol):
     def token_usage(self) -> TokenUsageStorage: ...
     @property
     def tokens(self) -> StoredTokens: ...
+    @property
+    def settings(self) -> SettingsStorage: ...
     @property
     def counters(self) -> SharedCounters: ...
     @property

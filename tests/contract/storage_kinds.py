@@ -24,13 +24,15 @@ from onetool.config.load import load
 from onetool.config.model import Output, Token
 from onetool.config.trust import TrustFile
 from onetool.disabled_tools import Switches
+from onetool.editing.planned_edit import EditConflict, ItemChange
+from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import InterpreterFiles
 from onetool.llm.token_budget import TokenUsageFile
 from onetool.logging import Log
 from onetool.notify import NoticeFiles
 from onetool.oauth.credential_store import CredentialStore
-from onetool.paths import find_directories
+from onetool.paths import Directories, find_directories
 from onetool.postgres.documents import TokenRows
 from onetool.postgres.state import PostgresState
 from onetool.proxy.definitions import Definition, ToolListCache
@@ -376,6 +378,26 @@ class TokenRowKind(BaseKind):
         return is_complete(found.get(name), sha256(name.encode()).hexdigest())
 
 
+class SettingsKind(BaseKind):
+    """Agents in the settings: in files, or in the store that replicas share."""
+
+    store: SettingsEditor
+    value: ClassVar = {"permissions": ["read"], "tools": [CONTENT[:200]]}
+
+    def write(self, key: str) -> str:
+        planned = self.store.plan("agents.set", [ItemChange("agents", key, self.value)])
+        try:
+            self.store.apply(planned, actor="Ada", transport="cli")
+        except EditConflict:  # another process was faster
+            return self.write(key)
+        return key
+
+    def read(self, name: str) -> bool:
+        planned = self.store.plan("agents.list", [])  # forgets what was read before
+        assert (name in planned.before.settings.agents) == (self.store.find("agents", name).value is not None)
+        return is_complete(self.store.find("agents", name).value, self.value)
+
+
 class EveryKind(BaseKind):
     """All kinds of a backend at once: each key is written to every kind."""
 
@@ -424,6 +446,7 @@ KINDS: dict[str, type[Kind]] = {
     "bundles": BundleKind,
     "runs": RunKind,
     "tool lists": ToolListKind,
+    "settings": SettingsKind,
     ALL: EveryKind,
 }
 CACHES = {"tool lists"}  # caches continue without what cannot be written
@@ -471,6 +494,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "bundles": lambda directory: BundleStore(directory / "bundles"),
     "runs": RunStore,
     "tool lists": lambda directory: ToolListCache(directory / "cache"),
+    "settings": lambda directory: SettingsEditor(Directories(directory.parent, directory), {}),
 }
 
 
@@ -513,6 +537,7 @@ POSTGRES: dict[str, Callable[[PostgresState], Any]] = {
     "bundles": lambda state: state.bundles(1000, None),
     "runs": lambda state: state.runs,
     "tool lists": lambda state: state.tool_lists(str),
+    "settings": lambda state: SettingsEditor(Directories(Path("/"), Path("/no-files")), {}, state.settings),
 }
 POSTGRES[ALL] = lambda state: {kind: make_kind(kind, make(state)) for kind, make in POSTGRES.items() if kind != ALL}
 BACKENDS: dict[str, Mapping[str, Callable[[Any], Any]]] = {"files": FILES, "postgres": POSTGRES}

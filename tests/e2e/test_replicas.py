@@ -1,17 +1,23 @@
 """Replicas on PostgreSQL: what one of them changes holds on all of them."""
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 from tests.postgres_support import PostgresServer
-from tests.replicas_support import Replica, create_token, prepare_home, start_replica, start_replicas
+from tests.replicas_support import KEY, Replica, create_token, prepare_home, start_replica, start_replicas
 from tests.rest_support import get_error_code, http_draft
 from tests.support import eventually
+
+from onetool.postgres.state import PostgresState
+from onetool.storage import StoredSettings
 
 EFFECTIVE_SECONDS = 2.0
 WRITERS = 8
@@ -20,6 +26,7 @@ agents:
   default: {permissions: [read, write, network]}
   limited: {permissions: [read], budgets: {calls: 5}}
   careful: {policy: ask-writes, permissions: [read, write]}
+  edited: {permissions: [read], tools: [notes]}
 approvals: {wait: 0.2}
 output: {max_inline_size: 2000}
 tools: {notes: {effects: {count: read, "*": write}}}
@@ -157,3 +164,137 @@ def test_a_paused_run_continues_on_another_replica_after_its_own_was_killed(
     assert eventually(lambda: notes.exists() and notes.read_text() == "once\n", 40)
     time.sleep(1)
     assert notes.read_text() == "once\n"  # on one replica only
+
+
+# --- settings that replicas share ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def owner(replicas: list[Replica]) -> str:
+    token = create_token(replicas[0], "owner", scope="owner")
+    assert eventually(lambda: all(each.status("/api/agents", token) == 200 for each in replicas))
+    return token
+
+
+def send(replica: Replica, token: str, method: str, path: str, body: Any = None, **headers: str) -> httpx2.Response:
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    return replica.rest.send(method, path, body, headers={"authorization": f"Bearer {token}", **sent})
+
+
+def test_an_agent_edited_on_one_replica_is_enforced_on_all(replicas: list[Replica], owner: str) -> None:
+    first, second, third = replicas
+    token = create_token(first, "edited", "edited")
+
+    def can_count(replica: Replica) -> bool:
+        return bool(send(replica, token, "POST", "/api/tools/notes.count/call", {"args": {}}).json().get("ok"))
+
+    assert eventually(lambda: all(map(can_count, replicas)))
+    changed = send(first, owner, "PATCH", "/api/agents/edited", {"settings": {"tools": ["machine"]}})
+    assert changed.status_code == 200, changed.text
+    assert eventually(lambda: not any(map(can_count, replicas)))
+    histories = [send(each, owner, "GET", "/api/settings/history").json()["changes"] for each in replicas]
+    assert histories[0] == histories[1] == histories[2]
+    assert histories[0][0]["id"] == changed.json()["id"]
+    undone = send(second, owner, "POST", f"/api/settings/history/{changed.json()['id']}/undo")
+    assert undone.status_code == 200, undone.text
+    assert eventually(lambda: all(map(can_count, replicas)))
+    removed = third.cli("agents", "remove", "edited")  # the file of each replica has it still
+    assert removed.returncode == 0, removed.stderr
+    assert eventually(lambda: not any(map(can_count, replicas)))
+    assert send(first, owner, "GET", "/api/agents/edited").status_code == 404
+    assert first.cli("settings", "undo").returncode == 0
+    assert eventually(lambda: all(map(can_count, replicas)))
+    assert "All replicas apply it" in removed.stdout
+
+
+def test_of_two_people_on_different_replicas_one_is_told_and_nothing_is_lost(
+    replicas: list[Replica], owner: str
+) -> None:
+    path, changes = "/api/agents/limited", [{"clients": ["ada"]}, {"tools": ["notes"]}]
+    tags = {send(each, owner, "GET", path).headers["etag"] for each in replicas}
+    assert len(tags) == 1
+
+    def change(number: int, tag: str) -> httpx2.Response:
+        return send(replicas[number], owner, "PATCH", path, {"settings": changes[number]}, if_match=tag)
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(change, range(2), [*tags, *tags]))
+    assert sorted(answer.status_code for answer in answers) == [200, 412]
+    late = next(number for number, answer in enumerate(answers) if answer.status_code == 412)
+    again = change(late, answers[late].json()["error"]["details"]["etag"])
+    assert again.status_code == 200, again.text
+    values = send(replicas[late], owner, "GET", path).json()["entry"]["values"]
+    assert {name: values[name] for name in ("clients", "tools", "budgets")} == {
+        "clients": ["ada"],
+        "tools": ["notes"],
+        "budgets": {"calls": 5},
+    }
+
+
+def test_commands_on_several_machines_at_once_all_succeed(replicas: list[Replica], owner: str) -> None:
+    def change(number: int) -> str:
+        done = replicas[number % 3].cli("agents", "set", "many", f"tool_config.t{number}.limit={number}")
+        return done.stderr if done.returncode else ""
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(change, range(6))) == [""] * 6
+    values = send(replicas[0], owner, "GET", "/api/settings/history").json()
+    assert sum(entry["names"] == ["many"] for entry in values["changes"]) == 6
+    assert eventually(lambda: send(replicas[1], owner, "GET", "/api/agents/many").status_code == 200)
+    found = send(replicas[1], owner, "GET", "/api/agents/many").json()["entry"]["values"]["tool_config"]
+    assert found == {f"t{number}": {"limit": number} for number in range(6)}
+
+
+def test_a_replica_killed_while_it_edits_leaves_whole_changes(
+    replicas: list[Replica], owner: str, tmp_path: Path
+) -> None:
+    other, acknowledged, is_enough = replicas[0], list[str](), threading.Event()
+    prepare_home(tmp_path, other.work, SETTINGS)
+    with start_replica(tmp_path, other.work, other.variables["ONETOOL_STORE"]) as victim:
+        assert eventually(lambda: victim.status("/api/agents", owner) == 200)
+
+        def edit(worker: int) -> None:
+            for number in range(100):
+                name, body = f"k{worker}-{number}", {"settings": {"permissions": ["read"]}}
+                try:
+                    if send(victim, owner, "PATCH", f"/api/agents/{name}", body).status_code != 200:
+                        return
+                except httpx2.HTTPError:  # it was killed
+                    return
+                acknowledged.append(name)
+                if len(acknowledged) > 4:
+                    is_enough.set()
+
+        with ThreadPoolExecutor(2) as pool:
+            working = [pool.submit(edit, worker) for worker in range(2)]
+            assert is_enough.wait(60)
+            victim.kill()
+            for each in working:
+                each.result()
+    assert other.cli("agents", "set", "after", "permissions=[read]").returncode == 0
+    listed = other.cli("agents", "list", "--json")
+    names = {agent["name"] for agent in json.loads(listed.stdout)["agents"]}
+    assert names >= {*acknowledged, "after"}
+
+
+def test_invalid_settings_in_the_store_are_a_problem_and_stop_no_replica(
+    replicas: list[Replica], tmp_path: Path
+) -> None:
+    state = PostgresState(replicas[0].variables["ONETOOL_STORE"], KEY, tmp_path)
+    valid = state.settings.refresh()
+
+    def write(stored: StoredSettings) -> None:
+        state.settings.update(lambda _current, history: (stored, history))
+
+    def list_problems(replica: Replica) -> str:
+        return "\n".join(replica.rest.get("/api/health")["problems"])
+
+    try:
+        write(StoredSettings("agents: {limited: {permissions: [fly]}}\n"))
+        for replica in replicas[:2]:
+            assert eventually(lambda replica=replica: "store/onetool.yaml:1" in list_problems(replica))
+            assert run(replica, "len(notes.count()) >= 0") == "True"  # the agent `default` is as before
+    finally:
+        write(valid)
+        state.close()
+    assert eventually(lambda: "store/onetool.yaml" not in list_problems(replicas[0]))

@@ -13,6 +13,8 @@ from onetool.util.text import quote
 if TYPE_CHECKING:
     from onetool.app import OneTool
     from onetool.config.model import Agent
+    from onetool.editing.planned_edit import PlannedEdit
+    from onetool.editing.settings_editor import SettingsEditor
 
 EXIT_STATUS = {"allow": 0, "ask": 3, "deny": 1}
 SECTION = "agents"
@@ -43,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     if options.action == "check":
         return _check(options)
-    command = SettingsCommand(options)
-    if options.action == "list":
-        return _list(command, as_json=options.json)
-    return _edit(command, options)
+    with SettingsCommand(options) as command:
+        if options.action == "list":
+            return _list(command, as_json=options.json)
+        return _edit(command, options)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -98,21 +100,23 @@ async def _decide(app: "OneTool", call: CallText, agent: str) -> dict[str, str]:
 
 
 def _edit(command: SettingsCommand, options: argparse.Namespace) -> int:
-    from onetool.editing.settings_editor import ItemChange
+    from onetool.editing.planned_edit import ItemChange
 
-    item = command.editor.find(SECTION, options.name, command.directory)
-    if options.action == "remove":
-        if item.value is None:
-            known = ", ".join(command.loaded.settings.agents)
-            raise ToolError(f"no agent named {quote(options.name)} in the settings", hint=f"agents: {known}")
-        change = ItemChange(SECTION, options.name, None)
-    else:
-        values = dict(item.value or {})
-        for text in options.values:
-            _set_value(values, text)
+    def plan(editor: "SettingsEditor") -> "PlannedEdit":
+        item = editor.find(SECTION, options.name, command.directory)
+        if options.action == "remove":
+            if item.value is None:
+                known = ", ".join(command.loaded.settings.agents)
+                raise ToolError(f"no agent named {quote(options.name)} in the settings", hint=f"agents: {known}")
+            values = None
+        else:
+            values = dict(item.value or {})
+            for text in options.values:
+                _set_value(values, text)
         change = ItemChange(SECTION, options.name, values)
-    planned = command.editor.plan(f"agents.{options.action}", [change], directory=command.directory)
-    return command.apply(planned)
+        return editor.plan(f"agents.{options.action}", [change], directory=command.directory)
+
+    return command.edit(plan)
 
 
 def _set_value(values: dict[str, Any], text: str) -> None:

@@ -1,4 +1,4 @@
-"""Manage the secrets in secrets.yaml. Values are read from a prompt or standard input and are never shown."""
+"""Manage the secrets in secrets.yaml, or in the store. Values are read from a prompt or standard input, never shown."""
 
 import argparse
 import sys
@@ -20,24 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    command = SettingsCommand(options)
-    if options.action == "list":
-        return _list(command, as_json=options.json)
+    value = None
     if options.action == "set":
-        from onetool.editing.settings_editor import check_secret_name
+        from onetool.editing.planned_edit import check_secret_name
 
         check_secret_name(options.name)
         value = _read_value(options.name)
-    else:
-        value = None
-    secrets = {options.name: value}
-    return command.apply(
-        command.editor.plan(f"secrets.{options.action}", [], secrets=secrets, directory=command.directory)
-    )
+    with SettingsCommand(options) as command:
+        if options.action == "list":
+            return _list(command, as_json=options.json)
+        action, secrets, directory = f"secrets.{options.action}", {options.name: value}, command.directory
+        return command.edit(lambda editor: editor.plan(action, [], secrets=secrets, directory=directory))
 
 
 def _list(command: SettingsCommand, *, as_json: bool) -> int:
-    found = command.editor.list_secrets()
+    found = command.open_editor().list_secrets()
     if as_json:
         command.print_json({"secrets": [{"name": name, "files": files} for name, files in found.items()]})
     else:

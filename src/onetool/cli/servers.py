@@ -13,6 +13,8 @@ from onetool.util.text import pluralize, quote
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
+    from onetool.editing.planned_edit import PlannedEdit
+    from onetool.editing.settings_editor import SettingsEditor
 
 TAKES_COMMAND = True  # after `--`
 
@@ -49,8 +51,8 @@ def main(options: argparse.Namespace) -> int:
         return run_with_settings(options, lambda app: _accept(app, options))
     if options.action in {None, "list"}:
         return run_with_settings(options, lambda app: _show(app, as_json=options.json))
-    command = SettingsCommand(options)
-    return _add(command, options) if options.action == "add" else _edit(command, options)
+    with SettingsCommand(options) as command:
+        return _add(command, options) if options.action == "add" else _edit(command, options)
 
 
 async def _accept(app: "OneTool", options: argparse.Namespace) -> int:
@@ -78,7 +80,7 @@ async def _show(app: "OneTool", *, as_json: bool) -> int:
 def _add(command: SettingsCommand, options: argparse.Namespace) -> int:
     import os
 
-    from onetool.editing.server_changes import ServerChanges
+    from onetool.editing.server_changes import PlannedServers, ServerChanges
 
     if (options.url is None) == (not options.following):
         options.usage_error("expected --url URL, or the command of the server after --")
@@ -93,27 +95,38 @@ def _add(command: SettingsCommand, options: argparse.Namespace) -> int:
     if (options.env and options.url) or (options.header and not options.url):
         options.usage_error("--env is for commands, and --header is for URLs")
     settings = {key: value for key, value in settings.items() if value}
-    changes = ServerChanges(command.editor, command.loaded.directories, os.environ, command.directory)
-    planned = changes.plan_new(options.server, settings)
-    result = planned.result
-    missing = [f"Missing secret: onetool secret set {name}" for name in result.missing]
-    moved = [f"Moved secrets to secrets.yaml: {', '.join(result.secrets)}"] if result.secrets else []
-    return command.apply(planned.edit, [*result.notes, *moved, *missing], servers=list(result.servers))
+    planned: list[PlannedServers] = []
+
+    def plan(editor: "SettingsEditor") -> "PlannedEdit":
+        changes = ServerChanges(editor, command.loaded.directories, os.environ, command.directory)
+        planned.append(changes.plan_new(options.server, settings))
+        return planned[-1].edit
+
+    def list_notes() -> list[str]:
+        result = planned[-1].result
+        missing = [f"Missing secret: onetool secret set {name}" for name in result.missing]
+        place = "the store" if command.is_stored else "secrets.yaml"
+        moved = [f"Moved secrets to {place}: {', '.join(result.secrets)}"] if result.secrets else []
+        return [*result.notes, *moved, *missing]
+
+    return command.edit(plan, list_notes, servers=[options.server])
 
 
 def _edit(command: SettingsCommand, options: argparse.Namespace) -> int:
-    from onetool.editing.settings_editor import ItemChange
+    from onetool.editing.planned_edit import ItemChange
 
-    item = command.editor.find("servers", options.server)
-    if item.value is None:
-        known = ", ".join(command.loaded.settings.servers) or "none"
-        raise ToolError(f"no server named {quote(options.server)}", hint=f"configured servers: {known}")
-    value = None
-    if options.action != "remove":
-        value = {key: each for key, each in item.value.items() if key != "enabled"}
-        value |= {"enabled": False} if options.action == "disable" else {}
-    planned = command.editor.plan(f"servers.{options.action}", [ItemChange("servers", options.server, value)])
-    return command.apply(planned)
+    def plan(editor: "SettingsEditor") -> "PlannedEdit":
+        item = editor.find("servers", options.server)
+        if item.value is None:
+            known = ", ".join(command.loaded.settings.servers) or "none"
+            raise ToolError(f"no server named {quote(options.server)}", hint=f"configured servers: {known}")
+        value = None
+        if options.action != "remove":
+            value = {key: each for key, each in item.value.items() if key != "enabled"}
+            value |= {"enabled": False} if options.action == "disable" else {}
+        return editor.plan(f"servers.{options.action}", [ItemChange("servers", options.server, value)])
+
+    return command.edit(plan)
 
 
 def _read_pairs(texts: list[str], separator: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from onetool.util.invisible import escape_invisible
 
 if TYPE_CHECKING:
     from onetool.editing.edit_history import HistoryEntry
+    from onetool.editing.settings_editor import SettingsEditor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,14 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    command = SettingsCommand(options)
-    entries = command.editor.history.list_entries()
-    if options.action == "history":
-        return _show(command, entries, as_json=options.json)
+    with SettingsCommand(options) as command:
+        if options.action == "history":
+            return _show(command, command.open_editor().history.list_entries(), as_json=options.json)
+        return command.edit(lambda editor: editor.plan_undo(options.change or _find_last(editor)))
+
+
+def _find_last(editor: "SettingsEditor") -> str:
+    entries = editor.history.list_entries()
     if not entries:
         raise ToolError("no change to undo: the history is empty")
-    last = next((entry.id for entry in entries if entry.can_undo), entries[0].id)
-    return command.apply(command.editor.plan_undo(options.change or last))
+    return next((entry.id for entry in entries if entry.can_undo), entries[0].id)
 
 
 def _show(command: SettingsCommand, entries: "list[HistoryEntry]", *, as_json: bool) -> int:

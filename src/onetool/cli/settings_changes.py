@@ -3,10 +3,10 @@
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -18,9 +18,11 @@ from onetool.util.invisible import escape_invisible
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
-    from onetool.editing.settings_editor import PlannedEdit
+    from onetool.editing.attempts import MadeEdit, Plan
+    from onetool.editing.settings_editor import SettingsEditor
 
 EFFECTIVE = "Running servers apply it within 2 seconds."
+EFFECTIVE_EVERYWHERE = "All replicas apply it within 2 seconds."
 
 
 def add_edit_options(parser: argparse.ArgumentParser, *, chooses_file: bool = False) -> None:
@@ -31,50 +33,69 @@ def add_edit_options(parser: argparse.ArgumentParser, *, chooses_file: bool = Fa
 
 
 class SettingsCommand:
-    """The settings that a command reads and changes. The person at the command line is the owner."""
+    """The settings that a command reads and changes, until it is left. The person at the command line is the owner."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         from onetool.config.load import load
-        from onetool.editing.settings_editor import SettingsEditor
+        from onetool.config.settings_reader import require_stored
+        from onetool.postgres.opening import opened_state
 
         self._options, self._as_json = options, getattr(options, "json", False)
-        self.loaded: Loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
-        print_notices(self.loaded.problems)
-        self.editor: SettingsEditor = SettingsEditor(self.loaded.directories, os.environ)
+        loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
+        print_notices(loaded.problems)
+        with ExitStack() as stack:
+            remote = self._remote = stack.enter_context(opened_state(loaded))
+            if remote is not None and options.action not in {"history", "undo"}:  # an undo may make them valid
+                loaded = require_stored(loaded, remote.settings.refresh())
+            self.loaded: Loaded = loaded
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def open_editor(self) -> "SettingsEditor":
+        """Return an editor of the settings files, or of the settings in the store."""
+        from onetool.editing.settings_editor import SettingsEditor
+
+        storage = None if self._remote is None else self._remote.settings
+        return SettingsEditor(self.loaded.directories, os.environ, storage)
+
+    @property
+    def is_stored(self) -> bool:
+        return self._remote is not None
 
     @property
     def directory(self) -> Path | None:
         """The directory of new entries; None for the usual one."""
         return self.loaded.directories.user if getattr(self._options, "user", False) else None
 
-    def apply(self, planned: "PlannedEdit", notes: Sequence[str] = (), **more: Any) -> int:
-        """Write an edit unless it is a dry run, and print the difference."""
-        if self.loaded.settings.store:
-            notes = [*notes, "Other replicas read their own settings files."]
-        is_written = planned.changes_anything and not getattr(self._options, "dry_run", False)
+    def edit(self, plan: "Plan", get_notes: Callable[[], Sequence[str]] = tuple, **more: Any) -> int:
+        """Make an edit unless it is a dry run, and print the difference. `get_notes` is called after `plan`."""
         with blocked_signals():
-            change_id = anyio.run(self._write, planned) if is_written else None
+            planned, entry = anyio.run(self._make_edit, plan)
+        change_id, notes = None if entry is None else entry.id, list(get_notes())
         if self._as_json:
-            self.print_json({"id": change_id, "difference": planned.difference, "notes": list(notes), **more})
+            self.print_json({"id": change_id, "difference": planned.difference, "notes": notes, **more})
             return 0
         ending = "Nothing was written (--dry-run)." if planned.changes_anything else "Nothing to change."
-        if is_written:
-            undo = "" if planned.action.startswith("secrets") else f" Undo it with `onetool settings undo {change_id}`."
-            ending = f"{EFFECTIVE}{undo}"
+        if entry is not None:
+            undo = f" Undo it with `onetool settings undo {change_id}`." if entry.can_undo else ""
+            ending = f"{EFFECTIVE if self._remote is None else EFFECTIVE_EVERYWHERE}{undo}"
         print(escape_invisible("\n".join(filter(None, [planned.difference, *notes, ending]))))
         return 0
 
-    async def _write(self, planned: "PlannedEdit") -> str:
+    async def _make_edit(self, plan: "Plan") -> "MadeEdit":
         from onetool.audit import open_audit_log
-        from onetool.postgres.opening import opened_state
+        from onetool.editing.attempts import make_edit
 
-        actor, transport, difference = user_name(), "cli", planned.difference
-        with opened_state(self.loaded) as remote, closing(open_audit_log(self.loaded, remote)) as audit:
-            facts = audit.changing(
-                planned.action, planned.names, actor=actor, transport=transport, difference=difference
+        is_dry_run = getattr(self._options, "dry_run", False)
+        with closing(open_audit_log(self.loaded, self._remote)) as audit:
+            return await make_edit(
+                self.open_editor, plan, audit, actor=user_name(), transport="cli", is_dry_run=is_dry_run
             )
-            async with facts:
-                return self.editor.apply(planned, actor=actor, transport=transport).id
 
     @staticmethod
     def print_json(data: Mapping[str, Any]) -> None:

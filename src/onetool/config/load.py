@@ -1,7 +1,8 @@
 """Loads settings files and environment variables and merges them into one validated `Settings`.
 
-Later layers win: defaults, the user's directory, the project's directory, `ONETOOL_<SECTION>__<KEY>`. Mappings are
-merged key by key, lists are replaced. All errors are reported at once, with file and line and without secrets.
+Later layers win: defaults, the user's directory, the project's directory, the settings in the store of the state,
+`ONETOOL_<SECTION>__<KEY>`. Mappings are merged key by key, lists are replaced; entries in the store replace those of
+files as a whole, and null removes them. All errors are reported at once, with file and line and without secrets.
 `onetool.config.model` defines the keys; `onetool.paths` and `onetool.config.trust` choose the directories. Nothing is
 written.
 """
@@ -32,7 +33,8 @@ from onetool.config.model import (
 from onetool.config.trust import Snapshot, TrustDecision, check_trust
 from onetool.errors import ConfigError
 from onetool.paths import Directories
-from onetool.problem import WARNING, Location, Problem
+from onetool.problem import STORAGE, WARNING, Location, Problem
+from onetool.storage import StoredSettings
 from onetool.util import yaml_loader
 from onetool.util.store_url import find_passwords
 from onetool.util.text import suggestion_hint
@@ -54,6 +56,10 @@ _NO_OVERRIDES = frozenset(
 )
 _OWN_SECRETS = frozenset({"ONETOOL_KEY", "ONETOOL_STORE"})  # that settings cannot pass on to programs
 _USER_KEYS = ("approvals", "daemon", "llm", "store")  # that a project cannot set
+# Names of the settings in the store of the state, which are not files. The paths of files are absolute.
+STORED_CONFIG, STORED_SECRETS = Path("store") / paths.CONFIG, Path("store") / paths.SECRETS
+# Sections with entries that replicas share. Everything else belongs to a machine, or is read before the store is open.
+STORED_SECTIONS = ("agents", "http", "servers")
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -168,15 +174,21 @@ def examine(
     *,
     trust: bool | None = None,
     texts: Mapping[Path, str] | None = None,
+    stored: StoredSettings | None = None,
 ) -> Examined:
     """Return the settings without invalid values, and the errors. For checks only: `load` raises instead.
 
-    `texts` are used instead of the content of these files, to check an edit before it is written.
+    `texts` are used instead of the content of these files, to check an edit before it is written. `stored` are the
+    settings over the files.
     """
     directories, decision = _apply_trust(directories, env, trust)
-    reader = _Reader(directories, texts or {})
+    shared = {} if stored is None else {STORED_CONFIG: stored.text, STORED_SECRETS: stored.secrets}
+    reader = _Reader(directories, {**shared, **(texts or {})})
+    if stored is not None and stored.problem:
+        reader.errors.append(Problem(stored.problem, code=STORAGE))
     by_layer = reader.read_secrets()
-    user_secrets, project_secrets = by_layer[directories.user], by_layer.get(directories.data, {})
+    user_secrets = {**by_layer[directories.user], **by_layer[STORED_SECRETS]}
+    project_secrets = {**by_layer[directories.data], **by_layer[STORED_SECRETS]}
     merged = _Merged(reader.read_parts(), reader.errors)
     notes = merged.override(env, directories.working_dir)
     by_directory = {directories.data: {**user_secrets, **project_secrets}, directories.user: user_secrets}
@@ -232,12 +244,25 @@ class _Reader:
     def read_secrets(self) -> dict[Path, dict[str, str]]:
         """Return the secrets of each layer."""
         before = len(self.errors)
-        found = {directory: dict(self._read_secrets(directory)) for directory in self._directories.layers}
+        found = {layer: dict(self._read_secrets(layer / paths.SECRETS)) for layer in self._directories.layers}
+        found[STORED_SECRETS] = dict(self._read_secrets(STORED_SECRETS)) if STORED_SECRETS in self._texts else {}
         self.secrets_are_valid = len(self.errors) == before
         return found
 
     def read_parts(self) -> list[_Part]:
-        return [part for directory in self._directories.layers for part in self._read_parts(directory)]
+        parts = [part for directory in self._directories.layers for part in self._read_parts(directory)]
+        if STORED_CONFIG not in self._texts or (document := self._read_mapping(STORED_CONFIG)) is None:
+            return parts
+        rejected = tuple(self._reject_machine_keys(document))
+        return _place_over(parts, _make_part(document, (), self._directories.user, exclude=rejected))
+
+    def _reject_machine_keys(self, document: yaml_loader.YamlDocument) -> Iterator[str]:
+        """Report and yield the keys that the store cannot set."""
+        for key in (document.data or {}).keys() - {*STORED_SECTIONS, _VERSION_KEY}:
+            place = Location(document.source, document.line((key,)))
+            hint = f"set it in {self._directories.config_path(self._directories.user)} of each machine"
+            self._report(place, f"{_shorten(key)} cannot be set in the store", hint)
+            yield key
 
     def _read_mapping(self, path: Path, *, typed: bool = True) -> yaml_loader.YamlDocument | None:
         try:
@@ -252,7 +277,8 @@ class _Reader:
         except ConfigError as error:
             self.errors.append(Problem.of(error))
             return None
-        self.files.append(path)
+        if path not in {STORED_CONFIG, STORED_SECRETS}:
+            self.files.append(path)
         if document.data is not None and not isinstance(document.data, dict):
             self._report(Location(str(path), document.line()), "the file must contain `key: value` lines")
             return None
@@ -268,9 +294,8 @@ class _Reader:
             return False
         return True
 
-    def _read_secrets(self, directory: Path) -> Iterator[tuple[str, str]]:
-        path = directory / paths.SECRETS
-        if _is_open_to_others(path):
+    def _read_secrets(self, path: Path) -> Iterator[tuple[str, str]]:
+        if path != STORED_SECRETS and _is_open_to_others(path):
             self._report(Location(str(path)), "other users can read this file", f"run `chmod 600 {quote(str(path))}`")
             return
         if (document := self._read_mapping(path, typed=False)) is None:
@@ -348,6 +373,24 @@ def _make_part(
     for key in reversed(prefix):
         data = {key: data}
     return _Part(data, lambda loc: Location(document.source, document.line(loc[len(prefix) :])), directory)
+
+
+def _place_over(parts: Iterable[_Part], above: _Part) -> list[_Part]:
+    """Return the parts with another one, whose entries of sections replace theirs. None removes an entry."""
+    sections = {name: entries for name, entries in above.data.items() if isinstance(entries, dict)}
+
+    def uncover(data: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: {key: each for key, each in entries.items() if key not in sections.get(name, ())}
+            if isinstance(entries, dict)
+            else entries
+            for name, entries in data.items()
+        }
+
+    kept = {
+        name: {key: each for key, each in entries.items() if each is not None} for name, entries in sections.items()
+    }
+    return [*(replace(part, data=uncover(part.data)) for part in parts), replace(above, data={**above.data, **kept})]
 
 
 class _Merged:

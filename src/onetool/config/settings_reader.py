@@ -1,15 +1,18 @@
 """Reads the settings at start and at each reload, and rejects changes that a reload must not make."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onetool.config.load import Examined, Loaded, examine, load
+from onetool.config.load import STORED_CONFIG, STORED_SECTIONS, Examined, Loaded, examine, load
 from onetool.config.model import Settings
 from onetool.config.trust import Snapshot, TrustDecision, compare_snapshots, late_change_problem, still_trusted
-from onetool.errors import ConfigError, ToolError
+from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.paths import FOLDER, Directories, find_directories
 from onetool.problem import Location
+from onetool.storage import SettingsStorage, StoredSettings
+from onetool.util import yaml_loader
 
 
 def read_settings(
@@ -43,8 +46,28 @@ def wrap_settings(settings: Settings, directory: Path) -> Loaded:
     return Loaded(settings, {}, (), (), Directories(working_dir=Path.cwd(), user=directory))
 
 
+def apply_stored(loaded: Loaded, stored: StoredSettings) -> Examined:
+    """Return the settings with those in the store over the files."""
+    examined = examine(loaded.directories, loaded.environment, stored=stored)
+    read = replace(examined.loaded, problems=loaded.problems, snapshot=loaded.snapshot)
+    return replace(examined, loaded=read)
+
+
+def require_stored(loaded: Loaded, stored: StoredSettings) -> Loaded:
+    """Return the settings with those in the store over the files. Raise ConfigError if they are invalid."""
+    examined = apply_stored(loaded, stored)
+    if examined.errors:
+        raise ConfigError("\n".join(map(str, examined.errors)))
+    return examined.loaded
+
+
 class SettingsReader:
-    """Reader of the settings. `examine` reads them for checks and is None if a program passed the settings in."""
+    """Reader of the settings. `examine` reads them for checks and is None if a program passed the settings in.
+
+    With a store, the settings there are over the files once `join` was called. Before, and if they cannot be read, no
+    agent may call anything. Settings in the store that are invalid here do not take effect: the last valid ones
+    stay, or those of the files at first, and what the invalid ones change is denied.
+    """
 
     def __init__(
         self, read: Callable[[], Loaded], examine: Callable[[], Examined] | None, environment: Mapping[str, str]
@@ -52,6 +75,29 @@ class SettingsReader:
         self._read, self._examine, self._environment = read, examine, environment
         self.has_files = examine is not None
         self._at_start: Snapshot | None = None  # of a project that only ONETOOL_TRUST=1 trusts
+        self._storage: SettingsStorage | None = None
+        self._store = ""  # the URL of the storage
+        self._seen: StoredSettings | None = None  # what was read from the storage last
+        self._valid: tuple[Loaded, StoredSettings] | None = None  # the last valid settings with those in the store
+
+    def join(self, storage: SettingsStorage | None, store: str) -> bool:
+        """Use the settings in this store from now on. Return whether that is another one than before."""
+        if storage is self._storage:
+            return False
+        self._storage, self._store, self._seen, self._valid = storage, store, None, None
+        return storage is not None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a replica has changed the settings in the store since they were read here."""
+        return self.has_files and self.get_stored() not in {None, self._seen}
+
+    def get_stored(self) -> StoredSettings | None:
+        """Return the settings in the store; None if they are not known."""
+        try:
+            return None if self._storage is None else self._storage.get()
+        except StorageError:
+            return None
 
     def read_first(self) -> tuple[Loaded, ConfigError | None]:
         """Return the settings; if they are invalid, the defaults with the same directories, and the error."""
@@ -65,7 +111,7 @@ class SettingsReader:
                 return wrap_settings(Settings(), Path.home() / FOLDER), error
             return Loaded(Settings(), {}, (), (), directories), error
         self._at_start = loaded.snapshot or {}
-        return loaded, None
+        return self._add_stored(loaded), None
 
     def reread(self, old: Loaded, *, unasked: bool) -> Loaded:
         """Read the settings again.
@@ -81,7 +127,25 @@ class SettingsReader:
             raise ToolError(why or f"{old.directories.project} is no longer trusted")
         for gone in set(config_files(old)).difference(loaded.files) if unasked else ():
             raise ToolError(f"{gone} was deleted", hint="restore it, or run `onetool reload` to continue without it")
-        return loaded
+        return self._add_stored(loaded)
+
+    def _add_stored(self, loaded: Loaded) -> Loaded:
+        if not self.has_files or not loaded.settings.store:
+            return loaded
+        stored = self.get_stored() if loaded.settings.store == self._store else None
+        if stored is None:
+            return deny(loaded, set(loaded.settings.agents))
+        self._seen = stored
+        examined = apply_stored(loaded, stored)
+        if not examined.errors:
+            self._valid = examined.loaded, stored
+            return examined.loaded
+        base, known = self._valid or (loaded, StoredSettings())
+        names, servers, has_hosts = compare_stored(known, stored)
+        if stored.problem:  # nobody knows what it would change
+            names = set() if self._valid else set(base.settings.agents)
+        denied = deny(base, names, servers, denies_hosts=has_hosts)
+        return replace(denied, problems=(*loaded.problems, *examined.errors))
 
     def _reject_later_changes(self, loaded: Loaded, snapshot: Snapshot) -> None:
         """Raise if a project trusted by ONETOOL_TRUST=1 changed: a run must not write what a reload executes."""
@@ -98,8 +162,50 @@ class SettingsReader:
     def examine(self, loaded: Loaded) -> Examined:
         """Return the current settings with their problems, or `loaded` if a program passed the settings in."""
         if self._examine is not None:
-            return self._examine()
+            examined, stored = self._examine(), self.get_stored()
+            is_alone = stored is None or examined.errors or not examined.loaded.settings.store
+            return examined if is_alone or stored is None else apply_stored(examined.loaded, stored)
         return Examined(loaded, (), lambda loc: Location(".".join(map(str, loc))))
+
+
+def compare_stored(old: StoredSettings, new: StoredSettings) -> tuple[set[str], set[str], bool]:
+    """Return the agents and servers whose entries differ, and whether the section `http` does."""
+    before, after = (_parse_sections(each.text) for each in (old, new))
+
+    def find_changes(section: str) -> set[str]:
+        one, other = before[section], after[section]
+        return {name for name in {**one, **other} if one.get(name, ...) != other.get(name, ...)}
+
+    return find_changes("agents"), find_changes("servers"), bool(find_changes("http"))
+
+
+def _parse_sections(text: str) -> dict[str, dict[str, Any]]:
+    try:
+        data = yaml_loader.read(text, str(STORED_CONFIG)).data
+    except ConfigError:
+        data = None
+    found = data if isinstance(data, dict) else {}
+    return {name: found[name] if isinstance(found.get(name), dict) else {} for name in STORED_SECTIONS}
+
+
+def deny(
+    loaded: Loaded, agents: Collection[str], servers: Collection[str] = (), *, denies_hosts: bool = False
+) -> Loaded:
+    """Return the settings with agents that may call nothing, disabled servers and, if asked for, no allowed host."""
+    settings = loaded.settings
+    changed: dict[str, Any] = {
+        "agents": {
+            name: agent.model_copy(update={"permissions": frozenset(), "tools": ()}) if name in agents else agent
+            for name, agent in settings.agents.items()
+        },
+        "servers": {
+            name: server.model_copy(update={"enabled": False}) if name in servers else server
+            for name, server in settings.servers.items()
+        },
+    }
+    if denies_hosts:
+        changed["http"] = settings.http.model_copy(update={"allowed_hosts": ()})
+    return replace(loaded, settings=settings.model_copy(update=changed))
 
 
 def config_files(loaded: Loaded) -> tuple[Path, ...]:

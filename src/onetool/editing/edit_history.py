@@ -1,18 +1,25 @@
-"""The last edits of settings files, with what is needed to undo them.
+"""The last edits of settings, with what is needed to undo them.
 
-The history is a file of the user's directory that only the user can read: it contains old texts of settings files.
+The history is a file of the user's directory that only the user can read, because it contains old texts of settings
+files. With a store, it is there, and all replicas have the same.
 """
 
 import json
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import ToolError
 from onetool.problem import STORAGE, Location
 from onetool.util import atomic
+from onetool.util.time_format import in_utc
 from onetool.util.versioning import reject_newer
+
+if TYPE_CHECKING:
+    from onetool.storage import SettingsStorage
 
 FILE: Final = "settings-history.json"
 VERSION: Final = 1
@@ -41,7 +48,10 @@ class EditedItem:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """An edit. `difference` contains no secrets; `secrets` are the names of secrets that it set or deleted."""
+    """An edit. `difference` contains no secrets; `secrets` are the names of secrets that it set or deleted.
+
+    A change of a token has no `files`, so that nobody brings a revoked token back.
+    """
 
     id: str
     at: str
@@ -57,33 +67,63 @@ class HistoryEntry:
 
     @property
     def can_undo(self) -> bool:
-        """Whether it can be undone. Old values of secrets are not kept."""
+        """Whether it can be undone. Old values of secrets and tokens are not kept."""
         return bool(self.files)
 
 
 class EditHistory:
-    """The history of one user. Writers hold the lock of the settings files."""
+    """The history of one user, or of a store. Writers hold the lock of the settings."""
 
-    def __init__(self, user_directory: Path) -> None:
-        self._file = user_directory / FILE
+    def __init__(self, user_directory: Path, storage: "SettingsStorage | None" = None) -> None:
+        self._file, self._storage = user_directory / FILE, storage
 
     def list_entries(self) -> list[HistoryEntry]:
         """Return the edits, newest first."""
+        if self._storage is not None:
+            return _parse_history(self._storage.read_history(), "the history in the store")
         try:
-            data = json.loads(self._file.read_bytes())
-            reject_newer(data["version"], VERSION, self._file)
-            return [_parse_entry(each) for each in data["entries"]]
+            return _parse_history(self._file.read_text("utf-8"), self._file)
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            place, hint = Location(str(self._file)), "fix it, or delete it to begin a new history"
-            raise ToolError(f"cannot read {self._file}: {error}", hint=hint, location=place, code=STORAGE) from None
+        except OSError as error:
+            raise _unreadable(self._file, error) from None
 
     def add(self, entry: HistoryEntry) -> None:
-        entries = [asdict(each) for each in (entry, *self.list_entries()[: MAX_ENTRIES - 1])]
-        while len(text := json.dumps({"version": VERSION, "entries": entries})) > MAX_BYTES and len(entries) > 1:
-            entries.pop()
-        atomic.write(self._file, text, durable=True)
+        if self._storage is not None:
+            self._storage.update(lambda current, history: (current, add_entry(history, entry)))
+        else:
+            atomic.write(self._file, _render_history([entry, *self.list_entries()]), durable=True)
+
+    def record(self, action: str, name: str, *, actor: str, transport: str) -> None:
+        """Add a change that cannot be undone, with its name only. The caller has made it."""
+        entry_id, at = os.urandom(8).hex(), in_utc(time.time(), "seconds")
+        self.add(HistoryEntry(entry_id, at, actor, transport, action, (name,), difference=""))
+
+
+def add_entry(history: str, entry: HistoryEntry) -> str:
+    """Return a history as text, with another entry."""
+    return _render_history([entry, *_parse_history(history, "the history in the store")])
+
+
+def _parse_history(text: str, source: Path | str) -> list[HistoryEntry]:
+    try:
+        data: Any = json.loads(text) if text else {"version": VERSION, "entries": []}
+        reject_newer(data["version"], VERSION, source)
+        return [_parse_entry(each) for each in data["entries"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise _unreadable(source, error) from None
+
+
+def _unreadable(source: Path | str, error: Exception) -> ToolError:
+    place, hint = Location(str(source)), "fix it, or delete it to begin a new history"
+    return ToolError(f"cannot read {source}: {error}", hint=hint, location=place, code=STORAGE)
+
+
+def _render_history(entries: Sequence[HistoryEntry]) -> str:
+    kept = [asdict(each) for each in entries[:MAX_ENTRIES]]
+    while len(text := json.dumps({"version": VERSION, "entries": kept})) > MAX_BYTES and len(kept) > 1:
+        kept.pop()
+    return text
 
 
 def _parse_entry(data: Mapping[str, Any]) -> HistoryEntry:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from onetool.clients import yaml_edit
 from onetool.config.model import Agent, Http, OAuth, Server, Settings
-from onetool.editing.settings_editor import PlannedEdit
+from onetool.editing.planned_edit import PlannedEdit
 from onetool.errors import PermissionDenied
 
 ADMIN: Final = "admin"
@@ -98,10 +98,11 @@ def _check_secrets(planned: PlannedEdit) -> Iterator[str]:
 
 def _check_references(planned: PlannedEdit) -> Iterator[str]:
     """Yield new references to secrets or environment variables, which a server by URL would receive."""
+    moved = {each for item in planned.items for each in _list_references(item.before, (item.section, item.name))}
     for edit in planned.files:
         source = str(edit.before.path)
         old, new = (yaml_edit.parse_mapping(text, source) for text in (edit.before.text, edit.text))
-        known = set(_list_references(old))
+        known = {*_list_references(old), *moved}  # an edit in the store copies the entry of a file
         for place, name in _list_references(new):
             is_new_secret = planned.secrets.get(name) is not None and name not in planned.before.secrets
             if (place, name) not in known and not is_new_secret:

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import onetool.tools
 from onetool import paths
-from onetool.clients import text_files, yaml_edit
+from onetool.clients import yaml_edit
 from onetool.clients.client_servers import ClientServers, read_servers
 from onetool.clients.server_import import ImportTarget, ServerImport, import_servers
 from onetool.clients.text_files import TextFile
-from onetool.editing.settings_editor import ItemChange, PlannedEdit, SettingsEditor
+from onetool.editing.planned_edit import ItemChange, PlannedEdit
+from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
 from onetool.paths import Directories
 
@@ -37,15 +38,25 @@ def list_builtin_packs() -> frozenset[str]:
     return frozenset(name.removesuffix("_tools") for name in modules if name.endswith("_tools"))
 
 
-def read_target(directories: Directories, directory: Path, env: Mapping[str, str]) -> ImportTarget:
-    """Return the state of a settings directory before an import."""
-    config, secrets = text_files.read(directories.config_path(directory)), text_files.read(directory / paths.SECRETS)
-    servers = yaml_edit.parse_mapping(config.text, str(config.path)).get(SERVERS) or {}
-    if not isinstance(servers, dict):
-        raise ToolError(f"{config.path}: {SERVERS} must be a mapping (`name: ...`)")
-    known = yaml_edit.parse_mapping(secrets.text, str(secrets.path), typed=False)
-    known = {name: value for name, value in known.items() if isinstance(value, str)}
-    is_user = os.path.realpath(directory) == os.path.realpath(directories.user)
+def read_target(
+    directories: Directories, directory: Path, env: Mapping[str, str], editor: SettingsEditor | None = None
+) -> ImportTarget:
+    """Return the state of a settings directory, or of the store that the editor edits, before an import."""
+    editor = editor or SettingsEditor(directories, env)
+    layers = directories.layers if editor.is_stored else ()
+    configs = [*map(directories.config_path, layers), editor.get_config(directory)]
+    servers: dict[str, Any] = {}
+    for file in map(editor.read_file, configs):
+        found = yaml_edit.parse_mapping(file.text, str(file.path)).get(SERVERS) or {}
+        if not isinstance(found, dict):
+            raise ToolError(f"{file.path}: {SERVERS} must be a mapping (`name: ...`)")
+        servers |= found
+    known: dict[str, str] = {}
+    for file in map(editor.read_file, [*(each / paths.SECRETS for each in layers), editor.get_secrets(directory)]):
+        values = yaml_edit.parse_mapping(file.text, str(file.path), typed=False)
+        known |= {name: value for name, value in values.items() if isinstance(value, str)}
+    is_user = editor.is_stored or os.path.realpath(directory) == os.path.realpath(directories.user)
+    servers = {name: server for name, server in servers.items() if server is not None or not editor.is_stored}
     packs, home = list_builtin_packs(), directories.home
     return ImportTarget(servers, known, packs, env, directories.working_dir, home, is_user)
 
@@ -77,7 +88,7 @@ class ServerChanges:
 
     def _plan(self, found: ClientServers, rest: Mapping[str, Any] | None = None) -> PlannedServers:
         """Plan to add servers. With `rest`, further settings of the only one, it must be new."""
-        target = read_target(self._directories, self._directory, self._env)
+        target = read_target(self._directories, self._directory, self._env, self._editor)
         result = import_servers([found], target, inline_secrets=False)
         result.servers = {name: {**entry, **(rest or {})} for name, entry in result.servers.items()}
         for name in result.servers if rest is not None else ():

@@ -2,16 +2,13 @@
 
 Comments, order and formatting are kept, the settings are validated as a whole before anything is written, and only the
 file that defines an entry is changed. `plan` computes an edit; `apply` writes it, unless a file has changed since then.
+With a store, all edits are made in the settings there, which replicas share, and files are left as they are.
 All methods block.
 """
 
-import hashlib
-import json
-import os
-import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,98 +16,86 @@ from onetool import paths
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.text_files import TextFile
 from onetool.config import scaffold
-from onetool.config.load import Loaded, examine
+from onetool.config.load import STORED_CONFIG, STORED_SECRETS, examine
 from onetool.config.trust import TO_TRUST, is_trusted, trust
-from onetool.editing.edit_history import EditedFile, EditedItem, EditHistory, HistoryEntry
+from onetool.editing.edit_history import EditedItem, EditHistory, HistoryEntry
+from onetool.editing.planned_edit import (
+    EditConflict,
+    FileEdit,
+    ItemChange,
+    PlannedEdit,
+    SettingsItem,
+    change_stored,
+    check_name,
+    check_sizes,
+    describe_difference,
+    digest_text,
+    make_conflict,
+    make_entry,
+)
 from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.paths import Directories
 from onetool.redact import Redactor
-from onetool.util.invisible import find_in_name
+from onetool.storage import SettingsStorage, StoredSettings
 from onetool.util.locks import locked
 from onetool.util.running_servers import request_reload
-from onetool.util.secret_finder import find_secrets
 from onetool.util.text import quote
-from onetool.util.time_format import in_utc
 
 LOCK: Final = "onetool.yaml.lock"
-MAX_NAME_CHARS: Final = 100
 AGENTS: Final = "agents"
-SECRET_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
+STORED: Final = frozenset({STORED_CONFIG, STORED_SECRETS})
 FILE_KEYS: Final = ("name", "version")  # of the file of an agent, which are not settings of the agent
 
 
-class EditConflict(ToolError):
-    """Raised if an entry has changed since the caller read it. `item` is its current state."""
-
-    type = "conflict"
-
-    def __init__(self, message: str, item: "SettingsItem | None" = None) -> None:
-        super().__init__(message, hint="read it again, then repeat the change")
-        self.item = item
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsItem:
-    """A named entry of a section as its file has it: with references instead of secrets. None if there is none."""
-
-    section: str
-    name: str
-    file: Path
-    value: Any
-
-    @property
-    def etag(self) -> str | None:
-        return None if self.value is None else f'"{_digest(json.dumps([str(self.file), self.value], default=str))}"'
-
-
-@dataclass(frozen=True, slots=True)
-class ItemChange:
-    """A new value of an entry; None removes it."""
-
-    section: str
-    name: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class FileEdit:
-    before: TextFile
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedEdit:
-    """An edit that was validated and not yet written. `difference` contains no secrets."""
-
-    action: str
-    names: tuple[str, ...]
-    files: tuple[FileEdit, ...]
-    items: tuple[EditedItem, ...]
-    difference: str
-    before: Loaded = field(repr=False)
-    after: Loaded = field(repr=False)
-    secrets_file: FileEdit | None = field(default=None, repr=False)
-    secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)  # None deletes one
-    undoes: str = ""
-
-    @property
-    def changes_anything(self) -> bool:
-        return bool(self.files or self.secrets_file)
-
-
 class SettingsEditor:
-    """An editor of the settings files in these directories, which must be trusted."""
+    """An editor of the settings files in these directories, which must be trusted, or of the settings in a store.
 
-    def __init__(self, directories: Directories, env: Mapping[str, str]) -> None:
-        self._directories, self._env = directories, env
-        self.history = EditHistory(directories.user)
+    What it has read stays the same until an edit is planned, so that an edit is based on one state.
+    """
+
+    def __init__(
+        self, directories: Directories, env: Mapping[str, str], storage: SettingsStorage | None = None
+    ) -> None:
+        self._directories, self._env, self._storage = directories, env, storage
+        self._known: dict[Path, TextFile] = {}
+        self._stored: StoredSettings | None = None
+        self.history = EditHistory(directories.user, storage)
 
     @property
-    def default_file(self) -> Path:
-        """The file to which new entries are added."""
-        return self._directories.config_path(self._directories.data)
+    def is_stored(self) -> bool:
+        """Whether it edits the settings in a store."""
+        return self._storage is not None
+
+    def get_config(self, directory: Path | None = None) -> Path:
+        """Return the file to which new entries are added, by default that of the data directory."""
+        return STORED_CONFIG if self.is_stored else self._directories.config_path(directory or self._directories.data)
+
+    def get_secrets(self, directory: Path | None = None) -> Path:
+        """Return the file to which secrets are added, by default that of the data directory."""
+        return STORED_SECRETS if self.is_stored else (directory or self._directories.data) / paths.SECRETS
 
     # --- reading --------------------------------------------------------------------------------------------------
+
+    def read_file(self, path: Path) -> TextFile:
+        """Return a file, or what is in the store instead of one."""
+        if path not in self._known:
+            self._known[path] = self._read_stored(path) if path in STORED else text_files.read(path)
+        return self._known[path]
+
+    def _read_stored(self, path: Path) -> TextFile:
+        stored = self._get_stored()
+        if stored is None or stored.problem:
+            raise ToolError(f"cannot edit the settings in the store: {stored.problem if stored else 'there is none'}")
+        text = stored.text if path == STORED_CONFIG else stored.secrets
+        return TextFile(path, text.encode(), text)
+
+    def _get_stored(self) -> StoredSettings | None:
+        if self._stored is None and self._storage is not None:
+            self._stored = self._storage.get()
+        return self._stored
+
+    def _forget(self) -> None:
+        self._known, self._stored = {}, None
 
     def find(self, section: str, name: str, directory: Path | None = None) -> SettingsItem:
         """Return an entry from the file that defines it: of several layers, the one that wins."""
@@ -118,19 +103,23 @@ class SettingsEditor:
             found: Any = data
             for key in prefix:
                 found = found.get(key) if isinstance(found, dict) else None
+            if file.path == STORED_CONFIG and name in (data.get(section) or {}):  # null hides the entry of a file
+                return SettingsItem(section, name, file.path, found)
             if found is not None:
                 value = found if prefix else {key: each for key, each in data.items() if key not in FILE_KEYS}
                 return SettingsItem(section, name, file.path, value)
-        target = self.default_file if directory is None else self._directories.config_path(directory)
-        return SettingsItem(section, name, target, None)
+        return SettingsItem(section, name, self.get_config(directory), None)
 
     def _list_documents(self, section: str, name: str) -> Iterator[tuple[TextFile, dict[str, Any], tuple[str, ...]]]:
         """Yield the files that may define an entry, the winning one first, and the path of the entry in each."""
+        if self.is_stored:
+            file = self.read_file(STORED_CONFIG)
+            yield file, yaml_edit.parse_mapping(file.text, str(file.path)), (section, name)
         for directory in reversed(self._directories.layers):
-            file = text_files.read(self._directories.config_path(directory))
+            file = self.read_file(self._directories.config_path(directory))
             yield file, yaml_edit.parse_mapping(file.text, str(file.path)), (section, name)
             for path in paths.agent_files(directory) if section == AGENTS else ():
-                file = text_files.read(path)
+                file = self.read_file(path)
                 data = yaml_edit.parse_mapping(file.text, str(path))
                 if (data.get("name") or path.stem) == name:
                     yield file, data, ()
@@ -138,8 +127,9 @@ class SettingsEditor:
     def list_secrets(self) -> dict[str, list[str]]:
         """Return the names of secrets and the files that set them."""
         found: dict[str, list[str]] = {}
-        for directory in self._directories.layers:
-            file = text_files.read(directory / paths.SECRETS)
+        files = [directory / paths.SECRETS for directory in self._directories.layers]
+        for path in [*files, *([STORED_SECRETS] if self.is_stored else [])]:
+            file = self.read_file(path)
             for name in yaml_edit.parse_mapping(file.text, str(file.path), typed=False):
                 found.setdefault(name, []).append(str(file.path))
         return found
@@ -159,16 +149,18 @@ class SettingsEditor:
 
         `directory` is the settings directory of new entries and of secrets.
         """
+        check_sizes(changes, secrets or {})
         files: dict[Path, FileEdit] = {}
         items = []
         for change in changes:
             item = self.find(change.section, change.name, directory)
             if change.value is not None and item.value is None:
                 check_name(change.section, change.name)
-            edit = files.get(item.file) or _unchanged(text_files.read(item.file))
-            files[item.file] = replace(edit, text=self._change_text(edit.text, item, change))
+            target = STORED_CONFIG if self.is_stored else item.file
+            edit = files.get(target) or _unchanged(self.read_file(target))
+            files[target] = replace(edit, text=self._change_text(edit.text, item, change))
             items.append(EditedItem(change.section, change.name, item.value, change.value))
-        secrets_file = self._plan_secrets(secrets or {}, directory or self._directories.data)
+        secrets_file = self._plan_secrets(secrets or {}, self.get_secrets(directory))
         planned = names or dict.fromkeys([*(change.name for change in changes), *(secrets or {})])
         return self._validate(action, tuple(planned), files, tuple(items), secrets_file=secrets_file, secrets=secrets)
 
@@ -178,11 +170,11 @@ class SettingsEditor:
         if entry is None:
             raise ToolError(f"no change {quote(entry_id)} in the history", hint="list them: onetool settings history")
         if not entry.can_undo:
-            raise ToolError("this change cannot be undone: old values of secrets are not kept")
+            raise ToolError("this change cannot be undone: old values of secrets and tokens are not kept")
         files = {}
         for edited in entry.files:
-            current = text_files.read(Path(edited.path))
-            if edited.before is not None and _digest(current.text) == edited.after_digest:
+            current = self.read_file(Path(edited.path))
+            if edited.before is not None and digest_text(current.text) == edited.after_digest:
                 files[current.path] = FileEdit(current, edited.before)
         if len(files) != len(entry.files):  # something else was changed since then
             return replace(self._undo_items(entry), undoes=entry.id)
@@ -200,6 +192,8 @@ class SettingsEditor:
         return self.plan("settings.undo", changes)
 
     def _change_text(self, text: str, item: SettingsItem, change: ItemChange) -> str:
+        if self.is_stored:
+            return self._change_stored(text, change)
         source, is_own_file = str(item.file), self._is_agent_file(item)
         if change.value is None:
             if is_own_file:
@@ -210,6 +204,15 @@ class SettingsEditor:
             return yaml_edit.set_value(text, source, (change.section, change.name), change.value)
         kept = {key: each for key, each in yaml_edit.parse_mapping(text, source).items() if key in FILE_KEYS}
         return yaml_edit.update(text, source, {**kept, **change.value})
+
+    def _change_stored(self, text: str, change: ItemChange) -> str:
+        """Change an entry in the store. One that a file defines is removed by null."""
+        path, source = (change.section, change.name), str(STORED_CONFIG)
+        documents = ((data, prefix) for file, data, prefix in self._list_documents(*path) if file.path != STORED_CONFIG)
+        is_in_file = any(not prefix or change.name in (data.get(change.section) or {}) for data, prefix in documents)
+        if change.value is None and not is_in_file:
+            return yaml_edit.remove_value(text, source, path)
+        return yaml_edit.set_value(text, source, path, change.value)
 
     def _is_agent_file(self, item: SettingsItem) -> bool:
         configured = (self._directories.config_path(directory) for directory in self._directories.layers)
@@ -223,10 +226,10 @@ class SettingsEditor:
                 what = f"{item.section}.{item.name}"
                 raise ToolError(f"{what} is also set in {file.path}", hint=f"remove it from {file.path} first")
 
-    def _plan_secrets(self, secrets: Mapping[str, str | None], directory: Path) -> FileEdit | None:
+    def _plan_secrets(self, secrets: Mapping[str, str | None], path: Path) -> FileEdit | None:
         if not secrets:
             return None
-        file = text_files.read(directory / paths.SECRETS)
+        file = self.read_file(path)
         known = yaml_edit.parse_mapping(file.text, str(file.path), typed=False)
         wanted = {name: value for name, value in {**known, **secrets}.items() if value is not None}
         for name in secrets.keys() - wanted.keys() - known.keys():
@@ -246,15 +249,17 @@ class SettingsEditor:
     ) -> PlannedEdit:
         secrets = dict(secrets or {})
         files = tuple(edit for edit in edits.values() if edit.text != edit.before.text)
-        every = (*files, *([secrets_file] if secrets_file else []))
+        every, stored = (*files, *([secrets_file] if secrets_file else [])), self._get_stored()
         old = {edit.before.path: edit.before.text for edit in every if edit.before.raw}
-        before = examine(self._directories, self._env, texts=old)
-        after = examine(self._directories, self._env, texts={edit.before.path: edit.text for edit in every})
+        before = examine(self._directories, self._env, texts=old, stored=stored)
+        new = {edit.before.path: edit.text for edit in every}
+        after = examine(self._directories, self._env, texts=new, stored=stored)
+        self._forget()
         if after.errors:
             redact = Redactor({*after.loaded.secret_values, *(value for value in secrets.values() if value)})
             problems = redact("\n".join(map(str, after.errors)))
             raise ConfigError(f"the settings would be invalid, so nothing was changed:\n{problems}")
-        difference = _describe(files, secrets_file, secrets, before.loaded, after.loaded)
+        difference = describe_difference(files, secrets_file, secrets, before.loaded, after.loaded)
         return PlannedEdit(action, names, files, items, difference, before.loaded, after.loaded, secrets_file, secrets)
 
     # --- writing --------------------------------------------------------------------------------------------------
@@ -264,13 +269,17 @@ class SettingsEditor:
 
         Raise EditConflict if a file has changed since the edit was planned.
         """
+        if self._storage is not None:
+            entry = make_entry(planned, actor, transport)
+            self._storage.update(partial(change_stored, planned, entry))
+            return entry
         user = self._directories.user
         try:
             user.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(user / LOCK):
                 self._check_unchanged(planned)
                 is_project = self._check_trust(planned)
-                entry = _make_entry(planned, actor, transport)
+                entry = make_entry(planned, actor, transport)
                 self._write(planned)
                 if is_project and self._directories.project is not None:
                     trust(self._directories.project, user)
@@ -296,35 +305,19 @@ class SettingsEditor:
             text_files.write(edit.before, edit.text, mode=mode, keep=False)
 
     def _check_unchanged(self, planned: PlannedEdit) -> None:
-        for edit in (*planned.files, *([planned.secrets_file] if planned.secrets_file else [])):
+        for edit in planned.edits:
             if text_files.read(edit.before.path).raw != edit.before.raw:
-                raise EditConflict(f"{edit.before.path} was changed by somebody else; nothing was written")
+                raise make_conflict(edit)
 
     def _check_trust(self, planned: PlannedEdit) -> bool:
         """Return whether trust in the project must be renewed. Raise if only an environment variable trusts it."""
         project = self._directories.project if self._directories.config_file is None else None
-        edits = (*planned.files, *([planned.secrets_file] if planned.secrets_file else []))
-        if project is None or not any(edit.before.path.is_relative_to(project) for edit in edits):
+        if project is None or not any(edit.before.path.is_relative_to(project) for edit in planned.edits):
             return False
         if not is_trusted(project, self._directories.user, {}):
             reason = "its content is not recorded as trusted"
             raise ToolError(f"cannot edit {project}: {reason}", hint=f"{TO_TRUST} in {project.parent}")
         return True
-
-
-def check_name(section: str, name: str) -> None:
-    """Raise if a name is not suitable for a new entry."""
-    kind = section.removesuffix("s")
-    if not name or len(name) > MAX_NAME_CHARS or name != name.strip() or "/" in name:
-        expected = f"expected up to {MAX_NAME_CHARS} characters without / and outer white space"
-        raise ToolError(f"invalid {kind} name {quote(name)}: {expected}")
-    if not name.isprintable() or find_in_name(name):
-        raise ToolError(f"invalid {kind} name {name!a}: it contains invisible characters")
-
-
-def check_secret_name(name: str) -> None:
-    if not SECRET_NAME.fullmatch(name):
-        raise ToolError(f"invalid secret name {name!a}", hint="use up to 100 letters, digits and _")
 
 
 def _unchanged(file: TextFile) -> FileEdit:
@@ -333,49 +326,3 @@ def _unchanged(file: TextFile) -> FileEdit:
 
 def _make_directory(directory: Path, *, is_private: bool) -> None:
     directory.mkdir(mode=0o700 if is_private else 0o777, parents=True, exist_ok=True)
-
-
-def _describe(
-    files: Iterable[FileEdit],
-    secrets_file: FileEdit | None,
-    secrets: Mapping[str, str | None],
-    before: Loaded,
-    after: Loaded,
-) -> str:
-    """Return the difference without secrets: those of secrets.yaml and what looks like one in the settings."""
-    hidden = {*before.secret_values, *after.secret_values}
-    parts = []
-    for edit in files:
-        source = str(edit.before.path)
-        for text in (edit.before.text, edit.text):
-            hidden.update(find_secrets(yaml_edit.parse_mapping(text, source)))
-    redact = Redactor(hidden)
-    parts += [text_files.diff(edit.before, edit.text, redact) for edit in files]
-    if secrets_file is not None:
-        lines = (f"{'- ' if value is None else '+ '}{name}" for name, value in secrets.items())
-        parts.append("\n".join([f"{secrets_file.before.path} (names only)", *lines]))
-    return "\n".join(parts)
-
-
-def _make_entry(planned: PlannedEdit, actor: str, transport: str) -> HistoryEntry:
-    files = (
-        EditedFile(str(edit.before.path), None if edit.before.raw is None else edit.before.text, _digest(edit.text))
-        for edit in planned.files
-    )
-    return HistoryEntry(
-        id=os.urandom(8).hex(),
-        at=in_utc(time.time(), "seconds"),
-        actor=actor,
-        transport=transport,
-        action=planned.action,
-        names=planned.names,
-        difference=planned.difference,
-        files=tuple(files),
-        items=planned.items,
-        secrets=tuple(planned.secrets),
-        undoes=planned.undoes,
-    )
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

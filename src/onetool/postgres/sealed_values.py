@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -33,17 +33,29 @@ class SealedValues:
 
     def update(self, name: str, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
         """Change a value while its lock is held; None deletes it. `change` may take as long as a request."""
+
+        def apply(values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+            return {name: change(values[name])}
+
+        return self.update_all([name], apply)[name]
+
+    def update_all(
+        self, names: Sequence[str], change: Callable[[Mapping[str, bytes | None]], dict[str, bytes | None]]
+    ) -> dict[str, bytes | None]:
+        """Change several values in one transaction, while the lock of the first one is held."""
         sealer = self._sealer
         with self._database.transaction() as transaction:
-            transaction.lock(f"{self._kind} {name}")
-            found = transaction.execute(GET, (self._kind, name)).fetchone()
-            value = change(None if found is None else sealer.open(found[0], self._about(name)))
-            if value is None:
-                transaction.execute(DELETE, (self._kind, name))
-            else:
-                transaction.execute(PUT, (self._kind, name, sealer.seal(value, self._about(name))))
+            transaction.lock(f"{self._kind} {names[0]}")
+            found = {name: transaction.execute(GET, (self._kind, name)).fetchone() for name in names}
+            opened = {name: row and sealer.open(row[0], self._about(name)) for name, row in found.items()}
+            values = change(opened)
+            for name, value in values.items():
+                if value is None:
+                    transaction.execute(DELETE, (self._kind, name))
+                else:
+                    transaction.execute(PUT, (self._kind, name, sealer.seal(value, self._about(name))))
             transaction.announce(self._kind)
-        return value
+        return values
 
     def names(self) -> list[str]:
         return [name for (name,) in self._database.select(NAMES, self._kind)]

@@ -28,6 +28,7 @@ from onetool.postgres.keys import load_key
 from onetool.postgres.results import MediaRows, PartRows
 from onetool.postgres.sealed_rows import Leases, RunRows, SessionRows
 from onetool.postgres.sealed_values import CredentialRows
+from onetool.postgres.settings_rows import SettingsRows
 from onetool.postgres.statistics import ShapeRows, StatisticsRows, UsageRows
 from onetool.results import Quota
 from onetool.results.store import StoredResults
@@ -65,6 +66,7 @@ class PostgresState:
         self.disabled_tools = SwitchRows(self.database, self.changes)
         self.pins, self.token_usage = PinRows(self.database), UsedTokenRows(self.database)
         self.tokens = TokenRows(self.database, self.changes)
+        self.settings = SettingsRows(self.database, self.changes)
         self.counters = CounterRows(self.database)
         self.credentials = CredentialRows(self.database, self.changes)
         self.snippets, self.token_use = SnippetRows(self.database, self.changes), LastUseRows(self.database)

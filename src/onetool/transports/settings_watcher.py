@@ -1,6 +1,6 @@
-"""Reloads a running server on changed settings files, SIGHUP and `onetool reload`.
+"""Reloads a running server on changed settings, in files or in the store, SIGHUP and `onetool reload`.
 
-One task checks the files twice a second and never waits for a reload, so that a revoked token is rejected promptly.
+One task checks the settings twice a second and never waits for a reload, so that a revoked token is rejected promptly.
 Another task performs the reloads, one at a time.
 """
 
@@ -23,6 +23,7 @@ from onetool.config.load import Examined, examine
 from onetool.config.trust import STORE
 from onetool.errors import ToolError
 from onetool.paths import Directories
+from onetool.storage import StoredSettings
 from onetool.util.running_servers import Registration, ServerEntry, read_generation
 
 POLL_SECONDS: Final = 0.5
@@ -85,6 +86,7 @@ class SettingsWatcher:
     _applied: Stamp | None = None
     _seen: Stamp | None = None
     _generation: int = 0
+    _requested: StoredSettings | None = None  # settings in the store for which a reload was requested
 
     def __post_init__(self) -> None:
         self._user, self._generation = self.app.directories.user, self.registration.entry.generation
@@ -112,12 +114,18 @@ class SettingsWatcher:
         elif stamp != self._applied and stamp == self._seen:  # otherwise the file is still being written
             self._applied = stamp
             if self.app.config_files:  # notify the transport even if the files are invalid and the reload will fail
-                self.hooks.on_change(
-                    await self._run_in_thread(lambda: examine(self.app.directories, self.app.environment, trust=True))
-                )
+                self.hooks.on_change(await self._run_in_thread(self._examine))
             self._requests.put_nowait(None)
         self._seen = stamp
+        stored = self.app.stored_settings
+        if self.app.has_new_settings and stored != self._requested:
+            self._requested = stored
+            self._requests.put_nowait(None)
         self.hooks.on_tick()
+
+    def _examine(self) -> Examined:
+        directories, stored = self.app.directories, self.app.stored_settings
+        return examine(directories, self.app.environment, trust=True, stored=stored)
 
     def _read_state(self) -> tuple[Stamp, int]:
         return stamp_files(self.app.directories), read_generation(self._user)

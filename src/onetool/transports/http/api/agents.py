@@ -11,7 +11,8 @@ from starlette.responses import Response
 from onetool.bus.authorize import sort_permissions
 from onetool.config.model import Agent
 from onetool.config.settings_reader import validate_settings
-from onetool.editing.settings_editor import AGENTS, ItemChange, PlannedEdit, SettingsEditor, SettingsItem
+from onetool.editing.planned_edit import ItemChange, PlannedEdit, SettingsItem
+from onetool.editing.settings_editor import AGENTS, SettingsEditor
 from onetool.errors import ToolError
 from onetool.permission_check import PermissionCheck, Verdict, parse_call
 from onetool.transports.http import identity
@@ -69,22 +70,16 @@ class AgentHandlers:
     async def list_agents(self, request: Request) -> Response:
         visible = _require_visible(request)
         names = [name for name in self._api.app.settings.agents if visible in {None, name}]
-        items = await self._api.run_in_thread(lambda: {name: self._find(name) for name in names})
+        items = await self._api.run_in_thread(lambda: {name: self._edits.find(AGENTS, name) for name in names})
         agents = [AgentInfo(**self._describe(request, name, item)) for name, item in items.items()]
         return self._api.respond(AgentList(agents=agents))
 
     async def show(self, request: Request) -> Response:
         name = self._name(request)
-        item = await self._api.run_in_thread(lambda: self._find(name))
+        item = await self._api.run_in_thread(lambda: self._edits.find(AGENTS, name))
         effective = _to_values(self._api.app.settings.agents[name])
         details = AgentDetails(**self._describe(request, name, item), effective=effective)
         return json_response(self._api.to_json(details), headers={"etag": item.etag} if item.etag else None)
-
-    def _find(self, name: str) -> SettingsItem:
-        app = self._api.app
-        if not app.has_settings_files:  # a program passed the settings
-            return SettingsItem(AGENTS, name, app.directories.data, None)
-        return SettingsEditor(app.directories, app.environment).find(AGENTS, name)
 
     def _describe(self, request: Request, name: str, item: SettingsItem) -> dict[str, Any]:
         agent = self._api.app.settings.agents[name]

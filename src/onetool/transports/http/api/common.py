@@ -39,6 +39,10 @@ class Api:
 
     switch_lock: anyio.Lock = field(default_factory=anyio.Lock)  # serializes precondition and change
 
+    @property
+    def readers(self) -> anyio.CapacityLimiter:
+        return self._readers
+
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._readers)
 

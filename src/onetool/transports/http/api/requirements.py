@@ -10,7 +10,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.editing.settings_editor import ItemChange, PlannedEdit, SettingsEditor, check_secret_name
+from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
+from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api

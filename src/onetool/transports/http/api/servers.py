@@ -8,8 +8,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.editing.planned_edit import ItemChange, PlannedEdit, SettingsItem
 from onetool.editing.server_changes import SERVERS, PlannedServers, ServerChanges
-from onetool.editing.settings_editor import ItemChange, PlannedEdit, SettingsEditor, SettingsItem
+from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
 from onetool.proxy.upstream import Upstream
 from onetool.transports.http import identity
@@ -67,7 +68,9 @@ class ServerHandlers:
         identity.require_scope(request, READ, "reading servers")
         app = self._api.app
         await asyncio.gather(*map(self._load_cached, app.settings.servers))
-        items = await self._api.run_in_thread(lambda: {name: self._find(name) for name in app.settings.servers})
+        items = await self._api.run_in_thread(
+            lambda: {name: self._edits.find(SERVERS, name) for name in app.settings.servers}
+        )
         return self._api.respond(ServerList(servers=[self._describe(name, item) for name, item in items.items()]))
 
     async def show(self, request: Request) -> Response:
@@ -77,7 +80,7 @@ class ServerHandlers:
     async def _respond(self, name: str) -> Response:
         upstream = self._upstream(name)
         await self._load_cached(name)
-        item = await self._api.run_in_thread(lambda: self._find(name))
+        item = await self._api.run_in_thread(lambda: self._edits.find(SERVERS, name))
         tools = [
             ServerTool(
                 name=tool,
@@ -94,12 +97,6 @@ class ServerHandlers:
         """Load the known tools of a server. Tools that cannot be used must not hide the server."""
         with contextlib.suppress(ToolError, ValueError):
             await self._upstream(name).load_cached()
-
-    def _find(self, name: str) -> SettingsItem:
-        app = self._api.app
-        if not app.has_settings_files:  # a program passed the settings
-            return SettingsItem(SERVERS, name, app.directories.data, None)
-        return SettingsEditor(app.directories, app.environment).find(SERVERS, name)
 
     def _describe(self, name: str, item: SettingsItem) -> ServerStatus:
         server, upstream = self._api.app.settings.servers[name], self._api.app.servers.upstream(name)

@@ -8,8 +8,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.editing.edit_history import EditHistory
-from onetool.editing.settings_editor import ItemChange, PlannedEdit, SettingsEditor, check_secret_name
+from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
+from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
 from onetool.transports.http import identity
 from onetool.transports.http.admin_models import (
@@ -43,7 +43,7 @@ class SettingsHandlers:
         self._api, self._edits = api, edits
 
     def operations(self) -> Iterator[Operation]:
-        media = events.describe_stream("history, at first and after each change of the settings files; endless")
+        media = events.describe_stream("history, at first and after each change of the settings; endless")
         listed = {200: ResponseSpec("The last changes, newest first", SettingsHistory, media)}
         yield Operation("GET", HISTORY, self.list_history, "List changes of the settings", listed)
         edited, errors = {200: ResponseSpec("The change", EditResult)}, (*EDIT_ERRORS, "read_only")
@@ -69,15 +69,16 @@ class SettingsHandlers:
         return self._api.respond(await self._api.run_in_thread(self._read_history))
 
     def _read_history(self) -> SettingsHistory:
-        directories = self._api.app.directories
-        entries = EditHistory(directories.user).list_entries()
+        entries = self._edits.open_reader().history.list_entries()
         changes = [
             SettingsChange(**{name: getattr(entry, name) for name in SettingsChange.model_fields}) for entry in entries
         ]
         return SettingsHistory(version=self._read_version(), changes=changes)
 
     def _read_version(self) -> str:
-        return hashlib.sha256(repr(stamp_files(self._api.app.directories)).encode()).hexdigest()[:16]
+        app = self._api.app
+        stored = None if app.stores.remote is None else app.stores.remote.settings.version()
+        return hashlib.sha256(repr((stamp_files(app.directories), stored)).encode()).hexdigest()[:16]
 
     async def _stream(self, feed: Feed) -> None:
         """Send the history at first and when a settings file has changed, by an edit or by hand."""
@@ -123,8 +124,7 @@ class SettingsHandlers:
 
     async def list_secrets(self, request: Request) -> Response:
         identity.require_scope(request, MANAGE, "reading names of secrets")
-        editor = self._edits.open_editor()
-        found = await self._api.run_in_thread(editor.list_secrets)
+        found = await self._api.run_in_thread(lambda: self._edits.open_editor().list_secrets())
         return self._api.respond(SecretList(secrets=[SecretInfo(name=name, files=found[name]) for name in found]))
 
     async def set_secret(self, request: Request) -> Response:

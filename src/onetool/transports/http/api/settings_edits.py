@@ -1,15 +1,17 @@
 """Edits of settings over REST: rights, preconditions, the audit log and the reload that makes an edit effective."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
 from starlette.requests import Request
 
+from onetool.editing.attempts import Plan, make_edit
 from onetool.editing.edit_history import HistoryEntry
+from onetool.editing.planned_edit import EditConflict, PlannedEdit, SettingsItem
 from onetool.editing.rights import ADMIN, check_rights
-from onetool.editing.settings_editor import EditConflict, PlannedEdit, SettingsEditor, SettingsItem
+from onetool.editing.settings_editor import SettingsEditor
 from onetool.redact import Redactor
 from onetool.transports.http import identity
 from onetool.transports.http.admin_models import EditQuery, EditResult, SettingsEntry
@@ -18,10 +20,8 @@ from onetool.transports.http.auth import SCOPE
 from onetool.transports.http.errors import ApiError
 from onetool.util.secret_finder import find_secrets
 
-MAX_ATTEMPTS: Final = 5
 TRANSPORT: Final = "http"
 EDIT_ERRORS: Final = ("not_found", "duplicate", "precondition_failed")
-Plan = Callable[[SettingsEditor], PlannedEdit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,50 +32,56 @@ class SettingsEdits:
     _lock: anyio.Lock = field(default_factory=anyio.Lock)
 
     def open_editor(self) -> SettingsEditor:
-        """Return the editor of the current settings files. Raise if there are none to edit here."""
+        """Return an editor of the current settings. Blocks with a store. Raise if they cannot be edited here."""
+        self._check_editable()
+        if (remote := self.api.app.stores.remote) is not None:
+            remote.settings.refresh()
+        return self.open_reader()
+
+    def open_reader(self) -> SettingsEditor:
+        """Return an editor of the settings as they are known here."""
         app = self.api.app
+        storage = None if app.stores.remote is None else app.stores.remote.settings
+        return SettingsEditor(app.directories, app.environment, storage)
+
+    def find(self, section: str, name: str) -> SettingsItem:
+        """Return an entry of the settings, without a value if a program passed them, or if they cannot be read."""
+        app, stored = self.api.app, self.api.app.stored_settings
+        is_known = app.stores.remote is None or (stored is not None and not stored.problem)
+        if not app.has_settings_files or not is_known:
+            return SettingsItem(section, name, app.directories.data, None)
+        return self.open_reader().find(section, name)
+
+    def _check_editable(self) -> None:
         self.api.check_settings()
-        if not app.has_settings_files:
+        if not self.api.app.has_settings_files:
             raise ApiError("read_only", "a program passed the settings, so they cannot be edited here")
-        if app.stores.remote is not None:
-            message = "settings cannot be edited here: with `store`, each replica reads its own settings file"
-            raise ApiError("read_only", message, hint="edit onetool.yaml where you deploy the replicas")
-        return SettingsEditor(app.directories, app.environment)
 
     async def edit(self, request: Request, plan: Plan) -> EditResult:
         """Plan an edit, check the caller's rights, and write it unless the caller asks for the difference only."""
-        actor = identity.require_scope(request, ADMIN, "changing settings")
-        editor, is_dry_run = self.open_editor(), EditQuery.of(request).dry_run
+        actor, state = identity.require_scope(request, ADMIN, "changing settings"), request.scope["state"]
+        self._check_editable()
+
+        def check(planned: PlannedEdit) -> None:
+            check_rights(planned, str(state.get(SCOPE, "")), state["agent"])
+
         async with self._lock:
-            for attempt in range(MAX_ATTEMPTS):
-                planned = await self._plan(request, editor, plan)
-                if is_dry_run or not planned.changes_anything:
-                    return _to_result(planned)
-                try:
-                    entry = await self._apply(editor, planned, actor)
-                    break
-                except EditConflict as error:  # another program has just changed the file: plan it again
-                    if attempt == MAX_ATTEMPTS - 1:
-                        raise self._to_error(error) from None
-            await self.api.app.apply_settings()
-        return _to_result(planned, entry)
-
-    async def _plan(self, request: Request, editor: SettingsEditor, plan: Plan) -> PlannedEdit:
-        state = request.scope["state"]
-        try:
-            planned = await self.api.run_in_thread(lambda: plan(editor))
-        except EditConflict as error:
-            raise self._to_error(error) from None
-        check_rights(planned, str(state.get(SCOPE, "")), state["agent"])
-        return planned
-
-    async def _apply(self, editor: SettingsEditor, planned: PlannedEdit, actor: str) -> HistoryEntry:
-        difference, names = planned.difference, planned.names
-        recorded = self.api.app.audit.changing(
-            planned.action, names, actor=actor, transport=TRANSPORT, difference=difference
-        )
-        async with recorded:
-            return await self.api.run_in_thread(lambda: editor.apply(planned, actor=actor, transport=TRANSPORT))
+            try:
+                made = await make_edit(
+                    self.open_editor,
+                    plan,
+                    self.api.app.audit,
+                    actor=actor,
+                    transport=TRANSPORT,
+                    is_dry_run=EditQuery.of(request).dry_run,
+                    check=check,
+                    limiter=self.api.readers,
+                )
+            except EditConflict as error:
+                raise self._to_error(error) from None
+            if made.entry is not None:
+                await self.api.app.apply_settings()
+        return _to_result(made.planned, made.entry)
 
     def _to_error(self, error: EditConflict) -> ApiError:
         details: dict[str, Any] = {"etag": None}

@@ -1,0 +1,77 @@
+"""Settings that replicas share, and the history of their changes, as two sealed rows.
+
+The rows are sealed as a whole, with a key that is not in the database: who can only write to the database cannot make a
+replica start a program.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from onetool.errors import StorageError, ToolError
+from onetool.postgres.changes import Cached, Changes
+from onetool.postgres.database import Database, StoreUnavailable
+from onetool.postgres.sealed_values import SealedValues
+from onetool.problem import STORAGE
+from onetool.storage import StoredSettings
+from onetool.util.versioning import reject_newer
+
+KIND: Final = "settings"
+CURRENT, HISTORY = "current", "history"
+VERSION: Final = 1
+Change = Callable[[StoredSettings, str], tuple[StoredSettings, str]]
+
+
+class SettingsRows:
+    """The settings and their history. Changes of other replicas are known within two seconds."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._values, self._changes, self._place = SealedValues(database, KIND), changes, database.place
+        self._known = Cached(changes, KIND, self._read)
+        self._written = 0  # the number of changes made here, which are effective at once
+
+    def version(self) -> object:
+        return self._changes.number(KIND), self._written
+
+    def get(self) -> StoredSettings:
+        return self._known.get()
+
+    def refresh(self) -> StoredSettings:
+        return self._known.refresh()
+
+    def read_history(self) -> str:
+        return (self._values.get(HISTORY) or b"").decode()
+
+    def update(self, change: Change) -> None:
+        def apply(values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+            before = self._parse(values[CURRENT])
+            after, history = change(before, (values[HISTORY] or b"").decode())
+            changed = {HISTORY: history.encode()}
+            if after != before:
+                data = {"version": VERSION, "text": after.text, "secrets": after.secrets}
+                changed[CURRENT] = json.dumps(data).encode()
+            return {**changed}
+
+        self._values.update_all([CURRENT, HISTORY], apply)
+        self._written += 1
+        self._known.refresh()
+
+    def _read(self) -> StoredSettings:
+        """Return the settings. A row that cannot be read is a problem of its own: the database answers."""
+        try:
+            return self._parse(self._values.get(CURRENT))
+        except StoreUnavailable:
+            raise
+        except ToolError as error:
+            return StoredSettings(problem=error.message)
+
+    def _parse(self, content: bytes | None) -> StoredSettings:
+        if content is None:
+            return StoredSettings()
+        source = f"the settings in {self._place}"
+        try:
+            data = json.loads(content)
+            reject_newer(data["version"], VERSION, f"{source}:")
+            return StoredSettings(str(data["text"]), str(data["secrets"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise StorageError(f"cannot read {source}: {error}", code=STORAGE) from None

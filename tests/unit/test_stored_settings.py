@@ -1,0 +1,267 @@
+"""Settings in PostgreSQL over settings files: editing them, what they may set, and replicas that cannot use them."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.postgres_support import PostgresServer
+
+from onetool.audit import AuditLog
+from onetool.config.load import Loaded, load
+from onetool.config.settings_reader import SettingsReader, examine_settings, require_stored
+from onetool.editing.attempts import make_edit
+from onetool.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
+from onetool.editing.rights import check_rights
+from onetool.editing.server_changes import ServerChanges
+from onetool.editing.settings_editor import SettingsEditor
+from onetool.errors import ConfigError, PermissionDenied, ToolError
+from onetool.paths import find_directories
+from onetool.postgres.state import PostgresState
+from onetool.storage import StoredSettings
+
+KEY, OTHER_KEY = "11" * 32, "22" * 32
+TEXT = """\
+servers:
+  gh: {url: "https://gh.example.com/mcp", headers: {Authorization: "Bearer ${GH_TOKEN}"}, timeout: 5}
+agents:
+  default: {permissions: [read], tools: [fs, machine]}
+  reviewer: {permissions: [read, network]}
+http: {allowedHosts: [api.example.com], retries: 5}
+"""
+WHO = {"actor": "token ada", "transport": "http"}
+
+
+@pytest.fixture(scope="module")
+def database(postgres_server: PostgresServer) -> str:
+    return postgres_server.url(postgres_server.create_database())
+
+
+@pytest.fixture
+def state(database: str, tmp_path: Path) -> Iterator[PostgresState]:
+    state = PostgresState(database, KEY, tmp_path / "cache")
+    state.database.execute("DELETE FROM sealed_values")
+    yield state
+    state.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, database: str) -> Path:
+    directory = tmp_path / ".onetool"
+    directory.mkdir(mode=0o700)
+    (directory / "onetool.yaml").write_text(f"{TEXT}store: {database}\n", encoding="utf-8")
+    secrets = directory / "secrets.yaml"
+    secrets.write_text("GH_TOKEN: gh-secret-value\n", encoding="utf-8")
+    secrets.chmod(0o600)
+    return tmp_path
+
+
+def read_files(home: Path) -> Loaded:
+    return load(find_directories({}, home, None, home), {})
+
+
+def open_editor(home: Path, state: PostgresState) -> SettingsEditor:
+    return SettingsEditor(read_files(home).directories, {}, state.settings)
+
+
+def read(home: Path, state: PostgresState) -> Loaded:
+    return require_stored(read_files(home), state.settings.refresh())
+
+
+def edit(home: Path, state: PostgresState, section: str, name: str, value: Any) -> str:
+    editor = open_editor(home, state)
+    return editor.apply(editor.plan(f"{section}.change", [ItemChange(section, name, value)]), **WHO).id
+
+
+def write(state: PostgresState, text: str) -> None:
+    """Write the settings without any check, as a newer version may do."""
+    state.settings.update(lambda _current, history: (StoredSettings(text), history))
+
+
+def test_an_entry_in_the_store_replaces_the_one_of_a_file_and_null_removes_it(home: Path, state: PostgresState) -> None:
+    files = (home / ".onetool" / "onetool.yaml").read_bytes()
+    edit(home, state, "agents", "default", {"permissions": ["write"]})
+    edit(home, state, "http", "allowedHosts", ["other.example.com"])
+    removed = edit(home, state, "agents", "reviewer", None)
+    settings = read(home, state).settings
+    assert (settings.agents["default"].permissions, settings.agents["default"].tools) == ({"write"}, None)
+    assert "reviewer" not in settings.agents
+    assert (settings.http.allowed_hosts, settings.http.retries) == (("other.example.com",), 5)
+    assert open_editor(home, state).find("agents", "reviewer").value is None
+    editor = open_editor(home, state)
+    editor.apply(editor.plan_undo(removed), **WHO)
+    assert read(home, state).settings.agents["reviewer"].permissions == {"read", "network"}
+    edit(home, state, "agents", "ops", {"permissions": ["exec"]})
+    edit(home, state, "agents", "ops", None)
+    assert "ops" not in state.settings.get().text
+    assert (home / ".onetool" / "onetool.yaml").read_bytes() == files
+    assert not (home / ".onetool" / "settings-history.json").exists()
+
+
+def test_an_old_change_is_undone_without_later_ones(home: Path, state: PostgresState) -> None:
+    changed = edit(home, state, "agents", "default", {"permissions": []})
+    edit(home, state, "agents", "ops", {"permissions": ["exec"]})
+    editor = open_editor(home, state)
+    editor.apply(editor.plan_undo(changed), **WHO)
+    agents = read(home, state).settings.agents
+    assert (agents["default"].permissions, agents["ops"].permissions) == ({"read"}, {"exec"})
+    entries = open_editor(home, state).history.list_entries()
+    assert [entry.undoes for entry in entries] == [changed, "", ""]
+
+
+@pytest.mark.parametrize("key", ["store", "auth", "execution", "tools_dir", "llm", "approvals", "stats"])
+def test_what_belongs_to_a_machine_cannot_be_in_the_store(home: Path, state: PostgresState, key: str) -> None:
+    editor = open_editor(home, state)
+    with pytest.raises(ConfigError, match=rf'"{key}" cannot be set in the store(.|\n)*of each machine'):
+        editor.plan("settings.change", [ItemChange(key, "enabled", True)])
+    assert state.settings.refresh() == StoredSettings()
+
+
+def test_secrets_are_sealed_and_win_over_those_of_files(home: Path, state: PostgresState) -> None:
+    editor = open_editor(home, state)
+    planned = editor.plan("secrets.set", [], secrets={"GH_TOKEN": "new-secret-value", "MORE": "more-secret-value"})
+    entry = editor.apply(planned, **WHO)
+    loaded = read(home, state)
+    assert loaded.settings.servers["gh"].headers == {"Authorization": "Bearer new-secret-value"}
+    assert loaded.user_secrets["MORE"] == "more-secret-value"
+    assert "more-secret-value" not in entry.difference + state.settings.read_history()
+    assert open_editor(home, state).list_secrets()["MORE"] == ["store/secrets.yaml"]
+    rows = state.database.select("SELECT kind || name || encode(sealed, 'escape') FROM sealed_values")
+    assert rows
+    assert not [row for (row,) in rows if "MORE" in row or "secret-value" in row]
+    editor.apply(editor.plan("secrets.delete", [], secrets={"GH_TOKEN": None}), **WHO)
+    assert read(home, state).user_secrets["GH_TOKEN"] == "gh-secret-value"
+    with pytest.raises(ToolError, match=r"no secret 'GH_TOKEN' in store/secrets\.yaml"):
+        editor.plan("secrets.delete", [], secrets={"GH_TOKEN": None})
+
+
+def test_an_admin_changes_a_server_of_a_file_without_naming_a_secret(home: Path, state: PostgresState) -> None:
+    editor = open_editor(home, state)
+    value = editor.find("servers", "gh").value
+
+    def change(**settings: Any) -> PlannedEdit:
+        return editor.plan("servers.change", [ItemChange("servers", "gh", {**value, **settings})])
+
+    check_rights(change(timeout=7), "admin", None)  # the entry is copied to the store, with its reference
+    with pytest.raises(PermissionDenied, match="it refers to GH_TOKEN"):
+        check_rights(change(headers={**value["headers"], "Other": "${GH_TOKEN}"}), "admin", None)
+    with pytest.raises(PermissionDenied, match="names a program"):
+        check_rights(change(url=None, command="sh", headers={}), "admin", None)
+
+
+def test_servers_are_added_with_their_secrets_in_the_store(home: Path, state: PostgresState) -> None:
+    editor = open_editor(home, state)
+    changes = ServerChanges(editor, read_files(home).directories, {})
+    settings = {"url": "https://t.example.com/mcp", "headers": {"Authorization": "Bearer tr-5678abcd"}}
+    editor.apply(changes.plan_new("tracker", settings).edit, **WHO)
+    assert read(home, state).settings.servers["tracker"].headers == {"Authorization": "Bearer tr-5678abcd"}
+    assert "tr-5678abcd" not in state.settings.get().text
+    with pytest.raises(ToolError, match="nothing to add"):  # a server of a file is not replaced
+        changes.plan_pasted('{"mcpServers": {"gh": {"url": "https://evil.example.com"}}}')
+
+
+def test_values_are_bounded(home: Path, state: PostgresState) -> None:
+    with pytest.raises(ToolError, match=r"agents.big is too large: 100,\d+ bytes \(at most 65,536\)"):
+        edit(home, state, "agents", "big", {"tools": ["x" * 100_000]})
+
+
+def test_concurrent_edits_of_one_entry_lose_nothing(home: Path, state: PostgresState) -> None:
+    def add_tool(number: int) -> None:
+        def plan(editor: SettingsEditor) -> PlannedEdit:
+            tools = (editor.find("agents", "ops").value or {"tools": []})["tools"]
+            return editor.plan("agents.set", [ItemChange("agents", "ops", {"tools": [*tools, f"t{number}"]})])
+
+        audit = AuditLog(home / f"audit-{number}.jsonl", str)
+        anyio.run(partial(make_edit, partial(open_editor, home, state), plan, audit, **WHO))
+        audit.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add_tool, range(8)))
+    assert sorted(read(home, state).settings.agents["ops"].tools or ()) == [f"t{number}" for number in range(8)]
+    assert len(open_editor(home, state).history.list_entries()) == 8
+
+
+def test_an_edit_of_settings_that_changed_meanwhile_is_rejected(home: Path, state: PostgresState) -> None:
+    editor = open_editor(home, state)
+    planned = editor.plan("agents.change", [ItemChange("agents", "ops", {"permissions": []})])
+    edit(home, state, "agents", "default", {"permissions": []})
+    with pytest.raises(EditConflict):
+        editor.apply(planned, **WHO)
+    assert "ops" not in read(home, state).settings.agents
+
+
+# --- replicas that cannot use the settings ---------------------------------------------------------------------------
+
+
+class Replica:
+    """The settings of a replica, as its application reads them."""
+
+    def __init__(self, home: Path, state: PostgresState | None, url: str) -> None:
+        self.reader = SettingsReader(
+            partial(read_files, home), partial(examine_settings, {}, home, None, home), environment={}
+        )
+        self.loaded, _ = self.reader.read_first()
+        self.denied_at_first = [agent.tools for agent in self.loaded.settings.agents.values()]
+        self.reader.join(None if state is None else state.settings, url)
+        self.reload()
+
+    def reload(self) -> None:
+        self.loaded = self.reader.reread(self.loaded, unasked=True)
+
+    def permissions(self, agent: str) -> set[str]:
+        return set(self.loaded.settings.agents[agent].permissions)
+
+    def problems(self) -> str:
+        return "\n".join(map(str, self.reader.examine(self.loaded).errors))
+
+
+def test_invalid_settings_in_the_store_deny_what_they_change(home: Path, state: PostgresState, database: str) -> None:
+    replica = Replica(home, state, database)
+    assert replica.denied_at_first == [(), ()]  # until the settings in the store are known
+    assert (replica.permissions("default"), replica.problems()) == ({"read"}, "")
+    edit(home, state, "agents", "ops", {"permissions": ["exec"]})
+    assert replica.reader.is_outdated
+    replica.reload()
+    assert not replica.reader.is_outdated
+    assert replica.permissions("ops") == {"exec"}
+    invalid = "agents: {ops: {permissions: [exec]}, default: {permissions: [fly]}}\nservers: {gh: {url: https://x}}\n"
+    write(state, invalid)
+    replica.reload()
+    assert (replica.permissions("ops"), replica.permissions("reviewer")) == ({"exec"}, {"read", "network"})
+    assert (replica.permissions("default"), replica.loaded.settings.servers["gh"].enabled) == (set(), False)
+    assert "store/onetool.yaml:1: agents.default.permissions must be a list of permissions" in replica.problems()
+    restarted = Replica(home, state, database)  # it has no valid ones: all entries are denied
+    assert "ops" not in restarted.loaded.settings.agents
+    assert (restarted.permissions("default"), restarted.permissions("reviewer")) == (set(), {"read", "network"})
+    edit(home, state, "agents", "default", {"permissions": ["network"]})
+    for each in (replica, restarted):
+        each.reload()
+        assert (each.permissions("default"), each.permissions("ops"), each.problems()) == ({"network"}, {"exec"}, "")
+
+
+def test_settings_that_cannot_be_opened_change_nothing_and_deny_all_at_start(
+    home: Path, state: PostgresState, database: str, tmp_path: Path
+) -> None:
+    edit(home, state, "agents", "default", {"permissions": ["network"]})
+    replica = Replica(home, state, database)
+    state.database.execute("UPDATE sealed_values SET sealed = sealed || 'x'::bytea WHERE name = 'current'")
+    replica.reload()
+    assert replica.permissions("default") == {"network"}
+    assert "was changed" in replica.problems() or "cannot be opened" in replica.problems()
+    restarted = Replica(home, state, database)
+    assert [restarted.permissions(agent) for agent in ("default", "reviewer")] == [set(), set()]
+    with pytest.raises(ToolError, match="cannot edit the settings in the store"):
+        edit(home, state, "agents", "ops", {"permissions": []})
+    other = PostgresState(database, OTHER_KEY, tmp_path / "other")
+    assert other.settings.refresh().problem
+    other.close()
+
+
+def test_settings_of_a_newer_version_are_a_problem(home: Path, state: PostgresState, database: str) -> None:
+    write(state, "version: 99\nagents: {default: {permissions: []}}\n")
+    replica = Replica(home, state, database)
+    assert "store/onetool.yaml:1: was written by a newer OneTool" in replica.problems()
+    assert replica.permissions("default") == set()
