@@ -141,11 +141,16 @@ def test_state_moves_to_postgresql_and_back(tmp_path: Path, postgres_url: str) -
         refused = replica.cli("store", "migrate", "--to", "files")
         assert refused.returncode == 1
         assert "cannot copy the state while servers write it" in refused.stderr
+        assert replica.cli("agents", "set", "default", "permissions=[read]").returncode == 0
+        assert replica.cli("agents", "set", "moved", "permissions=[network]").returncode == 0
         replica.process.terminate()
         replica.process.wait(20)
     for _ in range(2):
         moved = run_store_cli(homes[1], work, store, "store", "migrate", "--to", "files", "--json")
         assert moved.returncode == 0, moved.stderr
+        assert json.loads(moved.stdout)["verified"]["settings"] == 2
+    agents = json.loads(run_store_cli(homes[1], work, {}, "agents", "list", "--json").stdout)["agents"]
+    assert {each["name"]: each["permissions"] for each in agents} == {"default": ["read"], "moved": ["network"]}
     check(homes[1] / ".onetool", names)
     lines = (homes[1] / ".onetool" / "logs" / "audit.jsonl").read_text().splitlines()
     assert [line for line in audited if line not in lines] == []

@@ -115,10 +115,36 @@ def _migrate(loaded: "Loaded", options: argparse.Namespace) -> int:
 
     counts = transfer(loaded, options.to)
     if options.to == "files":
+        counts["settings"] = _write_settings(loaded)
         counts["tokens"] = _write_tokens(loaded)
     lines = [f"{kind:12} {count:>8}" for kind, count in counts.items()]
     _print(options, {"to": options.to if options.to == "files" else "postgresql", "verified": counts}, "\n".join(lines))
     return 0
+
+
+def _write_settings(loaded: "Loaded") -> int:
+    """Write the entries and secrets in the store to the settings files, and return their number."""
+    from onetool.cli.identity import user_name
+    from onetool.clients import yaml_edit
+    from onetool.config.load import STORED_CONFIG, STORED_SECRETS
+    from onetool.editing.planned_edit import ItemChange
+    from onetool.editing.settings_editor import SettingsEditor
+    from onetool.postgres.opening import opened_state
+
+    with opened_state(loaded) as state:
+        assert state is not None
+        stored = state.settings.refresh()
+    if stored.problem:
+        raise ToolError(f"cannot copy the settings in the store: {stored.problem}")
+    data = yaml_edit.parse_mapping(stored.text, str(STORED_CONFIG))
+    sections = {section: entries for section, entries in data.items() if isinstance(entries, dict)}
+    changes = [ItemChange(section, *entry) for section, entries in sections.items() for entry in entries.items()]
+    secrets = yaml_edit.parse_mapping(stored.secrets, str(STORED_SECRETS), typed=False)
+    editor = SettingsEditor(loaded.directories, os.environ)
+    planned = editor.plan("store.migrate", changes, secrets=secrets)
+    if planned.changes_anything:
+        editor.apply(planned, actor=user_name(), transport="cli")
+    return len(changes) + len(secrets)
 
 
 def _write_tokens(loaded: "Loaded") -> int:
