@@ -10,11 +10,13 @@ import pytest
 
 from onetool.config.load import load
 from onetool.config.trust import is_trusted, trust
+from onetool.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
 from onetool.editing.rights import check_rights
 from onetool.editing.server_changes import ServerChanges
-from onetool.editing.settings_editor import EditConflict, ItemChange, PlannedEdit, SettingsEditor
+from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import Directories, find_directories
+from onetool.transports.http.token_changes import TokenChanges, TokenRequest
 
 TEXT = """\
 # Settings of the team
@@ -205,7 +207,7 @@ def test_secrets_are_moved_and_never_shown(home: Path) -> None:
     assert load(find(home), {}).settings.servers["tracker"].headers == {"Authorization": "Bearer tr-5678abcd"}
     deleted = editor.plan("secrets.delete", [], secrets={"OLD": None})
     assert "- OLD" in editor.apply(deleted, **WHO).difference
-    with pytest.raises(ToolError, match="old values of secrets are not kept"):
+    with pytest.raises(ToolError, match="old values of secrets and tokens are not kept"):
         editor.plan_undo(editor.history.list_entries()[0].id)
     for name in ("secrets.yaml", "settings-history.json"):
         assert (home / ".onetool" / name).stat().st_mode & 0o077 == 0
@@ -347,3 +349,33 @@ def test_an_undo_needs_the_scope_of_its_change(home: Path) -> None:
     removed = editor.apply(change("servers", "files", None)(editor), **WHO)
     assert not is_allowed(editor.plan_undo(removed.id), "admin", "reviewer")
     assert is_allowed(editor.plan_undo(removed.id), "owner", None)
+
+
+def test_tokens_are_in_the_history_and_an_undo_brings_no_revoked_one_back(home: Path) -> None:
+    def open_tokens() -> TokenChanges:
+        loaded = load(find(home), {})
+        return TokenChanges(loaded.directories, loaded.settings, loaded.files, None, "ada", "cli")
+
+    open_tokens().create(TokenRequest("laptop"))
+    (token_hash,) = (token.hash or "" for token in load(find(home), {}).settings.auth.tokens)
+    editor = open_editor(home)
+    change = editor.plan("hosts.change", [ItemChange("http", "allowedHosts", ["other.example.com"])])
+    entry = editor.apply(change, **WHO)  # beside the token
+    assert "laptop" in entry.difference
+    assert token_hash not in entry.difference
+    open_tokens().revoke("laptop")
+    editor.apply(editor.plan_undo(entry.id), **WHO)
+    loaded = load(find(home), {})
+    assert (loaded.settings.auth.tokens, loaded.settings.http.allowed_hosts) == ((), ("api.example.com",))
+    entries = editor.history.list_entries()
+    listed = [(entry.action, entry.names, entry.actor, entry.can_undo) for entry in entries[1::2]]
+    assert listed == [("token.revoke", ("laptop",), "ada", False), ("token.create", ("laptop",), "ada", False)]
+    with pytest.raises(ToolError, match="cannot be undone"):
+        editor.plan_undo(entries[1].id)
+
+
+def test_a_value_that_is_too_large_is_rejected(home: Path) -> None:
+    with pytest.raises(ToolError, match=r"agents.reviewer is too large: 100,\d+ bytes \(at most 65,536\)"):
+        change_agent(open_editor(home), "reviewer", tools=["x" * 100_000])
+    with pytest.raises(ToolError, match="secret BIG is too large"):
+        open_editor(home).plan("secrets.set", [], secrets={"BIG": "x" * 100_000})

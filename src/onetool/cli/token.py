@@ -50,13 +50,16 @@ def main(options: argparse.Namespace) -> int:
     from onetool.cli.identity import user_name
     from onetool.cli.signals import blocked_signals
     from onetool.config.load import load
+    from onetool.config.settings_reader import require_stored
     from onetool.postgres.opening import opened_state
     from onetool.transports.http.token_changes import TokenChanges
 
     loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
     print_notices(loaded.problems)
     with opened_state(loaded) as remote, blocked_signals():
-        changes = TokenChanges(loaded.directories, loaded.settings, loaded.files, remote)
+        if options.action == "create" and remote is not None:  # for an agent that the settings in the store define
+            loaded = require_stored(loaded, remote.settings.refresh())
+        changes = TokenChanges(loaded.directories, loaded.settings, loaded.files, remote, user_name(), "cli")
         if options.action == "list":
             return _list(changes, options)
         status = {"create": _create, "revoke": _revoke}[options.action](changes, options)

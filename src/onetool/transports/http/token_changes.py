@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 from onetool.clients import text_files, yaml_edit
 from onetool.config.model import Settings, Token
 from onetool.config.trust import is_trusted, trust
+from onetool.editing.edit_history import EditHistory
 from onetool.errors import ArgumentError, StorageError, ToolError, ToolNotFound
 from onetool.paths import Directories
 from onetool.storage import RemoteState
@@ -58,6 +59,8 @@ class TokenChanges:
     settings: Settings
     files: tuple[Path, ...]
     remote: RemoteState | None = None
+    actor: str = ""
+    transport: str = ""
 
     def list_accepted(self) -> list[Token]:
         tokens = self.settings.auth.tokens
@@ -92,6 +95,7 @@ class TokenChanges:
         _check_unused(token.name, [known.name for known in self.list_accepted()])
         if not remote.tokens.create(token):
             _check_unused(token.name, [token.name])
+        self._record("token.create", token.name)
         return remote.place, ()
 
     def _add_to_file(self, token: Token) -> tuple[str, tuple[str, ...]]:
@@ -103,6 +107,7 @@ class TokenChanges:
             entry |= {"scope": token.scope} if token.scope != "use" else {}
             entry |= {"created": token.created} | ({"expires": token.expires} if token.expires is not None else {})
             self._write(before, yaml_edit.add_items(before.text, source, SECTION, KEY, [entry]))
+            self._record("token.create", token.name)
         hidden = [] if existing else [known.name for known in self.settings.auth.tokens]
         return source, (_warn_replaced(hidden, before.path),) if hidden else ()
 
@@ -113,6 +118,7 @@ class TokenChanges:
             if name not in known:
                 raise _unknown_token(name, known)
             self.remote.tokens.revoke(name)
+            self._record("token.revoke", name)
             return self.remote.place
         with self._open_locked() as before:
             entries = yaml_edit.read_list(before.text, str(before.path), SECTION, KEY)
@@ -123,11 +129,18 @@ class TokenChanges:
             if name not in names:
                 raise _unknown_token(name, known)
             self._write(before, yaml_edit.remove_item(before.text, str(before.path), SECTION, KEY, names.index(name)))
+            self._record("token.revoke", name)
         use = TokenUse(lambda: self.directories.user)
         for token in self.settings.auth.tokens:
             if token.name == name:
                 use.forget(identify_token(token))
         return str(before.path)
+
+    def _record(self, action: str, name: str) -> None:
+        """Add the change to the history of the settings, where it cannot be undone. The audit log has it anyway."""
+        history = EditHistory(self.directories.user, None if self.remote is None else self.remote.settings)
+        with suppress(ToolError, OSError):
+            history.record(action, name, actor=self.actor, transport=self.transport)
 
     # --- the settings file --------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ class TokenHandlers:
         wanted = TokenRequest(draft.name, draft.agent, draft.scope, draft.expires)
         async with self._api.app.audit.changing("token.create", [draft.name], actor=by, transport="http") as facts:
             facts |= {"agent": draft.agent, "scope": draft.scope}
-            new = await self._change(partial(self._open().create, wanted))
+            new = await self._change(partial(self._open(by).create, wanted))
         created = CreatedToken(
             name=new.name,
             agent=new.agent,
@@ -71,7 +71,7 @@ class TokenHandlers:
 
     async def revoke(self, request: Request) -> Response:
         by = identity.require_scope(request, ADMIN, "revoking tokens")
-        name, changes = str(request.path_params["name"]), self._open()
+        name, changes = str(request.path_params["name"]), self._open(by)
         known = await self._api.run_in_thread(changes.list_accepted)
         scope = next((token.scope for token in known if token.name == name), "use")
         if not includes_scope(request.scope["state"][SCOPE], scope):
@@ -82,9 +82,9 @@ class TokenHandlers:
             await self._change(partial(changes.revoke, name))
         return json_response(RevokedToken(revoked=name).as_json())
 
-    def _open(self) -> TokenChanges:
+    def _open(self, actor: str = "") -> TokenChanges:
         app = self._api.app
-        return TokenChanges(app.directories, app.settings, app.config_files, app.stores.remote)
+        return TokenChanges(app.directories, app.settings, app.config_files, app.stores.remote, actor, "http")
 
     def _check_files(self) -> None:
         app = self._api.app
