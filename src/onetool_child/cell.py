@@ -73,7 +73,8 @@ class Cell:
             self._peer.send_line(ready.replace(OWN_PID, str(os.getpid())))
             sys.stdout = sys.stderr = self._output.stream
             sys.stdin = io.StringIO()
-            if not select.select([reader], [], [], 0)[0]:
+            # On Windows, `select` accepts only sockets.
+            if sys.platform == "win32" or not select.select([reader], [], [], 0)[0]:
                 self.rehearse()
             request = self._peer.receive()
             self._id, self._params = request["id"], request["params"]

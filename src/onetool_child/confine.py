@@ -245,9 +245,8 @@ def drop_capabilities() -> None:
 
 def limit_resources(*, memory_bytes: int, file_bytes: int) -> None:
     """Limit the resources of this process. Memory is counted on top of what is mapped now."""
-    if sys.platform == "win32":  # has no such limits
-        return
-    _limit(resource.RLIMIT_AS, _read_mapped_bytes() + memory_bytes)
+    if sys.platform == "linux":  # macOS rejects limits below the gigabytes that it maps itself
+        _limit(resource.RLIMIT_AS, _read_mapped_bytes() + memory_bytes)
     limit_files(file_bytes)
 
 

@@ -105,7 +105,8 @@ def _count_bytes(directory: str, deeper: list[str]) -> int:
 
 
 def _disk_usage(file: os.stat_result) -> int:
-    return max(file.st_blocks * 512, 4096)
+    blocks = getattr(file, "st_blocks", None)  # not on Windows
+    return max(file.st_size if blocks is None else blocks * 512, 4096)
 
 
 def _find_open_deleted(process: int) -> dict[int, int]:

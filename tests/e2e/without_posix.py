@@ -1,57 +1,46 @@
-"""Run `onetool` as far as possible as on Windows: `python -m tests.e2e.without_posix ARGUMENTS`.
+"""Run `onetool` as far as possible as on Windows: `python -m tests.e2e.without_posix ARGUMENTS [, ARGUMENTS]...`.
 
-Modules, functions and constants that only POSIX has are removed before OneTool is imported, and `sys.platform` is
-`win32`. The standard library and the dependencies are imported before that and stay as they are, including the event
-loop, `msvcrt` is empty, and children are started normally. So this finds imports and calls that Windows lacks; the
+The commands run one after the other in this process, which prints their exit statuses. Cells run without POSIX too.
+The dependencies are imported first and stay as they are. So this finds imports and calls that Windows lacks; the
 GitHub workflow runs the real thing.
 """
 
 import importlib
-import os
+import itertools
 import pkgutil
-import shutil
-import signal
-import socket
 import sys
 import webbrowser
-from types import ModuleType
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 import anyio._backends._asyncio
 import anyio.to_thread
+import cryptography.hazmat.primitives.ciphers.aead
 import mcp
 import starlette.applications
 import uvicorn
+from tests.e2e.posix_remover import remove_posix
 
-MODULES = ("fcntl", "grp", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty")
-OS_NAMES = (
-    *("chown", "fchmod", "fork", "forkpty", "getegid", "geteuid", "getgid", "getloadavg", "getpgid", "getuid"),
-    *("killpg", "mkfifo", "openpty", "pidfd_open", "posix_spawn", "sched_getaffinity", "setsid", "sysconf"),
-    *("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_PATH"),
-)
-# Not SIGKILL, which `subprocess` uses to kill.
-SIGNAL_NAMES = ("SIGALRM", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGSTOP", "SIGUSR1", "setitimer")
-SOCKET_NAMES = ("AF_UNIX", "SOCK_SEQPACKET", "SO_PEERCRED", "recv_fds", "send_fds")
-PRELOADED = (anyio, mcp, shutil, starlette, uvicorn, webbrowser)
+PRELOADED = (anyio, cryptography, mcp, starlette, uvicorn, webbrowser)
 # The daemon, and the process that forks cells, exist only on POSIX.
 POSIX_ONLY = ("onetool.daemon.", "onetool_child.zygote")
+IN_CHILDREN = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import posix_remover; sys.path.pop(0); "
+    "posix_remover.remove_posix(); "
+)
 
 
-def remove_posix() -> None:
-    make_pair, family = socket.socketpair, socket.AF_UNIX
-    vars(socket)["socketpair"] = lambda: make_pair(family)  # the event loop needs it
-    for module, names in ((os, OS_NAMES), (signal, SIGNAL_NAMES), (socket, SOCKET_NAMES)):
-        for name in names:
-            vars(module).pop(name, None)
-    modules: dict[str, Any] = sys.modules
-    modules.update(dict.fromkeys(MODULES), msvcrt=_make_msvcrt())
-    sys.platform = "win32"
+def remove_posix_in_cells() -> None:
+    from onetool.runner import launch
 
+    command_for = launch.command_for
 
-def _make_msvcrt() -> ModuleType:
-    module = ModuleType("msvcrt")
-    vars(module).update(locking=lambda *_: None, LK_LOCK=1, LK_NBLCK=2, LK_UNLCK=0)
-    return module
+    def command_without_posix(module: str, arguments: Sequence[str]) -> list[str]:
+        command = command_for(module, arguments)
+        command[command.index("-c") + 1] = IN_CHILDREN + command[command.index("-c") + 1]
+        return command
+
+    vars(launch)["command_for"] = command_without_posix
 
 
 def import_everything() -> None:
@@ -61,9 +50,15 @@ def import_everything() -> None:
                 importlib.import_module(found.name)
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str]) -> None:
     remove_posix()
+    remove_posix_in_cells()
     import_everything()
-    from onetool.cli.main import main
+    from onetool.cli.main import main as run_command
 
-    sys.exit(main(sys.argv[1:]))
+    commands = [list(group) for is_comma, group in itertools.groupby(arguments, ",".__eq__) if not is_comma]
+    sys.stdout.write(f"{[run_command(command) for command in commands]}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

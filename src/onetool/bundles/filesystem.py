@@ -23,7 +23,8 @@ OWNER: Final = "owner"
 _OUR_NAMES = re.compile(r"[0-9a-f]{16}(\.new)?")
 # Raised by file systems that do not accept a character, or for a name that is too long.
 _BAD_NAME: Final = {errno.EILSEQ, errno.EINVAL, errno.ENAMETOOLONG}
-_PLAIN_FILE: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+# Not all systems have these flags.
+_PLAIN_FILE: Final = os.O_RDONLY + sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,12 +77,11 @@ def find_packs(loaded: "Loaded", queues: list[str]) -> Served:
 
 
 async def _work(loaded: "Loaded", served: Served, options: argparse.Namespace, log: "Log") -> None:
-    import asyncio
-
     import anyio.to_thread
 
     from onetool.postgres.database import Database
     from onetool.postgres.queue_worker import QueueWorker
+    from onetool.util.stop_signals import on_stop_signal
 
     with Database(loaded.settings.store, loaded.store_key) as database:
         await anyio.to_thread.run_sync(database.prepare_schema)
@@ -93,9 +91,8 @@ async def _work(loaded: "Loaded", served: Served, options: argparse.Namespace, l
             tools = _count_tools(loaded, extensions, served)
             limits = {"concurrency": options.concurrency, "grace_seconds": options.grace}
             worker = QueueWorker(loaded, database, extensions, served, log=log.event, **limits)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, worker.stop)
-            await worker.run(lambda: _print_ready(served, tools, database.place, options))
+            with on_stop_signal(worker.stop):
+                await worker.run(lambda: _print_ready(served, tools, database.place, options))
         finally:
             await extensions.close()
 

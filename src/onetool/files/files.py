@@ -146,6 +146,8 @@ class Files:
 
         The operation must not have changed anything when it raises `Moved`: it is retried.
         """
+        if os.open not in os.supports_dir_fd:
+            raise ToolError("file tools are not available on Windows: it cannot open files beneath an open directory")
         requested = parse_path(path, self.context.working_dir)
         last: OSError | None = None
         for _ in range(MAX_ATTEMPTS):

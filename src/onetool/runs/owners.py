@@ -1,6 +1,7 @@
 """Processes that execute runs. Each holds a lock on a file of its own, which the kernel releases when it ends."""
 
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,9 +23,11 @@ class Owners:
             return
         self._release()
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if sys.platform == "win32":  # an open file cannot be renamed
+            self._lock(file)
+            return
         with replacing(file) as temporary:
-            self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            try_lock(self._descriptor)
+            self._lock(temporary)
 
     def is_alive(self, owner: str) -> bool:
         """Return whether the process holds its lock. The file of a process that has ended is deleted."""
@@ -38,10 +41,9 @@ class Owners:
         try:
             if not try_lock(descriptor, shared=True):
                 return True
-            with suppress(OSError):  # a disk that cannot be written
-                file.unlink()
         finally:
             os.close(descriptor)
+        _delete(file)
         return False
 
     def delete_stale(self) -> None:
@@ -50,9 +52,12 @@ class Owners:
 
     def close(self) -> None:
         if self._descriptor is not None:
-            with suppress(OSError):
-                self._file(self.own_id).unlink(missing_ok=True)
             self._release()
+            _delete(self._file(self.own_id))
+
+    def _lock(self, file: Path) -> None:
+        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try_lock(self._descriptor)
 
     def _file(self, owner: str) -> Path:
         return self._directory / f"{owner}.lock"
@@ -61,3 +66,9 @@ class Owners:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _delete(file: Path) -> None:
+    """Delete the file of a process that has ended. It must be closed, because Windows deletes no open file."""
+    with suppress(OSError):  # already deleted, or a disk that cannot be written
+        file.unlink()

@@ -1,6 +1,7 @@
 """Encryption of stored values with AES-256-GCM. The key is in a file for its owner only, which is created once."""
 
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,9 @@ def load_key(file: Path, *, must_exist: bool = False) -> bytes:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make new files in the directory survive a power failure."""
+    """Make new files in the directory survive a power failure. Windows cannot open a directory."""
+    if sys.platform == "win32":
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

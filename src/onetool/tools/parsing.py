@@ -113,8 +113,9 @@ def main() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CPU, (CHECK_SECONDS, CHECK_SECONDS))
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if sys.platform == "linux":  # macOS rejects limits below the gigabytes that it maps itself
+            resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     schema, _, text = sys.stdin.buffer.read().decode("utf-8", "surrogatepass").partition("\n")
     try:
         answer = {"problem": _find_problem(json.loads(text), json.loads(schema))}

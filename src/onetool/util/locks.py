@@ -4,6 +4,7 @@ The kernel releases a lock when its process ends, so nothing needs cleanup. Lock
 while another process waits for it would create a second lock.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,12 @@ if sys.platform == "win32":
 
     def _lock(descriptor: int, *, wait: bool, shared: bool = False) -> None:  # noqa: ARG001 - all are exclusive
         os.lseek(descriptor, LOCK_OFFSET, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            if error.errno != errno.EDEADLK:
+                raise
+            _lock(descriptor, wait=wait)  # LK_LOCK gives up after ten seconds
 
 else:
     import fcntl

@@ -103,8 +103,8 @@ def _is_alive(entry: Path) -> bool:
         with lock.open("a") as file:
             if not try_lock(file.fileno()):
                 return True
-            for stale in (entry, lock):
-                stale.unlink(missing_ok=True)
+        for stale in (entry, lock):  # closed, because Windows deletes no open file
+            stale.unlink(missing_ok=True)
     except OSError:
         return False
     return False

@@ -7,14 +7,12 @@ A non-loopback address is served only with tokens and a complete sandbox.
 import asyncio
 import contextlib
 import errno
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-import anyio
 import uvicorn
 
 from onetool.app import OneTool
@@ -26,6 +24,7 @@ from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind, is_loop
 from onetool.transports.http.timeouts import MAX_CONNECTIONS, ConnectionLimiter, TimeoutProtocol
 from onetool.transports.logging_bridge import forward_logging
 from onetool.transports.settings_watcher import Hooks, watching
+from onetool.util.stop_signals import on_stop_signal
 from onetool_child.confine import limit_malloc_arenas
 
 if sys.platform != "win32":
@@ -102,16 +101,8 @@ async def serve_http(app: OneTool, host: str, port: int, ready: Ready) -> None:
     limit_malloc_arenas()  # with one arena per thread, unused memory grows by megabytes a minute
     await check_exposure(app, Bind(host, port))
     server = HttpServer(app, host, port)
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with anyio.create_task_group() as group:
-
-            async def handle_signals() -> None:
-                async for _ in signals:
-                    server.stop()
-
-            group.start_soon(handle_signals)
-            await server.run(ready)
-            group.cancel_scope.cancel()
+    with on_stop_signal(server.stop):
+        await server.run(ready)
 
 
 # --- non-loopback addresses ----------------------------------------------------------------------------------------
