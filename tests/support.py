@@ -105,7 +105,8 @@ def environment(home: Path) -> dict[str, str]:
     scratch_directory(home).mkdir(parents=True, exist_ok=True)
     cache = os.environ.get("UV_CACHE_DIR") or str(Path("~/.cache/uv").expanduser())
     own = {"HOME": str(home), "TMPDIR": str(scratch_directory(home)), "UV_CACHE_DIR": cache}
-    return {**make_uv_environment(os.environ), **own, "ONETOOL_STANDALONE": "1"}
+    isolation = {} if ISOLATION == "auto" else {"ONETOOL_EXECUTION__ISOLATION": ISOLATION}
+    return {**make_uv_environment(os.environ), **own, **isolation, "ONETOOL_STANDALONE": "1"}
 
 
 def scratch_directory(home: Path) -> Path:

@@ -107,7 +107,7 @@ class SandboxHost:
 
     def _run(self, scratch: str) -> None:
         files, directory = f"{scratch}/files", f"{scratch}/answers"
-        for path in (files, directory):
+        for path in (scratch, files, directory):
             os.mkdir(path, 0o700)  # noqa: PTH102 - pathlib is slow to load
         answers = Answers(directory)
         with self._lock:
@@ -216,10 +216,12 @@ def read_peak_memory() -> int:
     """Return the largest amount of memory that this process has used, in bytes."""
     if sys.platform == "win32":
         return _read_peak_memory_of_windows()
+    if sys.platform == "linux":  # `getrusage` counts the memory of the parent before the program was started
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123 - see above
+            return int(status.read().partition("VmHWM:")[2].split()[0]) * 1024
     import resource
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
 
 
 def _read_peak_memory_of_windows() -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import ISOLATION
 from tests.workers_support import open_workers
 
 from onetool._tool import Result
@@ -106,7 +107,7 @@ def replay(seed: str = SEED, until: int = 0) -> dict[str, Any]:
 async def run_once(
     params: dict[str, Any], answer: Callable[[Any], Awaitable[Result]] = answer_with_clock, launcher: Any = None
 ) -> Any:
-    async with Cells(CellLimits(timeout=30, cells=1), make_launcher=launcher) as cells:
+    async with Cells(CellLimits(isolation=ISOLATION, timeout=30, cells=1), make_launcher=launcher) as cells:
         return (await cells.run(params, Host(answer)))["value"]
 
 
@@ -172,7 +173,7 @@ def call(number):
 
 def test_ordinary_runs_have_real_time_and_their_own_random_numbers() -> None:
     async def run_all() -> list[Any]:
-        async with Cells(CellLimits(timeout=30)) as cells:
+        async with Cells(CellLimits(isolation=ISOLATION, timeout=30)) as cells:
             code = "import random, time, uuid\n[random.random(), str(uuid.uuid4()), time.time()]"
             return [(await cells.run(make_params(code), Host(echo)))["value"] for _ in range(3)]
 
@@ -189,7 +190,7 @@ FRAME = "frame = sys._getframe()\nwhile 'self' not in frame.f_locals: frame = fr
 
 def test_a_paused_run_outlives_its_timeout_and_frees_its_slot() -> None:
     async def run_paused() -> tuple[Any, Any]:
-        async with Cells(CellLimits(timeout=TIMEOUT, at_once=1)) as cells:
+        async with Cells(CellLimits(isolation=ISOLATION, timeout=TIMEOUT, at_once=1)) as cells:
             await cells.probe()
             host = Host(echo, pauses=2 * TIMEOUT)
             code = "ot.parallel([lambda: demo.call(1), lambda: demo.call(2)]) + [demo.call(3)]"
@@ -204,7 +205,7 @@ def test_a_paused_run_outlives_its_timeout_and_frees_its_slot() -> None:
 
 def test_the_time_before_and_after_a_pause_is_limited() -> None:
     async def run_late() -> float:
-        async with Cells(CellLimits(timeout=TIMEOUT, at_once=1)) as cells:
+        async with Cells(CellLimits(isolation=ISOLATION, timeout=TIMEOUT, at_once=1)) as cells:
             await cells.probe()
             host, started = Host(echo, pauses=TIMEOUT), time.monotonic()
             with pytest.raises(Exception, match="longer than 1 s"):
@@ -230,7 +231,7 @@ def test_a_run_that_claims_to_be_paused_ends_at_the_deadline_of_the_server(code:
         raise AssertionError
 
     async def run_hostile() -> float:
-        async with Cells(CellLimits(timeout=TIMEOUT)) as cells:
+        async with Cells(CellLimits(isolation=ISOLATION, timeout=TIMEOUT)) as cells:
             await cells.probe()
             started = time.monotonic()
             with pytest.raises(ToolTimeout, match="took longer than 1 s"):
@@ -242,7 +243,7 @@ def test_a_run_that_claims_to_be_paused_ends_at_the_deadline_of_the_server(code:
 
 def test_closing_waits_for_paused_runs() -> None:
     async def retire() -> Any:
-        async with Cells(CellLimits(timeout=TIMEOUT, at_once=2)) as cells:
+        async with Cells(CellLimits(isolation=ISOLATION, timeout=TIMEOUT, at_once=2)) as cells:
             await cells.probe()
             host = Host(echo, pauses=TIMEOUT / 2)
             waiting = asyncio.ensure_future(cells.run(make_params("demo.call(1)", pausable=True), host))

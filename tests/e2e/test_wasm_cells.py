@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from tests.e2e.test_replayable_cells import CLOCK, OTHER_SEED, SEED, Host, answer_with_clock, make_params, replay
-from tests.support import App, configure, open_app, run_cli, scratch_directory
+from tests.support import App, configure, eventually, open_app, run_cli, scratch_directory
 
 from onetool import tool
+from onetool.logging import Log
 from onetool.runner.cells import CellLimits, Cells
 from onetool.runner.wasm_launcher import find_wasm_problem
 
@@ -43,9 +44,14 @@ def meet(number: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[App]:
+def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log") / "onetool.log"
+
+
+@pytest.fixture(scope="module")
+def app(log_file: Path) -> Iterator[App]:
     execution = {"isolation": "wasm", "timeout": 20, "memory_mb": 256}
-    with open_app({"execution": execution}, (echo, meet)) as app:
+    with open_app({"execution": execution}, (echo, meet), Log(log_file)) as app:
         yield app
 
 
@@ -100,6 +106,20 @@ def test_an_error_says_what_a_sandbox_cannot_do(app: App, code: str, expected: s
 def test_printed_output_and_large_values_cross(app: App) -> None:
     answer = app.run("for n in range(3): print(n)\nsample.echo('x' * 3_000_000) == 'x' * 3_000_000")
     assert answer.blocks == ("0\n1\n2\n", "True")
+
+
+def test_an_answer_after_much_output_arrives(app: App) -> None:
+    """The server reads such a run slowly, so the sandbox ends long before everything is read."""
+    for _ in range(5):
+        assert app.value("for n in range(3000): print(n, flush=True)\n'done'") == "done"
+
+
+def test_a_flood_on_descriptor_1_does_not_fill_the_log(app: App, log_file: Path) -> None:
+    assert app.value("import os\nfor _ in range(200): os.write(1, b'flood\\n' * 20_000)\n'done'") == "done"
+    assert eventually(lambda: "flood" in log_file.read_text("utf-8"))
+    app.run("1")  # its events are written after those of the flood
+    assert eventually(lambda: log_file.read_text("utf-8").splitlines()[-1].find("flood") < 0)
+    assert log_file.stat().st_size < 200_000
 
 
 @pytest.mark.parametrize("descriptor", [1, 2])
@@ -191,6 +211,7 @@ def read():
 
 async def run_in_sandbox(params: dict[str, Any], host: Host, seconds: float = 20) -> Any:
     async with Cells(CellLimits(isolation="wasm", timeout=seconds, cells=1)) as cells:
+        await cells.probe(60)
         return (await cells.run(params, host))["value"]
 
 

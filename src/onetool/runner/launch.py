@@ -405,12 +405,24 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
             process.wait(timeout=REAP_SECONDS)
 
 
+def _keep_first(on_stray: OnStray) -> OnStray:
+    """Return a callback that passes on the first part of the output of a child, and discards the rest."""
+    left = MAX_STRAY_LINES
+
+    def keep(text: str) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            on_stray(text[:MAX_STRAY_CHARS])
+
+    return keep
+
+
 class _StrayOutput:
-    """The output of a child on descriptors 1 and 2. The first part goes to the log; the rest is discarded."""
+    """The output of a child on descriptors 1 and 2."""
 
     def __init__(self, pipe: int, on_stray: OnStray, known: "set[_StrayOutput]") -> None:
-        self._pipe, self._on_stray, self._known = pipe, on_stray, known
-        self._lines_left = MAX_STRAY_LINES
+        self._pipe, self._on_stray, self._known = pipe, _keep_first(on_stray), known
         known.add(self)
         os.set_blocking(pipe, False)
         self._loop = asyncio.get_running_loop()
@@ -425,8 +437,7 @@ class _StrayOutput:
         data = os.read(self._pipe, READ_BYTES)
         if not data:
             self.close()
-        elif self._lines_left:
-            self._lines_left -= 1
+        else:
             self._on_stray(data[:MAX_STRAY_CHARS].decode(errors="replace"))
 
 
@@ -448,14 +459,14 @@ class SpawnLauncher(_BaseLauncher):
         """Start the cell. Cancelling the caller does not leave a half-started one behind."""
         if self._all_gone is not None:
             raise ToolError("the server is closing")
-        task = self._starting[ident] = asyncio.ensure_future(self._start(ident, channel, on_stray))
+        task = self._starting[ident] = asyncio.ensure_future(self._start(ident, channel, _keep_first(on_stray)))
         task.add_done_callback(lambda done: (self._starting.pop(ident), done.cancelled() or done.exception()))
         await asyncio.shield(task)
 
     async def _start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
         await anyio.to_thread.run_sync(os.mkdir, self.scratch(ident), 0o700)
         command = command_for("cell", [self._child_options(), self.scratch(ident)])
-        child = await Process.start(command, channel, lambda text: on_stray(text[:MAX_STRAY_CHARS]), env=environment())
+        child = await Process.start(command, channel, on_stray, env=environment())
         self._children[ident] = child
         child.ended.add_done_callback(lambda ended: self._handle_exit(ident, ended.result()))
         if ident in self._killed_early:

@@ -6,18 +6,15 @@ cleanly; otherwise it is killed.
 
 import asyncio
 import importlib.util
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
-
 from onetool.children.channel import Channel, Reading
 from onetool.children.process import Process
 from onetool.errors import ToolError
-from onetool.runner.launch import MAX_STRAY_CHARS, OnGone, OnStray, SpawnLauncher, command_for, environment
+from onetool.runner.launch import REAP_SECONDS, OnGone, OnStray, SpawnLauncher, command_for, environment
 from onetool_child.wasm_frames import BEGIN, DATA, END, MAX_FORWARDED_BYTES, PREPARED, FrameReader, encode_frame
 
 MIN_PYTHON = (3, 12)
@@ -45,13 +42,13 @@ class WasmLauncher(SpawnLauncher):
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
         self._free: list[SandboxProcess] = []
-        self._starting_process = asyncio.Lock()
+        self._max_free = MAX_FREE
+        self._preparing = asyncio.Lock()
         self._is_prepared = False
 
     async def _start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
         if problem := find_wasm_problem():
             raise ToolError(problem)
-        await anyio.to_thread.run_sync(os.mkdir, self.scratch(ident), 0o700)
         host = self._free.pop() if self._free else await self._start_process()
         self._children[ident] = host
         host.begin(ident, channel, on_stray, self.scratch(ident))
@@ -60,11 +57,11 @@ class WasmLauncher(SpawnLauncher):
 
     async def _start_process(self) -> "SandboxProcess":
         """Start a process. The first one prepares files that the others use, so they wait for it."""
-        async with self._starting_process:
+        if self._is_prepared:
+            return await self._spawn()
+        async with self._preparing:
             host = await self._spawn()
-            if not self._is_prepared:
-                await asyncio.wait([host.prepared], timeout=PREPARE_SECONDS)
-                self._is_prepared = host.prepared.done() and host.prepared.result()
+            self._is_prepared = True
             return host
 
     async def _spawn(self) -> "SandboxProcess":
@@ -76,14 +73,26 @@ class WasmLauncher(SpawnLauncher):
         # pyeryx unpacks machine code, and the standard library, into a directory with a fixed name. In a directory that
         # others can write to, they could replace it.
         private = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), f"{self._scratch_root()}/runtime")
-        process = await Process.start(command, host, host.log, env={**environment(), **private})
-        host.process = process
-        process.ended.add_done_callback(lambda ended: self._handle_process_exit(host, ended.result()))
+        host.process = await Process.start(command, host, host.log, env={**environment(), **private})
+        host.process.ended.add_done_callback(lambda ended: self._handle_process_exit(host, ended.result()))
+        await asyncio.wait([host.prepared], timeout=PREPARE_SECONDS)
+        if not host.prepared.done() or not host.prepared.result():
+            raise await self._start_error(host)
         return host
+
+    async def _start_error(self, host: "SandboxProcess") -> ToolError:
+        """End a process that is not ready for sandboxes, and return why."""
+        reason = "it exited" if host.prepared.done() else f"it was not ready within {PREPARE_SECONDS} s"
+        host.kill()
+        await asyncio.wait([host.process.ended], timeout=REAP_SECONDS)
+        printed = host.process.printed.tail.strip()
+        self._on_stray(printed)
+        last_line = printed.rpartition("\n")[2]
+        return ToolError(f"the process for WebAssembly sandboxes does not work: {last_line or reason}")
 
     def _handle_end(self, host: "SandboxProcess", ident: int) -> None:
         """Use the process again: its sandbox ended cleanly. After a burst of runs, only some are kept."""
-        if len(self._free) < MAX_FREE:
+        if len(self._free) < self._max_free and not host.is_killed:
             self._free.append(host)
         else:
             host.kill()
@@ -96,11 +105,14 @@ class WasmLauncher(SpawnLauncher):
             self._handle_exit(host.ident, status)
 
     async def close(self) -> None:
-        await super().close()
-        while self._free:
-            host = self._free.pop()
+        """End all processes, also those without a run. On Windows, files in use cannot be removed."""
+        self._max_free = 0
+        free = [host.process.ended for host in self._free]
+        for host in self._free:
             host.kill()
-            await asyncio.wait([host.process.ended], timeout=1)
+        if free:
+            await asyncio.wait(free, timeout=REAP_SECONDS)
+        await super().close()
 
 
 class SandboxProcess:
@@ -114,6 +126,8 @@ class SandboxProcess:
         self._on_stray: OnStray | None = None
         self._run: _RunTransport | None = None
         self._channel: Channel | None = None
+        self._has_ended = False  # the run
+        self.is_killed = False
         self.ident: int | None = None
         self.prepared: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -121,16 +135,17 @@ class SandboxProcess:
         """Start a sandbox whose messages go to the channel."""
         self.ident, self._channel, self._on_stray = ident, channel, on_stray
         self._pipe.write(encode_frame(BEGIN, scratch.encode()))
-        self._run = _RunTransport(self._pipe, self._reading)
+        self._run = _RunTransport(self._pipe, self._reading, self._end_soon)
         channel.reads_from(self._run)
         channel.connection_made(self._run)
 
     def kill(self) -> None:
+        self.is_killed = True
         self.process.kill()
 
     def log(self, text: str) -> None:
         if self._on_stray is not None:
-            self._on_stray(text[:MAX_STRAY_CHARS])
+            self._on_stray(text)
 
     def _handle_frame(self, kind: bytes, content: bytes) -> None:
         if kind == DATA and self._channel is not None:
@@ -138,13 +153,20 @@ class SandboxProcess:
         elif kind == PREPARED:
             self._set_prepared(True)
         elif kind == END:
-            # Not at once: what the code wrote to descriptor 1 may not have been read yet.
+            self._has_ended = True
+            self._end_soon()
+
+    def _end_soon(self) -> None:
+        """End the run, but not at once: what the code wrote to descriptor 1 may not have been read yet."""
+        if self._has_ended:
             asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
+        if not self._has_ended or self._run is None or self._run.is_paused:  # the channel has not handled everything
+            return
+        self._has_ended = False
         self.process.printed.add(b"", final=True)
-        if self._run is not None:
-            self._run.abort()
+        self._run.abort()
         if self._channel is not None:
             self._channel.connection_lost(None)
         ident, self.ident, self._channel, self._on_stray = self.ident, None, None, None
@@ -180,10 +202,10 @@ class SandboxProcess:
 class _RunTransport(asyncio.WriteTransport):
     """The pipes of the process, as the channel of one run sees them."""
 
-    def __init__(self, pipe: asyncio.WriteTransport, reading: Reading) -> None:
+    def __init__(self, pipe: asyncio.WriteTransport, reading: Reading, on_resume: Callable[[], None]) -> None:
         super().__init__()
-        self._pipe, self._reading = pipe, reading
-        self._is_over = self._is_paused = False
+        self._pipe, self._reading, self._on_resume = pipe, reading, on_resume
+        self._is_over = self.is_paused = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._is_over:
@@ -194,13 +216,14 @@ class _RunTransport(asyncio.WriteTransport):
 
     def pause_reading(self) -> None:
         if not self._is_over:
-            self._is_paused = True
+            self.is_paused = True
             self._reading.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._is_paused:
-            self._is_paused = False
+        if self.is_paused:
+            self.is_paused = False
             self._reading.resume_reading()
+            self._on_resume()
 
     def is_closing(self) -> bool:
         return self._is_over
