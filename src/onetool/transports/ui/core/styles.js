@@ -1,7 +1,7 @@
 /** Loads a style sheet that only one screen needs. */
 
 export function loadStyles(name) {
-  const href = `/page/styles/${name}.css`;
+  const { href } = new URL(`../styles/${name}.css`, import.meta.url);
   if (document.querySelector(`link[href="${href}"]`)) return Promise.resolve();
   const link = document.createElement("link");
   Object.assign(link, { rel: "stylesheet", href });
