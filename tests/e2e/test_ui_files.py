@@ -130,7 +130,7 @@ def test_every_message_is_defined_and_used() -> None:
     others = "\n".join(text for name, text in SCRIPTS.items() if name != "messages.js")
     used = set(re.findall(r'\bt(?:Or)?\(\s*"([^"]+)"', others))
     assert used <= known
-    prefixes = set(re.findall(r"\bt(?:Or)?\(`(\w+\.)\$\{", others))
+    prefixes = set(re.findall(r"\bt(?:Or)?\(`([\w.]+\.)\$\{", others))
     quoted = set(re.findall(r'"([\w.-]+)"', others))
     assert {key for key in known - used - quoted if not key.startswith(tuple(prefixes))} == set()
 

@@ -100,6 +100,13 @@ def test_tools_and_packs_are_disabled_and_enabled_for_all_clients(visit: Visit, 
     expect(page.locator(".outcome")).to_contain_text("tool_disabled")
     page.locator("ot-tool header").get_by_role("switch").click()
     expect(page.locator("ot-tool .reason")).to_be_empty()
+    shop.rest.send("PATCH", "/api/tools/shop.tree", {"isEnabled": False})  # another person
+    row.get_by_role("switch").click()
+    expect(page.locator("#notices")).to_contain_text("Somebody else has changed shop.tree")
+    expect(row.get_by_role("switch")).not_to_be_checked()
+    expect(page.locator("ot-tool .reason")).to_contain_text("Disabled")
+    row.get_by_role("switch").click()
+    expect(page.locator("ot-tool .reason")).to_be_empty()
     for name in ("weather", "modern", "shop"):
         switch = page.get_by_role("switch", name=f"Enable pack {name}")
         switch.click()

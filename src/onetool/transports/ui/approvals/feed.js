@@ -1,10 +1,8 @@
 /** Calls that wait for approval, from the server's event stream, and notifications about new ones. */
-import { ApiError, stream } from "../core/api.js";
+import { follow } from "../core/feed.js";
 import { t } from "../core/i18n.js";
 import { signal } from "../core/state.js";
 import { escapeInvisible } from "../core/text.js";
-
-const RETRY_MS = 2000;
 
 /** The runs whose calls wait; null before the first answer. */
 export const approvals = signal(null);
@@ -12,24 +10,15 @@ export const approvals = signal(null);
 export const denied = signal(null);
 let isWatching = false;
 
-/** Follow the event stream until the server rejects it. Calling it again continues after signing in. */
-export async function watchApprovals() {
+/** Follow the event stream, which all screens share. */
+export function watchApprovals() {
   if (isWatching) return;
   isWatching = true;
-  denied.value = null;
-  while (isWatching) {
-    try {
-      for await (const { data } of stream("GET", "/api/approvals")) update(data.approvals);
-    } catch (error) {
-      if (error instanceof ApiError && error.status === 403) {
-        isWatching = false;
-        approvals.value = null;
-        denied.value = error;
-        return;
-      }
-    }
-    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
-  }
+  const onDenied = (error) => {
+    approvals.value = null;
+    denied.value = error;
+  };
+  follow("/api/approvals", ({ data }) => update(data.approvals), { onDenied });
 }
 
 /** Return the names of the tools with their counts, such as `gh.create_issue ×3`. */
@@ -43,6 +32,7 @@ function update(list) {
   const known = new Set((approvals.value ?? []).map(({ run }) => run));
   const isFirst = approvals.value === null;
   approvals.value = list;
+  denied.value = null;
   if (isFirst || !document.hidden || globalThis.Notification?.permission !== "granted") return;
   for (const { run, agent, calls } of list.filter((one) => !known.has(one.run))) {
     const body = escapeInvisible(summarize(calls)).slice(0, 300);

@@ -1,8 +1,19 @@
 /** Screen "Approvals": calls that wait for a person, updated live. */
 import { encodePath, send } from "../core/api.js";
-import { button, emptyState, labeled, notify, openModal, primaryButton, quietButton, spinner } from "../core/components.js";
-import { fill, h } from "../core/h.js";
+import {
+  actionButton,
+  button,
+  emptyState,
+  labeled,
+  notify,
+  openModal,
+  quietButton,
+  spinner,
+} from "../core/components.js";
+import { h } from "../core/h.js";
 import { t, tOr } from "../core/i18n.js";
+import { keyedList } from "../core/keyed-list.js";
+import { refill } from "../core/refill.js";
 import { loadStyles } from "../core/styles.js";
 import { formatRelativeTime, formatTime } from "../core/text.js";
 import { approvals, denied, summarize, watchApprovals } from "./feed.js";
@@ -13,7 +24,7 @@ const DEFAULT_COUNT = 100;
 const DURATIONS = [0, 1800, 7200, 86_400]; // seconds; 0 is for this run only
 
 class ApprovalsScreen extends HTMLElement {
-  #cards = new Map();
+  #renderCards = keyedList(({ run }) => run, renderRun);
   #stops = [];
 
   connectedCallback() {
@@ -42,24 +53,14 @@ class ApprovalsScreen extends HTMLElement {
   show() {}
 
   #show() {
-    if (denied.value) return this.#fill(deniedState(t("approvals.denied"), denied.value, watchApprovals));
-    if (approvals.value === null) return this.#fill(spinner());
-    if (!approvals.value.length) return this.#fill(emptyState(t("approvals.none"), t("approvals.none.advice")));
-    // A card that has not changed stays, with its selected calls and the focus.
-    const cards = approvals.value.map((entry) => {
-      const text = JSON.stringify(entry);
-      const known = this.#cards.get(entry.run);
-      return [entry.run, known?.text === text ? known : { text, element: renderRun(entry) }];
-    });
-    this.#cards = new Map(cards);
-    const elements = cards.map(([, { element }]) => element);
-    if (elements.length === this.list.children.length && elements.every((one, i) => one === this.list.children[i])) return;
-    fill(this.list, elements);
+    refill(this.list, this.#render());
   }
 
-  #fill(content) {
-    this.#cards.clear();
-    fill(this.list, content);
+  #render() {
+    if (denied.value) return deniedState(t("approvals.denied"), denied.value, () => {});
+    if (approvals.value === null) return spinner();
+    if (!approvals.value.length) return emptyState(t("approvals.none"), t("approvals.none.advice"));
+    return this.#renderCards(approvals.value);
   }
 
   async #askForNotifications() {
@@ -94,7 +95,12 @@ function renderRun(entry) {
     h(
       "p.hint",
       {},
-      [entry.actor, entry.client, formatTime(entry.asked), entry.expires && t("approvals.expires", { time: formatRelativeTime(entry.expires) })]
+      [
+        entry.actor,
+        entry.client,
+        formatTime(entry.asked),
+        entry.expires && t("approvals.expires", { time: formatRelativeTime(entry.expires) }),
+      ]
         .filter(Boolean)
         .join(" · "),
       " ",
@@ -104,7 +110,7 @@ function renderRun(entry) {
     h(
       "div.actions",
       {},
-      boxes.size ? primaryButton(t("approvals.approve"), approve) : null,
+      boxes.size ? actionButton(t("approvals.approve"), approve, { class: "primary" }) : null,
       boxes.size ? button(t("approvals.similar"), () => allowSimilar(entry, selected())) : null,
       button(t("approvals.reject"), () => reject(entry, selected()), { class: "danger" }),
     ),
@@ -126,7 +132,7 @@ function renderCall(entry, call) {
           "div.actions",
           {},
           outcomes.map((decision) =>
-            button(t(`approvals.${decision}`), () => decide(entry.run, { decision, calls: [call.number] })),
+            actionButton(t(`approvals.${decision}`), () => decide(entry.run, { decision, calls: [call.number] })),
           ),
         )
       : null,
@@ -165,7 +171,10 @@ function reject(entry, calls) {
       labeled(t("approvals.reason"), reason, { hint: t("approvals.reason.hint") }),
       h("label.check", {}, stop, " ", t("approvals.stop")),
     ),
-    [quietButton(t("cancel"), () => dialog.close()), button(t("approvals.reject.now"), submit, { class: "danger" })],
+    [
+      quietButton(t("cancel"), () => dialog.close()),
+      actionButton(t("approvals.reject.now"), submit, { class: "danger" }),
+    ],
   );
 }
 
@@ -174,7 +183,8 @@ function allowSimilar(entry, calls) {
   const first = entry.calls.find(({ number }) => calls.includes(number));
   if (!first) return notify(t("approvals.select"), "bad");
   const tool = h("input", { type: "text", value: first.tool, required: true, spellcheck: "false" });
-  const patterns = h("textarea", { rows: 4, spellcheck: "false", value: JSON.stringify(getCommon(entry, first), null, 1) });
+  const common = JSON.stringify(getCommon(entry, first), null, 1);
+  const patterns = h("textarea", { rows: 4, spellcheck: "false", value: common });
   const count = h("input", { type: "number", min: 1, max: 100_000, value: String(DEFAULT_COUNT) });
   const duration = h(
     "select",
@@ -203,7 +213,10 @@ function allowSimilar(entry, calls) {
       labeled(t("approvals.count"), count),
       labeled(t("approvals.for"), duration),
     ),
-    [quietButton(t("cancel"), () => dialog.close()), primaryButton(t("approvals.similar.now"), submit)],
+    [
+      quietButton(t("cancel"), () => dialog.close()),
+      actionButton(t("approvals.similar.now"), submit, { class: "primary" }),
+    ],
   );
 }
 

@@ -1,8 +1,9 @@
 /** Signs in with a one-time code, of `onetool ui` or of an issuer, shows who has signed in, and signs out. */
-import { get, request, send, setCsrf, setToken, tokenRequired } from "../core/api.js";
+import { ApiError, get, request, send, setCsrf, setToken, tokenRequired } from "../core/api.js";
 import { button, emptyState, quietButton } from "../core/components.js";
 import { h } from "../core/h.js";
 import { t } from "../core/i18n.js";
+import { load } from "../core/loading.js";
 
 /** Open a session and return its scope. */
 export async function signIn(code) {
@@ -36,6 +37,20 @@ export async function addSignIns(container) {
     h("p", {}, h("a.sign-in", { href: `.${path}` }, t("account.signIn", { issuer: new URL(issuer).host }))),
   );
   container.append(...links);
+}
+
+/** Fill the element with the result of `make`, or, if the server denies that, with a way to sign in. `retry` is called
+ * after that; by default, it calls `make` again. */
+export function loadPermitted(element, title, make, { isUpdate, retry } = {}) {
+  const attempt = async () => {
+    try {
+      return await make();
+    } catch (error) {
+      if (!(error instanceof ApiError && error.status === 403)) throw error;
+      return deniedState(title, error, retry ?? (() => loadPermitted(element, title, make)));
+    }
+  };
+  return load(element, attempt, { isUpdate });
 }
 
 /** A placeholder for content that needs a session or a token of a larger scope. `retry` loads it with the token. */

@@ -1,14 +1,14 @@
 /** Screen "Audit": who changed or called what, newest first. */
-import { ApiError, get, request } from "../core/api.js";
-import { button, downloadFile, emptyState, notify, quietButton } from "../core/components.js";
+import { get, request } from "../core/api.js";
+import { actionButton, downloadFile, emptyState } from "../core/components.js";
 import { fill, h } from "../core/h.js";
 import { t, tOr } from "../core/i18n.js";
-import { load } from "../core/loading.js";
+import { keyedList } from "../core/keyed-list.js";
 import { link } from "../core/router.js";
 import { tabStorage } from "../core/state.js";
 import { loadStyles } from "../core/styles.js";
-import { formatDate, formatTime, truncate } from "../core/text.js";
-import { deniedState } from "../approvals/sign-in.js";
+import { formatDate, formatMoment, truncate } from "../core/text.js";
+import { loadPermitted } from "../approvals/sign-in.js";
 import { tree } from "../result/tree.js";
 import { onChanged } from "../runs/activity.js";
 
@@ -19,7 +19,11 @@ const INPUT_DELAY_MS = 200;
 const PAGE_SIZE = 100;
 
 class AuditScreen extends HTMLElement {
-  #count = 0; // of records that are shown
+  #records = []; // that are shown
+  #nextToken = null;
+  #list = h("ol.audit", { "aria-label": t("screen.audit") });
+  #more = actionButton(t("audit.more"), () => this.#loadMore());
+  #renderRecords = keyedList(({ time, kind, name }) => `${time} ${kind} ${name}`, renderRecord);
 
   connectedCallback() {
     this.className = "page";
@@ -37,13 +41,19 @@ class AuditScreen extends HTMLElement {
       h(
         "div.inner",
         {},
-        h("div.bar", {}, h("h1", {}, t("screen.audit")), quietButton(t("audit.export"), (event) => this.#export(event.target))),
+        h(
+          "div.bar",
+          {},
+          h("h1", {}, t("screen.audit")),
+          actionButton(t("audit.export"), () => this.#export(), { class: "quiet" }),
+        ),
         h("p.hint", {}, t("audit.hint")),
         h("div.filters", { role: "search" }, this.kind, Object.values(this.inputs)),
         this.body,
       ),
     );
-    this.stop = onChanged(this, ["audit", "tokens"], () => this.#count <= PAGE_SIZE && this.#load({ isUpdate: true }));
+    const update = () => this.#records.length <= PAGE_SIZE && this.#load({ isUpdate: true });
+    this.stop = onChanged(["audit", "tokens"], update);
     this.#load();
   }
 
@@ -77,20 +87,19 @@ class AuditScreen extends HTMLElement {
 
   #load({ isUpdate = false } = {}) {
     tabStorage.write("auditFilters", this.#query);
-    const open = isUpdate && this.body.querySelector("details[open]"); // reading: do not replace it
-    if (open) return;
-    return load(this.body, async () => {
-      try {
-        const page = await this.#fetchPage();
-        this.#count = page.records.length;
-        if (!page.records.length && !page.nextPageToken) return emptyState(t("audit.none"), t("audit.none.advice"));
-        const list = h("ol.audit", { "aria-label": t("screen.audit") }, page.records.map(renderRecord));
-        return [list, this.#moreButton(list, page.nextPageToken)];
-      } catch (error) {
-        if (!(error instanceof ApiError && error.status === 403)) throw error;
-        return deniedState(t("audit.denied"), error, () => this.#load());
-      }
-    });
+    const render = async () => {
+      const { records, nextPageToken } = await this.#fetchPage();
+      if (!records.length) return emptyState(t("audit.none"), t("audit.none.advice"));
+      return () => this.#render(records, nextPageToken);
+    };
+    return loadPermitted(this.body, t("audit.denied"), render, { isUpdate });
+  }
+
+  #render(records, nextToken) {
+    this.#records = records;
+    this.#nextToken = nextToken;
+    this.#more.hidden = !nextToken;
+    return [fill(this.#list, this.#renderRecords(records)), this.#more];
   }
 
   async #fetchPage(token) {
@@ -101,60 +110,41 @@ class AuditScreen extends HTMLElement {
     return page;
   }
 
-  #moreButton(list, token) {
-    const more = button(t("audit.more"), async () => {
-      more.disabled = true;
-      try {
-        const page = await this.#fetchPage(token);
-        token = page.nextPageToken;
-        this.#count += page.records.length;
-        const added = page.records.map(renderRecord);
-        list.append(...added);
-        added[0]?.querySelector("summary")?.focus();
-      } catch (error) {
-        notify(error.message, "bad");
-      }
-      more.disabled = false;
-      more.hidden = !token;
-    });
-    more.hidden = !token;
-    return more;
+  async #loadMore() {
+    const shown = this.#records;
+    const page = await this.#fetchPage(this.#nextToken);
+    if (shown !== this.#records) return; // other records are shown now
+    this.#render([...shown, ...page.records], page.nextPageToken);
+    this.#list.children[shown.length]?.querySelector("summary").focus();
   }
 
-  async #export(control) {
-    control.disabled = true;
-    try {
-      const response = await request("GET", "/api/audit/export", { query: this.#query, accept: "application/x-ndjson" });
-      downloadFile("audit.jsonl", await response.blob());
-    } catch (error) {
-      notify(error.message, "bad");
-    } finally {
-      control.disabled = false;
-    }
+  async #export() {
+    const response = await request("GET", "/api/audit/export", { query: this.#query, accept: "application/x-ndjson" });
+    downloadFile("audit.jsonl", await response.blob());
   }
 }
 
 function renderRecord({ time, kind, actor, agent, name, outcome, details }) {
   const { names = [], arguments: given, correlation_id: run, ...rest } = details;
   const about = names.length ? names.join(", ") : given ? JSON.stringify(given) : "";
-  const isToday = formatDate(time) === formatDate(new Date()) || new Date(time).toDateString() === new Date().toDateString();
+  const kindName = tOr(`audit.kind.${kind}`, kind);
   const element = h(
     "details",
     { ontoggle: () => element.open && element.children.length === 1 && element.append(more()) },
     h(
       "summary",
       {},
-      h("time", { datetime: time }, isToday ? formatTime(time) : formatDate(time)),
+      h("time", { datetime: time }, formatMoment(time)),
       h("span.who", {}, h("bdi", {}, truncate(actor || t("audit.local"), 80))),
-      h("span.what", {}, h("strong", {}, truncate(name || tOr(`audit.kind.${kind}`, kind), 120)), " ", h("bdi.about", {}, truncate(about, 160))),
-      h("span.audit-outcome", { data: { tone: !outcome || outcome === "ok" ? "good" : "bad" } }, outcome || tOr(`audit.kind.${kind}`, kind)),
+      h("span.what", {}, h("strong", {}, truncate(name || kindName, 120)), " ", h("bdi.about", {}, truncate(about, 160))),
+      h("span.audit-outcome", { data: { tone: ["", "ok"].includes(outcome ?? "") ? "good" : "bad" } }, outcome || kindName),
     ),
   );
   const more = () =>
     h(
       "div.call-values",
       {},
-      h("p.hint", {}, [formatDate(time), tOr(`audit.kind.${kind}`, kind), agent].filter(Boolean).join(" · ")),
+      h("p.hint", {}, [formatDate(time), kindName, agent].filter(Boolean).join(" · ")),
       run ? h("p", {}, h("a", { href: link("runs", run) }, t("audit.run"))) : null,
       tree({ ...(names.length ? { names } : {}), ...(given ? { arguments: given } : {}), ...rest }),
     );

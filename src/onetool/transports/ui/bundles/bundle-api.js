@@ -1,7 +1,7 @@
 /** REST API of bundles and stored tools. */
 import { request, get, encodePath, send } from "../core/api.js";
 import { Pages } from "../core/pages.js";
-import { publishChange } from "../tools/catalog.js";
+import { publishChange, switchItem } from "../tools/catalog.js";
 
 const PAGE_SIZE = 256;
 
@@ -53,11 +53,17 @@ const sendChange = async (method, target, body, etag) => {
 };
 
 export const putBundle = (id, body, etag) => sendChange("PUT", bundlePath(id), body, etag);
-export const setBundleEnabled = (id, isEnabled) => sendChange("PATCH", bundlePath(id), { isEnabled });
+export async function setBundleEnabled(bundle, isEnabled) {
+  await switchItem(bundlePath(bundle.id), bundle, ["isEnabled", "modifiedAt"], isEnabled);
+  publishChange();
+}
 export const deleteBundle = (id, etag) => sendChange("DELETE", bundlePath(id), undefined, etag);
 export const putTool = (id, slug, version, body) => sendChange("PUT", toolPath(id, slug, version), body);
-export const setToolEnabled = (id, slug, version, isEnabled) =>
-  sendChange("PATCH", toolPath(id, slug, version), { isEnabled });
+export async function setToolEnabled(tool, isEnabled) {
+  const path = toolPath(tool.bundleID, tool.slug, tool.version);
+  await switchItem(path, tool, ["isEnabled", "modifiedAt"], isEnabled);
+  publishChange();
+}
 export const deleteTool = (id, slug, version) => sendChange("DELETE", toolPath(id, slug, version));
 
 /** Return the bundle as a ZIP file. */

@@ -2,6 +2,7 @@
 import { h } from "../core/h.js";
 import { load } from "../core/loading.js";
 import {
+  actionButton,
   badge,
   button,
   confirmAction,
@@ -15,7 +16,7 @@ import {
 import { navigate, link } from "../core/router.js";
 import { t } from "../core/i18n.js";
 import { truncate, formatDate, formatNumber, formatRelativeTime } from "../core/text.js";
-import { virtualList } from "../core/virtual-list.js";
+import { virtualList, waitingRow } from "../core/virtual-list.js";
 import { changes } from "../tools/catalog.js";
 import { editBundle } from "./bundle-dialog.js";
 import { ImportDialog } from "./import-dialog.js";
@@ -34,7 +35,16 @@ const MAX_CHARS = 300;
 
 class BundleView extends HTMLElement {
   connectedCallback() {
-    this.stopListening = changes.listen(() => this.#load());
+    this.list = virtualList({
+      label: t("bundle.tools"),
+      height: ROW_HEIGHT,
+      row: (index) => this.#row(this.pages.items[index]),
+      update: (row, index) => row.text === JSON.stringify(this.pages.items[index]),
+      open: (index) => this.#open(this.pages.items[index]),
+      load: (last) => this.#loadUntil(last),
+    });
+    this.list.classList.add("card");
+    this.#listen();
     this.#load();
   }
 
@@ -42,31 +52,27 @@ class BundleView extends HTMLElement {
     this.stopListening();
   }
 
-  #load() {
-    const top = this.list?.scrollTop ?? 0;
-    return load(this, async () => {
+  #listen() {
+    this.stopListening = changes.listen(() => this.#load({ isUpdate: true }));
+  }
+
+  async #load({ isUpdate = false } = {}) {
+    const render = async () => {
       const [found, pages] = await Promise.all([
         getBundle(this.bundleId),
         toolPages(this.bundleId).loadFirst(this.pages?.items.length),
       ]);
-      const key = JSON.stringify([found, pages.items]);
-      if (this.list?.isConnected && this.list.key === key) return [...this.childNodes]; // keeps the focus
-      this.pages = pages;
-      const content = this.#render(found);
-      this.list.key = key;
-      return content;
-    }).then(() => this.#resizeList(top));
+      return () => {
+        Object.assign(this, { found, pages });
+        return this.#render();
+      };
+    };
+    await load(this, render, { isUpdate });
+    this.#resizeList();
   }
 
-  #render(found) {
-    this.list = virtualList({
-      label: t("bundle.tools"),
-      height: ROW_HEIGHT,
-      row: (index) => this.#row(found, this.pages.items[index]),
-      open: (index) => this.#open(found, this.pages.items[index]),
-      load: (last) => this.#loadUntil(last),
-    });
-    this.list.classList.add("card");
+  #render() {
+    const { found } = this;
     const { isBuiltIn } = found;
     return [
       h("a.back", { href: link("bundles") }, t("bundles.back")),
@@ -84,9 +90,9 @@ class BundleView extends HTMLElement {
           : button(t("bundle.update"), () => new ImportDialog({ slug: found.slug }).open(), {
               disabled: !found.isEnabled,
             }),
-        button(t("bundle.export"), () => this.#export(found)),
+        actionButton(t("bundle.export"), () => this.#export()),
         isBuiltIn ? null : button(t("bundle.edit"), () => editBundle(found)),
-        isBuiltIn ? null : button(t("bundle.delete"), () => this.#delete(found)),
+        isBuiltIn ? null : actionButton(t("bundle.delete"), () => this.#delete()),
       ),
       definitionList([
         [t("bundle.slug"), h("code", {}, found.slug)],
@@ -98,11 +104,10 @@ class BundleView extends HTMLElement {
   }
 
   /** Fit the list to its content, up to 60% of the window. */
-  #resizeList(top = this.list?.scrollTop) {
-    if (!this.list?.isConnected) return;
+  #resizeList() {
+    if (!this.list.isConnected) return;
     this.list.style.height = `min(${this.pages.total * ROW_HEIGHT + 2}px, 60vh)`;
     this.list.show(this.pages.total);
-    this.list.scrollTop = top;
   }
 
   #loadUntil(last) {
@@ -113,17 +118,13 @@ class BundleView extends HTMLElement {
     );
   }
 
-  #open(found, tool) {
-    if (tool) navigate("bundles", found.id, tool.slug, tool.version);
+  #open(tool) {
+    if (tool) navigate("bundles", this.found.id, tool.slug, tool.version);
   }
 
-  #row(found, tool) {
-    if (!tool)
-      return h(
-        "div.tool-row.waiting",
-        {},
-        h("span", { role: "gridcell" }, h("span.visually-hidden", {}, t("loading"))),
-      );
+  #row(tool) {
+    const { found } = this;
+    if (!tool) return waitingRow("tool-row");
     const name = `${tool.slug} ${tool.version}`;
     const calls = tool.callCount
       ? [
@@ -137,7 +138,7 @@ class BundleView extends HTMLElement {
       [tool.type, tool.httpImpl?.method, tool.httpImpl?.urlTemplate, tool.pythonImpl?.function]
         .filter(Boolean)
         .join(" ");
-    return h(
+    const row = h(
       "div.tool-row",
       { class: tool.isEnabled ? "" : "off" },
       h(
@@ -165,24 +166,24 @@ class BundleView extends HTMLElement {
           t("tools.switch", { name }),
           tool.isEnabled,
           async (on) => {
-            await setToolEnabled(found.id, tool.slug, tool.version, on);
+            await setToolEnabled(tool, on);
             notify(t(on ? "notice.enabled" : "notice.disabled", { name }));
           },
           { tabindex: "-1" },
         ),
       ),
     );
+    row.text = JSON.stringify(tool);
+    return row;
   }
 
-  async #export(found) {
-    try {
-      downloadFile(`${found.slug}.zip`, await exportBundle(found.id));
-    } catch (error) {
-      notify(error.message, "bad");
-    }
+  async #export() {
+    const { slug, id } = this.found;
+    downloadFile(`${slug}.zip`, await exportBundle(id));
   }
 
-  async #delete(found) {
+  async #delete() {
+    const { found } = this;
     const tools = await listTools(found.id);
     if (
       !(await confirmAction(
@@ -191,15 +192,17 @@ class BundleView extends HTMLElement {
       ))
     )
       return;
+    this.stopListening();
     try {
       for (const tool of tools) await deleteTool(found.id, tool.slug, tool.version);
-      this.stopListening();
       await deleteBundle(found.id, found.etag);
-      notify(t("deleted", { name: found.displayName }));
-      navigate("bundles");
     } catch (error) {
-      notify(error.message, "bad");
+      this.#listen();
+      this.#load(); // show what is left
+      throw error;
     }
+    notify(t("deleted", { name: found.displayName }));
+    navigate("bundles");
   }
 
   async #deleteTool(tool) {

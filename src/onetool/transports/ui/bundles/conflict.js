@@ -12,7 +12,7 @@ export const conflictNotice = (title, theirs, draft) =>
   h("section.conflict", { role: "alert" }, h("p", {}, title), changeList(compareValues(theirs, draft)));
 
 /** Return the differences of two values as `[{ name, before, after }]`, by path. */
-export function compareValues(before, after, path = "") {
+function compareValues(before, after, path = "") {
   if (isObject(before) && isObject(after)) {
     const names = new Set([...Object.keys(before), ...Object.keys(after)]);
     const found = [...names].flatMap((name) =>

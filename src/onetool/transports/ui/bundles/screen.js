@@ -1,6 +1,8 @@
 /** Screen "Bundles": create, edit, import and export stored tools. */
 import { fill, h } from "../core/h.js";
+import { keyedList } from "../core/keyed-list.js";
 import { load } from "../core/loading.js";
+import { refill } from "../core/refill.js";
 import { button, emptyState, notify, primaryButton, toggle } from "../core/components.js";
 import { navigate, link } from "../core/router.js";
 import { t } from "../core/i18n.js";
@@ -17,9 +19,14 @@ await loadStyles("bundles");
 
 class BundlesScreen extends HTMLElement {
   #route = [];
+  #renderRows = keyedList(
+    ({ id }) => id,
+    (bundle) => this.#row(bundle),
+  );
 
   connectedCallback() {
     this.list = h("div.fill");
+    this.rows = h("ul.rows");
     this.detail = h("section.detail", { "aria-label": t("bundles.detail") });
     this.append(
       h(
@@ -41,7 +48,7 @@ class BundlesScreen extends HTMLElement {
       ),
       this.detail,
     );
-    this.stopListening = changes.listen(() => this.#load());
+    this.stopListening = changes.listen(() => this.#load({ isUpdate: true }));
     this.watching = new AbortController();
     watchBundles(this.watching.signal);
     this.#load();
@@ -65,22 +72,20 @@ class BundlesScreen extends HTMLElement {
     if (bundle) navigate("bundles", bundle.id);
   }
 
-  #load() {
-    return load(this.list, async () => {
+  async #load({ isUpdate = false } = {}) {
+    const render = async () => {
       const found = await listBundles();
       if (!found.length) return emptyState(t("bundles.none"), t("bundles.none.advice"));
-      return h(
-        "ul.rows",
-        {},
-        found.map((bundle) => this.#row(bundle)),
-      );
-    }).then(() => this.#markSelected());
+      return () => refill(this.rows, this.#renderRows(found));
+    };
+    await load(this.list, render, { isUpdate });
+    this.#markSelected();
   }
 
   #row(bundle) {
     return h(
       "li",
-      { class: bundle.isEnabled ? "" : "off", data: { id: bundle.id } },
+      { class: bundle.isEnabled ? "" : "off" },
       h(
         "a.main",
         { href: link("bundles", bundle.id) },
@@ -88,7 +93,7 @@ class BundlesScreen extends HTMLElement {
         h("span.about", {}, bundle.slug, bundle.isBuiltIn ? ` · ${t("kind.built-in")}` : null),
       ),
       toggle(t("bundles.switch", { name: bundle.displayName }), bundle.isEnabled, async (on) => {
-        await setBundleEnabled(bundle.id, on);
+        await setBundleEnabled(bundle, on);
         notify(t(on ? "notice.enabled" : "notice.disabled", { name: bundle.slug }));
       }),
     );
@@ -96,7 +101,7 @@ class BundlesScreen extends HTMLElement {
 
   #markSelected() {
     for (const row of this.list.querySelectorAll("li"))
-      row.toggleAttribute("data-selected", row.dataset.id === this.#route[0]);
+      row.toggleAttribute("data-selected", row.dataset.key === this.#route[0]);
   }
 }
 

@@ -12,6 +12,8 @@ const PREFIX = new URL("../..", import.meta.url).pathname.replace(/\/$/, "");
 export const online = signal(true);
 /** The error message if the server requires a token, otherwise null. */
 export const tokenRequired = signal(null);
+/** Changes whenever the person signs in or out. */
+export const credentials = signal(0);
 
 /** Return the message, with the hint on a second line. */
 export const joinHint = (message, hint) => (hint ? `${message}\nHint: ${hint}` : message);
@@ -68,12 +70,16 @@ export const getToken = () => tabStorage.read("token", "");
 
 export function setToken(text) {
   tabStorage.write("token", text);
+  credentials.value += 1;
   tokenRequired.value = null;
 }
 
 /** The value that proves, with a cookie that scripts cannot read, that this browser has signed in. */
 export const getCsrf = () => browserStorage.read("csrf", "");
-export const setCsrf = (value) => browserStorage.write("csrf", value);
+export function setCsrf(value) {
+  browserStorage.write("csrf", value);
+  credentials.value += 1;
+}
 
 function buildUrl(target, query = {}) {
   const entries = Object.entries(query).filter(([, value]) => value != null && value !== "");

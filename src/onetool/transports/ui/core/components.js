@@ -7,6 +7,23 @@ export const primaryButton = (text, onclick, attributes = {}) =>
   button(text, onclick, { class: "primary", ...attributes });
 export const quietButton = (text, onclick, attributes = {}) => button(text, onclick, { class: "quiet", ...attributes });
 
+/** A button for a request. Until that ends, it keeps the focus, but clicks do nothing. Errors are shown. */
+export function actionButton(text, action, attributes = {}) {
+  const run = async () => {
+    if (element.ariaDisabled) return;
+    element.ariaDisabled = "true";
+    try {
+      await action();
+    } catch (error) {
+      notify(error.message, "bad");
+    } finally {
+      element.ariaDisabled = null;
+    }
+  };
+  const element = button(text, run, attributes);
+  return element;
+}
+
 /** A switch. If `change(on)` throws, the switch returns to its previous state. */
 export function toggle(label, on, change, attributes = {}) {
   const element = h("button.switch", {
@@ -179,7 +196,11 @@ export function openModal(title, content, buttons, attributes = {}) {
     h("div.content", {}, content),
     buttons.length ? h("footer", {}, buttons) : null,
   );
-  dialog.addEventListener("close", () => dialog.remove());
+  dialog.opener = document.activeElement; // may be replaced while the dialog is open
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    if (document.activeElement === document.body) dialog.opener?.focus();
+  });
   document.body.append(dialog);
   dialog.showModal();
   dialog.querySelector(".content :is(input, textarea, select):not([type=hidden])")?.focus();

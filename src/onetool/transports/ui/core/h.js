@@ -23,9 +23,20 @@ export function draw(name, attributes = {}, ...children) {
   return element;
 }
 
-/** Replace the content of an element. */
+/** Replace the content of an element. Nodes that stay are not moved, because that would take the focus from them. */
 export function fill(element, ...children) {
-  element.replaceChildren(...toNodes(children));
+  const nodes = toNodes(children);
+  const kept = new Set(nodes.filter((node) => node.parentNode === element));
+  if (!kept.size) {
+    element.replaceChildren(...nodes);
+    return element;
+  }
+  for (const old of [...element.childNodes]) if (!kept.has(old)) old.remove();
+  let next = element.firstChild;
+  for (const node of nodes) {
+    if (node === next) next = next.nextSibling;
+    else element.insertBefore(node, next);
+  }
   return element;
 }
 

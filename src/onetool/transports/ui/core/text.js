@@ -32,6 +32,10 @@ export const formatCompact = (value) =>
 export const formatTime = (timestamp) => timeFormat.format(new Date(timestamp));
 export const formatDate = (timestamp) => dateFormat.format(new Date(timestamp));
 
+/** Return the time of today, or the date and time of another day. */
+export const formatMoment = (timestamp) =>
+  new Date(timestamp).toDateString() === new Date().toDateString() ? formatTime(timestamp) : formatDate(timestamp);
+
 export function formatBytes(count) {
   if (count < 1000) return `${formatNumber(count)} B`;
   const unit = count < 1e6 ? ["kB", 1e3] : count < 1e9 ? ["MB", 1e6] : ["GB", 1e9];

@@ -1,6 +1,7 @@
 /** A list that renders only its visible rows. All rows have the same height. For screen readers, it is a grid with one
  * column. */
 import { h, newId } from "./h.js";
+import { t } from "./i18n.js";
 
 const OVERSCAN = 6; // rows rendered outside the visible area
 
@@ -9,7 +10,6 @@ class VirtualList extends HTMLElement {
   #rows = new Map();
   #active = -1;
   #frame = 0;
-  #idPrefix = newId("row");
   #space = h("div.space", { role: "rowgroup" });
 
   /** `row(index)` creates a row, `update(row, index)` updates one and returns whether it could, `open(index)` handles
@@ -31,28 +31,33 @@ class VirtualList extends HTMLElement {
     return this.#count;
   }
 
-  /** Set the number of rows and update the visible ones. */
-  show(count, { top = false } = {}) {
+  /** Set the number of rows and update the visible ones. `top` shows the first row and activates none. `added` is the
+   * number of new rows at the start: the row that is active stays active, and what is being read does not move. */
+  show(count, { top = false, added = 0 } = {}) {
     this.#count = count;
     this.setAttribute("aria-rowcount", count);
     this.#space.style.height = `${count * this.height}px`;
-    if (this.#active >= count) this.#active = -1;
+    if (added) this.#shift(added);
     if (top) this.scrollTop = 0;
+    if (top || this.#active >= count) this.activate(-1, false);
     this.refresh();
   }
 
   /** Update the visible rows in a range. Elements are kept if possible: the user may be clicking on one. */
   refresh(first = 0, last = Infinity) {
+    const hadFocus = this.contains(document.activeElement);
     for (const [index, row] of [...this.#rows]) {
       if (index < first || index > last || (index < this.#count && this.update(row, index))) continue;
       row.remove();
       this.#rows.delete(index);
     }
     this.#render();
+    if (hadFocus && !this.contains(document.activeElement)) this.focus({ preventScroll: true });
   }
 
   activate(index, scroll = true) {
     this.#setActive(this.#active, false);
+    this.removeAttribute("aria-activedescendant");
     this.#active = index;
     if (scroll) this.#reveal(index);
     this.#render();
@@ -61,6 +66,15 @@ class VirtualList extends HTMLElement {
 
   get active() {
     return this.#active;
+  }
+
+  #shift(count) {
+    const { scrollTop } = this;
+    const rows = [...this.#rows];
+    this.#rows = new Map();
+    for (const [index, row] of rows) this.#place(row, index + count);
+    if (this.#active >= 0) this.#active += count;
+    if (scrollTop) this.scrollTop = scrollTop + count * this.height;
   }
 
   #scheduleRender() {
@@ -86,17 +100,22 @@ class VirtualList extends HTMLElement {
   #add(index) {
     const row = this.row(index);
     row.setAttribute("role", "row");
-    row.setAttribute("aria-rowindex", index + 1);
-    row.id = `${this.#idPrefix}-${index}`;
-    row.style.transform = `translateY(${index * this.height}px)`;
+    row.id = newId("row");
     row.addEventListener("click", (event) => {
       if (event.target.closest("button, a")) return;
-      this.activate(index, false);
-      this.open(index);
+      this.activate(row.index, false);
+      this.open(row.index);
     });
-    this.#rows.set(index, row);
+    this.#place(row, index);
     this.#space.append(row);
     if (index === this.#active) this.#setActive(index, true);
+  }
+
+  #place(row, index) {
+    row.index = index;
+    row.setAttribute("aria-rowindex", index + 1);
+    row.style.transform = `translateY(${index * this.height}px)`;
+    this.#rows.set(index, row);
   }
 
   #setActive(index, on) {
@@ -131,4 +150,9 @@ class VirtualList extends HTMLElement {
 }
 
 customElements.define("ot-list", VirtualList);
+
+/** A row for an item that is being loaded. */
+export const waitingRow = (className) =>
+  h(`div.${className}.waiting`, {}, h("span", { role: "gridcell" }, h("span.visually-hidden", {}, t("loading"))));
+
 export const virtualList = (options) => document.createElement("ot-list").configure(options);

@@ -1,18 +1,17 @@
 /** The connected clients, each with a button that disconnects it. */
-import { ApiError, encodePath, get, request } from "../core/api.js";
-import { button, confirmAction, notify } from "../core/components.js";
+import { encodePath, get, request } from "../core/api.js";
+import { actionButton, confirmAction, notify } from "../core/components.js";
 import { h } from "../core/h.js";
 import { t, tOr } from "../core/i18n.js";
-import { load } from "../core/loading.js";
 import { formatRelativeTime } from "../core/text.js";
-import { deniedState } from "../approvals/sign-in.js";
+import { loadPermitted } from "../approvals/sign-in.js";
 import { onChanged } from "../runs/activity.js";
 
 class Clients extends HTMLElement {
   connectedCallback() {
     this.body = h("div");
     this.append(h("h2", {}, t("clients.title")), this.body);
-    this.stop = onChanged(this, ["clients"], () => this.#load());
+    this.stop = onChanged(["clients"], () => this.update());
     this.#load();
   }
 
@@ -20,21 +19,21 @@ class Clients extends HTMLElement {
     this.stop();
   }
 
-  #load() {
-    return load(this.body, async () => {
-      try {
-        const { clients } = await get("/api/clients");
-        if (!clients.length) return h("p.hint", {}, t("clients.none"));
-        return h(
-          "ul.clients",
-          {},
-          clients.map((client) => this.#row(client)),
-        );
-      } catch (error) {
-        if (!(error instanceof ApiError && error.status === 403)) throw error;
-        return deniedState(t("clients.denied"), error, () => this.#load());
-      }
-    });
+  update() {
+    return this.#load({ isUpdate: true });
+  }
+
+  #load({ isUpdate = false } = {}) {
+    const render = async () => {
+      const { clients } = await get("/api/clients");
+      if (!clients.length) return h("p.hint", {}, t("clients.none"));
+      return h(
+        "ul.clients",
+        {},
+        clients.map((client) => this.#row(client)),
+      );
+    };
+    return loadPermitted(this.body, t("clients.denied"), render, { isUpdate });
   }
 
   #row(client) {
@@ -51,9 +50,9 @@ class Clients extends HTMLElement {
     ];
     return h(
       "li",
-      { data: { client: id } },
+      { data: { key: id } },
       h("div", {}, h("strong", {}, h("bdi", {}, label)), h("p.hint", {}, facts.filter(Boolean).join(" · "))),
-      button(t("clients.disconnect"), () => this.#disconnect(client, label), {
+      actionButton(t("clients.disconnect"), () => this.#disconnect(client, label), {
         class: "danger",
         "aria-label": t("clients.disconnect.one", { name: label }),
       }),
@@ -62,13 +61,8 @@ class Clients extends HTMLElement {
 
   async #disconnect({ id }, name) {
     if (!(await confirmAction(t("clients.disconnect.sure", { name }), t("clients.disconnect")))) return;
-    try {
-      await request("DELETE", `/api/clients${encodePath(id)}`);
-      notify(t("clients.disconnected", { name }));
-    } catch (error) {
-      notify(error.message, "bad");
-    }
-    await this.#load();
+    await request("DELETE", `/api/clients${encodePath(id)}`).finally(() => this.update());
+    notify(t("clients.disconnected", { name }));
   }
 }
 

@@ -13,7 +13,11 @@ class Errors extends HTMLElement {
   connectedCallback() {
     this.body = h("div");
     this.append(h("h2", {}, t("errors.title")), this.body);
-    load(this.body, async () => {
+    this.update();
+  }
+
+  update() {
+    return load(this.body, async () => {
       const { errors } = await get("/api/errors");
       if (!errors.length) return h("p.hint", {}, t("errors.none"));
       const list = h("ul.errors", {}, errors.slice(0, SHOWN).map(renderGroup));
@@ -41,7 +45,9 @@ function renderGroup({ name, type, message, count, agent, actor, lastAt, runID }
       h(
         "p.hint",
         {},
-        [t("errors.last", { time: formatRelativeTime(lastAt) }), agent === "default" ? "" : agent, actor].filter(Boolean).join(" · "),
+        [t("errors.last", { time: formatRelativeTime(lastAt) }), agent === "default" ? "" : agent, actor]
+          .filter(Boolean)
+          .join(" · "),
         " · ",
         h("a", { href: link("runs", runID) }, t("errors.run")),
       ),

@@ -2,7 +2,7 @@
 import { get, send } from "../core/api.js";
 import { h } from "../core/h.js";
 import { load } from "../core/loading.js";
-import { button, definitionList, notify } from "../core/components.js";
+import { actionButton, definitionList, notify } from "../core/components.js";
 import { t } from "../core/i18n.js";
 import { loadStyles } from "../core/styles.js";
 import { formatNumber } from "../core/text.js";
@@ -15,16 +15,31 @@ class HealthScreen extends HTMLElement {
   connectedCallback() {
     this.className = "page";
     this.body = h("div.figures");
-    this.lists = h("div.figures");
-    const refresh = button(t("health.refresh"), () => this.#load());
-    this.append(h("div.inner", {}, h("div.bar", {}, h("h1", {}, t("screen.health")), refresh), this.body, this.lists));
+    this.lists = [clients(), errors()];
+    const refresh = actionButton(t("health.refresh"), () => this.#refresh());
+    this.append(
+      h(
+        "div.inner",
+        {},
+        h("div.bar", {}, h("h1", {}, t("screen.health")), refresh),
+        this.body,
+        h(
+          "div.figures",
+          {},
+          this.lists.map((list) => h("section.card", {}, list)),
+        ),
+      ),
+    );
     this.#load();
   }
 
   show() {}
 
+  #refresh() {
+    return Promise.all([this.#load(), ...this.lists.map((list) => list.update())]);
+  }
+
   #load() {
-    this.lists.replaceChildren(h("section.card", {}, clients()), h("section.card", {}, errors()));
     return load(this.body, async () => this.#render(await get("/api/health")));
   }
 
@@ -53,9 +68,9 @@ class HealthScreen extends HTMLElement {
           [t("screen.tools"), formatNumber(health.registry.toolCount)],
         ]),
       ),
-      h("section.card", {}, h("h2", {}, t("health.isolation")), stateList(health.isolation, t("health.isolation.none"))),
-      h("section.card", {}, h("h2", {}, t("health.servers")), stateList(health.proxy.servers, t("health.servers.none"))),
-      h("section.card", {}, h("h2", {}, t("health.workers")), stateList(health.workers, t("health.workers.none"))),
+      stateCard(t("health.isolation"), health.isolation, t("health.isolation.none")),
+      stateCard(t("health.servers"), health.proxy.servers, t("health.servers.none")),
+      stateCard(t("health.workers"), health.workers, t("health.workers.none")),
     ];
   }
 
@@ -65,22 +80,24 @@ class HealthScreen extends HTMLElement {
       { data: { level } },
       h("p.pre", {}, message),
       hint ? h("p.pre.hint", {}, hint) : null,
-      fix ? button(t("health.fix"), (event) => this.#fix(fix, event.target), { title: fix }) : null,
+      fix
+        ? actionButton(t("health.fix"), () => this.#fix(fix), {
+            title: fix,
+            "aria-label": t("health.fix.one", { message }),
+          })
+        : null,
     );
   }
 
-  async #fix(fix, control) {
-    control.disabled = true;
-    try {
-      const { done } = await send("POST", "/api/health/fixes", { fix });
-      notify(t("health.fixed", { done }));
-      await this.#load();
-    } catch (error) {
-      notify(error.message, "bad");
-      control.disabled = false;
-    }
+  async #fix(fix) {
+    const { done } = await send("POST", "/api/health/fixes", { fix });
+    notify(t("health.fixed", { done }));
+    await this.#load();
   }
 }
+
+const stateCard = (title, states, placeholder) =>
+  h("section.card", {}, h("h2", {}, title), stateList(states, placeholder));
 
 function stateList(states, placeholder) {
   const entries = Object.entries(states ?? {});

@@ -160,7 +160,7 @@ function renderAnswer({ blocks, isError, error, media, runID }, ms) {
       {},
       h("span", { data: { tone: isError ? "bad" : "good" } }, isError ? (error ?? t("run.failed")) : t("run.done")),
       h("span.time", {}, formatDuration(ms)),
-      runID ? h("a", { href: link("activity", "live", runID) }, t("run.timeline")) : null,
+      runID ? h("a", { href: link("runs", runID) }, t("run.timeline")) : null,
     ),
     ...findMedia(media.map(({ mimeType, data }) => ({ mimeType, data }))).map(mediaView),
     ...blocks.map((text, index) =>

@@ -1,37 +1,23 @@
 /** The server's stream of events: runs that start and end, and hints that something else changed. */
-import { stream, NetworkError } from "../core/api.js";
-import { whenOnline } from "../core/loading.js";
+import { follow } from "../core/feed.js";
 
-const RETRY_MS = 2000;
+const RELOAD_DELAY_MS = 300;
 
-/** Call `onStart(runs)` for each connection and `onEvent({ event, … })` for each event while the element is connected.
- * Return a function that ends it. */
-export function watchActivity(element, { onStart = () => {}, onEvent }) {
+/** Call `onStart(runs)` for each connection, and `onEvent({ event, … })` for each event. Return a function that ends
+ * it. */
+export function watchActivity({ onStart, onEvent }) {
   const aborter = new AbortController();
-  const { signal } = aborter;
-  async function watch() {
-    try {
-      for await (const { name, data } of stream("GET", "/api/activity", { signal })) {
-        if (name === "start") onStart(data.runs);
-        else onEvent(data);
-      }
-      throw new NetworkError();
-    } catch (error) {
-      if (signal.aborted) return;
-      if (error instanceof NetworkError && error.message) whenOnline(element, watch);
-      else setTimeout(() => signal.aborted || watch(), RETRY_MS);
-    }
-  }
-  watch();
+  const handle = ({ name, data }) => (name === "start" ? onStart(data.runs) : onEvent(data));
+  follow("/api/activity", handle, { signal: aborter.signal });
   return () => aborter.abort();
 }
 
 /** Call `reload` soon after something of this kind changed, such as "tokens". Return a function that ends it. */
-export function onChanged(element, what, reload, delay = 300) {
+export function onChanged(what, reload) {
   let timer = 0;
   let isFirst = true;
-  const schedule = () => (timer ||= setTimeout(() => ((timer = 0), reload()), delay));
-  const stop = watchActivity(element, {
+  const schedule = () => (timer ||= setTimeout(() => ((timer = 0), reload()), RELOAD_DELAY_MS));
+  const stop = watchActivity({
     onStart: () => (isFirst ? (isFirst = false) : schedule()), // changes were missed while it was disconnected
     onEvent: (data) => data.event === "changed" && what.includes(data.what) && schedule(),
   });

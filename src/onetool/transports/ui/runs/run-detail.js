@@ -28,7 +28,7 @@ function recordedDetail(run) {
           h(
             "ol.timeline",
             {},
-            run.calls.slice(0, MAX_ROWS).map((call) => row(call, total)),
+            run.calls.slice(0, MAX_ROWS).map((call, index) => row(call, index, total)),
           ),
           run.calls.length > MAX_ROWS ? h("p.hint", {}, t("timeline.more", { n: run.calls.length - MAX_ROWS })) : null,
           scale(total),
@@ -106,7 +106,7 @@ const scale = (total) =>
     [0, 0.5, 1].map((fraction) => h("span", {}, formatDuration(total * fraction))),
   );
 
-function row(call, total) {
+function row(call, index, total) {
   const { name, startMs, durationMs, error } = call;
   const bar = h("span.bar", { data: { state: durationMs == null ? "running" : error ? "failed" : "completed" } });
   const left = Math.min((100 * startMs) / total, 100 - MIN_WIDTH);
@@ -126,7 +126,7 @@ function row(call, total) {
   const element = h(
     "details.call-line",
     { ontoggle: () => element.open && element.children.length === 1 && element.append(callValues(call)) },
-    h("summary", { title: t("timeline.at", { time: formatDuration(startMs) }) }, line),
+    h("summary", { title: t("timeline.at", { time: formatDuration(startMs) }), data: { key: `call ${index}` } }, line),
   );
   return h("li", {}, element);
 }
@@ -136,7 +136,13 @@ function callValues({ name, startMs, arguments: given, result, message }) {
   return h(
     "div.call-values",
     {},
-    h("p.hint", {}, t("timeline.at", { time: formatDuration(startMs) }), " · ", h("a", { href: link("tools", name) }, name)),
+    h(
+      "p.hint",
+      {},
+      t("timeline.at", { time: formatDuration(startMs) }),
+      " · ",
+      h("a", { href: link("tools", name) }, name),
+    ),
     message != null ? h("pre.error-text", { tabindex: "0" }, message) : null,
     given != null ? labeledValue(t("runs.arguments"), given) : null,
     result != null ? labeledValue(t("runs.result"), result) : null,

@@ -1,18 +1,17 @@
 /** Screen "Runs": a list of runs with filters, updated live, and one run with its calls. */
 import { encodePath, get, NetworkError, request } from "../core/api.js";
-import { button, downloadFile, emptyState, notify, quietButton } from "../core/components.js";
+import { actionButton, button, downloadFile, emptyState, notify, quietButton } from "../core/components.js";
 import { fill, h } from "../core/h.js";
-import { t, tOr } from "../core/i18n.js";
+import { t } from "../core/i18n.js";
 import { errorState, load, whenOnline } from "../core/loading.js";
 import { Pages } from "../core/pages.js";
-import { link, navigate } from "../core/router.js";
+import { navigate } from "../core/router.js";
 import { loadStyles } from "../core/styles.js";
-import { formatDuration } from "../core/text.js";
-import { virtualList } from "../core/virtual-list.js";
+import { virtualList, waitingRow } from "../core/virtual-list.js";
 import { watchActivity } from "./activity.js";
 import { runDetail } from "./run-detail.js";
 import { runFilters } from "./run-filters.js";
-import { describe, getLabel } from "./run-label.js";
+import { renderRow, updateRow } from "./run-row.js";
 
 await loadStyles("records");
 const ROW_HEIGHT = 52;
@@ -21,10 +20,12 @@ const UPDATE_INTERVAL_MS = 120;
 
 class RunsScreen extends HTMLElement {
   #pages = null;
+  #loadingPages = null;
+  #started = []; // runs that started while the list was being loaded
   #selectedId = "";
   #timer = 0;
   #dirty = new Set();
-  #newCount = 0;
+  #newIds = new Set(); // runs that are not in the list
   #addedCount = 0; // since the list was last shown
   #byId = new Map();
   #stop = null;
@@ -47,7 +48,12 @@ class RunsScreen extends HTMLElement {
       h(
         "section.run-list",
         { "aria-label": t("screen.runs") },
-        h("div.bar", {}, h("h1", {}, t("screen.runs")), quietButton(t("runs.export"), (event) => this.#export(event.target))),
+        h(
+          "div.bar",
+          {},
+          h("h1", {}, t("screen.runs")),
+          actionButton(t("runs.export"), () => this.#export(), { class: "quiet" }),
+        ),
         this.filters,
         this.more,
         this.note,
@@ -56,13 +62,14 @@ class RunsScreen extends HTMLElement {
       ),
       this.detail,
     );
-    this.#stop = watchActivity(this, { onStart: (runs) => this.#merge(runs), onEvent: (data) => this.#handleEvent(data) });
+    this.#stop = watchActivity({ onStart: (runs) => this.#merge(runs), onEvent: (data) => this.#handleEvent(data) });
     this.#search();
   }
 
   disconnectedCallback() {
     this.#stop();
     clearTimeout(this.#timer);
+    this.#loadingPages?.cancel();
     this.#pages?.cancel();
   }
 
@@ -76,23 +83,23 @@ class RunsScreen extends HTMLElement {
     this.#showDetail();
   }
 
-  #showDetail() {
+  #showDetail({ isUpdate = false } = {}) {
     const id = this.#selectedId;
-    load(this.detail, async () => runDetail(await get(`/api/runs${encodePath(id)}`)));
+    load(this.detail, async () => runDetail(await get(`/api/runs${encodePath(id)}`)), { isUpdate });
   }
 
-  // --- the list -------------------------------------------------------------------------------------------------------
+  // --- the list ---------------------------------------------------------------------------------------------------
 
-  async #search() {
-    this.#pages?.cancel();
-    const byId = (this.#byId = new Map());
-    const pages = (this.#pages = new Pages(async (token, signal) => {
+  /** Load the list. An update keeps the active row. */
+  async #search({ isUpdate = false } = {}) {
+    this.#loadingPages?.cancel(); // an older response must not replace a newer one
+    const byId = new Map();
+    const pages = (this.#loadingPages = new Pages(async (token, signal) => {
       const query = { ...this.filters.value, pageSize: PAGE_SIZE, pageToken: token };
       const { runs, nextPageToken } = await get("/api/runs", query, signal);
       for (const run of runs) byId.set(run.id, run);
       return { items: runs, next: nextPageToken, total: pages.items.length + runs.length + 1 };
     }));
-    this.#newCount = 0;
     this.setAttribute("aria-busy", "true");
     try {
       await pages.loadFirst();
@@ -100,17 +107,29 @@ class RunsScreen extends HTMLElement {
       if (error.name !== "AbortError") this.#showError(error);
       return;
     } finally {
-      if (pages === this.#pages) this.removeAttribute("aria-busy");
+      if (pages === this.#loadingPages) this.removeAttribute("aria-busy");
     }
-    this.#showList({ top: true });
+    this.#replacePages(pages, byId, isUpdate);
+  }
+
+  #replacePages(pages, byId, isUpdate) {
+    const newest = this.#pages?.items[0]?.id;
+    this.#pages?.cancel();
+    [this.#pages, this.#byId, this.#loadingPages] = [pages, byId, null];
+    for (const run of this.#started) if (!byId.has(run.id)) this.#insert(run);
+    this.#started = [];
+    this.#newIds.clear();
+    this.#addedCount = 0;
+    const added = isUpdate ? pages.items.findIndex(({ id }) => id === newest) : -1;
+    this.#showList(added < 0 ? { top: true } : { added });
   }
 
   #showList(options) {
     const { items, total } = this.#pages;
     this.list.hidden = !items.length;
     this.none.hidden = Boolean(items.length);
-    this.more.hidden = !this.#newCount;
-    fill(this.more, t("runs.new", { n: this.#newCount }));
+    this.more.hidden = !this.#newIds.size;
+    fill(this.more, t("runs.new", { n: this.#newIds.size }));
     if (!items.length) fill(this.none, this.#emptyState());
     this.list.show(items.length && total, options);
   }
@@ -143,56 +162,32 @@ class RunsScreen extends HTMLElement {
 
   #row(index) {
     const run = this.#pages.items[index];
-    if (!run)
-      return h("div.run-row.waiting", {}, h("span", { role: "gridcell" }, h("span.visually-hidden", {}, t("loading"))));
-    const row = h(
-      "div.run-row",
-      {},
-      h(
-        "span.main",
-        { role: "gridcell" },
-        h("span.dot"),
-        h("a.label", { href: link("runs", run.id), tabindex: "-1" }, getLabel(run)),
-        h("span.time"),
-        h("span.more"),
-      ),
-    );
-    row.runId = run.id;
+    if (!run) return waitingRow("run-row");
+    const row = renderRow(run);
     this.#updateRow(row, index);
     return row;
   }
 
   #updateRow(row, index) {
-    const run = this.#pages.items[index];
-    if (!run || run.id !== row.runId) return false;
-    row.toggleAttribute("data-selected", run.id === this.#selectedId);
-    const dot = row.querySelector(".dot");
-    dot.dataset.state = run.state;
-    dot.setAttribute("role", "img");
-    dot.setAttribute("aria-label", tOr(`state.${run.state}`, run.state));
-    fill(row.querySelector(".time"), run.state === "running" ? "…" : formatDuration(run.durationMs));
-    fill(row.querySelector(".more"), describe(run));
-    return true;
+    return updateRow(row, this.#pages.items[index], row.runId === this.#selectedId);
   }
 
-  // --- live updates ---------------------------------------------------------------------------------------------------
+  // --- live updates -----------------------------------------------------------------------------------------------
 
   /** Add the runs that were missed while the stream was not connected. */
   #merge(runs) {
     if (!this.#pages?.items.length) return;
     const newest = this.#pages.items[0].startedAt;
-    if (runs.some((run) => run.startedAt > newest && !this.#byId.has(run.id))) this.#announce();
-  }
-
-  #announce() {
-    if (this.filters.isPlain && this.list.scrollTop === 0) return this.#search();
-    this.#newCount += 1;
+    const missed = runs.filter((run) => run.startedAt > newest && !this.#byId.has(run.id));
+    if (!missed.length) return;
+    if (this.filters.isPlain && this.list.scrollTop === 0) return this.#search({ isUpdate: true });
+    for (const { id } of missed) this.#newIds.add(id);
     this.#showList();
   }
 
   #handleEvent(data) {
     if (data.event === "missed") return fill(this.note, t("runs.missed", { n: data.count }));
-    if (!data.runID || !this.#pages) return;
+    if (!data.runID) return;
     const run = this.#byId.get(data.runID) ?? (data.event === "called" ? this.#add(data) : null);
     if (!run) return;
     if (data.kind === "call" && data.event === "called") run.callCount += 1;
@@ -205,41 +200,40 @@ class RunsScreen extends HTMLElement {
   /** Add a run that has started. In a list with filters, only their number is shown. */
   #add({ runID, kind, name, agent, actor, client, directory, command }) {
     if (!this.filters.isPlain) {
-      this.#newCount += 1;
+      this.#newIds.add(runID);
       this.#timer ||= setTimeout(() => this.#flush(), UPDATE_INTERVAL_MS);
       return null;
     }
     const startedAt = new Date().toISOString();
     const run = { id: runID, kind, name, agent, actor, client, directory, command: command ?? "", startedAt };
     Object.assign(run, { callCount: 0, state: "running", durationMs: null, error: null });
-    this.#byId.set(runID, run);
+    if (this.#loadingPages) this.#started.push(run);
+    this.#insert(run);
+    return run;
+  }
+
+  #insert(run) {
+    this.#byId.set(run.id, run);
+    if (!this.#pages) return; // the first page is being loaded
     this.#pages.items.unshift(run);
     this.#pages.total += 1;
     this.#addedCount += 1;
-    return run;
   }
 
   #flush() {
     this.#timer = 0;
+    if (!this.#pages) return;
     const ids = this.#dirty;
     this.#dirty = new Set();
-    const { scrollTop } = this.list;
-    this.#showList();
-    if (scrollTop) this.list.scrollTop = scrollTop + this.#addedCount * ROW_HEIGHT; // what is read does not move
+    this.#showList({ added: this.#addedCount });
     this.#addedCount = 0;
-    if (this.#selectedId && ids.has(this.#selectedId)) this.#showDetail();
+    if (this.#selectedId && ids.has(this.#selectedId)) this.#showDetail({ isUpdate: true });
   }
 
-  async #export(control) {
-    control.disabled = true;
-    try {
-      const response = await request("GET", "/api/runs/export", { query: this.filters.value, accept: "application/x-ndjson" });
-      downloadFile("runs.jsonl", await response.blob());
-    } catch (error) {
-      notify(error.message, "bad");
-    } finally {
-      control.disabled = false;
-    }
+  async #export() {
+    const options = { query: this.filters.value, accept: "application/x-ndjson" };
+    const response = await request("GET", "/api/runs/export", options);
+    downloadFile("runs.jsonl", await response.blob());
   }
 }
 

@@ -1,19 +1,19 @@
 /** Screen "Statistics": calls over time, and the savings calculated from them. */
 import { get } from "../core/api.js";
+import { dataTable } from "../core/data-table.js";
 import { fill, h } from "../core/h.js";
 import { load } from "../core/loading.js";
 import { emptyState } from "../core/components.js";
 import { link } from "../core/router.js";
 import { t } from "../core/i18n.js";
-import { browserStorage } from "../core/state.js";
 import { formatCompact, formatDuration, formatNumber, formatPercent } from "../core/text.js";
 import { loadStyles } from "../core/styles.js";
 import { bars, share } from "./charts.js";
+import { formatCost, readPrice, writePrice } from "./price.js";
 
 await loadStyles("records");
 
 const PERIODS = ["day", "week", "month", "all"];
-const DEFAULT_PRICE = 3; // US dollars per million tokens
 const MAX_TOOLS = 50;
 
 class StatisticsScreen extends HTMLElement {
@@ -29,7 +29,7 @@ class StatisticsScreen extends HTMLElement {
       type: "number",
       min: "0",
       step: "0.1",
-      value: browserStorage.read("price", DEFAULT_PRICE),
+      value: readPrice(),
       "aria-label": t("stats.price"),
       oninput: () => this.#onPriceInput(),
     });
@@ -38,7 +38,13 @@ class StatisticsScreen extends HTMLElement {
       h(
         "div.inner",
         {},
-        h("div.bar", {}, h("h1", {}, t("screen.statistics")), this.period, h("label.price", {}, t("stats.price"), this.price)),
+        h(
+          "div.bar",
+          {},
+          h("h1", {}, t("screen.statistics")),
+          this.period,
+          h("label.price", {}, t("stats.price"), this.price),
+        ),
         this.body,
       ),
     );
@@ -55,7 +61,7 @@ class StatisticsScreen extends HTMLElement {
   }
 
   #onPriceInput() {
-    browserStorage.write("price", this.#price);
+    writePrice(this.#price);
     if (this.found) fill(this.body, this.#render());
   }
 
@@ -66,7 +72,6 @@ class StatisticsScreen extends HTMLElement {
   #render() {
     const found = this.found;
     if (!found.isEnabled) return emptyState(t("stats.off"), t("stats.off.advice"));
-    const money = (found.contextSaved / 1e6) * this.#price;
     return [
       found.problem ? h("p.reason", {}, found.problem) : null,
       h(
@@ -85,15 +90,7 @@ class StatisticsScreen extends HTMLElement {
             : t("stats.percentiles", { p50: formatDuration(found.runs.p50Ms), p95: formatDuration(found.runs.p95Ms) }),
         ),
         card(t("stats.tokens"), formatCompact(found.contextSaved), t("stats.tokens.how")),
-        card(
-          t("stats.money"),
-          money.toLocaleString(undefined, {
-            style: "currency",
-            currency: "USD",
-            maximumFractionDigits: money < 1 ? 4 : money < 100 ? 2 : 0,
-          }),
-          t("stats.money.how"),
-        ),
+        card(t("stats.money"), formatCost(found.contextSaved, this.#price), t("stats.money.how")),
         card(
           t("stats.time"),
           formatDuration(found.timeSavedMs),
@@ -142,40 +139,24 @@ function formulaTable({ savings, contextSaved }) {
 
 function toolTable(tools) {
   const maximum = Math.max(...tools.map(({ calls }) => calls));
-  const head = ["tool", "calls", "success", "p50", "p95", "tokens"].map((name, index) =>
-    h("th", { scope: "col", class: index ? "figure" : "" }, t(`column.${name}`)),
-  );
-  return h(
-    "div.table",
-    { tabindex: "0", role: "group", "aria-label": t("stats.byTool") },
+  const names = ["tool", "calls", "success", "p50", "p95", "tokens"];
+  const columns = names.map((name, index) => [t(`column.${name}`), index > 0]);
+  const row = ({ name, calls, successRate, p50Ms, p95Ms, resultTokens }) =>
     h(
-      "table",
+      "tr",
       {},
-      h("thead", {}, h("tr", {}, head)),
+      h("td", {}, h("a", { href: link("tools", name) }, name), share(calls, maximum)),
+      h("td.figure", {}, formatNumber(calls)),
       h(
-        "tbody",
-        {},
-        tools
-          .slice(0, MAX_TOOLS)
-          .map((tool) =>
-            h(
-              "tr",
-              {},
-              h("td", {}, h("a", { href: link("tools", tool.name) }, tool.name), share(tool.calls, maximum)),
-              h("td.figure", {}, formatNumber(tool.calls)),
-              h(
-                "td.figure",
-                { data: tool.successRate < 95 ? { tone: "bad" } : {} },
-                tool.successRate == null ? "–" : `${formatPercent(tool.successRate)}%`,
-              ),
-              h("td.figure", {}, formatDuration(tool.p50Ms)),
-              h("td.figure", {}, formatDuration(tool.p95Ms)),
-              h("td.figure", {}, formatCompact(tool.resultTokens)),
-            ),
-          ),
+        "td.figure",
+        { data: successRate < 95 ? { tone: "bad" } : {} },
+        successRate == null ? "–" : `${formatPercent(successRate)}%`,
       ),
-    ),
-  );
+      h("td.figure", {}, formatDuration(p50Ms)),
+      h("td.figure", {}, formatDuration(p95Ms)),
+      h("td.figure", {}, formatCompact(resultTokens)),
+    );
+  return dataTable(t("stats.byTool"), columns, tools.slice(0, MAX_TOOLS).map(row));
 }
 
 function errorTable(errors) {

@@ -1,15 +1,26 @@
 /** Screen "Tokens": create and revoke tokens, and what each of them used per month. */
-import { ApiError, encodePath, get, request, send } from "../core/api.js";
-import { button, confirmAction, copyButton, emptyState, labeled, notify, openModal, primaryButton, quietButton } from "../core/components.js";
+import { encodePath, get, request, send } from "../core/api.js";
+import {
+  actionButton,
+  confirmAction,
+  copyButton,
+  emptyState,
+  labeled,
+  notify,
+  openModal,
+  primaryButton,
+  quietButton,
+} from "../core/components.js";
+import { dataTable } from "../core/data-table.js";
 import { fill, h } from "../core/h.js";
 import { t, tOr } from "../core/i18n.js";
 import { load } from "../core/loading.js";
 import { link } from "../core/router.js";
-import { browserStorage } from "../core/state.js";
 import { loadStyles } from "../core/styles.js";
 import { formatDate, formatNumber, formatRelativeTime } from "../core/text.js";
-import { deniedState } from "../approvals/sign-in.js";
+import { loadPermitted } from "../approvals/sign-in.js";
 import { onChanged } from "../runs/activity.js";
+import { formatCost, readPrice } from "../statistics/price.js";
 
 await loadStyles("records");
 const EXPIRIES = ["", "1d", "7d", "30d", "90d", "365d"];
@@ -18,7 +29,7 @@ const DEFAULT_EXPIRY = "90d";
 class TokensScreen extends HTMLElement {
   connectedCallback() {
     this.className = "page";
-    this.create = primaryButton(t("tokens.create"), () => this.#create());
+    this.create = primaryButton(t("tokens.create"), () => this.#create(), { hidden: true });
     this.list = h("div.figures");
     this.month = h("select", { "aria-label": t("tokens.month"), onchange: () => this.#showSpending() });
     this.spending = h("div.figures");
@@ -33,7 +44,7 @@ class TokensScreen extends HTMLElement {
         this.spending,
       ),
     );
-    this.stop = onChanged(this, ["tokens"], () => this.#load());
+    this.stop = onChanged(["tokens"], () => this.#load({ isUpdate: true }));
     this.#load();
     this.#loadSpending();
   }
@@ -44,36 +55,38 @@ class TokensScreen extends HTMLElement {
 
   show() {}
 
-  #load() {
-    return load(this.list, async () => {
-      try {
-        this.found = await get("/api/tokens");
-      } catch (error) {
-        this.create.hidden = true;
-        if (!(error instanceof ApiError && error.status === 403)) throw error;
-        return deniedState(t("tokens.denied"), error, () => (this.#load(), this.#loadSpending()));
-      }
+  #load({ isUpdate = false } = {}) {
+    const render = async () => {
+      this.found = await get("/api/tokens");
       this.create.hidden = false;
-      const { tokens } = this.found;
-      return tokens.length ? table(COLUMNS, tokens.map((token) => this.#row(token)), t("screen.tokens")) : emptyState(t("tokens.none"), t("tokens.none.advice"));
-    });
+      const rows = this.found.tokens.map((token) => this.#row(token));
+      if (!rows.length) return emptyState(t("tokens.none"), t("tokens.none.advice"));
+      return table(t("screen.tokens"), COLUMNS, rows);
+    };
+    const retry = () => (this.#load(), this.#loadSpending());
+    return loadPermitted(this.list, t("tokens.denied"), render, { isUpdate, retry });
   }
 
   #row(token) {
     const { name, agent, scope, created, expires, isExpired, lastUsed, tokenEnv, canRevoke } = token;
     return h(
       "tr",
-      { data: { token: name } },
+      { data: { token: name, key: name } },
       h("th", { scope: "row" }, h("bdi", {}, name), tokenEnv ? h("span.hint", {}, ` $${tokenEnv}`) : null),
       h("td", {}, h("bdi", {}, agent)),
       h("td", {}, h("span.badge", { data: { scope } }, tOr(`scope.${scope}`, scope))),
       h("td", {}, created ? formatDate(created) : "–"),
-      h("td", { data: isExpired ? { tone: "bad" } : {} }, expires ? formatDate(expires) : t("tokens.never"), isExpired ? ` ${t("tokens.expired")}` : ""),
+      h(
+        "td",
+        { data: isExpired ? { tone: "bad" } : {} },
+        expires ? formatDate(expires) : t("tokens.never"),
+        isExpired ? ` ${t("tokens.expired")}` : "",
+      ),
       h("td", {}, lastUsed ? formatRelativeTime(lastUsed) : t("tokens.unused")),
       h(
         "td",
         {},
-        button(t("tokens.revoke"), () => this.#revoke(token), {
+        actionButton(t("tokens.revoke"), () => this.#revoke(token), {
           class: "danger",
           disabled: !canRevoke,
           "aria-label": t("tokens.revoke.one", { name }),
@@ -84,14 +97,8 @@ class TokensScreen extends HTMLElement {
 
   async #revoke({ name }) {
     if (!(await confirmAction(t("tokens.revoke.sure", { name }), t("tokens.revoke")))) return;
-    try {
-      await request("DELETE", `/api/tokens${encodePath(name)}`);
-      notify(t("tokens.revoked", { name }));
-    } catch (error) {
-      notify(error.message, "bad");
-    }
-    await this.#load();
-    this.create.focus(); // the button that had the focus is gone
+    await request("DELETE", `/api/tokens${encodePath(name)}`).finally(() => this.#load({ isUpdate: true }));
+    notify(t("tokens.revoked", { name }));
   }
 
   #create() {
@@ -105,11 +112,15 @@ class TokensScreen extends HTMLElement {
     const field = labeled(t("tokens.name"), name, { hint: t("tokens.name.hint"), required: true });
     const submit = async () => {
       try {
-        const draft = { name: name.value.trim(), agent: agent.value, scope: scope.value, expires: expires.value || null };
-        const created = await send("POST", "/api/tokens", draft);
+        const created = await send("POST", "/api/tokens", {
+          name: name.value.trim(),
+          agent: agent.value,
+          scope: scope.value,
+          expires: expires.value || null,
+        });
         dialog.close();
         showCreated(created);
-        this.#load();
+        this.#load({ isUpdate: true });
       } catch (error) {
         field.showProblem(error.message);
       }
@@ -129,7 +140,7 @@ class TokensScreen extends HTMLElement {
     );
   }
 
-  // --- spending -------------------------------------------------------------------------------------------------------
+  // --- spending ---------------------------------------------------------------------------------------------------
 
   #loadSpending() {
     return load(this.spending, async () => {
@@ -152,36 +163,40 @@ class TokensScreen extends HTMLElement {
   #spendingTable() {
     const rows = this.rows.filter(({ month }) => month === this.month.value);
     if (!rows.length) return h("p.hint", {}, t("tokens.spending.none"));
-    const price = browserStorage.read("price", 3);
+    const price = readPrice();
     const line = (row) => [
       h("th", { scope: "row" }, h("bdi", {}, row.actor || t("tokens.noToken"))),
       h("td", {}, h("bdi", {}, row.agent)),
       ...["runs", "calls", "failed", "answerTokens"].map((name) => h("td.figure", {}, formatNumber(row[name]))),
       h("td.figure", {}, row.cost ? formatNumber(row.cost) : "–"),
-      h("td.figure", {}, `$${((row.answerTokens / 1e6) * price).toFixed(2)}`),
+      h("td.figure", {}, formatCost(row.answerTokens, price)),
     ];
     return [
       table(
+        t("tokens.spending"),
         SPENDING_COLUMNS,
         rows.map((row) => h("tr", {}, line(row))),
-        t("tokens.spending"),
       ),
-      h("p.hint", {}, t("tokens.spending.hint", { price }), " ", h("a", { href: link("statistics") }, t("screen.statistics"))),
+      h(
+        "p.hint",
+        {},
+        t("tokens.spending.hint", { price }),
+        " ",
+        h("a", { href: link("statistics") }, t("screen.statistics")),
+      ),
     ];
   }
 }
 
-const COLUMNS = [["name"], ["agent"], ["scope"], ["created"], ["expires"], ["lastUsed"], ["actions"]];
-const SPENDING_COLUMNS = [["token"], ["agent"], ["runs", true], ["calls", true], ["failed", true], ["answers", true], ["cost", true], ["model", true]];
+const COLUMNS = ["name", "agent", "scope", "created", "expires", "lastUsed", "actions"].map((name) => [name, false]);
+const FIGURES = ["runs", "calls", "failed", "answers", "cost", "model"];
+const SPENDING_COLUMNS = [["token"], ["agent"], ...FIGURES.map((name) => [name, true])];
 
-/** A table that scrolls by itself if it is too wide. */
-function table(columns, rows, label) {
-  const head = columns.map(([name, isFigure]) => h("th", { scope: "col", class: isFigure ? "figure" : "" }, t(`tokenColumn.${name}`)));
-  return h(
-    "div.table.card",
-    { tabindex: "0", role: "group", "aria-label": label },
-    h("table.records", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)),
-  );
+function table(label, columns, rows) {
+  const named = columns.map(([name, isFigure]) => [t(`tokenColumn.${name}`), isFigure]);
+  const element = dataTable(label, named, rows);
+  element.classList.add("card");
+  return element;
 }
 
 const select = (options) =>

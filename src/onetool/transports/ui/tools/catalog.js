@@ -1,5 +1,6 @@
 /** REST API of tools and packs. Nothing is cached. */
-import { get, encodePath, send } from "../core/api.js";
+import { get, encodePath, request } from "../core/api.js";
+import { t } from "../core/i18n.js";
 import { Pages } from "../core/pages.js";
 import { signal } from "../core/state.js";
 
@@ -32,14 +33,35 @@ export function toolPages(filters) {
 export const listPacks = async () => (await get("/api/packs")).packs;
 export const getTool = (name) => get(`/api/tools${encodePath(name)}`);
 
-export async function setToolEnabled(name, isEnabled) {
-  const updated = await send("PATCH", `/api/tools${encodePath(name)}`, { isEnabled });
-  publishChange(updated);
+/** Enable or disable something that the person sees, and return it. Throw if somebody else has changed it since: these
+ * are the fields that are compared. */
+export async function switchItem(path, seen, fields, isEnabled) {
+  const read = await request("GET", path);
+  const found = await read.json();
+  const isSame = fields.every((field) => JSON.stringify(found[field]) === JSON.stringify(seen[field]));
+  const headers = { "if-match": read.headers.get("etag") };
+  const changed = isSame ? await request("PATCH", path, { body: { isEnabled }, headers }).catch(findConflict) : null;
+  if (!changed) {
+    publishChange();
+    throw new Error(t("conflict.switch", { name: seen.name ?? seen.slug }));
+  }
+  const updated = await changed.json();
+  for (const field of fields) seen[field] = updated[field];
   return updated;
 }
 
-export async function setPackEnabled(name, isEnabled) {
-  const updated = await send("PATCH", `/api/packs${encodePath(name)}`, { isEnabled });
+/** Return null for a conflict. Throw other errors. */
+function findConflict(error) {
+  if (error.status !== 412) throw error;
+  return null;
+}
+
+export async function setToolEnabled(tool, isEnabled) {
+  const fields = ["isEnabled", "signature", "permissions", "effects"];
+  publishChange(await switchItem(`/api/tools${encodePath(tool.name)}`, tool, fields, isEnabled));
+}
+
+export async function setPackEnabled(pack, isEnabled) {
+  await switchItem(`/api/packs${encodePath(pack.name)}`, pack, ["isEnabled", "kind"], isEnabled);
   publishChange();
-  return updated;
 }

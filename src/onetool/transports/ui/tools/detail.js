@@ -30,7 +30,7 @@ class ToolDetail extends HTMLElement {
     return load(this, async () => {
       const found = await getTool(this.name);
       this.switch = toggle(t("tools.switch", { name: found.name }), found.isEnabled, async (on) => {
-        await setToolEnabled(found.name, on);
+        await setToolEnabled(this.found, on);
         notify(t(on ? "notice.enabled" : "notice.disabled", { name: found.name }));
       });
       this.reason = h("p.reason", { role: "status" });
@@ -61,6 +61,7 @@ class ToolDetail extends HTMLElement {
   }
 
   #showState(found) {
+    this.found = found;
     this.switch.setAttribute("aria-checked", String(found.isEnabled));
     this.reason.textContent = "";
     if (!found.isEnabled)

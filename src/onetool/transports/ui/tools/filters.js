@@ -54,6 +54,8 @@ class Filters extends HTMLElement {
   /** Fill the selection of packs from the list of packs. */
   syncPacks(list) {
     list.listen((names) => {
+      const known = [...this.pack.options].slice(1).map(({ value }) => value);
+      if (JSON.stringify(names) === JSON.stringify(known)) return; // an open list stays open
       const selected = this.pack.value;
       fill(
         this.pack,

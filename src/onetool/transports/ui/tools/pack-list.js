@@ -51,12 +51,17 @@ class PackList extends HTMLElement {
     this.list.refresh();
   }
 
-  #load() {
-    return load(this.body, async () => {
-      this.#packs = await listPacks();
-      this.listener?.(this.#packs.map(({ name }) => name));
-      return this.list;
-    }).then(() => this.list.isConnected && this.list.show(this.#packs.length + 1));
+  async #load() {
+    const render = async () => {
+      const packs = await listPacks();
+      return () => {
+        this.#packs = packs;
+        this.listener?.(packs.map(({ name }) => name));
+        return this.list;
+      };
+    };
+    await load(this.body, render, { isUpdate: true });
+    if (this.list.isConnected) this.list.show(this.#packs.length + 1);
   }
 
   #row(index) {
@@ -70,18 +75,18 @@ class PackList extends HTMLElement {
   }
 
   #packRow(pack) {
-    return h(
+    const change = (on) => this.#switch(this.#packs[row.index - 1], on);
+    const row = h(
       "div.pack-row",
       { title: pack.description },
       h("span.main", { role: "gridcell" }, h("bdi", {}, pack.name), h("span.number"), h("span.problem-marker")),
       h(
         "span.end",
         { role: "gridcell" },
-        toggle(t("packs.switch", { name: pack.name }), pack.isEnabled, (on) => this.#switch(pack, on), {
-          tabindex: "-1",
-        }),
+        toggle(t("packs.switch", { name: pack.name }), pack.isEnabled, change, { tabindex: "-1" }),
       ),
     );
+    return row;
   }
 
   #update(row, index) {
@@ -101,7 +106,7 @@ class PackList extends HTMLElement {
   }
 
   async #switch(pack, on) {
-    await setPackEnabled(pack.name, on);
+    await setPackEnabled(pack, on);
     notify(t(on ? "notice.enabled" : "notice.disabled", { name: pack.name }));
   }
 }

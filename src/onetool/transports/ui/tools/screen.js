@@ -7,7 +7,7 @@ import { badge, notify, emptyState, toggle } from "../core/components.js";
 import { navigate, link } from "../core/router.js";
 import { t } from "../core/i18n.js";
 import { truncate } from "../core/text.js";
-import { virtualList } from "../core/virtual-list.js";
+import { virtualList, waitingRow } from "../core/virtual-list.js";
 import { changes, setToolEnabled, toolPages } from "./catalog.js";
 import { filters } from "./filters.js";
 import { packList } from "./pack-list.js";
@@ -79,16 +79,16 @@ class ToolsScreen extends HTMLElement {
     this.#loadingPages?.cancel(); // an older response must not replace a newer one
     const pages = (this.#loadingPages = toolPages(this.filters.value));
     this.packs.select(this.filters.value.pack ?? "");
-    const scrollTop = keep ? this.list.scrollTop : 0; // reading it forces a layout
     this.setAttribute("aria-busy", "true");
     try {
-      await pages.loadFirst();
+      await pages.loadFirst(keep ? this.list.active : 0);
     } catch (error) {
       if (error.name !== "AbortError") this.#showError(error);
       return;
     } finally {
       if (pages === this.#loadingPages) this.removeAttribute("aria-busy");
     }
+    const active = this.#pages.items[this.list.active]?.name;
     this.#pages.cancel();
     this.#pages = pages;
     this.none.hidden = pages.total > 0;
@@ -96,7 +96,7 @@ class ToolsScreen extends HTMLElement {
     if (!pages.total) fill(this.none, this.#emptyState());
     fill(this.count, t("tools.count", { n: pages.total }));
     this.list.show(pages.total, { top: !keep });
-    if (keep) this.list.scrollTop = scrollTop;
+    if (keep && active) this.list.activate(pages.items.findIndex(({ name }) => name === active), false);
   }
 
   #showError(error) {
@@ -133,13 +133,9 @@ class ToolsScreen extends HTMLElement {
 
   #row(index) {
     const tool = this.#pages.items[index];
-    if (!tool)
-      return h(
-        "div.tool-row.waiting",
-        {},
-        h("span", { role: "gridcell" }, h("span.visually-hidden", {}, t("loading"))),
-      );
+    if (!tool) return waitingRow("tool-row");
     const [pack, short] = splitName(tool);
+    const change = (on) => this.#switch(this.#pages.items[row.index], on);
     const row = h(
       "div.tool-row",
       {},
@@ -158,9 +154,7 @@ class ToolsScreen extends HTMLElement {
         "span.end",
         { role: "gridcell" },
         badge(tool.kind),
-        toggle(t("tools.switch", { name: tool.name }), tool.isEnabled, (on) => this.#switch(tool, on), {
-          tabindex: "-1",
-        }),
+        toggle(t("tools.switch", { name: tool.name }), tool.isEnabled, change, { tabindex: "-1" }),
       ),
     );
     row.name = tool.name;
@@ -190,7 +184,7 @@ class ToolsScreen extends HTMLElement {
   }
 
   async #switch(tool, on) {
-    await setToolEnabled(tool.name, on);
+    await setToolEnabled(tool, on);
     notify(t(on ? "notice.enabled" : "notice.disabled", { name: tool.name }));
   }
 

@@ -30,7 +30,7 @@ const quote = (value) =>
 
 const isIdentifier = (name) => IDENTIFIER.test(name) && !KEYWORDS.has(name) && !CONSTANTS.has(name);
 
-export function toRunCode(tool, args) {
+function toRunCode(tool, args) {
   const name = tool.pythonName ?? tool.name;
   const isDirect = name.split(".").every(isIdentifier) && Object.keys(args).every(isIdentifier);
   const parameters = isDirect
@@ -39,7 +39,7 @@ export function toRunCode(tool, args) {
   return `${isDirect ? name : "ot.call"}(${parameters.join(", ")})`;
 }
 
-export function toCurl(tool, args) {
+function toCurl(tool, args) {
   const url = `${location.origin}/api/tools/${encodeURIComponent(tool.name).replaceAll("'", "%27")}/call`;
   return [
     `curl -X POST '${url}'`,
@@ -49,7 +49,7 @@ export function toCurl(tool, args) {
   ].join(" \\\n  ");
 }
 
-export function toProgram(tool, args) {
+function toProgram(tool, args) {
   return [
     "import asyncio",
     "import os",
