@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from tests.proxy_support import HOSTILE
 from tests.rest_support import serve_app
 from tests.settings_support import EditedHome, serve_home
@@ -119,6 +119,159 @@ def test_a_person_reads_and_accepts_a_changed_tool(visit: Visit, home: EditedHom
     changes.get_by_role("button", name="Accept the changed tools of moody").click()
     page.get_by_role("dialog").get_by_role("button", name="Accept changes").click()
     expect(changes).to_have_count(0)
+
+
+def test_a_person_edits_a_server_and_its_secret(visit: Visit, home: EditedHome) -> None:
+    page = visit.go("servers")
+    secrets = page.get_by_role("region", name="Secrets")
+    secrets.get_by_role("button", name="Add secret").press("Enter")
+    for text in ("MOOD_TOKEN", "cheerful-4711"):
+        page.keyboard.type(text)
+        page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    row = secrets.get_by_role("listitem").filter(has_text="MOOD_TOKEN")
+    expect(row).to_be_visible()
+    assert "cheerful-4711" in (home.home / ".onetool" / "secrets.yaml").read_text("utf-8")
+    assert "cheerful-4711" not in page.content()
+    page.get_by_role("button", name="Edit moody").press("Enter")
+    dialog = page.get_by_role("dialog", name="Settings of moody")
+    dialog.get_by_label("Timeout of a start or a call in seconds").fill("45")
+    dialog.get_by_label("Tools to exclude").fill("delete_*\nwipe")
+    dialog.get_by_label("New and changed tools").select_option("print a notice")
+    dialog.get_by_role("button", name="Add").press("Enter")
+    dialog.get_by_role("textbox", name="Name").fill("MOOD")
+    dialog.get_by_role("textbox", name="Value").fill("${secret:MOOD_TOKEN}")
+    answer = home.send("PATCH", "/api/servers/moody", {"settings": {"idle_timeout": 60}})  # another person
+    assert answer.status_code == 200, answer.text
+    expect(dialog.locator(".banner")).to_contain_text("token owner changed moody while you were editing it.")
+    expect(dialog.get_by_label("Seconds without a call")).to_have_value("60")
+    visit.shoot("servers-edit")
+    dialog.get_by_role("button", name="Review").press("Enter")
+    expect(page.locator("dialog.review")).to_contain_text("timeout: 45")
+    save(page)
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("button", name="Edit moody")).to_be_focused()
+    values = home.get("/api/servers/moody")["entry"]["values"]
+    assert (values["timeout"], values["idle_timeout"], values.get("pin")) == (45, 60, None)
+    assert (values["tools"], values["env"]) == ({"exclude": ["delete_*", "wipe"]}, {"MOOD": "${secret:MOOD_TOKEN}"})
+    expect(row).to_contain_text("used by moody")
+    visit.shoot("servers-secrets")
+    row.get_by_role("button", name="Remove the secret MOOD_TOKEN").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(page.locator("#notices")).to_contain_text("servers.moody.env.MOOD refers to MOOD_TOKEN")
+    changed = {"timeout": None, "idle_timeout": None, "tools": None, "env": None, "pin": "strict"}
+    assert home.send("PATCH", "/api/servers/moody", {"settings": changed}).status_code == 200
+    expect(row).not_to_contain_text("used by moody")
+    row.get_by_role("button", name="Remove the secret MOOD_TOKEN").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(row).to_have_count(0)
+
+
+def test_the_focus_survives_answers_that_overtake_each_other(visit: Visit, home: EditedHome) -> None:
+    page = visit.go("servers")
+    card = page.get_by_role("article", name="moody")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:  # until a second list is requested, which is answered first
+        held.append(route)
+        if len(held) == 2:
+            held[1].continue_()
+            held[0].continue_()
+        elif len(held) > 2:
+            route.continue_()
+
+    card.get_by_role("button", name="Start moody").focus()
+    with page.expect_response("**/api/servers/moody/start"):
+        page.route("**/api/servers", hold)
+        page.keyboard.press("Enter")
+    assert home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": {"calls": 5}}}).status_code == 200
+    expect(card.get_by_role("button", name="Stop moody")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(card.get_by_role("button", name="Start moody")).to_be_focused()
+    assert home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": None}}).status_code == 200
+
+
+def test_a_live_update_keeps_what_a_person_is_doing(visit: Visit, home: EditedHome) -> None:
+    page = visit.go("servers")
+    card = page.get_by_role("article", name="moody")
+    card.get_by_text("Tools and output").click()
+    card.get_by_role("button", name="Remove moody").press("Enter")
+    expect(page.locator("dialog.review")).to_be_visible()
+    assert home.send("PATCH", "/api/servers/moody", {"settings": {"enabled": False}}).status_code == 200
+    expect(card).to_contain_text("disabled")
+    page.keyboard.press("Escape")
+    expect(card.get_by_role("button", name="Remove moody")).to_be_focused()
+    expect(card.get_by_text("Output (stderr)")).to_be_visible()
+    assert home.send("PATCH", "/api/servers/moody", {"settings": {"enabled": None}}).status_code == 200
+    visit.go("agents/reviewer")
+    clients = page.get_by_label("Clients")
+    clients.fill("desk\n ")
+    clients.evaluate("area => area.setSelectionRange(1, 3)")
+    assert home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": {"tokens": 9}}}).status_code == 200
+    expect(page.get_by_label("Tokens of results")).to_have_value("9")
+    expect(clients).to_be_focused()
+    expect(clients).to_have_value("desk\n ")
+    assert clients.evaluate("area => [area.selectionStart, area.selectionEnd]") == [1, 3]
+    page.get_by_role("button", name="Discard input").click()
+    assert home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": None}}).status_code == 200
+
+
+def test_content_that_is_replaced_keeps_its_state(visit: Visit) -> None:
+    """Replace content that is in use, as every screen does for a live update."""
+    assert visit.page.evaluate(REPLACE) == {
+        "focus": "old text",
+        "selection": [1, 4],
+        "text": "typed",
+        "checked": False,
+        "open": True,
+        "top": 40,
+        "stays": True,
+        "nearest": "card",
+    }
+
+
+REPLACE = """async () => {
+  const { refill } = await import("/page/core/refill.js");
+  const { h } = await import("/page/core/h.js");
+  const main = document.querySelector("main");
+  const kept = h("button", {}, "kept");
+  const card = (text) => h("article", { data: { key: "card" }, tabindex: "-1" },
+    h("input", { type: "text", "aria-label": "text", value: text }),
+    h("input", { type: "checkbox", "aria-label": "box", checked: true }),
+    h("details", {}, h("summary", {}, "more"), "…"),
+    h("pre", { tabindex: "0" }, "line\\n".repeat(100)));
+  main.replaceChildren(h("button", {}, "before"), kept, card("old"));
+  const find = (selector) => main.querySelector(selector);
+  find("pre").style.cssText = "height: 50px; overflow: auto";
+  find("details").open = true;
+  find("pre").scrollTop = 40;
+  find("[type=checkbox]").click();
+  find("[type=text]").focus();
+  document.execCommand("selectAll");
+  document.execCommand("insertText", false, "typed");
+  find("[type=text]").setSelectionRange(1, 4);
+  const replacement = card("new");
+  replacement.querySelector("pre").style.cssText = "height: 50px; overflow: auto";
+  refill(main, replacement, kept);
+  const text = find("[type=text]");
+  const found = {
+    focus: text === document.activeElement && text === replacement.querySelector("input") ? "old text" : "lost",
+    selection: [text.selectionStart, text.selectionEnd],
+    text: text.value,
+    checked: find("[type=checkbox]").checked,
+    open: find("details").open,
+    top: find("pre").scrollTop,
+  };
+  kept.focus();
+  refill(main, h("p", {}, "new"), kept, h("p", {}, "end"));
+  found.stays = document.activeElement === kept;
+  refill(main, card("x"));
+  find("summary").focus();
+  refill(main, h("article", { data: { key: "card" } }, "gone"));
+  found.nearest = document.activeElement.dataset.key;
+  return found;
+}"""
 
 
 def test_a_person_changes_an_agent_and_sees_what_it_may_call(visit: Visit, home: EditedHome) -> None:
@@ -242,3 +395,8 @@ def test_the_screens_are_accessible_and_fit(browser: Browser, home: EditedHome, 
         visit.shoot(f"{screen}-narrow")
         wide = f"Math.max(document.documentElement.scrollWidth, document.querySelector('ot-{screen}').scrollWidth)"
         assert page.evaluate(wide) <= NARROW["width"]
+        if screen == "servers":
+            page.get_by_role("button", name="Edit moody").click()
+            visit.shoot("servers-edit-narrow")
+            assert find_violations(page) == []
+            assert page.locator("dialog").evaluate("dialog => dialog.scrollWidth - dialog.clientWidth") <= 0

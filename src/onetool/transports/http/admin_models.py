@@ -110,6 +110,7 @@ class AgentInfo(ApiModel):
 
 class AgentList(ApiModel):
     agents: list[AgentInfo]
+    settings: list[str] = Field(description="Keys of the settings that an agent can have")
 
 
 class AgentDetails(AgentInfo):

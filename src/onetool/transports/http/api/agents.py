@@ -72,7 +72,7 @@ class AgentHandlers:
         names = [name for name in self._api.app.settings.agents if visible in {None, name}]
         items = await self._api.run_in_thread(lambda: {name: self._edits.find(AGENTS, name) for name in names})
         agents = [AgentInfo(**self._describe(request, name, item)) for name, item in items.items()]
-        return self._api.respond(AgentList(agents=agents))
+        return self._api.respond(AgentList(agents=agents, settings=list(Agent.model_fields)))
 
     async def show(self, request: Request) -> Response:
         name = self._name(request)

@@ -3,6 +3,7 @@ import { encodePath, request, send } from "../core/api.js";
 import { button, labeled } from "../core/components.js";
 import { fill, h } from "../core/h.js";
 import { t } from "../core/i18n.js";
+import { refill } from "../core/refill.js";
 
 const DELAY_MS = 250;
 const PAGE_SIZE = 100;
@@ -57,7 +58,8 @@ class CallView extends HTMLElement {
     this.#aborter?.abort();
   }
 
-  /** Show the decisions for an agent. `readDraft` returns its settings as they would be, null if they are saved, or throws. */
+  /** Show the decisions for an agent. `readDraft` returns its settings as they would be, null if they are saved, or
+   * throws. */
   configure(name, readDraft) {
     this.#name = name;
     this.#readDraft = readDraft;
@@ -87,13 +89,13 @@ class CallView extends HTMLElement {
   }
 
   #show({ counts, tools, total, isComplete }) {
-    fill(
+    refill(
       this.counts,
       DECISIONS.map((name) =>
         button(`${t(`agents.decision.${name}`)} ${counts[name] ?? 0}`, () => this.#choose(name), {
           class: "count-button",
           "aria-pressed": String(this.#decision === name),
-          data: { tone: TONES[name] },
+          data: { tone: TONES[name], key: name },
         }),
       ),
     );

@@ -1,12 +1,32 @@
-/** Fields of an agent's form. Each reads and shows the value of one setting; undefined stands for the default. */
+/** The fields of an agent's form. */
 import { labeled } from "../core/components.js";
 import { h } from "../core/h.js";
 import { t } from "../core/i18n.js";
+import { limitedField, linesField } from "../settings/fields.js";
+import { policyField } from "./policy-field.js";
 
 const PERMISSIONS = ["read", "write", "exec", "network"];
 const BUDGETS = ["calls", "tokens", "cost", "time_seconds"];
 
-export function permissionsField() {
+/** Return the fields by their keys. Those that the server does not know, because it is older, are left out. */
+export function makeFields(knownKeys) {
+  const fields = {
+    permissions: permissionsField(),
+    tools: limitedField(t("agents.tools"), { all: t("agents.tools.all"), hint: t("agents.tools.hint") }),
+    hosts: limitedField(t("agents.ownHosts"), { all: t("agents.ownHosts.all"), hint: t("agents.ownHosts.hint") }),
+    policy: policyField(),
+    "sandbox.allowed_paths": linesField(t("agents.directories"), { hint: t("agents.directories.hint") }),
+    "sandbox.denied_patterns": linesField(t("agents.deniedFiles"), { hint: t("agents.deniedFiles.hint"), rows: 2 }),
+    budgets: budgetsField(),
+    clients: linesField(t("agents.clients"), { hint: t("agents.clients.hint"), rows: 2 }),
+  };
+  return Object.fromEntries(Object.entries(fields).filter(([key]) => knownKeys.includes(key.split(".")[0])));
+}
+
+/** Return the name of a setting for people. */
+export const nameSetting = (key) => t(`agents.setting.${key}`);
+
+function permissionsField() {
   const boxes = PERMISSIONS.map((name) => [name, h("input", { type: "checkbox", name })]);
   const element = h(
     "fieldset.checks",
@@ -21,40 +41,7 @@ export function permissionsField() {
   };
 }
 
-/** A list with one entry per line. An empty list is the default, unless `keepsEmpty`. */
-export function linesField(key, { rows = 3 } = {}) {
-  const area = h("textarea", { rows, spellcheck: "false", autocomplete: "off" });
-  return {
-    element: labeled(t(`agents.${key}`), area, { hint: t(`agents.${key}.hint`) }),
-    read: () => {
-      const lines = area.value
-        .split("\n")
-        .map((line) => line.trim())
-        .filter(Boolean);
-      return lines.length ? lines : undefined;
-    },
-    show: (value) => (area.value = (value ?? []).join("\n")),
-  };
-}
-
-/** The tools: all of them, or those that are listed. */
-export function toolsField() {
-  const all = h("input", { type: "checkbox" });
-  const lines = linesField("tools");
-  const update = () => (lines.element.hidden = all.checked);
-  all.addEventListener("change", update);
-  return {
-    element: h("div.stack", {}, h("label.check", {}, all, " ", t("agents.tools.all")), lines.element),
-    read: () => (all.checked ? undefined : (lines.read() ?? [])),
-    show: (value) => {
-      all.checked = value == null;
-      lines.show(value);
-      update();
-    },
-  };
-}
-
-export function budgetsField() {
+function budgetsField() {
   const inputs = BUDGETS.map((name) => [name, h("input", { type: "number", min: 0, step: "any" })]);
   return {
     element: h(

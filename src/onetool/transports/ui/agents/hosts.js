@@ -3,6 +3,7 @@ import { get } from "../core/api.js";
 import { button, labeled, notify } from "../core/components.js";
 import { h } from "../core/h.js";
 import { t } from "../core/i18n.js";
+import { readLines } from "../settings/fields.js";
 import { CONFLICT, reviewChange } from "../settings/review.js";
 
 const PATH = "/api/settings/hosts";
@@ -16,13 +17,9 @@ export function renderHosts() {
     area.value = entry.hosts.join("\n");
   };
   const save = async () => {
-    const hosts = area.value
-      .split("\n")
-      .map((line) => line.trim())
-      .filter(Boolean);
+    const change = { method: "PUT", path: PATH, body: { hosts: readLines(area) }, etag: entry.etag };
     try {
-      if (!(await reviewChange(t("agents.hosts"), { method: "PUT", path: PATH, body: { hosts }, etag: entry.etag })))
-        return;
+      if (!(await reviewChange(t("agents.hosts"), change))) return;
       notify(t("saved", { name: t("agents.hosts") }));
       await show();
     } catch (error) {

@@ -1,17 +1,20 @@
 /** Screen "Agents": their permissions, limits and policies, and what each of them may call. */
-import { ApiError, encodePath, get } from "../core/api.js";
+import { encodePath, get } from "../core/api.js";
 import { emptyState, notify, primaryButton, quietButton } from "../core/components.js";
 import { fill, h } from "../core/h.js";
 import { t } from "../core/i18n.js";
 import { load } from "../core/loading.js";
+import { refill } from "../core/refill.js";
 import { link, navigate } from "../core/router.js";
 import { loadStyles } from "../core/styles.js";
-import { deniedState } from "../approvals/sign-in.js";
-import { settingsHistory, watchSettings } from "../settings/feed.js";
+import { loadPermitted } from "../approvals/sign-in.js";
+import { changeNotice } from "../settings/conflict.js";
+import { watchSettings } from "../settings/feed.js";
 import { openHistory } from "../settings/history.js";
 import { CONFLICT, reviewChange } from "../settings/review.js";
+import { SettingsForm } from "../settings/settings-form.js";
 import { askForName, makeNewAgent } from "./add-agent.js";
-import { AgentForm, nameSetting } from "./agent-form.js";
+import { makeFields, nameSetting } from "./fields.js";
 import { renderHosts } from "./hosts.js";
 import "./call-view.js";
 
@@ -20,9 +23,9 @@ const RETRY_MS = 300;
 await loadStyles("settings");
 
 class AgentsScreen extends HTMLElement {
-  #stops = [];
-  #version = null;
+  #stop = null;
   #agents = [];
+  #keys = []; // of settings that an agent can have
   #name = null;
   #agent = null; // as the server has it
   #form = null;
@@ -51,12 +54,12 @@ class AgentsScreen extends HTMLElement {
         renderHosts(),
       ),
     );
-    this.#stops = [watchSettings(), settingsHistory.listen((history) => this.#onHistory(history))];
+    this.#stop = watchSettings(() => this.#onChange());
     this.#loadList();
   }
 
   disconnectedCallback() {
-    for (const stop of this.#stops) stop();
+    this.#stop();
   }
 
   show(name) {
@@ -66,17 +69,17 @@ class AgentsScreen extends HTMLElement {
   }
 
   #loadList() {
-    return load(this.list, async () => {
-      try {
-        this.#agents = (await get("/api/agents")).agents;
-      } catch (error) {
-        if (!(error instanceof ApiError && error.status === 403)) throw error;
-        fill(this.detail);
-        return deniedState(t("agents.denied"), error, () => (watchSettings(), this.#loadList()));
-      }
+    return loadPermitted(this.list, t("agents.denied"), async () => {
+      await this.#fetchList();
       this.#loadAgent();
       return this.#renderList();
     });
+  }
+
+  async #fetchList() {
+    const { agents, settings } = await get("/api/agents");
+    this.#agents = agents;
+    this.#keys = settings;
   }
 
   #renderList() {
@@ -106,7 +109,7 @@ class AgentsScreen extends HTMLElement {
 
   async #loadAgent() {
     const name = (this.#name ??= this.#agents[0]?.name ?? null);
-    fill(this.list, this.#renderList());
+    refill(this.list, this.#renderList());
     if (name === null) return fill(this.detail, emptyState(t("agents.none")));
     this.#form = null;
     await load(this.detail, async () => {
@@ -118,14 +121,15 @@ class AgentsScreen extends HTMLElement {
 
   #renderAgent() {
     const view = document.createElement("ot-call-view");
-    const form = (this.#form = new AgentForm(() => (view.update(), this.#showState())));
+    const onInput = () => (view.update(), this.#showState());
+    const form = (this.#form = new SettingsForm(() => makeFields(this.#keys), onInput));
     this.notice = h("div.notice-area", { role: "status" });
     this.save = primaryButton(t("agents.review"), () => this.#review());
-    this.reset = quietButton(t("agents.reset"), () => (form.show(this.#agent), view.update(0), this.#showState()));
+    this.reset = quietButton(t("agents.reset"), () => (this.#showSettings(), view.update(0), this.#showState()));
     const { name, entry, isNew } = this.#agent;
     const remove = () =>
       this.#change(t("agents.remove.title", { name }), { method: "DELETE" }, () => navigate("agents"));
-    form.show(this.#agent);
+    this.#showSettings();
     setTimeout(() => view.configure(name, () => (isNew || form.isChanged ? form.readDraft() : null)));
     this.#showState();
     return [
@@ -149,14 +153,12 @@ class AgentsScreen extends HTMLElement {
     ];
   }
 
+  #showSettings() {
+    this.#form.show({ effective: this.#agent.effective, values: this.#agent.entry.values });
+  }
+
   #showState() {
-    let isChanged = true;
-    try {
-      isChanged = this.#form.isChanged;
-    } catch {
-      // a field is invalid: saving shows why
-    }
-    this.save.disabled = this.reset.disabled = !isChanged && !this.#agent.isNew;
+    this.save.disabled = this.reset.disabled = !this.#form.isChanged && !this.#agent.isNew;
   }
 
   #review() {
@@ -189,45 +191,36 @@ class AgentsScreen extends HTMLElement {
   /** Load the agent again after a change of somebody else, and keep what was typed. */
   async #rebase() {
     const { name, entry } = this.#agent;
-    const fresh = await get(`/api/agents${encodePath(name)}`).catch(() => null);
-    if (!fresh) return fill(this.notice, h("p.banner", {}, t("agents.gone", { name })));
+    let fresh;
+    try {
+      fresh = await get(`/api/agents${encodePath(name)}`);
+    } catch (error) {
+      return error.status === 404 ? this.#showRemoved() : notify(error.message, "bad");
+    }
     if (fresh.entry.etag === entry.etag || !this.#form) return;
-    const both = this.#form.rebase(fresh);
-    const last = settingsHistory.value?.changes.find((one) => one.names.includes(name));
+    const both = this.#form.rebase({ effective: fresh.effective, values: fresh.entry.values });
     this.#agent = fresh;
     this.#showState();
-    fill(
-      this.notice,
-      h(
-        "div.banner",
-        {},
-        h("p", {}, t(last ? "agents.changed.by" : "agents.changed", { name, actor: last?.actor })),
-        h(
-          "p",
-          {},
-          both.length
-            ? t("agents.changed.both", { settings: both.map(nameSetting).join(", ") })
-            : t("agents.changed.kept"),
-        ),
-        h("p.hint", {}, t("agents.changed.now"), " ", h("code", {}, JSON.stringify(fresh.entry.values))),
-      ),
-    );
-    this.notice.scrollIntoView({ block: "nearest" });
+    fill(this.notice, changeNotice(name, fresh.entry.values, both.map(nameSetting)));
   }
 
-  async #onHistory({ version }) {
-    const isNew = this.#version !== null && this.#version !== version;
-    if (isNew && this.#agent && (!this.#form || document.querySelector("dialog[open]"))) return this.#retry();
-    this.#version = version;
-    if (!isNew) return;
-    this.#agents = (await get("/api/agents")).agents;
-    fill(this.list, this.#renderList());
+  /** Make the agent a new one, with everything that the form shows. */
+  #showRemoved() {
+    const { name } = this.#agent;
+    this.#form.detach();
+    this.#agent = makeNewAgent(name);
+    this.#showState();
+    fill(this.notice, h("p.banner", {}, t("agents.gone", { name })));
+  }
+
+  /** Show what somebody else changed, later if the agent is being loaded or reviewed. */
+  async #onChange() {
+    if (!this.isConnected) return;
+    if (this.#agent && (!this.#form || document.querySelector("dialog[open]")))
+      return setTimeout(() => this.#onChange(), RETRY_MS);
+    await this.#fetchList();
+    refill(this.list, this.#renderList());
     if (this.#form && !this.#agent.isNew) await this.#rebase(); // never replaces the form: somebody may be typing
-  }
-
-  /** Handle a change later, because the agent is being loaded or reviewed. */
-  #retry() {
-    setTimeout(() => this.isConnected && this.#onHistory(settingsHistory.value), RETRY_MS);
   }
 }
 

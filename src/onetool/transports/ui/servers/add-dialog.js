@@ -1,8 +1,9 @@
 /** Dialog that adds servers: by URL, by the command that starts one, or from the configuration of a client. */
-import { labeled, notify, openModal, primaryButton, quietButton, tabs } from "../core/components.js";
+import { actionButton, labeled, notify, openModal, quietButton, tabs } from "../core/components.js";
 import { fill, h } from "../core/h.js";
 import { t } from "../core/i18n.js";
 import { pairs } from "../bundles/pairs.js";
+import { argumentsField } from "../settings/fields.js";
 import { reviewChange } from "../settings/review.js";
 
 /** Open the dialog. `onAdded(names)` is called when servers were added. */
@@ -38,7 +39,7 @@ export function openAddDialog(onAdded) {
       problem,
       h("button.offscreen", { type: "submit", tabindex: "-1", "aria-hidden": "true" }),
     ),
-    [quietButton(t("cancel"), () => dialog.close()), primaryButton(t("servers.add.next"), submit)],
+    [quietButton(t("cancel"), () => dialog.close()), actionButton(t("servers.add.next"), submit, { class: "primary" })],
   );
 }
 
@@ -74,7 +75,7 @@ function urlForm() {
 function commandForm() {
   const name = textInput();
   const command = textInput({ placeholder: "npx" });
-  const args = h("textarea", { rows: 3, spellcheck: "false" });
+  const args = argumentsField(t("servers.args"), { hint: t("servers.args.hint") });
   const env = pairs(t("servers.env"));
   return {
     element: h(
@@ -82,13 +83,13 @@ function commandForm() {
       {},
       labeled(t("servers.name"), name, { hint: t("servers.name.hint") }),
       labeled(t("servers.command"), command),
-      labeled(t("servers.args"), args, { hint: t("servers.args.hint") }),
+      args.element,
       env,
       h("p.hint", {}, t("servers.secrets.hint")),
     ),
     read: () => {
-      const lines = args.value.split("\n").filter((line) => line !== "");
-      const settings = { command: command.value.trim(), ...nonEmpty("args", lines), ...nonEmpty("env", env.value) };
+      const given = { ...nonEmpty("args", args.read() ?? []), ...nonEmpty("env", env.value) };
+      const settings = { command: command.value.trim(), ...given };
       return { name: name.value.trim(), settings };
     },
   };

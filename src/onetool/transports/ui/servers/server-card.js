@@ -1,29 +1,22 @@
 /** One upstream server: its state, its tools, what it printed, changed tools, and what a person can do with it. */
 import { encodePath, get, send } from "../core/api.js";
-import {
-  button,
-  confirmAction,
-  definitionList,
-  notify,
-  primaryButton,
-  quietButton,
-  toggle,
-} from "../core/components.js";
+import { actionButton, button, confirmAction, definitionList, notify, toggle } from "../core/components.js";
 import { h } from "../core/h.js";
 import { t, tOr } from "../core/i18n.js";
 import { load } from "../core/loading.js";
 import { difference } from "../settings/difference.js";
 import { CONFLICT, reviewChange, sendChange } from "../settings/review.js";
-import { act, renderSignIn } from "./sign-ins.js";
+import { openEditDialog } from "./edit-dialog.js";
+import { renderSignIn } from "./sign-ins.js";
 
 const STATE_TONES = { connected: "good", disconnected: "bad", sign_in_required: "bad" };
 
-/** Render a server. `reload(label)` loads the screen again and focuses the control with this label. */
+/** Render a server. `reload` loads the screen again. */
 export function renderServer(server, signIns, reload) {
   const { name } = server;
   return h(
     "article.card.stack",
-    { "aria-label": name, data: { server: name } },
+    { "aria-label": name },
     h(
       "div.bar",
       {},
@@ -65,27 +58,30 @@ function enableSwitch(server, reload) {
       etag: server.entry.etag,
     });
     notify(t(isOn ? "notice.enabled" : "notice.disabled", { name: server.name }));
-    await reload(label);
+    await reload();
   };
   return toggle(label, server.isEnabled, change);
 }
 
 function renderActions(server, reload) {
   const { name } = server;
-  const run = (action) => (event) =>
-    act(event.currentTarget, async () => {
-      await send("POST", `/api/servers${encodePath(name, action)}`);
-      await reload(t(`servers.${action === "start" ? "stop" : "start"}.label`, { name }));
-    });
-  const isRunning = server.state === "connected";
-  const start = button(t("servers.start"), run("start"), { "aria-label": t("servers.start.label", { name }) });
-  const stop = button(t("servers.stop"), run("stop"), { "aria-label": t("servers.stop.label", { name }) });
-  const remove = (event) => act(event.currentTarget, () => removeServer(server, reload));
+  const action = server.state === "connected" ? "stop" : "start";
+  const run = async () => {
+    await send("POST", `/api/servers${encodePath(name, action)}`);
+    await reload();
+  };
+  const label = t(`servers.${action}.label`, { name });
+  const remove = { class: "quiet", "aria-label": t("servers.remove.label", { name }) };
   return [
-    server.isEnabled ? (isRunning ? stop : start) : null,
-    server.entry.etag
-      ? quietButton(t("servers.remove"), remove, { "aria-label": t("servers.remove.label", { name }) })
+    server.isEnabled
+      ? actionButton(t(`servers.${action}`), run, { "aria-label": label, data: { key: "start or stop" } })
       : null,
+    server.entry.etag
+      ? button(t("servers.edit"), () => openEditDialog(server, reload), {
+          "aria-label": t("servers.edit.label", { name }),
+        })
+      : null,
+    server.entry.etag ? actionButton(t("servers.remove"), () => removeServer(server, reload), remove) : null,
   ];
 }
 
@@ -104,14 +100,13 @@ async function removeServer(server, reload) {
 
 function renderChanges(server, reload) {
   const { name, changes } = server;
-  const accept = (event) =>
-    act(event.currentTarget, async () => {
-      const question = t("servers.accept.sure", { name, n: changes.length });
-      if (!(await confirmAction(question, t("servers.accept")))) return;
-      await send("POST", `/api/servers${encodePath(name)}/accept`);
-      notify(t("servers.accepted", { name }));
-      await reload(t("servers.details.label", { name }));
-    });
+  const accept = async () => {
+    const question = t("servers.accept.sure", { name, n: changes.length });
+    if (!(await confirmAction(question, t("servers.accept")))) return;
+    await send("POST", `/api/servers${encodePath(name)}/accept`);
+    notify(t("servers.accepted", { name }));
+    await reload();
+  };
   return h(
     "section.changes.stack",
     { "aria-label": t("servers.changes.of", { name }) },
@@ -124,7 +119,10 @@ function renderChanges(server, reload) {
     h(
       "div.actions",
       {},
-      primaryButton(t("servers.accept"), accept, { "aria-label": t("servers.accept.label", { name }) }),
+      actionButton(t("servers.accept"), accept, {
+        class: "primary",
+        "aria-label": t("servers.accept.label", { name }),
+      }),
     ),
   );
 }

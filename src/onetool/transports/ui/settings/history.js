@@ -1,8 +1,9 @@
 /** The history of changes of the settings, each with its difference and a button that undoes it. */
 import { encodePath } from "../core/api.js";
 import { button, emptyState, notify, openModal } from "../core/components.js";
-import { fill, h } from "../core/h.js";
+import { h } from "../core/h.js";
 import { t, tOr } from "../core/i18n.js";
+import { refill } from "../core/refill.js";
 import { formatDate } from "../core/text.js";
 import { difference } from "./difference.js";
 import { settingsHistory } from "./feed.js";
@@ -10,17 +11,17 @@ import { reviewChange } from "./review.js";
 
 export function openHistory() {
   const list = h("div.stack.history", { "aria-live": "polite" });
-  const show = () => fill(list, renderChanges());
+  const show = () => refill(list, renderChanges());
   const stop = settingsHistory.listen(show);
   show();
   const dialog = openModal(t("settings.history"), list, [], { class: "review" });
   dialog.addEventListener("close", stop);
 }
 
-export const describeChange = ({ action, names }) => `${tOr(`action.${action}`, action)} ${names.join(", ")}`.trim();
+const describeChange = ({ action, names }) => `${tOr(`action.${action}`, action)} ${names.join(", ")}`.trim();
 
 /** Undo a change after showing what that does. */
-export async function undo(change) {
+async function undo(change) {
   try {
     const path = `/api/settings/history${encodePath(change.id)}/undo`;
     const title = t("settings.undo.title", { change: describeChange(change) });
@@ -42,7 +43,7 @@ function renderChange(change, isUndone) {
   const label = t("settings.undo.of", { change: title });
   return h(
     "article.card.stack",
-    { "aria-label": title },
+    { "aria-label": title, data: { key: change.id } },
     h("h3", {}, title),
     h(
       "p.hint",

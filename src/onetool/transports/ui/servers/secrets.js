@@ -1,0 +1,103 @@
+/** The names of secrets: people set and remove their values here, which are never shown. */
+import { encodePath, get } from "../core/api.js";
+import { actionButton, button, confirmAction, labeled, notify, openModal, quietButton } from "../core/components.js";
+import { fill, h } from "../core/h.js";
+import { t } from "../core/i18n.js";
+import { load } from "../core/loading.js";
+import { sendChange } from "../settings/review.js";
+
+const REFERENCE = /(?<!\$)\$\{(?:secret:)?(\w+)\}/g;
+
+class Secrets extends HTMLElement {
+  #servers = [];
+
+  connectedCallback() {
+    this.body = h("div.stack");
+    const add = button(t("secrets.add"), () => this.#set(), { class: "quiet" });
+    this.append(
+      h("div.bar.heading", {}, h("h2", {}, t("secrets.title")), add),
+      h("p.hint", {}, t("secrets.hint")),
+      this.body,
+    );
+  }
+
+  /** Load the names. `servers` are those that may use them. */
+  update(servers) {
+    this.#servers = servers;
+    const render = async () => {
+      const { secrets } = await get("/api/secrets");
+      if (!secrets.length) return h("p.hint", {}, t("secrets.none"));
+      return h(
+        "ul.secrets",
+        {},
+        secrets.map((secret) => this.#row(secret)),
+      );
+    };
+    return load(this.body, render, { isUpdate: true });
+  }
+
+  #row({ name, files }) {
+    const users = this.#servers.filter((server) => listReferences(server).includes(name));
+    const names = users.map((server) => server.name).join(", ");
+    const facts = [names ? t("secrets.used", { names }) : null, ...files];
+    return h(
+      "li.bar",
+      { data: { key: name } },
+      h(
+        "div.about",
+        {},
+        h("code", {}, name),
+        h("p.hint", {}, facts.filter(Boolean).join(" · ")),
+      ),
+      button(t("secrets.set"), () => this.#set(name), { "aria-label": t("secrets.set.one", { name }) }),
+      actionButton(t("secrets.remove"), () => this.#remove(name), {
+        class: "danger",
+        "aria-label": t("secrets.remove.one", { name }),
+      }),
+    );
+  }
+
+  /** Ask for a value, and for the name of a new secret, and store it. */
+  #set(known) {
+    const name = h("input", { type: "text", value: known ?? "", readonly: Boolean(known), spellcheck: "false" });
+    const value = h("input", { type: "password", autocomplete: "new-password", spellcheck: "false" });
+    const problem = h("p.problem.pre", { role: "alert", hidden: true });
+    const submit = async () => {
+      try {
+        const path = `/api/secrets${encodePath(name.value.trim())}`;
+        await sendChange({ method: "PUT", path, body: { value: value.value } });
+        dialog.close();
+        notify(t("secrets.saved", { name: name.value.trim() }));
+        await this.update(this.#servers);
+      } catch (error) {
+        fill(problem, error.message).hidden = false;
+      }
+    };
+    const dialog = openModal(
+      known ? t("secrets.set.one", { name: known }) : t("secrets.add"),
+      h(
+        "form.stack",
+        { onsubmit: (event) => (event.preventDefault(), submit()) },
+        labeled(t("secrets.name"), name, { hint: known ? null : t("secrets.name.hint") }),
+        labeled(t("secrets.value"), value, { hint: t("secrets.value.hint") }),
+        problem,
+        h("button", { type: "submit", hidden: true }),
+      ),
+      [quietButton(t("cancel"), () => dialog.close()), actionButton(t("save"), submit, { class: "primary" })],
+    );
+    if (known) value.focus();
+  }
+
+  async #remove(name) {
+    if (!(await confirmAction(t("secrets.remove.sure", { name }), t("secrets.remove")))) return;
+    await sendChange({ method: "DELETE", path: `/api/secrets${encodePath(name)}` });
+    notify(t("secrets.removed", { name }));
+    await this.update(this.#servers);
+  }
+}
+
+/** Return the names of the secrets and environment variables that the settings of a server refer to. */
+const listReferences = ({ entry }) => [...JSON.stringify(entry.values).matchAll(REFERENCE)].map(([, name]) => name);
+
+customElements.define("ot-secrets", Secrets);
+export const secretList = () => document.createElement("ot-secrets");
