@@ -5,6 +5,7 @@
 
 import base64
 import contextlib
+import json
 import os
 import shutil
 import struct
@@ -38,6 +39,7 @@ AXE: Final = "axe-core@4.14.0"
 WIDE: Final = {"width": 1360, "height": 820}
 NARROW: Final[ViewportSize] = {"width": 320, "height": 640}
 TIMEOUT_SECONDS: Final = 15  # seconds
+MAX_TASK_MS: Final = 100.0  # of processor time
 GRANTED: Final = {"agents": {"default": {"permissions": ["read", "write", "network", "exec"]}}}
 SETTLED: Final = """() => !document.querySelector("[aria-busy=true]")
   && !document.getAnimations().some((each) => each instanceof CSSTransition)"""
@@ -306,6 +308,26 @@ def open_page(browser: Browser, url: str, folder: Path, place: str = "", **optio
         context.close()
     assert visit.errors == [], visit.errors
     assert visit.foreign == []
+
+
+@contextlib.contextmanager
+def check_tasks(visit: Visit) -> Iterator[None]:
+    """Fail if a task of the page takes longer than 100 ms of processor time, which other programs do not lengthen."""
+    browser = visit.page.context.browser
+    assert browser is not None
+    browser.start_tracing(page=visit.page, categories=["toplevel"])
+    try:
+        yield
+    finally:
+        events = json.loads(browser.stop_tracing())["traceEvents"]
+    names = {(each["pid"], each["tid"]): each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    tasks = [
+        each["tdur"] / 1000
+        for each in events
+        if each["name"].endswith("::RunTask") and names.get((each["pid"], each["tid"])) == "CrRendererMain"
+    ]
+    assert len(tasks) > 10, "the browser recorded no tasks"
+    assert max(tasks) < MAX_TASK_MS, sorted(tasks)[-5:]
 
 
 def _is_error(kind: str, text: str) -> bool:

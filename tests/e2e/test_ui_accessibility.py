@@ -13,6 +13,7 @@ from tests.ui_support import (
     NARROW,
     TIMEOUT_SECONDS,
     Visit,
+    check_tasks,
     find_violations,
     make_tools,
     open_page,
@@ -212,27 +213,20 @@ def test_the_first_view_of_ten_thousand_tools_is_small(browser: Browser, address
 
 def test_scrolling_and_searching_ten_thousand_rows_stays_smooth(visit: Visit) -> None:
     page = visit.page
-    page.evaluate(WATCH)
-    page.evaluate(SCROLL)
     rows = page.locator(".browse ot-list")
 
     def scroll_to_end() -> bool:  # again and again, because the list grows while its pages arrive
         rows.evaluate("list => { list.scrollTop = list.scrollHeight }")
         return page.locator(".tool-row", has_text="yaml").first.is_visible()
 
-    assert eventually(scroll_to_end)
-    assert page.locator(".tool-row").count() < 60
-    page.get_by_label("Search tools").press_sequentially("7777", delay=30)
-    expect(page.locator(".tool-row").first).to_contain_text("7777", timeout=TIMEOUT_SECONDS * 1000)
-    longest = max([0.0, *page.evaluate("window.longTasks")])
-    assert longest < 1000, longest  # the target is 100 ms on an idle machine; this one is shared
+    with check_tasks(visit):
+        page.evaluate(SCROLL)
+        assert eventually(scroll_to_end)
+        assert page.locator(".tool-row").count() < 60
+        page.get_by_label("Search tools").press_sequentially("7777", delay=30)
+        expect(page.locator(".tool-row").first).to_contain_text("7777", timeout=TIMEOUT_SECONDS * 1000)
 
 
-WATCH = """() => {
-  window.longTasks = [];
-  new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((one) => one.duration)))
-    .observe({ type: "longtask" });
-}"""
 SCROLL = """async () => {
   const list = document.querySelector(".browse ot-list");
   for (let step = 0; step < 100; step += 1) {

@@ -19,6 +19,7 @@ from tests.ui_support import (
     REVERSED,
     SCRIPT,
     Visit,
+    check_tasks,
     find_violations,
     open_page,
     screenshot_directory,
@@ -51,12 +52,6 @@ time.sleep(0.4)
 total = machine.disk()["total"]
 raise ValueError("the report of May is missing")
 """
-# Long tasks, as a browser defines them.
-WATCH = """() => {
-  window.longTasks = [];
-  new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((one) => one.duration)))
-    .observe({ type: "longtask" });
-}"""
 SCROLL = """async () => {
   const list = document.querySelector(".run-list ot-list");
   for (let step = 0; step < 60; step += 1) {
@@ -186,19 +181,22 @@ def test_the_slowest_run_of_an_agent_says_why_it_failed(visit: Visit, laptop: ht
 def test_a_hundred_thousand_runs_are_listed_searched_and_updated_smoothly(visit: Visit, laptop: httpx2.Client) -> None:
     page = visit.go("runs")
     page.locator(".run-row:not(.waiting)").first.wait_for()
-    page.evaluate(WATCH)
-    page.evaluate(SCROLL)
-    expect(page.locator(".run-row").last).to_be_visible()
-    assert page.locator(".run-row").count() < 60
-    page.get_by_label("Search code, errors and ids").fill("total = 4242\n")
-    page.get_by_label("Search code, errors and ids").fill("= 54242")
-    expect(page.locator(".run-row")).to_have_count(1)
-    page.get_by_label("Search code, errors and ids").fill("")
-    expect(page.locator(".run-row").nth(5)).to_be_visible()
-    run(laptop, "x = 'live update'")
-    expect(page.locator(".run-row", has_text="live update")).to_have_count(1)
-    longest = max([0.0, *page.evaluate("window.longTasks")])
-    assert longest < 1000, longest  # the target is 100 ms on an idle machine; this one is shared
+    search = page.get_by_label("Search code, errors and ids")
+    with check_tasks(visit):
+        page.evaluate(SCROLL)
+        expect(page.locator(".run-row").last).to_be_visible()
+        assert page.locator(".run-row").count() < 60
+        search.fill("total = 4242\n")
+        search.fill("= 54242")
+        expect(page.locator(".run-row")).to_have_count(1)
+        search.fill("")
+        expect(page.locator(".run-row").nth(5)).to_be_visible()
+        active = page.locator(".run-row.active .label")
+        page.get_by_role("grid", name="Runs").press("ArrowDown")
+        before = active.inner_text()
+        run(laptop, "x = 'live update'")
+        expect(page.locator(".run-row", has_text="live update")).to_have_count(1)
+        expect(active).to_have_text(before)  # the row that Enter would open
     visit.shoot("many-runs")
 
 
