@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from threading import Event
@@ -50,6 +49,12 @@ def cluster() -> Iterator[Cluster]:
         yield found
 
 
+@pytest.fixture(autouse=True)
+def forgotten_attempts(cluster: Cluster) -> None:
+    """Forget failed attempts of other tests: all replicas and tests have the same address."""
+    cluster.execute("DELETE FROM onetool.rates")
+
+
 def wait(check: Callable[[], bool]) -> bool:
     """Return whether a change is effective in time. Too many failed attempts would be rate-limited."""
     for _ in range(POLLS):
@@ -74,18 +79,13 @@ def test_killed_replicas_lose_no_acknowledged_write_and_double_no_effect(cluster
     done, acknowledged, errors = Event(), set[str](), Counter[str]()
 
     def write(number: int) -> None:
-        try:
-            answer = cluster.call("notes.add", text=f"kill-{number}")
-        except httpx2.RemoteProtocolError:  # the replica was killed between the head and the body of its answer
-            errors["cut off"] += 1
-            return
+        answer = cluster.call("notes.add", text=f"kill-{number}")
         if answer.status_code == 200 and answer.json()["ok"]:
             acknowledged.add(f"kill-{number}")
         else:
             errors[read_error(answer)] += 1
         if number % 5 == 0:
-            with suppress(httpx2.RemoteProtocolError):  # the same
-                assert cluster.front.client.get("/api/tools/notes.count").status_code == 200  # nginx repeats a read
+            assert cluster.front.client.get("/api/tools/notes.count").status_code == 200  # nginx repeats a read
 
     def kill() -> int:
         kills = 0
@@ -105,8 +105,7 @@ def test_killed_replicas_lose_no_acknowledged_write_and_double_no_effect(cluster
     assert [note for note in acknowledged if written[note] != 1] == []
     assert [note for note, count in written.items() if count > 1] == []
     assert len(acknowledged) + errors.total() == CALLS
-    assert set(errors) <= {"replica_lost", "interrupted", "cut off"}, errors
-    assert errors["cut off"] <= CALLS / 1000
+    assert set(errors) <= {"replica_lost", "interrupted"}, errors
     assert len(acknowledged) > CALLS * 0.9
     journaled = int(cluster.execute("SELECT count(*) FROM onetool.calls"))
     assert journaled >= min(len(written), 5000)  # before they were made; old ones are deleted

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from onetool.transports.http.auth import RAW_SECURITY_HEADERS
 from onetool.transports.http.errors import ApiError
+from onetool.transports.http.joined_writes import JoinedWrites
 
 HEAD_SECONDS: Final = 10.0
 LINGER_SECONDS: Final = 5.0  # for a body whose request was already answered
@@ -119,7 +120,8 @@ class TimeoutProtocol(H11Protocol):
     # --- events --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        joined: Any = JoinedWrites(transport, self.loop)
+        super().connection_made(joined)
         # asyncio does this only for listening sockets it opened itself; without it many responses take 40 ms longer
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._limiter.add(self):

@@ -1,0 +1,52 @@
+"""A transport that sends what is written in one iteration of the event loop at once.
+
+uvicorn writes the head and the body of a response separately. A process that is killed in between has sent a head
+without a body, which no load balancer can turn into an error. One write also wakes up the reader once.
+"""
+
+import asyncio
+from typing import Any, Final
+
+MAX_HELD_BYTES: Final = 64 << 10  # more is sent immediately: it may take several packets anyway
+
+
+class JoinedWrites:
+    """The transport of a connection. It is an `asyncio.Transport` for its users, without the abstract methods."""
+
+    def __init__(self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._inner, self._loop = inner, loop
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, data: bytes) -> None:
+        if not data:
+            return
+        if not self._held:
+            self._loop.call_soon(self._flush)
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes > MAX_HELD_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            held, self._held, self._held_bytes = self._held, [], 0
+            self._inner.writelines(held)
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._inner.write_eof()
+
+    def close(self) -> None:
+        self._flush()
+        self._inner.close()
+
+    def abort(self) -> None:
+        self._held, self._held_bytes = [], 0
+        self._inner.abort()
+
+    def get_write_buffer_size(self) -> int:
+        return self._held_bytes + self._inner.get_write_buffer_size()
