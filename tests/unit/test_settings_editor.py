@@ -66,7 +66,7 @@ def find(home: Path, cwd: Path | None = None) -> Directories:
 
 
 def open_editor(home: Path, cwd: Path | None = None) -> SettingsEditor:
-    return SettingsEditor(find(home, cwd), {})
+    return SettingsEditor(find(home, cwd), {"SHADOWED": "value"})
 
 
 def read(home: Path, name: str = "onetool.yaml") -> str:
@@ -288,7 +288,7 @@ FOR_ADMIN = {
     "change a URL server": patch("servers", "gh", timeout=5, headers={"X-Team": "red"}, pin="strict"),
     "limit the tools of a program": patch("servers", "files", tools={"include": ["read"]}),
     "add an agent": change("agents", "new", {"permissions": ["read", "write"]}),
-    "change another agent": patch("agents", "default", permissions=["exec"], sandbox={"allowed_paths": ["/srv"]}),
+    "change another agent": patch("agents", "default", permissions=["exec"], sandbox={"allowed_paths": ["docs"]}),
     "remove another agent": change("agents", "default", None),
     "allow a host": change("http", "allowedHosts", ["api.example.com", "b.example.com"]),
     "set a new secret": set_secret("FRESH", "fresh-secret"),
@@ -308,6 +308,10 @@ FOR_OWNER = {
     "send an environment variable to a URL": patch("servers", "gh", headers={"A": "${HOME:-x}"}),
     "change its own agent": patch("agents", "reviewer", permissions=["read", "exec"]),
     "remove its own agent": change("agents", "reviewer", None),
+    "send a header Host": patch("servers", "gh", headers={"host": "other.example.com"}),
+    "open a directory outside": patch("agents", "default", sandbox={"allowed_paths": ["docs", "/srv"]}),
+    "open the directory above": change("agents", "new", {"sandbox": {"allowed_paths": ["docs/../.."]}}),
+    "send a shadowed environment variable to a URL": add_with_secret("SHADOWED"),
     "turn off the file sandbox": patch("agents", "default", sandbox={"enabled": False}),
     "allow private addresses": change("http", "allowPrivateAddresses", True),
     "change a secret": set_secret("OLD", "other-secret"),

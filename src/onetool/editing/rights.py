@@ -5,14 +5,17 @@ a credential, an endpoint of credentials, isolation, authentication or the store
 listed here needs it too.
 """
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from onetool.clients import yaml_edit
 from onetool.config.model import Agent, Http, OAuth, Server, Settings
 from onetool.editing.planned_edit import PlannedEdit
 from onetool.errors import PermissionDenied
+from onetool.paths import Directories, resolve_path
 
 ADMIN: Final = "admin"
 OWNER: Final = "owner"
@@ -40,7 +43,7 @@ def find_owner_reasons(planned: PlannedEdit, own_agent: str | None) -> Iterator[
     before, after = planned.before.settings, planned.after.settings
     checks: Mapping[str, Callable[[Settings, Settings], Iterator[str]]] = {
         "servers": _check_servers,
-        "agents": lambda old, new: _check_agents(old, new, own_agent),
+        "agents": lambda old, new: _check_agents(old, new, own_agent, planned.before.directories),
         "http": lambda old, new: _check_http(old.http, new.http),
     }
     for key in Settings.model_fields:
@@ -69,11 +72,18 @@ def _check_server(name: str, old: Server | None, new: Server | None) -> Iterator
     if old is not None and new is not None:
         for key in sorted(_find_changes(old, new) - URL_SERVER_FIELDS - {"auth"}):
             yield f"it changes {name}.{key}"
+        if _get_host(old) != _get_host(new):
+            yield f"{name}.headers.Host could send its credentials to another host"
         if old.auth is not None and new.auth != old.auth:
             yield f"it changes {name}.auth"
 
 
-def _check_agents(before: Settings, after: Settings, own_agent: str | None) -> Iterator[str]:
+def _get_host(server: Server) -> str | None:
+    return next((value for key, value in server.headers.items() if key.lower() == "host"), None)
+
+
+def _check_agents(before: Settings, after: Settings, own_agent: str | None, directories: Directories) -> Iterator[str]:
+    known = [os.path.realpath(directories.working_dir), *_list_directories(before.agents.values(), directories)]
     for name in {**before.agents, **after.agents}:
         old, new = before.agents.get(name), after.agents.get(name)
         if old == new:
@@ -82,6 +92,14 @@ def _check_agents(before: Settings, after: Settings, own_agent: str | None) -> I
             yield f"{name} is your own agent"
         if new is not None and not new.sandbox.enabled and (old or Agent()).sandbox.enabled:
             yield f"agents.{name}.sandbox.enabled turns off isolation"
+        for path in _list_directories([new] if new is not None else [], directories):
+            if not any(Path(path).is_relative_to(directory) for directory in known):
+                yield f"agents.{name}.sandbox.allowed_paths opens {path}"
+
+
+def _list_directories(agents: Iterable[Agent], directories: Directories) -> list[str]:
+    texts = dict.fromkeys(text for agent in agents for text in agent.sandbox.allowed_paths)
+    return [os.path.realpath(resolve_path(text, directories.working_dir, directories.home)) for text in texts]
 
 
 def _check_http(before: Http, after: Http) -> Iterator[str]:
@@ -104,7 +122,8 @@ def _check_references(planned: PlannedEdit) -> Iterator[str]:
         old, new = (yaml_edit.parse_mapping(text, source) for text in (edit.before.text, edit.text))
         known = {*_list_references(old), *moved}  # an edit in the store copies the entry of a file
         for place, name in _list_references(new):
-            is_new_secret = planned.secrets.get(name) is not None and name not in planned.before.secrets
+            is_known = name in planned.before.secrets or name in planned.before.environment
+            is_new_secret = planned.secrets.get(name) is not None and not is_known
             if (place, name) not in known and not is_new_secret:
                 yield f"it refers to {name}"
 

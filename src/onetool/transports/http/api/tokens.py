@@ -54,6 +54,12 @@ class TokenHandlers:
             hint = f"create it with: onetool token create {draft.name} --scope {draft.scope}"
             message = f"cannot create a token of scope '{draft.scope}' here: expected {', '.join(allowed)}"
             raise ApiError("forbidden", message, {"required": OWNER}, hint=hint if draft.scope == OWNER else "")
+        own = request.scope["state"]["agent"]
+        if draft.scope == ADMIN and own not in {None, draft.agent} and not identity.has_scope(request, OWNER):
+            message = (
+                f"cannot create a token of scope 'admin' for agent {draft.agent!r}: it could change your own agent"
+            )
+            raise ApiError("forbidden", message, {"required": OWNER}, hint=f"create it for agent {own}")
         self._check_files()
         wanted = TokenRequest(draft.name, draft.agent, draft.scope, draft.expires)
         async with self._api.app.audit.changing("token.create", [draft.name], actor=by, transport="http") as facts:
