@@ -71,7 +71,8 @@ def write(before: TextFile, text: str, *, mode: int | None = None, keep: bool = 
         if target.exists() and not (target.stat().st_mode & 0o222 and os.access(target, os.W_OK)):
             raise ToolError(f"{target} is read-only", hint=f"make it writable: chmod u+w {quote(str(target))}")
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        # The name is random: in a container, a killed process and the next one have the same number.
+        temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
         _create(temporary, text.encode("utf-8"), _mode_for(target) if mode is None else mode)
         try:
             if _read_bytes(before.path) != before.raw:
