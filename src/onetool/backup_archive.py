@@ -32,7 +32,7 @@ SKIPPED: Final = ("cache", "environments", "tmp", "run", "logs/onetool.log*", "l
 SKIPPED_NAMES: Final = ("*.lock", "*-wal", "*-shm", "*-journal", "*.sock", ".*.tmp")
 # Sealed databases are useless without their keys.
 SECRET_NAMES: Final = (
-    *("secrets.yaml", ".env", "*.key", ".key", "credentials", "settings-history.json"),
+    *("secrets.yaml*", ".env*", "*.key", ".key", "credentials", "settings-history.json"),
     *("runs.db", "sessions.db"),
 )
 DATABASE_SUFFIX: Final = ".db"

@@ -85,6 +85,9 @@ def test_each_scope_sees_and_changes_what_it_may(team: Team) -> None:
         assert get_error_code(refused) == (403, "forbidden")
         assert "onetool token create new --scope owner" in refused.json()["error"]["message"]
     assert get_error_code(team["boss"].delete("/api/tokens/root")) == (403, "forbidden")
+    # Such a token could change the agent of the token that created it.
+    twin = team["boss"].post("/api/tokens", json={"name": "new", "scope": "admin", "agent": "other"})
+    assert get_error_code(twin) == (403, "forbidden")
     listed = {each["name"]: each for each in team["boss"].get("/api/tokens").json()["tokens"]}
     assert {name: each["canRevoke"] for name, each in listed.items()} == {name: name != "root" for name in SCOPES}
     assert "hash" not in json.dumps(listed)
@@ -249,6 +252,7 @@ def test_a_backup_is_taken_of_a_running_server_and_restored_once(team: Team, tmp
     team["boss"].post("/api/tokens", json={"name": "short", "expires": "1d"})
     team["boss"].delete("/api/tokens/short")
     archive, complete = tmp_path / "all.tar.gz", tmp_path / "secrets.tar.gz"
+    (team.home / ".onetool" / "secrets.yaml.bak").touch()
     saved = run_cli(team.home, "backup", str(archive), "--json")
     assert saved.returncode == 0, saved.stderr
     assert "secrets.yaml" in json.loads(saved.stdout)["notes"][0]
