@@ -11,6 +11,7 @@ A template is parsed once into literal parts and placeholders. Values are never 
 placeholder is plain text. Each part of the request escapes values for its own format.
 """
 
+import json
 import re
 import secrets as random_tokens
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from onetool.errors import ArgumentError, ToolError
 MISSING: Final = object()
 STEPS: Final = "steps"  # the name before the name of a step
 MAX_FILES: Final = 100  # of one argument
+MAX_FILLED_CHARS: Final = 64 << 20  # of all values of one call, without files
 _DOLLARS = re.compile(r"(?<!\$)\$++(?=\{)")
 SEPARATORS: Final = {"csv": ",", "pipes": "|", "ssv": " ", "tsv": "\t"}
 _PLACEHOLDER = re.compile(
@@ -163,7 +165,7 @@ class Values:
         read_file: ReadFile = _reject_file,
     ) -> None:
         self._args, self._required, self._secrets = args, required, secrets
-        self.steps, self._read_file = steps, read_file
+        self.steps, self._read_file, self._filled_chars = steps, read_file, 0
         self.used_secrets: set[str] = set()
         self.tokens: Mapping[
             str, str
@@ -223,9 +225,19 @@ class Values:
             value = _get_step(value, step)
         if placeholder.list_format and value is not None and value is not MISSING:
             value = _to_items(value)
+        self._count(value, placeholder)
         if value is MISSING and self._is_required(placeholder):
             raise _missing_value_error(placeholder, is_step=is_step)
         return value
+
+    def _count(self, value: Any, placeholder: Placeholder) -> None:
+        """Raise if the values exceed the limit: a template may contain a placeholder thousands of times."""
+        if isinstance(value, Mapping | list | tuple):
+            self._filled_chars += len(json.dumps(value, default=str))
+        elif isinstance(value, str):
+            self._filled_chars += len(value)
+        if self._filled_chars > MAX_FILLED_CHARS:
+            raise invalid_value_error([placeholder], f"makes the request larger than {MAX_FILLED_CHARS:,} characters")
 
     def _is_required(self, placeholder: Placeholder) -> bool:
         if self.is_step(placeholder):
