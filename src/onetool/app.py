@@ -492,6 +492,11 @@ class OneTool:
         return self._require_state().loaded.settings
 
     @property
+    def written_agents(self) -> Mapping[str, Any]:
+        """The agents of the settings files, with references instead of their values."""
+        return self._require_state().loaded.agents
+
+    @property
     def directories(self) -> Directories:
         return self._require_state().loaded.directories
 

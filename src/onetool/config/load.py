@@ -123,6 +123,7 @@ class Loaded:
     user_packs: frozenset[str] = frozenset()  # packs whose list of secrets is not set by a project
     snapshot: Snapshot | None = field(default=None, repr=False)  # of a project that only ONETOOL_TRUST=1 trusts
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)  # of the client
+    agents: Mapping[str, Any] = field(default_factory=dict)  # as written, with references instead of their values
 
     @property
     def secret_values(self) -> frozenset[str]:
@@ -209,6 +210,7 @@ def examine(
         user_packs=frozenset(pack for pack in settings.tools if not merged.names_secrets(pack, directories.project)),
         snapshot=decision.snapshot,
         environment=env,
+        agents=merged.written_agents,
     )
     errors = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
     return Examined(loaded, tuple(errors), merged.locate)
@@ -467,6 +469,11 @@ class _Merged:
             if loc[0] != "auth" or _value_at(self._raw, loc) not in written:
                 self._report(loc, reason, *hint)
         return settings
+
+    @property
+    def written_agents(self) -> Mapping[str, Any]:
+        agents = self._raw.get("agents")
+        return agents if isinstance(agents, dict) else {}
 
     def find_part(self, loc: Loc) -> _Part | None:
         """Return the part that sets a key or its nearest parent last."""

@@ -77,19 +77,22 @@ class AgentHandlers:
     async def show(self, request: Request) -> Response:
         name = self._name(request)
         item = await self._api.run_in_thread(lambda: self._edits.find(AGENTS, name))
-        effective = _to_values(self._api.app.settings.agents[name])
-        details = AgentDetails(**self._describe(request, name, item), effective=effective)
+        details = AgentDetails(**self._describe(request, name, item), effective=self._get_effective(name))
         return json_response(self._api.to_json(details), headers={"etag": item.etag} if item.etag else None)
 
+    def _get_effective(self, name: str) -> dict[str, Any]:
+        """Return all settings of an agent as they are written: a reference may be an environment variable's value."""
+        values = _to_values(self._api.app.settings.agents[name])
+        return {**values, **self._edits.mask(merge_patch(values, self._api.app.written_agents.get(name) or {}))}
+
     def _describe(self, request: Request, name: str, item: SettingsItem) -> dict[str, Any]:
-        agent = self._api.app.settings.agents[name]
-        policy = agent.policy if isinstance(agent.policy, str) else _to_values(agent)["policy"]
+        effective = self._get_effective(name)
         return {
             "name": name,
-            "permissions": sort_permissions(agent.permissions),
-            "tools": None if agent.tools is None else list(agent.tools),
-            "hosts": None if agent.hosts is None else list(agent.hosts),
-            "policy": policy,
+            "permissions": sort_permissions(self._api.app.settings.agents[name].permissions),
+            "tools": effective.get("tools"),
+            "hosts": effective.get("hosts"),
+            "policy": effective["policy"],
             "is_own": name == request.scope["state"]["agent"],
             "entry": self._edits.describe(item),
         }
