@@ -23,6 +23,7 @@ from onetool.util.text import quote
 EXPECTED = "expected a call with literal arguments, such as fs.read(path='a.txt')"
 LATER = "asked as soon as the session has received private and untrusted data"
 NO_RULE = "no rule of its policy matches"
+MAX_REASON_CHARS = 1_000  # a message may list all tools of the agent
 UNLIMITED = "its own requests are not limited to the hosts of the agent"
 NETWORKED = frozenset({Permission.NETWORK, Permission.EXEC})
 REQUEST_TOOLS = frozenset({"http.get", "http.post"})  # built in, with a URL as an argument
@@ -111,7 +112,7 @@ class PermissionCheck:
                 for url in urls or ():
                     rules.check(url)
         except ToolError as error:
-            return Verdict(tool.name, "deny", error.message, effects)
+            return Verdict(tool.name, "deny", error.message[:MAX_REASON_CHARS], effects)
         decision, reason = self._policy.decide(tool, args, SessionLabels(), account)
         if self._policy.decide(tool, args, account=account).decision != decision:
             reason = LATER

@@ -1,6 +1,7 @@
 """Test edits of settings over REST and with commands: servers, agents, secrets, history, and who may make them."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ ROUTES = [
     ("POST", "/api/servers?dryRun=true", {"name": "x", "settings": {"url": "https://x.example.com"}}, "admin"),
     ("POST", "/api/servers?dryRun=true", {"name": "x", "settings": {"command": "sh"}}, "owner"),
     ("PATCH", "/api/agents/default?dryRun=true", {"settings": {"permissions": ["exec"]}}, "admin"),
+    ("PATCH", "/api/agents/default?dryRun=true", {"settings": {"sandbox": {"allowed_paths": ["docs"]}}}, "admin"),
+    ("PATCH", "/api/agents/default?dryRun=true", {"settings": {"sandbox": {"allowed_paths": ["/"]}}}, "owner"),
     ("PATCH", "/api/agents/reviewer?dryRun=true", {"settings": {"permissions": ["exec"]}}, "owner"),
     ("PUT", "/api/secrets/NEW?dryRun=true", {"value": "new-secret"}, "admin"),
     ("DELETE", "/api/servers/moody?dryRun=true", None, "owner"),
@@ -57,6 +60,43 @@ def test_a_token_of_scope_use_sees_its_own_agent_only(home: EditedHome) -> None:
     assert home.send("POST", "/api/agents/reviewer/tools", draft, "use").status_code == 403
 
 
+def test_an_agent_shows_references_instead_of_values(home: EditedHome) -> None:
+    rule = {"tools": "http.get", "arguments": {"url": "${HOME}*"}, "decision": "deny"}
+    settings = {"tool_config": {"http.get": {"headers": {"X-Home": "${HOME}"}}}, "policy": [rule], "hosts": ["${HOME}"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(home.onetool.environment, "HOME", "value-of-the-variable")  # type: ignore[index]  # of the test
+        changed = home.send("PATCH", "/api/agents/reviewer", {"settings": settings})
+        assert changed.status_code == 200, changed.text
+        assert home.onetool.settings.agents["reviewer"].hosts == ("value-of-the-variable",)
+        shown = home.get("/api/agents/reviewer", "use")
+        everything = json.dumps([shown, home.get("/api/agents", "use")])
+        assert "value-of-the-variable" not in everything
+        assert shown["hosts"] == ["${HOME}"]
+        assert shown["policy"] == shown["effective"]["policy"] == [rule]
+        assert shown["effective"]["tool_config"] == settings["tool_config"]
+        assert shown["effective"]["sandbox"]["enabled"] is True
+        assert home.send("POST", f"/api/settings/history/{changed.json()['id']}/undo").status_code == 200
+
+
+def test_large_edits_are_limited(home: EditedHome) -> None:
+    servers = {f"s{number}": {"url": "https://x.example.com"} for number in range(101)}
+    pasted = home.send("POST", "/api/servers?dryRun=true", {"text": json.dumps({"mcpServers": servers})}, "admin")
+    assert "cannot add 101 servers at once" in pasted.json()["error"]["message"]
+    long = home.send("POST", "/api/agents/reviewer/check", {"call": f"fs.read([{'1,' * 2_500}])"}, "use")
+    assert long.status_code == 400
+    draft = {"settings": {"tools": ["x" * 100] * 1_000}}
+    listed = home.send("POST", "/api/agents/new/tools?q=fs.read", draft, "admin").json()["tools"]
+    assert {tool["decision"] for tool in listed} == {"deny"}
+    assert max(len(tool["reason"]) for tool in listed) <= 1_000
+
+
+def test_the_file_of_a_killed_writer_does_not_prevent_edits(home: EditedHome) -> None:
+    (home.home / ".onetool" / f".onetool.yaml.{os.getpid()}.tmp").touch()  # in a container, all have the same number
+    changed = home.send("PATCH", "/api/agents/default", {"settings": {"policy": "read-only"}})
+    assert changed.status_code == 200, changed.text
+    assert home.send("POST", f"/api/settings/history/{changed.json()['id']}/undo").status_code == 200
+
+
 def test_a_server_is_added_started_and_removed(home: EditedHome, tmp_path: Path) -> None:
     before = home.text
     with serve_app(tmp_path / "other") as other:
@@ -74,6 +114,8 @@ def test_a_server_is_added_started_and_removed(home: EditedHome, tmp_path: Path)
         assert "k3y-of-far-away" not in json.dumps([added, home.get("/api/settings/history"), home.audited()])
         assert home.audited()[-1]["actor"] == "token admin"
         assert "+  far:" in home.audited()[-1]["difference"]
+        fronted = {"settings": {"headers": {"Host": "other.example.com"}}}
+        assert home.send("PATCH", "/api/servers/far?dryRun=true", fronted, "admin").status_code == 403
         started = home.send("POST", "/api/servers/far/start", scope="admin").json()
         assert (started["state"], started["toolCount"]) == ("connected", 1)
         assert home.send("POST", "/api/servers/far/stop", scope="admin").json()["state"] == "idle"

@@ -51,7 +51,7 @@ async def make_edit(
     for left in reversed(range(MAX_ATTEMPTS)):
         editor = await run(open_editor)
         planned = await run(plan, editor)
-        check(planned)
+        await run(check, planned)
         if is_dry_run or not planned.changes_anything:
             return MadeEdit(planned)
         changing = audit.changing(

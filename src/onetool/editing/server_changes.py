@@ -20,6 +20,7 @@ from onetool.errors import ToolError
 from onetool.paths import Directories
 
 SERVERS: Final = "servers"
+MAX_SERVERS: Final = 100
 # Settings that clients have too, whose secrets are moved. Clients spell `timeout` in milliseconds.
 LAUNCH_KEYS: Final = frozenset({"command", "args", "env", "cwd", "url", "headers", "transport"})
 
@@ -88,6 +89,8 @@ class ServerChanges:
 
     def _plan(self, found: ClientServers, rest: Mapping[str, Any] | None = None) -> PlannedServers:
         """Plan to add servers. With `rest`, further settings of the only one, it must be new."""
+        if len(found.servers) > MAX_SERVERS:  # each of them is added to the text, which is parsed again
+            raise ToolError(f"cannot add {len(found.servers)} servers at once (maximum {MAX_SERVERS})")
         target = read_target(self._directories, self._directory, self._env, self._editor)
         result = import_servers([found], target, inline_secrets=False)
         result.servers = {name: {**entry, **(rest or {})} for name, entry in result.servers.items()}

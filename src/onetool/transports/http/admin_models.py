@@ -130,7 +130,7 @@ class AgentDraft(ApiModel):
 
 
 class CallCheck(AgentDraft):
-    call: Annotated[str, Field(max_length=100_000)] = Field(description="A call such as `fs.read(path='a.txt')`")
+    call: Annotated[str, Field(max_length=5_000)] = Field(description="A call such as `fs.read(path='a.txt')`")
 
 
 class ToolVerdict(ApiModel):

@@ -112,30 +112,33 @@ class AgentHandlers:
     # --- what an agent may call -----------------------------------------------------------------------------------
 
     async def list_tools(self, request: Request) -> Response:
-        return await self._list_tools(request, self._make_check(request, None))
+        return await self._list_tools(request, PermissionCheck(self._api.app, self._name(request)))
 
     async def preview_tools(self, request: Request) -> Response:
         body = await self._api.read(await RequestBody.from_request(request), AgentDraft.parse)
-        return await self._list_tools(request, self._make_check(request, body.settings))
+        return await self._list_tools(request, await self._check_draft(request, body.settings))
 
     async def _list_tools(self, request: Request, check: PermissionCheck) -> Response:
         query = AgentToolsQuery.of(request)
         if query.decision not in {"", "allow", "ask", "deny"}:
             raise ApiError("invalid", f"decision: {query.decision!a} is not one of allow, ask, deny")
         await self._catalog.refresh()
-        return self._api.respond(await self._api.run_in_thread(lambda: _select(check.list_tools(query.q), query)))
+        return await self._api.run_in_thread(lambda: self._api.respond(_select(check.list_tools(query.q), query)))
 
     async def check(self, request: Request) -> Response:
         body = await self._api.read(await RequestBody.from_request(request), CallCheck.parse)
-        verdict = await self._make_check(request, body.settings).check_call(parse_call(body.call))
+        check = await self._check_draft(request, body.settings)
+        verdict = await check.check_call(parse_call(body.call))
         return self._api.respond(ToolVerdict(**verdict._asdict()))
 
-    def _make_check(self, request: Request, draft: Mapping[str, Any] | None) -> PermissionCheck:
+    async def _check_draft(self, request: Request, draft: Mapping[str, Any] | None) -> PermissionCheck:
+        """Return a check with other settings of the agent, which may be large; without them, with its own."""
         name = str(request.path_params["name"])
         if draft is None:
             return PermissionCheck(self._api.app, self._name(request))
         identity.require_scope(request, MANAGE, "checking a draft")
-        agent: Agent = validate_settings({"agents": {name: draft}}).agents[name]
+        agents = {"agents": {name: draft}}
+        agent: Agent = await self._api.run_in_thread(lambda: validate_settings(agents).agents[name])
         return PermissionCheck(self._api.app, name, agent)
 
     # --- editing --------------------------------------------------------------------------------------------------

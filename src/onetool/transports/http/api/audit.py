@@ -1,7 +1,8 @@
 """`/api/audit`: who changed or called what, newest first, and an export as JSON Lines."""
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -43,7 +44,8 @@ class AuditHandlers:
             raise ApiError("invalid", message, {"parameter": "pageToken"})
         page = await self._read(build_filter(query), query.page_token or None, query.page_size)
         records = [build_record(record) for record in page.records]
-        return self._api.respond(AuditList(records=records, next_page_token=page.next))
+        found = AuditList(records=records, next_page_token=page.next)
+        return await self._api.run_in_thread(lambda: self._api.respond(found))
 
     async def export(self, request: Request) -> Response:
         identity.require_scope(request, SCOPE, "reading the audit log")
@@ -53,7 +55,7 @@ class AuditHandlers:
         async def send() -> AsyncIterator[bytes]:
             page = first
             while True:
-                yield "".join(f"{to_json_text(record)}\n" for record in page.records).encode("utf-8", "replace")
+                yield await self._api.run_in_thread(partial(_render_lines, page.records))
                 if page.next is None:
                     return
                 page = await self._read(criteria, page.next, EXPORT_RECORDS)
@@ -67,6 +69,10 @@ class AuditHandlers:
             return await self._api.run_in_thread(lambda: audit.list_page(criteria, position, size))
         except (ToolError, OSError) as error:
             raise ApiError("busy", f"cannot read the audit log: {error}") from None
+
+
+def _render_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(f"{to_json_text(record)}\n" for record in records).encode("utf-8", "replace")
 
 
 def build_filter(query: AuditQuery) -> AuditFilter:

@@ -71,7 +71,8 @@ class ServerHandlers:
         items = await self._api.run_in_thread(
             lambda: {name: self._edits.find(SERVERS, name) for name in app.settings.servers}
         )
-        return self._api.respond(ServerList(servers=[self._describe(name, item) for name, item in items.items()]))
+        found = ServerList(servers=[self._describe(name, item) for name, item in items.items()])
+        return await self._api.run_in_thread(lambda: self._api.respond(found))
 
     async def show(self, request: Request) -> Response:
         identity.require_scope(request, READ, "reading servers")
@@ -91,7 +92,8 @@ class ServerHandlers:
         ]
         status = self._describe(name, item).model_dump()
         details = ServerDetails(**status, tools=tools, output=upstream.output)
-        return json_response(self._api.to_json(details), headers={"etag": item.etag} if item.etag else None)
+        headers = {"etag": item.etag} if item.etag else None
+        return await self._api.run_in_thread(lambda: json_response(self._api.to_json(details), headers=headers))
 
     async def _load_cached(self, name: str) -> None:
         """Load the known tools of a server. Tools that cannot be used must not hide the server."""

@@ -66,7 +66,7 @@ class SettingsHandlers:
         identity.require_scope(request, READ, "reading changes of settings")
         if events.wants_events(request):
             return EventStream(self._stream, ends_with_server=True)
-        return self._api.respond(await self._api.run_in_thread(self._read_history))
+        return await self._api.run_in_thread(lambda: self._api.respond(self._read_history()))
 
     def _read_history(self) -> SettingsHistory:
         entries = self._edits.open_reader().history.list_entries()
@@ -87,7 +87,8 @@ class SettingsHandlers:
             version = await self._api.run_in_thread(self._read_version)
             if version != sent:
                 sent = version
-                feed.put("history", self._api.to_json(await self._api.run_in_thread(self._read_history)))
+                read = lambda: self._api.to_json(self._read_history())  # noqa: E731
+                feed.put("history", await self._api.run_in_thread(read))
                 await feed.wait_until_sent()
             await asyncio.sleep(POLL_SECONDS)
 
