@@ -2,7 +2,8 @@
 
 Each round measures every number of replicas, in random order, with eight clients for each replica. `processor time` is
 that of all processes: nginx, the replicas with their cells, and PostgreSQL. The other replicas run, but have nothing to
-do. The last contestant has eight clients in all: four replicas that are mostly idle do less work at once.
+do. The last contestant has eight clients in all: four replicas that are mostly idle do less work at once. `idle` is the
+processor time per second without clients, which is part of all the others.
 
     python benchmarks/replicas.py [--rounds N] [--json FILE]
 """
@@ -33,6 +34,7 @@ CLIENTS = 8  # for each replica
 REQUESTS = 400  # for each replica
 WARM_UP = 40
 SPARSE = "4, sparse"
+IDLE_SECONDS = 3.0
 MAX_ROUNDS = 5
 TARGET = 1.2  # of the processor time per call, from one replica to four
 FILES = "files"
@@ -74,6 +76,9 @@ def measure(rounds: int) -> list[Row]:
     rounds = min(rounds, MAX_ROUNDS)
     rows: list[Row] = []
     with start_files() as files, start_topologies() as places:
+        waits = {name: partial(measure_idle, place) for name, place in {FILES: files, **places}.items() if name != SPARSE}
+        for name, found in interleave(rounds, waits).items():
+            rows.append(Row(f"idle, {describe(name)}: processor time per second", found))
         for what, kind in KINDS.items():
             turns = {name: partial(load, place, *kind) for name, place in {FILES: files, **places}.items()}
             rows += make_rows(what, interleave(rounds, turns))
@@ -106,6 +111,12 @@ def load(place: Place, path: str, body: bytes, right: bytes) -> Sample:
     asyncio.run(call(REQUESTS))
     seconds = time.perf_counter() - started
     return Sample(count / seconds, (place.read_cpu() - before) / count * 1e3)
+
+
+def measure_idle(place: Place) -> float:
+    before = place.read_cpu()
+    time.sleep(IDLE_SECONDS)
+    return (place.read_cpu() - before) / IDLE_SECONDS * 1e3
 
 
 @contextlib.contextmanager

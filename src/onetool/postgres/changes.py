@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from onetool.errors import ToolError
 from onetool.postgres.database import Database, StoreUnavailable
-from onetool.postgres.migrations import check_version
+from onetool.postgres.migrations import compare_version
 from onetool.postgres.sealed_rows import Leases
 
 if TYPE_CHECKING:
@@ -23,6 +23,12 @@ RENEW_SECONDS: Final = 5.0
 RECONNECT_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 5.0  # without an answer, after which the database counts as away
 CLOSE_SECONDS: Final = 5.0
+# One statement, because each replica executes it all the time.
+POLL: Final = """
+SELECT version, compatible, extract(epoch FROM clock_timestamp()),
+(SELECT json_object_agg(kind, number) FROM onetool.generations)
+FROM onetool.schema_versions ORDER BY version DESC LIMIT 1
+"""
 JOB: Final = "job "  # begins a notification about the job whose ID follows
 T = TypeVar("T")
 
@@ -133,14 +139,15 @@ class Changes:
 
     def _poll(self, connection: "Connection[Any]") -> None:
         with self._database.watch(connection):
-            check_version(connection, self._database.place)  # a newer OneTool may have changed the tables
-            rows = connection.execute("SELECT kind, number FROM onetool.generations").fetchall()
-            self._database.read_clock(connection)
+            # A newer OneTool may have changed the tables.
+            version, compatible, now, generations = connection.execute(POLL).fetchone() or (0, 0, time.time(), {})
+            compare_version(version, compatible, self._database.place)
+            self._database.set_clock(float(now))
             if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
                 self._leases.renew(connection)
                 self._renewed_at = time.monotonic()
         self._answered_at, self.problem, self._database.is_away = time.monotonic(), None, False
-        self._apply(dict(rows))
+        self._apply(generations or {})
         self._first.set()
 
     def _apply(self, generations: Mapping[str, int]) -> None:

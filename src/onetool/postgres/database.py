@@ -108,15 +108,19 @@ class Database:
         self._clock: tuple[float, float] | None = None  # the time of the database, and when it was read
 
     @contextmanager
-    def transaction(self, *, is_read_only: bool = False, is_durable: bool = True) -> Iterator[Statements]:
+    def transaction(
+        self, *, is_read_only: bool = False, is_durable: bool = True, search_path: str = ""
+    ) -> Iterator[Statements]:
         """Execute statements in one transaction. Raise StoreUnavailable if the server is away.
 
         Without `is_durable`, it survives the end of this process at once, and a crash of the database after 0.6 s.
         """
         with self.errors(), self._connection() as connection:
             statements = Statements(connection, self)
-            begin = "BEGIN ISOLATION LEVEL REPEATABLE READ" if is_read_only else "BEGIN"
-            statements.execute(begin if is_durable else f"{begin}; SET LOCAL synchronous_commit = off")
+            begin = ["BEGIN ISOLATION LEVEL REPEATABLE READ" if is_read_only else "BEGIN"]
+            begin += [] if is_durable else ["SET LOCAL synchronous_commit = off"]
+            begin += [f"SET LOCAL search_path = {search_path}"] if search_path else []
+            statements.execute("; ".join(begin))  # one round trip
             try:
                 yield statements
                 statements.execute("COMMIT")
@@ -156,10 +160,9 @@ class Database:
         read, at = self._clock
         return read + time.monotonic() - at
 
-    def read_clock(self, connection: "Connection[Any]") -> None:
-        row = connection.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
-        if row is not None:
-            self._clock = float(row[0]), time.monotonic()
+    def set_clock(self, seconds: float) -> None:
+        """Set the time of the database, which was read now."""
+        self._clock = seconds, time.monotonic()
 
     def abort_stuck(self, seconds: float = STUCK_SECONDS) -> int:
         """Close the connections whose server has not answered for this time; their callers get an error."""
@@ -276,7 +279,9 @@ class Database:
     def _prepare(self, connection: "Connection[Any]") -> None:
         connection.execute(SESSION)
         check_version(connection, self.place)
-        self.read_clock(connection)
+        row = connection.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
+        if row is not None:
+            self.set_clock(float(row[0]))
 
     def _check(self, connection: "Connection[Any]") -> None:
         """Test a connection that was idle: the server may have been restarted."""

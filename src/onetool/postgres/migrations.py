@@ -32,7 +32,11 @@ def read_version(connection: "Connection[Any]") -> tuple[int, int]:
 
 def check_version(connection: "Connection[Any]", place: str, supported: int = VERSION) -> None:
     """Raise an error if this program cannot use the tables: it is too old or too new for them."""
-    version, compatible = read_version(connection)
+    compare_version(*read_version(connection), place, supported)
+
+
+def compare_version(version: int, compatible: int, place: str, supported: int = VERSION) -> None:
+    """Raise an error if this program cannot use tables of this version."""
     reject_newer(compatible, supported, f"the schema of {place}")
     if version < supported:
         what = "has no tables" if version == 0 else f"has tables of version {version}, this OneTool needs {supported}"

@@ -1,6 +1,7 @@
 """Statistics and shapes of results in PostgreSQL. Each replica writes what it has buffered about once a second."""
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from onetool.stats.shapes import NOTHING, Shape, Shapes, from_json, limit_size, 
 
 TABLES: Final = "onetool_stats"
 LOCK: Final = "statistics"
+PRUNE_INTERVAL_SECONDS: Final = 60.0  # each search takes a dozen statements
 COPY_CALLS: Final = f"COPY calls ({', '.join(CallRecord._fields)}) FROM STDIN"
 SHAPE: Final = "SELECT document FROM documents WHERE kind = 'shape' AND name = ?"
 PUT_SHAPE: Final = """
@@ -28,14 +30,15 @@ class StatisticsRows(BufferedRecorder):
 
     def __init__(self, database: Database, *, enabled: bool, **options: Any) -> None:
         super().__init__(database.place, enabled=enabled, **options)
-        self._database = database
+        self._database, self._prune_at = database, 0.0
 
     def _write(self, records: list[Record]) -> None:
         with self.writing() as transaction:
             self._insert_records(transaction, records)
-        with self._open() as transaction:
-            if transaction.try_lock(LOCK):
-                self._prune(transaction)
+        if time.monotonic() >= self._prune_at:
+            with self._open() as transaction:
+                if not transaction.try_lock(LOCK) or self._prune(transaction):
+                    self._prune_at = time.monotonic() + PRUNE_INTERVAL_SECONDS
 
     @contextmanager
     def writing(self) -> Iterator[Statements]:
@@ -75,8 +78,7 @@ class StatisticsRows(BufferedRecorder):
 
     @contextmanager
     def _open(self, *, is_read_only: bool = False) -> Iterator[Statements]:
-        with self._database.transaction(is_read_only=is_read_only) as transaction:
-            transaction.execute(f"SET LOCAL search_path = {TABLES}")
+        with self._database.transaction(is_read_only=is_read_only, search_path=TABLES) as transaction:
             yield transaction
 
 

@@ -231,8 +231,8 @@ class BufferedRecorder:
     def _insert_runs(self, database: StatisticsTables, rows: Iterable[dict[str, Any]]) -> None:
         database.executemany(INSERT_RUN.format(insert=_insert_into("runs", RunRecord)), rows)
 
-    def _prune(self, database: StatisticsTables) -> None:
-        """Delete old rows for a limited time; the next write continues."""
+    def _prune(self, database: StatisticsTables) -> bool:
+        """Delete old rows for a limited time; the next write continues. Return whether all were deleted."""
         before = self._clock() - self.keep_days * DAY
         limits = {**self._max_rows, "before": before, "rows": PRUNE_ROWS}
         end, deleted = time.monotonic() + PRUNE_SECONDS, 0
@@ -246,6 +246,7 @@ class BufferedRecorder:
             self._values_checked = self._clock()
             details.prune(database, self._clock() - self.value_days * DAY, self.max_value_bytes, before)
             database.execute(spending.DELETE_OLD, {"before": before - SPENDING_DAYS * DAY})
+        return time.monotonic() < end
 
 
 class Recorder(BufferedRecorder):

@@ -107,20 +107,36 @@ last = {greater("rollups.last", "excluded.last")}
 ADD_TIMES = """
 ON CONFLICT (width, start, kind, name, agent, bucket) DO UPDATE SET count = times.count + excluded.count
 """
-MERGE = (
-    f"""INSERT INTO rollups SELECT :width, start / :width * :width, kind, name, agent, error, sum(count), sum(tokens),
-    sum(trips), min(least), max(most), max(last) FROM fresh_rollups WHERE true GROUP BY 2, 3, 4, 5, 6
-    {ADD_ROLLUP}""",
-    f"""INSERT INTO times SELECT :width, start / :width * :width, kind, name, agent, bucket, sum(count)
-    FROM fresh_times WHERE true GROUP BY 2, 3, 4, 5, 6
-    {ADD_TIMES}""",
-)
 MAX_ROWS = (1 << 63) - 1  # no limit: an OFFSET of SQLite needs one
 KNOWN = f"SELECT DISTINCT {{column}} FROM rollups WHERE width = {BLOCK} AND kind = {CALLS_OF_TOOL}"
 ROOM = f":limit - (SELECT count(*) FROM ({KNOWN}) AS known)"
 SURPLUS = f"""
 SELECT {{column}} FROM fresh WHERE kind = {CALLS_OF_TOOL} AND {{column}} NOT IN ({KNOWN})
 GROUP BY 1 ORDER BY count(*) DESC LIMIT {MAX_ROWS} OFFSET {greater(ROOM, "0")}"""
+# Without temporary tables: creating and dropping them takes PostgreSQL longer than adding up some hundred calls.
+ADDED_ROWS = f"""
+WITH fresh (at, kind, name, agent, error, seconds, tokens, trips) AS MATERIALIZED (
+    {" UNION ALL ".join(source.format(**ADDED) for source in SOURCES)}
+), widths (width) AS (SELECT {HOUR} UNION ALL SELECT {DAY} UNION ALL SELECT {BLOCK}),
+limited AS (
+    SELECT width, cast(floor(at / width) AS BIGINT) * width AS start, kind, at, agent, seconds, tokens, trips,
+    {
+    ", ".join(
+        f"CASE WHEN {column} IN ({SURPLUS.format(column=column).replace(':limit', str(limit))}) "
+        f"THEN '{OTHER}' ELSE {column} END AS {column}"
+        for column, limit in MAX_DISTINCT.items()
+    )
+} FROM fresh CROSS JOIN widths
+)"""
+ADD = (
+    f"""{ADDED_ROWS}
+    INSERT INTO rollups SELECT width, start, kind, name, agent, coalesce(error, ''), count(*),
+    coalesce(sum(tokens), 0), coalesce(sum(trips), 0), min(seconds), max(seconds), max(at)
+    FROM limited WHERE true GROUP BY 1, 2, 3, 4, 5, 6 {ADD_ROLLUP}""",
+    f"""{ADDED_ROWS}
+    INSERT INTO times SELECT width, start, kind, name, agent, bucket(seconds), count(*)
+    FROM limited WHERE kind <> {ALL_CALLS} GROUP BY 1, 2, 3, 4, 5, 6 {ADD_TIMES}""",
+)
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE width = :width AND start < :before - :width" for table in ("rollups", "times")
 )
@@ -134,10 +150,8 @@ def add_functions(database: "Connection") -> None:
 
 def add(database: "StatisticsTables", call: int, run: int) -> None:
     """Add the calls and runs that were inserted after these rows."""
-    sum_rows(database, ADDED, call=call, run=run)
-    for width in WIDTHS:
-        for statement in MERGE:
-            database.execute(statement, {"width": width})
+    for statement in ADD:
+        database.execute(statement, {"call": call, "run": run})
 
 
 def sum_rows(database: "StatisticsTables", which: Mapping[str, str], **bounds: float) -> None:
