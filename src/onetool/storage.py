@@ -457,11 +457,22 @@ class LastUseStorage(Protocol):
     def read(self, identifier: str) -> float | None: ...
 
 
+class EndedSessionStorage(Protocol):
+    """Sessions of browsers that have ended before they expired, on any replica. `list_all` returns at once."""
+
+    def end(self, identifier: str, until: float) -> None: ...
+    def list_all(self) -> Collection[str]: ...
+
+
 class SharedCounters(Protocol):
     """Counts that replicas share, for rate limits and budgets. Methods block on the database."""
 
     def take(self, name: str, limit: int, seconds: float) -> float:
         """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
+        ...
+
+    def count(self, name: str, seconds: float) -> int:
+        """Return how often it was used in the last `seconds`."""
         ...
 
     def reserve(self, name: str, amount: float, limit: float) -> tuple[bool, float]:
@@ -572,6 +583,8 @@ class RemoteState(Protocol):
     def snippets(self) -> SavedSnippetStorage: ...
     @property
     def token_use(self) -> LastUseStorage: ...
+    @property
+    def ended_sessions(self) -> EndedSessionStorage: ...
     @property
     def jobs(self) -> JobStorage: ...
     @property

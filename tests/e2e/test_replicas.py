@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psycopg
 import pytest
 from tests.postgres_support import PostgresServer
+from tests.proxy_support import hostile_server
 from tests.replicas_support import KEY, Replica, create_token, prepare_home, start_replica, start_replicas
 from tests.rest_support import get_error_code, http_draft
 from tests.support import eventually
@@ -21,6 +23,7 @@ from onetool.storage import StoredSettings
 
 EFFECTIVE_SECONDS = 2.0
 WRITERS = 8
+ECHO = "changing.echo(text='a')"
 SETTINGS = """\
 agents:
   default: {permissions: [read, write, network]}
@@ -38,8 +41,17 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def replicas(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Replica]]:
     url = postgres_server.url(postgres_server.create_database())
-    with start_replicas(tmp_path_factory.mktemp("replicas"), url, 3, SETTINGS) as started:
+    changing = hostile_server("changes", tmp_path_factory.mktemp("notes"), pin="strict")
+    settings = f"{SETTINGS}servers: {json.dumps({'changing': changing})}\n"
+    with start_replicas(tmp_path_factory.mktemp("replicas"), url, 3, settings) as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def forgotten_attempts(replicas: list[Replica]) -> None:
+    """Forget failed attempts of other tests: all replicas and tests have the same address."""
+    with psycopg.connect(replicas[0].variables["ONETOOL_STORE"], autocommit=True) as connection:
+        connection.execute("DELETE FROM onetool.rates")
 
 
 def within(seconds: float, check: Callable[[], object]) -> float:
@@ -81,8 +93,29 @@ def test_a_disabled_tool_is_rejected_everywhere_within_two_seconds(replicas: lis
     within(EFFECTIVE_SECONDS, lambda: all(_can_count(each) for each in replicas))
 
 
+def test_failed_attempts_are_counted_on_all_replicas_together(replicas: list[Replica]) -> None:
+    """An address has 20 attempts in all. A token that a replica has accepted from it is accepted on the others."""
+    known, new = create_token(replicas[0], "known"), create_token(replicas[0], "new")
+    within(EFFECTIVE_SECONDS, lambda: replicas[0].status("/api/tools", known) == 200)
+    statuses = [replicas[number % 3].status("/api/tools", f"wrong-{number}") for number in range(24)]
+    assert statuses == [401] * 20 + [429] * 4
+    assert [each.status("/api/tools", known) for each in replicas] == [200] * 3
+    assert [each.status("/api/tools", new) for each in replicas] == [429] * 3
+    assert [each.status("/api/tools") for each in replicas] == [200] * 3, "local requests need no token"
+
+
 def _can_count(replica: Replica) -> bool:
     return bool(replica.call("notes.count").json().get("ok"))
+
+
+def test_a_pin_is_in_force_on_every_replica(replicas: list[Replica]) -> None:
+    first, second, _ = replicas
+    assert run(first, ECHO) == "a"  # pins the definitions; then the server changes one
+    assert eventually(lambda: "pin is strict" in first.run(ECHO).text)
+    assert "pin is strict" in second.run(ECHO).text, "it has never seen the definition that was pinned"
+    accepted = second.cli("servers", "accept", "changing")
+    assert "accepted echo" in accepted.stdout, accepted.stderr
+    within(EFFECTIVE_SECONDS, lambda: all(not each.run(ECHO).json()["isError"] for each in (first, second)))
 
 
 def test_concurrent_writers_on_all_replicas_lose_no_tool(replicas: list[Replica]) -> None:

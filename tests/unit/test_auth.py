@@ -411,7 +411,7 @@ def test_a_session_needs_its_cookie_and_its_header(tmp_path: Path) -> None:
     secure = sessions.open(create_code(tmp_path), is_secure=True)
     assert secure is not None
     assert secure[0].endswith("; SameSite=Strict; Secure")
-    assert sessions.begin_sign_in(is_secure=True)[0].endswith("; SameSite=Lax; Secure")
+    assert sessions.begin_sign_in({}, is_secure=True)[0].endswith("; SameSite=Lax; Secure")
     assert sessions.open(create_code(tmp_path), is_local=False) is None, "a code of this machine"
     cookie = ("cookie", f"other=1; {header.partition(';')[0]}")
     for fields in (
@@ -479,9 +479,13 @@ def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
 
 def test_recorded_failures_are_bounded() -> None:
     failures = AuthThrottle(lambda: 0.0)
-    for number in range(MAX_ADDRESSES + 100):
-        failures.record_failure(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "x")
-        failures.record_success(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", f"{number}")
+
+    async def record() -> None:
+        for number in range(MAX_ADDRESSES + 100):
+            await failures.record_failure(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "x")
+            await failures.record_success(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", f"{number}")
+
+    asyncio.run(record())
     assert len(failures._failed) == len(failures._known) == MAX_ADDRESSES
 
 

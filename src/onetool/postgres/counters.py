@@ -1,5 +1,6 @@
 """Counts that replicas share: rate limits and budgets, one statement per check."""
 
+import time
 from typing import Final
 
 from onetool.postgres.database import Database
@@ -16,6 +17,16 @@ WAIT: Final = """
 SELECT min(at) + ? - extract(epoch FROM clock_timestamp()) FROM rates, unnest(times) AS at
 WHERE name = ? AND at > extract(epoch FROM clock_timestamp()) - ?
 """
+COUNT: Final = """
+SELECT count(*) FROM rates, unnest(times) AS at
+WHERE name = ? AND at > extract(epoch FROM clock_timestamp()) - ?
+"""
+# Names are chosen by clients, such as addresses of failed sign-ins. Limits are for an hour at most.
+DELETE_OLD: Final = """
+DELETE FROM rates WHERE times[cardinality(times)] < extract(epoch FROM clock_timestamp())
+- CASE WHEN starts_with(name, 'accepted ') THEN 2592000 ELSE 3600 END
+"""
+DELETE_SECONDS: Final = 600.0
 RESERVE: Final = """
 INSERT INTO counters AS known VALUES (:name, :amount)
 ON CONFLICT (name) DO UPDATE SET used = known.used + :amount WHERE known.used < :limit
@@ -28,16 +39,23 @@ class CounterRows:
     """Counters in PostgreSQL. If the database is away, every check raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self._database, self._deleted_at = database, float("-inf")
 
     def take(self, name: str, limit: int, seconds: float) -> float:
         """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
         values = {"name": name, "limit": limit, "seconds": float(seconds)}
+        if time.monotonic() - self._deleted_at > DELETE_SECONDS:
+            self._deleted_at = time.monotonic()
+            self._database.execute(DELETE_OLD)
         with self._database.transaction() as transaction:
             if limit > 0 and transaction.execute(TAKE, values).fetchone() is not None:
                 return 0.0
             row = transaction.execute(WAIT, (float(seconds), name, float(seconds))).fetchone()
         return max(0.001, float(row[0])) if row is not None and row[0] is not None else seconds
+
+    def count(self, name: str, seconds: float) -> int:
+        """Return how often it was used in the last `seconds`."""
+        return int(self._database.select(COUNT, name, float(seconds))[0][0])
 
     def reserve(self, name: str, amount: float, limit: float) -> tuple[bool, float]:
         """Add an amount to a sum that is below the limit. Return whether it was, and the sum."""

@@ -21,6 +21,7 @@ from onetool.storage import Pinned
 if TYPE_CHECKING:
     from onetool.config.model import Token
 
+CLOCK_SECONDS: Final = 3600.0  # by which clocks of replicas may differ
 GET: Final = "SELECT document, version FROM documents WHERE kind = ? AND name = ?"
 PUT: Final = """
 INSERT INTO documents VALUES (?, ?, 1, ?)
@@ -241,6 +242,26 @@ class LastUseRows:
     def read(self, identifier: str) -> float | None:
         found = self._documents.get(identifier)
         return float(found) if isinstance(found, int | float) else None
+
+
+class EndedSessionRows:
+    """Sessions of browsers that have ended. Those of other replicas are known within two seconds."""
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._database, self._documents = database, Documents(database, "ended session")
+        self._known = Cached(changes, "ended session", lambda: frozenset(self._documents.names()))
+
+    def end(self, identifier: str, until: float) -> None:
+        """Remember a session until it would have expired, and forget those that have."""
+        expired = "DELETE FROM documents WHERE kind = ? AND (document#>>'{}')::double precision < ?"
+        with self._database.transaction() as transaction:
+            transaction.execute(expired, (self._documents.kind, self._database.now() - CLOCK_SECONDS))
+            self._documents.put(transaction, identifier, until)
+            transaction.announce(self._documents.kind)
+        self._known.refresh()
+
+    def list_all(self) -> frozenset[str]:
+        return self._known.get()
 
 
 class TokenRows:

@@ -14,6 +14,7 @@ from onetool.postgres.changes import Changes
 from onetool.postgres.counters import CounterRows
 from onetool.postgres.database import Database
 from onetool.postgres.documents import (
+    EndedSessionRows,
     LastUseRows,
     NoticeRows,
     PinRows,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from onetool.bundles import BundleStore
     from onetool.config.model import Output
 
-REQUEST_STATE: Final = "request state"  # the key that seals the state of MCP requests
+LOADED_KEYS: Final = ("request state", "browser sessions")  # those that an event loop needs
 
 
 class PostgresState:
@@ -67,6 +68,7 @@ class PostgresState:
         self.pins, self.token_usage = PinRows(self.database), UsedTokenRows(self.database)
         self.tokens = TokenRows(self.database, self.changes)
         self.settings = SettingsRows(self.database, self.changes)
+        self.ended_sessions = EndedSessionRows(self.database, self.changes)
         self.counters = CounterRows(self.database)
         self.credentials = CredentialRows(self.database, self.changes)
         self.snippets, self.token_use = SnippetRows(self.database, self.changes), LastUseRows(self.database)
@@ -86,7 +88,8 @@ class PostgresState:
         if is_known:
             self.shapes.text("")
             with suppress(ToolError):  # what needs the key reports that it is missing
-                self.load_key(REQUEST_STATE)
+                for name in LOADED_KEYS:
+                    self.load_key(name)
         return is_known
 
     def subscribe(self, kind: str, listener: Callable[[], object]) -> None:

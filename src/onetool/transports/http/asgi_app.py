@@ -13,7 +13,7 @@ from starlette.routing import Route, Router
 from onetool.app import OneTool
 from onetool.bundles.model import Id, Slug, Version
 from onetool.schema import JSON
-from onetool.storage import LastUseStorage, StoredTokens, TokenStorage
+from onetool.storage import LastUseStorage, SharedCounters, StoredTokens, TokenStorage
 from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api.agents import AgentHandlers
 from onetool.transports.http.api.approvals import ApprovalHandlers
@@ -49,6 +49,7 @@ from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, build_document
 from onetool.transports.http.sessions import BrowserSessions
 from onetool.transports.http.sign_in import BrowserSignIn
+from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
 from onetool.transports.http.tokens import LiveTokens
 from onetool.transports.run_history import LiveRuns
@@ -73,7 +74,10 @@ def build(
 
     The owner also sees the runs of the `neighbors`, other applications of this process.
     """
-    metrics, sessions = Metrics(app), BrowserSessions(lambda: app.directories.user)
+    metrics = Metrics(app)
+    sessions = BrowserSessions(
+        lambda: app.directories.user, issuers=lambda: app.settings.auth.issuers, remote=lambda: app.stores.remote
+    )
     issuers = IssuerDirectory(app.log)
     jwts = JwtVerifier(lambda: app.settings.auth.issuers, issuers, app.log)
     browser_sign_in = BrowserSignIn(lambda: app.settings.auth, bind, issuers, jwts=jwts, sessions=sessions, log=app.log)
@@ -103,6 +107,7 @@ def build(
         accepted_tokens,
         log=app.log,
         allowed_hosts=allowed_hosts,
+        throttle=create_throttle(app),
         limits=limits,
         sessions=sessions,
         jwts=jwts,
@@ -117,6 +122,14 @@ def create_live_tokens(app: OneTool) -> LiveTokens:
         return None if remote is None else remote.tokens
 
     return LiveTokens(lambda: app.settings, app.environment, lambda: app.config_files, get_stored)
+
+
+def create_throttle(app: OneTool) -> AuthThrottle:
+    def get_shared() -> SharedCounters | None:
+        remote = app.stores.remote
+        return None if remote is None else remote.counters
+
+    return AuthThrottle(shared=get_shared)
 
 
 def create_token_use(app: OneTool) -> TokenUse:

@@ -209,7 +209,7 @@ class AuthMiddleware:
         if token is not None:
             credential: RequestCredential | None = await self._bearer.check(token, address)
         else:
-            credential = self._find_session(headers, is_local=is_local and proxy_header is None)
+            credential = await self._find_session(headers, is_local=is_local and proxy_header is None)
         if credential is not None:
             state.update({SCOPE: credential.scope, ACTOR: credential.actor, "token_id": credential.token_id})
             state["agent"] = credential.agent
@@ -224,9 +224,11 @@ class AuthMiddleware:
             raise unauthorized_error(f"{source} need a token", hint=BEARER_HINT)
         return credential
 
-    def _find_session(self, headers: Headers, *, is_local: bool) -> RequestCredential | None:
+    async def _find_session(self, headers: Headers, *, is_local: bool) -> RequestCredential | None:
         """Return the credential of the session. Sessions of `onetool ui` are valid on the local machine only."""
-        found = self._sessions.find(headers) if self._sessions is not None and CSRF_HEADER in headers else None
+        if self._sessions is None or CSRF_HEADER not in headers:
+            return None
+        found = await self._sessions.find(headers)
         return found if found is not None and (is_local or found.agent is not None) else None
 
     def _render(self, error: ApiError, scope: Scope) -> Response:

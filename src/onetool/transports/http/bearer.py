@@ -33,7 +33,7 @@ class BearerTokens:
             if token is None:
                 return await self._jwts.check(text)
         else:
-            token = self._find_token(token_hash, address)
+            token = await self._find_token(token_hash, address)
         if self._use is not None:
             self._use.record(identify_token(token))
         return RequestCredential(
@@ -45,17 +45,16 @@ class BearerTokens:
             token.expires_at,
         )
 
-    def _find_token(self, token_hash: str, address: str) -> Token:
-        self._throttle.check(address, token_hash)
+    async def _find_token(self, token_hash: str, address: str) -> Token:
         tokens = self._tokens()
         token = tokens.find(token_hash)
         if token is None:
-            self._throttle.record_failure(address, token_hash)
+            await self._throttle.record_failure(address, token_hash)
             if tokens.is_expired(token_hash):
                 hint = "create another one with onetool token create NAME"
                 raise unauthorized_error("the token has expired", reason="expired", hint=hint)
             raise unauthorized_error("unknown token", hint="create a token with onetool token create NAME")
-        self._throttle.record_success(address, token_hash)
+        await self._throttle.record_success(address, token_hash)
         return token
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from math import inf
 from typing import Final
 
-from onetool.config.model import Token
+from onetool.config.model import Issuer, Token
 from onetool.transports.http.errors import ApiError
 
 FindToken = Callable[[str], Token | None]  # finds a token by its hash, whether it has expired or not
@@ -22,6 +23,12 @@ class RequestCredential:
     is_live: Callable[[FindToken], bool]  # whether it is still accepted, apart from its expiry
     token_id: str = ""
     expires: float = inf  # seconds since 1970
+    origin: str = ""  # the entry of the settings that accepted it, if it is of an issuer
+
+
+def identify_issuer(entry: Issuer) -> str:
+    """Return an identifier of an entry in the settings, the same in every process. It changes with the entry."""
+    return sha256(entry.model_dump_json().encode()).hexdigest()
 
 
 def unauthorized_error(message: str, *, reason: str = "", hint: str = "") -> ApiError:

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 from onetool.config.model import Issuer
 from onetool.logging import Log
-from onetool.transports.http.credential import RequestCredential, unauthorized_error
+from onetool.transports.http.credential import RequestCredential, identify_issuer, unauthorized_error
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.issuers import MAX_KEY_ID_CHARS, IssuerDirectory
 from onetool.util.invisible import escape_invisible
@@ -99,9 +99,8 @@ class JwtVerifier:
             agent = map_agent(entry, claims)
             if agent is not None:
                 identifier = identify_subject(issuer, subject)
-                return RequestCredential(
-                    actor, agent, entry.scope, self._is_configured(entry), identifier, claims["exp"]
-                )
+                is_live, origin = self._is_configured(entry), identify_issuer(entry)
+                return RequestCredential(actor, agent, entry.scope, is_live, identifier, claims["exp"], origin)
         self._log.event("auth.unmapped", level="WARNING", actor=actor, text="no agent in auth.issuers")
         hint = "ask the administrator of this server to add it to auth.issuers in onetool.yaml"
         raise ApiError("forbidden", "this account has no agent on this server", {"reason": "no_agent"}, hint=hint)

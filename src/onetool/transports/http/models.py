@@ -488,7 +488,7 @@ class RunRequest(ApiModel):
 
 class SignIn(ApiModel):
     code: Annotated[
-        str, Field(strict=True, max_length=200, description="One-time code of `onetool ui` or of a sign-in")
+        str, Field(strict=True, max_length=4000, description="One-time code of `onetool ui` or of a sign-in")
     ]
 
 

@@ -3,121 +3,185 @@
 A request belongs to a session if it has both the cookie, which scripts cannot read, and the header, which the browser
 never adds by itself. The cookie alone proves nothing: other servers on this machine receive it too, because cookies do
 not depend on the port.
+
+The cookie has the session itself, sealed. Sessions after a sign-in are valid on every replica; those of `onetool ui`,
+which are only for requests of the local machine, are valid on the server that opened them.
 """
 
 import hmac
-import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import anyio.to_thread
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from onetool.transports.http.credential import RequestCredential
+from onetool.config.model import Issuer
+from onetool.errors import ToolError
+from onetool.storage import RemoteState
+from onetool.transports.http.browser_vault import BrowserVault
+from onetool.transports.http.credential import FindToken, RequestCredential, identify_issuer
 from onetool.util.one_time_codes import CODE_SECONDS, redeem_code
 
 CSRF_HEADER: Final = "x-onetool-csrf"
 SESSION_SECONDS: Final = 12 * 3600.0
 SIGN_IN_SECONDS: Final = 600.0
-MAX_SESSIONS: Final = 1000
-MAX_CODES: Final = 1000
+SESSION, CODE, SIGN_IN = "session", "code", "sign-in"  # kinds of sealed facts
+CREDENTIAL_FACTS: Final = ("actor", "agent", "scope", "token_id", "expires", "origin")
+NO_HEADERS: Final = Headers({})
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
     credential: RequestCredential
     csrf: str
-    end: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """A code for a browser that has signed in, and the cookie that the browser must have."""
-
-    credential: RequestCredential
-    binding: str
-    end: float
 
 
 class BrowserSessions:
-    """The sessions of one server, in memory: a restart ends them. The names of its cookies are unique to the server."""
+    """The sessions of one server, or of all replicas of a store."""
 
-    def __init__(self, user: Callable[[], Path], clock: Callable[[], float] = time.monotonic) -> None:
-        self._user, self._clock = user, clock
-        self._name = f"onetool_{os.urandom(8).hex()}"
-        self._sessions: dict[str, BrowserSession] = {}  # by cookie
-        self._codes: dict[str, _Code] = {}
+    def __init__(
+        self,
+        user: Callable[[], Path],
+        clock: Callable[[], float] = time.time,
+        *,
+        issuers: Callable[[], Iterable[Issuer]] = tuple,
+        remote: Callable[[], RemoteState | None] = lambda: None,
+    ) -> None:
+        self._user, self._clock, self._issuers, self._remote = user, clock, issuers, remote
+        self._local = BrowserVault.create_local(clock)
+        self._shared: tuple[RemoteState, BrowserVault] | None = None
+
+    def _open_vault(self) -> BrowserVault:
+        """Return the vault of sign-ins. Blocks on the database when it is used for the first time."""
+        remote = self._remote()
+        if remote is None:
+            return self._local
+        if self._shared is None or self._shared[0] is not remote:
+            self._shared = remote, BrowserVault.open_shared(remote, self._clock)
+        return self._shared[1]
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
-    def begin_sign_in(self, *, is_secure: bool) -> tuple[str, str]:
-        """Return a Set-Cookie header that marks the browser that signs in, and its value."""
-        binding = secrets.token_urlsafe(32)
+    def begin_sign_in(self, facts: dict[str, Any], *, is_secure: bool) -> tuple[str, str]:
+        """Return a Set-Cookie header that marks the browser that signs in, and a state with the facts. Blocks."""
+        vault, binding = self._open_vault(), secrets.token_urlsafe(32)
+        state = vault.seal(SIGN_IN, SIGN_IN_SECONDS, {**facts, "binding": binding})
         # Lax: the issuer, which is another site, sends the browser back.
-        return self._make_cookie(f"{self._name}_sign_in", binding, SIGN_IN_SECONDS, "Lax", is_secure), binding
+        return _make_cookie(f"{vault.cookie}_sign_in", binding, SIGN_IN_SECONDS, "Lax", is_secure), state
 
-    def read_binding(self, headers: Headers) -> str:
-        return cookie_parser(headers.get("cookie", "")).get(f"{self._name}_sign_in", "")
+    def end_sign_in(self, state: str, headers: Headers) -> tuple[dict[str, Any] | None, bool]:
+        """Return the facts of a state, once, and whether this browser has started the sign-in. Blocks."""
+        vault = self._open_vault()
+        facts = vault.use(SIGN_IN, state)
+        return facts, facts is not None and _is_bound(vault, facts, headers)
 
-    def create_code(self, credential: RequestCredential, binding: str) -> str:
-        """Return a code that opens a session in the browser with this cookie."""
-        now, code = self._clock(), secrets.token_urlsafe(32)
-        live = [(key, each) for key, each in self._codes.items() if each.end > now]
-        self._codes = {**dict(live[1 - MAX_CODES :]), code: _Code(credential, binding, now + CODE_SECONDS)}
-        return code
+    def create_code(self, credential: RequestCredential, headers: Headers) -> str:
+        """Return a code that opens a session in this browser. Blocks."""
+        vault = self._open_vault()
+        return vault.seal(CODE, CODE_SECONDS, {**_list_facts(credential), "binding": _read_binding(vault, headers)})
 
     def open(
-        self, code: str, *, binding: str = "", is_local: bool = True, is_secure: bool = False
+        self, code: str, headers: Headers = NO_HEADERS, *, is_local: bool = True, is_secure: bool = False
     ) -> tuple[str, BrowserSession] | None:
         """Return the Set-Cookie header of a new session, and the session; None if the code is not valid.
 
-        Codes of `onetool ui` are valid on the local machine only. Blocks on disk access.
+        Codes of `onetool ui` are valid on the local machine only. Blocks on the disk or the database.
         """
-        found = self._codes.pop(code, None)
-        if found is not None:
-            is_bound = hmac.compare_digest(found.binding.encode(), binding.encode("utf-8", "replace"))
-            credential = found.credential if is_bound and self._clock() < found.end else None
-        elif is_local and redeem_code(self._user(), code):
-            credential = RequestCredential("admin UI", None, "owner", lambda _find: True)
-        else:
-            credential = None
-        return None if credential is None else self._add(credential, is_secure=is_secure)
+        if is_local and redeem_code(self._user(), code):
+            owner = RequestCredential("admin UI", None, "owner", lambda _find: True)
+            return self._add(self._local, owner, is_secure=is_secure)
+        vault = self._open_vault()
+        facts = vault.use(CODE, code)
+        if facts is None or not _is_bound(vault, facts, headers):
+            return None
+        return self._add(vault, self._restore(facts), is_secure=is_secure)
 
-    def _add(self, credential: RequestCredential, *, is_secure: bool) -> tuple[str, BrowserSession]:
-        now = self._clock()
-        seconds = min(SESSION_SECONDS, credential.expires - time.time())
-        live = [(key, each) for key, each in self._sessions.items() if each.end > now]
-        cookie, session = (
-            secrets.token_urlsafe(32),
-            BrowserSession(credential, secrets.token_urlsafe(32), now + seconds),
-        )
-        self._sessions = {**dict(live[1 - MAX_SESSIONS :]), cookie: session}
-        return self._make_cookie(self._name, cookie, seconds, "Strict", is_secure), session
+    def _add(
+        self, vault: BrowserVault, credential: RequestCredential, *, is_secure: bool
+    ) -> tuple[str, BrowserSession]:
+        seconds, csrf = min(SESSION_SECONDS, credential.expires - self._clock()), secrets.token_urlsafe(32)
+        cookie = vault.seal(SESSION, seconds, {**_list_facts(credential), "csrf": csrf})
+        return _make_cookie(vault.cookie, cookie, seconds, "Strict", is_secure), BrowserSession(credential, csrf)
 
-    @staticmethod
-    def _make_cookie(name: str, value: str, seconds: float, same_site: str, is_secure: bool) -> str:
-        secure = "; Secure" if is_secure else ""
-        return f"{name}={value}; Path=/; Max-Age={max(0.0, seconds):.0f}; HttpOnly; SameSite={same_site}{secure}"
+    def _restore(self, facts: dict[str, Any]) -> RequestCredential:
+        """Return the credential that was sealed. It is accepted while the settings have the entry of its issuer."""
+        origin = facts["origin"]
+
+        def is_live(_find: object) -> bool:
+            return not origin or any(identify_issuer(entry) == origin for entry in self._issuers())
+
+        return RequestCredential(**{name: facts[name] for name in CREDENTIAL_FACTS}, is_live=is_live)
 
     # --- use --------------------------------------------------------------------------------------------------------
 
-    def find(self, headers: Headers) -> RequestCredential | None:
-        """Return the credential of the session whose cookie and CSRF value the request has."""
-        cookie = cookie_parser(headers.get("cookie", "")).get(self._name, "")
-        session, given = self._sessions.get(cookie), headers.get(CSRF_HEADER, "")
-        if session is None or not hmac.compare_digest(session.csrf.encode(), given.encode("utf-8", "replace")):
-            return None
-        credential = session.credential
-        if self._clock() >= session.end or not credential.is_live(lambda _hash: None):
-            return None
-        return replace(credential, is_live=lambda find: cookie in self._sessions and credential.is_live(find))
+    async def find(self, headers: Headers) -> RequestCredential | None:
+        """Return the credential of the session whose cookie and CSRF value the request has.
 
-    def close(self, headers: Headers) -> str:
+        Raise an ApiError if it is not known whether the session has ended.
+        """
+        found = await self._find_facts(headers)
+        if found is None:
+            return None
+        vault, facts = found
+        vault.memory.check()
+        credential = self._restore(facts)
+        # It is accepted until the session ends, also in requests that are open then.
+        credential = replace(credential, is_live=_until_ended(vault, facts["id"], credential.is_live))
+        return credential if credential.is_live(lambda _hash: None) else None
+
+    async def close(self, headers: Headers) -> str:
         """End the session of a request that belongs to one, and return the header that deletes its cookie."""
-        if self.find(headers) is not None:
-            self._sessions.pop(cookie_parser(headers.get("cookie", "")).get(self._name, ""), None)
-        return self._make_cookie(self._name, "", 0.0, "Strict", is_secure=False)
+        found = await self._find_facts(headers)
+        if found is None:
+            return _make_cookie(self._local.cookie, "", 0.0, "Strict", is_secure=False)
+        vault, facts = found
+        await anyio.to_thread.run_sync(vault.memory.end, facts["id"], facts["end"])
+        return _make_cookie(vault.cookie, "", 0.0, "Strict", is_secure=False)
+
+    async def _find_facts(self, headers: Headers) -> tuple[BrowserVault, dict[str, Any]] | None:
+        cookies, given = cookie_parser(headers.get("cookie", "")), headers.get(CSRF_HEADER, "")
+        for vault in await self._list_vaults():
+            facts = vault.open(SESSION, cookies.get(vault.cookie, ""))
+            if facts is not None and hmac.compare_digest(facts["csrf"].encode(), given.encode("utf-8", "replace")):
+                return vault, facts
+        return None
+
+    async def _list_vaults(self) -> list[BrowserVault]:
+        remote = self._remote()
+        if remote is None:
+            return [self._local]
+        if self._shared is not None and self._shared[0] is remote:
+            return [self._local, self._shared[1]]
+        try:
+            return [self._local, await anyio.to_thread.run_sync(self._open_vault)]
+        except ToolError:  # no session of other replicas can be opened
+            return [self._local]
+
+
+def _until_ended(
+    vault: BrowserVault, identifier: str, is_live: Callable[[FindToken], bool]
+) -> Callable[[FindToken], bool]:
+    return lambda find: not vault.memory.has_ended(identifier) and is_live(find)
+
+
+def _list_facts(credential: RequestCredential) -> dict[str, Any]:
+    return {name: getattr(credential, name) for name in CREDENTIAL_FACTS}
+
+
+def _read_binding(vault: BrowserVault, headers: Headers) -> str:
+    return cookie_parser(headers.get("cookie", "")).get(f"{vault.cookie}_sign_in", "")
+
+
+def _is_bound(vault: BrowserVault, facts: dict[str, Any], headers: Headers) -> bool:
+    given = _read_binding(vault, headers)
+    return hmac.compare_digest(facts["binding"].encode(), given.encode("utf-8", "replace"))
+
+
+def _make_cookie(name: str, value: str, seconds: float, same_site: str, is_secure: bool) -> str:
+    secure = "; Secure" if is_secure else ""
+    return f"{name}={value}; Path=/; Max-Age={max(0.0, seconds):.0f}; HttpOnly; SameSite={same_site}{secure}"

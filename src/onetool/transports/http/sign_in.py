@@ -8,12 +8,13 @@ import base64
 import hashlib
 import hmac
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -27,9 +28,8 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.issuers import IssuerDirectory, IssuerMetadata
 from onetool.transports.http.jwt_verifier import JwtVerifier
 from onetool.transports.http.request_checks import Bind, find_base_url, read_bind
-from onetool.transports.http.sessions import SIGN_IN_SECONDS, BrowserSessions
+from onetool.transports.http.sessions import BrowserSessions
 
-MAX_PENDING: Final = 1000
 MAX_PARAMETER_CHARS: Final = 4096
 SEE_OTHER: Final = 303
 
@@ -38,10 +38,8 @@ SEE_OTHER: Final = 303
 class _PendingSignIn:
     entry: Issuer
     base_url: str
-    binding: str  # the cookie of the browser
     nonce: str
     verifier: str
-    end: float
 
 
 class _SignInFailed(Exception):
@@ -53,7 +51,7 @@ class _SignInFailed(Exception):
 
 
 class BrowserSignIn:
-    """The sign-ins that browsers have started. Each state is valid once, for ten minutes."""
+    """Sign-ins of browsers. What belongs to one is in its state, which is sealed, and valid once for ten minutes."""
 
     def __init__(
         self,
@@ -67,7 +65,6 @@ class BrowserSignIn:
     ) -> None:
         self._settings, self._bind, self._directory, self._jwts = settings, bind, directory, jwts
         self._sessions, self._log = sessions, log
-        self._pending: dict[str, _PendingSignIn] = {}
 
     def routes(self) -> Iterator[Route]:
         yield Route(SIGN_IN_PATH, self.start)
@@ -82,9 +79,11 @@ class BrowserSignIn:
         metadata = await self._directory.get_metadata(entry.issuer)
         if metadata.authorization_url is None or metadata.token_url is None:
             raise ApiError("issuer_unavailable", f"the issuer {entry.issuer} does not support sign-in in a browser")
-        cookie, binding = self._sessions.begin_sign_in(is_secure=base_url.startswith("https://"))
-        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-        self._add(state, _PendingSignIn(entry, base_url, binding, nonce, verifier, time.monotonic() + SIGN_IN_SECONDS))
+        nonce, verifier = (secrets.token_urlsafe(32) for _ in range(2))
+        facts = {"issuer": entry.issuer, "client_id": entry.client_id, "base_url": base_url}
+        facts |= {"nonce": nonce, "verifier": verifier}
+        begin = partial(self._sessions.begin_sign_in, facts, is_secure=base_url.startswith("https://"))
+        cookie, state = await anyio.to_thread.run_sync(begin)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
             "response_type": "code",
@@ -106,31 +105,34 @@ class BrowserSignIn:
             raise ApiError("not_found", "no issuer for sign-in", hint="set client_id in auth.issuers in onetool.yaml")
         return found[0]
 
-    def _add(self, state: str, pending: _PendingSignIn) -> None:
-        now = time.monotonic()
-        live = [(key, each) for key, each in self._pending.items() if each.end > now]
-        self._pending = {**dict(live[1 - MAX_PENDING :]), state: pending}
-
     async def finish(self, request: Request) -> Response:
         """Check the answer of the issuer and send the browser to the admin UI with a one-time code, or a reason."""
-        pending = self._pending.pop(request.query_params.get("state", ""), None)
-        base_url = "" if pending is None else pending.base_url
+        state, base_url = request.query_params.get("state", ""), ""
         try:
-            credential = await self._check_answer(request, pending)
+            facts, is_bound = await anyio.to_thread.run_sync(self._sessions.end_sign_in, state, request.headers)
+            base_url = "" if facts is None else facts["base_url"]
+            credential = await self._check_answer(request, self._restore(facts, is_bound=is_bound))
         except _SignInFailed as error:
             self._log.event("auth.sign_in", level="WARNING", status="error", text=str(error))
             return RedirectResponse(f"{base_url}/#/sign-in/{error.reason}", SEE_OTHER)
         self._log.event("auth.sign_in", status="ok", actor=credential.actor, agent=credential.agent)
-        code = self._sessions.create_code(credential, self._sessions.read_binding(request.headers))
+        code = await anyio.to_thread.run_sync(self._sessions.create_code, credential, request.headers)
         # The code is in the fragment, which browsers neither send to servers nor pass on.
         return RedirectResponse(f"{base_url}/#/code/{code}", SEE_OTHER)
 
-    async def _check_answer(self, request: Request, pending: _PendingSignIn | None) -> RequestCredential:
-        query, binding = request.query_params, self._sessions.read_binding(request.headers)
-        if pending is None or time.monotonic() >= pending.end:
+    def _restore(self, facts: dict[str, Any] | None, *, is_bound: bool) -> _PendingSignIn:
+        if facts is None:
             raise _SignInFailed("expired", "unknown or expired state")
-        if not hmac.compare_digest(pending.binding.encode(), binding.encode("utf-8", "replace")):
+        if not is_bound:
             raise _SignInFailed("expired", "the sign-in was started by another browser")
+        known = facts["issuer"], facts["client_id"]
+        entry = next((each for each in self._settings().issuers if (each.issuer, each.client_id) == known), None)
+        if entry is None:
+            raise _SignInFailed("expired", "the issuer was removed from the settings")
+        return _PendingSignIn(entry, facts["base_url"], facts["nonce"], facts["verifier"])
+
+    async def _check_answer(self, request: Request, pending: _PendingSignIn) -> RequestCredential:
+        query = request.query_params
         if "error" in query:
             raise _SignInFailed("denied", "the issuer rejected the sign-in")
         try:

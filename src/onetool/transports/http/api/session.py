@@ -45,9 +45,8 @@ class SessionHandlers:
         is_local = request.scope["state"]["agent"] is None
         # A local browser uses plain HTTP, also if the server has a public URL. Some browsers then drop a secure cookie.
         is_secure = not is_local and (self._api.app.settings.auth.public_url or "").startswith("https://")
-        binding = self._sessions.read_binding(request.headers)
         found = await self._api.run_in_thread(
-            lambda: self._sessions.open(body.code, binding=binding, is_local=is_local, is_secure=is_secure)
+            lambda: self._sessions.open(body.code, request.headers, is_local=is_local, is_secure=is_secure)
         )
         if found is None:
             hint = "sign in again, or run `onetool ui` again"
@@ -58,4 +57,4 @@ class SessionHandlers:
 
     async def sign_out(self, request: Request) -> Response:
         """End the session. Its requests that are open end too."""
-        return Response(status_code=204, headers={"set-cookie": self._sessions.close(request.headers)})
+        return Response(status_code=204, headers={"set-cookie": await self._sessions.close(request.headers)})
