@@ -11,9 +11,12 @@ from tests.rest_support import Rest, http_draft, make_client, serve_process
 from tests.support import configure
 
 from onetool.disabled_tools import Switches
+from onetool.errors import ToolError
 from onetool.llm.token_budget import TokenUsageFile
 from onetool.notify import NoticeFiles
 from onetool.oauth.credential_store import CredentialStore
+from onetool.postgres.state import PostgresState
+from onetool.postgres.transfer_jobs import reject_jobs
 from onetool.proxy.pins import Pins
 from onetool.results import ResultStore
 from onetool.results.blobs import Media
@@ -24,7 +27,7 @@ from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
 from onetool.stats.record import CallRecord, Recorder, RunRecord, UseRecord
 from onetool.stats.shapes import ShapeFile
 from onetool.stats.summary import summarize
-from onetool.storage import CredentialKey
+from onetool.storage import CredentialKey, JobRequest
 
 SETTINGS = """\
 agents: {default: {permissions: [read, write, network]}}
@@ -94,6 +97,27 @@ def check(data: Path, names: dict[str, Any], calls: int = 5) -> None:
         assert shapes.text("t") == "{number: int}"
     summary = summarize(data / "stats" / "stats.db", tool="p.t")
     assert (summary["total_calls"], summary["runs"]["total"]) == (calls, calls)
+
+
+def test_open_and_unread_jobs_prevent_the_move_to_files(tmp_path: Path, postgres_url: str) -> None:
+    configure(tmp_path, SETTINGS)
+    call = ("render", "preview", {}, "default", "", "r_1", str(tmp_path), 60.0, 3600.0)
+    job = JobRequest("j_1", "gpu", *call, is_idempotent=True)
+    with closing(PostgresState(postgres_url, KEY, tmp_path / "cache")) as state:
+        state.jobs.defer(job)
+        store = {"ONETOOL_STORE": postgres_url, "ONETOOL_KEY": KEY}
+        refused = run_store_cli(tmp_path, tmp_path, store, "store", "migrate", "--to", "files")
+        assert refused.returncode == 1
+        assert "open jobs: gpu (1 waiting, 0 running)" in refused.stderr
+        state.jobs.cancel(job.id)
+        reject_jobs(state)  # its run does not wait for it
+        sent = DurableCall(1, "render.preview", "{}", "key", 0, CallState.SENT)
+        state.runs.put_run(DurableRunRecord("r_1", "default", "code"), [sent])
+        with pytest.raises(ToolError, match="have not read the results of their jobs: r_1"):
+            reject_jobs(state)
+        state.runs.set_state("r_1", RunState.DONE)
+        reject_jobs(state)
+        state.runs.close()
 
 
 def test_state_moves_to_postgresql_and_back(tmp_path: Path, postgres_url: str) -> None:

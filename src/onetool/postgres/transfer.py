@@ -25,6 +25,7 @@ from onetool.postgres.bundles import KEY, KIND, LOCK, PUT
 from onetool.postgres.opening import open_state
 from onetool.postgres.state import PostgresState
 from onetool.postgres.stored_files import read_parts, write_parts
+from onetool.postgres.transfer_jobs import reject_jobs
 from onetool.postgres.transfer_statistics import statistics_to_files, statistics_to_rows
 from onetool.proxy.pins import Pins
 from onetool.runs.run_store import RunStore, RunTables
@@ -76,6 +77,8 @@ def transfer(loaded: Loaded, target: str) -> dict[str, int]:
         stack.callback(state.close)
         places = Places(opened, state)
         _reject_writers(places, is_to_files=is_to_files)
+        if is_to_files:
+            reject_jobs(state)
         return {kind: copy(places) for kind, copy in (TO_FILES if is_to_files else TO_ROWS).items()}
 
 
