@@ -2,9 +2,11 @@
 
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,7 @@ SETTINGS: Mapping[str, object] = {
     "timezone": "UTC",
 }
 START_SECONDS = 60
+EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class TopologyError(Exception):
@@ -42,8 +45,11 @@ class PostgresCluster:
     def data(self) -> Path:
         return self._directory / "data"
 
-    def create(self, password: str) -> None:
-        """Create the files, unless they exist. They are created under another name, so that they are complete."""
+    def create(self, password: str, variables: Mapping[str, str] | None = None) -> None:
+        """Create the files, unless they exist. They are created under another name, so that they are complete.
+
+        `initdb` has the variables, by which it is found if it outlives this process.
+        """
         self._password = password
         if self.data.exists():
             return
@@ -58,6 +64,7 @@ class PostgresCluster:
         self._run(
             *("initdb", "--no-sync", "--auth=scram-sha-256", f"--username={SUPERUSER}", "--encoding=UTF8"),
             *("--locale=C", f"--pwfile={file}", "-D", str(new)),
+            variables=variables,
         )
         file.unlink()
         with (new / "postgresql.conf").open("a", encoding="utf-8") as configuration:
@@ -66,13 +73,27 @@ class PostgresCluster:
 
     def start(self, port: int) -> int:
         """Start the server, unless it runs, and return its port: this one if it is free."""
-        if self.is_running():
-            self.port = int((self.data / "postmaster.pid").read_text("utf-8").splitlines()[3])
-            return self.port
-        self.port = choose_port(port)
-        log = str(self._directory / "log")
-        self._run("pg_ctl", "start", *self._control, "-t", str(START_SECONDS), "-l", log, "-o", f"-p {self.port}")
+        if not self.is_running():
+            wanted, log = choose_port(port), str(self._directory / "log")
+            try:
+                self._run("pg_ctl", "start", *self._control, "-t", str(START_SECONDS), "-l", log, "-o", f"-p {wanted}")
+            except TopologyError:
+                if not self.is_running():  # a `pg_ctl` that outlived its caller may have been faster
+                    raise
+        self.port = self._wait_until_ready()
         return self.port
+
+    def _wait_until_ready(self) -> int:
+        """Return the port of a server that runs, when it accepts connections: it may still be starting."""
+        end = time.monotonic() + START_SECONDS
+        while True:
+            with suppress(OSError):  # it has ended
+                lines = (self.data / "postmaster.pid").read_text("utf-8").splitlines()
+                if lines and lines[-1].strip() == "ready":
+                    return int(lines[3])
+            if time.monotonic() > end or not self.is_running():
+                raise TopologyError(f"PostgreSQL does not accept connections: {self._read_log()}")
+            time.sleep(0.05)
 
     def stop(self, mode: str = "fast") -> None:
         if self.is_running():
@@ -114,11 +135,12 @@ class PostgresCluster:
     def _control(self) -> tuple[str, ...]:
         return "-w", "-s", "-D", str(self.data)
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _run(self, program: str, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
         command = [find_postgres(program), *arguments]
         ran = subprocess.run(
             command,
             cwd="/",
+            env={**os.environ, **(variables or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -127,9 +149,11 @@ class PostgresCluster:
             **find_server_user(),
         )
         if ran.returncode:
-            log = self._directory / "log"
-            text = log.read_text("utf-8", "replace")[-2000:] if log.exists() else ""
-            raise TopologyError(f"{program} failed: {ran.stderr.strip()} {text}".strip())
+            raise TopologyError(f"{program} failed: {ran.stderr.strip()} {self._read_log()}".strip())
+
+    def _read_log(self) -> str:
+        log = self._directory / "log"
+        return log.read_text("utf-8", "replace")[-2000:] if log.exists() else ""
 
 
 def find_postgres(program: str) -> str:
@@ -153,13 +177,17 @@ def find_server_user() -> dict[str, Any]:
 
 
 def choose_port(wanted: int, *, must_have: bool = False) -> int:
-    """Return the port, or a free one if it is in use."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError:
-            if must_have:
-                raise TopologyError(f"port {wanted} is in use", "choose another one with --port") from None
-            probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return the port, or a free one if it is in use.
+
+    A free one is not of those that the kernel gives to connections: one of them could take it before it is used.
+    """
+    first = int(EPHEMERAL_PORTS.read_text("ascii").split()[0]) if EPHEMERAL_PORTS.exists() else 32_768
+    for port in (wanted, *(random.randrange(first // 2, first) for _ in range(100))):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if port:
+                probe.bind(("127.0.0.1", port))
+                return port
+        if port and must_have:
+            raise TopologyError(f"port {wanted} is in use", "choose another one with --port")
+    raise TopologyError("no port is free")

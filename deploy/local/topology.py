@@ -189,7 +189,7 @@ class Topology:
             known.setdefault(name, secrets.token_hex(16))
         known.setdefault("key", secrets.token_hex(32))
         self._save()
-        self.postgres.create(known["superuser"])
+        self.postgres.create(known["superuser"], {MARKER: str(self.directory)})
         self.state["ports"]["postgres"] = self.postgres.start(self.state["ports"].get("postgres", 0))
         self._save()
         self.postgres.create_roles({name: known[name] for name in ("migration", "replica", "worker")})
@@ -298,6 +298,11 @@ class Topology:
 
     def _end_strays(self) -> None:
         """End processes of this directory that were not recorded, because `up` was killed when it had started them."""
+        while strays := list(self._find_strays()):  # again, because one may have started another
+            for process in strays:
+                _end(process, signal.SIGTERM)
+
+    def _find_strays(self) -> Iterator[int]:
         marker = f"{MARKER}={self.directory}".encode()
         known = {int(process) for process, _ in self.state["processes"].values()}
         for entry in Path("/proc").glob("[0-9]*"):
@@ -306,7 +311,7 @@ class Topology:
                 is_marked = marker in (entry / "environ").read_bytes().split(b"\0")
                 is_descendant = os.getsid(process) in known or process == os.getpid()
                 if is_marked and process not in known and not is_descendant:
-                    _end(process, signal.SIGTERM)
+                    yield process
 
     def _read_log(self, name: str) -> str:
         log = self.directory / f"{name}.log"

@@ -15,8 +15,11 @@ import httpx2
 import pytest
 from tests.cells_support import NIGHTLY, ROOT
 from tests.postgres_support import find_postgres
+from tests.support import eventually
 
 KILL_AFTER = (0.3, 1.0, 2.0, 3.0, 4.0, 5.0) if NIGHTLY else ()
+# `initdb` and a server that is starting outlive `up`, and are there when it is repeated.
+KILL_WHEN = ("postgres/data.new/base/1", "postgres/data/postmaster.pid")
 
 pytestmark = pytest.mark.slow
 
@@ -53,9 +56,13 @@ def read_home(process: int) -> str:
 def test_up_can_be_killed_and_repeated_and_down_leaves_nothing(directory: Path) -> None:
     find_postgres("initdb")
     up = build_command(directory, "up", "--replicas", "1", "--port", "0", "--json")
-    for seconds in KILL_AFTER:
-        with subprocess.Popen(up, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed:
-            time.sleep(seconds)
+    for moment in (*KILL_WHEN, *KILL_AFTER):
+        with subprocess.Popen(up, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as killed:
+            if isinstance(moment, str):
+                assert eventually((directory / moment).exists, 60)
+            else:
+                time.sleep(moment)
+            assert killed.poll() in {None, 0}, killed.stderr and killed.stderr.read()
             killed.kill()
     found = [json.loads(subprocess.run(up, capture_output=True, text=True, check=True).stdout) for _ in range(2)]
     assert found[0] == found[1]
