@@ -68,14 +68,15 @@ class Answers:
     def write(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            left = left[os.write(self._file, left) :]
-        self._size += len(data)
+            count = os.write(self._file, left[:FILE_BYTES])
+            left = left[count:]
+            self._size += count
+            if self._size >= FILE_BYTES:
+                os.close(self._file)
+                self._number += 1
+                self._size = 0
+                self._file = self._create()
         self._is_written.set()
-        if self._size > FILE_BYTES:
-            os.close(self._file)
-            self._number += 1
-            self._size = 0
-            self._file = self._create()
 
     def wait(self) -> bool:
         return self._is_written.wait()
@@ -87,7 +88,8 @@ class Answers:
 class SandboxHost:
     def __init__(self, eryx: ModuleType, reader: int, writer: int, options: dict[str, Any]) -> None:
         self._eryx, self._reader, self._writer = eryx, reader, writer
-        self._memory_bytes, self._modules = options["memory_bytes"], f"{options['scratch']}/modules"
+        self._memory_bytes, self._file_bytes = options["memory_bytes"], options["file_bytes"]
+        self._modules = f"{options['scratch']}/modules"
         self._time_zones = find_time_zones()
         self._begun: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._answers: Answers | None = None
@@ -96,6 +98,7 @@ class SandboxHost:
     def serve(self) -> None:
         """Run one sandbox after the other until the server is gone. Never returns."""
         self._compile_modules()
+        confine.limit_files(max(self._file_bytes, 2 * FILE_BYTES))  # not before: pyeryx unpacks larger files
         self._send(encode_frame(PREPARED))
         for work in (self._read, self._watch_memory):
             threading.Thread(target=work, daemon=True).start()
@@ -255,7 +258,6 @@ def main(argv: list[str]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(2, 1)
     sys.stderr = os.fdopen(1, "w", closefd=False)
-    confine.limit_files(options["file_bytes"])
     sys.path.append(argv[1])
     host = SandboxHost(importlib.import_module("eryx"), reader, writer, options)
     sys.path.pop()

@@ -35,6 +35,7 @@ PROBE_ANSWER = '["alive",3,"[1]",true]'
 HUNG_SECONDS = 20  # beyond the timeout, for a busy machine
 MEMORY = ("VmRSS", "VmHWM")
 MAX_CONCURRENT = {"brief": 8, "patient": 4}
+MAX_SANDBOXES = 2  # starting one takes much processor time
 
 
 class Listeners:
@@ -75,7 +76,8 @@ class Arena:
         async with contextlib.AsyncExitStack() as stack:
             for name, seconds in self._setup["timeouts"].items():
                 self._apps[name] = await stack.enter_async_context(self._app(seconds))
-                self._turns[name] = asyncio.Semaphore(MAX_CONCURRENT[name])
+                count = MAX_SANDBOXES if self._setup["isolation"] == "wasm" else MAX_CONCURRENT[name]
+                self._turns[name] = asyncio.Semaphore(count)
             self._send({"id": "hello", "port": self._listeners.port})
             await self._read_orders()
 

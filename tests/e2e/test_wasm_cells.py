@@ -157,7 +157,8 @@ def test_memory_is_limited(app: App) -> None:
     ids=["sleep", "loop"],
 )
 def test_the_timeout_ends_a_run(code: str, line: str) -> None:
-    with open_app({"execution": {"isolation": "wasm", "timeout": 3}}) as app:
+    limits = {"timeout": 3, "max_output_bytes": 1_000_000}  # less than the files of the runtime
+    with open_app({"execution": {"isolation": "wasm", **limits}}) as app:
         app.portal.call(app.onetool.cells.probe, 60)  # wait until a sandbox is ready
         started = time.monotonic()
         answer = app.run(code)

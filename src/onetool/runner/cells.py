@@ -29,7 +29,6 @@ from onetool_child.scratch import larger_than
 
 FULL_SANDBOX, WASM = ("landlock", "seccomp"), "wasm"
 GRACE_SECONDS = 0.2  # after the timeout, for the cell to report which line was running
-LINGER_SECONDS = 0.05  # for a cell that has answered to exit
 CLEANUP_DELAY_SECONDS = 0.001  # so that the answer is sent before cleaning up and starting a new cell
 WATCH_SECONDS = 0.1
 CHECKS_TO_CONFIRM = 2
@@ -343,7 +342,7 @@ class Cells:
             cell.channel.close()
         self._cells.pop(cell.ident, None)
         if has_answered:
-            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._launcher.kill, cell.ident)
+            asyncio.get_running_loop().call_later(self._launcher.linger_seconds, self._launcher.kill, cell.ident)
         else:
             self._launcher.kill(cell.ident)
         if not self._closed:

@@ -47,6 +47,7 @@ OnStray = Callable[[str], None]
 
 class Launcher(Protocol):
     kind: str
+    linger_seconds: float  # for a cell that has answered to exit
 
     async def start(self, ident: int, channel: Channel, on_stray: OnStray) -> None: ...
     def kill(self, ident: int) -> None: ...
@@ -84,6 +85,8 @@ def command_for(module: str, arguments: Sequence[str]) -> list[str]:
 
 
 class _BaseLauncher:
+    linger_seconds = 0.05
+
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         self._options, self._on_gone, self._on_stray = options, on_gone, on_stray
         self._root: str | None = None

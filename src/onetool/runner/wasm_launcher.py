@@ -6,6 +6,7 @@ cleanly; otherwise it is killed.
 
 import asyncio
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from onetool_child.wasm_frames import BEGIN, DATA, END, MAX_FORWARDED_BYTES, PRE
 MIN_PYTHON = (3, 12)
 PREPARE_SECONDS = 60
 MAX_FREE = 2  # processes that wait for a cell
+MAX_STARTS = max(2, os.cpu_count() or 1)  # at the same time; another process is often free before one has started
 PACKAGE, MODULE = "pyeryx", "eryx"
 INSTALL = "pip install 'onetool-run[wasm]'"
 
@@ -38,31 +40,35 @@ def find_wasm_problem() -> str:
 
 class WasmLauncher(SpawnLauncher):
     kind = "wasm"
+    linger_seconds = 1.0  # a process that ends its sandbox is used again, and starting another one takes longer
 
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
         self._free: list[SandboxProcess] = []
-        self._max_free = MAX_FREE
-        self._preparing = asyncio.Lock()
-        self._is_prepared = False
+        self._is_closing = False
+        self._preparing, self._is_prepared = asyncio.Lock(), False
+        self._starts = asyncio.Semaphore(MAX_STARTS)
+        self._waiting = 0  # runs without a process
 
     async def _start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
         if problem := find_wasm_problem():
             raise ToolError(problem)
-        host = self._free.pop() if self._free else await self._start_process()
+        host = self._free.pop() if self._free else await self._wait_for_process()
         self._children[ident] = host
         host.begin(ident, channel, on_stray, self.scratch(ident))
         if ident in self._killed_early:
             host.kill()
 
-    async def _start_process(self) -> "SandboxProcess":
-        """Start a process. The first one prepares files that the others use, so they wait for it."""
-        if self._is_prepared:
-            return await self._spawn()
-        async with self._preparing:
-            host = await self._spawn()
-            self._is_prepared = True
-            return host
+    async def _wait_for_process(self) -> "SandboxProcess":
+        """Return a process that has become free, or start one. The first prepares files for the others."""
+        self._waiting += 1
+        try:
+            async with self._starts if self._is_prepared else self._preparing:
+                host = self._free.pop() if self._free else await self._spawn()
+                self._is_prepared = True
+                return host
+        finally:
+            self._waiting -= 1
 
     async def _spawn(self) -> "SandboxProcess":
         host = SandboxProcess(self._handle_end)
@@ -92,7 +98,8 @@ class WasmLauncher(SpawnLauncher):
 
     def _handle_end(self, host: "SandboxProcess", ident: int) -> None:
         """Use the process again: its sandbox ended cleanly. After a burst of runs, only some are kept."""
-        if len(self._free) < self._max_free and not host.is_killed:
+        is_needed = not self._is_closing and len(self._free) < MAX_FREE + self._waiting
+        if is_needed and not host.is_killed:
             self._free.append(host)
         else:
             host.kill()
@@ -106,7 +113,7 @@ class WasmLauncher(SpawnLauncher):
 
     async def close(self) -> None:
         """End all processes, also those without a run. On Windows, files in use cannot be removed."""
-        self._max_free = 0
+        self._is_closing = True
         free = [host.process.ended for host in self._free]
         for host in self._free:
             host.kill()
