@@ -276,6 +276,11 @@ def test_commands_on_several_machines_at_once_all_succeed(replicas: list[Replica
     assert eventually(lambda: send(replicas[1], owner, "GET", "/api/agents/many").status_code == 200)
     found = send(replicas[1], owner, "GET", "/api/agents/many").json()["entry"]["values"]["tool_config"]
     assert found == {f"t{number}": {"limit": number} for number in range(6)}
+    file = replicas[0].home / "servers.json"
+    file.write_text('{"mcpServers": {"tracker": {"url": "https://t.example.com/mcp"}}}')
+    imported = replicas[0].cli("import", str(file))
+    assert imported.returncode == 0, imported.stderr
+    assert eventually(lambda: send(replicas[1], owner, "GET", "/api/servers/tracker").status_code == 200)
 
 
 def test_a_replica_killed_while_it_edits_leaves_whole_changes(
@@ -319,15 +324,16 @@ def test_invalid_settings_in_the_store_are_a_problem_and_stop_no_replica(
     def write(stored: StoredSettings) -> None:
         state.settings.update(lambda _current, history: (stored, history))
 
-    def list_problems(replica: Replica) -> str:
-        return "\n".join(replica.rest.get("/api/health")["problems"])
+    def has_problem(replica: Replica) -> bool:
+        problems = "\n".join(replica.rest.get("/api/health")["problems"])
+        return "store/onetool.yaml:1: agents.limited.permissions must be a list" in problems
 
     try:
         write(StoredSettings("agents: {limited: {permissions: [fly]}}\n"))
         for replica in replicas[:2]:
-            assert eventually(lambda replica=replica: "store/onetool.yaml:1" in list_problems(replica))
+            assert eventually(partial(has_problem, replica))
             assert run(replica, "len(notes.count()) >= 0") == "True"  # the agent `default` is as before
     finally:
         write(valid)
         state.close()
-    assert eventually(lambda: "store/onetool.yaml" not in list_problems(replicas[0]))
+    assert eventually(lambda: not has_problem(replicas[0]))

@@ -360,20 +360,23 @@ def test_tokens_are_in_the_history_and_an_undo_brings_no_revoked_one_back(home: 
         loaded = load(find(home), {})
         return TokenChanges(loaded.directories, loaded.settings, loaded.files, None, "ada", "cli")
 
-    open_tokens().create(TokenRequest("laptop"))
-    (token_hash,) = (token.hash or "" for token in load(find(home), {}).settings.auth.tokens)
+    token_hash, file = "ab" * 32, home / ".onetool" / "onetool.yaml"
+    tokens = f"auth: {{tokens: [{{name: laptop, hash: {token_hash}}}]}}\n"
+    file.write_text(TEXT.replace("# the end\n", tokens), encoding="utf-8")
     editor = open_editor(home)
     change = editor.plan("hosts.change", [ItemChange("http", "allowedHosts", ["other.example.com"])])
-    entry = editor.apply(change, **WHO)  # beside the token
+    entry = editor.apply(change, **WHO)  # on the line before the token
     assert "laptop" in entry.difference
     assert token_hash not in entry.difference
+    open_tokens().create(TokenRequest("phone"))
     open_tokens().revoke("laptop")
     editor.apply(editor.plan_undo(entry.id), **WHO)
     loaded = load(find(home), {})
-    assert (loaded.settings.auth.tokens, loaded.settings.http.allowed_hosts) == ((), ("api.example.com",))
+    assert [token.name for token in loaded.settings.auth.tokens] == ["phone"]
+    assert loaded.settings.http.allowed_hosts == ("api.example.com",)
     entries = editor.history.list_entries()
-    listed = [(entry.action, entry.names, entry.actor, entry.can_undo) for entry in entries[1::2]]
-    assert listed == [("token.revoke", ("laptop",), "ada", False), ("token.create", ("laptop",), "ada", False)]
+    listed = [(entry.action, entry.names, entry.actor, entry.can_undo) for entry in entries[1:3]]
+    assert listed == [("token.revoke", ("laptop",), "ada", False), ("token.create", ("phone",), "ada", False)]
     with pytest.raises(ToolError, match="cannot be undone"):
         editor.plan_undo(entries[1].id)
 

@@ -11,7 +11,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onetool import paths
 from onetool.cli.connect import next_step
@@ -22,11 +22,16 @@ from onetool.clients.catalog import CLIENTS, Machine
 from onetool.clients.client_servers import ClientServers, NoServersError, read_servers
 from onetool.clients.server_import import ServerImport, import_servers
 from onetool.config import scaffold
+from onetool.config.load import examine
 from onetool.config.trust import is_trusted, trust
-from onetool.editing.server_changes import SERVERS, read_target
+from onetool.editing.server_changes import SERVERS, PlannedServers, ServerChanges, read_target
 from onetool.errors import ToolError
 from onetool.redact import Redactor
 from onetool.util.secret_finder import find_secrets
+
+if TYPE_CHECKING:
+    from onetool.editing.planned_edit import PlannedEdit
+    from onetool.editing.settings_editor import SettingsEditor
 
 QUESTION = "Which tools does {server} have in OneTool?"
 
@@ -99,7 +104,10 @@ def _import_servers(options: argparse.Namespace) -> int:
     directories = paths.find_directories(os.environ, Path.cwd(), options.config, Path.home())
     directory = directories.user if options.user else _target(directories)
     machine = Machine(sys.platform, os.environ, directories.home, directories.working_dir)
-    plan = make_plan(_read_sources(options.source, machine), directories, directory, options.inline_secrets)
+    found = _read_sources(options.source, machine)
+    if examine(directories, os.environ).loaded.settings.store:
+        return _import_to_store(options, found)
+    plan = make_plan(found, directories, directory, options.inline_secrets)
     # Secrets are recognized by their keys, which a diff may not show.
     redact = Redactor({*plan.result.secrets.values(), *find_secrets(plan.result.servers)})
     diff = text_files.diff(plan.config, plan.config_text, redact)
@@ -112,6 +120,21 @@ def _import_servers(options: argparse.Namespace) -> int:
         client = options.source if options.source in CLIENTS else ""
         print(f"\n{next_step(machine, QUESTION.format(server=next(iter(plan.result.servers))), client)}")
     return 0
+
+
+def _import_to_store(options: argparse.Namespace, found: list[ClientServers]) -> int:
+    """Add the servers to the settings that replicas share."""
+    from onetool.cli.settings_changes import SettingsCommand
+
+    planned: list[PlannedServers] = []
+    with SettingsCommand(options) as command:
+
+        def plan(editor: "SettingsEditor") -> "PlannedEdit":
+            changes = ServerChanges(editor, command.loaded.directories, os.environ)
+            planned.append(changes.plan_import(found, inline_secrets=options.inline_secrets))
+            return planned[-1].edit
+
+        return command.edit(plan, lambda: command.describe_servers(planned[-1].result))
 
 
 def make_plan(

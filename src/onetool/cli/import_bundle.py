@@ -101,7 +101,10 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
         raise _add_hint(error, path) from None
     report.done += done
     if options.write and report.hosts and not options.dry_run:
-        _write_hosts(report)
+        if report.loaded.settings.store:
+            _store_hosts(report, options)
+        else:
+            _write_hosts(report)
     print(json.dumps(_to_json(report), indent=2, ensure_ascii=False) if options.json else "\n".join(_text(report)))
     return 0
 
@@ -179,6 +182,24 @@ def _write_hosts(report: Report) -> None:
         backup = settings_file.write(report.directories, before, text, keep=True)
     kept = f" (backup: {backup.name})" if backup else ""
     report.done.append(f"Wrote {before.path}{kept}")
+    report.is_written = True
+
+
+def _store_hosts(report: Report, options: argparse.Namespace) -> None:
+    """Allow the hosts in the settings that replicas share."""
+    from onetool.cli.settings_changes import SettingsCommand
+    from onetool.editing.planned_edit import ItemChange, PlannedEdit
+    from onetool.editing.settings_editor import SettingsEditor
+
+    with SettingsCommand(options) as command:
+
+        def plan(editor: SettingsEditor) -> PlannedEdit:
+            allowed = editor.find(SECTION, KEY).value or list(command.loaded.settings.http.allowed_hosts)
+            hosts = list(dict.fromkeys([*allowed, *report.hosts]))
+            return editor.plan("hosts.change", [ItemChange(SECTION, KEY, hosts)], names=report.hosts)
+
+        report.diff = command.make_edit(plan).planned.difference
+    report.done.append("Changed the settings in the store")
     report.is_written = True
 
 

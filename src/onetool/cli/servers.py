@@ -103,11 +103,7 @@ def _add(command: SettingsCommand, options: argparse.Namespace) -> int:
         return planned[-1].edit
 
     def list_notes() -> list[str]:
-        result = planned[-1].result
-        missing = [f"Missing secret: onetool secret set {name}" for name in result.missing]
-        place = "the store" if command.is_stored else "secrets.yaml"
-        moved = [f"Moved secrets to {place}: {', '.join(result.secrets)}"] if result.secrets else []
-        return [*result.notes, *moved, *missing]
+        return command.describe_servers(planned[-1].result)
 
     return command.edit(plan, list_notes, servers=[options.server])
 

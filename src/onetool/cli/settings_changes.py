@@ -17,6 +17,7 @@ from onetool.paths import find_directories
 from onetool.util.invisible import escape_invisible
 
 if TYPE_CHECKING:
+    from onetool.clients.server_import import ServerImport
     from onetool.config.load import Loaded
     from onetool.editing.attempts import MadeEdit, Plan
     from onetool.editing.settings_editor import SettingsEditor
@@ -37,7 +38,7 @@ class SettingsCommand:
 
     def __init__(self, options: argparse.Namespace) -> None:
         from onetool.config.load import load
-        from onetool.config.settings_reader import require_stored
+        from onetool.config.settings_reader import apply_stored
         from onetool.postgres.opening import opened_state
 
         self._options, self._as_json = options, getattr(options, "json", False)
@@ -45,8 +46,10 @@ class SettingsCommand:
         print_notices(loaded.problems)
         with ExitStack() as stack:
             remote = self._remote = stack.enter_context(opened_state(loaded))
-            if remote is not None and options.action not in {"history", "undo"}:  # an undo may make them valid
-                loaded = require_stored(loaded, remote.settings.refresh())
+            if remote is not None:
+                examined = apply_stored(loaded, remote.settings.refresh())
+                print_notices(examined.errors)  # the command may be the one that corrects them
+                loaded = examined.loaded
             self.loaded: Loaded = loaded
             self._stack = stack.pop_all()
 
@@ -74,8 +77,7 @@ class SettingsCommand:
 
     def edit(self, plan: "Plan", get_notes: Callable[[], Sequence[str]] = tuple, **more: Any) -> int:
         """Make an edit unless it is a dry run, and print the difference. `get_notes` is called after `plan`."""
-        with blocked_signals():
-            planned, entry = anyio.run(self._make_edit, plan)
+        planned, entry = self.make_edit(plan)
         change_id, notes = None if entry is None else entry.id, list(get_notes())
         if self._as_json:
             self.print_json({"id": change_id, "difference": planned.difference, "notes": notes, **more})
@@ -87,6 +89,11 @@ class SettingsCommand:
         print(escape_invisible("\n".join(filter(None, [planned.difference, *notes, ending]))))
         return 0
 
+    def make_edit(self, plan: "Plan") -> "MadeEdit":
+        """Make an edit unless it is a dry run, and print nothing."""
+        with blocked_signals():
+            return anyio.run(self._make_edit, plan)
+
     async def _make_edit(self, plan: "Plan") -> "MadeEdit":
         from onetool.audit import open_audit_log
         from onetool.editing.attempts import make_edit
@@ -96,6 +103,12 @@ class SettingsCommand:
             return await make_edit(
                 self.open_editor, plan, audit, actor=user_name(), transport="cli", is_dry_run=is_dry_run
             )
+
+    def describe_servers(self, result: "ServerImport") -> list[str]:
+        """Return notes about servers that were added."""
+        place = "the store" if self.is_stored else "secrets.yaml"
+        moved = [f"Moved secrets to {place}: {', '.join(result.secrets)}"] if result.secrets else []
+        return [*result.notes, *moved, *(f"Missing secret: onetool secret set {name}" for name in result.missing)]
 
     @staticmethod
     def print_json(data: Mapping[str, Any]) -> None:

@@ -78,21 +78,24 @@ class ServerChanges:
     def plan_pasted(self, text: str) -> PlannedServers:
         """Plan to add the servers of a client's configuration, as a person pastes it."""
         file = TextFile(Path("the pasted text"), text.encode("utf-8", "replace"), text)
-        return self._plan(read_servers(file, self._directories.working_dir))
+        return self.plan_import([read_servers(file, self._directories.working_dir)])
 
     def plan_new(self, name: str, settings: Mapping[str, Any]) -> PlannedServers:
         """Plan to add one server with these settings."""
         self._check_new(name)
         launch = {key: value for key, value in settings.items() if key in LAUNCH_KEYS}
         found = ClientServers(self._directories.config_path(self._directory), {name: launch})
-        return self._plan(found, {key: value for key, value in settings.items() if key not in LAUNCH_KEYS})
+        return self.plan_import([found], {key: value for key, value in settings.items() if key not in LAUNCH_KEYS})
 
-    def _plan(self, found: ClientServers, rest: Mapping[str, Any] | None = None) -> PlannedServers:
-        """Plan to add servers. With `rest`, further settings of the only one, it must be new."""
-        if len(found.servers) > MAX_SERVERS:  # each of them is added to the text, which is parsed again
-            raise ToolError(f"cannot add {len(found.servers)} servers at once (maximum {MAX_SERVERS})")
+    def plan_import(
+        self, found: list[ClientServers], rest: Mapping[str, Any] | None = None, *, inline_secrets: bool = False
+    ) -> PlannedServers:
+        """Plan to add the servers of clients. With `rest`, further settings of the only one, it must be new."""
+        count = sum(len(each.servers) for each in found)
+        if count > MAX_SERVERS:  # each of them is added to the text, which is parsed again
+            raise ToolError(f"cannot add {count} servers at once (maximum {MAX_SERVERS})")
         target = read_target(self._directories, self._directory, self._env, self._editor)
-        result = import_servers([found], target, inline_secrets=False)
+        result = import_servers(found, target, inline_secrets=inline_secrets)
         result.servers = {name: {**entry, **(rest or {})} for name, entry in result.servers.items()}
         for name in result.servers if rest is not None else ():
             self._check_new(name)

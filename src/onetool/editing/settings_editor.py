@@ -103,7 +103,7 @@ class SettingsEditor:
             found: Any = data
             for key in prefix:
                 found = found.get(key) if isinstance(found, dict) else None
-            if file.path == STORED_CONFIG and name in (data.get(section) or {}):  # null hides the entry of a file
+            if file.path == STORED_CONFIG and _has_entry(data, section, name):  # null hides the entry of a file
                 return SettingsItem(section, name, file.path, found)
             if found is not None:
                 value = found if prefix else {key: each for key, each in data.items() if key not in FILE_KEYS}
@@ -209,7 +209,7 @@ class SettingsEditor:
         """Change an entry in the store. One that a file defines is removed by null."""
         path, source = (change.section, change.name), str(STORED_CONFIG)
         documents = ((data, prefix) for file, data, prefix in self._list_documents(*path) if file.path != STORED_CONFIG)
-        is_in_file = any(not prefix or change.name in (data.get(change.section) or {}) for data, prefix in documents)
+        is_in_file = any(not prefix or _has_entry(data, *path) for data, prefix in documents)
         if change.value is None and not is_in_file:
             return yaml_edit.remove_value(text, source, path)
         return yaml_edit.set_value(text, source, path, change.value)
@@ -221,8 +221,7 @@ class SettingsEditor:
     def _check_other_layers(self, item: SettingsItem) -> None:
         """Raise if another file defines the entry too: it would still be there."""
         for file, data, prefix in self._list_documents(item.section, item.name):
-            section = data.get(item.section) if prefix else {item.name: data}
-            if file.path != item.file and isinstance(section, dict) and item.name in section:
+            if file.path != item.file and (not prefix or _has_entry(data, item.section, item.name)):
                 what = f"{item.section}.{item.name}"
                 raise ToolError(f"{what} is also set in {file.path}", hint=f"remove it from {file.path} first")
 
@@ -318,6 +317,11 @@ class SettingsEditor:
             reason = "its content is not recorded as trusted"
             raise ToolError(f"cannot edit {project}: {reason}", hint=f"{TO_TRUST} in {project.parent}")
         return True
+
+
+def _has_entry(data: Mapping[str, Any], section: str, name: str) -> bool:
+    entries = data.get(section)
+    return isinstance(entries, dict) and name in entries
 
 
 def _unchanged(file: TextFile) -> FileEdit:
