@@ -25,7 +25,7 @@ export function renderRow(run) {
 
 /** Show the state of the run in its row. Return false if it is the row of another run. */
 export function updateRow(row, run, isSelected) {
-  if (run?.id !== row.runId) return false;
+  if (!run || run.id !== row.runId) return false;
   row.toggleAttribute("data-selected", isSelected);
   const dot = row.querySelector(".dot");
   dot.dataset.state = run.state;
