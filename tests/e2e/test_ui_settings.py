@@ -213,7 +213,9 @@ def test_a_live_update_keeps_what_a_person_is_doing(visit: Visit, home: EditedHo
     expect(clients).to_be_focused()
     expect(clients).to_have_value("desk\n ")
     assert clients.evaluate("area => [area.selectionStart, area.selectionEnd]") == [1, 3]
-    page.get_by_role("button", name="Discard input").click()
+    visit.go("agents/default")
+    expect(page.get_by_role("form", name="Settings of default")).to_be_visible()
+    expect(clients).not_to_have_value("desk\n ")  # which belongs to the other agent
     assert home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": None}}).status_code == 200
 
 

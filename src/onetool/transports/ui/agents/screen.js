@@ -4,7 +4,7 @@ import { emptyState, notify, primaryButton, quietButton } from "../core/componen
 import { fill, h } from "../core/h.js";
 import { t } from "../core/i18n.js";
 import { load } from "../core/loading.js";
-import { refill } from "../core/refill.js";
+import { forgetInput, refill } from "../core/refill.js";
 import { link, navigate } from "../core/router.js";
 import { loadStyles } from "../core/styles.js";
 import { loadPermitted } from "../approvals/sign-in.js";
@@ -112,6 +112,7 @@ class AgentsScreen extends HTMLElement {
     refill(this.list, this.#renderList());
     if (name === null) return fill(this.detail, emptyState(t("agents.none")));
     this.#form = null;
+    forgetInput(this.detail);
     await load(this.detail, async () => {
       const isKnown = this.#agents.some((agent) => agent.name === name);
       this.#agent = isKnown ? await get(`/api/agents${encodePath(name)}`) : makeNewAgent(name);

@@ -20,6 +20,11 @@ export function refill(element, ...children) {
   return element;
 }
 
+/** Do not keep what the person has typed in an element, because that was saved, or belongs to something else. */
+export function forgetInput(element) {
+  for (const part of element.querySelectorAll(PARTS)) edited.delete(part);
+}
+
 /** Return the parts of the content by their keys. */
 function mapParts(root) {
   const parts = new Map();
