@@ -76,7 +76,9 @@ def measure(rounds: int) -> list[Row]:
     rounds = min(rounds, MAX_ROUNDS)
     rows: list[Row] = []
     with start_files() as files, start_topologies() as places:
-        waits = {name: partial(measure_idle, place) for name, place in {FILES: files, **places}.items() if name != SPARSE}
+        waits = {
+            name: partial(measure_idle, place) for name, place in {FILES: files, **places}.items() if name != SPARSE
+        }
         for name, found in interleave(rounds, waits).items():
             rows.append(Row(f"idle, {describe(name)}: processor time per second", found))
         for what, kind in KINDS.items():

@@ -11,7 +11,8 @@ from onetool.bundles.model import timestamp
 from onetool.bundles.usage import StoredToolUsage
 from onetool.errors import StorageError, ToolError
 from onetool.postgres.database import Database, Statements
-from onetool.stats.record import BufferedRecorder, CallRecord, Record
+from onetool.stats import rollup
+from onetool.stats.record import BufferedRecorder, CallRecord, Record, StatisticsTables
 from onetool.stats.shapes import NOTHING, Shape, Shapes, from_json, limit_size, merge, to_json
 
 TABLES: Final = "onetool_stats"
@@ -50,6 +51,9 @@ class StatisticsRows(BufferedRecorder):
     def insert(self, transaction: Statements, records: list[Record]) -> None:
         """Insert records of another store."""
         self._insert_records(transaction, records)
+
+    def _add_to_rollups(self, database: StatisticsTables, call: int, run: int) -> None:
+        rollup.add_at_once(database, call, run)
 
     def _insert_calls(self, database: Any, rows: Iterator[dict[str, Any]]) -> None:
         with database.connection.cursor() as cursor, cursor.copy(COPY_CALLS) as copy:

@@ -223,7 +223,10 @@ class BufferedRecorder:
         for record in records:
             if isinstance(record, SessionRecord):
                 _insert_session(database, record)
-        rollup.add(database, *before)
+        self._add_to_rollups(database, *before)
+
+    def _add_to_rollups(self, database: StatisticsTables, call: int, run: int) -> None:
+        rollup.add(database, call, run)
 
     def _insert_calls(self, database: StatisticsTables, rows: Iterator[dict[str, Any]]) -> None:
         database.executemany(_insert_into("calls", CallRecord), rows)
