@@ -50,8 +50,12 @@ def replicas(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(autouse=True)
 def forgotten_attempts(replicas: list[Replica]) -> None:
     """Forget failed attempts of other tests: all replicas and tests have the same address."""
+    forget_attempts(replicas)
+
+
+def forget_attempts(replicas: list[Replica]) -> None:
     with psycopg.connect(replicas[0].variables["ONETOOL_STORE"], autocommit=True) as connection:
-        connection.execute("DELETE FROM onetool.rates")
+        connection.execute("DELETE FROM onetool.rates WHERE starts_with(name, 'failed ')")
 
 
 def within(seconds: float, check: Callable[[], object]) -> float:
@@ -93,17 +97,6 @@ def test_a_disabled_tool_is_rejected_everywhere_within_two_seconds(replicas: lis
     within(EFFECTIVE_SECONDS, lambda: all(_can_count(each) for each in replicas))
 
 
-def test_failed_attempts_are_counted_on_all_replicas_together(replicas: list[Replica]) -> None:
-    """An address has 20 attempts in all. A token that a replica has accepted from it is accepted on the others."""
-    known, new = create_token(replicas[0], "known"), create_token(replicas[0], "new")
-    within(EFFECTIVE_SECONDS, lambda: replicas[0].status("/api/tools", known) == 200)
-    statuses = [replicas[number % 3].status("/api/tools", f"wrong-{number}") for number in range(24)]
-    assert statuses == [401] * 20 + [429] * 4
-    assert [each.status("/api/tools", known) for each in replicas] == [200] * 3
-    assert [each.status("/api/tools", new) for each in replicas] == [429] * 3
-    assert [each.status("/api/tools") for each in replicas] == [200] * 3, "local requests need no token"
-
-
 def _can_count(replica: Replica) -> bool:
     return bool(replica.call("notes.count").json().get("ok"))
 
@@ -115,7 +108,7 @@ def test_a_pin_is_in_force_on_every_replica(replicas: list[Replica]) -> None:
     assert "pin is strict" in second.run(ECHO).text, "it has never seen the definition that was pinned"
     accepted = second.cli("servers", "accept", "changing")
     assert "accepted echo" in accepted.stdout, accepted.stderr
-    within(EFFECTIVE_SECONDS, lambda: all(not each.run(ECHO).json()["isError"] for each in (first, second)))
+    assert eventually(lambda: all(not each.run(ECHO).json()["isError"] for each in (first, second)))
 
 
 def test_concurrent_writers_on_all_replicas_lose_no_tool(replicas: list[Replica]) -> None:
@@ -337,3 +330,18 @@ def test_invalid_settings_in_the_store_are_a_problem_and_stop_no_replica(
         write(valid)
         state.close()
     assert eventually(lambda: not has_problem(replicas[0]))
+
+
+def test_failed_attempts_are_counted_on_all_replicas_together(replicas: list[Replica]) -> None:
+    """An address has 20 attempts in all. A token that a replica has accepted from it is accepted on the others.
+
+    It is the last test, because the address is limited for a minute.
+    """
+    known, new = create_token(replicas[0], "known"), create_token(replicas[0], "new")
+    within(EFFECTIVE_SECONDS, lambda: replicas[0].status("/api/tools", known) == 200)
+    forget_attempts(replicas)
+    statuses = [replicas[number % 3].status("/api/tools", f"wrong-{number}") for number in range(24)]
+    assert statuses == [401] * 20 + [429] * 4
+    assert [each.status("/api/tools", known) for each in replicas] == [200] * 3
+    assert [each.status("/api/tools", new) for each in replicas] == [429] * 3
+    assert [each.status("/api/tools") for each in replicas] == [200] * 3, "local requests need no token"

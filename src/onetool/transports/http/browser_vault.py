@@ -1,4 +1,4 @@
-"""What browsers keep for a server: sealed, so that no server has to remember it, and another replica can open it.
+"""Facts that browsers keep for a server: sealed, so that it need not remember them, and other replicas can open them.
 
 A server remembers only what must not be used again: codes that were used, and sessions that have ended.
 """
@@ -24,7 +24,7 @@ USED_SECONDS: Final = 3600.0  # longer than codes are valid
 
 
 class SessionMemory(Protocol):
-    """What must not be used again. `use` and `end` block."""
+    """A memory of what must not be used again. `use` and `end` block."""
 
     def use(self, identifier: str) -> bool:
         """Return whether it is used for the first time."""

@@ -37,6 +37,7 @@ class AuthThrottle:
     ) -> None:
         self._clock, self._shared = clock, shared
         self._failed: dict[str, deque[float]] = {}
+        self._limited: dict[str, float] = {}  # until when, as the store said
         self._known: dict[tuple[str, str], None] = {}
 
     async def record_failure(self, address: str, token_hash: str) -> None:
@@ -47,7 +48,7 @@ class AuthThrottle:
         if shared is None:
             is_limited = not self._count_failure(network)
         else:
-            is_limited = await _wait_for(shared.take, FAILED + network, MAX_FAILURES, WINDOW_SECONDS) > 0
+            is_limited = self._clock() < self._limited.get(network, 0.0) or not await self._count(shared, network)
         if is_limited and not is_known:
             raise _limited_error()
 
@@ -65,6 +66,14 @@ class AuthThrottle:
             raise _limited_error()
         self._known[network, token_hash] = None
         _trim(self._known, MAX_KNOWN_TOKENS)
+
+    async def _count(self, shared: SharedCounters, network: str) -> bool:
+        """Count a failure in the store, unless there are too many: then it is not asked until some are forgotten."""
+        seconds = await _wait_for(shared.take, FAILED + network, MAX_FAILURES, WINDOW_SECONDS)
+        if seconds > 0:
+            self._limited[network] = self._clock() + seconds
+            _trim(self._limited, MAX_ADDRESSES)
+        return seconds == 0
 
     def _is_limited(self, network: str) -> bool:
         failed = self._failed.get(network)
