@@ -22,19 +22,19 @@ class JoinedWrites:
         return getattr(self._inner, name)
 
     def write(self, data: bytes) -> None:
-        if not data:
-            return
-        if not self._held:
-            self._loop.call_soon(self._flush)
-        self._held.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes > MAX_HELD_BYTES:
+        if self._held_bytes + len(data) > MAX_HELD_BYTES:
             self._flush()
+            self._inner.write(data)
+        elif data:
+            if not self._held:
+                self._loop.call_soon(self._flush)
+            self._held.append(data)
+            self._held_bytes += len(data)
 
     def _flush(self) -> None:
         if self._held:
             held, self._held, self._held_bytes = self._held, [], 0
-            self._inner.writelines(held)
+            self._inner.write(b"".join(held))
 
     def write_eof(self) -> None:
         self._flush()
