@@ -241,7 +241,10 @@ def test_a_token_is_created_used_and_revoked_with_a_trace(visit: Visit, server: 
     expect(row.locator("td").nth(2)).to_have_text("1")  # calls
 
 
-def test_the_command_line_and_the_ui_see_each_others_changes(visit: Visit, home: Path, server: str) -> None:
+def test_the_command_line_and_the_ui_see_each_others_changes(
+    visit: Visit, home: Path, server: str, laptop: httpx2.Client
+) -> None:
+    run(laptop, "machine.cpu()")
     page = visit.go("tokens")
     expect(page.locator("tr[data-token=spare]")).to_be_visible()
     assert run_cli(home, "token", "revoke", "spare").returncode == 0
@@ -256,7 +259,10 @@ def test_the_command_line_and_the_ui_see_each_others_changes(visit: Visit, home:
     assert {row["actor"] for row in spent} >= {"token laptop"}
 
 
-def test_a_client_is_disconnected_and_problems_are_fixed(visit: Visit, server: str, home: Path) -> None:
+def test_a_client_is_disconnected_and_problems_are_fixed(
+    visit: Visit, server: str, home: Path, laptop: httpx2.Client
+) -> None:
+    run(laptop, SLOW)
     page = visit.go("health")
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": SCRIPT, "version": "1"}}
     with make_client(server) as client:
