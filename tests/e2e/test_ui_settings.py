@@ -297,13 +297,15 @@ def test_a_person_changes_an_agent_and_sees_what_it_may_call(visit: Visit, home:
     view.get_by_role("button", name="Check").click()
     expect(view.locator(".verdict")).to_contain_text("rule 1 of its policy allows")
     visit.shoot("agents")
+    form.get_by_label("All allowed hosts").uncheck()
+    form.get_by_label("Hosts", exact=True).fill("api.example.com")
     form.get_by_label("Calls").fill("50")
     form.get_by_role("button", name="Review and save").click()
     expect(page.locator("dialog.review")).to_contain_text("drafts/*")
     save(page)
     expect(form.get_by_role("button", name="Review and save")).to_be_disabled()
     saved = home.get("/api/agents/reviewer")["entry"]["values"]
-    assert saved["permissions"] == ["read", "write"]
+    assert (saved["permissions"], saved["hosts"]) == (["read", "write"], ["api.example.com"])
     assert saved["budgets"] == {"calls": 50}
     assert saved["policy"][0] == {
         "decision": "allow",
