@@ -32,6 +32,9 @@ ANSWERS, SCRATCH = "/answers", "/tmp"  # noqa: S108 - mounted by the host
 SPIN_SECONDS = 0.002  # a sleep takes at least one millisecond
 MAX_PAUSE_SECONDS, PAUSE_SHARE = 0.01, 0.05
 LATE_SECONDS = 0.001  # after the deadline
+PROCESS_NAMES = frozenset({
+    *("fork", "forkpty", "kill", "killpg", "posix_spawn", "spawnv", "spawnve", "system", "wait", "waitpid", "WNOHANG"),
+})  # fmt: skip
 _write, _mkdir, _sleep, _monotonic = posix.write, posix.mkdir, time.sleep, time.monotonic
 
 
@@ -170,6 +173,12 @@ def _make_directory(path: Any, mode: int = 0o777, **options: Any) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
 
 
+def _explain_missing(name: str) -> None:
+    """Explain why `os` lacks a name that other systems have. `hasattr` stays false."""
+    reason = ": the WebAssembly sandbox has no processes and no signals" if name in PROCESS_NAMES else ""
+    raise AttributeError(f"module 'os' has no attribute {name!r}{reason}", name=name, obj=os)
+
+
 def _write_to_log(descriptor: int, data: Any, /) -> int:
     """Replace `os.write`: what code writes to descriptor 2 must not become a part of a message."""
     return _write(LOG if descriptor == MESSAGES else descriptor, data)
@@ -180,6 +189,7 @@ async def serve(wait: Callable[..., Awaitable[object]], ready: str) -> None:
     wasm_threads.install()
     for module in (os, posix):
         vars(module).update(write=_write_to_log, mkdir=_make_directory)
+    vars(os)["__getattr__"] = _explain_missing
     os.environ.clear()
     os.chdir(SCRATCH)
     cell = GuestCell()

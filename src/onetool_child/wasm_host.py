@@ -219,12 +219,13 @@ def read_peak_memory() -> int:
     """Return the largest amount of memory that this process has used, in bytes."""
     if sys.platform == "win32":
         return _read_peak_memory_of_windows()
-    if sys.platform == "linux":  # `getrusage` counts the memory of the parent before the program was started
+    try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123 - see above
             return int(status.read().partition("VmHWM:")[2].split()[0]) * 1024
-    import resource
+    except OSError:  # on macOS. On Linux, `getrusage` would count the memory of the parent, too.
+        import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _read_peak_memory_of_windows() -> int:

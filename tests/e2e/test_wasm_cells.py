@@ -6,6 +6,7 @@ of those with an interpreter that can run sandboxes.
 
 import asyncio
 import json
+import os
 import sys
 import threading
 import time
@@ -15,7 +16,16 @@ from typing import Any
 
 import pytest
 from tests.e2e.test_replayable_cells import CLOCK, OTHER_SEED, SEED, Host, answer_with_clock, make_params, replay
-from tests.support import App, configure, eventually, open_app, run_cli, scratch_directory
+from tests.support import (
+    TIMEOUT_SECONDS,
+    App,
+    configure,
+    eventually,
+    list_descendants,
+    open_app,
+    run_cli,
+    scratch_directory,
+)
 
 from onetool import tool
 from onetool.logging import Log
@@ -27,7 +37,7 @@ pytestmark = pytest.mark.skipif(bool(find_wasm_problem()), reason=find_wasm_prob
 ESCAPES = json.loads((Path(__file__).parent / "escapes.json").read_text(encoding="utf-8"))
 # Attempts to read, write, connect or start something outside; those that consume resources are in the nightly set.
 SAMPLE = [each for each in ESCAPES if each["must"] == "block"][::12]
-meeting = threading.Barrier(5, timeout=20)
+meeting, started = threading.Barrier(5, timeout=20), threading.Event()
 
 
 @tool("sample.echo")
@@ -43,6 +53,12 @@ def meet(number: int) -> int:
     return number
 
 
+@tool("sample.start")
+def start() -> None:
+    """Say that the run has started."""
+    started.set()
+
+
 @pytest.fixture(scope="module")
 def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("log") / "onetool.log"
@@ -51,7 +67,7 @@ def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def app(log_file: Path) -> Iterator[App]:
     execution = {"isolation": "wasm", "timeout": 20, "memory_mb": 256}
-    with open_app({"execution": execution}, (echo, meet), Log(log_file)) as app:
+    with open_app({"execution": execution}, (echo, meet, start), Log(log_file)) as app:
         yield app
 
 
@@ -95,9 +111,10 @@ def test_an_error_of_a_function_is_raised_after_all_have_ended(app: App) -> None
     [
         ("import threading\nthreading.Thread(target=print).start()", "the WebAssembly sandbox has only one"),
         ("import subprocess\nsubprocess.run(['ls'])", "does not support processes"),
+        ("import os\nos.fork()", "the WebAssembly sandbox has no processes"),
         ("import ctypes", "the WebAssembly sandbox does not have the module '_ctypes'"),
     ],
-    ids=["thread", "process", "C extension"],
+    ids=["thread", "process", "fork", "C extension"],
 )
 def test_an_error_says_what_a_sandbox_cannot_do(app: App, code: str, expected: str) -> None:
     assert expected in app.failure(code)
@@ -135,6 +152,17 @@ def test_a_crash_of_the_process_is_an_error_of_that_run_alone(app: App) -> None:
     how = "was killed by SIGABRT (a crash)" if sys.platform == "linux" else ""
     assert f"the run ended without a response: its process {how}" in crashed.text
     assert other.result().text == "fine"
+    assert app.value("sample.echo('next')") == "next"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_cancelled_run_ends_with_its_process(app: App) -> None:
+    started.clear()
+    run = app.start("sample.start()\nwhile True: pass")
+    assert started.wait(TIMEOUT_SECONDS)
+    processes = list_descendants(os.getpid())
+    run.cancel()
+    assert eventually(lambda: processes - list_descendants(os.getpid()))
     assert app.value("sample.echo('next')") == "next"
 
 

@@ -24,6 +24,8 @@ SCENARIOS = (
     *("tests/spec/test_tool_execution.py", "tests/spec/test_ot_pack.py", "tests/e2e/test_escapes.py"),
     *("tests/e2e/test_python_idioms.py", "tests/e2e/test_plans.py", "tests/e2e/test_sessions.py"),
     *("tests/e2e/test_recorded_runs.py", "tests/e2e/test_names.py", "tests/e2e/test_huge_arguments.py"),
+    *("tests/e2e/test_cells.py", "tests/e2e/test_hostile_results.py", "tests/e2e/test_replayable_cells.py"),
+    "tests/e2e/test_approvals.py",
 )
 CHECK = f"import sys; sys.exit(sys.version_info < {MIN_PYTHON})"
 
