@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from tests.proxy_support import HOSTILE
-from tests.rest_support import serve_app
-from tests.settings_support import EditedHome, make_settings, serve_home
+from tests.rest_support import make_client, serve_app, serve_process
+from tests.settings_support import TOKENS, EditedHome, make_settings, serve_home
 from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
 from onetool.config.load import load
@@ -64,7 +64,7 @@ def test_an_agent_shows_references_instead_of_values(home: EditedHome) -> None:
     rule = {"tools": "http.get", "arguments": {"url": "${HOME}*"}, "decision": "deny"}
     settings = {"tool_config": {"http.get": {"headers": {"X-Home": "${HOME}"}}}, "policy": [rule], "hosts": ["${HOME}"]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(home.onetool.environment, "HOME", "value-of-the-variable")  # type: ignore[index]  # of the test
+        patch.setitem(home.onetool.environment, "HOME", "value-of-the-variable")
         changed = home.send("PATCH", "/api/agents/reviewer", {"settings": settings})
         assert changed.status_code == 200, changed.text
         assert home.onetool.settings.agents["reviewer"].hosts == ("value-of-the-variable",)
@@ -317,3 +317,17 @@ def test_ui_without_a_server_says_what_to_type(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "ui", "--no-browser")
     assert done.returncode == 1
     assert "onetool serve --http" in done.stderr
+
+
+def test_a_token_of_a_project_does_not_disable_those_of_the_owner(tmp_path: Path) -> None:
+    configure(tmp_path, make_settings(tmp_path))
+    project = tmp_path / "project"
+    (project / ".onetool").mkdir(parents=True)
+    (project / ".onetool" / "onetool.yaml").write_text("aliases: {now: machine.now}\n", encoding="utf-8")
+    file = str(project / ".onetool" / "onetool.yaml")
+    with serve_process(tmp_path, "--config", file, cwd=project) as (_, served), make_client(served["url"]) as client:
+        for scope, status in (("admin", 400), ("owner", 201)):
+            headers = {"authorization": f"Bearer {TOKENS[scope]}"}
+            created = client.post("/api/tokens", json={"name": "new", "agent": "reviewer"}, headers=headers)
+            assert created.status_code == status, created.text
+            assert "no longer accepted in this project: use, approve, admin, owner" in created.text

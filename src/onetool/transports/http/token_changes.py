@@ -36,6 +36,7 @@ class TokenRequest(NamedTuple):
     agent: str = "default"
     scope: Scope = "use"
     duration: str | None = None
+    may_replace: bool = True  # whether it may be the first of a project, which disables those of the user
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,9 @@ class TokenChanges:
         expires = None if duration is None else in_utc(now + parse_duration(duration, MAX_DAYS), "seconds")
         fields: dict[str, Any] = {"name": request.name, "hash": hash_token(text), "agent": request.agent}
         token = Token(**fields, scope=request.scope, created=in_utc(now, "seconds"), expires=expires)
-        place, notes = self._add_to_file(token) if self.remote is None else self._add_to_store(token, self.remote)
+        place, notes = (
+            self._add_to_file(token, request) if self.remote is None else self._add_to_store(token, self.remote)
+        )
         return NewToken(text, request.name, request.agent, request.scope, expires, place, notes)
 
     def _check(self, request: TokenRequest) -> None:
@@ -98,17 +101,19 @@ class TokenChanges:
         self._record("token.create", token.name)
         return remote.place, ()
 
-    def _add_to_file(self, token: Token) -> tuple[str, tuple[str, ...]]:
+    def _add_to_file(self, token: Token, request: TokenRequest) -> tuple[str, tuple[str, ...]]:
         with self._open_locked() as before:
             source = str(before.path)
             existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
             _check_unused(token.name, [item.get("name") for item in existing if isinstance(item, dict)])
+            hidden = [] if existing else [known.name for known in self.settings.auth.tokens]
+            if hidden and not request.may_replace:
+                raise ToolError(f"only the owner may do this: {_warn_replaced(hidden, before.path)}")
             entry: dict[str, Any] = {"name": token.name, "hash": token.hash, "agent": token.agent}
             entry |= {"scope": token.scope} if token.scope != "use" else {}
             entry |= {"created": token.created} | ({"expires": token.expires} if token.expires is not None else {})
             self._write(before, yaml_edit.add_items(before.text, source, SECTION, KEY, [entry]))
             self._record("token.create", token.name)
-        hidden = [] if existing else [known.name for known in self.settings.auth.tokens]
         return source, (_warn_replaced(hidden, before.path),) if hidden else ()
 
     def revoke(self, name: str) -> str:

@@ -61,7 +61,9 @@ class TokenHandlers:
             )
             raise ApiError("forbidden", message, {"required": OWNER}, hint=f"create it for agent {own}")
         self._check_files()
-        wanted = TokenRequest(draft.name, draft.agent, draft.scope, draft.expires)
+        wanted = TokenRequest(
+            draft.name, draft.agent, draft.scope, draft.expires, may_replace=identity.has_scope(request, OWNER)
+        )
         async with self._api.app.audit.changing("token.create", [draft.name], actor=by, transport="http") as facts:
             facts |= {"agent": draft.agent, "scope": draft.scope}
             new = await self._change(partial(self._open(by).create, wanted))
