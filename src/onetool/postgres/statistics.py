@@ -1,7 +1,6 @@
 """Statistics and shapes of results in PostgreSQL. Each replica writes what it has buffered about once a second."""
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,7 +16,6 @@ from onetool.stats.shapes import NOTHING, Shape, Shapes, from_json, limit_size, 
 
 TABLES: Final = "onetool_stats"
 LOCK: Final = "statistics"
-PRUNE_INTERVAL_SECONDS: Final = 60.0  # each search takes a dozen statements
 COPY_CALLS: Final = f"COPY calls ({', '.join(CallRecord._fields)}) FROM STDIN"
 SHAPE: Final = "SELECT document FROM documents WHERE kind = 'shape' AND name = ?"
 PUT_SHAPE: Final = """
@@ -31,15 +29,15 @@ class StatisticsRows(BufferedRecorder):
 
     def __init__(self, database: Database, *, enabled: bool, **options: Any) -> None:
         super().__init__(database.place, enabled=enabled, **options)
-        self._database, self._prune_at = database, 0.0
+        self._database = database
 
     def _write(self, records: list[Record]) -> None:
         with self.writing() as transaction:
             self._insert_records(transaction, records)
-        if time.monotonic() >= self._prune_at:
+        if self._is_check_due:  # not after each write: looking for old rows takes a dozen statements
             with self._open() as transaction:
-                if not transaction.try_lock(LOCK) or self._prune(transaction):
-                    self._prune_at = time.monotonic() + PRUNE_INTERVAL_SECONDS
+                if transaction.try_lock(LOCK) and not self._prune(transaction):
+                    self._values_checked = 0.0  # the next write continues
 
     @contextmanager
     def writing(self) -> Iterator[Statements]:

@@ -234,6 +234,10 @@ class BufferedRecorder:
     def _insert_runs(self, database: StatisticsTables, rows: Iterable[dict[str, Any]]) -> None:
         database.executemany(INSERT_RUN.format(insert=_insert_into("runs", RunRecord)), rows)
 
+    @property
+    def _is_check_due(self) -> bool:
+        return not 0 <= self._clock() - self._values_checked < PRUNE_VALUES_SECONDS
+
     def _prune(self, database: StatisticsTables) -> bool:
         """Delete old rows for a limited time; the next write continues. Return whether all were deleted."""
         before = self._clock() - self.keep_days * DAY
@@ -245,7 +249,7 @@ class BufferedRecorder:
         if deleted:
             database.execute(PRUNE_DEFINITIONS)
         rollup.prune(database, self._clock(), self.keep_days * DAY)
-        if not 0 <= self._clock() - self._values_checked < PRUNE_VALUES_SECONDS:
+        if self._is_check_due:
             self._values_checked = self._clock()
             details.prune(database, self._clock() - self.value_days * DAY, self.max_value_bytes, before)
             database.execute(spending.DELETE_OLD, {"before": before - SPENDING_DAYS * DAY})
