@@ -107,12 +107,13 @@ class BrowserVault:
     def seal(self, kind: str, seconds: float, facts: Mapping[str, Any]) -> str:
         """Return the facts as text that only a server can read, and that is valid for this time."""
         known = {"id": os.urandom(16).hex(), "end": self._clock() + seconds, **facts}
-        return base64.urlsafe_b64encode(self._sealer.seal(json.dumps(known).encode(), kind.encode())).decode()
+        sealed = self._sealer.seal(json.dumps(known).encode(), kind.encode())
+        return base64.urlsafe_b64encode(sealed).decode().rstrip("=")  # for URLs and cookies
 
     def open(self, kind: str, text: str) -> dict[str, Any] | None:
         """Return the facts; None if they were changed, are of another kind, or have expired."""
         try:
-            sealed = base64.b64decode(text.encode("ascii"), b"-_", validate=True)
+            sealed = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
             facts: dict[str, Any] = json.loads(self._sealer.open(sealed, kind.encode()))
         except (StorageError, ValueError):
             return None
