@@ -115,13 +115,16 @@ class LastFinder:
 class TimedBuffer(io.BufferedWriter):
     """A buffer that is flushed by a write if it has waited too long, because there is no thread that could do it."""
 
-    _flushed_at = 0.0
+    _flushed_at = _waits_since = 0.0
 
     def write(self, chunk: Any) -> int:
-        size = super().write(chunk)
-        if _monotonic() - self._flushed_at > FLUSH_SECONDS:
+        size, now = super().write(chunk), _monotonic()
+        self._waits_since = self._waits_since or now
+        # `print` writes the end of a line separately.
+        since = self._flushed_at if bytes(chunk[-1:]) == b"\n" else self._waits_since
+        if now - since > FLUSH_SECONDS:
             self.flush()
-            self._flushed_at = _monotonic()
+            self._flushed_at, self._waits_since = now, 0.0
         return size
 
 

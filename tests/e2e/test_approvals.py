@@ -173,9 +173,8 @@ def test_a_client_answers_a_question_of_a_killed_server(notes: Notes) -> None:
     again = {"inputResponses": answers, "requestState": question["requestState"]}
     client = RawClient(notes.home)
     try:
-        result = call_modern(client, code, **again)
-        assert [block["text"] for block in result["content"]] == ["done"]
-        assert call_modern(client, code, **again)["content"][0]["text"] == "done"  # the answer counts once
+        for _ in range(2):  # the answer counts once
+            assert eventually(lambda: call_modern(client, code, **again)["content"][0]["text"] == "done")
         assert notes.written == ["kept"]
     finally:
         client.hang_up()
@@ -196,6 +195,7 @@ def test_a_call_in_the_background_outlives_its_run(notes: Notes) -> None:
         assert "ArgumentError: notes.add() requires 'text'" in wait_for_value(client, failed)
 
 
+@pytest.mark.kernel  # in a WebAssembly sandbox, addresses and process IDs are the same when a run is replayed
 def test_a_call_that_comes_back_with_other_arguments_is_asked_again(notes: Notes) -> None:
     code = "import os\nnotes.add(text=f'{id(object())} {os.getpid()}')\n'done'"  # what a replay does not repeat
     with connect(notes.home) as client:
