@@ -101,11 +101,14 @@ def _can_count(replica: Replica) -> bool:
     return bool(replica.call("notes.count").json().get("ok"))
 
 
-def test_a_definition_that_one_replica_pinned_is_rejected_on_others_if_it_changes(replicas: list[Replica]) -> None:
+def test_a_pin_is_in_force_on_every_replica(replicas: list[Replica]) -> None:
     first, second, _ = replicas
     assert run(first, ECHO) == "a"  # pins the definitions; then the server changes one
     assert eventually(lambda: "pin is strict" in first.run(ECHO).text)
     assert "pin is strict" in second.run(ECHO).text, "it has never seen the definition that was pinned"
+    accepted = second.cli("servers", "accept", "changing")
+    assert "accepted echo" in accepted.stdout, accepted.stderr
+    within(EFFECTIVE_SECONDS, lambda: all(not each.run(ECHO).json()["isError"] for each in (first, second)))
 
 
 def test_concurrent_writers_on_all_replicas_lose_no_tool(replicas: list[Replica]) -> None:

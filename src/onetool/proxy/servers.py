@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -109,8 +110,12 @@ class Servers(HeldTools):
                 self._upstreams[name] = self._make_upstream(name, server, lists, launch)
 
     def _mark_unpinned(self) -> None:
-        """Compare all servers with their pins before the next run: a person may have accepted changes elsewhere."""
+        """Compare all servers with their pins before the next call: a person may have accepted changes elsewhere."""
         self._unpinned = set(self._upstreams)
+
+    async def _compare_again(self) -> None:
+        unpinned, self._unpinned = self._unpinned, set()
+        await asyncio.gather(*(self._upstreams[name].reinstall() for name in unpinned))
 
     def _make_upstream(
         self,
@@ -155,8 +160,7 @@ class Servers(HeldTools):
         A server that is needed by name is connected and awaited. Otherwise servers without a cached list are listed in
         the background, with a short wait for all of them together.
         """
-        unpinned, self._unpinned = self._unpinned, set()
-        await asyncio.gather(*(self._upstreams[name].reinstall() for name in unpinned))
+        await self._compare_again()
         unknown = [each for each in self._upstreams.values() if each.server.enabled and not each.is_known]
         await asyncio.gather(*(each.load_cached() for each in unknown), *(each.notice_sign_in() for each in unknown))
         if pack_names is None:
@@ -305,10 +309,11 @@ class Servers(HeldTools):
         chosen.sort(key=lambda each: each.name not in pending)  # of two tools with the same name, the accepted one wins
         offered = {_tool_name(upstream.name, each.name): each for each in chosen if each.name}
         pinned = (self._pins.get(upstream.name) or {}) if differences.changed else {}
-        tools = [
+        made = (
             _tool(upstream, name, each, pinned.get(each.name), is_pending=each.name in pending)
             for name, each in offered.items()
-        ]
+        )
+        tools = [replace(tool, refresh=self._compare_again) for tool in made]
         return _Prepared(differences, offered, tools, unpinnable)
 
     def _compare(self, upstream: Upstream, definitions: tuple[Definition, ...], chosen: set[str]) -> Differences:
