@@ -15,6 +15,7 @@ import json
 import re
 import secrets as random_tokens
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -233,7 +234,8 @@ class Values:
     def _count(self, value: Any, placeholder: Placeholder) -> None:
         """Raise if the values exceed the limit: a template may contain a placeholder thousands of times."""
         if isinstance(value, Mapping | list | tuple):
-            self._filled_chars += len(json.dumps(value, default=str))
+            with suppress(RecursionError):  # the part of the request rejects such a value
+                self._filled_chars += len(json.dumps(value, default=str))
         elif isinstance(value, str):
             self._filled_chars += len(value)
         if self._filled_chars > MAX_FILLED_CHARS:
