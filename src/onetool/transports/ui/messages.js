@@ -673,7 +673,7 @@ export const messages = {
   "secrets.removed": "Secret {name} removed",
   "secrets.saved": "Secret {name} set",
   "secrets.set": "Set value",
-  "secrets.set.one": "Set the secret {name}",
+  "secrets.set.one": "Set value of {name}",
   "secrets.title": "Secrets",
   "secrets.used": "used by {names}",
   "secrets.value": "Value",
