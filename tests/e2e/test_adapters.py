@@ -139,7 +139,7 @@ def test_an_openai_model_calls_a_tool(bus: ToolBus, site: Site) -> None:
 
         item = {"type": "function_call", "id": "i", "call_id": "call_2", **call, "status": "completed"}
         answer(site, "/responses", {**body, "object": "response", "created_at": 1, "output": [item]})
-        response = client.responses.create(model="m", input="?", tools=to_openai_tools(bus, api="responses"))  # type: ignore[arg-type]  # plain data
+        response = client.responses.create(model="m", input="?", tools=to_openai_tools(bus, api="responses"))
         assert sent(site)["tools"][0]["name"] == "weather-get--report"
         (block,) = response.output
         output = asyncio.run(call_openai_tool(bus, block, READ))
