@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes seconds; `make` leaves it to the whole run")
     config.addinivalue_line("markers", "kernel: of the isolation by the kernel, or of what only a process can do")
     # How long one example takes says more about the machine than about the code.
-    examples = 500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 30
+    examples = 500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 15
     settings.register_profile("patient", deadline=None, max_examples=examples)
     settings.load_profile("patient")
     # Keep compiled modules, also for the programs that tests start: compiling all imports of a pytest worker takes

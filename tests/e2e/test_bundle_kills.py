@@ -17,7 +17,7 @@ from tests.e2e.bundle_writers import ACTIONS, FULL, IN_PARTS
 WRITERS = Path(__file__).with_name("bundle_writers.py")
 TIMEOUT_FACTOR = 10 if NIGHTLY else 1
 KILLS = 240 if NIGHTLY else 4  # for each action, each at a different step
-KILLS_AT_RANDOM = 400 if NIGHTLY else 15
+KILLS_AT_RANDOM = 400 if NIGHTLY else 8
 
 
 def run_writers(*arguments: str) -> list[dict[str, Any]]:

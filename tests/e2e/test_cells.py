@@ -183,7 +183,7 @@ async def _use_pool(pool: object) -> None:
 
 def test_a_result_is_not_lost_when_its_cell_exits(app: App) -> None:
     """A cell ends right after its response; the order in which the server sees the two must not matter."""
-    runs = 3000 if NIGHTLY else 600
+    runs = 3000 if NIGHTLY else 300
     texts: list[str] = []
     for batch in range(runs // 20):
         started = [app.start(f"demo.echo('{batch}')") for _ in range(20)]

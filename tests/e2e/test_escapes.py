@@ -87,9 +87,9 @@ ALLOWED = [attempt for attempt in ALL if attempt.must == "allow"]
 PROVEN = [attempt for attempt in ALL if attempt.proven]
 # A spawned cell communicates over pipes, so attempts on its socket do not apply.
 SPAWNED = [attempt for attempt in ALL if "fileno=os.dup(own)" not in attempt.code]
-SAMPLE = SPAWNED if NIGHTLY else SPAWNED[::10]
+SAMPLE = SPAWNED if NIGHTLY else SPAWNED[::20]
 # An ordinary user has fewer rights than root, as which CI tries everything.
-AS_USER = ALL if NIGHTLY or not IS_ROOT else ALL[::8]
+AS_USER = ALL if NIGHTLY or not IS_ROOT else ALL[::16]
 MODES: dict[str, tuple[Setup, list[Attempt]]] = {
     "current-user": (Setup(execution=OUTPUT_LIMIT, forked=False), ALL),
     "ordinary-user": (Setup(as_user=True, execution=OUTPUT_LIMIT, forked=False), AS_USER),

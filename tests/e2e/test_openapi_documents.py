@@ -21,7 +21,7 @@ from onetool.errors import ArgumentError, BundleError
 pytestmark = pytest.mark.slow
 
 OPERATIONS = 1_223
-SAMPLE = OPERATIONS if NIGHTLY else 80
+SAMPLE = OPERATIONS if NIGHTLY else 40
 REFERENCE = re.compile(r'"\$ref": "#/components/(\w+)/([^"]+)"')
 ANY_HOST = "https://api.example.com/base"
 # Documents with only webhooks, and without operations.

@@ -13,7 +13,7 @@ from tests.cells_support import NIGHTLY
 from tests.rest_support import ServedApp, serve_app
 from tests.support import environment, give
 
-EXAMPLES = 200 if NIGHTLY else 2  # for each operation, in addition to the edge cases of its schema
+EXAMPLES = 200 if NIGHTLY else 1  # for each operation, in addition to the edge cases of its schema
 TIMEOUT_SECONDS = 3_000 if NIGHTLY else 600  # for a busy machine
 SCHEMATHESIS = str(Path(sys.executable).with_name("schemathesis"))
 RULES = """

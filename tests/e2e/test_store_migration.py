@@ -101,8 +101,8 @@ def check(data: Path, names: dict[str, Any], calls: int = 5) -> None:
 
 def test_open_and_unread_jobs_prevent_the_move_to_files(tmp_path: Path, postgres_url: str) -> None:
     configure(tmp_path, SETTINGS)
-    call: tuple[Any, ...] = ("render", "preview", {}, "default", "", "r_1", str(tmp_path), 60.0, 3600.0)
-    job = JobRequest("j_1", "gpu", *call, is_idempotent=True)
+    call: tuple[Any, ...] = ("render", "preview", {}, "default", "", "r_1", str(tmp_path), 60.0, 3600.0, True)
+    job = JobRequest("j_1", "gpu", *call)
     with closing(PostgresState(postgres_url, KEY, tmp_path / "cache")) as state:
         state.jobs.defer(job)
         store = {"ONETOOL_STORE": postgres_url, "ONETOOL_KEY": KEY}

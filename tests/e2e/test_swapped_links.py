@@ -22,7 +22,7 @@ from onetool.errors import SandboxDenied, ToolError
 from onetool.files import Files
 from onetool.files.beneath import Opener, open_by_kernel, open_by_walking
 
-ATTEMPTS = 100_000 if NIGHTLY else 3_000
+ATTEMPTS = 100_000 if NIGHTLY else 1_500
 KILLS = 300 if NIGHTLY else 15
 SECRET = "the secret that is outside"
 FINE = "what may be read"
