@@ -11,7 +11,7 @@ import pytest
 from tests.postgres_support import PostgresServer
 from tests.support import eventually
 
-from onetool.config.model import Output
+from onetool.config.model import Output, Token
 from onetool.errors import CallRejected, StorageError, ToolError
 from onetool.postgres.database import Database
 from onetool.postgres.migrations import migrate, read_version
@@ -119,6 +119,21 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
                 "INSERT INTO chunks (handle, part, number, data, writer) VALUES ('i', 'txt', 0, 'x', ?)", (replica,)
             )
     assert state.results(Output(), "/work").load(handle) == "of the replica"
+
+
+def test_tokens_that_were_written_without_the_key_are_rejected(open_state: Callable[..., PostgresState]) -> None:
+    state = open_state(KEY)
+    for name in ("raised", "copied", "kept"):
+        assert state.tokens.create(Token(name=name, hash=f"hash of {name}"))
+    assert [token.hash for token in state.tokens.apply([])] == ["hash of copied", "hash of kept", "hash of raised"]
+    state.database.execute("UPDATE tokens SET scope = 'owner' WHERE name = 'raised'")
+    state.database.execute(
+        "UPDATE tokens SET hash = (SELECT hash FROM tokens WHERE name = 'kept') WHERE name = 'copied'"
+    )
+    state.database.execute("INSERT INTO tokens VALUES ('forged', 1, 'hash', 'default', 'owner', NULL, NULL, false)")
+    forged = Token(name="forged", hash="hash of the settings")
+    assert [token.name for token in state.tokens.apply([forged])] == ["kept"]
+    assert [token.name for token in open_state(f"{OTHER_KEY},{KEY}").tokens.apply([])] == ["kept"]
 
 
 def test_a_key_is_replaced_without_losing_what_it_sealed(open_state: Callable[..., PostgresState]) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +15,10 @@ from onetool.errors import BundleError, StorageError, ToolError
 from onetool.notify import DEFAULT_MAX_FILE_BYTES
 from onetool.postgres.changes import Cached, Changes
 from onetool.postgres.database import Database, Statements
+from onetool.postgres.keys import load_sealer
 from onetool.problem import STORAGE, Problem
 from onetool.proxy.definitions import VERSION as LIST_VERSION, Definition, Failure, digest
+from onetool.runs.sealing import Sealer
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetSet
 from onetool.storage import Pinned
 
@@ -29,6 +33,7 @@ ON CONFLICT (kind, name) DO UPDATE SET version = documents.version + 1, document
 """
 DELETE: Final = "DELETE FROM documents WHERE kind = ? AND name = ?"
 NAMES: Final = "SELECT name FROM documents WHERE kind = ?"
+TOKEN_COLUMNS: Final = ("name", "agent", "scope", "created", "expires")  # with which the hash is sealed
 TRIM_NOTICES: Final = """
 DELETE FROM notices WHERE name = :name AND id <= (
     SELECT max(id) FROM (
@@ -267,12 +272,17 @@ class EndedSessionRows:
 class TokenRows:
     """Tokens that were created with a store, and tokens of the settings files that were revoked.
 
-    A row hides the token of the same name in the settings.
+    A row hides the token of the same name in the settings. The hash is sealed together with the other columns, so a
+    person who can only write to the database cannot add a token or raise its scope.
     """
 
     def __init__(self, database: Database, changes: Changes) -> None:
         self._database, self._changes = database, changes
         self._rows = Cached(changes, "tokens", self._read)
+
+    @cached_property
+    def _sealer(self) -> Sealer:
+        return load_sealer(self._database, "tokens")
 
     def apply(self, tokens: "Iterable[Token]") -> "list[Token]":
         """Return the accepted tokens: those of the settings that no row hides, and those of rows."""
@@ -289,9 +299,10 @@ class TokenRows:
         version = known.version + 1, hash = excluded.hash, agent = excluded.agent, scope = excluded.scope,
         created = excluded.created, expires = excluded.expires, is_revoked = false WHERE known.is_revoked
         """
+        known = (token.name, token.agent, token.scope, token.created, token.expires)
+        sealed = b64encode(self._sealer.seal((token.hash or "").encode(), _describe_token(*known))).decode()
         with self._database.transaction() as transaction:
-            row = (token.name, token.hash, token.agent, token.scope, token.created, token.expires)
-            is_new = transaction.execute(statement, row).rowcount > 0
+            is_new = transaction.execute(statement, (token.name, sealed, *known[1:])).rowcount > 0
             transaction.announce("tokens")
         self._rows.refresh()
         return is_new
@@ -311,10 +322,19 @@ class TokenRows:
         self._rows.refresh()
 
     def _read(self) -> "Mapping[str, Token | None]":
+        rows = self._database.select(f"SELECT is_revoked, hash, {', '.join(TOKEN_COLUMNS)} FROM tokens ORDER BY name")  # noqa: S608
+        return {known[0]: None if is_revoked else self._open(sealed, known) for is_revoked, sealed, *known in rows}
+
+    def _open(self, sealed: str | None, columns: list[Any]) -> "Token | None":
+        """Return the token; None if somebody without the key wrote its row."""
         from onetool.config.model import Token
 
-        fields = ("name", "hash", "agent", "scope", "created", "expires")
-        rows = self._database.select(f"SELECT {', '.join(fields)}, is_revoked FROM tokens ORDER BY name")  # noqa: S608
-        return {
-            row[0]: None if is_revoked else Token(**dict(zip(fields, row, strict=True))) for *row, is_revoked in rows
-        }
+        try:
+            digest = self._sealer.open(b64decode(sealed or ""), _describe_token(*columns)).decode()
+        except (StorageError, ValueError):
+            return None
+        return Token(hash=digest, **dict(zip(TOKEN_COLUMNS, columns, strict=True)))
+
+
+def _describe_token(*columns: str | None) -> bytes:
+    return json.dumps(columns).encode()
