@@ -88,6 +88,15 @@ class EditHistory:
         except OSError as error:
             raise _unreadable(self._file, error) from None
 
+    @property
+    def stamp(self) -> tuple[int, int] | None:
+        """The time and size of the file, which change with its content; None without a file."""
+        try:
+            status = self._file.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size
+
     def add(self, entry: HistoryEntry) -> None:
         if self._storage is not None:
             self._storage.update(lambda current, history: (current, add_entry(history, entry)))

@@ -8,6 +8,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.editing.edit_history import EditHistory
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
@@ -78,7 +79,8 @@ class SettingsHandlers:
     def _read_version(self) -> str:
         app = self._api.app
         stored = None if app.stores.remote is None else app.stores.remote.settings.version()
-        return hashlib.sha256(repr((stamp_files(app.directories), stored)).encode()).hexdigest()[:16]
+        recorded = EditHistory(app.directories.user).stamp  # an edit is recorded after its files are written
+        return hashlib.sha256(repr((stamp_files(app.directories), recorded, stored)).encode()).hexdigest()[:16]
 
     async def _stream(self, feed: Feed) -> None:
         """Send the history at first and when a settings file has changed, by an edit or by hand."""
