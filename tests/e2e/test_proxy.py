@@ -126,7 +126,9 @@ def test_a_server_that_fails_at_import_is_reported_with_its_output(tmp_path: Pat
 
 
 def test_only_included_tools_are_listed(app: App) -> None:
-    assert app.data("ot.tools(pattern='clock.', info='list')") == ["clock.get_current_time"]
+    # Listing does not wait for servers that are still starting.
+    assert eventually(lambda: app.data("ot.tools(pattern='clock.', info='list')") == ["clock.get_current_time"])
+    assert eventually(lambda: app.data("ot.tools(pattern='every.', info='list')"))
     names = app.data("ot.tools(pattern='every.', info='list')")
     assert "every.echo" in names
     assert not [name for name in names if "get-env" in name or "toggle" in name]
