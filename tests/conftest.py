@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["ONETOOL_TEST_ISOLATION"] = config.getoption("isolation")  # also for workers of pytest
     config.addinivalue_line("markers", "spec(*ids): the requirements of tests/spec/catalog that a test verifies")
     config.addinivalue_line("markers", "slow: takes seconds; `make` leaves it to the whole run")
+    config.addinivalue_line("markers", "nightly: takes too long for every change; only ONETOOL_NIGHTLY=1 runs it")
+    config.addinivalue_line("markers", "sampled(every): without ONETOOL_NIGHTLY=1, one in so many cases is run")
     config.addinivalue_line("markers", "kernel: of the isolation by the kernel, or of what only a process can do")
     # How long one example takes says more about the machine than about the code.
     examples = 500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 15
@@ -51,9 +54,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out: set[pytest.Item] = set()
     if config.getoption("isolation") == "wasm":
-        config.hook.pytest_deselected(items=[item for item in items if "kernel" in item.keywords])
-        items[:] = [item for item in items if "kernel" not in item.keywords]
+        left_out.update(item for item in items if "kernel" in item.keywords)
+    is_named = any("::" in argument for argument in config.args)  # then it is wanted
+    if os.environ.get("ONETOOL_NIGHTLY") != "1" and not is_named:
+        left_out.update(list_nightly(items))
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def list_nightly(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Return the tests and the cases of tests that take too long for every change."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        sampled = item.get_closest_marker("sampled")
+        if item.get_closest_marker("nightly") or (sampled and seen[function] % sampled.args[0]):
+            yield item
+        seen[function] += 1
 
 
 @pytest.hookimpl(wrapper=True)

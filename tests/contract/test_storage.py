@@ -61,6 +61,7 @@ def start_writer(*arguments: object) -> subprocess.Popen[str]:
     return writer
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @every_kind
 def test_concurrent_writers_lose_no_data_and_others_can_read_it(backend: str, kind: str, prepared: Path) -> None:
@@ -76,6 +77,7 @@ def test_concurrent_writers_lose_no_data_and_others_can_read_it(backend: str, ki
         assert [key for key, name in written if not stored.read(name)] == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @every_kind
 def test_a_killed_writer_leaves_the_old_or_the_new_state(backend: str, kind: str, prepared: Path) -> None:

@@ -297,6 +297,7 @@ def test_a_patch_accepts_only_is_enabled(rest: Rest, body: object) -> None:
     assert get_error_code(rest.send("PATCH", "/api/packs/sample", body)) == (400, "invalid")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ten_thousand_tools_are_paginated_efficiently(tmp_path: Path) -> None:
     looked_at = []

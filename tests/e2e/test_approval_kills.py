@@ -18,7 +18,7 @@ from tests.support import TIMEOUT_SECONDS, Connection, ProcessWatch, connect, ev
 from onetool.runs.model import ENDED, DurableRunRecord, RunState
 from onetool.runs.run_store import RunStore
 
-PROGRAMS = 100 if NIGHTLY else 20
+PROGRAMS = 100 if NIGHTLY else 8
 DAEMON_PROGRAMS = 100 if NIGHTLY else 5
 MAX_DELAY_SECONDS = 0.1  # between the last answer and the kill
 
@@ -42,6 +42,7 @@ def test_killed_servers_lose_and_double_nothing(tmp_path: Path) -> None:
     check_killed_servers(make_notes(tmp_path), PROGRAMS, connect, lambda client: client.server)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_killed_daemons_lose_and_double_nothing() -> None:
     """Its client, which survives, has started the next daemon before the next client connects."""

@@ -253,6 +253,7 @@ IN_SANDBOXES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("failure", FAILING_RUNS)
 def test_a_failing_run_reports_its_error_and_does_not_affect_others(failure: str) -> None:
     code, expected = FAILING_RUNS[failure]
@@ -617,6 +618,7 @@ ISOLATION_BY_SETUP = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.kernel
 @pytest.mark.parametrize("machine", ISOLATION_BY_SETUP)
 def test_health_reports_the_isolation_in_effect(machine: str) -> None:
@@ -821,6 +823,7 @@ def test_very_long_tool_names_are_truncated_in_errors() -> None:
         assert arena.run(f"for _ in range(5):\n    {called}\n1/0").length < 50_000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.kernel
 @pytest.mark.parametrize("greed", GREEDY)
 def test_a_flooding_run_costs_little_memory_and_does_not_delay_others(greed: str) -> None:

@@ -266,6 +266,7 @@ def read_files(directory: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sandbox", [{}, {"enabled": False}])
 def test_files_that_are_executed_cannot_be_written(home: Path, clone: Path, sandbox: Mapping[str, Any]) -> None:
     write_file(clone / "packs" / "mine" / "mine_tools.py", ECHO)

@@ -241,6 +241,7 @@ API = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_every_command_that_prints_data_supports_json(tmp_path: Path) -> None:
     """The order matters: some commands need the output of others. `serve --http --json` is in test_http_server."""
@@ -399,6 +400,7 @@ ENVIRONMENTS: tuple[tuple[str, dict[str, str], set[int]], ...] = (
 )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("at", range(len(EVERYTHING)), ids=EVERYTHING)
 def test_commands_print_no_traceback_in_hostile_environments(tmp_path: Path, at: int) -> None:
@@ -414,6 +416,7 @@ def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, b"onetool: cannot write the output: No space left on device\n")
 
 
+@pytest.mark.nightly
 def test_unusual_characters_are_printed_in_any_locale(tmp_path: Path) -> None:
     code = "'\\u2026\\udcff'"
     assert_no_traceback(run_in_shell(tmp_path, f'$o run "{code}"', **LATIN), 0)
@@ -522,6 +525,7 @@ def assert_nothing_is_left(session: int, home: Path) -> None:
     assert list_leftovers(home) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ENDLESS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -68,6 +68,7 @@ def complete(home: Path, *words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -218,6 +219,7 @@ SHELLS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_tab_completes_in_an_interactive_shell(home: Path, shell: str) -> None:

@@ -22,6 +22,7 @@ TASKS = "tasks-"  # an extension that is not scored and that OneTool lacks
 SCENARIOS = {"2026-07-28": 50, "2025-11-25": 33}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("revision", "upstream"), [("2026-07-28", "modern"), ("2025-11-25", "modern"), ("2025-11-25", "legacy")]
@@ -55,6 +56,7 @@ AUTH_SCENARIOS = (
 NIGHTLY = os.environ.get("ONETOOL_NIGHTLY") == "1"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", CI_AUTH_SCENARIOS + (AUTH_SCENARIOS if NIGHTLY else ()))
 def test_sign_ins_conform(scenario: str) -> None:
@@ -89,6 +91,7 @@ def test_inspector_reports_no_warnings_over_stdio(tmp_path: Path) -> None:
     assert called["content"][0]["text"] == "42"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_inspector_reports_no_warnings_over_http(tmp_path: Path) -> None:
     configure(tmp_path, yaml.safe_dump({"servers": {"fixtures": fixtures()}}))

@@ -153,6 +153,7 @@ def test_the_same_directory_by_another_path_is_the_same_application(shared: Daem
         assert [each["clients"] for each in find_applications(shared, directory)] == [2]
 
 
+@pytest.mark.nightly
 def test_an_application_that_does_not_share_is_served_by_its_client(shared: DaemonHome, directory: Path) -> None:
     (directory / "own.yaml").write_text("daemon: {shared: false}\n", encoding="utf-8")
     with shared.client(directory, "--config", "own.yaml") as client:

@@ -333,6 +333,7 @@ IMPATIENT = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_full", [False, True], ids=["free", "full backlog"])
 def test_a_new_client_does_not_wait_for_a_stopped_daemon(lab: DaemonHome, is_full: bool) -> None:
     with lab.client(), ExitStack() as stack:
@@ -362,6 +363,7 @@ def test_an_idle_daemon_ends_with_all_its_processes() -> None:
         assert (lab.daemons, lab.sockets) == ([], [])
 
 
+@pytest.mark.nightly
 def test_clients_that_connect_when_an_idle_daemon_ends_are_served() -> None:
     """The copy of the program checks fifty times a second whether it is idle, and some clients meet its end."""
     with open_daemon_home("daemon: {idle: 0.3}\n") as lab:

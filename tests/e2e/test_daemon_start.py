@@ -112,6 +112,7 @@ def make_directory(path: Path) -> None:
     (path / "inside").mkdir(parents=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("plant", "is_shared"),
     [(write_regular_file, True), (link_elsewhere, True), (make_directory, False)],
@@ -156,6 +157,7 @@ def listening(path: Path, *replies: bytes | None) -> Iterator[list[socket.socket
             path.unlink(missing_ok=True)
 
 
+@pytest.mark.nightly
 def test_listeners_that_are_not_the_daemon_are_avoided(home: DaemonHome, monkeypatch: pytest.MonkeyPatch) -> None:
     path = find_path(home, monkeypatch)
     other_installation = b'{"ok": true, "pid": 1}\n'

@@ -63,6 +63,7 @@ def count_calls(replica: Replica) -> int:
     return int(replica.rest.get("/api/stats", tool="notes.count")["totalCalls"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", [stopped, frozen])
 def test_readiness_follows_the_database_and_runs_without_state_continue(
     replica: Replica, server: PostgresServer, how: Callable[[PostgresServer], "object"]

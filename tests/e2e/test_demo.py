@@ -79,6 +79,7 @@ def test_the_savings_are_computed_from_the_runs(demo_result: dict[str, Any]) -> 
     assert saved["result_tokens"] > 25_000, "two logs of 54,025 bytes did not pass through the model"
 
 
+@pytest.mark.nightly
 def test_output_fits_the_terminal_and_names_the_next_commands(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "demo")
     assert (done.returncode, done.stderr) == (0, "")
@@ -141,6 +142,7 @@ def run_demo(home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.nightly
 def test_without_network_the_demo_skips_a_step_and_says_why(tmp_path: Path) -> None:
     """User settings and an ASCII terminal have no effect."""
     configure(tmp_path, "this: is wrong\n")
@@ -170,6 +172,7 @@ def test_a_missing_temporary_directory_is_a_clear_error(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_a_closed_pipe_prints_no_traceback(tmp_path: Path) -> None:
     command = f"{PROGRAM} demo | head -n 2"
     done = subprocess.run(
@@ -229,6 +232,7 @@ class Terminal:
         return shown
 
 
+@pytest.mark.nightly
 def test_colors_are_disabled_by_no_color(tmp_path: Path) -> None:
     colored = Terminal(tmp_path)
     colored.read_until("\033[1m")
@@ -249,6 +253,7 @@ def _wait_for_directory(home: Path) -> None:
     assert eventually(lambda: list(scratch_directory(home).iterdir()))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("moment", "number", "times"),
     [

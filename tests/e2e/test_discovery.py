@@ -103,6 +103,7 @@ def test_reading_help_on_a_known_tool_gives_no_note(app: App) -> None:
     assert not get_note(app, "ot.help(query='machine.disk')")
 
 
+@pytest.mark.nightly
 def test_a_long_list_in_slow_pages_arrives_in_the_background(app: App) -> None:
     """Hanging servers share the slots with it; a run that names it does not wait for them."""
     assert app.value("pages.echo99_99(text='a')") == "a"
@@ -190,6 +191,7 @@ def test_commands_do_not_wait_for_hanging_servers(tmp_path: Path) -> None:
     assert run_cli(tmp_path, "help", "something to do").stderr.count("not listed yet") == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_doctor_lists_all_servers_with_an_empty_cache(tmp_path: Path) -> None:
     servers = {f"s{number}": hostile_server("good", tmp_path / str(number)) for number in range(29)}

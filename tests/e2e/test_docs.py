@@ -48,6 +48,7 @@ NAMES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "llms.txt")
 DOCUMENTS = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 GUIDE = [*sorted((ROOT / "docs" / "guide").glob("*.md")), ROOT / "docs" / "toolbus.md"]
 MAX_EXAMPLE_LINES = 15
+LONG_DOCUMENTS = ("toolbus.md", "performance.md", "9-replicas-on-postgresql.md")  # each takes a minute
 SERVER_OF_EXAMPLES = "shop.py"  # the API that examples call
 FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s:#]*)(?:#([^)\s]+))?\)")
@@ -462,7 +463,13 @@ ONLY_CHECKED: dict[str, Callable[[list[str]], Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("document", DOCUMENTS_WITH_BLOCKS, ids=to_label)
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(document, id=to_label(document), marks=[pytest.mark.nightly] * (document.name in LONG_DOCUMENTS))
+        for document in DOCUMENTS_WITH_BLOCKS
+    ],
+)
 def test_every_block_of_a_document_works(document: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
         runner = DocumentRunner(tmp_path, stack)

@@ -695,6 +695,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES if NIGHTLY else CASES[::2], ids=lambda case: case.name)
 def test_a_problem_is_reported_once_and_gone_when_fixed(tmp_path: Path, case: Case) -> None:
     case.make(tmp_path)
@@ -779,6 +780,7 @@ def test_a_healthy_installation_has_no_problems(tmp_path: Path) -> None:
     assert "test run succeeded" in messages
 
 
+@pytest.mark.nightly
 def test_many_problems_are_each_reported_once(tmp_path: Path) -> None:
     configure(
         tmp_path,
@@ -871,6 +873,7 @@ def test_a_terminal_shows_which_server_is_awaited(tmp_path: Path) -> None:
     assert "waiting" not in done.stdout
 
 
+@pytest.mark.nightly
 def test_the_doctor_changes_no_stored_files(tmp_path: Path) -> None:
     run_hint(tmp_path, "onetool init && onetool run 1")
     write_content(".onetool/stats/stats.db", b"no database at all" * 1000)(tmp_path)
@@ -896,6 +899,7 @@ def test_a_missing_configuration_is_reported_and_not_created(tmp_path: Path) -> 
     assert not (tmp_path / "gone").exists()
 
 
+@pytest.mark.nightly
 def test_name_conflicts_are_reported_even_with_invalid_settings(tmp_path: Path) -> None:
     entries = {
         "fs": hostile_server("echo"),

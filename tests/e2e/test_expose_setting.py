@@ -52,6 +52,7 @@ def list_names(client: Connection) -> list[str]:
     return [tool.name for tool in client.tools()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("settings", "published"),
     [
@@ -112,6 +113,7 @@ FEW = [{**PLAN, "name": f"plan_{number:02}"} for number in range(30)]
 MANY = [*FEW, *({**PLAN, "name": f"plan_more_{number:02}"} for number in range(20))]
 
 
+@pytest.mark.nightly
 def test_auto_publishes_nothing_if_the_definitions_are_large(tmp_path: Path) -> None:
     prepare(tmp_path, FEW, expose="auto")
     with connect(tmp_path) as client:

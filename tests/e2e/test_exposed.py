@@ -61,6 +61,7 @@ def list_names(client: Caller) -> list[str]:
 # --- exposed tools, resources and prompts --------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ERAS)
 def test_exposed_tools_keep_names_schemas_and_hints(published: Published, mode: str) -> None:
     with published.client(mode) as client:
@@ -280,6 +281,7 @@ def test_cancelling_a_call_cancels_it_upstream(published: Published, mode: str) 
         assert client.said("test_simple_text")
 
 
+@pytest.mark.sampled(2)
 def test_questions_go_to_the_client_of_the_call(fresh: Published) -> None:
     """A server that does not relate its question to a call is rejected when the call is ambiguous."""
     people = [Person(name) for name in ("Ada", "Bob", "Cyd", "Dan")]
@@ -333,6 +335,7 @@ def test_missing_answers_are_requested_again(published: Published) -> None:
     assert "decline" in output["content"][0]["text"]
 
 
+@pytest.mark.nightly
 def test_a_server_that_ends_during_a_question_is_reported(tmp_path: Path) -> None:
     with publish(tmp_path, {"servers": {"fixtures": fixtures("legacy")}}, "fixtures") as server:
         question = raw_call(server, "test_elicitation", {"message": "?"})
@@ -370,6 +373,7 @@ def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(publi
         assert "Ada" in client.said("test_elicitation", message="?")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ERAS)
 def test_public_servers_are_passed_through_completely(tmp_path: Path, mode: str) -> None:
@@ -391,6 +395,7 @@ def test_public_servers_are_passed_through_completely(tmp_path: Path, mode: str)
 # --- changes -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 def test_changes_are_sent_to_listening_clients(fresh: Published) -> None:
     with fresh.client() as client:
         client.list_tools()
@@ -416,6 +421,7 @@ def _listen(client: Caller, to: dict[str, Any], trigger: str, **arguments: Any) 
     return received
 
 
+@pytest.mark.sampled(2)
 def test_changes_are_sent_in_legacy_sessions(fresh: Published) -> None:
     received: list[Any] = []
 

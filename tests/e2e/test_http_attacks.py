@@ -282,6 +282,7 @@ def _run_over_mcp(server: ServedApp, number: int) -> Any:
 # --- malformed and oversized ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("request_", "statuses"),
     [
@@ -391,6 +392,7 @@ def test_a_tool_cannot_act_as_the_owner_through_the_servers_port(tmp_path: Path)
         assert get_error_code(mine.rest.client.get("/api/tools", headers=marked)) == (401, "unauthorized")
 
 
+@pytest.mark.nightly
 def test_an_endless_body_is_closed_at_its_limit(server: ServedApp) -> None:
     sent = 0
 
@@ -628,6 +630,7 @@ def _start_server(home: Path, missing: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("missing", ["landlock", "seccomp", "landlock,seccomp"])
 def test_other_addresses_are_not_served_without_isolation(tmp_path: Path, missing: str) -> None:
     configure(tmp_path, TOKEN)
@@ -639,6 +642,7 @@ def test_other_addresses_are_not_served_without_isolation(tmp_path: Path, missin
     assert "Traceback" not in err
 
 
+@pytest.mark.nightly
 def test_isolation_off_allows_other_addresses(tmp_path: Path) -> None:
     configure(tmp_path, f"{TOKEN}\nexecution: {{isolation: off}}")
     with _start_server(tmp_path, "landlock") as server:

@@ -48,6 +48,7 @@ def settings() -> str:
     return json.dumps({"agents": {agent: {"permissions": ["read"]} for agent in AGENTS}, "auth": {"tokens": tokens}})
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 120)
 def test_a_thousand_connections_get_no_errors_and_memory_stays_constant(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
         yield client
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", HUGE)
 def test_a_huge_argument_is_an_error_and_does_not_delay_others(client: Connection, case: str) -> None:
     code, reason = HUGE[case]

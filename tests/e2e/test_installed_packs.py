@@ -120,6 +120,7 @@ def test_an_installed_package_brings_packs_that_a_worker_loads(python: str, tmp_
         assert message in command(python, tmp_path, "run", f"shouts.whisper(text={wrong})").stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.register.entry-points")
 def test_the_doctor_names_the_package(python: str, tmp_path: Path) -> None:

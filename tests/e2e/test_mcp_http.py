@@ -339,6 +339,7 @@ def test_invalid_arguments_are_reported(server: Published) -> None:
     assert "no tool 'nothing'" in server.post(body, headers).json()["result"]["content"][0]["text"]
 
 
+@pytest.mark.nightly
 def test_concurrent_clients_of_both_protocols_get_their_own_responses(server: Published) -> None:
     def run_client(number: int) -> list[str]:
         with server.client(ERAS[number % 2], list(TOKENS.values())[number % 3] if number % 3 < 2 else None) as client:

@@ -124,12 +124,14 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
         http.communicate()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("flood", CELL_FLOODS)
 def test_a_flooding_run_is_ended_and_does_not_delay_others(client: Connection, flood: str) -> None:
     code, reason = CELL_FLOODS[flood]
     assert reason in run_attack(client, f"{FORGE}{code}{PAUSE}")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("flood", ALLOWED_FLOODS)
 def test_the_largest_allowed_messages_do_not_delay_others(client: Connection, flood: str) -> None:
     assert run_attack(client, f"{FORGE}{ALLOWED_FLOODS[flood]}") == "sent"
@@ -138,6 +140,7 @@ def test_the_largest_allowed_messages_do_not_delay_others(client: Connection, fl
 # --- workers -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["values", "bytes", "deep", "notifications", "answers", "pieces", "kinds"])
 def test_a_flooding_worker_is_replaced_and_does_not_delay_others(client: Connection, kind: str) -> None:
     assert "failed: it sent" in run_attack(client, f"hostile.flood(kind={kind!r})")
@@ -199,6 +202,7 @@ def test_a_flooding_server_fails_one_call_and_does_not_delay_others(client: Conn
     assert get_texts(client.run(f"{server}small')")) == ["small"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("server", TRANSPORTS)
 def test_large_server_results_arrive_and_do_not_delay_others(client: Connection, server: str) -> None:
     assert run_attack(client, f"len({server}text'))") == str(5 << 20)

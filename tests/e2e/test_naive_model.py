@@ -82,6 +82,7 @@ def test_the_environment_has_hundreds_of_real_tools(home: Path) -> None:
     assert sum(json.loads(listed.stdout)) >= MIN_TOOLS, listed.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_without_the_description_only_tasks_with_a_first_call_are_solved(home: Path) -> None:
     done = {one.task for one in play_tasks(home, frame_tasks(SEED, SAMPLE), mute="description") if one.is_done}
@@ -89,6 +90,7 @@ def test_without_the_description_only_tasks_with_a_first_call_are_solved(home: P
     assert len(done) < len(SAMPLE) / 3
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_without_advice_in_results_almost_no_task_is_solved(home: Path) -> None:
     tasks = SAMPLE if NIGHTLY else SAMPLE[::2]  # each task uses all moves

@@ -53,6 +53,7 @@ def test_every_operation_of_github_is_a_tool(github_import: BundleImport) -> Non
     assert github_import.hosts == ["api.github.com", "uploads.github.com"]
 
 
+@pytest.mark.nightly
 def test_the_requests_of_githubs_tools_are_accepted(github_import: BundleImport, tmp_path: Path) -> None:
     chosen = [github_import.tools[n * OPERATIONS // SAMPLE][2] for n in range(SAMPLE)]
     with run_prism(_write_partial_document(chosen, tmp_path / "github.json")) as validator:
@@ -82,6 +83,7 @@ def _collect_components(paths: dict[str, Any], components: dict[str, Any]) -> di
     return kept
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", (*VALIDATED_DOCUMENTS, *MORE_VALIDATED_DOCUMENTS) if NIGHTLY else VALIDATED_DOCUMENTS)
 def test_the_requests_of_small_documents_are_accepted(name: str) -> None:
     document = packages() / "@readme" / "oas-examples" / name
@@ -100,6 +102,7 @@ def test_the_validator_accepts_the_pet_store_and_rejects_a_wrong_request() -> No
         assert "photoUrls" in find_violations(validator, [wrong], "/base")[0]
 
 
+@pytest.mark.nightly
 def test_documents_with_edge_cases_become_callable_tools() -> None:
     documents, tool_count, unsampled = examples(), 0, 0
     for document in documents:

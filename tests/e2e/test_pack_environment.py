@@ -124,6 +124,7 @@ def test_values_of_numpy_are_data(client: Connection) -> None:
     assert run(client, "shop.stats()") == expected
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tool", ["square", "chart"])
 def test_images_of_pillow_and_matplotlib_are_content(client: Connection, tool: str) -> None:
     text, image = client.run(f"shop.{tool}()").content

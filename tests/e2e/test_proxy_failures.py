@@ -126,6 +126,7 @@ def test_a_run_waits_for_a_slow_server_and_reports_progress(tmp_path: Path) -> N
     assert ("progress", "listing the tools of slow") in events
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pins", [b"{{{", b"[]", b'{"version": 99}'])
 def test_unreadable_pins_prevent_only_calls_of_pinned_servers(tmp_path: Path, pins: bytes) -> None:
     with open_app(
@@ -412,6 +413,7 @@ def test_cached_tools_are_listed_without_starting_a_server(tmp_path: Path) -> No
     assert set(tmp_path.glob("listed-*")) == started
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_tampered_tool_list_is_requested_again(tmp_path: Path) -> None:
     configure_servers(tmp_path, {"s": hostile_server("good", tmp_path)})
@@ -436,6 +438,7 @@ def test_the_server_responds_if_all_upstream_servers_fail(tmp_path: Path) -> Non
 # --- cleanup -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None])
 def test_upstream_processes_end_with_the_server(tmp_path: Path, how: signal.Signals | None) -> None:

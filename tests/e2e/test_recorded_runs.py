@@ -162,6 +162,7 @@ def test_the_client_asks_although_the_policy_is_open(home: Path, answer: str, is
 SECRET = "correct-horse-battery"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("code", "name", "problem"),
     [

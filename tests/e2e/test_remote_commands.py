@@ -81,6 +81,7 @@ def run_command(app: App, *argv: str) -> Outcome:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("argv", "status"),
     [

@@ -155,6 +155,7 @@ def test_applications_share_a_server_until_the_last_one_closes(shared: Shared) -
     assert shared.count()["servers"] == 0
 
 
+@pytest.mark.nightly
 def test_ten_applications_with_eight_servers_use_eight_processes(tmp_path: Path) -> None:
     names = [f"s{number}" for number in range(8)]
     configure(tmp_path, json.dumps({"servers": {name: {**NEIGHBOR, "env": {"VARIABLE": name}} for name in names}}))
@@ -165,6 +166,7 @@ def test_ten_applications_with_eight_servers_use_eight_processes(tmp_path: Path)
         assert len(found) == len({pid for _, pid in found}) == shared.count()["servers"] == 8
 
 
+@pytest.mark.nightly
 def test_different_definitions_are_different_processes(shared: Shared) -> None:
     others: list[dict[str, Any]] = [
         {"env": {"VARIABLE": "other"}},

@@ -133,6 +133,7 @@ def attempt(operate: Callable[[Files], Any], files: Files) -> str:
     return "done"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.spec("toolbus.sandbox.swapped-links")

@@ -70,6 +70,7 @@ def test_processes_refresh_one_token_without_revoking_it(tmp_path: Path, server:
     assert expiries >= PROCESSES * EXPIRIES
 
 
+@pytest.mark.nightly
 def test_parallel_calls_are_as_fast_as_with_a_static_header(tmp_path: Path, server: AuthorizationServer) -> None:
     with open_signed_app(tmp_path, make_settings(server)) as app:
         sign_in(app)

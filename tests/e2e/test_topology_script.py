@@ -53,6 +53,7 @@ def read_home(process: int) -> str:
     return next(variable for variable in variables if variable.startswith("HOME="))
 
 
+@pytest.mark.nightly
 def test_up_can_be_killed_and_repeated_and_down_leaves_nothing(directory: Path) -> None:
     find_postgres("initdb")
     up = build_command(directory, "up", "--replicas", "1", "--port", "0", "--json")

@@ -109,6 +109,7 @@ def _run(visit: Visit) -> None:
 # --- accessibility and layout ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_problems(
     browser: Browser, address: str, shop: ServedApp, tmp_path: Path, scheme: str

@@ -215,6 +215,7 @@ def test_two_people_see_each_others_changes(open_tab: OpenTab, rest: Rest, site:
     expect(ada.page.locator("ot-bundle .description")).to_contain_text("Bob's")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_dialogs_are_accessible_and_fit(open_tab: OpenTab, rest: Rest, site: Site, scheme: str) -> None:
     bundle = import_document(rest, document(site, f"Fit {scheme}"))

@@ -190,6 +190,7 @@ def test_hostile_names_are_shown_as_text(visit: Visit) -> None:
     assert page.evaluate("window.hacked") is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_editor_is_accessible_and_fits(browser: Browser, shop: ServedApp, tmp_path: Path, scheme: str) -> None:
     url = f"http://127.0.0.1:{shop.rest.port}"

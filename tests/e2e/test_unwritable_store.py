@@ -161,6 +161,7 @@ def test_a_failed_write_leaves_no_files_on_a_full_disk(disk: Disk) -> None:
 # --- switches ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("damaged", ["", '{"version": 1, "off": ["machine', '{"off": ["a", 1]}'])
 def test_damaged_switches_disable_every_tool_and_are_reported(tmp_path: Path, damaged: str) -> None:
     file = tmp_path / ".onetool" / "switches.json"

@@ -258,6 +258,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stored_file", TABLE, ids=lambda stored_file: stored_file.name)
 def test_files_of_this_version_and_without_a_version_are_read(tmp_path: Path, stored_file: StoredFile) -> None:
     file = stored_file.make(tmp_path)
@@ -266,6 +267,7 @@ def test_files_of_this_version_and_without_a_version_are_read(tmp_path: Path, st
     assert stored_file.content in stored_file.show(tmp_path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stored_file", TABLE, ids=lambda stored_file: stored_file.name)
 def test_a_file_of_a_newer_version_is_rejected_and_not_changed(tmp_path: Path, stored_file: StoredFile) -> None:
     file = stored_file.make(tmp_path)
@@ -277,6 +279,7 @@ def test_a_file_of_a_newer_version_is_rejected_and_not_changed(tmp_path: Path, s
     assert file.read_bytes() == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "stored_file", [each for each in TABLE if each.name != "results"], ids=lambda stored_file: stored_file.name
 )

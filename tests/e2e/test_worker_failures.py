@@ -150,6 +150,7 @@ def test_a_worker_that_cannot_be_interrupted_is_replaced(all_packs: Workers, pac
     assert eventually(lambda: not is_alive(before))
 
 
+@pytest.mark.nightly
 def test_a_worker_that_never_reads_is_replaced(all_packs: Workers) -> None:
     all_packs.write(
         "deaf",
@@ -298,6 +299,7 @@ def measure_megabytes() -> int:
 # --- sizes ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_large_arguments_and_results_are_supported(all_packs: Workers) -> None:
     all_packs.write(
         "large",
@@ -483,6 +485,7 @@ def count_logged_starts(all_packs: Workers, pack: str) -> int:
     return sum('"worker.start"' in line and f'"{pack}"' in line for line in all_packs.log.splitlines())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", AT_IMPORT)
 def test_a_failure_at_import_is_reported_until_the_file_changes(all_packs: Workers, code: str) -> None:
     pack = f"stillborn{list(AT_IMPORT).index(code)}"

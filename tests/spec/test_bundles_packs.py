@@ -505,6 +505,7 @@ def edit_tool_file(directory: Path, name: str, **changes: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), encoding="utf-8")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",

@@ -325,6 +325,7 @@ def test_everything_except_errors_is_stored_with_the_smallest_limit() -> None:
 # --- secrets -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [0, 60_000, 2_000_000])
 @pytest.mark.parametrize("chosen", ["json", "json_h", "yml", "yml_h", "raw"])
 @pytest.mark.parametrize("call", ["sample.secret()", "sample.key()"])
@@ -341,6 +342,7 @@ def test_secrets_are_in_no_response_and_in_no_file(size: int, chosen: str, call:
 PIECE = 1 << 20
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("position", [0, 1, 5, len(SECRET) - 1, len(SECRET)])
 @pytest.mark.parametrize("code", ["{}", "print({})"])
 def test_secrets_across_chunk_boundaries_are_redacted(position: int, code: str) -> None:
@@ -400,6 +402,7 @@ def test_an_invalid_call_of_load_shows_the_signature(app: App, call: str) -> Non
     assert "ot.load(handle: str" in app.failure(call)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("value", ["[str(n) * 4 for n in range(900_000)]", "'é' * 20_000_000"])
 def test_a_result_larger_than_the_message_limit_is_loaded(app: App, value: str) -> None:
@@ -533,6 +536,7 @@ def test_parallel_rejects_other_arguments_with_an_example(app: App, argument: st
     assert "ot.parallel([lambda: pack.tool(x=1), " in text
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_threads_send_large_arguments_and_results_concurrently(app: App) -> None:
     code = """

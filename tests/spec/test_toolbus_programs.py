@@ -538,6 +538,7 @@ def write_conftest_with_status(status: int) -> str:
     return f"def pytest_sessionfinish(session): session.exitstatus = {status}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.test-run.never-half-a-success")
 @pytest.mark.parametrize(

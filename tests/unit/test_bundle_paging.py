@@ -80,6 +80,7 @@ QUERIES: dict[str, Callable[..., Page[Any]]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 @pytest.mark.parametrize("seed", range(3))

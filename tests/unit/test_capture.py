@@ -561,6 +561,7 @@ def _run_python_tests(program: str, name: str, ending: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "\nreturn 42\n"], ids=["as it is", "with return"])
 @pytest.mark.parametrize("name", CHOSEN)

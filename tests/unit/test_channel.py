@@ -33,6 +33,12 @@ class Sink(asyncio.WriteTransport):
     def abort(self) -> None:
         """Do nothing: there is nothing to close."""
 
+    def pause_reading(self) -> None:
+        """Do nothing: tests send what is received, even after slow messages."""
+
+    def resume_reading(self) -> None:
+        """Do nothing, as above."""
+
 
 def converse(talk: Talk, result: Result | Exception | None = None) -> None:
     async def respond(_method: str, _params: dict[str, Any]) -> Result:
@@ -43,6 +49,7 @@ def converse(talk: Talk, result: Result | Exception | None = None) -> None:
     async def main() -> None:
         channel, sink = Channel(respond, lambda _method, _params: None, lambda _kind, _data: None), Sink()
         channel.connection_made(sink)
+        channel.reads_from(sink)
         await talk(channel, sink)
 
     asyncio.run(main())

@@ -252,6 +252,7 @@ def test_only_the_stale_line_of_a_file_changes() -> None:
     assert new == before.replace("'old'", '"new"') + after
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_huge_toml_file_is_edited_in_seconds() -> None:
     text = "".join(f'[projects."/home/ada/{number}"]\ntrust_level = "trusted"\n' for number in range(60_000))

@@ -143,6 +143,7 @@ def test_exponentially_growing_schemas_are_limited(schemas: Any) -> None:
     assert len(json.dumps(found.tools)) < 2_000_000
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_many_operations_with_one_name_are_renamed_quickly() -> None:
     paths = {f"/{n}": {"get": {"operationId": "x" * 64}} for n in range(3_000)}

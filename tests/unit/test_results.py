@@ -1012,6 +1012,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_hundred_megabytes_are_stored_and_read_with_bounded_memory(directory: Path) -> None:
     with run_program(A_HUNDRED_MEGABYTES, directory) as program:

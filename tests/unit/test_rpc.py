@@ -248,6 +248,7 @@ def test_two_pipes_work_like_a_socket() -> None:
             os.close(descriptor)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_long_response_takes_linear_time(server: FakeServer) -> None:
     def measure_seconds(size: int) -> float:

@@ -116,6 +116,7 @@ def test_a_directory_is_removed_with_its_contents(top: Path, kind: str) -> None:
     assert not os.path.lexists(top)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_ordinary_user_can_remove_everything() -> None:
     require_ordinary_user()
@@ -200,6 +201,7 @@ def test_a_directory_that_is_still_written_is_removed_when_writing_stops(top: Pa
     assert not top.exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "folders 5,000 deep", "1,000 files", "folders that nobody may enter"])
 def test_concurrent_removals_do_not_stop_each_other(top: Path, kind: str) -> None:

@@ -374,6 +374,7 @@ def test_a_truncated_file_is_recreated(tmp_path: Path) -> None:
     assert list_names(make_search(*make_documents(300), cache=tmp_path).search("pack7.tool_17"))[0] == "pack7.tool_17"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_file_damaged_while_open_is_recreated(tmp_path: Path) -> None:
     search = make_search(*make_documents(3000), cache=tmp_path)
@@ -433,6 +434,7 @@ def test_ten_thousand_documents_are_searched_and_updated(tmp_path: Path) -> None
     assert len(search.search("tool", limit=500)) == 500
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("query", ["list the invoices of a customer", "list invoices", "lst.invoces_1"])
 def test_the_work_of_a_query_hardly_grows_with_the_catalog(query: str) -> None:
     small, large = (count_steps(query, list_alike(size)) for size in (300, 3_000))

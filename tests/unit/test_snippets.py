@@ -290,6 +290,7 @@ def longest() -> float:
     return measure_seconds(partial(expect_render_error, *BOMBS[-1]), runs=1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("body", "values"), BOMBS, ids=[body for body, _ in BOMBS])
 def test_values_that_need_too_much_time_or_memory_are_rejected(
@@ -409,6 +410,7 @@ def is_literal(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_hostile_strings_stay_values_in_every_literal() -> None:
