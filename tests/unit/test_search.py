@@ -93,6 +93,18 @@ def test_words_of_similar_meaning_are_found(query: str, name: str) -> None:
     assert list_names(search_documents(query, tools))[0] == name
 
 
+@pytest.mark.parametrize("query", ["uncommitted", "uncommitted files", "what is uncommitted in git"])
+def test_words_that_tools_have_other_words_for_are_found(query: str) -> None:
+    tools = [
+        SearchDocument("tool", "git.git_status", "Shows the working tree status"),
+        SearchDocument("tool", "git.git_diff_unstaged", "Shows changes in the working directory not yet staged"),
+        SearchDocument("tool", "git.git_commit", "Records changes to the repository"),
+        SearchDocument("tool", "git.git_log", "Shows the commit logs"),
+        SearchDocument("tool", "files.list", "List the files of a directory."),
+    ]
+    assert "git.git_status" in list_names(search_documents(query, tools))[:2]
+
+
 def test_an_unknown_word_outweighs_a_frequent_one_in_a_short_query() -> None:
     tools = [
         SearchDocument("tool", "machine.memory", "Return the memory of the machine: total and available."),

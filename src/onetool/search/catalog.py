@@ -7,7 +7,7 @@ The index finds candidates: documents with the rarest words of the query, and do
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ from onetool.search.shelf import MAX_NEAREST, Candidate, Shelf, has_words
 from onetool.search.stems import load_stemmer
 from onetool.search.vectors import Embedder, Vectors, load_embedder
 from onetool.search.word_vectors import Vector, load_word_vectors
-from onetool.search.words import drop_stop_words, plain, split_intents, strip_negation, words
+from onetool.search.words import OTHER_WORDS, drop_stop_words, plain, split_intents, strip_negation, words
 
 MAX_QUERY_CHARACTERS: Final = 4_000
 MAX_WORDS: Final = 64
@@ -173,9 +173,10 @@ class _Query:
         query_words = words(text)
         numbers = [NAME_PREFIX + word for word in query_words if word.isdecimal()]  # elsewhere, a number is a value
         listed = drop_stop_words(query_words)[:MAX_WORDS]
-        stems, others = (load_stemmer().stem(each) for each in (listed, list(map(strip_negation, listed))))
-        counts = self._count([*stems, *others, *numbers])
-        terms = [stem if counts[stem] else other for stem, other in zip(stems, others, strict=True)]
+        forms = (listed, [OTHER_WORDS.get(word, word) for word in listed], list(map(strip_negation, listed)))
+        stems = [load_stemmer().stem(form) for form in forms]
+        counts = self._count([*chain.from_iterable(stems), *numbers])
+        terms = [next(filter(counts.__getitem__, several), several[0]) for several in zip(*stems, strict=True)]
         return self._rank_terms(text, dict.fromkeys([*terms, *numbers]), counts, limit)
 
     def _rank_terms(self, text: str, terms: Collection[str], counts: Counter[str], limit: int) -> Scored:

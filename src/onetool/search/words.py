@@ -31,6 +31,25 @@ STOP = frozenset(STOP_WORDS.split())
 BETWEEN_INTENTS = re.compile(
     r"[;\n]|,\s+and\s+|[,\s]\s*(?:and\s+)?then\s+|\s+and\s+(?:also|afterwards|finally)\s+", re.IGNORECASE
 )
+# Words that tools have other words for. If a word is in no document, the other one is searched for. Word vectors find
+# words of similar meaning: this list is for what they do not know.
+OTHER_WORDS = {
+    "uncommitted": "status",
+    "untracked": "status",
+    "ram": "memory",
+    "cpu": "processor",
+    "processor": "cpu",
+    "repo": "repository",
+    "repos": "repository",
+    "db": "database",
+    "env": "environment",
+    "config": "configuration",
+    "auth": "authentication",
+    "dir": "directory",
+    "pic": "image",
+    "postgres": "postgresql",
+    "k8s": "kubernetes",
+}
 NEGATION = re.compile(r"(?:un|non)(?=[a-z]{4})")
 MIN_INTENT_WORDS, MAX_INTENTS = 2, 4  # fewer words say too little; more searches take too long
 MIN_TYPO_LENGTH, MAX_TYPO_LENGTH = 4, 32  # letters of a word that may be misspelled
