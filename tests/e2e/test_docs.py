@@ -48,7 +48,10 @@ NAMES = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "llms.txt")
 DOCUMENTS = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 GUIDE = [*sorted((ROOT / "docs" / "guide").glob("*.md")), ROOT / "docs" / "toolbus.md"]
 MAX_EXAMPLE_LINES = 15
-LONG_DOCUMENTS = ("toolbus.md", "performance.md", "9-replicas-on-postgresql.md")  # each takes a minute
+LONG_DOCUMENTS = (
+    *("toolbus.md", "performance.md"),
+    *("2-write-a-tool.md", "7-ask-before-it-writes.md", "9-replicas-on-postgresql.md"),
+)
 SERVER_OF_EXAMPLES = "shop.py"  # the API that examples call
 FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s:#]*)(?:#([^)\s]+))?\)")
