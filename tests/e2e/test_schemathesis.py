@@ -40,7 +40,7 @@ parameters = {{ "query.pageToken" = "" }}
 
 # Endless streams.
 [[operations]]
-include-path-regex = "^/api/(activity|bundles/changes)$"
+include-path-regex = "^/api/(activity|changes)$"
 enabled = false
 
 # The schema does not describe the arguments of tools, documents, archives and definitions of tools.

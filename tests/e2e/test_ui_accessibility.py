@@ -228,6 +228,27 @@ def test_scrolling_and_searching_ten_thousand_rows_stays_smooth(visit: Visit) ->
         expect(page.locator(".tool-row").first).to_contain_text("7777", timeout=TIMEOUT_SECONDS * 1000)
 
 
+def test_a_change_fetches_only_the_page_of_tools_that_is_shown(visit: Visit, shop: ServedApp) -> None:
+    page = visit.page
+    rows = page.locator(".browse ot-list")
+    switch = page.get_by_role("switch", name="Enable bulk011.action_50")
+
+    def scroll_to_middle() -> bool:
+        rows.evaluate("list => { list.scrollTop = 1150 * 58 }")
+        return switch.is_visible()
+
+    assert eventually(scroll_to_middle)
+    top = rows.evaluate("list => list.scrollTop")
+    visit.requests.clear()
+    shop.rest.send("PATCH", "/api/packs/bulk011", {"isEnabled": False})
+    expect(switch).not_to_be_checked()
+    pages = [url for url in visit.requests if "/api/tools?" in url]
+    assert len(pages) == 1, pages
+    assert rows.evaluate("list => list.scrollTop") == top
+    shop.rest.send("PATCH", "/api/packs/bulk011", {"isEnabled": True})
+    expect(switch).to_be_checked()
+
+
 SCROLL = """async () => {
   const list = document.querySelector(".browse ot-list");
   for (let step = 0; step < 100; step += 1) {

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from tests.conftest import find_program
 from tests.proxy_support import MODERN
 from tests.rest_support import ServedApp, http_draft
 from tests.support import environment, eventually
 from tests.ui_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
+
+from onetool.disabled_tools import Switches
 
 pytestmark = pytest.mark.slow
 CAPTURED: Any = {"capture_output": True, "timeout": TIMEOUT_SECONDS}
@@ -100,7 +102,12 @@ def test_tools_and_packs_are_disabled_and_enabled_for_all_clients(visit: Visit, 
     expect(page.locator(".outcome")).to_contain_text("tool_disabled")
     page.locator("ot-tool header").get_by_role("switch").click()
     expect(page.locator("ot-tool .reason")).to_be_empty()
-    shop.rest.send("PATCH", "/api/tools/shop.tree", {"isEnabled": False})  # another person
+
+    def change_first(route: Route) -> None:
+        shop.rest.send("PATCH", "/api/tools/shop.tree", {"isEnabled": False})  # another person
+        route.continue_()
+
+    page.route("**/api/tools/shop.tree", change_first, times=1)
     row.get_by_role("switch").click()
     expect(page.locator("#notices")).to_contain_text("Somebody else has changed shop.tree")
     expect(row.get_by_role("switch")).not_to_be_checked()
@@ -115,6 +122,34 @@ def test_tools_and_packs_are_disabled_and_enabled_for_all_clients(visit: Visit, 
         assert packs[name] is False
         switch.click()
         expect(page.locator("#notices")).to_contain_text(f"{name} enabled")
+
+
+def test_changes_of_others_appear_without_a_reload(visit: Visit, shop: ServedApp) -> None:
+    page = visit.tool("shop.tree")
+    page.get_by_label("Search tools").fill("shop.")
+    expect(page.locator(".tool-row").first).to_contain_text("shop")
+    tree = page.get_by_role("switch", name="Enable shop.tree").first
+    find = page.get_by_role("switch", name="Enable shop.find")
+    weather = page.get_by_role("switch", name="Enable pack weather")
+    shop.rest.send("PATCH", "/api/tools/shop.tree", {"isEnabled": False})  # another browser
+    expect(tree).not_to_be_checked()
+    expect(page.locator("ot-tool .reason")).to_contain_text("Disabled")
+    Switches(shop.onetool.directories.data).set("shop.find", on=False)  # another process
+    expect(find).not_to_be_checked()
+    [bundle] = [one for one in shop.rest.get("/tools/bundles")["bundles"] if one["slug"] == "weather"]
+    shop.rest.send("PATCH", f"/tools/bundles/{bundle['id']}", {"isEnabled": False})
+    expect(weather).not_to_be_checked()
+    page.get_by_label("All states").select_option("false")
+    expect(page.locator(".tool-row")).to_have_count(2)
+    shop.rest.send("PATCH", "/api/tools/shop.tree", {"isEnabled": True})
+    expect(page.locator(".tool-row")).to_have_count(1)
+    Switches(shop.onetool.directories.data).set("shop.find", on=True)
+    expect(page.locator(".none")).to_contain_text("No matching tools")
+    shop.rest.send("PATCH", "/api/packs/shop", {"isEnabled": False})
+    expect(page.locator(".tool-row")).to_have_count(8)
+    shop.rest.send("PATCH", "/api/packs/shop", {"isEnabled": True})
+    shop.rest.send("PATCH", f"/tools/bundles/{bundle['id']}", {"isEnabled": True})
+    expect(weather).to_be_checked()
 
 
 def test_the_details_of_a_tool_are_shown(visit: Visit, shop: ServedApp) -> None:

@@ -18,9 +18,9 @@ from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api.agents import AgentHandlers
 from onetool.transports.http.api.approvals import ApprovalHandlers
 from onetool.transports.http.api.audit import AuditHandlers
-from onetool.transports.http.api.bundle_changes import BundleChangeHandlers
 from onetool.transports.http.api.bundles import BundleHandlers
 from onetool.transports.http.api.catalog import ToolCatalog
+from onetool.transports.http.api.changes import ChangeHandlers
 from onetool.transports.http.api.clients import ClientHandlers
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.completions import CompletionHandlers
@@ -168,7 +168,7 @@ def _operations(
     yield from RecordedRunHandlers(api).operations()
     yield from ResultHandlers(api).operations()
     yield from StatsHandlers(api).operations()
-    yield from BundleChangeHandlers(api).operations()
+    yield from ChangeHandlers(api, catalog).operations()
     yield from ImportHandlers(api).operations()
     yield from PreviewHandlers(api).operations()
     yield from ApprovalHandlers(api).operations()

@@ -22,6 +22,7 @@ from onetool.transports.http.errors import ApiError
 Kind = Literal["built-in", "extension", "proxy", "bundle"]
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 MAX_SEARCHED: Final = 1000
+MAX_SEARCHES: Final = 3  # of one query, because a tool that is enabled or disabled meanwhile may be missing
 REFRESH_SECONDS: Final = 2.0  # for servers whose tools were never listed
 
 
@@ -48,6 +49,12 @@ class ToolCatalog:
             task.result()
         if not done:
             await self._app.bundles.refresh()  # discover does this after the servers
+
+    async def read_version(self) -> int:
+        """Return a number that changes with the tools, and when any process enables or disables some."""
+        await self._app.bundles.refresh()
+        self._app.registry.apply_switches()
+        return self._app.registry.version
 
     # --- lists; these functions read the disk -------------------------------------------------------------------
 
@@ -129,8 +136,12 @@ class ToolCatalog:
         return tool
 
     async def search(self, query: str, context: ToolContext) -> list[Tool]:
-        hits = await self._app.search(query, MAX_SEARCHED)
-        return await anyio.to_thread.run_sync(self.merge_hits, query, hits, context)
+        for _ in range(MAX_SEARCHES):
+            version, hits = self._app.registry.version, await self._app.search(query, MAX_SEARCHED)
+            found = await anyio.to_thread.run_sync(self.merge_hits, query, hits, context)
+            if self._app.registry.version == version:
+                break
+        return found
 
 
 class CatalogFilter:

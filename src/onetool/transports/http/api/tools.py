@@ -80,10 +80,11 @@ class ToolHandlers:
         query = ToolsQuery.of(request)
         context = identity.build_context(request, self._api.app)
         await self._catalog.refresh()
+        version = self._api.app.registry.version
         found = await self._catalog.search(query.q, context) if query.q.strip() else None
-        return await self._api.run_in_thread(lambda: self._api.respond(self._page(query, context, found)))
+        return await self._api.run_in_thread(lambda: self._api.respond(self._page(query, context, found, version)))
 
-    def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None) -> ToolPage:
+    def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None, version: int) -> ToolPage:
         key_file = self._api.app.directories.data / "cache" / "pages.key"
         remote = self._api.app.stores.remote
         load_key = None if remote is None else partial(remote.load_key, "pages")
@@ -101,7 +102,8 @@ class ToolHandlers:
             selected, total = tools[start : start + size + 1], len(tools)
         else:
             selected, start, total = self._page_by_name(context, criteria, place, size)
-        page = ToolPage(tools=[*map(_summarize, selected[:size])], total=total, unlisted=self._list_unlisted(context))
+        unlisted = self._list_unlisted(context)
+        page = ToolPage(tools=[*map(_summarize, selected[:size])], total=total, version=version, unlisted=unlisted)
         if len(selected) > size:
             last = selected[size - 1].name
             page.next_page_token = tokens.make(pinned, [last[:MAX_PREFIX_CHARS], _digest(last), start + size])

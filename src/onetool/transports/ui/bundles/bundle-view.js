@@ -41,7 +41,7 @@ class BundleView extends HTMLElement {
       row: (index) => this.#row(this.pages.items[index]),
       update: (row, index) => row.text === JSON.stringify(this.pages.items[index]),
       open: (index) => this.#open(this.pages.items[index]),
-      load: (last) => this.#loadUntil(last),
+      load: (first, last) => this.#loadRows(first, last),
     });
     this.list.classList.add("card");
     this.#listen();
@@ -110,8 +110,9 @@ class BundleView extends HTMLElement {
     this.list.show(this.pages.total);
   }
 
-  #loadUntil(last) {
-    this.pages.loadUntil(
+  #loadRows(first, last) {
+    this.pages.load(
+      first,
       last,
       () => this.#resizeList(),
       (error) => notify(error.message, "bad"),

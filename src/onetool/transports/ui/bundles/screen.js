@@ -7,11 +7,10 @@ import { button, emptyState, notify, primaryButton, toggle } from "../core/compo
 import { navigate, link } from "../core/router.js";
 import { t } from "../core/i18n.js";
 import { loadStyles } from "../core/styles.js";
-import { changes } from "../tools/catalog.js";
+import { changes, watchChanges } from "../tools/catalog.js";
 import { listBundles, setBundleEnabled } from "./bundle-api.js";
 import { editBundle } from "./bundle-dialog.js";
 import { bundleView } from "./bundle-view.js";
-import { watchBundles } from "./change-feed.js";
 import { ImportDialog } from "./import-dialog.js";
 import { toolEditor } from "./tool-editor.js";
 
@@ -50,7 +49,7 @@ class BundlesScreen extends HTMLElement {
     );
     this.stopListening = changes.listen(() => this.#load({ isUpdate: true }));
     this.watching = new AbortController();
-    watchBundles(this.watching.signal);
+    watchChanges(this.watching.signal);
     this.#load();
   }
 

@@ -13,7 +13,7 @@ class VirtualList extends HTMLElement {
   #space = h("div.space", { role: "rowgroup" });
 
   /** `row(index)` creates a row, `update(row, index)` updates one and returns whether it could, `open(index)` handles
-   * Enter and clicks, `load(last)` loads rows, and `key(key, index, row)` returns whether it handled a key. */
+   * Enter and clicks, `load(first, last)` loads rows, and `key(key, index, row)` returns whether it handled a key. */
   configure({ label, height, row, update = () => false, open, load = () => {}, key = () => false }) {
     Object.assign(this, { height, row, update, open, load, key });
     this.setAttribute("role", "grid");
@@ -94,7 +94,7 @@ class VirtualList extends HTMLElement {
       this.#rows.delete(index);
     }
     for (let index = first; index <= last; index += 1) if (!this.#rows.has(index)) this.#add(index);
-    this.load(last);
+    this.load(first, last);
   }
 
   #add(index) {

@@ -38,7 +38,7 @@ class RunsScreen extends HTMLElement {
       row: (index) => this.#row(index),
       update: (row, index) => this.#updateRow(row, index),
       open: (index) => this.#pages.items[index] && navigate("runs", this.#pages.items[index].id),
-      load: (last) => this.#loadUntil(last),
+      load: (first, last) => this.#loadRows(first, last),
     });
     this.more = quietButton("", () => this.#search(), { class: "quiet new-runs", hidden: true });
     this.none = h("div.none", { hidden: true });
@@ -152,12 +152,12 @@ class RunsScreen extends HTMLElement {
     if (error instanceof NetworkError) whenOnline(this, () => this.#search());
   }
 
-  #loadUntil(last) {
+  #loadRows(first, last) {
     const pages = this.#pages;
     if (!pages) return;
     const onLoad = () => pages === this.#pages && this.#showList();
     const onError = (error) => (notify(error.message, "bad"), whenOnline(this, () => this.#search()));
-    pages.loadUntil(last, onLoad, onError);
+    pages.load(first, last, onLoad, onError);
   }
 
   #row(index) {

@@ -1,5 +1,6 @@
 /** REST API of tools and packs. Nothing is cached. */
 import { get, encodePath, request } from "../core/api.js";
+import { follow } from "../core/feed.js";
 import { t } from "../core/i18n.js";
 import { Pages } from "../core/pages.js";
 import { signal } from "../core/state.js";
@@ -12,6 +13,19 @@ const DISCOVERY_POLL_MS = 1500; // while servers are being listed
 export const changes = signal({});
 export const publishChange = (tool = null) => (changes.value = { tool });
 
+let seenVersion = 0; // of the tools; it increases until the server restarts
+
+/** Publish changes that other people and programs make, until the signal aborts. */
+export const watchChanges = (signal) =>
+  follow("/api/changes", ({ data }) => noteVersion(data.version, seenVersion && data.version !== seenVersion), {
+    signal,
+  });
+
+function noteVersion(version, isChange) {
+  seenVersion = version;
+  if (isChange) publishChange();
+}
+
 let pollTimer = null;
 
 /** Reload the list while servers are being discovered. */
@@ -22,12 +36,14 @@ function pollDiscovery(unlisted = []) {
 
 /** Return the matching tools page by page. `filters` are `{ q, pack, kind, isEnabled }`. */
 export function toolPages(filters) {
-  return new Pages(async (pageToken, signal) => {
+  const fetchPage = async (pageToken, signal) => {
     const query = { ...filters, pageSize: pageToken ? PAGE_SIZE : FIRST_PAGE_SIZE, pageToken };
-    const { tools, total, nextPageToken, unlisted } = await get("/api/tools", query, signal);
+    const { tools, total, version, nextPageToken, unlisted } = await get("/api/tools", query, signal);
+    noteVersion(version, version < seenVersion); // a change may have been reported before this response
     pollDiscovery(unlisted);
     return { items: tools, total, next: nextPageToken };
-  });
+  };
+  return new Pages(fetchPage, ({ name }) => name);
 }
 
 export const listPacks = async () => (await get("/api/packs")).packs;

@@ -8,7 +8,7 @@ import { navigate, link } from "../core/router.js";
 import { t } from "../core/i18n.js";
 import { truncate } from "../core/text.js";
 import { virtualList, waitingRow } from "../core/virtual-list.js";
-import { changes, setToolEnabled, toolPages } from "./catalog.js";
+import { changes, setToolEnabled, toolPages, watchChanges } from "./catalog.js";
 import { filters } from "./filters.js";
 import { packList } from "./pack-list.js";
 
@@ -20,6 +20,7 @@ class ToolsScreen extends HTMLElement {
   #loadingPages = null;
   #selected = "";
   #stopListening = null;
+  #watching = null;
 
   connectedCallback() {
     this.filters = filters(() => this.#search());
@@ -30,7 +31,7 @@ class ToolsScreen extends HTMLElement {
       row: (index) => this.#row(index),
       update: (row, index) => this.#updateRow(row, index),
       open: (index) => this.#open(index),
-      load: (last) => this.#loadUntil(last),
+      load: (first, last) => this.#loadRows(first, last),
       key: (key, index, row) => key === " " && (row?.querySelector(".switch")?.click(), true),
     });
     this.count = h("p.count", { role: "status" });
@@ -49,12 +50,15 @@ class ToolsScreen extends HTMLElement {
       ),
       this.detail,
     );
-    this.#stopListening = changes.listen(({ tool }) => (tool ? this.#update(tool) : this.#search({ keep: true })));
+    this.#stopListening = changes.listen(({ tool }) => (tool ? this.#update(tool) : this.#refresh()));
+    this.#watching = new AbortController();
+    watchChanges(this.#watching.signal);
     this.#search();
   }
 
   disconnectedCallback() {
     this.#stopListening();
+    this.#watching.abort();
     this.#loadingPages?.cancel();
     this.#pages.cancel();
   }
@@ -75,28 +79,38 @@ class ToolsScreen extends HTMLElement {
       fill(this.detail, loaded.toolDetail(name, document.activeElement === this.list));
   }
 
-  async #search({ keep = false } = {}) {
+  async #search() {
     this.#loadingPages?.cancel(); // an older response must not replace a newer one
     const pages = (this.#loadingPages = toolPages(this.filters.value));
     this.packs.select(this.filters.value.pack ?? "");
     this.setAttribute("aria-busy", "true");
     try {
-      await pages.loadFirst(keep ? this.list.active : 0);
+      await pages.loadFirst();
     } catch (error) {
       if (error.name !== "AbortError") this.#showError(error);
       return;
     } finally {
       if (pages === this.#loadingPages) this.removeAttribute("aria-busy");
     }
-    const active = this.#pages.items[this.list.active]?.name;
     this.#pages.cancel();
     this.#pages = pages;
-    this.none.hidden = pages.total > 0;
-    this.list.hidden = !pages.total;
-    if (!pages.total) fill(this.none, this.#emptyState());
-    fill(this.count, t("tools.count", { n: pages.total }));
-    this.list.show(pages.total, { top: !keep });
-    if (keep && active) this.list.activate(pages.items.findIndex(({ name }) => name === active), false);
+    this.#showPages({ top: true });
+  }
+
+  /** Fetch the tools that are shown again, and the others when they are shown. */
+  #refresh() {
+    if (this.list.hidden) return this.#search();
+    for (const pages of [this.#pages, this.#loadingPages]) pages.expire();
+    this.list.refresh();
+  }
+
+  #showPages(options) {
+    const { total } = this.#pages;
+    this.none.hidden = total > 0;
+    this.list.hidden = !total;
+    if (!total) fill(this.none, this.#emptyState());
+    fill(this.count, t("tools.count", { n: total }));
+    this.list.show(total, options);
   }
 
   #showError(error) {
@@ -117,18 +131,18 @@ class ToolsScreen extends HTMLElement {
     );
   }
 
-  #loadUntil(last) {
+  #loadRows(first, last) {
     const pages = this.#pages;
-    const onLoad = (first, lastLoaded) => {
+    const onLoad = (start, old) => {
       if (pages !== this.#pages) return;
-      this.list.refresh(first, lastLoaded);
-      if (pages.total !== this.list.count) this.list.show(pages.total);
+      const active = old[this.list.active - start]?.name;
+      if (pages.total === this.list.count) this.list.refresh();
+      else this.#showPages();
+      if (active && pages.items[this.list.active]?.name !== active)
+        this.list.activate(pages.items.findIndex(({ name }) => name === active), false);
     };
-    pages.loadUntil(
-      last,
-      onLoad,
-      (error) => (notify(error.message, "bad"), whenOnline(this, () => this.#search({ keep: true }))),
-    );
+    const onError = (error) => (notify(error.message, "bad"), whenOnline(this, () => this.#refresh()));
+    pages.load(first, last, onLoad, onError);
   }
 
   #row(index) {

@@ -1,4 +1,4 @@
-"""`GET /api/bundles/changes`: a stream with an event after each change of bundles, made by any process."""
+"""`GET /api/changes`: a stream with an event after each change of tools, packs and bundles, made by any process."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,22 +9,23 @@ from starlette.responses import Response
 
 from onetool.transports.http import identity
 from onetool.transports.http.api import events
+from onetool.transports.http.api.catalog import ToolCatalog
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.events import EventStream, Feed
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
 
-PATH: Final = "/api/bundles/changes"
+PATH: Final = "/api/changes"
 POLL_SECONDS: Final = 0.5
 
 
-class BundleChangeHandlers:
-    def __init__(self, api: Api) -> None:
-        self._api = api
+class ChangeHandlers:
+    def __init__(self, api: Api, catalog: ToolCatalog) -> None:
+        self._api, self._catalog = api, catalog
 
     def operations(self) -> Iterator[Operation]:
-        description = "Events: start, then changed after each change of bundles; endless"
+        description = "Events: start, then changed after each change, with the version of the tools; endless"
         stream = {200: ResponseSpec(description, media={events.MEDIA_TYPE: TEXT})}
-        yield Operation("GET", PATH, self.stream, "Stream changes of bundles", stream)
+        yield Operation("GET", PATH, self.stream, "Stream changes of tools, packs and bundles", stream)
 
     async def stream(self, request: Request) -> Response:
         identity.build_context(request, self._api.app)  # raises if the agent is unknown
@@ -32,10 +33,10 @@ class BundleChangeHandlers:
         return EventStream(self._watch, ends_with_server=True)
 
     async def _watch(self, feed: Feed) -> None:
-        """Send the version of the store, at first and after each change."""
+        """Send the version of the tools, at first and after each change."""
         sent = None
         while True:
-            version = await self._api.run_in_thread(self._api.app.bundles.store.version)
+            version = await self._catalog.read_version()
             if version != sent:
                 feed.put("start" if sent is None else "changed", {"version": version})
                 sent = version
