@@ -33,8 +33,12 @@ _LOOK_ALIKES = {
     **dict.fromkeys([*range(0x2010, 0x2016), 0x2212, 0xFE58, 0xFE63], ord("-")),
 }
 
-# In JSON and quoted YAML, a line break is an escape; its letter is not part of the word that follows.
-_START, _GAP = r"(?:(?<!\w)|(?<=\\[nrt]))", r"(?:\s|\\[nrt])"
+# In JSON and quoted YAML, a line break is an escape, and in errors, an invisible character: their letters are not part
+# of the word that follows.
+_START, _GAP = (
+    r"(?:(?<!\w)|(?<=\\[nrt])|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9a-f]{4})|(?<=\\U[0-9a-f]{8}))",
+    r"(?:\s|\\[nrt])",
+)
 
 _TRAPS = re.compile(
     rf"""(?=[<_m!\[idfo]) (?:
@@ -60,11 +64,23 @@ def sanitize_text(text: str, source: str) -> str:
     """Return the text between tags that contain a random number and the source of the text."""
     name = f"external-content-{secrets.token_hex(6)}"
     origin = escape(" ".join(clean(source, MAX_SOURCE_CHARS).split()))
+    return f'<{name} source="{origin}">\n{_defuse(text)}\n</{name}>'
+
+
+def defuse_data(data: Any) -> Any:
+    """Return data with redacted strings and names, but without tags, because programs read it."""
+    if isinstance(data, str):
+        return _defuse(data)
+    if isinstance(data, list):
+        return [defuse_data(each) for each in data]
+    return {_defuse(name): defuse_data(each) for name, each in data.items()} if isinstance(data, dict) else data
+
+
+def _defuse(text: str) -> str:
     redacted = _redact_traps(text)
     visible = redact_invisible(redacted, INVISIBLE_MARK)
     # A trap may begin at the position of an invisible character.
-    defused = redacted if visible == redacted else _redact_traps(visible)
-    return f'<{name} source="{origin}">\n{defused}\n</{name}>'
+    return redacted if visible == redacted else _redact_traps(visible)
 
 
 def clean(text: str, limit: int = MAX_DESCRIPTION_CHARS) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 from onetool.context import Context
 from onetool.errors import ArgumentError
+from onetool.schema_work import REFERENCES, expands_too_far, is_expensive
 from onetool.source_types import MISSING, Scope, is_data
 from onetool.util.docstring import arguments as docstring_arguments
 from onetool_child.data import as_data
@@ -29,6 +30,9 @@ CONTEXT_NAMES: Final = frozenset({"Context", "ToolContext", "Context | None", "O
 MAX_CHOICES = 10  # alternatives or values that a validation message lists
 MAX_CONVERSIONS = 10_000  # strings converted to numbers in one call
 MAX_REFERENCES = 20  # from one schema to the next
+MAX_CHECKS, MAX_ERROR_CHECKS = 10_000, 2_000  # of a value by one schema, and of all values to find errors
+MAX_BACKTRACKS = 100_000  # of one pattern
+UNEXPLAINED = "the value does not match the schema"
 MAX_ALL_OF_DEPTH = 3
 MAX_INTEGER = 10**40
 CONVERTIBLE = (float, list, dict)  # an integer may be a float, or in a list or an object
@@ -141,9 +145,11 @@ class Schema:
 
     def _mismatch(self, value: Any) -> tuple[str, list[str | int], str] | None:
         """Return the first problem as text, its path in the value, and the text without the path."""
-        error = next(self._validator.iter_errors(value), None)
-        if error is None:
+        if self._validator.is_valid(value):
             return None
+        error = None if self._is_expensive(value) else next(self._validator.iter_errors(value), None)
+        if error is None:
+            return UNEXPLAINED, [], UNEXPLAINED
         while (chosen := _choose_alternative(error)) is not None:
             error = chosen
         path = [part if isinstance(part, int) else part[:MAX_PROBLEM_CHARS] for part in error.instance_path]
@@ -192,8 +198,7 @@ class Schema:
                 return self._convert_integers(args)
             args = self._omit_none(args)
             if not self._validator.is_valid(args) and not self._validator.is_valid(self._convert_strings(args)):
-                mismatch = "the arguments do not match the schema"
-                text, path, reason = self._mismatch(args) or (mismatch, [], mismatch)
+                text, path, reason = self._mismatch(args) or (UNEXPLAINED, [], UNEXPLAINED)
                 raise ArgumentError(text, path=path, reason=reason)
         except ValueError as error:  # an unpaired surrogate, or hundreds of levels
             raise ArgumentError(f"cannot validate the arguments: {error}") from None
@@ -215,6 +220,8 @@ class Schema:
     def _convert_strings(self, args: JSON) -> JSON:
         """Convert strings such as "3" and "true" in place where the validator requires a number or a boolean."""
         copied: set[int] = set()
+        if self._is_expensive(args):
+            return args
         for error in islice(self._validator.iter_errors(args), MAX_CONVERSIONS):
             for path, value in _find_conversions(error):
                 parent: Any = args
@@ -237,10 +244,26 @@ class Schema:
     def _validator(self) -> Any:
         import jsonschema_rs
 
+        if self._has_references and self._expands_too_far():
+            reason = "its references cannot be resolved, or expand to too many schemas"
+            raise ArgumentError(f"invalid schema of the tool: {reason}", reason=reason)
+        options = jsonschema_rs.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS)
         try:
-            return jsonschema_rs.validator_for(self.json, retriever=_reject_reference)
+            return jsonschema_rs.validator_for(self.json, retriever=_reject_reference, pattern_options=options)
         except (ValueError, jsonschema_rs.ValidationError) as error:
             raise ArgumentError(f"invalid schema of the tool: {error}", reason=str(error)) from None
+
+    @functools.cached_property
+    def _has_references(self) -> bool:
+        text = str(self.json)
+        return any(f"'{name}'" in text for name in REFERENCES)
+
+    def _expands_too_far(self) -> bool:
+        return expands_too_far(self.json, MAX_CHECKS)
+
+    def _is_expensive(self, value: Any) -> bool:
+        """Return whether finding the errors of a value takes too long: the validator repeats checks of alternatives."""
+        return self._has_references and is_expensive(self.json, value, MAX_ERROR_CHECKS)
 
 
 def _shorten(message: str) -> str:

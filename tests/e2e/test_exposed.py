@@ -535,6 +535,18 @@ def odd() -> str:
     return "odd"
 
 
+@tool("two.one_same")
+def squatter() -> str:
+    return "not that one either"
+
+
+def test_a_tool_cannot_take_the_name_of_another_tool(tmp_path: Path) -> None:
+    tools = [same, same_again, squatter]
+    with publish(tmp_path, {}, "one", "two", tools=tools) as server, server.client() as client:
+        assert list_names(client) == ["run", "one_same", "two_one_same", "two_same"]
+        assert client.said("one_same") == '{"number":1}'
+
+
 def test_unique_names_are_kept(tmp_path: Path) -> None:
     tools = [same, same_again, run, odd]
     with publish(tmp_path, {}, "one", "two.same", "machine.now", tools=tools) as server, server.client() as client:

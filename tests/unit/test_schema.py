@@ -371,3 +371,24 @@ def test_references_cannot_make_a_signature_long() -> None:
     definitions = {**double, "D40": {"type": "integer"}}
     schema = Schema.from_json({"properties": {"x": {"$ref": "#/$defs/D0"}}, "$defs": definitions})
     assert len(signature(Tool("a.b", NullBackend(), schema))) < 10_000
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
+@pytest.mark.parametrize("reference", ["#/$defs/D{}", "#D{}"])
+def test_a_schema_that_expands_exponentially_is_rejected(keyword: str, reference: str) -> None:
+    double = {f"D{n}": {"$anchor": f"D{n}", keyword: [{"$ref": reference.format(n + 1)}] * 2} for n in range(40)}
+    definitions = {**double, "D40": {"$anchor": "D40", "type": "integer"}}
+    schema = {"properties": {"x": {"$ref": reference.format(0)}}, "$defs": definitions}
+    with pytest.raises(ArgumentError, match="expand to too many schemas"):
+        Schema.from_json(schema).check({"x": 1})
+
+
+@pytest.mark.parametrize("depth", [2, 40])
+def test_errors_in_deep_ambiguous_values_are_found_in_time(depth: int) -> None:
+    choice = {"type": "object", "required": ["x"], "properties": {"x": {"$ref": "#/$defs/node"}}}
+    schema = Schema.from_json({"$defs": {"node": {"anyOf": [choice, choice]}}, "$ref": "#/$defs/node"})
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"x": value}
+    with pytest.raises(ArgumentError, match="does not match"):
+        schema.check(value)

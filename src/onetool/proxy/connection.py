@@ -179,6 +179,8 @@ class Connection:
                     **(self.relays.callbacks if self.relays is not None else {}),
                 )
                 await stack.enter_async_context(client)
+                # The SDK validates on the event loop, in a time that the schema and the patterns of the server decide.
+                setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010 - a method of the SDK
                 with self._subscribe(client) as subscribed:
                     if self.relays is not None:  # clients must not miss changes from now on
                         await subscribed.wait()
@@ -370,6 +372,10 @@ def _limit_items(message: Any) -> Any:
         return message
     reason = f"the message has a list with more than {MAX_ITEMS} items"
     return SessionMessage(jsonrpc_message_adapter.validate_python(error_response(response.id, reason)))
+
+
+async def _accept_result(_name: str, _result: Any) -> None:
+    """Leave the validation of results to the bus."""
 
 
 async def _keep_subscribed(client: Any, subscribed: asyncio.Event, to: Mapping[str, Any]) -> None:

@@ -71,7 +71,7 @@ def _collect_names(schema: Mapping[str, Any]) -> set[str]:
 
 def _find_problem(data: Any, schema: Mapping[str, Any]) -> str | None:
     try:
-        return Schema.from_json(schema).problem(data)
+        return _TimedSchema.from_json(schema).problem(data)
     except ArgumentError as error:
         reason = str(error.fields["reason"]).partition("\n")[0]
         raise ArgumentError(f"invalid schema: {reason[:MAX_MESSAGE_CHARS]}", field="schema") from None
@@ -79,6 +79,12 @@ def _find_problem(data: Any, schema: Mapping[str, Any]) -> str | None:
         return "a string contains an unpaired surrogate"
     except ValueError as error:  # for example, too many levels for the validator
         return str(error)
+
+
+class _TimedSchema(Schema):
+    """A schema of the caller: a timeout limits the validation, and not the schema."""
+
+    _has_references = False
 
 
 # --- the separate process ----------------------------------------------------------------------------------------

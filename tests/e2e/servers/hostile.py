@@ -62,6 +62,11 @@ def tools() -> list[dict[str, Any]]:
         "lies": [
             {"name": "promises", "inputSchema": ANY, "outputSchema": {**ANY, "required": ["sum"]}},
             {"name": "breaks", "inputSchema": ANY, "outputSchema": {**ANY, "required": ["sum"]}},
+            {
+                "name": "backtracks",
+                "inputSchema": ANY,
+                "outputSchema": {"type": "object", "properties": {"x": {"pattern": "^(a+)+$"}}},
+            },
             {"name": "no schema", "inputSchema": {"type": "object", "properties": {"x": {"enum": 5, "anyOf": 6}}}},
             {"name": "a.b@c", "inputSchema": {"type": "object", "properties": {"x": {"description": 5}}}},
             {
@@ -113,6 +118,8 @@ def call_tool(name: str, arguments: dict[str, Any], request: dict[str, Any]) -> 
             return text("no structure at all")
         case "lies", "breaks":
             return {**text("{}"), "structuredContent": {"difference": 1}}
+        case "lies", "backtracks":
+            return {**text("{}"), "structuredContent": {"x": "a" * 60 + "!"}}
         case "lies", _:
             return text(f"called as {name}")
         case "asks", _:

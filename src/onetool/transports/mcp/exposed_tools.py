@@ -19,20 +19,18 @@ from mcp import MCPError
 from onetool._tool import Result, Tool
 from onetool.app import OneTool
 from onetool.bus.authorize import authorize
-from onetool.errors import ToolError
+from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.proxy.upstream import Upstream
 from onetool.registry import Registry, nearest, python_name
-from onetool.sanitize import sanitize_text
 from onetool.transports.mcp.client_identity import build_caller, session_key
 from onetool.transports.mcp.exposure import Exposure, is_publishable
 from onetool.transports.mcp.large_results import cut_large_result
 from onetool.transports.mcp.media import load_media
 from onetool.transports.mcp.publish import (
     assign_names,
-    build_definition,
     clean_texts,
-    map_texts,
+    mark_result,
     render_error,
     render_value,
     to_wire,
@@ -97,14 +95,14 @@ class ExposedTools:
         tool = next((tools[name] for tools in published if name in tools), None) if self else None
         return tool.input.json if tool is not None else None
 
-    async def list_tools(self, context: Any) -> list[types.Tool]:
-        """Return the definitions of the tools that this client may call, sorted by name."""
+    async def list_tools(self, context: Any) -> list[tuple[str, Tool]]:
+        """Return the tools that this client may call, sorted by their published names."""
         if not self:
             return []
         caller, chosen = build_caller(self._app, context), await self._choose(context)
         await self._connect_servers(chosen)
         found = sorted(self.tools(chosen).items())
-        return [build_definition(name, tool) for name, tool in found if caller.admits(tool) and is_publishable(tool)]
+        return [(name, tool) for name, tool in found if caller.admits(tool) and is_publishable(tool)]
 
     async def find(self, context: Any, name: str) -> Tool | None:
         if not self:
@@ -125,7 +123,7 @@ class ExposedTools:
         if not isinstance(answer, Result):
             return answer
         result = await self._cut(context, tool, await self._render(context, answer), is_untrusted=is_untrusted)
-        return map_texts(result, lambda text: sanitize_text(text, tool.name)) if is_untrusted else result
+        return mark_result(result, tool.name, keeps_data=tool.output is not None) if is_untrusted else result
 
     async def _cut(self, context: Any, tool: Tool, result: dict[str, Any], *, is_untrusted: bool) -> dict[str, Any]:
         caller = build_caller(self._app, context)
@@ -195,7 +193,7 @@ class ExposedTools:
         return {
             each.name if counted[each.name] == 1 else f"{server}_{each.name}": (server, clean_texts(each))
             for server, each in found
-            if not find_in_name(each.name)
+            if not any(map(find_in_name, [each.name, *(argument.name for argument in each.arguments or ())]))
         }
 
     async def read(self, context: Any, params: types.ReadResourceRequestParams) -> ServerResult | None:
@@ -306,7 +304,7 @@ class ExposedTools:
         relay: Relay = outcome[0]
         result: Result = outcome[1]
         redact, error, settings = self._app.redact, relay.error, self._app.settings
-        if relay.result is None:
+        if relay.result is None or isinstance(result.error, OutputInvalid):
             if result.error is not None and isinstance(error, MCPError) and error.code not in SDK_ERRORS:
                 raise MCPError(error.code, redact(error.message), redact.redact_data(error.data))
             return result, relay.is_untrusted
@@ -315,7 +313,8 @@ class ExposedTools:
         is_marked = upstream is not None and (upstream.sanitize or settings.output.sanitize)
         if tool is not None:
             answer = await self._cut(context, tool, answer, is_untrusted=is_marked)
-        return map_texts(answer, lambda text: sanitize_text(text, server)) if is_marked else answer, False
+        keeps_data = tool is not None and tool.output is not None
+        return mark_result(answer, server, keeps_data=keeps_data) if is_marked else answer, False
 
     async def _require_answer(self, context: Any, params: Any, name: str, arguments: Mapping[str, Any]) -> ServerResult:
         """Return the server's result for a resource or prompt. Raise if the server returned none."""

@@ -46,6 +46,7 @@ from onetool.transports.mcp.exposed_tools import ExposedTools
 from onetool.transports.mcp.http_clients import HttpClients
 from onetool.transports.mcp.list_changes import ChangeNotifier
 from onetool.transports.mcp.media import load_handles
+from onetool.transports.mcp.publish import build_definition
 from onetool.transports.mcp.relay import (
     LEVEL,
     ClientMessages,
@@ -227,7 +228,8 @@ class OneToolServer(Server[Any]):
         self._note(context)
         identity = session_key(self._app, context), get_agent(self._app, context)
         loop.call_later(SESSION_DELAY_SECONDS, self._begin_session, *identity)
-        tools, more = paginate([RUN, *await self._exposed.list_tools(context)], params)
+        page, more = paginate([None, *await self._exposed.list_tools(context)], params)
+        tools = [RUN if each is None else build_definition(*each) for each in page]
         return types.ListToolsResult(tools=tools, next_cursor=more)
 
     def _note(self, context: Any) -> LocalClient | None:

@@ -6,7 +6,7 @@ are sanitized; the rest of a definition is passed through unchanged.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import mcp_types as types
@@ -18,7 +18,7 @@ from onetool.proxy.upstream import Upstream
 from onetool.redact import Redactor
 from onetool.render import render
 from onetool.runner.explain import indent_trace
-from onetool.sanitize import clean, clean_schema
+from onetool.sanitize import clean, clean_schema, defuse_data, sanitize_text
 from onetool.schema import ANY_OBJECT
 from onetool.util.invisible import replace_in_name
 from onetool_child.data import NotData, as_data
@@ -34,13 +34,18 @@ def assign_names(tools: Iterable[Tool]) -> dict[str, Tool]:
     """Return the tools by their published names, which are the same for all clients."""
     found = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
     originals = {name: _original_name(tool) for name, tool in found.items()}
-    counted = Counter([*originals.values(), RUN])
+    prefixed = {name: _sanitize_name(f"{tool.pack}_{originals[name]}") for name, tool in found.items()}
+    # A server cannot take the name that a tool of another server has after a collision.
+    counted = Counter([*originals.values(), *prefixed.values(), RUN])
     published: dict[str, Tool] = {}
+    numbers: Counter[str] = Counter()  # of the last duplicate
     for name, tool in found.items():
-        candidate = (
-            originals[name] if counted[originals[name]] == 1 else _sanitize_name(f"{tool.pack}_{originals[name]}")
-        )
-        published[_make_unique(candidate, published)] = tool
+        free = wanted = originals[name] if counted[originals[name]] == 1 else prefixed[name]
+        start = wanted[: MAX_NAME_CHARS - 8]
+        while free in published or free == RUN:
+            numbers[start] += 1
+            free = f"{start}_{numbers[start] + 1}"
+        published[free] = tool
     return published
 
 
@@ -54,20 +59,14 @@ def _sanitize_name(name: str) -> str:
     return INVALID_CHARACTERS.sub("_", name)[:MAX_NAME_CHARS] or "_"
 
 
-def _make_unique(name: str, taken: Iterable[str]) -> str:
-    known, number, free = {*taken, RUN}, 1, name
-    while free in known:
-        number += 1
-        free = f"{name[: MAX_NAME_CHARS - 8]}_{number}"
-    return free
-
-
 def build_definition(name: str, tool: Tool) -> types.Tool:
     if isinstance(tool.backend, Upstream) and (offered := tool.backend.offered.get(tool.name)) is not None:
         definition = tool.backend.raw_tools.get(offered.name)
         if definition is not None:
             output = clean_schema(offered.output_schema) if offered.output_schema is not None else None
             changes = {"name": name, "input_schema": _object_schema(tool), "output_schema": output, "execution": None}
+            if tool.backend.server.pin == "strict":
+                changes |= {"icons": None, "meta": None}  # not part of pins
             published: types.Tool = definition.model_copy(update=changes)
             return clean_texts(published)
     output = tool.output.json if tool.output is not None else {}
@@ -91,6 +90,8 @@ def clean_texts(model: Model) -> Model:
     }
     if isinstance(hints := getattr(model, "annotations", None), types.ToolAnnotations):
         changes["annotations"] = clean_texts(hints)
+    if isinstance(model, types.Prompt):
+        changes["arguments"] = model.arguments and [clean_texts(each) for each in model.arguments]
     if isinstance(model, types.Resource | types.ResourceTemplate):  # only a label: clients send the URI back
         changes["name"] = replace_in_name(model.name)
     return model.model_copy(update=changes)
@@ -104,16 +105,29 @@ def to_wire(model: BaseModel, redact: Redactor) -> dict[str, Any]:
     return data
 
 
-def map_texts(answer: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """Return the result with `change` applied to the texts that a model reads."""
+def mark_result(answer: dict[str, Any], source: str, *, keeps_data: bool) -> dict[str, Any]:
+    """Return a result of an untrusted server with its texts for models marked and defused.
 
-    def apply(block: dict[str, Any]) -> dict[str, Any]:
-        inner = {key: apply(block[key]) for key in ("resource", "content") if isinstance(block.get(key), dict)}
-        text = {"text": change(block["text"])} if isinstance(block.get("text"), str) else {}
-        return {**block, **inner, **text}
+    Data is replaced by marked text, or only defused if `keeps_data`: clients require it if the tool declares a schema.
+    """
 
-    lists = {key: answer[key] for key in ("content", "contents", "messages") if isinstance(answer.get(key), list)}
-    return {**answer, **{key: [apply(block) for block in blocks] for key, blocks in lists.items()}}
+    def mark(block: dict[str, Any]) -> dict[str, Any]:
+        inner = {key: mark(block[key]) for key in ("resource", "content") if isinstance(block.get(key), dict)}
+        text = {"text": sanitize_text(block["text"], source)} if isinstance(block.get("text"), str) else {}
+        return {**block, **_clean_labels(block), **inner, **text}
+
+    marked = {**answer, **_clean_labels(answer)}
+    data = marked.pop("structuredContent", None)
+    if data is not None and keeps_data:
+        marked["structuredContent"] = defuse_data(data)
+    elif data is not None and not any(block.get("type") == "text" for block in marked.get("content") or ()):
+        marked["content"] = [*(marked.get("content") or ()), {"type": "text", "text": render(data, "json")}]
+    lists = {key: marked[key] for key in ("content", "contents", "messages") if isinstance(marked.get(key), list)}
+    return {**marked, **{key: [mark(block) for block in blocks] for key, blocks in lists.items()}}
+
+
+def _clean_labels(block: dict[str, Any]) -> dict[str, str]:
+    return {key: clean(block[key]) for key in ("name", "title", "description") if isinstance(block.get(key), str)}
 
 
 def render_value(value: Any, *, is_media: bool = False) -> types.CallToolResult:
