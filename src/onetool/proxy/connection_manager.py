@@ -15,11 +15,12 @@ import anyio.to_thread
 from onetool.children.shared import CallInterrupted, SharedPool
 from onetool.children.supervised import Supervised
 from onetool.config.model import Server
-from onetool.errors import NetworkError, OutputInvalid, SignInRequired, ToolError, ToolTimeout
+from onetool.errors import NetworkError, SignInRequired, ToolError, ToolTimeout
 from onetool.oauth.failures import collect_failures
 from onetool.problem import Problem
 from onetool.proxy.connection import Connection, ConnectionUser, OnChange, innermost
 from onetool.proxy.definitions import Definition, Failure, cache_key, check_schemas
+from onetool.proxy.message_limits import MAX_ITEMS
 from onetool.proxy.relay import Relay
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.storage import MediaStorage, ToolListStorage
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 LISTED_IDLE_SECONDS = 10.0  # idle time of a server that has only listed its tools
 MIN_RESPONSE_SECONDS = 0.9  # with less time to respond, a server has not failed
 ALIVE_SECONDS = 5.0  # for a server to respond to anything after a call timed out
-MAX_PAGES = 500
+MAX_PAGES, MAX_LIST_BYTES = 500, 64 << 20  # of one list
 
 
 class ConnectionManager:
@@ -60,7 +61,7 @@ class ConnectionManager:
         self._media, self._install, self._log = media, install, log
         self._supervised = Supervised(name, self._open, self._disconnect, self._idle_timeout)
         self._listing_lock, self._installing_lock = asyncio.Lock(), asyncio.Lock()
-        self._in_flight, self._was_called = 0, False
+        self._in_flight, self._was_called, self._is_outdated = 0, False, False
         self._last: Connection | None = None  # also after it was closed, for its output
         self._recorded: Failure | None = None  # the last failed attempt in any process
         self._is_wanted = False  # whether the connection is needed for more than listing
@@ -224,10 +225,6 @@ class ConnectionManager:
         if code == REQUEST_TIMEOUT or isinstance(error, TimeoutError):
             self._tasks.start(self._disconnect_if_stuck(connection))
             return ToolTimeout(f"{subject} timed out after {self.server.timeout:g} s and was cancelled")
-        if isinstance(error, RuntimeError) and "structured content" in str(error):  # the SDK's check
-            return OutputInvalid(
-                f"{subject} returned a value that does not match its output schema: {str(error).splitlines()[0]}"
-            )
         return ToolError(f"{subject}: {str(error) or type(error).__name__}")
 
     async def _disconnect_if_stuck(self, connection: Connection) -> None:
@@ -360,20 +357,26 @@ class ConnectionManager:
     async def _list_tools(self, connection: Connection) -> None:
         ask = partial(connection.client.list_tools, cache_mode="bypass")
         async with self._listing_lock:
+            self._is_outdated = False
             failures: list[ToolError] = []
             try:
                 with collect_failures(failures):
-                    async with asyncio.timeout(self.server.timeout):
-                        tools = await list_all_pages(ask, "tools")
+                    tools = await self._list_all(ask, "tools")
             except Exception as error:  # noqa: BLE001 - see above
                 if failures:
                     raise failures[-1] from None
                 reason = innermost(error)
                 message = f"cannot list the tools of {self.name}: {str(reason) or type(reason).__name__}"
                 raise await connection.build_error(ToolError, message, self._user) from None
-            self.raw_tools = {each.name: each for each in tools} if self.on_change is not None else {}
             definitions = await anyio.to_thread.run_sync(self._cache_definitions, tools)
             await self._install_definitions(definitions)
+            # Not earlier: a definition is published only after it was compared with its pin.
+            self.raw_tools = {each.name: each for each in tools} if self.on_change is not None else {}
+
+    async def _list_all(self, ask: Any, part: str, *, optional: bool = False) -> list[Any]:
+        """Return all pages of a list, within the timeout of the server."""
+        async with asyncio.timeout(self.server.timeout):
+            return await list_all_pages(ask, part, optional=optional)
 
     def _cache_definitions(self, tools: list[Any]) -> tuple[Definition, ...]:
         definitions = tuple(check_schemas(Definition.from_sdk(each)) for each in tools)
@@ -401,7 +404,8 @@ class ConnectionManager:
         """Handle a change. Changed tools are listed first, then reported."""
         if kind != "tools":
             self._report_change(kind, uri)
-        elif (connection := self._live) is not None:
+        elif (connection := self._live) is not None and not self._is_outdated:
+            self._is_outdated = True  # until the next listing begins, which covers further changes
             self._tasks.start(self._list_tools(connection))
 
     def _report_change(self, kind: str, uri: str) -> None:
@@ -468,10 +472,11 @@ class ConnectionManager:
 
 
 async def list_all_pages(ask: Any, part: str, *, optional: bool = False) -> list[Any]:
-    """Return all pages of a list; stop if a cursor repeats."""
+    """Return all pages of a list; stop if a cursor repeats. Raise if the list is too large."""
     from mcp import MCPError
 
     found: list[Any] = []
+    size = 0
     seen: set[str | None] = set()
     cursor = None
     while cursor not in seen and len(seen) < MAX_PAGES:
@@ -483,6 +488,9 @@ async def list_all_pages(ask: Any, part: str, *, optional: bool = False) -> list
                 break
             raise
         found += getattr(page, part)
+        size += len(page.model_dump_json())
+        if len(found) > MAX_ITEMS or size > MAX_LIST_BYTES:
+            raise ToolError(f"the list has more than {MAX_ITEMS} items or {MAX_LIST_BYTES >> 20} MiB")
         if not (cursor := page.next_cursor):
             break
     return found

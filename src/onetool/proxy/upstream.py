@@ -23,7 +23,7 @@ from onetool.oauth.credential import Identity
 from onetool.oauth.sign_ins import identify
 from onetool.proxy import content
 from onetool.proxy.connection import Connection
-from onetool.proxy.connection_manager import ConnectionManager, list_all_pages
+from onetool.proxy.connection_manager import ConnectionManager
 from onetool.proxy.definitions import Definition, UpstreamSchema
 from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
 from onetool.schema import ANY_OBJECT, Schema
@@ -179,9 +179,9 @@ class Upstream(ConnectionManager):
         if client.server_capabilities.resources is None:
             return []
         found = await self._request(
-            "its resources", partial(list_all_pages, client.list_resources, "resources"), connection
+            "its resources", partial(self._list_all, client.list_resources, "resources"), connection
         )
-        ask = partial(list_all_pages, client.list_resource_templates, "resource_templates", optional=True)
+        ask = partial(self._list_all, client.list_resource_templates, "resource_templates", optional=True)
         templates = await self._request("its resources", ask, connection)
         found = [each for each in found if self._is_allowed(str(each.uri), context)]
         templates = [each for each in templates if self._is_allowed(each.uri_template, context)]
@@ -215,7 +215,7 @@ class Upstream(ConnectionManager):
         client = (connection := await self.connection(context.on_progress)).client
         if client.server_capabilities.prompts is None:
             return []
-        found = await self._request("its prompts", partial(list_all_pages, client.list_prompts, "prompts"), connection)
+        found = await self._request("its prompts", partial(self._list_all, client.list_prompts, "prompts"), connection)
         found = [each for each in found if self._is_allowed(each.name, context)]
         _set_relay_result(context, found)
         return self._to_plain(found, context)
