@@ -191,11 +191,15 @@ def get_texts(result: CallToolResult) -> list[str]:
     return [block.text for block in result.content if isinstance(block, TextContent)]
 
 
+# A neighbor that waits for its WebAssembly sandbox also counts what threads of the server do in the meantime.
+MAX_DELAY_SECONDS = 0.25 if ISOLATION == "auto" else 1.0
+
+
 def run_attack(client: Connection, code: str) -> str:
     """Run the code and return its answer. Meanwhile, a neighbor must never wait for long.
 
     The delay is the processor time that the server spends between a question of the neighbor and the answer: unlike
-    a clock, it does not count what else the machine does. The limit is 0.25 s, or more on a slow machine.
+    a clock, it does not count what else the machine does. The limit is higher on a slow machine.
     """
     attacking = client.start(code)
     delays: list[float] = []
@@ -203,7 +207,7 @@ def run_attack(client: Connection, code: str) -> str:
         started = cpu_seconds(client.server)
         assert get_texts(client.run("1 + 1")) == ["2"]
         delays.append(cpu_seconds(client.server) - started)
-    assert max(delays) < 0.25 or max(delays) < measure_loop(), delays
+    assert max(delays) < MAX_DELAY_SECONDS or max(delays) < measure_loop(), delays
     return "\n".join(get_texts(attacking.result()))
 
 

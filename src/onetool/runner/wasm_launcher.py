@@ -156,7 +156,10 @@ class SandboxProcess:
 
     def _handle_frame(self, kind: bytes, content: bytes) -> None:
         if kind == DATA and self._channel is not None:
-            self._channel.data_received(content)
+            if self._channel.closed.done():  # code that sends after its end is hostile
+                self.kill()
+            else:
+                self._channel.data_received(content)
         elif kind == PREPARED:
             self._set_prepared(True)
         elif kind == END:
