@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 16
 TIME_ZONES = "/usr/share/zoneinfo"  # also in the sandbox
 FILE_BYTES = 4 << 20  # of answers in one file
+MAX_ANSWER_BYTES = 2 * FILE_BYTES  # that a run has not read
+POLL_SECONDS = 0.001
 MAX_RUNS = 200  # per process
 WATCH_SECONDS = 0.05
 MAX_REASON_CHARS = 300
@@ -52,13 +54,14 @@ await wasm_guest.serve(invoke, {ready!r})
 
 
 class Answers:
-    """The files with the messages of the server to one run."""
+    """The files with the messages of the server to one run, which deletes what it has read: there are at most two."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._number = self._size = 0
         self._file = self._create()
         self._is_written = threading.Event()
+        self.is_over = False  # the run, which no longer reads
 
     def _create(self) -> int:
         # Fails if the code has created it, or a link with its name.
@@ -67,16 +70,22 @@ class Answers:
 
     def write(self, data: bytes) -> None:
         left = memoryview(data)
-        while left:
-            count = os.write(self._file, left[:FILE_BYTES])
+        while left and not self.is_over:
+            if self._size == FILE_BYTES:
+                self._start_next_file()
+            count = os.write(self._file, left[: FILE_BYTES - self._size])
             left = left[count:]
             self._size += count
-            if self._size >= FILE_BYTES:
-                os.close(self._file)
-                self._number += 1
-                self._size = 0
-                self._file = self._create()
-        self._is_written.set()
+            self._is_written.set()
+
+    def _start_next_file(self) -> None:
+        last = f"{self._directory}/{self._number - 1}"
+        while os.path.exists(last) and not self.is_over:  # noqa: PTH110 - pathlib is slow to load
+            time.sleep(POLL_SECONDS)
+        os.close(self._file)
+        self._number += 1
+        self._size = 0
+        self._file = self._create()
 
     def wait(self) -> bool:
         return self._is_written.wait()
@@ -98,7 +107,7 @@ class SandboxHost:
     def serve(self) -> None:
         """Run one sandbox after the other until the server is gone. Never returns."""
         self._compile_modules()
-        confine.limit_files(max(self._file_bytes, 2 * FILE_BYTES))  # not before: pyeryx unpacks larger files
+        confine.limit_files(max(self._file_bytes, FILE_BYTES))  # not before: pyeryx unpacks larger files
         self._send(encode_frame(PREPARED))
         for work in (self._read, self._watch_memory):
             threading.Thread(target=work, daemon=True).start()
@@ -111,7 +120,7 @@ class SandboxHost:
     def _run(self, scratch: str) -> None:
         files, directory = f"{scratch}/files", f"{scratch}/answers"
         for path in (scratch, files, directory):
-            os.mkdir(path, 0o700)  # noqa: PTH102 - pathlib is slow to load
+            os.mkdir(path, 0o700)  # noqa: PTH102 - see above
         answers = Answers(directory)
         with self._lock:
             self._answers = answers
@@ -136,6 +145,7 @@ class SandboxHost:
         os.close(messages)
         if reason:
             _exit(reason)
+        answers.is_over = True  # ends the wait of the thread that holds the lock
         with self._lock:
             self._answers = None
         answers.close()

@@ -66,7 +66,7 @@ def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def app(log_file: Path) -> Iterator[App]:
-    execution = {"isolation": "wasm", "timeout": 20, "memory_mb": 256}
+    execution = {"isolation": "wasm", "timeout": 20, "memory_mb": 256, "max_output_bytes": 1 << 20}
     with open_app({"execution": execution}, (echo, meet, start), Log(log_file)) as app:
         yield app
 
@@ -123,6 +123,23 @@ def test_an_error_says_what_a_sandbox_cannot_do(app: App, code: str, expected: s
 def test_printed_output_and_large_values_cross(app: App) -> None:
     answer = app.run("for n in range(3): print(n)\nsample.echo('x' * 3_000_000) == 'x' * 3_000_000")
     assert answer.blocks == ("0\n1\n2\n", "True")
+
+
+def test_results_of_tools_do_not_count_as_files_of_the_run(app: App) -> None:
+    """They cross in files, which are larger than all files of a run may be. The server checks twice per second."""
+    code = "import time\nfor _ in range(4):\n    sample.echo('x' * 3_000_000)\n    time.sleep(0.4)\n'read'"
+    assert app.value(code) == "read"
+
+
+def test_results_that_the_code_does_not_read_do_not_fill_the_disk(app: App) -> None:
+    code = """
+import json, os, time
+call = {'method': 'call', 'params': {'name': 'sample.echo', 'args': ['x' * 900_000], 'kwargs': {}}}
+with open(2, 'wb', closefd=False) as messages:
+    for number in range(100, 120): messages.write(json.dumps({'id': number, **call}).encode() + b'\\n')
+while '1' not in os.listdir('/answers') or os.stat('/answers/1').st_size < 4 << 20: time.sleep(0.01)
+[sorted(os.listdir('/answers')), os.stat('/answers/0').st_size >> 20, len(sample.echo('read later'))]"""
+    assert app.data(code) == [["0", "1"], 4, 10]
 
 
 def test_an_answer_after_much_output_arrives(app: App) -> None:

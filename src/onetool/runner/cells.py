@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
 import anyio
@@ -323,7 +324,8 @@ class Cells:
 
     async def _check_disk(self, cell: CellProcess) -> None:
         limit, scratch = self._limits.max_output_bytes, self._launcher.scratch(cell.ident)
-        if await anyio.to_thread.run_sync(larger_than, scratch, limit, [cell.pid], limiter=self._disk_checks):
+        check = partial(larger_than, scratch, limit + self._launcher.answer_bytes, [cell.pid])
+        if await anyio.to_thread.run_sync(check, limiter=self._disk_checks):
             text = f"the run wrote more than {limit} bytes to its scratch directory, or hid them, and was ended"
             self.kill(cell, ToolError(text))
 

@@ -48,6 +48,7 @@ OnStray = Callable[[str], None]
 class Launcher(Protocol):
     kind: str
     linger_seconds: float  # for a cell that has answered to exit
+    answer_bytes: int  # of the server, in the scratch directory of a run
 
     async def start(self, ident: int, channel: Channel, on_stray: OnStray) -> None: ...
     def kill(self, ident: int) -> None: ...
@@ -86,6 +87,7 @@ def command_for(module: str, arguments: Sequence[str]) -> list[str]:
 
 class _BaseLauncher:
     linger_seconds = 0.05
+    answer_bytes = 0
 
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         self._options, self._on_gone, self._on_stray = options, on_gone, on_stray

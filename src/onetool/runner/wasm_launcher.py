@@ -17,6 +17,7 @@ from onetool.children.process import Process
 from onetool.errors import ToolError
 from onetool.runner.launch import REAP_SECONDS, OnGone, OnStray, SpawnLauncher, command_for, environment
 from onetool_child.wasm_frames import BEGIN, DATA, END, MAX_FORWARDED_BYTES, PREPARED, FrameReader, encode_frame
+from onetool_child.wasm_host import MAX_ANSWER_BYTES
 
 MIN_PYTHON = (3, 12)
 PREPARE_SECONDS = 60
@@ -41,6 +42,7 @@ def find_wasm_problem() -> str:
 class WasmLauncher(SpawnLauncher):
     kind = "wasm"
     linger_seconds = 1.0  # a process that ends its sandbox is used again, and starting another one takes longer
+    answer_bytes = MAX_ANSWER_BYTES
 
     def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
