@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
-from tests.support import App
+from tests.support import ISOLATION_ENVIRONMENT, App
 
 from onetool.app import OneTool, read_settings
 from onetool.logging import Log
@@ -40,7 +40,9 @@ def open_app_in(
 ) -> Iterator[App]:
     """Open OneTool in the directory of a project, or in the home directory without one."""
     onetool = OneTool(
-        read=lambda: read_settings({}, project or home, None, home), log=log or Log(), environment=environment
+        read=lambda: read_settings(ISOLATION_ENVIRONMENT, project or home, None, home),
+        log=log or Log(),
+        environment=environment,
     )
     with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(onetool) as app:
         yield App(portal, app)

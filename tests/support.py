@@ -42,6 +42,7 @@ for _ in range(3):
 'done'
 """
 ISOLATION = os.environ.get("ONETOOL_TEST_ISOLATION", "auto")  # the option --isolation of pytest
+ISOLATION_ENVIRONMENT = {} if ISOLATION == "auto" else {"ONETOOL_EXECUTION__ISOLATION": ISOLATION}
 TIMEOUT_SECONDS = 40.0  # generous, because the machine may be busy
 
 
@@ -105,8 +106,7 @@ def environment(home: Path) -> dict[str, str]:
     scratch_directory(home).mkdir(parents=True, exist_ok=True)
     cache = os.environ.get("UV_CACHE_DIR") or str(Path("~/.cache/uv").expanduser())
     own = {"HOME": str(home), "TMPDIR": str(scratch_directory(home)), "UV_CACHE_DIR": cache}
-    isolation = {} if ISOLATION == "auto" else {"ONETOOL_EXECUTION__ISOLATION": ISOLATION}
-    return {**make_uv_environment(os.environ), **own, **isolation, "ONETOOL_STANDALONE": "1"}
+    return {**make_uv_environment(os.environ), **own, **ISOLATION_ENVIRONMENT, "ONETOOL_STANDALONE": "1"}
 
 
 def scratch_directory(home: Path) -> Path:
