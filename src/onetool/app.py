@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from onetool.backends.threads import call_blocking, reject_event_loop
 from onetool.bundles.source import BundleSource
 from onetool.bus.bus import ToolBus
 from onetool.config.load import Examined, Loaded
-from onetool.config.model import Settings
+from onetool.config.model import Loc, Settings
 from onetool.config.settings_reader import (
     SettingsReader,
     config_files,
@@ -495,6 +495,11 @@ class OneTool:
     def written_agents(self) -> Mapping[str, Any]:
         """The agents of the settings files, with references instead of their values."""
         return self._require_state().loaded.agents
+
+    @property
+    def references(self) -> Mapping[str, Sequence[Loc]]:
+        """The settings that refer to each secret or environment variable, by its name."""
+        return self._require_state().loaded.references
 
     @property
     def directories(self) -> Directories:

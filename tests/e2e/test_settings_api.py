@@ -281,6 +281,8 @@ def test_a_new_user_manages_servers_agents_and_secrets(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment(tmp_path), input=b"hush-hush\n", check=True, capture_output=True
     )
     assert "TOKEN" in run("secret", "list")
+    keys = {each["name"]: each["usedBy"] for each in json.loads(run("secret", "list", "--json"))["secrets"]}
+    assert keys == {"API_KEY": [{"kind": "server", "name": "echo"}], "TOKEN": []}
     assert "hush-hush" not in run("secret", "list") + run("settings", "history")
     run("secret", "delete", "TOKEN")
     changes = json.loads(run("settings", "history", "--json"))["changes"]

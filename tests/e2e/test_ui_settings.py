@@ -1,6 +1,7 @@
 """Test the screens Servers and Agents in a real browser, as people use them: alone, and two at a time."""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 from tests.proxy_support import HOSTILE
-from tests.rest_support import serve_app
+from tests.rest_support import http_draft, new_id, serve_app
 from tests.settings_support import EditedHome, serve_home
+from tests.support import run_cli
 from tests.ui_support import NARROW, REVERSED, SCRIPT, Visit, find_violations, open_page, screenshot_directory
 
 from onetool.util.one_time_codes import create_code
@@ -155,7 +157,7 @@ def test_a_person_edits_a_server_and_its_secret(visit: Visit, home: EditedHome) 
     values = home.get("/api/servers/moody")["entry"]["values"]
     assert (values["timeout"], values["idle_timeout"], values.get("pin")) == (45, 60, None)
     assert (values["tools"], values["env"]) == ({"exclude": ["delete_*", "wipe"]}, {"MOOD": "${secret:MOOD_TOKEN}"})
-    expect(row).to_contain_text("used by moody")
+    expect(row).to_contain_text("used by server moody")
     visit.shoot("servers-secrets")
     row.get_by_role("button", name="Remove the secret MOOD_TOKEN").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
@@ -166,6 +168,33 @@ def test_a_person_edits_a_server_and_its_secret(visit: Visit, home: EditedHome) 
     row.get_by_role("button", name="Remove the secret MOOD_TOKEN").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(row).to_have_count(0)
+
+
+def test_a_secret_names_everything_that_uses_it(visit: Visit, home: EditedHome) -> None:
+    directory = home.home / ".onetool"
+    pack = directory / "tools" / "letters" / "letters_tools.py"
+    pack.parent.mkdir(parents=True)
+    pack.write_text('"""Letters."""\nsecrets = ["SHARED_KEY"]\n\n\ndef send() -> None:\n    """Send."""\n', "utf-8")
+    bundle = f"/tools/bundles/{new_id()}"
+    tool = http_draft("https://example.com/now", headers={"X-Key": "${secret:SHARED_KEY}"})
+    for path, body in [
+        (bundle, {"slug": "rain", "displayName": "Rain", "isEnabled": True}),
+        (f"{bundle}/tools/now/version/1", tool),
+        ("/api/secrets/SHARED_KEY", {"value": "hush-4711"}),
+    ]:
+        assert home.send("PUT", path, body).is_success
+    before = home.text
+    more = "llm: {model: small, base_url: 'https://llm.example.com', api_key: '${secret:SHARED_KEY}'}\n"
+    more += "tools: {mail: {secrets: [SHARED_KEY]}}\n"
+    (directory / "onetool.yaml").write_text(before + more, "utf-8")
+    assert home.send("PUT", "/api/secrets/SHARED_KEY", {"value": "hush-4712"}).status_code == 200  # reads the files
+    row = visit.go("servers").get_by_role("region", name="Secrets").get_by_role("listitem")
+    used = "used by bundle rain, pack letters, pack mail, setting llm.api_key"
+    expect(row.filter(has_text="SHARED_KEY")).to_contain_text(used)
+    assert f"SHARED_KEY  {directory / 'secrets.yaml'}\n  {used}\n" in run_cli(home.home, "secret", "list").stdout
+    (directory / "onetool.yaml").write_text(before, "utf-8")
+    shutil.rmtree(pack.parent)
+    assert home.send("DELETE", "/api/secrets/SHARED_KEY").status_code == 200
 
 
 def test_the_focus_survives_answers_that_overtake_each_other(visit: Visit, home: EditedHome) -> None:

@@ -7,6 +7,7 @@ that a change by another process is seen by the next call. `onetool.bundles.bund
 import asyncio
 import gc
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
 from contextlib import suppress
 from functools import partial
@@ -52,6 +53,7 @@ SOURCE = "bundle"
 NOT_READ = -1
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 IDEMPOTENT_METHODS = SAFE_METHODS | {"PUT", "DELETE"}
+SECRET = re.compile(r"\$\{secret:(\w+)")
 MAX_RECENT = 1_000  # cached tools
 MAX_SIMILAR = 20
 LIST_TIMEOUT_SECONDS = 1.0  # how long lists and searches of a server wait for an index that is being built
@@ -101,6 +103,7 @@ class BundleSource(ToolSource):
         self._recent: dict[str, tuple[ToolRow, Tool]] = {}
         self._lock = Lock()
         self._counted: tuple[int, dict[str, tuple[int, int]]] = (NOT_READ, {})
+        self._secrets: tuple[int, dict[str, list[str]]] = (NOT_READ, {})  # names by bundle
         self._building: asyncio.Future[None] | None = None
         self._list_deadline = 0.0
         self.keeps_running = False  # whether this process outlives one command
@@ -424,12 +427,34 @@ class BundleSource(ToolSource):
             identity=stored.id,
         )
 
+    def list_secrets(self) -> dict[str, list[str]]:
+        """Return the names of the secrets that the tools of each bundle use. Blocks on disk access."""
+        if self._secrets[0] != self.version:
+            found = {each.slug: _find_secrets(self.store.list_bundle_tools(each.id)) for each in self.list_bundles()}
+            self._secrets = self.version, found
+        return self._secrets[1]
+
     def list_missing_secrets(self, names: Iterable[str]) -> list[str]:
         """Return the secrets that have no value."""
         return [name for name in names if self._get_secret(name) is None]
 
     def _get_secret(self, name: str) -> str | None:
         return self._loaded.secrets.get(name)
+
+
+def _find_secrets(tools: "Iterable[StoredTool]") -> list[str]:
+    """Return the names of the secrets in requests. Only tools that seem to have further ones are parsed."""
+    from pydantic import ValidationError
+
+    from onetool.backends.http_tool.impl import HttpImpl
+
+    found: dict[str, None] = {}
+    for tool in tools:
+        names = SECRET.findall(json.dumps(tool.http_impl, default=str))
+        if any(name not in found for name in names):
+            with suppress(ValidationError):  # reported when the tool is called
+                found |= dict.fromkeys(sorted(HttpImpl.model_validate(tool.http_impl).required_secrets))
+    return list(found)
 
 
 def find_flows(impl: "JSON | None") -> "Iterator[tuple[str, OAuthFlow]]":

@@ -2,15 +2,18 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 
+from onetool.cli.app_runner import run_with_app
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.errors import ToolError
+from onetool.util.invisible import escape_invisible
 from onetool.util.text import quote
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="List the names of secrets")
+    listing = actions.add_parser("list", help="List the names of secrets, and what uses them")
     listing.add_argument("--json", action="store_true", help="print JSON")
     setting = actions.add_parser("set", help="Set a secret, from a prompt or from standard input")
     delete = actions.add_parser("delete", help="Delete a secret")
@@ -28,20 +31,28 @@ def main(options: argparse.Namespace) -> int:
         value = _read_value(options.name)
     with SettingsCommand(options) as command:
         if options.action == "list":
-            return _list(command, as_json=options.json)
+            return _list(command.open_editor().list_secrets(), options)
         action, secrets, directory = f"secrets.{options.action}", {options.name: value}, command.directory
         return command.edit(lambda editor: editor.plan(action, [], secrets=secrets, directory=directory))
 
 
-def _list(command: SettingsCommand, *, as_json: bool) -> int:
-    found = command.open_editor().list_secrets()
-    if as_json:
-        command.print_json({"secrets": [{"name": name, "files": files} for name, files in found.items()]})
-    else:
-        for name, files in found.items():
-            print(f"{name}  {', '.join(files)}")
-        if not found:
-            print("No secrets. To set one: onetool secret set NAME")
+def _list(found: Mapping[str, list[str]], options: argparse.Namespace) -> int:
+    from onetool.secret_users import map_secret_users
+
+    users = run_with_app(options, map_secret_users)
+    if options.json:
+        secrets = [
+            {"name": name, "files": files, "usedBy": [user._asdict() for user in users.get(name, ())]}
+            for name, files in found.items()
+        ]
+        SettingsCommand.print_json({"secrets": secrets})
+        return 0
+    for name, files in found.items():
+        print(f"{name}  {', '.join(files)}")
+        if name in users:
+            print(escape_invisible(f"  used by {', '.join(map(str, users[name]))}"))
+    if not found:
+        print("No secrets. To set one: onetool secret set NAME")
     return 0
 
 

@@ -10,7 +10,7 @@ written.
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -124,6 +124,7 @@ class Loaded:
     snapshot: Snapshot | None = field(default=None, repr=False)  # of a project that only ONETOOL_TRUST=1 trusts
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)  # of the client
     agents: Mapping[str, Any] = field(default_factory=dict)  # as written, with references instead of their values
+    references: Mapping[str, Sequence[Loc]] = field(default_factory=dict)  # to secrets and variables, by name
 
     @property
     def secret_values(self) -> frozenset[str]:
@@ -211,6 +212,7 @@ def examine(
         snapshot=decision.snapshot,
         environment=env,
         agents=merged.written_agents,
+        references=merged.references,
     )
     errors = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
     return Examined(loaded, tuple(errors), merged.locate)
@@ -403,6 +405,7 @@ class _Merged:
         self._parts = parts
         self._raw = _merge(part.data for part in parts)
         self._unresolved: set[Loc] = set()
+        self.references: dict[str, list[Loc]] = {}  # the settings that refer to each name
 
     def override(self, env: Mapping[str, str], directory: Path) -> list[Problem]:
         """Apply environment variables; return warnings about variables that match no setting."""
@@ -441,6 +444,8 @@ class _Merged:
         def resolve(reference: re.Match[str], loc: Loc) -> str:
             part = self.find_part(loc)
             assert part is not None
+            if (inside := _INSIDE_REFERENCE.fullmatch(reference[1] or "")) is not None:
+                self.references.setdefault(inside[2], []).append(loc)
             try:
                 return _resolve_reference(reference, secrets(part.directory), env)
             except ConfigError as error:
@@ -496,7 +501,7 @@ class _Merged:
 
     def _report(self, loc: Loc, reason: str, hint: str = "") -> None:
         place = self.locate(loc)
-        self.errors.append(Problem(f"{place}: {_format_path(loc)} {reason}", hint, place))
+        self.errors.append(Problem(f"{place}: {format_path(loc)} {reason}", hint, place))
 
     def _phrase(self, kind: str, loc: Loc, error: Mapping[str, Any]) -> tuple[str, str]:
         """Return the reason and a hint."""
@@ -649,7 +654,8 @@ def _describe_unknown_key(key: str, known: tuple[str, ...]) -> tuple[str, str]:
     return "is an unknown key", hint
 
 
-def _format_path(loc: Loc) -> str:
+def format_path(loc: Loc) -> str:
+    """Return the path of a setting, such as `servers.github.env`."""
     is_plain = re.compile(r"[\w-]{1,60}").fullmatch
     return "".join(
         f".{key}" if isinstance(key, str) and is_plain(key) else f"[{_shorten(key)}]" for key in loc

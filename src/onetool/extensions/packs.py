@@ -133,6 +133,11 @@ class Extensions(HeldTools):
         return failures
 
     @property
+    def declared_secrets(self) -> dict[str, list[str]]:
+        """The names of the secrets that each pack declares, in its file or in the settings."""
+        return {name: list(setup.declared) for name, setup in self._setups.items()}
+
+    @property
     def queues(self) -> dict[str, str]:
         """The queues of packs whose calls are made by workers on other machines, by pack."""
         return {name: pack.queue for name, pack in sorted(self._packs.items()) if isinstance(pack, QueueBackend)}

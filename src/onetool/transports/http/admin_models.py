@@ -154,9 +154,15 @@ class AgentTools(ApiModel):
 # --- secrets and history -------------------------------------------------------------------------------------------
 
 
+class SecretUserInfo(ApiModel):
+    kind: Literal["server", "pack", "bundle", "setting"]
+    name: str = Field(description="Name, or the path of the setting")
+
+
 class SecretInfo(ApiModel):
     name: str
     files: list[str]
+    used_by: list[SecretUserInfo]
 
 
 class SecretList(ApiModel):

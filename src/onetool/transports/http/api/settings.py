@@ -12,6 +12,7 @@ from onetool.editing.edit_history import EditHistory
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
+from onetool.secret_users import map_secret_users
 from onetool.transports.http import identity
 from onetool.transports.http.admin_models import (
     AllowedHosts,
@@ -20,6 +21,7 @@ from onetool.transports.http.admin_models import (
     EditResult,
     SecretInfo,
     SecretList,
+    SecretUserInfo,
     SecretValue,
     SettingsChange,
     SettingsHistory,
@@ -128,7 +130,16 @@ class SettingsHandlers:
     async def list_secrets(self, request: Request) -> Response:
         identity.require_scope(request, MANAGE, "reading names of secrets")
         found = await self._api.run_in_thread(lambda: self._edits.open_editor().list_secrets())
-        return self._api.respond(SecretList(secrets=[SecretInfo(name=name, files=found[name]) for name in found]))
+        users = await map_secret_users(self._api.app)
+        secrets = [
+            SecretInfo(
+                name=name,
+                files=files,
+                used_by=[SecretUserInfo(kind=user.kind, name=user.name) for user in users.get(name, ())],
+            )
+            for name, files in found.items()
+        ]
+        return self._api.respond(SecretList(secrets=secrets))
 
     async def set_secret(self, request: Request) -> Response:
         identity.require_scope(request, MANAGE, "setting secrets")

@@ -18,7 +18,6 @@ const REFRESH_MS = 3000;
 
 class ServersScreen extends HTMLElement {
   #stops = [];
-  #servers = [];
   #renderCards = keyedList(
     ({ server }) => server.name,
     ({ server, signIns }) => renderServer(server, signIns, () => this.#updateAll()),
@@ -74,12 +73,11 @@ class ServersScreen extends HTMLElement {
   async #updateSecrets() {
     const { scope } = await get("/api/session").catch(() => ({ scope: null }));
     this.secretSection.hidden = !["admin", "owner"].includes(scope);
-    if (!this.secretSection.hidden) await this.secrets.update(this.#servers);
+    if (!this.secretSection.hidden) await this.secrets.update();
   }
 
   async #render() {
     const [{ servers }, { signIns }] = await Promise.all([get("/api/servers"), get("/api/sign-ins")]);
-    this.#servers = servers;
     if (!servers.length) return emptyState(t("servers.none"), t("servers.none.advice"));
     const entries = servers.map((server) => ({ server, signIns: signIns.filter(({ name }) => name === server.name) }));
     return this.#renderCards(entries);

@@ -6,11 +6,7 @@ import { t } from "../core/i18n.js";
 import { load } from "../core/loading.js";
 import { sendChange } from "../settings/review.js";
 
-const REFERENCE = /(?<!\$)\$\{(?:secret:)?(\w+)\}/g;
-
 class Secrets extends HTMLElement {
-  #servers = [];
-
   connectedCallback() {
     this.body = h("div.stack");
     const add = button(t("secrets.add"), () => this.#set(), { class: "quiet" });
@@ -21,9 +17,8 @@ class Secrets extends HTMLElement {
     );
   }
 
-  /** Load the names. `servers` are those that may use them. */
-  update(servers) {
-    this.#servers = servers;
+  /** Load the names. */
+  update() {
     const render = async () => {
       const { secrets } = await get("/api/secrets");
       if (!secrets.length) return h("p.hint", {}, t("secrets.none"));
@@ -36,9 +31,8 @@ class Secrets extends HTMLElement {
     return load(this.body, render, { isUpdate: true });
   }
 
-  #row({ name, files }) {
-    const users = this.#servers.filter((server) => listReferences(server).includes(name));
-    const names = users.map((server) => server.name).join(", ");
+  #row({ name, files, usedBy }) {
+    const names = usedBy.map((user) => t(`secrets.user.${user.kind}`, user)).join(", ");
     const facts = [names ? t("secrets.used", { names }) : null, ...files];
     return h(
       "li.bar",
@@ -68,7 +62,7 @@ class Secrets extends HTMLElement {
         await sendChange({ method: "PUT", path, body: { value: value.value } });
         dialog.close();
         notify(t("secrets.saved", { name: name.value.trim() }));
-        await this.update(this.#servers);
+        await this.update();
       } catch (error) {
         fill(problem, error.message).hidden = false;
       }
@@ -92,12 +86,9 @@ class Secrets extends HTMLElement {
     if (!(await confirmAction(t("secrets.remove.sure", { name }), t("secrets.remove")))) return;
     await sendChange({ method: "DELETE", path: `/api/secrets${encodePath(name)}` });
     notify(t("secrets.removed", { name }));
-    await this.update(this.#servers);
+    await this.update();
   }
 }
-
-/** Return the names of the secrets and environment variables that the settings of a server refer to. */
-const listReferences = ({ entry }) => [...JSON.stringify(entry.values).matchAll(REFERENCE)].map(([, name]) => name);
 
 customElements.define("ot-secrets", Secrets);
 export const secretList = () => document.createElement("ot-secrets");

@@ -1,0 +1,59 @@
+"""Lists what uses each secret: servers, packs, bundles and other settings."""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import anyio.to_thread
+
+from onetool.app import OneTool
+from onetool.config.load import format_path
+from onetool.config.model import Loc
+from onetool.errors import BundleError
+
+Kind = Literal["server", "pack", "bundle", "setting"]
+
+
+class SecretUser(NamedTuple):
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+async def map_secret_users(app: OneTool) -> dict[str, list[SecretUser]]:
+    """Return what uses each secret, by the name of the secret."""
+    await app.extensions.refresh()
+    users: dict[str, set[SecretUser]] = {}
+    for name, user in (*_list_settings(app), *_list_packs(app), *await _list_bundles(app)):
+        users.setdefault(name, set()).add(user)
+    return {name: sorted(found) for name, found in users.items()}
+
+
+async def _list_bundles(app: OneTool) -> list[tuple[str, SecretUser]]:
+    try:
+        await app.bundles.refresh()
+        found = await anyio.to_thread.run_sync(app.bundles.list_secrets)
+    except BundleError:  # the store cannot be read; the health check reports that
+        return []
+    return [(name, SecretUser("bundle", bundle)) for bundle, names in found.items() for name in names]
+
+
+def _list_settings(app: OneTool) -> Iterator[tuple[str, SecretUser]]:
+    for name, places in app.references.items():
+        yield from ((name, _describe_setting(place)) for place in places)
+
+
+def _describe_setting(place: Loc) -> SecretUser:
+    match place:
+        case ("servers", name, *_):
+            return SecretUser("server", str(name))
+        case ("tools", name, *_):
+            return SecretUser("pack", str(name))
+    return SecretUser("setting", format_path(place))
+
+
+def _list_packs(app: OneTool) -> Iterator[tuple[str, SecretUser]]:
+    configured = {pack: settings.secrets for pack, settings in app.settings.tools.items()}
+    for pack, names in (*configured.items(), *app.extensions.declared_secrets.items()):
+        yield from ((name, SecretUser("pack", pack)) for name in names)
