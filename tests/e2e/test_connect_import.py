@@ -249,6 +249,20 @@ def test_a_second_import_changes_nothing(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
 
 
+def test_an_import_is_in_the_history_and_can_be_undone(tmp_path: Path) -> None:
+    directory, old = make_project(tmp_path), "# mine\nlog_level: DEBUG   # for now\n"
+    file = write_file(tmp_path / ".onetool" / "onetool.yaml", old)
+    write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS)
+    run_import(tmp_path, directory, "cursor", "--user")
+    [change] = json.loads(run_cli(tmp_path, "settings", "history", "--json").stdout)["changes"]
+    assert (change["action"], change["names"]) == ("servers.add", ["github", "dash_board"])
+    assert change["actor"].startswith("user")
+    assert "ghp_0123456789" not in json.dumps(change) + (tmp_path / ".onetool" / "settings-history.json").read_text()
+    undone = run_cli(tmp_path, "settings", "undo")
+    assert undone.returncode == 0, undone.stderr
+    assert file.read_text() == old
+
+
 def test_an_import_keeps_the_existing_content_of_onetool_yaml(tmp_path: Path) -> None:
     directory = make_project(tmp_path)
     old = "# mine\nservers:\n  own: {command: x} # why\n\nlog_level: DEBUG   # for now\n"

@@ -197,6 +197,8 @@ def test_hosts_are_merged_and_the_rest_of_the_file_is_kept(tmp_path: Path) -> No
     assert config.with_name("onetool.yaml.bak").read_text("utf-8") == text
     assert (done["missingHosts"], done["missingSecrets"]) == ([], ["PETSTORE_KEY"])
     assert "+    - pets.example.com" in done["diff"]
+    assert "-    - pets.example.com" in run_cli(tmp_path, "settings", "undo").stdout
+    assert config.read_text("utf-8") == text
 
 
 def test_an_allowed_host_is_not_requested_again(tmp_path: Path) -> None:

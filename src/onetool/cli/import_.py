@@ -9,11 +9,13 @@ import json
 import os
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onetool import paths
+from onetool.cli import settings_file
 from onetool.cli.connect import next_step
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.signals import blocked_signals
@@ -24,8 +26,9 @@ from onetool.clients.server_import import ServerImport, import_servers
 from onetool.config import scaffold
 from onetool.config.load import examine
 from onetool.config.trust import is_trusted, trust
+from onetool.editing.edit_history import EditedItem
 from onetool.editing.server_changes import SERVERS, PlannedServers, ServerChanges, read_target
-from onetool.errors import ToolError
+from onetool.errors import StorageError, ToolError
 from onetool.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 
@@ -113,6 +116,8 @@ def _import_servers(options: argparse.Namespace) -> int:
     diff = text_files.diff(plan.config, plan.config_text, redact)
     with blocked_signals():
         done = [] if options.dry_run else _apply(plan, directory, directories)
+        if done:
+            _record(plan, diff, directories)
     print(_render_json(plan, diff, done) if options.json else _render_text(plan, diff, done, options))
     if plan.result.servers and not options.dry_run and not options.json:
         for note in find_sign_in_notes(directories, plan.result.servers):
@@ -203,6 +208,21 @@ def _apply(plan: ImportPlan, directory: Path, directories: paths.Directories) ->
         raise ToolError(f"{directory} was written but not trusted: {reason}") from None
     also = "" if was_trusted else ", including its previous content; review it"
     return [*done, f"{directory} is now trusted{also}"]
+
+
+def _record(plan: ImportPlan, difference: str, directories: paths.Directories) -> None:
+    items = [EditedItem(SERVERS, name, None, entry) for name, entry in plan.result.servers.items()]
+    with suppress(StorageError), settings_file.open_locked(directories):
+        settings_file.record(
+            directories,
+            "servers.add",
+            plan.config,
+            plan.config_text,
+            items,
+            names=plan.result.servers,
+            difference=difference,
+            secrets=plan.result.secrets,
+        )
 
 
 def _write_secrets(plan: ImportPlan, directory: Path) -> list[str]:

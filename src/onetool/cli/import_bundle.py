@@ -28,6 +28,7 @@ from onetool.clients import text_files, yaml_edit
 from onetool.clients.yaml_text import flow
 from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
+from onetool.editing.edit_history import EditedItem
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, SECRETS, Directories, find_directories
@@ -180,6 +181,10 @@ def _write_hosts(report: Report) -> None:
         redact = Redactor(find_secrets(yaml_edit.parse_mapping(before.text, source)))
         report.diff = text_files.diff(before, text, redact)
         backup = settings_file.write(report.directories, before, text, keep=True)
+        item = EditedItem(SECTION, KEY, existing or None, [*existing, *inherited, *report.hosts])
+        settings_file.record(
+            report.directories, "hosts.change", before, text, [item], names=report.hosts, difference=report.diff
+        )
     kept = f" (backup: {backup.name})" if backup else ""
     report.done.append(f"Wrote {before.path}{kept}")
     report.is_written = True

@@ -1,14 +1,17 @@
 """Edits the active settings file: one process at a time, and without losing trust."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from onetool.cli.identity import user_name
 from onetool.cli.signals import blocked_signals
 from onetool.clients import text_files
 from onetool.config.trust import is_trusted, trust
+from onetool.editing.edit_history import EditedFile, EditedItem, EditHistory
+from onetool.editing.planned_edit import digest_text
 from onetool.editing.settings_editor import LOCK
-from onetool.errors import StorageError
+from onetool.errors import StorageError, ToolError
 from onetool.paths import Directories
 from onetool.util.locks import locked
 
@@ -33,3 +36,29 @@ def write(directories: Directories, before: text_files.TextFile, text: str, *, k
     if was_trusted and project is not None:
         trust(project, directories.user)
     return backup
+
+
+def record(
+    directories: Directories,
+    action: str,
+    before: text_files.TextFile,
+    text: str,
+    items: Iterable[EditedItem],
+    *,
+    names: Iterable[str],
+    difference: str,
+    secrets: Iterable[str] = (),
+) -> None:
+    """Add an edit that was written to the history of the settings, where it can be undone. The caller has the lock."""
+    file = EditedFile(str(before.path), None if before.raw is None else before.text, digest_text(text))
+    with suppress(ToolError, OSError):  # the edit is made
+        EditHistory(directories.user).record(
+            action,
+            names,
+            actor=user_name(),
+            transport="cli",
+            difference=difference,
+            files=(file,),
+            items=tuple(items),
+            secrets=tuple(secrets),
+        )

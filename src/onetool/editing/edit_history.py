@@ -7,7 +7,7 @@ files. With a store, it is there, and all replicas have the same.
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -103,10 +103,12 @@ class EditHistory:
         else:
             atomic.write(self._file, _render_history([entry, *self.list_entries()]), durable=True)
 
-    def record(self, action: str, name: str, *, actor: str, transport: str) -> None:
-        """Add a change that cannot be undone, with its name only. The caller has made it."""
+    def record(
+        self, action: str, names: Iterable[str], *, actor: str, transport: str, difference: str = "", **undo: Any
+    ) -> None:
+        """Add a change that the caller has made. `undo` are the fields that undoing it needs, if that is possible."""
         entry_id, at = os.urandom(8).hex(), in_utc(time.time(), "seconds")
-        self.add(HistoryEntry(entry_id, at, actor, transport, action, (name,), difference=""))
+        self.add(HistoryEntry(entry_id, at, actor, transport, action, tuple(names), difference, **undo))
 
 
 def add_entry(history: str, entry: HistoryEntry) -> str:

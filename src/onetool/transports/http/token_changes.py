@@ -145,7 +145,7 @@ class TokenChanges:
         """Add the change to the history of the settings, where it cannot be undone. The audit log has it anyway."""
         history = EditHistory(self.directories.user, None if self.remote is None else self.remote.settings)
         with suppress(ToolError, OSError):
-            history.record(action, name, actor=self.actor, transport=self.transport)
+            history.record(action, [name], actor=self.actor, transport=self.transport)
 
     # --- the settings file --------------------------------------------------------------------------------------------
 
