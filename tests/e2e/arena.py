@@ -28,6 +28,7 @@ from onetool.config.model import Settings
 from onetool.paths import Directories
 from onetool.runner.cells import Cells
 from onetool.runner.launch import SpawnLauncher
+from onetool_child.confine import landlock_version
 
 OTHER_SECRET = "a-secret-of-the-configuration"
 PROBE = '[echo("alive"), len("abc"), __import__("json").dumps([1]), __import__("sys").stdout is not None]'
@@ -178,6 +179,7 @@ def _read_memory() -> dict[str, int]:
 def main(text: str) -> None:
     setup: dict[str, Any] = json.loads(text)
     pretend_that_this_kernel_has_no(setup["lacking"])
+    landlock_version.cache_clear()  # a forked process has the value of its parent
     answers = os.dup(1)
     os.dup2(2, 1)
     asyncio.run(Arena(setup, answers).serve())
