@@ -132,7 +132,9 @@ def test_a_run_becomes_a_snippet_after_a_person_approved_it(home: Path) -> None:
 
         listed = json.loads(run_cli(home, "snippets", "list", "--json").stdout)["snippets"]
         assert [(each["name"], each["run"], each["accepted_by"]) for each in listed] == [("cheapest", recorded, "")]
-        assert answer_in_terminal(home, "n", "snippets", "accept", "cheapest")[0] == 1
+        status, shown = answer_in_terminal(home, "n", "snippets", "accept", "cheapest")
+        assert status == 1
+        assert 'text = "tea"' in shown
         assert run_cli(home, "snippets", "accept", "cheapest").returncode == 1  # without a terminal
         assert answer_in_terminal(home, "y", "snippets", "accept", "cheapest")[0] == 0
         other = app.portal.call(partial(app.onetool.run, "$cheapest", agent="other"))

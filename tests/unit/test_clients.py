@@ -1,11 +1,13 @@
 """Client configurations: found, read and extended while preserving every other byte."""
 
+import errno
 import json
 import os
 import stat
 import time
 import tomllib
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from onetool.clients.edits import Edit, apply_edits
 from onetool.clients.server_import import ImportTarget, ServerImport, import_servers
 from onetool.clients.start_command import OneToolCommand, find_start_command
 from onetool.clients.translate import is_ours
-from onetool.errors import ConfigError, ToolError
+from onetool.errors import ConfigError, StorageError, ToolError
+from onetool.transports.http.errors import ApiError
 from onetool.util import yaml_loader
 from onetool.util.secret_finder import SECRET_VALUE, find_secrets, looks_secret
 
@@ -419,6 +422,20 @@ def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     assert text_files.write(text_files.read(file), "A: c\n", mode=text_files.OWNER_ONLY, keep=False) is None
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = tmp_path / "secrets.yaml"
+    file.write_text("A: b\n", encoding="utf-8")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match="nothing was changed") as caught:
+        text_files.write(text_files.read(file), "A: c\n", keep=keep)
+    assert [each.read_text(encoding="utf-8") for each in tmp_path.iterdir()] == ["A: b\n"]
+    assert ApiError.from_error(caught.value).status == HTTPStatus.INSUFFICIENT_STORAGE
 
 
 def test_a_file_that_is_not_text_is_rejected(tmp_path: Path) -> None:

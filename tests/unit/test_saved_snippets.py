@@ -1,5 +1,6 @@
 """Test how code becomes the body of a snippet, and which snippets an agent can use."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,9 @@ def test_agents_see_their_own_and_accepted_snippets_behind_configured_ones(tmp_p
     saved = SavedSnippetFile(tmp_path)
     for agent, name in (("a", "mine"), ("b", "theirs"), ("b", "good"), ("a", "fixed")):
         saved.put(SavedSnippet(agent, name, agent, "1"))
-    assert saved.accept("b", "good", "Ada")
-    assert not saved.accept("b", "unknown", "Ada")
+    good = SavedSnippet("b", "good", "b", "1")
+    assert not saved.accept(replace(good, body="2"), "Ada")  # it was saved again while she read it
+    assert saved.accept(good, "Ada")
     configured = {"fixed": Snippet(description="configured", body="2")}
     found = merge_snippets(configured, SavedSnippetFile(tmp_path), "a")
     assert {name: snippet.description for name, snippet in found.items()} == {

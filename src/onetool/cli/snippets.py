@@ -2,10 +2,11 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from onetool.cli.approver import RunJournal, confirm_person, open_journal
-from onetool.errors import ToolNotFound
+from onetool.errors import ToolError, ToolNotFound
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import quote
 from onetool.util.time_format import in_utc
@@ -54,7 +55,7 @@ def _list(saved: "SavedSnippetStorage", *, as_json: bool) -> int:
     for each in [] if as_json else found:
         state = f"accepted by {each['accepted_by']}" if each["accepted_by"] else "not accepted for other agents"
         print(f"${each['name']}  agent {each['agent']}, {each['saved']}, {state}\n  {each['description']}")
-        print("\n".join(f"    {line}" for line in each["body"].splitlines()))
+        print("\n".join(_list_lines(each["body"], each["params"])))
     return 0
 
 
@@ -82,5 +83,12 @@ def _find(saved: "SavedSnippetStorage", agent: str, name: str) -> "SavedSnippet"
 
 def _accept(journal: RunJournal, saved: "SavedSnippetStorage", snippet: "SavedSnippet", token: str | None) -> None:
     """Show the code to a person, and accept it if the person confirms."""
-    lines = [f"All agents will be able to run ${snippet.name}:", *(f"    {line}" for line in snippet.body.splitlines())]
-    saved.accept(snippet.agent, snippet.name, confirm_person(journal, token, lines))
+    lines = [f"All agents will be able to run ${snippet.name}:", *_list_lines(snippet.body, snippet.params)]
+    if not saved.accept(snippet, confirm_person(journal, token, lines)) and snippet not in saved.list_all():
+        raise ToolError(f"${snippet.name} was changed meanwhile; nothing was accepted", hint="run the command again")
+
+
+def _list_lines(body: str, params: Mapping[str, Any]) -> list[str]:
+    """Return the code with the defaults of its parameters, which are a part of what it does."""
+    defaults = [f"    {name} = {json.dumps(value, ensure_ascii=False)}" for name, value in params.items()]
+    return [*(f"    {line}" for line in body.splitlines()), *(["  by default, with"] if defaults else []), *defaults]

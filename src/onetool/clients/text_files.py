@@ -96,12 +96,16 @@ def _create(path: Path, content: bytes, mode: int | None) -> None:
     """Create a new file that other users cannot read at any time, unless its mode allows it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags, _NEW_FILE if mode is None else mode & OWNER_ONLY)
-    with os.fdopen(descriptor, "wb") as file:
-        if mode is not None and os.name == "posix":
-            os.fchmod(file.fileno(), mode)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if mode is not None and os.name == "posix":
+                os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:  # it may contain a part of a secret
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _back_up(before: TextFile) -> Path | None:

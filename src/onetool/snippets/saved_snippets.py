@@ -67,11 +67,9 @@ class SavedSnippetSet(ABC):
 
         self.change(replace_or_add)
 
-    def accept(self, agent: str, name: str, by: str) -> bool:
-        def mark(known: list[SavedSnippet]) -> list[SavedSnippet]:
-            return [replace(one, accepted_by=by) if (one.agent, one.name) == (agent, name) else one for one in known]
-
-        return self.change(mark)
+    def accept(self, snippet: SavedSnippet, by: str) -> bool:
+        """Accept a snippet as the person saw it. Return False if it has changed since then."""
+        return self.change(lambda known: [replace(each, accepted_by=by) if each == snippet else each for each in known])
 
     def delete(self, agent: str, name: str) -> bool:
         return self.change(lambda known: [each for each in known if (each.agent, each.name) != (agent, name)])

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onetool.errors import BundleError, ToolError
+from onetool.errors import BundleError, StorageError, ToolError
 from onetool.logging import Log
 from onetool.schema import JSON
 from onetool.util.invisible import escape_invisible
@@ -96,7 +96,8 @@ class ApiError(Exception):
             return cls(code, error.message, {camel_case(key): value for key, value in fields.items()}, headers)
         if code == "store_unavailable":
             return cls(code, error.message, {camel_case(key): value for key, value in fields.items()})
-        return cls(CODES.get(error.type, "invalid"), error.message, {**error.fields, "type": error.type})
+        code = StorageError.type if isinstance(error, StorageError) else CODES.get(error.type, "invalid")
+        return cls(code, error.message, {**error.fields, "type": error.type})
 
     @property
     def status(self) -> int:
