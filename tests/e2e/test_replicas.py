@@ -91,7 +91,11 @@ def test_a_revoked_token_is_rejected_everywhere_within_two_seconds(replicas: lis
 
 def test_a_disabled_tool_is_rejected_everywhere_within_two_seconds(replicas: list[Replica]) -> None:
     first, second, third = replicas
-    assert second.rest.switch("/api/tools/notes.count", on=False)["isEnabled"] is False
+    with first.rest.client.stream("GET", "/api/changes") as answer:
+        events = (line for line in answer.iter_lines() if line.startswith("event:"))
+        assert next(events) == "event: start"
+        assert second.rest.switch("/api/tools/notes.count", on=False)["isEnabled"] is False
+        assert next(events) == "event: changed"
     within(EFFECTIVE_SECONDS, lambda: all(not _can_count(each) for each in (first, third)))
     first.rest.switch("/api/tools/notes.count", on=True)
     within(EFFECTIVE_SECONDS, lambda: all(_can_count(each) for each in replicas))

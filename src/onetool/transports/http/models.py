@@ -766,7 +766,7 @@ class UnlistedServer(ApiModel):
 class ToolPage(PageResponse):
     tools: Annotated[list[ToolLine], Field(max_length=MAX_PAGE_SIZE)]
     total: Count
-    version: int = Field(description="Changes with the tools; `/api/changes` sends it")
+    version: str = Field(description="Changes with the tools; `/api/changes` sends it")
     unlisted: list[UnlistedServer] = absent([], "Servers whose tools are not loaded yet")
 
 

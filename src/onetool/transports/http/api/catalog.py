@@ -4,6 +4,7 @@ Registered tools are in memory. Stored tools are read from the index of the bund
 """
 
 import asyncio
+import os
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from operator import attrgetter
@@ -39,6 +40,7 @@ class ToolCatalog:
         self._app = app
         app.bundles.keeps_running = True
         self._refreshing: asyncio.Task[None] | None = None
+        self._id = os.urandom(4).hex()  # of this process, whose versions other replicas do not have
 
     async def refresh(self) -> None:
         """Refresh the tools. Slow servers finish in the background."""
@@ -50,11 +52,16 @@ class ToolCatalog:
         if not done:
             await self._app.bundles.refresh()  # discover does this after the servers
 
-    async def read_version(self) -> int:
-        """Return a number that changes with the tools, and when any process enables or disables some."""
+    async def read_version(self) -> str:
+        """Return the version after reading what any process has changed."""
         await self._app.bundles.refresh()
         self._app.registry.apply_switches()
-        return self._app.registry.version
+        return self.version
+
+    @property
+    def version(self) -> str:
+        """A string that changes with the tools, and when some are enabled or disabled: a number after a prefix."""
+        return f"{self._id}-{self._app.registry.version}"
 
     # --- lists; these functions read the disk -------------------------------------------------------------------
 

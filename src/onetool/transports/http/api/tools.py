@@ -80,11 +80,11 @@ class ToolHandlers:
         query = ToolsQuery.of(request)
         context = identity.build_context(request, self._api.app)
         await self._catalog.refresh()
-        version = self._api.app.registry.version
+        version = self._catalog.version
         found = await self._catalog.search(query.q, context) if query.q.strip() else None
         return await self._api.run_in_thread(lambda: self._api.respond(self._page(query, context, found, version)))
 
-    def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None, version: int) -> ToolPage:
+    def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None, version: str) -> ToolPage:
         key_file = self._api.app.directories.data / "cache" / "pages.key"
         remote = self._api.app.stores.remote
         load_key = None if remote is None else partial(remote.load_key, "pages")

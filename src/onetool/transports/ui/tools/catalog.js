@@ -13,17 +13,29 @@ const DISCOVERY_POLL_MS = 1500; // while servers are being listed
 export const changes = signal({});
 export const publishChange = (tool = null) => (changes.value = { tool });
 
-let seenVersion = 0; // of the tools; it increases until the server restarts
+// Versions of the tools, such as `2f81c0aa-17`. The number increases; the prefix is that of the server process.
+let reportedVersion = "";
+let loadedVersion = "";
 
 /** Publish changes that other people and programs make, until the signal aborts. */
 export const watchChanges = (signal) =>
-  follow("/api/changes", ({ data }) => noteVersion(data.version, seenVersion && data.version !== seenVersion), {
-    signal,
-  });
+  follow("/api/changes", ({ name, data }) => noteReported(data.version, name === "changed"), { signal });
 
-function noteVersion(version, isChange) {
-  seenVersion = version;
-  if (isChange) publishChange();
+function noteReported(version, isChange) {
+  const isNew = isChange || (reportedVersion && version !== reportedVersion) || isOlder(loadedVersion, version);
+  reportedVersion = version;
+  if (isNew) publishChange();
+}
+
+/** Note the version of tools that were loaded. A change may have been reported before they arrived. */
+function noteLoaded(version) {
+  loadedVersion = version;
+  if (isOlder(version, reportedVersion)) publishChange();
+}
+
+function isOlder(one, other) {
+  const [[process, number], [otherProcess, otherNumber]] = [one.split("-"), other.split("-")];
+  return process === otherProcess && Number(number) < Number(otherNumber);
 }
 
 let pollTimer = null;
@@ -39,7 +51,7 @@ export function toolPages(filters) {
   const fetchPage = async (pageToken, signal) => {
     const query = { ...filters, pageSize: pageToken ? PAGE_SIZE : FIRST_PAGE_SIZE, pageToken };
     const { tools, total, version, nextPageToken, unlisted } = await get("/api/tools", query, signal);
-    noteVersion(version, version < seenVersion); // a change may have been reported before this response
+    noteLoaded(version);
     pollDiscovery(unlisted);
     return { items: tools, total, next: nextPageToken };
   };
