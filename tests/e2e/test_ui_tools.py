@@ -19,6 +19,10 @@ from onetool.disabled_tools import Switches
 
 pytestmark = pytest.mark.slow
 CAPTURED: Any = {"capture_output": True, "timeout": TIMEOUT_SECONDS}
+HIDE = """isHidden => {
+  Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
 EXTENSION = '''"""Says hello."""
 
 
@@ -150,6 +154,20 @@ def test_changes_of_others_appear_without_a_reload(visit: Visit, shop: ServedApp
     shop.rest.send("PATCH", "/api/packs/shop", {"isEnabled": True})
     shop.rest.send("PATCH", f"/tools/bundles/{bundle['id']}", {"isEnabled": True})
     expect(weather).to_be_checked()
+
+
+def test_a_hidden_tab_is_not_connected_and_catches_up(visit: Visit, shop: ServedApp) -> None:
+    page = visit.page
+    page.get_by_label("Search tools").fill("shop.text")
+    switch = page.get_by_role("switch", name="Enable shop.text")
+    expect(switch).to_be_checked()
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/api/changes")):
+        page.evaluate(HIDE, True)
+    shop.rest.send("PATCH", "/api/tools/shop.text", {"isEnabled": False})
+    page.evaluate(HIDE, False)
+    expect(switch).not_to_be_checked()
+    shop.rest.send("PATCH", "/api/tools/shop.text", {"isEnabled": True})
+    expect(switch).to_be_checked()
 
 
 def test_the_details_of_a_tool_are_shown(visit: Visit, shop: ServedApp) -> None:

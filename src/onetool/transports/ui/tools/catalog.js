@@ -19,7 +19,10 @@ let loadedVersion = "";
 
 /** Publish changes that other people and programs make, until the signal aborts. */
 export const watchChanges = (signal) =>
-  follow("/api/changes", ({ name, data }) => noteReported(data.version, name === "changed"), { signal });
+  follow("/api/changes", ({ name, data }) => noteReported(data.version, name === "changed"), {
+    signal,
+    whileVisible: true,
+  });
 
 function noteReported(version, isChange) {
   const isNew = isChange || (reportedVersion && version !== reportedVersion) || isOlder(loadedVersion, version);
