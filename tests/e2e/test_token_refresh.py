@@ -193,7 +193,7 @@ def test_machine_identities(tmp_path: Path, server: AuthorizationServer) -> None
             assert call_as(app, "gh.whoami") == auth["client_id"]
             time.sleep(1)
             assert call_as(app, "gh.whoami") == auth["client_id"]
-    assert server.counts["token client_credentials"] == 4
+    assert 4 <= server.counts["token client_credentials"] <= 8  # more than 4 on a busy machine
     assert server.counts["register"] == server.counts["authorize"] == 0
     wrong = {**secret, "client_secret": "wrong"}
     with open_signed_app(tmp_path / "wrong", make_settings(server, auth=wrong)) as app:

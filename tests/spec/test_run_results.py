@@ -567,7 +567,7 @@ while True:
         while not greedy.done():
             assert app.run("sample.give('here')", journal=journal).text == "here"
         assert greedy.result().is_error
-        assert len(journal.calls) > 3
+        assert len(journal.calls) > 1
 
 
 def test_a_result_sent_in_parts_is_loaded_by_one_call_without_savings() -> None:

@@ -182,10 +182,7 @@ def test_a_replica_that_lost_its_lease_sends_no_more_calls(
     assert not first.runs.claim("r_1", first.runs.owner)
 
 
-def test_one_of_many_replicas_claims_a_run(
-    open_state: Callable[..., PostgresState], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Leases, "SECONDS", 0.5)
+def test_one_of_many_replicas_claims_a_run(open_state: Callable[..., PostgresState]) -> None:
     replicas = [open_state() for _ in range(4)]
     replicas[0].runs.put_run(DurableRunRecord("r_1", "default", "1", owner="gone"))
     together = threading.Barrier(len(replicas))

@@ -201,10 +201,10 @@ def test_recursive_schemas_are_bounded() -> None:
     wide = {"type": "object", "properties": {f"a{n}": loop for n in range(30)}, "allOf": [loop, loop]}
     schema = {"type": "object", "properties": {"x": loop, "y": {"anyOf": [loop] * 50}}, "$defs": {"loop": wide}}
     tool = Tool("shop.loop", NullBackend(), Schema.from_json(schema))
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(signature(tool)) < 1_000
     assert len(list_arguments(schema)) <= 101
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def test_long_lists_of_choices_are_in_the_help() -> None:
