@@ -16,6 +16,7 @@ from shlex import quote
 
 from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.problem import Location
+from onetool.util.text import count_common
 
 MAX_BYTES = 64 * 1024 * 1024
 OWNER_ONLY = 0o600
@@ -128,9 +129,9 @@ def diff(before: TextFile, text: str, redact: Callable[[str], str] = str) -> str
         [line if len(line) <= _MAX_LINE_LENGTH else f"... a line of {len(line):,} characters" for line in lines]
         for lines in both
     )
-    same = _common(old, new)
+    same = count_common(old, new)
     skipped = max(0, same - _CONTEXT_LINES)
-    kept = max(0, _common(old[same:][::-1], new[same:][::-1]) - _CONTEXT_LINES)
+    kept = max(0, count_common(old[same:][::-1], new[same:][::-1]) - _CONTEXT_LINES)
     name = str(before.path)
     lines = difflib.unified_diff(
         old[skipped : len(old) - kept],  # comparing all lines of a large file would take minutes
@@ -140,12 +141,6 @@ def diff(before: TextFile, text: str, redact: Callable[[str], str] = str) -> str
         lineterm="",
     )
     return redact("\n".join(_HUNK.sub(lambda found: _shift_hunk(found, skipped), line) for line in lines))
-
-
-def _common(old: list[str], new: list[str]) -> int:
-    """Return the number of common leading lines."""
-    differing = (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
-    return next(differing, min(len(old), len(new)))
 
 
 def _shift_hunk(found: re.Match[str], skipped: int) -> str:

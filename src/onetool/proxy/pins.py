@@ -18,11 +18,11 @@ from onetool.storage import Pinned, PinStorage
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
-from onetool.util.text import pluralize
+from onetool.util.text import count_common, pluralize
 from onetool.util.versioning import reject_newer
 
 VERSION = 1
-MAX_DIFF_LINES = 40
+MAX_DIFF_LINES, MAX_COMPARED_LINES = 40, 500
 
 
 class Differences(NamedTuple):
@@ -114,6 +114,11 @@ def _complete(known: Pinned | None, now: Pinned, is_strict: bool) -> Pinned:
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     old, new = (json.dumps(each, indent=1, sort_keys=True, ensure_ascii=False).splitlines() for each in (before, after))
+    start = max(0, count_common(old, new) - 1)
+    old, new = old[start:], new[start:]
+    end = max(0, count_common(old[::-1], new[::-1]) - 1)
+    # difflib takes quadratic time, and a server chooses the lines.
+    old, new = (side[: len(side) - end][:MAX_COMPARED_LINES] for side in (old, new))
     lines = list(difflib.unified_diff(old, new, "pinned", "current", lineterm="", n=1))
     omitted = [f"… {pluralize(len(lines) - MAX_DIFF_LINES, 'more line')}"] if len(lines) > MAX_DIFF_LINES else []
     return "\n".join([*lines[:MAX_DIFF_LINES], *omitted])

@@ -1,6 +1,6 @@
 """Helpers for messages: plurals, quoted values and suggestions for misspelled names."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 MAX_QUOTED_CHARS = 200
@@ -44,3 +44,9 @@ def suggestion_hint(matches: Iterable[object]) -> str:
 def suggest(word: str, known: Iterable[str], max_matches: int = 1) -> str:
     """Return a question that suggests the known names closest to a word; empty if none is close."""
     return did_you_mean(get_close_matches(word, list(known), max_matches))
+
+
+def count_common(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return the number of common leading lines."""
+    differing = (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
+    return next(differing, min(len(old), len(new)))
