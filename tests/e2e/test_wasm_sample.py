@@ -15,12 +15,14 @@ from onetool.runner.wasm_launcher import MIN_PYTHON, find_wasm_problem
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = (
-    *("tests/e2e/test_wasm_cells.py", "tests/e2e/test_wasm_attacks.py"),
+    "tests/e2e/test_wasm_cells.py",
+    "tests/e2e/test_wasm_attacks.py::test_a_forged_call_is_validated_and_needs_permission",
+    "tests/e2e/test_wasm_attacks.py::test_a_run_that_floods_after_its_answer_is_ended",
     "tests/e2e/test_mcp_stdio.py::test_output_of_a_run_is_sent_as_progress",
     "tests/spec/test_run_snippets.py::test_a_snippet_may_await_in_sync_and_async_code",
 )
 SCENARIOS = (
-    "tests/spec/test_run_snippets.py",
+    *("tests/e2e/test_wasm_attacks.py", "tests/spec/test_run_snippets.py"),
     *("tests/spec/test_run_tool.py", "tests/spec/test_run_details.py", "tests/spec/test_run_results.py"),
     *("tests/spec/test_tool_execution.py", "tests/spec/test_ot_pack.py", "tests/e2e/test_escapes.py"),
     *("tests/e2e/test_python_idioms.py", "tests/e2e/test_plans.py", "tests/e2e/test_sessions.py"),
