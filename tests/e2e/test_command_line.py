@@ -116,6 +116,24 @@ def test_search_lists_the_hits_of_ot_search(tmp_path: Path) -> None:
     assert "Run `onetool tools`" in run_cli(tmp_path, "search", "xyzzyqwv").stdout
 
 
+@pytest.mark.parametrize("name", ["machine.now", "machine"])
+def test_a_tool_or_pack_is_disabled_and_enabled(tmp_path: Path, name: str) -> None:
+    assert run_cli(tmp_path, "tools", "--disable", name).stdout == f"Disabled {name}\n"
+    failed = run_cli(tmp_path, "call", "machine.now")
+    assert (failed.returncode, "machine.now is disabled" in failed.stderr) == (1, True)
+    assert run_cli(tmp_path, "tools", "--enable", name).stdout == f"Enabled {name}\n"
+    assert run_cli(tmp_path, "call", "machine.now").returncode == 0
+    audit = (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8")
+    assert [f".{done}" in audit for done in ("enabled", "disabled")] == [True, True]
+
+
+def test_an_unknown_tool_cannot_be_disabled(tmp_path: Path) -> None:
+    failed = run_cli(tmp_path, "tools", "--disable", "machine.nwo")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "Did you mean machine.now?" in failed.stderr
+    assert "onetool bundles" in failed.stderr
+
+
 def test_project_settings_apply_only_while_trusted(tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / ".onetool").mkdir(parents=True)

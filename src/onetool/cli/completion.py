@@ -284,7 +284,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 # Candidates by command and argument; an empty command means any.
 _SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]]] = {
     ("call", "name"): _Names.packs_or_tools,
-    ("tools", "pattern"): _Names.packs_or_tools,
+    **dict.fromkeys([("tools", each) for each in ("pattern", "enable", "disable")], _Names.packs_or_tools),
     ("help", "query"): _Names.packs_or_tools,
     ("search", "query"): _Names.packs_or_tools,
     ("stats", "tool"): _Names.packs_or_tools,

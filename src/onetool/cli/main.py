@@ -19,7 +19,7 @@ COMMANDS = {
     "serve": "Run the MCP server on stdio (the default command) or over HTTP",
     "run": "Run Python code that calls tools",
     "call": "Call a tool",
-    "tools": "List tools",
+    "tools": "List tools; enable and disable them",
     "search": "Search for tools",
     "help": "Show help for a tool or pack, or search for tools",
     "connect": "Connect an assistant to OneTool",

@@ -1,13 +1,15 @@
-"""List all tools, or those whose name contains PATTERN."""
+"""List all tools, or those whose name contains PATTERN; enable or disable a tool or a pack."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from onetool.cli.app_runner import run_here
+from onetool.cli.app_runner import check_settings, run_here
 from onetool.cli.discovery import show_result
+from onetool.cli.identity import user_name
 from onetool.cli.terminal import CommandOutput
+from onetool.errors import ToolNotFound
 from onetool.render import render
-from onetool.util.text import quote
+from onetool.util.text import quote, suggest
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -17,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="part of the tool name")
     parser.add_argument("--info", choices=("list", "min", "full"), default="min", help="level of detail (default: min)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    switch = parser.add_mutually_exclusive_group()
+    switch.add_argument("--disable", metavar="NAME", help="disable a tool or a pack, for all clients")
+    switch.add_argument("--enable", metavar="NAME", help="enable it again")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -24,11 +29,36 @@ def main(options: argparse.Namespace) -> int:
 
 
 async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
+    if options.enable or options.disable:
+        return await _switch(app, options.enable or options.disable, output, on=bool(options.enable))
+
     def to_text(found: list[Any]) -> str:
         return render(found, "json") if options.json else _text(found, options.pattern)
 
     arguments = {"pattern": options.pattern, "info": options.info}
     return await show_result(app, output, "ot.tools", arguments, progress="listing tools", to_text=to_text)
+
+
+async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool) -> int:
+    from onetool.registry import python_name
+
+    check_settings(app, output)
+    await app.discover()
+    tools = {python_name(tool.name): tool.name for tool in app.registry}
+    packs = {python_name(tool.pack): tool.pack for tool in app.registry if tool.pack}
+    wanted = python_name(name)
+    found = tools.get(wanted) or packs.get(wanted)
+    if found is None:
+        hint = "for a bundle or a tool of one: onetool bundles enable|disable NAME"
+        raise ToolNotFound(f"no tool or pack is named {quote(name)}{suggest(name, {**tools, **packs})}", hint=hint)
+    await app.switch(found, on=on)
+    kind, done = "tool" if wanted in tools else "pack", "enabled" if on else "disabled"
+    app.audit.change(f"{kind}.{done}", [found], actor=user_name(), transport="cli")
+    output.write(f"{done.capitalize()} {found}\n")
+    pack = found.rpartition(".")[0]
+    if on and kind == "tool" and pack in app.disabled_names:
+        output.write(f"Its pack is disabled. To enable it: onetool tools --enable {pack}\n")
+    return 0
 
 
 def _text(found: list[Any], pattern: str) -> str:
