@@ -1,10 +1,10 @@
-# `make` formats the code, runs the static checks and the fast tests.
+# `make` formats the code, runs the static checks and the fast unit tests.
 .PHONY: all format lint test coverage nightly bench ci
 
 RUN = uv run --quiet
 
 all: format lint
-	$(RUN) pytest -n auto -m "not slow" tests/unit tests/spec tests/contract
+	$(RUN) pytest -m "not slow" tests/unit
 
 format:
 	$(RUN) ruff format --quiet .
