@@ -65,7 +65,7 @@ class _Estimate:
         return self._counts[key]
 
     def _has_base(self, schema: Mapping[str, Any]) -> bool:
-        """Return whether references inside of the schema have another meaning."""
+        """Return whether the schema has a base URI of its own, to which references inside of it are relative."""
         return any(isinstance(schema.get(name), str) for name in self._bases)
 
     def _list_checks(self, schema: Mapping[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:

@@ -121,10 +121,23 @@ def test_a_tool_or_pack_is_disabled_and_enabled(tmp_path: Path, name: str) -> No
     assert run_cli(tmp_path, "tools", "--disable", name).stdout == f"Disabled {name}\n"
     failed = run_cli(tmp_path, "call", "machine.now")
     assert (failed.returncode, "machine.now is disabled" in failed.stderr) == (1, True)
+    assert json.loads(run_cli(tmp_path, "tools", "--disable", name, "--json").stdout) == {
+        "changed": [name],
+        "isEnabled": False,
+    }
     assert run_cli(tmp_path, "tools", "--enable", name).stdout == f"Enabled {name}\n"
     assert run_cli(tmp_path, "call", "machine.now").returncode == 0
     audit = (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8")
     assert [f".{done}" in audit for done in ("enabled", "disabled")] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["", "machine.now ", "x" * 100_000, "\x1b[31m../../etc", "*"])
+def test_an_invalid_name_cannot_be_disabled(tmp_path: Path, name: str) -> None:
+    failed = run_cli(tmp_path, "tools", "--disable", name)
+    assert (failed.returncode, failed.stdout, "\x1b" in failed.stderr) == (1, "", False)
+    assert "no tool or pack is named" in failed.stderr
+    assert len(failed.stderr) < 1_000
+    assert not (tmp_path / ".onetool" / "switches.json").exists()
 
 
 def test_an_unknown_tool_cannot_be_disabled(tmp_path: Path) -> None:

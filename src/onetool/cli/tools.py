@@ -29,8 +29,10 @@ def main(options: argparse.Namespace) -> int:
 
 
 async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
-    if options.enable or options.disable:
-        return await _switch(app, options.enable or options.disable, output, on=bool(options.enable))
+    on = options.enable is not None
+    name = options.enable if on else options.disable
+    if name is not None:
+        return await _switch(app, name, output, on=on, as_json=options.json)
 
     def to_text(found: list[Any]) -> str:
         return render(found, "json") if options.json else _text(found, options.pattern)
@@ -39,7 +41,7 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     return await show_result(app, output, "ot.tools", arguments, progress="listing tools", to_text=to_text)
 
 
-async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool) -> int:
+async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool, as_json: bool) -> int:
     from onetool.registry import python_name
 
     check_settings(app, output)
@@ -54,6 +56,9 @@ async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool)
     await app.switch(found, on=on)
     kind, done = "tool" if wanted in tools else "pack", "enabled" if on else "disabled"
     app.audit.change(f"{kind}.{done}", [found], actor=user_name(), transport="cli")
+    if as_json:
+        output.write(render({"changed": [found], "isEnabled": on}, "json") + "\n")
+        return 0
     output.write(f"{done.capitalize()} {found}\n")
     pack = found.rpartition(".")[0]
     if on and kind == "tool" and pack in app.disabled_names:
