@@ -896,3 +896,15 @@ def test_a_redirect_from_another_site_is_rejected(site: Site, rest: Rest) -> Non
     site.pages["/away"] = page(b"", ("Location", f"http://127.0.0.1:{rest.port}/tools/bundles"), status=302)
     answer = httpx2.get(site.url("/away"), follow_redirects=True, headers={"origin": "http://evil.example"})
     assert answer.status_code == 403
+
+
+@pytest.mark.spec("bundles.routes.body-fields")
+def test_an_error_lists_the_first_twenty_of_many_problems(rest: Rest) -> None:
+    for count, listed in ((25, 20), (200_000, 0)):
+        body = {"slug": new_slug(), "displayName": "x", "isEnabled": True} | {f"field{at}": at for at in range(count)}
+        response = rest.send("PUT", f"/tools/bundles/{new_id()}", body)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert len(error["details"]["problems"]) == listed
+        assert error["message"].endswith("and 5 more" if listed else "200,000 problems")
+        assert len(response.content) < 8_000

@@ -27,9 +27,12 @@ from pydantic.alias_generators import to_camel
 from onetool.bundles import rules
 from onetool.errors import ArgumentError, BundleError
 from onetool.schema import ANY_OBJECT, JSON, Schema
+from onetool.util.text import MAX_QUOTED_CHARS, shorten
 
 T = TypeVar("T")
 MAX_NESTING: Final = 100  # nested objects and lists
+MAX_PROBLEMS: Final = 20  # in one error
+MAX_COUNTED_PROBLEMS: Final = 10_000  # listing more of them, to show the first, would take long
 Match = Literal["prefix", "word", "fuzzy"]
 ToolType = Literal["http", "python", "go"]
 Origin = Literal["openapi"]  # of an imported version; one that a person wrote or edited has none
@@ -284,12 +287,17 @@ def _check_text(text: Any) -> None:
 
 
 def to_bundle_error(error: ValidationError) -> BundleError:
-    """Return an error with all problems and their fields, but without values, because these may be secrets."""
-    problems = [
-        {"field": ".".join(map(str, item["loc"])) or "body", "problem": item["msg"].removeprefix("Value error, ")}
-        for item in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
+    """Return an error with the first problems and their fields, but without values, because these may be secrets."""
+    count = error.error_count()
+    if count > MAX_COUNTED_PROBLEMS:
+        return BundleError(f"invalid body: {count:,} problems", code="invalid", details={"problems": []})
+    problems = []
+    for item in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_PROBLEMS]:
+        field = shorten(".".join(map(str, item["loc"])), MAX_QUOTED_CHARS) or "body"
+        problems.append({"field": field, "problem": item["msg"].removeprefix("Value error, ")})
     text = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems)
+    if count > MAX_PROBLEMS:
+        text += f"; and {count - MAX_PROBLEMS:,} more"
     return BundleError(f"invalid body: {text}", code="invalid", details={"problems": problems})
 
 
