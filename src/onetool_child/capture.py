@@ -8,7 +8,7 @@ belong to a module.
 import ast
 import re
 from collections.abc import Callable, Coroutine, Iterator
-from types import CodeType, CoroutineType
+from types import AsyncGeneratorType, CodeType, CoroutineType
 from typing import Any, Final
 
 from onetool_child.names import find_unbound_names, find_used_names, is_reserved
@@ -37,7 +37,7 @@ NO_VALUE: Final = NoValue()
 
 
 def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Find | None = None) -> Any:
-    """Run the code in the namespace and return its value. A coroutine as the value is awaited.
+    """Run the code in the namespace and return its value. A coroutine or an async generator is awaited.
 
     `find` is called once, before the code starts, for the unbound names that the code reads.
     """
@@ -52,6 +52,8 @@ def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Fin
     else:
         exec(body, namespace)  # noqa: S102 - this process exists to run this code; nothing else is in it
         value = NO_VALUE if tail is None else eval(tail, namespace)  # noqa: S307 - see above
+    if type(value) is AsyncGeneratorType:
+        value = _collect(value)
     if type(value) is CoroutineType:  # `isinstance` would inspect a placeholder
         value = _wait_for(value)
     return NO_VALUE if value is namespace.get(RUN, NO_VALUE) else value
@@ -67,6 +69,10 @@ async def _execute_async(body: CodeType, tail: CodeType | None, namespace: Names
     return await value if _is_async(tail) else value
 
 
+async def _collect(items: AsyncGeneratorType[Any, None]) -> list[Any]:
+    return [item async for item in items]
+
+
 def _is_async(code: CodeType) -> bool:
     return bool(code.co_flags & CO_COROUTINE)
 
@@ -74,9 +80,7 @@ def _is_async(code: CodeType) -> bool:
 def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
     import asyncio
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if asyncio._get_running_loop() is None:  # noqa: SLF001 - public in asyncio
         return asyncio.run(coroutine)
     # A snippet that awaits was called by code that awaits, so this thread already has a loop.
     from concurrent.futures import ThreadPoolExecutor
@@ -117,6 +121,14 @@ def _find_final_value(tree: ast.Module) -> ast.expr | None:
         case ast.Call(func=ast.Name(id="print" | "help" as name)) if name not in _find_bound_names(tree):
             return None
     return last.value
+
+
+def find_value_line(code: str) -> int | None:
+    """Return the line of the value: of the last statement, unless another one may have returned it."""
+    tree = parse(code)
+    last = tree.body[-1]
+    is_only_return = len(_find_top_level(tree, ast.Return)) == isinstance(last, ast.Return)
+    return last.lineno if is_only_return else None
 
 
 def _wrap_in_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.expr | None]:

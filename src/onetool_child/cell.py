@@ -23,7 +23,8 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from onetool_child import data, errors, media, messages
-from onetool_child.capture import FILENAME, NO_VALUE, execute
+from onetool_child.capture import FILENAME, NO_VALUE, execute, find_value_line
+from onetool_child.error_report import report_causes
 from onetool_child.help_function import HelpFunction
 from onetool_child.names import OWN_PACK, PROJECTS
 from onetool_child.pack_imports import PackFinder
@@ -101,14 +102,15 @@ class Cell:
             self._on_clock = deterministic.start(bytes.fromhex(replay["seed"]), replay["clock"], replay["until"])
         elif "random" in sys.modules:  # every cell is a copy of the zygote, including its random state
             sys.modules["random"].seed()
+        is_executed = False
         try:
             self._start_clock()
             sys.meta_path.append(self._finder)  # not before: the zygote imports modules too
-            answer = self._encode_success(
-                execute(self._params["code"], self._create_namespace(), find=self._request_names)
-            )
+            value = execute(self._params["code"], self._create_namespace(), find=self._request_names)
+            is_executed = True
+            answer = self._encode_success(value)
         except BaseException as error:  # noqa: BLE001 - the answer reports whatever the code raised
-            answer = self._encode_failure(error)
+            answer = self._encode_failure(error, is_executed=is_executed)
         self._output.flush()
         self._peer.send_line(answer)
 
@@ -152,10 +154,14 @@ class Cell:
         chosen = self._main.get("__sanitize__")
         return chosen if isinstance(chosen, bool) else None
 
-    def _encode_failure(self, error: BaseException) -> str:
+    def _encode_failure(self, error: BaseException, *, is_executed: bool) -> str:
+        """Return the answer for an error. After the code was executed, its value raised the error."""
         if isinstance(error, SystemExit) and (error.code is None or error.code == 0):
             return self._encode_success(NO_VALUE)
-        return self._encode_failure_at(error, _find_line(error))
+        line = _find_line(error)
+        if line is None and is_executed:
+            line = find_value_line(self._params["code"])
+        return self._encode_failure_at(error, line)
 
     def _encode_failure_at(self, error: BaseException, line: int | None) -> str:
         lines = _split_lines(self._params["code"])
@@ -167,7 +173,11 @@ class Cell:
         kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
         about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._get_sanitize()}
         details = {**_describe_missing_name(error), **_describe_file(error)}
-        answer = self._encode_error({**_describe_fields(error), **about, **details})
+        fields = _describe_fields(error)
+        if causes := report_causes(error, FILENAME):
+            trace = fields.get("trace")
+            details["trace"] = f"{trace}\n{causes}" if trace else causes
+        answer = self._encode_error({**fields, **about, **details})
         # Its fields may not be serializable, or be too large.
         return answer or self._encode_error({**about, "name": None}) or ""
 
@@ -186,7 +196,7 @@ class Cell:
         code = self._params["code"]
         linecache.cache[FILENAME] = (len(code), None, [f"{line}\n" for line in _split_lines(code)], FILENAME)
         module = ModuleType("__main__")
-        module.__dict__["__builtins__"] = __builtins__
+        module.__dict__["__builtins__"] = builtins
         if self._params["format"]:
             module.__dict__["__format__"] = self._params["format"]
         module.__dict__.update(self._bind_names(code, self._params["names"]))
@@ -250,7 +260,7 @@ class Cell:
             )
         expansion = self._peer.request("snippet", {"name": name, "values": values})
         code = expansion["code"]
-        namespace = {"__builtins__": __builtins__, **self._bind_names(code, expansion["names"])}
+        namespace = {"__builtins__": builtins, **self._bind_names(code, expansion["names"])}
         outer = SNIPPET_DEPTH.set(SNIPPET_DEPTH.get() + 1)
         try:
             value = execute(code, {"__name__": "__main__", **namespace}, f"{SNIPPET_FILE}{name}>", self._request_names)

@@ -7,8 +7,10 @@ its own cell.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
+from types import SimpleNamespace
 
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
@@ -22,11 +24,21 @@ FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # of `__format__`; `onetool
 
 MAX_RECORD_CHARS = 1_000  # a longer record is split into its items
 MAX_RECORD_DEPTH = 6
+HEAP_TYPE = 1 << 9  # the flag of classes that Python code defines, unlike functions and modules
+# Dates; arrays and numbers of NumPy; tables and columns of PyArrow and Polars.
+CONVERSION_METHODS = ("isoformat", "tolist", "to_pylist", "to_dicts", "to_list")
 _READABLE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class NotData(ValueError):
     """The value cannot be serialized."""
+
+
+class _ObjectFailed(Exception):
+    """An object of the value raised the error, not the encoder."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class Reference:
@@ -60,15 +72,23 @@ def _encode_objects(value: Any, convert: Callable[[Any], Any] | None) -> str:
     plain = _Converter(convert)
     encoder = json.JSONEncoder(default=plain, separators=(",", ":"))
     try:
-        return encoder.encode(value)
-    except TypeError:  # an unsupported key, or an object whose methods failed
-        return encoder.encode(_convert_keys(value, plain))
+        return _encode_with(encoder, value, plain)
+    except _ObjectFailed as failure:
+        error = failure.error
     except RecursionError:
-        raise NotData("the value is nested too deeply; return a part of it") from None
-    except ValueError as error:
-        is_circle = "Circular" in str(error)
-        reason = "the value refers to itself and cannot be returned; return a part of it" if is_circle else str(error)
-        raise NotData(reason) from None
+        error = NotData("the value is nested too deeply; return a part of it")
+    except ValueError as failure:
+        is_circle = "Circular" in str(failure)
+        reason = "the value refers to itself and cannot be returned; return a part of it" if is_circle else str(failure)
+        error = NotData(reason)
+    raise error
+
+
+def _encode_with(encoder: json.JSONEncoder, value: Any, plain: _Converter) -> str:
+    try:
+        return encoder.encode(value)
+    except TypeError:  # an unsupported key
+        return encoder.encode(_convert_keys(value, plain))
 
 
 class _Converter:
@@ -81,9 +101,17 @@ class _Converter:
     def __call__(self, value: Any) -> Any:
         known = self._seen.get(id(value))
         if known is None:
-            converted = None if self._convert is None else self._convert(value)
-            known = self._seen[id(value)] = value, _plain(value) if converted is None else converted
+            known = self._seen[id(value)] = value, self._convert_once(value)
         return known[1]
+
+    def _convert_once(self, value: Any) -> Any:
+        try:
+            converted = None if self._convert is None else self._convert(value)
+            return _plain(value) if converted is None else converted
+        except RecursionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again by `encode`
+            raise _ObjectFailed(error) from None
 
 
 def text(value: Any, indent: int | None = None) -> str:
@@ -91,9 +119,9 @@ def text(value: Any, indent: int | None = None) -> str:
     separators = (",", ":") if indent is None else (",", ": ")
     try:
         return json.dumps(
-            value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators, default=_plain
+            value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators, default=_reject_object
         )
-    except (TypeError, ValueError):  # keys that are not strings, or NaN
+    except (TypeError, ValueError):  # objects, keys that are not strings, or NaN
         return json.dumps(_replace_nan(as_data(value)), ensure_ascii=False, indent=indent, separators=separators)
 
 
@@ -154,6 +182,8 @@ def _convert_object(value: Any) -> Any:
     import dataclasses
     import enum
 
+    if isinstance(value, type):
+        return str(value)
     if isinstance(value, enum.Enum):
         return value.value
     is_dataclass = dataclasses.is_dataclass(type(value))
@@ -162,12 +192,45 @@ def _convert_object(value: Any) -> Any:
         return {getattr(field, "alias", field.name): getattr(value, field.name) for field in fields}
     if hasattr(value, "model_dump"):
         return _dump_model(value)
-    for method in ("isoformat", "tolist"):  # dates; arrays and numbers of NumPy
+    return _convert_library_object(value)
+
+
+def _convert_library_object(value: Any) -> Any:
+    if (pandas := sys.modules.get("pandas")) is not None:
+        if isinstance(value, pandas.DataFrame | pandas.Series):
+            return _convert_table(value, pandas)
+        if value is pandas.NaT or value is pandas.NA:
+            return None
+    if type(value).__module__ == "numpy" and value.dtype.name == "datetime64[ns]":  # its list has only numbers
+        value = value.astype("datetime64[us]")
+    for method in CONVERSION_METHODS:
         if hasattr(value, method):
             return getattr(value, method)()
-    if isinstance(value, Iterable) and not isinstance(value, type) and not hasattr(value, "__fspath__"):
+    if isinstance(value, Iterable) and not hasattr(value, "__fspath__"):
         return list(value)
+    return _convert_to_text(value)
+
+
+def _convert_to_text(value: Any) -> str:
+    kind = type(value)
+    is_own_class = kind is object or kind.__flags__ & HEAP_TYPE
+    if is_own_class and kind.__str__ is object.__str__:  # its text would be its `repr`
+        name = kind.__qualname__ if kind.__module__ == "__main__" else f"{kind.__module__}.{kind.__qualname__}"
+        raise NotData(f"cannot return an object of type {name}; return its data, such as a dict of its attributes")
     return str(value)
+
+
+def _convert_table(table: Any, pandas: Any) -> Any:
+    """Return a DataFrame as records, with its index unless that only counts rows; a Series as a mapping."""
+    is_series = isinstance(table, pandas.Series)
+    labels = table.index if is_series else table.columns
+    if not labels.is_unique:
+        place = "index" if is_series else "columns"
+        raise NotData(f"cannot return a {type(table).__name__} with duplicate labels in its {place}; rename them first")
+    if is_series:
+        return dict(zip(labels.tolist(), table.tolist(), strict=True))
+    has_labels = not isinstance(table.index, pandas.RangeIndex) or table.index.name is not None
+    return (table.reset_index() if has_labels else table).to_dict(orient="records")
 
 
 def _dump_model(model: Any) -> Any:
@@ -198,6 +261,7 @@ _CONVERSIONS: tuple[tuple[Any, Any], ...] = (
     (bytes, _encode_base64),
     ((bytearray, memoryview), lambda value: _encode_base64(bytes(value))),
     (Mapping, dict),
+    (SimpleNamespace, vars),
     (complex, str),
     (BaseException, lambda value: f"{type(value).__name__}: {value}"),
 )

@@ -28,8 +28,20 @@ def report_error(error: BaseException, directory: str) -> str:
         return ""
 
 
-def _report(error: BaseException, directory: str, causes_left: int) -> Iterator[str]:
-    yield from _list_frames(error, directory)
+def report_causes(error: BaseException, file: str) -> str:
+    """Return the notes, the members and the causes of an error, with their lines in this file."""
+    try:
+        return "\n".join(line[:MAX_LINE_CHARS] for line in _report_causes(error, file, MAX_CAUSES))
+    except Exception:  # noqa: BLE001 - see above
+        return ""
+
+
+def _report(error: BaseException, place: str, causes_left: int) -> Iterator[str]:
+    yield from _list_frames(error, place)
+    yield from _report_causes(error, place, causes_left)
+
+
+def _report_causes(error: BaseException, place: str, causes_left: int) -> Iterator[str]:
     for note in list(getattr(error, "__notes__", ()))[:MAX_NOTES]:
         yield f"note: {str(note).strip()}".replace("\n", "\n  ")
     inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
@@ -40,18 +52,21 @@ def _report(error: BaseException, directory: str, causes_left: int) -> Iterator[
         if each is not None and causes_left:
             message = get_message(each).partition("\n")[0]
             yield f"{relation} {type(each).__name__}: {message}"
-            yield from _report(each, directory, causes_left - 1)
+            yield from _report(each, place, causes_left - 1)
 
 
-def _list_frames(error: BaseException, directory: str) -> list[str]:
+def _list_frames(error: BaseException, place: str) -> list[str]:
+    """Return the innermost lines of the error in this directory or file."""
     import linecache
 
     frames, trace = [], error.__traceback__
     while trace is not None:
         file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
-        if file.startswith(f"{directory}{os.sep}"):
+        if file == place:
+            frames.append(f"line {line}: {linecache.getline(file, line).strip()}")
+        elif file.startswith(f"{place}{os.sep}"):
             source = linecache.getline(file, line).strip()
-            frames.append(f"{_shorten(file, directory)}, line {line}, in {trace.tb_frame.f_code.co_name}: {source}")
+            frames.append(f"{_shorten(file, place)}, line {line}, in {trace.tb_frame.f_code.co_name}: {source}")
         trace = trace.tb_next
     return frames[-MAX_FRAMES:]
 

@@ -144,6 +144,7 @@ class ConfigError(ToolError):
 
 # The errors that code can catch and that keep their class when they cross a pipe.
 _ALL: list[type[ToolError]] = [ToolError, *ToolError.__subclasses__()]
+ENDS_OF_ITERATION = (StopIteration, StopAsyncIteration)  # Python takes them as the end of a loop, or replaces them
 TREE = {kind.__name__: kind for kind in _ALL}
 
 
@@ -181,7 +182,7 @@ def restore(data: Mapping[str, Any]) -> Exception:
         kind = str(data.get("type") or TREE[name].type)
         return TREE[name](message, **fields, **({} if kind == TREE[name].type else {"type": kind}))
     known = getattr(builtins, name, None)
-    if isinstance(known, type) and issubclass(known, Exception):
+    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, ENDS_OF_ITERATION):
         error = _restore_builtin(known, message)
         if "trace" in data:
             (error.fields if isinstance(error, ToolError) else error.__dict__)["trace"] = data["trace"]

@@ -63,6 +63,8 @@ class ToolProxy:
     def __repr__(self) -> str:
         return f"<tool {self._name}>"
 
+    __str__ = __repr__
+
 
 class PackProxy:
     """A pack with its tools as attributes. A standard module with the same name provides the other attributes."""
@@ -107,6 +109,8 @@ class PackProxy:
 
     def __repr__(self) -> str:
         return f"<pack {self._pack}>"
+
+    __str__ = __repr__
 
 
 class OtProxy(PackProxy):
@@ -249,6 +253,8 @@ class SessionProxy(MutableMapping[str, Any], Reference):
 
     def __repr__(self) -> str:
         return f"<session {self.id}>"
+
+    __str__ = __repr__
 
 
 def _check_json(value: Any, key: object) -> None:

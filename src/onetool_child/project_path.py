@@ -155,6 +155,8 @@ class ProjectsProxy:
     def __repr__(self) -> str:
         return "<pack proj>"
 
+    __str__ = __repr__
+
 
 def _attribute_name(project: str) -> str:
     return re.sub(r"\W", "_", project)

@@ -11,7 +11,8 @@ from tests.support import Connection, connect
 
 SOURCE = '''\
 # /// script
-# dependencies = ["pydantic==2.14.3", "attrs==26.1.0", "numpy==2.4.6", "pillow==12.0.0", "matplotlib==3.11.2"]
+# dependencies = ["pydantic==2.14.3", "attrs==26.1.0", "numpy==2.4.6", "pillow==12.0.0",
+#   "matplotlib==3.11.2", "pandas==3.1.1"]
 # ///
 from __future__ import annotations
 
@@ -47,6 +48,27 @@ class Invoice(BaseModel):
 class Size:
     width: float
     _steps: list[float] = attrs.field(factory=list)
+
+
+def tables() -> dict:
+    import pandas as pd
+
+    days = pd.to_datetime(["2024-02-29", None, None])
+    table = pd.DataFrame({"kind": ["a", "b", "a"], "count": [1, 2, 3], "day": days})
+    totals = table.groupby("kind")[["count"]].sum()
+    return {"table": table, "totals": totals, "column": totals["count"], "array": table["count"].to_numpy()}
+
+
+def large_table(rows: int):
+    import pandas as pd
+
+    return pd.DataFrame({"number": range(rows), "text": ["word"] * rows})
+
+
+def doubled():
+    import pandas as pd
+
+    return pd.Series([1, 2], index=["same", "same"])
 
 
 def bill(order: Order) -> Invoice:
@@ -122,6 +144,23 @@ def test_models_are_parameters_and_results(client: Connection) -> None:
 def test_values_of_numpy_are_data(client: Connection) -> None:
     expected = {"all": [[1, 2], [3, 4]], "mean": 2.5, "count": 4, "any": True, "day": "2024-02-29"}
     assert run(client, "shop.stats()") == expected
+
+
+def test_values_of_pandas_are_data(client: Connection) -> None:
+    day = "2024-02-29T00:00:00"
+    records = [{"kind": "a", "count": 1, "day": day}, {"kind": "b", "count": 2, "day": None}]
+    assert run(client, "shop.tables()") == {
+        "table": [*records, {"kind": "a", "count": 3, "day": None}],
+        "totals": [{"kind": "a", "count": 4}, {"kind": "b", "count": 2}],
+        "column": {"a": 4, "b": 2},
+        "array": [1, 2, 3],
+    }
+    assert "duplicate labels" in str(client.run("shop.doubled()").content)
+    assert run(client, "[len(shop.large_table(100_000)), shop.large_table(3)[2]]") == [
+        100_000,
+        {"number": 2, "text": "word"},
+    ]
+    assert "handle" in run(client, "__format__ = 'json'\nshop.large_table(100_000)")
 
 
 @pytest.mark.sampled(2)

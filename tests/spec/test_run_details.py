@@ -28,6 +28,10 @@ def greet(name: str, self: str = "I", kwargs: str = "") -> str:
 
 @tool("sample.fail")
 def fail(kind: str = "tool") -> None:
+    if kind == "name":
+        missing  # type: ignore[name-defined]  # noqa: B018, F821 - the failure under test
+    if kind == "stop":
+        raise StopIteration("the end")
     if kind == "value":
         raise ValueError("offset must be >= 1 (1-indexed), got 0")
     raise ToolError("Rate limited", service="slack", status=429)
@@ -325,6 +329,49 @@ def test_indentation_that_cannot_be_fixed_is_an_error(app: App, code: str) -> No
 )
 def test_an_error_names_the_line_of_the_sent_code(app: App, command: str, location: str) -> None:
     assert app.failure(command).startswith(f"ZeroDivisionError: division by zero\n  {location}")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = 1\nmap(len, ['a', 5])", "TypeError: object of type 'int' has no len()\n  line 2: map"),
+        ("return map(len, ['a', 5])", "TypeError: object of type 'int' has no len()\n  line 1: return map"),
+        ("(int(text)\n for text in ['a'])", "ValueError: invalid literal for int() with base 10: 'a'\n  line 1: (int"),
+        ("(sample.greet(nme=n) for n in ['a'])", "ArgumentError: sample.greet() has no argument 'nme'"),
+        ("[object()]", "cannot return an object of type builtins.object"),
+    ],
+)
+def test_a_lazy_value_that_fails_is_an_error(app: App, code: str, message: str) -> None:
+    answer = app.run(code)
+    assert answer.is_error
+    assert message in answer.text
+
+
+def test_an_error_shows_its_causes_and_members(app: App) -> None:
+    group = app.run("raise ExceptionGroup('many', [ValueError('first'), KeyError('second')])").text
+    assert "contains ValueError: first" in group
+    assert "contains KeyError: 'second'" in group
+    caused = app.run("try:\n    int('x')\nexcept ValueError as error:\n    raise RuntimeError('outer') from error").text
+    assert "caused by ValueError: invalid literal for int() with base 10: 'x'\n  line 2: int('x')" in caused
+    waiting = "import asyncio\nasync def fail():\n    raise ValueError('deep')\nawait fail()"
+    assert "while handling" not in app.run(waiting).text
+
+
+def test_an_async_generator_is_a_list(app: App) -> None:
+    code = "async def numbers():\n    yield 1\n    yield 2\n"
+    assert app.run(f"{code}numbers()").text == app.run(f"{code}return numbers()").text == "[1,2]"
+
+
+def test_the_error_of_a_tool_is_not_explained_as_an_error_of_the_code(app: App) -> None:
+    failed = app.run("sample.fail(kind='name')").text
+    assert "NameError: name 'missing' is not defined" in failed
+    assert "Packs:" not in failed
+    assert "the end" in app.run("sample.fail(kind='stop')").text
+
+
+def test_variables_of_the_run_can_be_returned(app: App) -> None:
+    assert app.run("x = 1\nvars()['x']").text == "1"
+    assert '"x":1' in app.run("x = 1\nvars()").text
 
 
 def test_an_error_lists_the_calls_already_made(app: App) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, strategies as some
 
-from onetool_child.data import NotData, as_data, encode
+from onetool_child.data import NotData, as_data, encode, text
 
 
 class Color(enum.Enum):
@@ -130,6 +130,8 @@ VALUES = {
     "a class": (Own, str(Own)),
     "a function": (len, "<built-in function len>"),
     "a module": (string, str(string)),
+    "a type with methods of data": ([memoryview, dt.date], ["<class 'memoryview'>", "<class 'datetime.date'>"]),
+    "a namespace": (types.SimpleNamespace(a=types.SimpleNamespace(b=1)), {"a": {"b": 1}}),
     "an ellipsis": (..., "Ellipsis"),
 }
 
@@ -166,6 +168,33 @@ def test_a_value_is_one_line_of_ascii(kind: str) -> None:
 
 def test_nan_and_infinity_are_kept() -> None:
     assert encode([float("nan"), float("inf"), -float("inf")]) == "[NaN,Infinity,-Infinity]"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: map(len, ["a", 5]),
+        lambda: {"key": [map(len, ["a", 5])], (1, 2): 3},
+        lambda: [3, Box(len(item) for item in ["a", 5])],
+    ],
+)
+def test_the_error_of_a_lazy_value_is_raised(make: Callable[[], Any]) -> None:
+    for convert in (encode, text):
+        with pytest.raises(TypeError, match=r"'int' has no len"):
+            convert(make())
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        encode(map(int, ["1", "x"]))
+    assert type(caught.value) is ValueError
+
+
+def test_an_object_without_data_is_rejected_with_its_type() -> None:
+    class Response:
+        def __repr__(self) -> str:
+            return "<Response 200>"
+
+    for value in (object(), Response(), [{"inner": Response()}], {Response(): 1}):
+        with pytest.raises(NotData, match=r"cannot return an object of type .*(object|Response)"):
+            encode(value)
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------

@@ -99,8 +99,8 @@ async def call_tool(
     result = await bus.call_tool(name, args, replace(given, on_foreign_value=record))
     try:
         text = render(as_data(result.unwrap()))
-    except NotData:
-        text, is_error = f"cannot serialize the value of {name}", True
+    except NotData as error:
+        text, is_error = f"cannot serialize the value of {name}: {error}", True
     except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model reads what
         hint = f"\nHint: {error.hint}" if isinstance(error, ToolError) and error.hint else ""
         text, is_error = f"{type(error).__name__}: {get_message(error)}{hint}", True

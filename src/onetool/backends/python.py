@@ -7,7 +7,7 @@ as a date, a path or a model.
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import GenericAlias
 from typing import Any
@@ -61,7 +61,7 @@ class PythonBackend:
             value = await value if inspect.isawaitable(value) else value
         if inspect.isasyncgen(value):
             return [item async for item in ItemReporter(context).iterate_async(value)]
-        if inspect.isgenerator(value):
+        if isinstance(value, Iterator):
             return await self._threads.run(list, ItemReporter(context).iterate(value))
         return value
 

@@ -113,8 +113,8 @@ def _find_hint(
     error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry, snippets: Collection[str]
 ) -> str | None:
     kind = str(error.get("class"))
-    if kind == "NameError":
-        return _hint_unknown_name(str(error.get("name") or ""), registry, snippets)
+    if kind == "NameError":  # that of a tool has no name here
+        return _hint_unknown_name(str(error["name"]), registry, snippets) if error.get("name") else None
     if (hint := _hint_hidden_pack(error, registry)) is not None:
         return hint
     has_failed_call = any(outcome == ToolError.type for _, outcome in calls)

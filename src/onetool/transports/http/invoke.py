@@ -26,6 +26,7 @@ from onetool.transports.http.models import Call, CallOutcome, FailedCall, Succes
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import ResponseSpec
 from onetool_child.data import NotData, as_data
+from onetool_child.errors import get_message
 
 Check = Callable[[], Awaitable[None]]
 OUTCOME: Final = ResponseSpec(
@@ -71,8 +72,8 @@ def build_outcome(result: Result, redact: Redactor) -> JSON:
     if error is None:
         try:
             return Success(value=redact.redact_data(as_data(result.value))).as_json()
-        except (NotData, RecursionError):
-            error = ToolError("cannot serialize the value: it is nested too deeply or refers to itself")
+        except Exception as failure:  # noqa: BLE001 - objects of tools may raise anything
+            error = ToolError(f"cannot serialize the value: {get_message(failure)}")
     elif isinstance(error, ToolError):
         is_rejected = not result.ran and (isinstance(error, BundleError) or error.type in CODES)
         if is_rejected or error.fields.get("code") == "rate_limited":

@@ -21,7 +21,7 @@ from onetool.runner.explain import indent_trace
 from onetool.sanitize import clean, clean_schema, defuse_data, sanitize_text
 from onetool.schema import ANY_OBJECT
 from onetool.util.invisible import replace_in_name
-from onetool_child.data import NotData, as_data
+from onetool_child.data import as_data
 from onetool_child.errors import get_message
 
 RUN = "run"  # reserved
@@ -140,10 +140,10 @@ def render_value(value: Any, *, is_media: bool = False) -> types.CallToolResult:
     try:
         data = as_data(value)
         text = render(data, "json")
-    except (NotData, RecursionError):
-        return render_error(ToolError("cannot serialize the value: it is nested too deeply or refers to itself"))
     except ToolError as error:
         return render_error(error)
+    except Exception as error:  # noqa: BLE001 - objects of tools may raise anything
+        return render_error(ToolError(f"cannot serialize the value: {get_message(error)}"))
     block = types.TextContent(type="text", text=text)
     return types.CallToolResult(content=[block], structured_content=data if isinstance(data, dict) else None)
 
