@@ -212,7 +212,7 @@ def _convert_library_object(value: Any) -> Any:
 
 
 def _convert_to_text(value: Any) -> str:
-    kind = type(value)
+    kind: Any = type(value)
     is_own_class = kind is object or kind.__flags__ & HEAP_TYPE
     if is_own_class and kind.__str__ is object.__str__:  # its text would be its `repr`
         name = kind.__qualname__ if kind.__module__ == "__main__" else f"{kind.__module__}.{kind.__qualname__}"

@@ -136,6 +136,7 @@ VALUES = {
 }
 
 
+MIXED: list[Any] = ["a", 5]
 # Values that can be used only once.
 ITERATORS: dict[str, tuple[Callable[[], Iterator[Any]], list[Any]]] = {
     "a generator": (lambda: (n * n for n in range(3)), [0, 1, 4]),
@@ -173,9 +174,9 @@ def test_nan_and_infinity_are_kept() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: map(len, ["a", 5]),
-        lambda: {"key": [map(len, ["a", 5])], (1, 2): 3},
-        lambda: [3, Box(len(item) for item in ["a", 5])],
+        lambda: map(len, MIXED),
+        lambda: {"key": [map(len, MIXED)], (1, 2): 3},
+        lambda: [3, Box(len(item) for item in MIXED)],
     ],
 )
 def test_the_error_of_a_lazy_value_is_raised(make: Callable[[], Any]) -> None:
