@@ -174,10 +174,9 @@ import threading
 ot.snippet('make'), ot.call('hub.create', title='by name'), ot.pack('hub').create('by pack')
 ot.parallel([lambda n=n: hub.create(str(n)) for n in range(5)])
 thread = threading.Thread(target=hub.undeclared); thread.start(); thread.join()
-inner = ot.plan(code="hub.create(title='inner')")
-[call['tool'] for call in inner['calls']]"""
+None"""
     found = plan(app, code)
-    assert found["value"] == ["hub.create"]
+    assert found["value"] is None
     assert [call["tool"] for call in found["calls"]] == ["hub.create"] * 8 + ["hub.undeclared"]
     assert plan(app, "$make")["calls"][0]["arguments"] == {"title": "from a snippet"}
 
@@ -224,6 +223,22 @@ def look(ctx: Context) -> str:
         found = plan(app, "peek.look()")
     assert found == {"calls": [], "ended": "a tool that only reads tried to call fs.write, which a plan does not call"}
     assert not (tmp_path / "written.txt").exists()
+
+
+def test_a_plan_contains_no_other_plan(app: App) -> None:
+    found = plan(app, "ot.plan(code='1')")
+    assert found["calls"] == []
+    assert "a plan cannot contain another plan" in found["ended"]
+
+
+def test_an_agent_has_one_plan_at_a_time_which_ends_with_its_run() -> None:
+    with open_app({"execution": {"timeout": 3}}, [create]) as app:
+        inner = "import time\\ntime.sleep(0.3)\\n[time.monotonic()]"
+        times = f"ot.parallel([lambda: ot.plan(code='{inner}')['value'][0]] * 3)"
+        first, second, third = sorted(app.data(times))
+        assert min(second - first, third - second) >= 0.3
+        assert "took longer than 3 s" in app.run("ot.plan(code='while True: pass')").text
+        assert app.data("ot.plan(code='1')")["value"] == 1  # the turn is free again
 
 
 def test_the_command_prints_the_plan(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@
 the result and `explain` renders errors.
 """
 
+import asyncio
 import re
 import time
 import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -68,6 +70,7 @@ class Runner:
         self.bus, self.settings, self._saved_snippets = bus, settings, saved_snippets
         self._cells, self._presenter, self._projects = cells, presenter, projects
         self.has_secret = presenter.has_secret
+        self.plan_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by agent
 
     async def run(
         self,
