@@ -35,6 +35,7 @@ from onetool_child.messages import MAX_MESSAGE_BYTES, MEDIA
 MAX_UNSENT_BYTES = 64 << 20
 MAX_NESTED_CALLS = 10_000  # concurrent calls of a worker, which may lead back to it
 SETTLE_SECONDS = 0.01
+MAX_SETTLE_SECONDS = 0.1  # for which the next call waits for cancelled ones
 STUCK_SECONDS = 2.0  # for a cancelled call to stop
 EXIT_SECONDS = 1.0  # to learn the exit status of a lost process
 END_SECONDS = 3.0
@@ -149,11 +150,12 @@ class Worker:
         self._ending: asyncio.Task[None] | None = None
         self._is_loading = False  # whether Python runs and has started to load the file
         self.is_stuck = False
+        self._is_replaced = False  # a new worker gets the next calls, because a cancelled call has not stopped
         self._cancelled: set[int] = set()  # calls that may still be running
 
     @property
     def is_over(self) -> bool:
-        return self._retired or self.is_stuck or self._channel.closed.done()
+        return self._retired or self.is_stuck or self._is_replaced or self._channel.closed.done()
 
     async def start(self, user: WorkerUser, seconds: float) -> str:
         """Start the process, once for all users, and return the path of its interpreter.
@@ -259,18 +261,21 @@ class Worker:
             nested.cancel()
 
         def check() -> None:
-            if self._channel.is_unanswered(call_id):
+            if self._is_replaced or self._channel.is_unanswered(call_id):
                 self.is_stuck = True
                 self._end_if_done()
 
         asyncio.get_running_loop().call_later(STUCK_SECONDS, check)
 
     async def settle(self) -> None:
-        """Wait until every cancelled call has stopped, or the worker is known to be stuck."""
+        """Wait until every cancelled call has stopped. If that takes long, the next call needs a new worker."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + MAX_SETTLE_SECONDS
         while self._cancelled and not self.is_over:
             self._cancelled = {call_id for call_id in self._cancelled if self._channel.is_unanswered(call_id)}
             if self._cancelled:
                 await asyncio.sleep(SETTLE_SECONDS)
+                self._is_replaced = loop.time() > deadline
 
     async def _exit_error(self, user: WorkerUser, function: str, reason: str) -> ToolError:
         """Return the error for a call whose process has ended."""
