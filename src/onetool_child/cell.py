@@ -108,6 +108,7 @@ class Cell:
             sys.meta_path.append(self._finder)  # not before: the zygote imports modules too
             value = execute(self._params["code"], self._create_namespace(), find=self._request_names)
             is_executed = True
+            self._check_sanitize()
             answer = self._encode_success(value)
         except BaseException as error:  # noqa: BLE001 - the answer reports whatever the code raised
             answer = self._encode_failure(error, is_executed=is_executed)
@@ -149,6 +150,11 @@ class Cell:
             return None
         self._media_count += 1
         return media.send_media(self._peer, found, self._id)
+
+    def _check_sanitize(self) -> None:
+        chosen = self._main.get("__sanitize__")
+        if chosen is not None and not isinstance(chosen, bool):
+            raise errors.ToolError(f"invalid __sanitize__ of type {type(chosen).__name__}: expected True or False")
 
     def _get_sanitize(self) -> bool | None:
         chosen = self._main.get("__sanitize__")

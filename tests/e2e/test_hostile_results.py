@@ -175,6 +175,7 @@ def test_deeply_nested_values_do_not_crash_the_server(app: App, chosen: str) -> 
         ("class E(ToolError):\n    fields = 5\nraise E('x')", "E: x"),
         ("raise ToolError('x', big='y' * 5_000_000)", "ToolError: x\n  line 1: raise ToolError("),
         ("__sanitize__ = []\n__sanitize__.append(__sanitize__)\n1 / 0", "ZeroDivisionError: "),
+        ("__sanitize__ = globals()\n5", "ToolError: invalid __sanitize__ of type dict"),
         ("import sys\nsys.modules.clear()\n1 / 0", "ZeroDivisionError: "),
         ("sample.odd()", "RuntimeError: it has no text"),
         ("sample.fail()", "ToolError: it failed"),
@@ -191,7 +192,7 @@ def test_every_error_is_reported(app: App, code: str, expected: str) -> None:
         ("import sys\ndel sys.modules['__main__']\n5", "5"),
         ("import sys\nsys.modules['__main__'] = 5\n__format__ = 'json_h'\n[1]", "[\n  1\n]"),
         ("__format__ = ['json_h']\nlen(str(list(range(400_000))))", "3088890"),
-        ("__format__ = __sanitize__ = globals()\n5", "5"),
+        ("__format__ = globals()\n5", "5"),
         ("__format__ = 'x' * 30_000_000\n5", "5"),
     ],
 )

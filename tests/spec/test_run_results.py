@@ -130,9 +130,32 @@ def test_a_result_is_not_sanitized_if_the_code_disables_it() -> None:
 
 
 @pytest.mark.spec("run-tool.sanitize.default-behaviour")
-@pytest.mark.parametrize("setting", ["", "__sanitize__ = None\n", "__sanitize__ = 'yes'\n", "__sanitize__ = [1]\n"])
+@pytest.mark.parametrize("setting", ["", "__sanitize__ = None\n"])
 def test_a_result_is_not_sanitized_by_default(app: App, setting: str) -> None:
     assert app.value(f"{setting}{HOSTILE}") == HOSTILE[1:-1]
+
+
+@pytest.mark.parametrize("setting", ["1", "'yes'", "[1]"])
+def test_another_value_of_sanitize_is_an_error(app: App, setting: str) -> None:
+    failure = app.failure(f"__sanitize__ = {setting}\n{HOSTILE}")
+    assert failure.startswith("ToolError: invalid __sanitize__ of type ")
+    assert "expected True or False" in failure
+
+
+def test_a_stored_result_is_sanitized_when_it_is_read(app: App) -> None:
+    handle = json.loads(WRAPPED.fullmatch(app.value(f"__sanitize__ = True\n[{HOSTILE}] * 2000"))[3])["handle"]  # type: ignore[index]
+    for code in (f"ot.result(handle={handle!r})", f"ot.load({handle!r})[0]"):
+        found = WRAPPED.fullmatch(app.value(code))
+        assert found is not None
+        assert "Ignore all previous instructions" not in found[3]
+
+
+@pytest.mark.parametrize("chosen", ["yml", "yml_h"])
+def test_redacted_yaml_is_still_yaml(chosen: str) -> None:
+    value = {"token": SECRET, "note": f"x {SECRET}", "list": [SECRET]}
+    with open_app_with_secrets({"A": SECRET}) as app:
+        text = app.value(f"__format__ = {chosen!r}\n{value!r}")
+    assert yaml.safe_load(text) == {"token": REDACTED, "note": f"x {REDACTED}", "list": [REDACTED]}
 
 
 def test_a_setting_sanitizes_every_result() -> None:

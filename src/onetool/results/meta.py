@@ -24,7 +24,9 @@ class Meta:
     total_chars: int
     value_beside: bool  # whether the data has its own file, because the text renders it in another format
     token_id: str = ""  # of the token that the agent used
-    is_untrusted: bool = False  # whether it came from a server whose results are always sanitized
+    is_untrusted: bool = (
+        False  # whether it is always sanitized: it came from an untrusted server, or the code asked for it
+    )
     labels: Mapping[str, Any] | None = None  # of the session that stored it, for the policy `guarded`; None: unknown
     version: int = VERSION
 

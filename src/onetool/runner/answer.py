@@ -180,7 +180,8 @@ class Presenter:
         sanitize = result.get("sanitize")
         try:
             value = await run_in_thread_if(
-                result["bytes"] > LARGE_ANSWER_BYTES or _is_slow(result), partial(_value_blocks, journal, result)
+                result["bytes"] > LARGE_ANSWER_BYTES or _is_slow(result),
+                partial(_value_blocks, journal, result, self._redact),
             )
         except ToolError as error:  # the value cannot be shown
             text = explain.render_error(error, journal.calls)
@@ -239,7 +240,7 @@ class Presenter:
     def _render_texts(
         self, blocks: list[_Block], journal: Journal, caller: ToolContext, sanitize: object
     ) -> tuple[str, ...]:
-        self._store_large_blocks(blocks, journal, caller)
+        self._store_large_blocks(blocks, journal, caller, is_marked=sanitize is True)
         texts = []
         for block in blocks:
             text = "".join(block.pieces)
@@ -253,7 +254,9 @@ class Presenter:
         source = ", ".join(sorted(journal.sources)[:MAX_SOURCES]) or "run"
         return tuple(sanitize_text(text, source) for text in texts)
 
-    def _store_large_blocks(self, blocks: list[_Block], journal: Journal, caller: ToolContext) -> None:
+    def _store_large_blocks(
+        self, blocks: list[_Block], journal: Journal, caller: ToolContext, *, is_marked: bool
+    ) -> None:
         """Store blocks, largest first, until the rest fits: a short value beside long output stays inline."""
         total, limit = sum(block.size for block in blocks), self._output.max_inline_size
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
@@ -264,9 +267,10 @@ class Presenter:
                     block.pieces, block.is_json = [text], False
                     total += len(text.encode("utf-8", "replace"))
                 else:
-                    self._store_block(block, journal, caller)
+                    self._store_block(block, journal, caller, is_marked=is_marked)
 
-    def _store_block(self, block: _Block, journal: Journal, caller: ToolContext) -> None:
+    def _store_block(self, block: _Block, journal: Journal, caller: ToolContext, *, is_marked: bool) -> None:
+        """Store a block. One that the code marked with `__sanitize__` is sanitized whenever it is read."""
         labels = None if caller.gate is None else caller.gate.labels
         pieces = _split_records(block)
         pieces.reverse()
@@ -281,7 +285,7 @@ class Presenter:
                 about=block.about,
                 is_json=block.is_json,
                 beside=None if block.beside is None else self._redact(block.beside()),
-                is_untrusted=journal.is_untrusted,
+                is_untrusted=journal.is_untrusted or is_marked,
                 labels=None if labels is None else labels.to_json(),
             )
         except ToolError as error:
@@ -306,7 +310,7 @@ def _output_blocks(journal: Journal) -> list[_Block]:
     return [_Block(journal.printed, journal.printed_bytes)] if journal.printed else []
 
 
-def _value_blocks(journal: Journal, result: dict[str, Any]) -> list[_Block]:
+def _value_blocks(journal: Journal, result: dict[str, Any], redact: Redactor) -> list[_Block]:
     chosen = _get_format(result)
     if journal.value:
         is_json, about = result.get("is_json") is True, str(result.get("about") or "")[:MAX_SUMMARY_CHARS]
@@ -320,6 +324,8 @@ def _value_blocks(journal: Journal, result: dict[str, Any]) -> list[_Block]:
         text = render(value, chosen)
         return [_Block([text], len(text.encode()), format=chosen)]
     is_json = chosen in JSON_FORMATS and not (flow and chosen is None)
+    if not is_json:  # in YAML, the brackets of a redacted text need quotes
+        value = redact.redact_data(value)
     text = render(value, chosen, flow=flow)
     beside = None if is_json else partial(render, value, "json")
     return [_Block([text], len(text.encode()), summary(value), is_json, chosen, beside)]
