@@ -131,6 +131,11 @@ class ToolContext(Context):
             self.on_progress(text, *(() if isinstance(done, str) else (done, total)))
         return DONE
 
+    def note(self, text: str) -> None:
+        """Show a note beside the value of the run. Calls outside a run have no place for notes."""
+        if self.notice is not None:
+            self.notice(text)
+
     def log(self, message: object, level: str = "info") -> Done:
         check_level(level)
         if self.on_log is not None:

@@ -28,6 +28,7 @@ MAX_TOPIC_CHARS = 500
 MAX_MESSAGE_CHARS = 100_000
 DEFAULT_MAX_FILE_BYTES = 10 << 20
 RATE_SECONDS = 60.0
+NO_TOPIC = "SKIP: no matching topic"
 
 # O_NONBLOCK (POSIX) avoids blocking on a pipe; O_BINARY (Windows) keeps line breaks unchanged.
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -66,7 +67,7 @@ def publish(topics: Sequence[Topic], notices: NoticeStorage, topic: str, message
         raise ArgumentError(f"topic too long: {len(topic)} characters (maximum {MAX_TOPIC_CHARS})")
     found = next((each for each in topics if _matches(each.pattern, topic)), None)
     if found is None:
-        return "SKIP: no matching topic"
+        return NO_TOPIC
     notices.append(found.file, _document(topic, message, now()))
     return f"OK: {topic} -> {found.file}"
 

@@ -218,8 +218,8 @@ class HttpBackend:
 
     async def _read_result(self, call: "_Call", response: Response, events: EventCollector) -> Any:
         redactor = self._get_redactor(call.values.used_secrets)
-        if events.limit and call.context.notice is not None:
-            call.context.notice(f"the event stream was closed after {events.limit}; there may be more events")
+        if events.limit:
+            call.context.note(f"the event stream was closed after {events.limit}; there may be more events")
         read = functools.partial(self._read_body, call, response, redactor, events)
         is_slow = len(response.body) >= LARGE_RESPONSE_BYTES or call.path or self._reader.is_binary(response)
         body = await anyio.to_thread.run_sync(read, abandon_on_cancel=True) if is_slow else read()

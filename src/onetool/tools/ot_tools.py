@@ -66,6 +66,7 @@ MAX_WAIT_SECONDS = 20.0
 MAX_HITS = 1000  # if some hits are removed
 MAX_COUNTED_HITS = 100  # to say how many hits were omitted
 MAX_QUERIES = 10  # in one search
+ADD_TOPIC = "a person adds a pattern and a file under notify.topics in onetool.yaml"
 
 
 # --- status ---------------------------------------------------------------------------------------------------------
@@ -133,13 +134,16 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     Example:
         ot.notify(topic="notes", message="Remember to review PR #123")
     """
-    from onetool.notify import publish
+    from onetool.notify import NO_TOPIC, publish
 
     system, settings = get_system(context), get_system(context).settings.notify
     if settings.topics:
         await anyio.to_thread.run_sync(system.stores.count_notice, context.agent_id, settings.per_minute)
     notices = system.stores.notices(settings)
-    return await anyio.to_thread.run_sync(publish, settings.topics, notices, topic, message, time.time)
+    answer = await anyio.to_thread.run_sync(publish, settings.topics, notices, topic, message, time.time)
+    if answer == NO_TOPIC:
+        context.note(f"ot.notify: nobody gets this message. To keep messages on {quote(topic)}, {ADD_TOPIC}")
+    return answer
 
 
 @tool(effects=["read"], argument_permissions={"output": frozenset({Permission.WRITE})}, max_text=MAX_TEXT_CHARS)
@@ -304,10 +308,10 @@ async def search(context: ToolContext, query: str | list[str], limit: int = 10) 
     hits = {text: await system.search(text, max(limit, wanted), context.agent_id) for text in queries}
     snippets = await _load_snippets(context)
     found = await anyio.to_thread.run_sync(search_hits.describe_hits, system, hits, limit, snippets)
-    if context.notice is not None and found.omitted:
-        context.notice(f"ot.search: {pluralize(found.omitted, 'more hit')}. To see more: limit={2 * limit}")
-    if context.notice is not None and found.weak:
-        context.notice(f"ot.search: {pluralize(found.weak, 'weak hit')} left out")
+    if found.omitted:
+        context.note(f"ot.search: {pluralize(found.omitted, 'more hit')}. To see more: limit={2 * limit}")
+    if found.weak:
+        context.note(f"ot.search: {pluralize(found.weak, 'weak hit')} left out")
     return found.hits
 
 
@@ -609,8 +613,8 @@ async def _discover_and_note(context: ToolContext) -> System:
 
 
 def _note_unlisted(context: ToolContext) -> None:
-    if context.notice is not None and (note := get_system(context).registry.note_unlisted(context)):
-        context.notice(note)
+    if note := get_system(context).registry.note_unlisted(context):
+        context.note(note)
 
 
 class _RestrictedSystem:
