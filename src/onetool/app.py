@@ -71,6 +71,7 @@ from onetool.telemetry import Notices, Telemetry
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.running_servers import list_servers
+from onetool.util.shared_flight import SharedFlight
 from onetool.util.text import quote
 from onetool_child.data import as_data
 
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from onetool.checks import Checks
     from onetool.shared_processes import SharedProcesses
     from onetool.snippets.saved_snippets import SavedSnippet
+    from onetool.stats.summary import StatsSummary
     from onetool.system import System
 
 __all__ = ["OneTool", "examine_settings", "read_settings"]
@@ -154,6 +156,9 @@ class OneTool:
         )
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
         self._search = CatalogSearch(registry)
+        self._health: SharedFlight[dict[str, Any]] = SharedFlight()
+        self._reload: SharedFlight[str] = SharedFlight()
+        self.summaries: SharedFlight[StatsSummary] = SharedFlight()
         self._retiring = BackgroundTasks()
         self.exposed: tuple[str, ...] = ()  # tools that MCP publishes in addition to `run`
         self.listening_ports: set[int] = set()  # of this process; tools must not send requests to them
@@ -605,6 +610,9 @@ class OneTool:
 
     async def reload(self) -> str:
         """Reload the configuration and the tools. An invalid configuration raises and changes nothing."""
+        return await self._reload.join(self._reload_all)
+
+    async def _reload_all(self) -> str:
         answer = await self.apply_settings()
         await self.discover()
         return answer
@@ -653,7 +661,7 @@ class OneTool:
 
     async def health(self) -> dict[str, Any]:
         """Return the health report; `findings` are the problems as data."""
-        return await self._checks().report_health(self._require_state(), self.log)
+        return await self._health.join(lambda: self._checks().report_health(self._require_state(), self.log))
 
     async def check(self, seconds: float | None = None, stored: Iterable[Problem] = ()) -> list[Problem]:
         """Return the results of all checks, from files and recorded states. Nothing is started.

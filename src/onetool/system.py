@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from onetool.runs.runs import Runs
     from onetool.search import SearchHit
     from onetool.snippets.saved_snippets import SavedSnippet
+    from onetool.stats.summary import StatsSummary
     from onetool.storage import MediaStorage, ResultStorage
     from onetool.stores import Stores
+    from onetool.util.shared_flight import SharedFlight
 
 
 class UpstreamFeatures(Protocol):
@@ -47,6 +49,8 @@ class System(Protocol):
     def directories(self) -> Directories: ...
     @property
     def stores(self) -> Stores: ...
+    @property
+    def summaries(self) -> SharedFlight[StatsSummary]: ...
     @property
     def results(self) -> ResultStorage: ...
     @property

@@ -163,7 +163,9 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     system = get_system(context)
     if not system.settings.stats.enabled:
         raise ToolError("Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml to collect them.")
-    summary = await anyio.to_thread.run_sync(partial(_summarize, context, period, tool))
+    agent = None if context.is_owner else context.agent_id
+    summarize = partial(anyio.to_thread.run_sync, _summarize, system, agent, period, tool)
+    summary = await system.summaries.join(summarize, (agent, period, tool))
     if output:
         await anyio.to_thread.run_sync(partial(_write_report, context, summary, output))
     public = {key: value for key, value in summary.items() if key != "series"}
@@ -684,10 +686,9 @@ def _describe_tool(entry: Tool, observed: str | None) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value or key in always}
 
 
-def _summarize(context: ToolContext, period: str, name: str) -> "StatsSummary":
+def _summarize(system: System, agent: str | None, period: str, name: str) -> "StatsSummary":
     from onetool.stats.summary import summarize
 
-    system, agent = get_system(context), None if context.is_owner else context.agent_id
     system.stores.recorder.flush()  # include the calls of this session
     entry = system.registry.get(name) if name in system.registry.aliases else None
     round_trip_ms = system.settings.stats.round_trip_ms
