@@ -540,8 +540,8 @@ def test_the_base_url_of_documentation_links_is_a_setting() -> None:
 @pytest.mark.parametrize("query", ["my_pack", "my-pack.get-sum"])
 def test_packs_of_the_user_show_their_file(rich: App, query: str) -> None:
     lines = rich.value(f"ot.help(query={query!r})").splitlines()
-    assert lines[-1] == f"File: {__file__}"
-    assert "Documentation" not in "".join(lines)
+    link = "Documentation: https://onetool.beycom.online/reference/tools/my-pack/"
+    assert lines[-2:] == [link, f"File: {__file__}"]
 
 
 @pytest.mark.parametrize("query", ["my-pack.get-sum", "my_pack.get_sum", "my-pack.get_sum"])

@@ -38,6 +38,7 @@ BUILT_IN_PACKS = {
     path.stem.removesuffix("_tools") for path in Path(__file__).parent.glob("*_tools.py")
 } | DOC_SLUGS.keys()
 GROUPS = {"tool": "Tools", "pack": "Packs", "snippet": "Snippets", "alias": "Aliases"}
+SERVER_SOURCE = "proxy:"
 MAX_DETAILED_HITS = 5
 Snippets = Mapping[str, Snippet]
 MAX_LINE_CHARS = 300
@@ -329,13 +330,19 @@ def _instructions(pack: str, system: System) -> str:
 
 
 def _render_origin(entries: Iterable[Tool], system: System) -> str:
-    """Return the documentation URL of built-in packs and the file of others."""
-    local = [entry for entry in entries if entry.source == "local" and not entry.file]
-    built_in = {entry.pack for entry in local if entry.pack in BUILT_IN_PACKS}
+    """Return the documentation URL of packs, and the file or server of packs that are not built in."""
     base = str(system.settings.docs_url).rstrip("/")
-    lines = [f"Documentation: {base}/{DOC_SLUGS.get(pack, pack)}/" for pack in sorted(built_in)]
-    files = {file for entry in entries if entry.pack not in built_in and (file := _find_file(entry))}
-    return "\n".join([*lines, *(f"File: {file}" for file in sorted(files))])
+    lines: set[str] = set()
+    for entry in entries:
+        is_built_in = entry.source == "local" and not entry.file and entry.pack in BUILT_IN_PACKS
+        file = None if is_built_in else _find_file(entry)
+        if entry.pack:
+            lines.add(f"Documentation: {base}/{DOC_SLUGS.get(entry.pack, entry.pack)}/")
+        if file is not None:
+            lines.add(f"File: {file}")
+        if entry.source.startswith(SERVER_SOURCE):
+            lines.add(f"Server: {entry.source.removeprefix(SERVER_SOURCE)}")
+    return "\n".join(sorted(lines))
 
 
 def _find_file(entry: Tool) -> str | None:
