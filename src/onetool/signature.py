@@ -1,7 +1,8 @@
 """Signatures of tools for readers: `pack.tool(query: str, count: int = 5) -> list`.
 
 The fields of objects are written like those of a TypedDict: `tags: list[{'name': str, 'color': NotRequired[str]}]`. An
-optional argument without a default is shown as `= None`, and `None` means that it is omitted.
+optional argument without a default is shown as `= None`, and `None` means that it is omitted. Tools of
+upstream servers show `= '...'` instead.
 """
 
 import re
@@ -25,6 +26,7 @@ TYPE_NAMES = {
     "null": "None",
 }
 MAX_CHOICES = 8
+UNKNOWN_DEFAULT = "..."
 MAX_CHARS = 10_000
 MAX_CALL_CHARS = 60
 MAX_REQUIRED = 8  # arguments in the hits of a search
@@ -37,7 +39,7 @@ NOT_PYTHON = re.compile(r"[^\w.]")
 
 def signature(tool: Tool) -> str:
     """Return the signature with the types of all arguments; objects are shown with their fields."""
-    parts = [_format_parameter(each) for each in _list_parameters(tool)]
+    parts = [_format_parameter(each, tool) for each in _list_parameters(tool)]
     returns = f" -> {tool.returns}" if tool.returns else ""
     return clean_if_foreign(f"{_python_expression(tool.name)}({', '.join(parts)}){returns}", tool)
 
@@ -61,9 +63,11 @@ def _list_parameters(tool: Tool) -> Iterator[dict[str, Any]]:
         yield {"name": schema.variadic_keywords, "kind": "keywords", "type": rest}
 
 
-def _format_parameter(about: Mapping[str, Any]) -> str:
+def _format_parameter(about: Mapping[str, Any], tool: Tool) -> str:
     stars = {"variadic": "*", "keywords": "**"}.get(about["kind"], "")
     default = f" = {about['default']!r}" if "default" in about else ""
+    if default and tool.source.startswith("proxy:") and "default" not in tool.input.properties[about["name"]]:
+        default = f" = {UNKNOWN_DEFAULT!r}"
     return f"{stars}{about['name']}: {about['type']}{default}"
 
 

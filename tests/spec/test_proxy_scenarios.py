@@ -17,7 +17,7 @@ def app() -> Iterator[App]:
 @pytest.mark.spec("ot-pack.tools.proxy-tool-signature-from-schema")
 def test_the_signature_of_a_proxied_tool_is_based_on_its_schema(app: App) -> None:
     (search,) = app.data("ot.tools(pattern='github.search', info='full')")
-    assert search["signature"] == "github.search_code(query: str, repo: str = None, count: int = 5)"
+    assert search["signature"] == "github.search_code(query: str, repo: str = '...', count: int = 5)"
     assert search["source"] == "proxy:github"
 
 
