@@ -98,6 +98,21 @@ def test_an_edit_changes_its_lines_and_nothing_else(home: Path) -> None:
     assert load(find(home), {}).settings.agents["reviewer"].permissions == {"read"}
 
 
+@pytest.mark.parametrize("history", ["{", '{"version": 99, "entries": []}'])
+def test_an_edit_that_cannot_be_recorded_is_not_made(home: Path, history: str) -> None:
+    editor = open_editor(home)
+    (home / ".onetool" / "settings-history.json").write_text(history, encoding="utf-8")
+    before = {file: file.read_bytes() for file in (home / ".onetool").iterdir()}
+    for change in (
+        change_agent(editor, "reviewer", permissions=["read"]),
+        editor.plan("secrets.set", [], secrets={"NEW": "another-value"}),
+    ):
+        with pytest.raises(ToolError, match="settings-history"):
+            editor.apply(change, **WHO)
+    assert {file: file.read_bytes() for file in before} == before
+    assert not list((home / ".onetool").glob("*.tmp"))
+
+
 def test_invalid_settings_are_not_written(home: Path) -> None:
     editor = open_editor(home)
     with pytest.raises(ConfigError, match=r"permissions must be a list of permissions"):

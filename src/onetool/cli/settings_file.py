@@ -8,7 +8,7 @@ from onetool.cli.identity import user_name
 from onetool.cli.signals import blocked_signals
 from onetool.clients import text_files
 from onetool.config.trust import is_trusted, trust
-from onetool.editing.edit_history import EditedFile, EditedItem, EditHistory
+from onetool.editing.edit_history import EditedFile, EditedItem, EditHistory, new_entry
 from onetool.editing.planned_edit import digest_text
 from onetool.editing.settings_editor import LOCK
 from onetool.errors import StorageError, ToolError
@@ -52,7 +52,7 @@ def record(
     """Add an edit that was written to the history of the settings, where it can be undone. The caller has the lock."""
     file = EditedFile(str(before.path), None if before.raw is None else before.text, digest_text(text))
     with suppress(ToolError, OSError):  # the edit is made
-        EditHistory(directories.user).record(
+        entry = new_entry(
             action,
             names,
             actor=user_name(),
@@ -62,3 +62,4 @@ def record(
             items=tuple(items),
             secrets=tuple(secrets),
         )
+        EditHistory(directories.user).add(entry)

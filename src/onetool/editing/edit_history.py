@@ -7,7 +7,8 @@ files. With a store, it is there, and all replicas have the same.
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -97,18 +98,33 @@ class EditHistory:
             return None
         return status.st_mtime_ns, status.st_size
 
+    @contextmanager
+    def adding(self, entry: HistoryEntry) -> Iterator[None]:
+        """Add the edit that the block makes. If the history cannot be read or written, the block does not run."""
+        text = _render_history([entry, *self.list_entries()])
+        with atomic.replacing(self._file) as temporary:
+            with open(temporary, "x", encoding="utf-8", opener=atomic.owner_only) as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            yield
+
     def add(self, entry: HistoryEntry) -> None:
+        """Add a change that the caller has made."""
         if self._storage is not None:
             self._storage.update(lambda current, history: (current, add_entry(history, entry)))
         else:
-            atomic.write(self._file, _render_history([entry, *self.list_entries()]), durable=True)
+            with self.adding(entry):
+                pass
 
-    def record(
-        self, action: str, names: Iterable[str], *, actor: str, transport: str, difference: str = "", **undo: Any
-    ) -> None:
-        """Add a change that the caller has made. `undo` are the fields that undoing it needs, if that is possible."""
-        entry_id, at = os.urandom(8).hex(), in_utc(time.time(), "seconds")
-        self.add(HistoryEntry(entry_id, at, actor, transport, action, tuple(names), difference, **undo))
+
+def new_entry(
+    action: str, names: Iterable[str], *, actor: str, transport: str, difference: str = "", **undo: Any
+) -> HistoryEntry:
+    """Return an edit made now. `undo` are the fields that undoing it needs, if that is possible."""
+    entry_id = os.urandom(8).hex()
+    at = in_utc(time.time(), "seconds")
+    return HistoryEntry(entry_id, at, actor, transport, action, tuple(names), difference, **undo)
 
 
 def add_entry(history: str, entry: HistoryEntry) -> str:

@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import os
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +11,13 @@ from typing import Any, Final
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.text_files import TextFile
 from onetool.config.load import STORED_CONFIG, STORED_SECRETS, Loaded
-from onetool.editing.edit_history import EditedFile, EditedItem, HistoryEntry, add_entry
+from onetool.editing.edit_history import EditedFile, EditedItem, HistoryEntry, add_entry, new_entry
 from onetool.errors import ToolError
 from onetool.redact import Redactor
 from onetool.storage import StoredSettings
 from onetool.util.invisible import find_in_name
 from onetool.util.secret_finder import find_secrets
 from onetool.util.text import quote
-from onetool.util.time_format import in_utc
 
 MAX_NAME_CHARS: Final = 100
 MAX_VALUE_BYTES: Final = 64 << 10  # of an entry or a secret
@@ -155,13 +152,11 @@ def make_entry(planned: PlannedEdit, actor: str, transport: str) -> HistoryEntry
         EditedFile(str(edit.before.path), None if edit.before.raw is None else edit.before.text, digest_text(edit.text))
         for edit in planned.files
     )
-    return HistoryEntry(
-        id=os.urandom(8).hex(),
-        at=in_utc(time.time(), "seconds"),
+    return new_entry(
+        planned.action,
+        planned.names,
         actor=actor,
         transport=transport,
-        action=planned.action,
-        names=planned.names,
         difference=planned.difference,
         files=tuple(files),
         items=planned.items,

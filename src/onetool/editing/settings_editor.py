@@ -279,10 +279,10 @@ class SettingsEditor:
                 self._check_unchanged(planned)
                 is_project = self._check_trust(planned)
                 entry = make_entry(planned, actor, transport)
-                self._write(planned)
-                if is_project and self._directories.project is not None:
-                    trust(self._directories.project, user)
-                self.history.add(entry)
+                with self.history.adding(entry):
+                    self._write(planned)
+                    if is_project and self._directories.project is not None:
+                        trust(self._directories.project, user)
             request_reload(user)
         except OSError as error:
             raise StorageError(f"cannot write to {error.filename or user}: {error.strerror or error}") from None

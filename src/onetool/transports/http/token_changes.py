@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 from onetool.clients import text_files, yaml_edit
 from onetool.config.model import Settings, Token
 from onetool.config.trust import is_trusted, trust
-from onetool.editing.edit_history import EditHistory
+from onetool.editing.edit_history import EditHistory, new_entry
 from onetool.errors import ArgumentError, StorageError, ToolError, ToolNotFound
 from onetool.paths import Directories
 from onetool.storage import RemoteState
@@ -145,7 +145,7 @@ class TokenChanges:
         """Add the change to the history of the settings, where it cannot be undone. The audit log has it anyway."""
         history = EditHistory(self.directories.user, None if self.remote is None else self.remote.settings)
         with suppress(ToolError, OSError):
-            history.record(action, [name], actor=self.actor, transport=self.transport)
+            history.add(new_entry(action, [name], actor=self.actor, transport=self.transport))
 
     # --- the settings file --------------------------------------------------------------------------------------------
 
