@@ -232,6 +232,15 @@ def test_changed_items_of_a_list_are_one_change(project: Path, user: Path) -> No
     assert (change.before, change.after) == (["a", "b", "c"], ["x", "y", "z", "more"])
 
 
+@pytest.mark.parametrize("rules", ["[{'b c': 1, d: 2}]", "[{'a b': 1}, {d: 2}]"])
+def test_changed_keys_and_shapes_inside_lists_need_trust_again(project: Path, user: Path, rules: str) -> None:
+    text = "agents: {ci: {policy: %s}}\n"
+    (project / "onetool.yaml").write_text(text % "[{'a b': 1, d: 2}]")
+    trust(project, user)
+    (project / "onetool.yaml").write_text(text % rules)
+    assert not is_trusted(project, user, {})
+
+
 # --- trust by environment variable applies to the state at the start ---------------------------------------------
 
 

@@ -253,8 +253,9 @@ def _merge_list_items(content: Mapping[str, Any]) -> dict[str, Any]:
         if len(above) == len(loc):
             found[key] = value
         else:
-            inside = loc[len(above) + 1 :]
-            found.setdefault(json.dumps(above), []).append({_format_key(inside): value} if inside else value)
+            inside = loc[len(above) :]
+            is_plain = len(inside) == 1
+            found.setdefault(json.dumps(above), []).append(value if is_plain else {json.dumps(inside): value})
     return found
 
 
