@@ -159,7 +159,7 @@ def test_proj_is_explained(client: Connection) -> None:
 
 def test_help_and_errors_show_the_fields_of_nested_arguments(client: Connection) -> None:
     text = get_texts(client.run("ot.help('planner.plan')"))[-1]
-    steps = "steps: list[{'title': str, 'after': NotRequired[dict]}], owner: str = None"
+    steps = "steps: list[{'title': str, 'after': NotRequired[dict]}], owner: str = '...'"
     assert f"Signature: planner.plan({steps})" in text
     assert "- steps (list[dict])\n  - title (str, required)\n  - after (dict)\n" in text
     (listed,) = yaml.safe_load(get_texts(client.run("ot.tools('planner', info='full')"))[-1])
