@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 from tests.rest_support import ServedApp
 from tests.support import eventually
 from tests.ui_support import REVERSED, SCRIPT, open_page, screenshot_directory, serve_shop
@@ -78,6 +78,19 @@ def test_a_person_signs_in_and_answers_calls(browser: Browser, shop: ServedApp, 
         assert eventually(lambda: get_state(shop, second) == "done")
         calls = shop.rest.get(f"/api/runs/{second}")["calls"]
         assert [call["by"].partition(" g_")[0] for call in calls] == ["admin UI", "grant", "grant"]
+
+
+def test_a_denial_that_arrives_after_the_sign_in_is_ignored(browser: Browser, shop: ServedApp, tmp_path: Path) -> None:
+    held: list[Route] = []
+    url = f"http://127.0.0.1:{shop.rest.port}"
+    with open_page(browser, url, screenshot_directory(tmp_path)) as visit:
+        visit.page.route("**/api/approvals", lambda route: held.append(route), times=1)  # noqa: PLW0108 - has attributes
+        visit.go("approvals")
+        eventually(lambda: visit.page.evaluate("1") and held)
+        visit.go(f"code/{create_code(shop.onetool.directories.user)}")
+        expect(visit.page.get_by_role("button", name="Sign out")).to_be_visible()
+        held[0].continue_()
+        expect(visit.page.locator("ot-approvals")).to_contain_text("No calls wait")
 
 
 def test_a_token_of_scope_approve_signs_in(browser: Browser, shop: ServedApp, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.settings_support import EditedHome, serve_home
 from tests.support import run_cli
 from tests.ui_support import NARROW, REVERSED, SCRIPT, Visit, find_violations, open_page, screenshot_directory
 
+from onetool.util import atomic
 from onetool.util.one_time_codes import create_code
 
 pytestmark = pytest.mark.slow
@@ -186,13 +187,13 @@ def test_a_secret_names_everything_that_uses_it(visit: Visit, home: EditedHome) 
     before = home.text
     more = "llm: {model: small, base_url: 'https://llm.example.com', api_key: '${secret:SHARED_KEY}'}\n"
     more += "tools: {mail: {secrets: [SHARED_KEY]}}\n"
-    (directory / "onetool.yaml").write_text(before + more, "utf-8")
+    atomic.write(directory / "onetool.yaml", before + more)  # the server watches it and must not see half a file
     assert home.send("PUT", "/api/secrets/SHARED_KEY", {"value": "hush-4712"}).status_code == 200  # reads the files
     row = visit.go("servers").get_by_role("region", name="Secrets").get_by_role("listitem")
     used = "used by bundle rain, pack letters, pack mail, setting llm.api_key"
     expect(row.filter(has_text="SHARED_KEY")).to_contain_text(used)
     assert f"SHARED_KEY  {directory / 'secrets.yaml'}\n  {used}\n" in run_cli(home.home, "secret", "list").stdout
-    (directory / "onetool.yaml").write_text(before, "utf-8")
+    atomic.write(directory / "onetool.yaml", before)
     shutil.rmtree(pack.parent)
     assert home.send("DELETE", "/api/secrets/SHARED_KEY").status_code == 200
 

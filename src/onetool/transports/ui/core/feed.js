@@ -12,12 +12,13 @@ export async function follow(path, onEvent, { signal, onDenied = () => {}, while
     const hiding = new AbortController();
     if (whileVisible) changeOfVisibility().then(() => hiding.abort());
     let isDenied = false;
+    const credential = credentials.value;
     try {
       const signals = [signal, hiding.signal].filter(Boolean);
       for await (const event of stream("GET", path, { signal: AbortSignal.any(signals) })) onEvent(event);
     } catch (error) {
       if (signal?.aborted) return;
-      if (hiding.signal.aborted) continue;
+      if (hiding.signal.aborted || credentials.value !== credential) continue; // signed in while the request ran
       isDenied = error.status === 403;
       if (isDenied) onDenied(error);
     }
