@@ -29,6 +29,7 @@ PACK = '''\
 """A shop."""
 
 COUNT = []
+INFINITY = float("inf")
 
 
 def find(text: str, limit: int = 10) -> list[dict[str, object]]:
@@ -40,6 +41,11 @@ def price(id: int) -> float:
     """Return a price, which rises with each call."""
     COUNT.append(id)
     return 1.5 * len(COUNT)
+
+
+def limits() -> dict[str, float]:
+    """Return numbers that JSON does not have."""
+    return {"worst": -INFINITY, "unknown": INFINITY - INFINITY}
 '''
 RECORD = "approvals: {record: true}\n"
 
@@ -93,6 +99,18 @@ def test_a_recorded_run_is_a_test_that_needs_no_tools(home: Path) -> None:
     )
     assert "2 failed, 2 passed" in output, output
     assert "the replayed code called shop.find, and no recorded call matches it" in output
+
+
+@pytest.mark.slow
+def test_a_recorded_run_with_nan_and_infinity_is_a_test(home: Path) -> None:
+    run(home, "[shop.limits(), float('nan')]")
+    value = run_cli(home, "runs", "show", last_run(home), "--as-test")
+    assert value.returncode == 0, value.stderr
+    run(home, "shop.limits()['worst']")
+    infinite = run_cli(home, "runs", "show", last_run(home), "--as-test")
+    changed = value.stdout.replace("VALUE = [{'worst': -inf", "VALUE = [{'worst': inf")
+    output = run_tests(home, value=value.stdout, infinite=infinite.stdout, changed=changed)
+    assert "1 failed, 2 passed" in output, output
 
 
 SAVE = "ot.save_snippet(name='cheapest', description='The second product')"

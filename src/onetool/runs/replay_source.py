@@ -1,5 +1,6 @@
 """A recorded run as a Python test, which replays it without network, servers or settings."""
 
+import ast
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pprint import pformat
@@ -11,6 +12,7 @@ from onetool.runs.replay import check_replayable
 from onetool.util.time_format import in_utc
 
 WIDTH: Final = 110
+SPECIAL_FLOATS: Final = frozenset({"inf", "nan"})  # as pformat writes them
 LINE_BREAK: Final = "\n"
 TEST: Final = '''\
 """Run {run} of {started}, written by `onetool runs show {run} --as-test`. No tool is called."""
@@ -25,6 +27,8 @@ def test_run_{short}() -> None:
 {body}
 '''
 PASSES: Final = "    assert replay(CODE, CALLS, seed={seed!r}, started={started!r}) == VALUE"
+# NaN is not equal to itself, but its text is.
+PASSES_WITH_NAN: Final = "    assert repr(replay(CODE, CALLS, seed={seed!r}, started={started!r})) == repr(VALUE)"
 FAILS: Final = """\
     with pytest.raises(Exception) as raised:  # noqa: PT011 - the message is checked below
         replay(CODE, CALLS, seed={seed!r}, started={started!r})
@@ -48,21 +52,39 @@ def write_test(
         for call in settled
     ]
     error = outcome["error"]
-    facts = {"seed": run.seed, "started": run.started}
+    written_calls = _write_value(recorded)
+    if error is None:
+        expected = f"VALUE = {_write_value(redact(outcome['value']))}"
+        body = PASSES
+    else:
+        expected = f"ERROR = {redact(str(error.get('message', '')).partition(LINE_BREAK)[0])!r}"
+        body = FAILS
+    special_floats = _find_names(f"{written_calls}\n{expected}") & SPECIAL_FLOATS
+    if "nan" in _find_names(expected):
+        body = PASSES_WITH_NAN
+    imports = "from onetool.testing import replay\n"
+    if error is not None:
+        imports = f"import pytest\n\n{imports}"
+    if special_floats:
+        imports = f"from math import {', '.join(sorted(special_floats))}\n\n{imports}"
     return TEST.format(
         run=run.id,
         short=run.id.removeprefix("r_")[:8],
         started=in_utc(run.started, "seconds"),
-        imports="from onetool.testing import replay\n"
-        if error is None
-        else "import pytest\n\nfrom onetool.testing import replay\n",
+        imports=imports,
         code=_write_text(redact(run.code if code is None else code)),
-        calls=pformat(recorded, width=WIDTH, sort_dicts=False),
-        expected=f"VALUE = {pformat(redact(outcome['value']), width=WIDTH, sort_dicts=False)}"
-        if error is None
-        else f"ERROR = {redact(str(error.get('message', '')).partition(LINE_BREAK)[0])!r}",
-        body=(PASSES if error is None else FAILS).format(**facts),
+        calls=written_calls,
+        expected=expected,
+        body=body.format(seed=run.seed, started=run.started),
     )
+
+
+def _write_value(value: Any) -> str:
+    return pformat(value, width=WIDTH, sort_dicts=False)
+
+
+def _find_names(source: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
 
 
 def _write_text(text: str) -> str:
