@@ -117,6 +117,7 @@ class OneTool:
         self._reader = SettingsReader(read or read_given, examine, environment)
         self._make_cells, self._log = make_cells if shared is None else shared.cells.open, log
         self._state: State | None = None
+        self.times_configured = 0
         self.agents = Agents(self._warn)
         self.llm = LanguageModel(self._own_ports)
         self.sign_ins = SignIns(self._own_ports)
@@ -253,6 +254,7 @@ class OneTool:
         self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.switches
         for source in self.registry.sources:
             source.configure(loaded)
+        self.times_configured += 1
         for work in old.retire(state) if old is not None else ():
             self._retiring.start(work)
 

@@ -82,10 +82,11 @@ class SettingsHandlers:
         app = self._api.app
         stored = None if app.stores.remote is None else app.stores.remote.settings.version()
         recorded = EditHistory(app.directories.user).stamp  # an edit is recorded after its files are written
-        return hashlib.sha256(repr((stamp_files(app.directories), recorded, stored)).encode()).hexdigest()[:16]
+        facts = (stamp_files(app.directories), recorded, stored, app.times_configured)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
     async def _stream(self, feed: Feed) -> None:
-        """Send the history at first and when a settings file has changed, by an edit or by hand."""
+        """Send the history at first, when a settings file has changed, and when the change is in effect."""
         sent = ""
         while True:
             version = await self._api.run_in_thread(self._read_version)

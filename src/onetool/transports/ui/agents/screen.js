@@ -191,14 +191,14 @@ class AgentsScreen extends HTMLElement {
 
   /** Load the agent again after a change of somebody else, and keep what was typed. */
   async #rebase() {
-    const { name, entry } = this.#agent;
+    const { name } = this.#agent;
     let fresh;
     try {
       fresh = await get(`/api/agents${encodePath(name)}`);
     } catch (error) {
       return error.status === 404 ? this.#showRemoved() : notify(error.message, "bad");
     }
-    if (fresh.entry.etag === entry.etag || !this.#form) return;
+    if (!this.#form || JSON.stringify(fresh) === JSON.stringify(this.#agent)) return;
     const both = this.#form.rebase({ effective: fresh.effective, values: fresh.entry.values });
     this.#agent = fresh;
     this.#showState();
