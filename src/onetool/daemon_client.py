@@ -200,8 +200,8 @@ def _connect_or_start(path: str) -> "socket.socket | None":
                 finally:
                     os.umask(before)
                 listener.listen(BACKLOG)  # clients can connect while the daemon starts
+                connection = _connect(path)  # before the daemon can end
                 _start(listener, path)
-            connection = _connect(path)
     return connection
 
 

@@ -178,6 +178,40 @@ def test_a_daemon_killed_while_it_starts_is_started_again(lab: DaemonHome) -> No
         assert lab.daemon
 
 
+START_AND_KILL = """
+import os, signal, sys, time
+import onetool.daemon_client as client
+
+start = client._start
+
+def start_and_kill(listener, path):
+    client._start = start
+    start(listener, path)
+    while True:
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                words = open(f"/proc/{pid}/cmdline").read().split("\\0")
+            except OSError:
+                continue
+            if "onetool.daemon" in words and path in words:
+                handle = os.pidfd_open(int(pid))
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                while not client._wait_for(handle, "POLLIN", 10):
+                    pass
+                return
+
+client._start = start_and_kill
+sys.exit(client.main())
+"""
+
+
+def test_a_daemon_that_ends_before_its_client_connects_is_started_again(lab: DaemonHome) -> None:
+    lab.stop()
+    with lab.client(command=(CLIENT[0], "-c", START_AND_KILL)) as client:
+        assert text_of(client.run("1 + 1")) == "2"
+        assert client.process.pid in {each["pid"] for each in lab.status()["clients"]}
+
+
 def test_a_daemon_killed_during_the_handshake_is_started_again(lab: DaemonHome) -> None:
     with lab.client():
         first = lab.daemon
