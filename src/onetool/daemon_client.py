@@ -520,11 +520,18 @@ class Bridge:
                 self._handshake[method] = line
             if _is_id(ident):
                 self._in_flight[ident] = method
+            elif method == CANCELLED and isinstance(params := message.get("params"), dict):
+                self._forget(params.get("requestId"))
         elif _is_id(ident):
             known = self._asked.pop(ident, None)
             if self._generation:  # else ids are the same; an answer to a daemon that ended is for nobody
                 return b"" if known is None else json.dumps({**message, "id": known}).encode() + b"\n"
         return line
+
+    def _forget(self, ident: "Any") -> None:
+        """Expect no response to a request that the assistant cancels."""
+        if _is_id(ident):
+            self._in_flight.pop(ident, None)
 
     # --- from the daemon ----------------------------------------------------------------------------------------------
 
@@ -627,7 +634,8 @@ class Bridge:
         return [{"jsonrpc": "2.0", "id": ident, "error": error} for ident in lost]
 
     def _write_messages(self, messages: "list[dict[str, Any]]") -> None:
-        if messages:
+        """Write messages of this client itself. An assistant that closed its input expects none."""
+        if messages and not self._has_ended:
             self._write(b"".join(json.dumps(each).encode() + b"\n" for each in messages))
 
     # --- a new daemon -------------------------------------------------------------------------------------------------

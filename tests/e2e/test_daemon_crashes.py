@@ -28,7 +28,7 @@ from tests.daemon_support import (
     text_of,
 )
 from tests.proxy_support import hostile_server
-from tests.support import ProcessWatch, RawClient, eventually, list_descendants
+from tests.support import TIMEOUT_SECONDS, ProcessWatch, RawClient, eventually, list_descendants
 from tests.workers_support import write_pack
 
 LAB = """
@@ -379,6 +379,40 @@ def test_a_new_client_does_not_wait_for_a_stopped_daemon(lab: DaemonHome, is_ful
             assert text_of(client.run("1 + 1")) == "2"
             assert time.monotonic() - started < 25  # assistants wait 30 s
         lab.stop()
+
+
+# --- the assistant closes its input -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_after_the_end_of_input(lab: DaemonHome) -> None:
+    """An assistant that ends has closed its reader, and the client of the SDK fails if a message arrives."""
+    with lab.client() as client:
+        start_run(client, "lab.append(text='closed', slow=60)")
+        assert eventually(lambda: "closed" in read_lines(lab))
+        assert close_input(client) == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_nothing_is_written_about_a_daemon_that_ends_after_the_input(lab: DaemonHome, number: signal.Signals) -> None:
+    with lab.client() as client:
+        os.kill(lab.daemon, signal.SIGSTOP)
+        start_run(client, "1 + 1")
+        client.ask("resources/list")
+        assert client.process.stdin is not None
+        client.process.stdin.close()
+        os.kill(lab.daemon, number)
+        assert close_input(client) == b""
+    lab.stop()
+
+
+def close_input(client: RawClient) -> bytes:
+    """Close the input of the client process and return what it writes until it ends."""
+    assert client.process.stdin is not None
+    assert client.process.stdout is not None
+    client.process.stdin.close()
+    written = client.process.stdout.read()
+    assert client.process.wait(TIMEOUT_SECONDS) == 0
+    return written
 
 
 # --- idle and upgraded daemons ----------------------------------------------------------------------------------------
