@@ -6,7 +6,8 @@ commands of `COMMANDS` run in the daemon if there is one. Everything else, and e
 process.
 
 If the daemon ends, the client answers the requests in flight with an error, repeats the handshake of the assistant with
-a new daemon, and continues. No request is sent twice.
+a new daemon, and continues. No request is sent twice. If the daemon does not respond, because it is stopped or hangs,
+the client does the same with a server of its own.
 """
 
 import contextlib
@@ -33,14 +34,18 @@ LOCAL_OPTIONS = ("--standalone", "--http", "-h", "--help", "--version")
 READ_BYTES = 1 << 16
 CONNECT_SECONDS = 10.0  # for a daemon that is starting on a busy machine; assistants wait 30 s and more
 REPLY_SECONDS = 10.0  # for a question about the daemon itself
+SILENCE_SECONDS = 5.0  # of a daemon with requests to answer, before the client asks whether it responds
+POLL_SECONDS = 1.0  # between two checks whether the daemon is stopped
 LOCK_SECONDS = 2.0
 RETRY_SECONDS = 0.05
 MAX_ATTEMPTS = 5
 BACKLOG = 128
+CONFIRMATION = b"\n"  # after the reply to a command: without it, the daemon does not execute the command
 LISTENER = 3  # the descriptor of the listening socket in a new daemon
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
 CONNECTION_CLOSED = -32000  # the error code that the SDKs use
+PING, PONG = b'{"onetool":"ping"}', b'{"onetool":"pong"}'  # asks whether the daemon responds; its answer
 STOPPED = b'{"onetool":"stopped"}'  # the last line of a daemon that stops on request
 DISCONNECTED = b'{"onetool":"disconnected"}'  # the last line for a client that a person disconnects
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
@@ -48,10 +53,17 @@ HANDSHAKE = (INITIALIZE, "notifications/initialized", "logging/setLevel")
 MAX_LINE_BYTES = 17 << 20  # a bit more than the daemon accepts
 RESPONSE, RESULT, ERROR = b'{"jsonrpc":"2.0","id":', b',"result":', b',"error":'
 LOST = "the shared server ended before it answered; the request may have been carried out"
+UNRESPONSIVE = "the shared server does not respond"
+STOP_HINT = "Hint: end the shared server with `onetool daemon stop`"
 INTERRUPTION = {
     "code": CONNECTION_CLOSED,
     "message": f"{LOST}. Check what happened, then try again",
     "data": {"type": "interrupted", "retryable": True},
+}
+SILENCE = {
+    **INTERRUPTION,
+    "message": f"{UNRESPONSIVE}; the request may have been carried out. Check what happened, then try again:"
+    " this client now has a server of its own",
 }
 DISCONNECTION = {
     "code": CONNECTION_CLOSED,
@@ -154,7 +166,10 @@ def _is_private(directory: str) -> bool:
 
 
 def _connect(path: str) -> "socket.socket | None":
-    """Return a connection to the daemon, or None if no daemon of this user listens."""
+    """Return a connection to the daemon, or None if no daemon of this user listens.
+
+    Raise TimeoutError if it accepts no connections.
+    """
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(CONNECT_SECONDS)
     deadline = time.monotonic() + LOCK_SECONDS
@@ -165,10 +180,13 @@ def _connect(path: str) -> "socket.socket | None":
                 break
             except BlockingIOError:  # the daemon has not accepted those who came before
                 if time.monotonic() > deadline:
-                    raise
+                    raise TimeoutError(UNRESPONSIVE) from None
                 time.sleep(RETRY_SECONDS)
         if get_peer(connection)[1] == os.getuid():
             return connection
+    except TimeoutError:
+        connection.close()
+        raise
     except OSError:
         pass
     connection.close()
@@ -277,11 +295,17 @@ class Lines:
     """The messages of a connection, one per line. `rest` is what was received of the next one."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection, self.rest = connection, b""
+        self._connection = connection
+        self.rest = b""
 
-    def read(self) -> "dict[str, Any] | None":
-        """Return the next message, or None at the end."""
+    def read(self, seconds: float = float("inf")) -> "dict[str, Any] | None":
+        """Return the next message, or None at the end.
+
+        Raise TimeoutError if the other process is stopped, or sends nothing for so many seconds.
+        """
         while b"\n" not in self.rest:
+            if not _is_readable(self._connection, seconds, get_peer(self._connection)[0]):
+                raise TimeoutError(UNRESPONSIVE)
             chunk = self._connection.recv(READ_BYTES)
             if not chunk:
                 return None
@@ -303,7 +327,10 @@ def _open(
     connection: "socket.socket | None" = None,
     seconds: float = CONNECT_SECONDS,
 ) -> "tuple[socket.socket, Lines, dict[str, Any]] | None":
-    """Connect, send the request and return the connection with the reply, or None if there is no daemon for it."""
+    """Connect, send the request and return the connection with the reply, or None if there is no daemon for it.
+
+    Raise TimeoutError if the daemon does not respond.
+    """
     path, started = find_socket(), time.monotonic()
     for _ in range(MAX_ATTEMPTS if path else 0):
         assert path is not None
@@ -312,9 +339,15 @@ def _open(
             return None
         lines = Lines(connection)
         connection.settimeout(seconds)
-        with contextlib.suppress(OSError, ValueError):
+        try:
             _send_request(connection, request)
-            reply = lines.read()
+            reply = lines.read(seconds)
+        except TimeoutError:
+            connection.close()
+            raise TimeoutError(UNRESPONSIVE) from None
+        except (OSError, ValueError):
+            pass
+        else:
             if reply is not None:
                 connection.settimeout(None)
                 if reply.get("ok") and reply.get("installation") == describe_installation():
@@ -323,7 +356,7 @@ def _open(
                 return None
         connection.close()  # it ended while this client connected
         connection = None
-        if not start or time.monotonic() - started > CONNECT_SECONDS:  # it is stopped, or something else listens
+        if not start or time.monotonic() - started > CONNECT_SECONDS:  # something else listens
             return None
         time.sleep(RETRY_SECONDS)
     return None
@@ -352,7 +385,7 @@ def ask_daemon(request: "dict[str, Any]") -> "dict[str, Any] | None":
         return None
     opened = _open(request, start=False, connection=connection, seconds=REPLY_SECONDS)
     if opened is None:
-        raise TimeoutError("the shared server does not answer")
+        raise TimeoutError(UNRESPONSIVE)
     opened[0].close()
     return opened[2]
 
@@ -363,19 +396,26 @@ def ask_daemon(request: "dict[str, Any]") -> "dict[str, Any] | None":
 def _run_command(arguments: list[str]) -> "int | None":
     """Run a command in the daemon. Return its exit status, or None if it must run here."""
     path = find_socket()
-    connection = _connect(path) if path is not None else None
-    if connection is None:
-        return None
-    argv, code = _read_code(arguments)  # only if a daemon runs
-    request = {"kind": "command", "argv": argv, "stdin": code, "env": dict(os.environ)}
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
+    code: str | None = None
     try:
+        connection = _connect(path) if path is not None else None
+        if connection is None:
+            return None
+        argv, code = _read_code(arguments)  # only if a daemon runs
+        request = {"kind": "command", "argv": argv, "stdin": code, "env": dict(os.environ)}
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
         terminals = [number for number in (1, 2) if os.isatty(number)]
         columns = os.get_terminal_size(2).columns if 2 in terminals else 0  # noqa: PLR2004 - standard error
         opened = _open({**request, "terminals": terminals, "columns": columns}, start=False, connection=connection)
-        status = _print_output(opened[1]) if opened is not None else None
+        status = None
+        if opened is not None:
+            opened[0].sendall(CONFIRMATION)
+            status = _print_output(opened[1])
     except KeyboardInterrupt:
         return INTERRUPTED
+    except TimeoutError:  # it has not begun
+        _warn("this command runs without it")
+        status = None
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python must not report unwritten output at exit
         if isinstance(error, BrokenPipeError):  # the reader closed the pipe: `onetool tools | head`
@@ -407,7 +447,7 @@ def _print_output(lines: Lines) -> "int | None":
     """Print what the daemon sends. Return the exit status, or None if the command must run here."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    while (frame := lines.read()) is not None:
+    while (frame := _read_frame(lines)) is not None:
         if "here" in frame:
             return None
         if "exit" in frame:
@@ -415,8 +455,26 @@ def _print_output(lines: Lines) -> "int | None":
         stream = sys.stderr if "err" in frame else sys.stdout
         stream.write(frame.get("err") or frame.get("out") or "")
         stream.flush()
-    sys.stderr.write(f"onetool: {LOST}\n")
     return FAILED
+
+
+def _read_frame(lines: Lines) -> "dict[str, Any] | None":
+    """Return the next part of the output, or None with a message if the daemon ended or is stopped."""
+    try:
+        frame = lines.read()
+        if frame is None:
+            sys.stderr.write(f"onetool: {LOST}\n")
+    except TimeoutError:
+        _warn("the command may have been carried out")
+        return None
+    return frame
+
+
+def _warn(consequence: str) -> None:
+    """Say that the daemon does not respond."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"onetool: {UNRESPONSIVE}; {consequence}\n{STOP_HINT}\n")
+        sys.stderr.flush()
 
 
 # --- stdio ------------------------------------------------------------------------------------------------------------
@@ -445,23 +503,39 @@ class Bridge:
         self._output = allocate_lock()  # of standard output
         self._connection: socket.socket | None = None
         self._daemon = 0  # its process
+        self._is_alone = False  # the server is of this client alone, and may be slow to start
         self._unread = b""  # the start of a message of the daemon
         self._handshake: dict[str, bytes] = {}  # messages by method that a new daemon must receive first
         self._in_flight: dict[str | int, str] = {}  # methods of requests of the assistant
+        self._is_inside_line = False  # of the assistant, of which the daemon has received a part
         self._asked: dict[str | int, str | int] = {}  # requests of the daemon: their ids here and there
         self._generation = 0  # the number of daemons that ended
         self._has_ended = self._is_stopped = False  # the input; the daemon, on purpose
-        self._is_disconnected = False
+        self._is_disconnected = self._is_silent = False
         self._wake, self._is_waiting = allocate_lock(), False
         self._wake.acquire()
 
     def connect(self) -> bool:
-        opened = _open(self._hello, start=True)
+        """Connect to the daemon. Return False if this process must serve the assistant itself."""
+        self._connection = self._reach_daemon()
+        return self._connection is not None
+
+    def _reach_daemon(self) -> "socket.socket | None":
+        """Return a connection to a daemon that responds, or None."""
+        opened = None
+        try:
+            if not self._is_silent:
+                opened = _open(self._hello, start=True)
+        except TimeoutError:
+            self._is_silent = True
+        if self._is_silent:
+            self._is_silent = False
+            _warn("this client has a server of its own")
         if opened is None:
-            return False
-        self._connection, _, reply = opened
-        self._daemon = int(reply["pid"])
-        return True
+            return None
+        self._daemon = int(opened[2]["pid"])
+        self._is_alone = False
+        return opened[0]
 
     def _is_connected(self) -> bool:
         return self._connection is not None
@@ -502,7 +576,9 @@ class Bridge:
             if line and self._connection is not None:
                 with contextlib.suppress(OSError):  # the other thread notices
                     self._connection.sendall(line)
-            lost = [] if self._connection is not None else self._take_lost()  # not even a server of its own started
+                self._is_inside_line = not line.endswith(b"\n")
+            is_lost = self._connection is None  # not even a server of its own started
+            lost = self._take_lost(INTERRUPTION) if is_lost else []
         self._write_messages(lost)
 
     def _track(self, line: bytes) -> bytes:
@@ -543,6 +619,11 @@ class Bridge:
                 if self._wait():
                     continue
                 return
+            if not self._responds(connection):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)  # the other thread may be waiting to send
+                self._lose(connection, SILENCE)
+                continue
             try:
                 chunk = connection.recv(READ_BYTES)
             except OSError:
@@ -550,7 +631,21 @@ class Bridge:
             if chunk:
                 self._forward(chunk)
             else:
-                self._lose(connection)
+                self._lose(connection, INTERRUPTION)
+
+    def _responds(self, connection: socket.socket) -> bool:
+        """Wait for output of the daemon. Return False if it has requests to answer and does not respond."""
+        while not _wait_for(connection.fileno(), "POLLIN", SILENCE_SECONDS):
+            if self._is_alone or not (self._in_flight or self._has_ended):
+                continue
+            if self._lock.acquire(blocking=False):  # else the other thread waits to send, which tells as much
+                with contextlib.suppress(OSError):
+                    if not self._is_inside_line:
+                        connection.send(PING + b"\n", socket.MSG_DONTWAIT)
+                self._lock.release()
+            if not _is_readable(connection, CONNECT_SECONDS, self._daemon):
+                return False
+        return True
 
     def _wait(self) -> bool:
         """Wait for the next connection. Return False if the input has ended."""
@@ -576,6 +671,8 @@ class Bridge:
         if lines[-1] in {STOPPED, DISCONNECTED}:
             self._is_disconnected = lines.pop() == DISCONNECTED
             self._is_stopped = True
+        if PONG in lines:
+            lines = [line for line in lines if line != PONG]
         if self._generation:
             lines = [*map(self._change_id, lines)]
         if lines:
@@ -606,12 +703,14 @@ class Bridge:
         with self._output:
             _write(1, data)
 
-    def _lose(self, connection: socket.socket) -> None:
+    def _lose(self, connection: socket.socket, error: "dict[str, Any]") -> None:
         """Answer the requests in flight with an error. Connect to a new daemon at once, or later if it was stopped."""
         with self._lock:
             connection.close()
             self._connection, self._unread = None, b""
-            messages = self._take_lost(kept="" if self._has_ended or self._is_disconnected else INITIALIZE)
+            self._is_silent = error is SILENCE
+            error = DISCONNECTION if self._is_disconnected else error
+            messages = self._take_lost(error, kept="" if self._is_disconnected else INITIALIZE)
             for ident in self._asked:
                 params = {"requestId": ident, "reason": "the shared server ended"}
                 messages.append({"jsonrpc": "2.0", "method": CANCELLED, "params": params})
@@ -625,12 +724,11 @@ class Bridge:
             if is_needed and not (self._is_connected() or self._has_ended):
                 self._reconnect()
 
-    def _take_lost(self, kept: str = "") -> "list[dict[str, Any]]":
+    def _take_lost(self, error: "dict[str, Any]", kept: str = "") -> "list[dict[str, Any]]":
         """Return errors for the requests in flight, except for the method that is repeated."""
         lost = [ident for ident, method in self._in_flight.items() if method != kept]
         for ident in lost:
             del self._in_flight[ident]
-        error = DISCONNECTION if self._is_disconnected else INTERRUPTION
         return [{"jsonrpc": "2.0", "id": ident, "error": error} for ident in lost]
 
     def _write_messages(self, messages: "list[dict[str, Any]]") -> None:
@@ -644,20 +742,36 @@ class Bridge:
         """Connect to a new daemon and repeat the handshake. Without a daemon, start a server for this client alone."""
         self._is_stopped = False
         for _ in range(MAX_ATTEMPTS):
-            if not self.connect():
-                self._connection, self._daemon = _start_standalone()
+            connection = self._reach_daemon() or self._start_standalone()
             with contextlib.suppress(OSError, ValueError):
-                self._repeat_handshake()
+                self._repeat_handshake(connection)
+                self._connection = connection
                 return
-            assert self._connection is not None
-            self._connection.close()
-        self._connection = None
+            connection.close()
 
-    def _repeat_handshake(self) -> None:
-        assert self._connection is not None
-        lines = Lines(self._connection)
+    def _start_standalone(self) -> socket.socket:
+        """Start a server for this client alone and return the connection to it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.dup2(theirs.fileno(), 0)
+                    os.dup2(theirs.fileno(), 1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it waits for processes of its own
+                    os.environ[STANDALONE] = "1"
+                    code = "import sys; from onetool.cli.main import main; sys.exit(main())"
+                    os.execv(sys.executable, [sys.executable, "-P", "-c", code, *sys.argv[1:]])  # noqa: S606
+                finally:
+                    os._exit(FAILED)
+        self._daemon = child
+        self._is_alone = True
+        return ours
+
+    def _repeat_handshake(self, connection: socket.socket) -> None:
+        lines = Lines(connection)
         for line in self._handshake.values():
-            self._connection.sendall(line)
+            connection.sendall(line)
             ident = json.loads(line).get("id")
             if ident is None or ident in self._in_flight:  # its answer was never received
                 continue
@@ -686,23 +800,6 @@ def _is_id(value: "Any") -> bool:
     return type(value) in {str, int}
 
 
-def _start_standalone() -> tuple[socket.socket, int]:
-    """Start a server for this client alone. Return the connection to it and its process."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        child = os.fork()
-        if child == 0:
-            try:
-                os.dup2(theirs.fileno(), 0)
-                os.dup2(theirs.fileno(), 1)
-                os.environ[STANDALONE] = "1"
-                code = "import sys; from onetool.cli.main import main; sys.exit(main())"
-                os.execv(sys.executable, [sys.executable, "-P", "-c", code, *sys.argv[1:]])  # noqa: S606
-            finally:
-                os._exit(FAILED)
-    return ours, child
-
-
 def _read(descriptor: int) -> bytes:
     while True:
         try:
@@ -724,13 +821,29 @@ def _write(descriptor: int, data: bytes) -> None:
             os._exit(0)
 
 
-def _wait_for(descriptor: int, event: str) -> None:
-    """Wait for a descriptor that another process made non-blocking."""
+def _wait_for(descriptor: int, event: str, seconds: "float | None" = None) -> bool:
+    """Wait until a descriptor is ready. Return False if it is not in this time."""
     import select
 
     poll = select.poll()
     poll.register(descriptor, getattr(select, event))
-    poll.poll()
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+
+def _is_readable(connection: socket.socket, seconds: float, process: int) -> bool:
+    """Wait for data. Return False if there is none in this time, or if the process that should send it is stopped."""
+    deadline = time.monotonic() + seconds
+    while not _wait_for(connection.fileno(), "POLLIN", min(POLL_SECONDS, seconds)):
+        if time.monotonic() > deadline or _is_stopped(process):
+            return False
+    return True
+
+
+def _is_stopped(process: int) -> bool:
+    """Return whether a signal or a debugger has stopped the process."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123
+        return file.read().rpartition(b")")[2].split()[0] in {b"T", b"t"}
+    return False
 
 
 if __name__ == "__main__":

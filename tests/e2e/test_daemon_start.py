@@ -4,6 +4,7 @@ A home directory on a network file system is not tested as such. Instead: the da
 home directory, and it works if that is read-only or full.
 """
 
+import json
 import os
 import socket
 import stat
@@ -27,7 +28,7 @@ CLIENTS = 10
 IMPATIENT = (
     CLIENT[0],
     "-c",
-    "import sys, onetool.daemon_client as client; client.CONNECT_SECONDS = 0.3; sys.exit(client.main())",
+    "from onetool import daemon_client as client; client.CONNECT_SECONDS = client.SILENCE_SECONDS = 1; client.main()",
 )
 
 
@@ -167,6 +168,22 @@ def test_listeners_that_are_not_the_daemon_are_avoided(home: DaemonHome, monkeyp
     with listening(path, None):
         assert works(home.client(command=IMPATIENT))
     assert home.daemons == []
+
+
+def test_a_daemon_that_hangs_is_left(home: DaemonHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not stopped, and has replied to the client, but reads nothing more."""
+    path = find_path(home, monkeypatch)
+    reply = {"ok": True, "pid": os.getpid(), "installation": daemon_client.describe_installation()}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(8)
+        client = home.client(command=IMPATIENT)
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(json.dumps(reply).encode() + b"\n")
+            with client:  # the client repeats `initialize`
+                assert text_of(client.run("1 + 1")) == "2"
+    path.unlink()
 
 
 # --- the directory of the socket --------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """Manage the server that all your clients share. It starts with the first client over stdio."""
 
 import argparse
+import contextlib
 import json
 import os
 import select
+import signal
 import sys
 import time
 from collections import deque
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from onetool.cli.terminal import Progress, format_table, print_notices
-from onetool.daemon_client import ask_daemon
+from onetool.daemon_client import ask_daemon, find_socket
 from onetool.errors import ToolError
 from onetool.paths import FOLDER
 from onetool.util.text import pluralize
@@ -21,6 +23,8 @@ from onetool.util.time_format import in_utc
 DEFAULT_LINES = 20
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
+LISTENING = "00010000"  # the flags of a listening socket in /proc/net/unix
+MODULE = b"onetool.daemon"
 LOG_FILE = f"{FOLDER}/logs/daemon.log"  # in the home directory
 ERROR_SUFFIX = ".err"  # of the file beside the log with the errors that ended the server
 NOT_RUNNING = "No shared server is running. An assistant that starts `onetool` starts it."
@@ -48,27 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     if options.action == "logs":
         return _show_log(options)
-    found = _ask_status()
     if options.action == "status":
-        return _show_status(found, as_json=options.json)
-    if found is None:
-        print(NOT_RUNNING)
-        return 0
-    _stop(int(found["pid"]))
-    print(f"Stopped the shared server (process {found['pid']}).")
-    connected = sum(client["kind"] == "stdio" for client in found["clients"])
-    if options.action == "restart":
-        print("Clients reconnect by themselves: the next request of a client starts a new server.")
-    elif connected:
-        print(f"{pluralize(connected, 'client')} still connected: the next request of a client starts it again.")
-    return 0
+        return _show_status(_ask_status(), as_json=options.json)
+    return _stop(is_restart=options.action == "restart")
 
 
 def _ask_status() -> dict[str, Any] | None:
     try:
         return ask_daemon({"kind": "status"})
     except TimeoutError as error:
-        raise ToolError(str(error), hint="end it with `pkill -9 -f onetool.daemon`; clients start a new one") from None
+        raise ToolError(str(error), hint="`onetool daemon stop` ends it; clients start a new one") from None
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
@@ -115,21 +108,76 @@ def _to_time(seconds: float) -> str:
 # --- stop -------------------------------------------------------------------------------------------------------------
 
 
-def _stop(pid: int) -> None:
-    """Stop the server and wait until its process has ended."""
-    with Progress("stopping the shared server"):
-        try:
-            process = os.pidfd_open(pid)
-        except ProcessLookupError:  # it has just ended
-            return
-        try:
+def _stop(*, is_restart: bool) -> int:
+    """Stop the server and wait until its process has ended. A server that does not respond is killed."""
+    path = find_socket()
+    process = _open_process(path) if path is not None else None
+    if process is None:
+        print(NOT_RUNNING)
+        return 0
+    pid, descriptor = process
+    try:
+        clients = _request_stop(descriptor)
+        is_killed = clients is None
+        if is_killed:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        if not select.select([descriptor], [], [], STOP_SECONDS)[0]:
+            raise ToolError(f"cannot end the shared server (process {pid})", hint="its cgroup may be frozen")
+    finally:
+        os.close(descriptor)
+    print(f"Stopped the shared server (process {pid}){', which did not respond' if is_killed else ''}.")
+    if is_restart:
+        print("Clients reconnect by themselves: the next request of a client starts a new server.")
+    elif clients:
+        print(f"{pluralize(clients, 'client')} still connected: the next request of a client starts it again.")
+    return 0
+
+
+def _request_stop(descriptor: int) -> int | None:
+    """Ask the server to stop. Return the number of its clients over stdio, or None if it does not end in time."""
+    with Progress("stopping the shared server"), contextlib.suppress(TimeoutError):
+        status = ask_daemon({"kind": "status"})
+        if status is not None:
             ask_daemon({"kind": "stop"})
-            has_ended, _, _ = select.select([process], [], [], STOP_SECONDS)
-        finally:
-            os.close(process)
-    if not has_ended:
-        hint = f"see `onetool daemon logs`; `kill -9 {pid}` ends it"
-        raise ToolError(f"the shared server (process {pid}) did not end within {STOP_SECONDS:g} s", hint=hint)
+        if select.select([descriptor], [], [], STOP_SECONDS)[0]:
+            kinds = [client["kind"] for client in status["clients"]] if status is not None else []
+            return kinds.count("stdio")
+    return None
+
+
+def _open_process(path: str) -> tuple[int, int] | None:
+    """Return the daemon that listens at this path, with a handle, or None.
+
+    The kernel knows it, so this works even if the daemon accepts no connections.
+    """
+    table = Path("/proc/net/unix")
+    if not table.exists():  # there is no daemon on other systems
+        return None
+    sockets = [line.split() for line in table.read_text("utf-8", "replace").splitlines()]
+    targets = {f"socket:[{fields[6]}]" for fields in sockets if fields[-1] == path and fields[3] == LISTENING}
+    for entry in Path("/proc").glob("[0-9]*") if targets else ():
+        if _listens(entry, targets):
+            with contextlib.suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(int(entry.name))
+                if _listens(entry, targets):  # still: its process ID was not reused before the handle was opened
+                    return int(entry.name), descriptor
+                os.close(descriptor)
+    return None
+
+
+def _listens(process: Path, targets: set[str]) -> bool:
+    """Return whether this is a daemon with one of these sockets, whose paths are those of this process.
+
+    Another container may have an equal path. A client that has just started the daemon has the socket, too.
+    """
+    try:
+        is_here = (process / "ns" / "mnt").readlink() == Path("/proc/self/ns/mnt").readlink()
+        if not is_here or MODULE not in (process / "cmdline").read_bytes().split(b"\0"):
+            return False
+        return any(str(descriptor.readlink()) in targets for descriptor in (process / "fd").iterdir())
+    except OSError:  # it has ended, or belongs to another user
+        return False
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
@@ -138,8 +186,7 @@ def _stop(pid: int) -> None:
 def _show_log(options: argparse.Namespace) -> int:
     if options.lines < 0:
         options.usage_error(f"invalid number of lines {options.lines} (expected 0 or more)")
-    found = _ask_status()
-    path = Path(found["log"]) if found else Path.home() / LOG_FILE
+    path = Path.home() / LOG_FILE
     errors = path.with_suffix(ERROR_SUFFIX)
     if errors.is_file() and errors.stat().st_size:
         print_notices([f"errors that ended the shared server: {errors}"])

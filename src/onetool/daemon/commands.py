@@ -13,6 +13,7 @@ from onetool.app import OneTool
 from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput, execute
 from onetool.cli.serve import add_arguments
 from onetool.daemon.handshake import ClientRequest, NotServed
+from onetool.daemon_client import CONFIRMATION
 
 MAX_FRAME_CHARS: Final = 1 << 20
 STREAMS: Final = {STDOUT: "out", STDERR: "err"}
@@ -34,8 +35,14 @@ def parse_serve(arguments: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]
 
 
 async def run_command(app: OneTool, connection: socket.socket, request: ClientRequest) -> None:
-    """Run a command and send its output, then its exit status. A client that disconnects cancels it."""
+    """Run a command and send its output, then its exit status. A client that disconnects cancels it.
+
+    Nothing runs before the client confirms that it still waits: it may have run the command itself.
+    """
     reader, writer = await asyncio.open_connection(sock=connection)
+    if await reader.read(1) != CONFIRMATION:
+        writer.close()
+        return
 
     def send(message: dict[str, Any]) -> None:
         writer.write(json.dumps(message).encode() + b"\n")

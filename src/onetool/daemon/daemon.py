@@ -24,7 +24,7 @@ from onetool.daemon.applications import Applications
 from onetool.daemon.commands import parse_serve, run_command
 from onetool.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
 from onetool.daemon.http import DaemonHttp
-from onetool.daemon_client import DISCONNECTED, LISTENER, STOPPED, describe_installation
+from onetool.daemon_client import BACKLOG, DISCONNECTED, LISTENER, STOPPED, describe_installation
 from onetool.errors import ToolError
 from onetool.logging import Log
 from onetool.paths import FOLDER
@@ -237,6 +237,7 @@ def main(path: str) -> int:
     listener = socket.socket(fileno=LISTENER)
     listener.set_inheritable(False)
     listener.setblocking(False)
+    listener.listen(BACKLOG)  # names this process as the peer of those who connect from now on
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     gc.enable()

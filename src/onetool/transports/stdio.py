@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from onetool.children.collector import Collector, find_id
+from onetool.daemon_client import PING, PONG
 
 MAX_LINE_BYTES = 16 << 20  # a command is limited to 1 MB; arguments of an exposed tool may be larger
 READ_SIZE = 1 << 16  # asyncio's default is four times as large and is allocated for every read
@@ -81,6 +82,9 @@ class _Lines:
 
     async def __anext__(self) -> str:
         while line := await self._next():
+            if line[0] == PING:
+                await self._writer.write(PONG.decode() + "\n")
+                continue
             message, error = _read(*line)
             if self._writer.unanswered > MAX_UNANSWERED:
                 await self._writer.flush()
@@ -144,6 +148,11 @@ async def protocol_streams(on_end: Callable[[], None]) -> AsyncIterator[tuple[An
         yield ()
         return
     incoming, outgoing = _claim_pipes()
+    if os.path.samestat(os.fstat(incoming), os.fstat(outgoing)):  # asyncio would take input for the end of the output
+        os.close(outgoing)
+        async with socket_streams(socket.socket(fileno=incoming), on_end, bytes) as streams:
+            yield streams
+        return
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=READ_SIZE)
     source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
