@@ -18,7 +18,7 @@ HEAVY = """\
 import os
 import time
 from pathlib import Path
-from onetool import Context, ToolError
+from onetool import Context, ToolContext, ToolError
 
 secrets = ["HEAVY_KEY"]
 FILE = Path({file!r})
@@ -29,6 +29,10 @@ def add(a: int, b: int = 1) -> int:
 
 def identify() -> list:
     return [os.getcwd(), sorted(os.environ)]
+
+def describe(context: ToolContext) -> list:
+    limit = context.agent_config["heavy.describe"]["limit"]
+    return [context.agent_id, limit, sorted(context.permissions), str(context.working_dir), context.metadata]
 
 def reveal(context: Context) -> str:
     return "the secret is " + context.secret("HEAVY_KEY")

@@ -19,6 +19,7 @@ from onetool_child.interface import DONE, Context, Done, check_form, check_level
 
 __all__ = ["Context", "Effect", "Foreign", "Permission", "ToolContext", "effects", "permissions"]
 OWN_PACK = "ot"
+SANDBOX_RULES = ("enabled", "allowed_paths", "denied_patterns")
 NO_CLIENT = "no client can show the question: only MCP clients that support elicitation can"
 # Called with the message; progress also with the part done and the total, if known.
 OnProgress = Callable[..., None]
@@ -174,10 +175,26 @@ class ToolContext(Context):
         """Call another tool from a synchronous tool, which runs in a thread."""
         return self.bus.call_from_thread(name, args, self).unwrap()
 
+    def to_data(self, pack: str) -> dict[str, Any]:
+        """Return the fields for a process of this pack, without settings of other packs and opaque metadata."""
+        sandbox = self.sandbox and {name: self.sandbox[name] for name in SANDBOX_RULES if name in self.sandbox}
+        return {
+            "agent_id": self.agent_id,
+            "agent_config": {
+                name: unfreeze(config) for name, config in self.agent_config.items() if name.partition(".")[0] == pack
+            },
+            "working_dir": str(self.working_dir),
+            "permissions": sorted(self.permissions),
+            "sandbox": unfreeze(sandbox),
+            "correlation_id": self.correlation_id,
+            "metadata": {name: unfreeze(item) for name, item in self.metadata.items() if _is_data(item)},
+        }
+
     def __post_init__(self) -> None:
-        """Freeze the fields, so that a tool cannot grant itself permissions."""
+        """Freeze the fields, so that a tool cannot grant itself permissions. A string is accepted as a path."""
         for name in ("agent_config", "sandbox", "metadata", "tools", "hosts", "settings", "secrets"):
             object.__setattr__(self, name, freeze(getattr(self, name)))
+        object.__setattr__(self, "working_dir", Path(self.working_dir))
         object.__setattr__(self, "permissions", permissions(self.permissions))
 
 
@@ -188,3 +205,17 @@ def freeze(value: Any) -> Any:
     if isinstance(value, Mapping):
         return MappingProxyType({key: freeze(item) for key, item in value.items()})
     return tuple(map(freeze, value)) if isinstance(value, list | tuple) else value
+
+
+def unfreeze(value: Any) -> Any:
+    """Return a frozen value as lists and dicts."""
+    if isinstance(value, Mapping):
+        return {key: unfreeze(item) for key, item in value.items()}
+    return [unfreeze(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether a frozen value is JSON data."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_data(item) for key, item in value.items())
+    return all(map(_is_data, value)) if isinstance(value, tuple) else isinstance(value, str | int | float | None)

@@ -498,9 +498,8 @@ class JobRequest(NamedTuple):
     pack: str
     function: str
     arguments: Mapping[str, Any]
-    agent: str
+    context: Mapping[str, Any]  # what the tool reads of the context
     token_id: str
-    run: str
     scope: str  # the working directory, to which media belong
     seconds: float  # timeout of the call
     wait_seconds: float  # for which it may wait for a worker

@@ -166,7 +166,8 @@ def _get_converters(function: Callable[..., Any]) -> dict[str, Convert]:
         floats = [name for name, hint in annotations.items() if hint in FLOATS and name != "return"]
         found: dict[str, Convert | None] = dict.fromkeys(floats, _to_float)
     else:
-        found = {name: get_converter(hint) for name, hint in _get_hints(function).items() if name != "return"}
+        others = {"return", *find_context_names(function)}
+        found = {name: get_converter(hint) for name, hint in _get_hints(function).items() if name not in others}
     converters = {name: convert for name, convert in found.items() if convert is not None}
     variadic = _get_parameters(function).variadic
     if variadic in converters:

@@ -1,4 +1,4 @@
-"""The names that a file of tools imports from `onetool`: `tool`, `Context` and `File`, beside the errors.
+"""The names that a file of tools imports from `onetool`: `tool`, `Context` (or `ToolContext`), `File` and the errors.
 
 Workers offer this module as `onetool`, unless their environment has that package, which exports the same names.
 """
@@ -9,8 +9,9 @@ import time
 
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterable, AsyncIterator, Collection, Generator, Iterable, Iterator, Mapping
     from os import PathLike
+    from pathlib import Path
     from typing import Any
 
 PROGRESS_SECONDS = 0.05  # between two messages
@@ -37,7 +38,18 @@ class Context:
     """
 
     __slots__ = ()
+    agent_id: str
+    agent_config: Mapping[str, Any]  # `tool_config` of the agent: settings by tool name
+    permissions: Collection[str]  # of the agent
+    sandbox: Mapping[str, Any] | None
+    budget_guard: Any  # only of built-in tools and tools of programs
+    correlation_id: str
+    metadata: Mapping[str, Any]
     settings: Mapping[str, Any]  # of the pack: `tools.<pack>` in onetool.yaml
+
+    @property
+    def working_dir(self) -> Path:
+        raise NotImplementedError
 
     @property
     def cancelled(self) -> bool:
@@ -90,6 +102,9 @@ class Context:
         `schema` is a JSON Schema or a pydantic model.
         """
         return self.call("llm.ask", prompt=prompt, schema=None if schema is None else check_form(schema))
+
+
+ToolContext = Context  # the name of the same interface in programs
 
 
 class File:

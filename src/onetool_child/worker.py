@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
     from importlib.machinery import ModuleSpec
+    from pathlib import Path
     from typing import Any
 
 PROGRAM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
@@ -99,7 +100,8 @@ class WorkerProcess:
         if "cancelled" in params:
             self._send_error(ident, errors.Cancelled("cancelled before it started"))
             return
-        thread, context = threading.get_ident(), WorkerContext(self._peer, ident, self._options)
+        thread = threading.get_ident()
+        context = WorkerContext(self._peer, ident, self._options, params["context"])
 
         def cancel() -> None:
             """Cancel a call. Python code notices at its next step, blocking C code when it returns."""
@@ -214,13 +216,44 @@ class WorkerProcess:
 class WorkerContext(interface.Context):
     """The context of one call, which sends requests and notifications to the server."""
 
-    __slots__ = ("_options", "_peer", "_reported", "ident", "is_cancelled", "settings")
+    __slots__ = (
+        "_options",
+        "_peer",
+        "_reported",
+        "_working_dir",
+        "agent_config",
+        "agent_id",
+        "budget_guard",
+        "correlation_id",
+        "ident",
+        "is_cancelled",
+        "metadata",
+        "permissions",
+        "sandbox",
+        "settings",
+    )
 
-    def __init__(self, peer: ServingPeer, ident: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, peer: ServingPeer, ident: int, options: Mapping[str, Any], fields: Mapping[str, Any]
+    ) -> None:
         self._peer, self.ident, self._options = peer, ident, options
         self.settings = options["settings"]
+        self.agent_id = fields["agent_id"]
+        self.agent_config = fields["agent_config"]
+        self.permissions = frozenset(fields["permissions"])
+        self.sandbox = fields["sandbox"]
+        self.budget_guard = None
+        self.correlation_id = fields["correlation_id"]
+        self.metadata = fields["metadata"]
+        self._working_dir = fields["working_dir"]
         self.is_cancelled = False
         self._reported = 0.0  # when progress was reported
+
+    @property
+    def working_dir(self) -> Path:
+        from pathlib import Path  # slow to import
+
+        return Path(self._working_dir)
 
     @property
     def cancelled(self) -> bool:
@@ -361,6 +394,7 @@ class _ModuleFinder:
     def __init__(self, call: Callable[..., Any], settings: dict[str, Any]) -> None:
         public = (interface.Context, interface.File, errors.ToolError, errors.Cancelled, errors.CannotAsk)
         self._names: dict[str, Any] = {"tool": interface.tool, **{each.__name__: each for each in public}}
+        self._names["ToolContext"] = interface.ToolContext
         self.ot = ModuleType("ot", "The interface of OneTool for extension files.")
         vars(self.ot).update(self._names, call=call, settings=settings, **errors.TREE)
 

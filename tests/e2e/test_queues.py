@@ -26,7 +26,7 @@ from onetool.postgres.roles import render_grants
 LOST_SECONDS = 25.0  # until a killed process is detected, and its job is executed again
 HANDOVER_SECONDS = 40.0  # until another replica continues a run
 SETTINGS = f"""\
-agents: {{default: {{permissions: [read, write, network]}}}}
+agents: {{default: {{permissions: [read, write, network], tool_config: {{heavy.describe: {{limit: 5}}}}}}}}
 tools:
 {
     "".join(
@@ -136,6 +136,8 @@ def test_a_call_is_made_by_the_worker_with_its_own_settings(queues: Queues, work
     assert not [name for name in variables if name.startswith("ONETOOL")]
     assert "serving queue heavy" in worker.errors
     assert int(first.rest.get("/api/stats", tool="heavy.add")["totalCalls"]) >= 1
+    caller = call(first, "heavy.describe")
+    assert caller == ["default", 5, ["network", "read", "write"], str(worker.home), {}]
 
 
 def test_errors_are_those_of_the_tool(queues: Queues, worker: QueueProcess) -> None:

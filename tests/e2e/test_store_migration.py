@@ -38,6 +38,7 @@ HOUR = 3600.0
 
 pytestmark = pytest.mark.slow
 
+CALLER = {"agent_id": "default", "correlation_id": "r_1"}
 CREDENTIAL = CredentialKey("https://issuer", "https://example.com/mcp")
 SNIPPET = SavedSnippet("default", "greet", "Greet a person.", "1 + 1", {"name": "Ada"})
 
@@ -101,7 +102,7 @@ def check(data: Path, names: dict[str, Any], calls: int = 5) -> None:
 
 def test_open_and_unread_jobs_prevent_the_move_to_files(tmp_path: Path, postgres_url: str) -> None:
     configure(tmp_path, SETTINGS)
-    call: tuple[Any, ...] = ("render", "preview", {}, "default", "", "r_1", str(tmp_path), 60.0, 3600.0, True)
+    call: tuple[Any, ...] = ("render", "preview", {}, CALLER, "", str(tmp_path), 60.0, 3600.0, True)
     job = JobRequest("j_1", "gpu", *call)
     with closing(PostgresState(postgres_url, KEY, tmp_path / "cache")) as state:
         state.jobs.defer(job)

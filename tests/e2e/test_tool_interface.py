@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Optional
 
 import ot as predefined
 import pydantic
-from onetool import Context, File, ToolError, tool
+from onetool import Context, File, ToolContext, ToolError, tool
 
 secrets = ["LAB_KEY", "UNSET"]
 PNG = {PNG!r}
@@ -92,6 +92,15 @@ def wait(ctx: Context, folder: str) -> None:
 
 def same() -> list[bool]:
     return [predefined is ot, ot.Context is Context, ot.File is File]
+
+def caller(ctx: ToolContext) -> dict:
+    own = ctx.agent_config["lab.caller"]
+    return {{"agent": ctx.agent_id, "own": own, "known": sorted(ctx.agent_config), "directory": ctx.working_dir.name,
+            "permissions": sorted(ctx.permissions), "can_read": "read" in ctx.permissions, "guard": ctx.budget_guard,
+            "metadata": ctx.metadata, "sandbox": sorted(ctx.sandbox), "correlation_id": ctx.correlation_id}}
+
+def notify(context: ToolContext, message: str, channel: str = "") -> str:
+    return f"{{channel or context.agent_config['lab.notify']['default_channel']}}: {{message}}"
 
 class Color(enum.Enum):
     RED = "red"
@@ -167,7 +176,16 @@ MAX_OUTPUT_BYTES = 1 << 21
 SETTINGS = {
     "execution": {"max_output_bytes": MAX_OUTPUT_BYTES},
     "tools": {"lab": {"greeting": "hi", "timeout": 20}},
-    "agents": {"default": {"permissions": ["read"]}},
+    "agents": {
+        "default": {
+            "permissions": ["read"],
+            "tool_config": {
+                "lab.caller": {"retries": 2, "deep": {"list": [1]}},
+                "lab.notify": {"default_channel": "#alerts"},
+                "fs.read": {"max_size": 10},
+            },
+        }
+    },
 }
 
 
@@ -198,6 +216,30 @@ def test_the_context_is_passed_by_annotation_and_is_not_an_argument(lab: Publish
         assert said(client, "lab.hello('Ada')") == "hi Ada"
         assert client.said("hello", who="Bob") == "hi Bob"
         assert said(client, "lab.same()") == [True, True, True]
+
+
+def test_the_context_has_the_caller_and_the_settings_of_its_agent(lab: Published) -> None:
+    with lab.client() as client:
+        shown = json.loads(client.call_tool("caller", {}, meta={"trace": "t1"}).content[0].text)
+        assert shown.pop("correlation_id")
+        assert shown.pop("metadata")["_meta"]["trace"] == "t1"
+        assert shown == {
+            "agent": "default",
+            "own": {"retries": 2, "deep": {"list": [1]}},
+            "known": ["lab.caller", "lab.notify"],
+            "directory": lab.onetool.context().working_dir.name,
+            "permissions": ["read"],
+            "can_read": True,
+            "guard": None,
+            "sandbox": ["allowed_paths", "denied_patterns", "enabled"],
+        }
+
+
+@pytest.mark.spec("toolbus.tool-config.reaches-extensions")
+def test_settings_that_are_not_parameters_are_in_the_context(lab: Published) -> None:
+    with lab.client() as client:
+        assert said(client, "lab.notify('hi')") == "#alerts: hi"
+        assert said(client, "lab.notify('hi', channel='#ops')") == "#ops: hi"
 
 
 def test_tools_call_tools_in_functions_and_in_coroutines(lab: Published) -> None:
@@ -295,7 +337,7 @@ def test_the_names_can_be_imported_in_an_environment_without_onetool(tmp_path: P
     source = """
         from importlib.metadata import distributions
         import onetool, ot as imported
-        from onetool import Context, File, ToolError, tool
+        from onetool import Context, File, ToolContext, ToolError, tool
         from PIL import Image
 
         @tool
@@ -303,7 +345,8 @@ def test_the_names_can_be_imported_in_an_environment_without_onetool(tmp_path: P
             ctx.progress(1, 1)
             return Image.new("CMYK" if size > 2 else "RGB", (size, size))
 
-        def installed() -> list:
+        def installed(ctx: ToolContext) -> list:
+            assert isinstance(ctx, ToolContext)
             return [sorted(each.name for each in distributions()), imported is ot, onetool.File is ot.File]
         """
     with open_workers(tmp_path) as opened:

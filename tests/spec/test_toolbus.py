@@ -16,6 +16,7 @@ from onetool import Permission, Result, ToolBus, ToolContext, ToolError, tool
 from onetool.bus.adapt import as_tool
 from onetool.context import permissions
 from onetool.errors import describe
+from onetool.tools import fs_tools
 
 CONTEXT = ToolContext()
 SHOP_WINDOW = """
@@ -616,6 +617,16 @@ def test_a_tool_cannot_change_mappings_in_a_context(field: str) -> None:
 def test_metadata_is_empty_by_default() -> None:
     assert dict(ToolContext().metadata) == {}
     assert ToolContext(metadata={"ticket": 7}).metadata["ticket"] == 7
+
+
+@pytest.mark.spec("toolbus.context.working-directory")
+def test_the_working_directory_may_be_a_string(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hi")
+    bus = ToolBus()
+    bus.register_tool(fs_tools)
+    context = ToolContext(working_dir=str(tmp_path), permissions=["read"])  # type: ignore[arg-type]  # as in the document
+    assert context.working_dir == tmp_path
+    assert call(bus, "fs.read", {"path": "a.txt"}, context).unwrap()["content"] == "hi"
 
 
 # --- errors ------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from onetool._tool import Tool
+from onetool.context import unfreeze
 from onetool.errors import ArgumentError
 from onetool.signature import signature
 from onetool.util.text import pluralize
@@ -58,13 +59,6 @@ def _apply_limit(tool: Tool, name: str, value: Any, configured: Mapping[str, Any
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def unfreeze(value: Any) -> Any:
-    """Return frozen values of a context as the lists and dicts that tools accept."""
-    if isinstance(value, Mapping):
-        return {key: unfreeze(item) for key, item in value.items()}
-    return [unfreeze(item) for item in value] if isinstance(value, tuple) else value
 
 
 def expand_name(key: str, names: Iterable[str]) -> str:

@@ -16,11 +16,11 @@ import anyio.to_thread
 from onetool._tool import Result, Tool
 from onetool.backends.threads import ToolThreads, call_blocking, nesting_guard, wait_for
 from onetool.bus.authorize import authorize, choose_account, sort_permissions
-from onetool.bus.bind import NO_ARGUMENTS, bind, call_error, unfreeze
+from onetool.bus.bind import NO_ARGUMENTS, bind, call_error
 from onetool.bus.events import CallFinished, Events, Listener
 from onetool.bus.sources import RegisteredTools
 from onetool.bus.tracing import Tracing
-from onetool.context import ToolContext
+from onetool.context import ToolContext, unfreeze
 from onetool.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
 from onetool.policy.effects import get_effects, sort_effects
 from onetool.policy.labels import get_labels

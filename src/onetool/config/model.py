@@ -559,7 +559,8 @@ class Agent(Section):
     budgets: Budgets = Field(default_factory=Budgets, description="Usage limits, counted from the start of the server")
     tool_config: Mapping[str, Mapping[str, Any]] = Field(
         default={},
-        description="Default arguments by tool. The default of a limit is also its maximum: a call may only lower it",
+        description="Default arguments by tool. The default of a limit is also its maximum: a call may only lower it. "
+        "The tool finds all values in `context.agent_config`",
     )
     clients: Names = Field(default=(), description="Names of MCP clients that use this agent")
     policy: Literal["open", "ask-writes", "read-only", "guarded"] | tuple[Rule, ...] = Field(

@@ -231,7 +231,8 @@ class Worker:
     async def _call(
         self, user: WorkerUser, function: str, args: Mapping[str, Any], context: ToolContext, seconds: float
     ) -> Any:
-        answer = self._channel.request("call", {"function": function, "args": args})
+        params = {"function": function, "args": args, "context": context.to_data(self._launch.pack)}
+        answer = self._channel.request("call", params)
         call_id = self._channel.last_id
         timer = _Timer(seconds, partial(self._time_out, answer, function, seconds), context.waiting)
         call = self._calls[call_id] = _Call(user, function, context, timer)

@@ -177,10 +177,14 @@ class QueueWorker:
     async def _make_call(self, job: ClaimedJob, reports: "_Reports") -> tuple[Any, Exception | None]:
         facts = job.facts
         media = partial(self._store_media, facts)
+        caller = facts["context"]
         context = ToolContext(
-            agent_id=facts["agent"],
+            agent_id=caller["agent_id"],
+            agent_config=caller["agent_config"],
+            permissions=caller["permissions"],
             token_id=facts["token_id"],
-            correlation_id=facts["run"],
+            correlation_id=caller["correlation_id"],
+            metadata=caller["metadata"],
             working_dir=self._loaded.directories.working_dir,
             on_progress=reports.add_progress,
             on_log=reports.add_log,

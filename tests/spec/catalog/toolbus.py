@@ -69,6 +69,7 @@ TABLE: Table = {
         "fields": "Agent, configuration, folder, permissions, sandbox, budget, id and metadata",
         "reaches-the-tool": "A tool gets the very context of its call",
         "frozen": "Nobody changes a context in flight",
+        "working-directory": "The working directory may be a string, as in the example",
         "metadata": "Metadata is empty unless given",
     },
     "error": {
@@ -97,6 +98,7 @@ TABLE: Table = {
     },
     "tool-config": {
         "reaches-the-tool": "A tool finds its part of tool_config in the context",
+        "reaches-extensions": "A tool in a worker finds its part of tool_config in the context, as the example does",
         "precedence": "Parameters of the call beat tool_config, which beats the default",
         "limits-only-tighten": "A call may lower a configured limit and never raise it",
     },
