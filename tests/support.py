@@ -379,6 +379,16 @@ def _handle(process: int) -> list[int]:
 # --- tools -------------------------------------------------------------------------------------------------
 
 
+def make_tool(name: str) -> Any:
+    """Return a tool without arguments and value."""
+
+    @tool(name)
+    def nothing() -> None:
+        """Do nothing."""
+
+    return nothing
+
+
 @tool("sample.give")
 def give(value: Any = None) -> Any:
     """Return the value."""

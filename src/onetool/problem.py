@@ -11,6 +11,7 @@ WARNING: Final = "warning"
 PROBLEM: Final = "problem"
 STORAGE: Final = "storage_unavailable"  # the code of problems with files and directories that OneTool stores
 UNTRUSTED: Final = "untrusted"
+DISABLED: Final = "disabled"  # the code of packs that a person has disabled
 
 
 class Location(NamedTuple):

@@ -18,6 +18,7 @@ from onetool._tool import Tool
 from onetool.context import Permission, ToolContext, effects, permissions
 from onetool.disabled_tools import EVERYTHING
 from onetool.errors import SignInRequired, ToolError, ToolNotFound
+from onetool.problem import DISABLED
 from onetool.util.invisible import find_in_name
 from onetool.util.text import did_you_mean, quote
 
@@ -31,6 +32,7 @@ NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
 MAX_SIMILAR_NAMES = 3
 MAX_COMPARED_NAMES = 2_000  # of one pack, with the words of an unknown name
 MAX_LISTED_NAMES = 20
+MAX_LIST_CHARS = 4096  # of all names of tools in a message; a longer list is stored
 MAX_LISTED_PACKS = 100
 MAX_NAME_LENGTH = 500
 COMPARE_BATCH_SIZE = 5_000  # names per call; a call holds the interpreter lock
@@ -383,6 +385,13 @@ class Registry:
         """Return the names of all packs, including unusable ones."""
         return sorted({*self.packs(), *self.problems()})
 
+    def enabled_packs(self) -> list[str]:
+        """Return the packs to list in messages: all but disabled ones."""
+        disabled = {pack for pack, problem in self.problems().items() if problem.code == DISABLED}
+        if self._off:
+            disabled |= {pack for pack in self.packs() if not any(entry.enabled for entry in self.entries(pack))}
+        return [pack for pack in self.all_packs() if pack not in disabled]
+
     def problems(self) -> "dict[str, Problem]":
         """Return the packs that cannot be used, and why."""
         return {name: why for source in reversed(self.sources) for name, why in source.problems().items()}
@@ -432,9 +441,8 @@ class Registry:
         check_name(name, "pack")
         if name in self.aliases:
             return ToolNotFound(f"{name!r} is an alias, not a pack", hint=f"ot.call({name!r}, ...)")
-        packs = self.all_packs()
-        near = nearest(name, packs)
-        message = f"unknown pack {quote(name)}.{did_you_mean(near)} Packs: {join_packs(packs)}."
+        near = nearest(name, self.all_packs())
+        message = f"unknown pack {quote(name)}.{did_you_mean(near)} Packs: {join_packs(self.enabled_packs())}."
         return ToolNotFound(message, nearest=near)
 
     def _not_found(self, name: str) -> ToolError:
@@ -443,22 +451,23 @@ class Registry:
             if problem.code == SignInRequired.type:
                 return SignInRequired(problem.message, hint=problem.hint, server=pack)
             return ToolNotFound(f"cannot use the pack {pack!r}: {problem.message}", hint=problem.hint)
-        is_pack, packs = self.is_pack(pack), self.all_packs()
         near = self.nearest(name)
-        if not is_pack:
-            near = near or nearest(name.partition(".")[0], packs)
-            message = f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))} Packs: {join_packs(packs)}."
+        if not self.is_pack(pack):
+            near = near or nearest(name.partition(".")[0], self.all_packs())
+            packs = join_packs(self.enabled_packs())
+            message = f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))} Packs: {packs}."
             return ToolNotFound(f"{message} Call ot.tools() to list all.", nearest=near)
         entries = islice(self.entries(pack, described=True, at_once=MAX_LISTED_NAMES), MAX_COMPARED_NAMES)
         summaries = {python_name(entry.name).rpartition(".")[2]: entry.summary for entry in entries}
         short = name.rpartition(".")[2]
         near = near or [f"{pack}.{other}" for other in _find_by_words(short, summaries)]
-        listed, total = list(summaries)[:MAX_LISTED_NAMES], self.count(pack)
+        message = f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))}"  # names that code can call
+        listed = ", ".join(sorted(summaries))
+        if len(listed) <= MAX_LIST_CHARS:
+            return ToolNotFound(f"{message} {pack} has: {listed}.", nearest=near)
         query = f"{pack} {' '.join(sorted(_split_words(short)))}"
-        advice = "Call ot.tools() to list all." if total <= len(listed) else f"ot.search(query={query!r}) finds more."
-        suggestions = did_you_mean(map(python_name, near))  # the names that code can call
-        message = f"unknown tool {quote(name)}.{suggestions} {pack} has: {join_names(listed, total)}. {advice}"
-        return ToolNotFound(message, nearest=near)
+        message = f"{message} {pack} has {self.count(pack)} tools; ot.search(query={query!r}) finds some."
+        return ToolNotFound(message, nearest=near, unlisted_pack=pack)
 
 
 def find_hidden_error(tool: Tool, context: ToolContext) -> ToolNotFound | None:
@@ -517,11 +526,10 @@ def _split_words(name: str) -> set[str]:
     return {part.lower().removesuffix("s") for part in parts}
 
 
-def join_names(names: Mapping[str, object] | list[str], total: int = 0, limit: int = MAX_LISTED_NAMES) -> str:
-    """Return the first names, separated by commas; `total` is the full count if not all are given."""
+def join_names(names: Mapping[str, object] | list[str], limit: int = MAX_LISTED_NAMES) -> str:
+    """Return the first names, separated by commas."""
     listed = sorted(names)
-    total = max(total, len(listed))
-    more = f" and {total - limit} more" if total > limit else ""
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
     return (", ".join(listed[:limit]) or "none") + more
 
 

@@ -233,9 +233,7 @@ class WorkerContext(interface.Context):
         "settings",
     )
 
-    def __init__(
-        self, peer: ServingPeer, ident: int, options: Mapping[str, Any], fields: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, peer: ServingPeer, ident: int, options: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
         self._peer, self.ident, self._options = peer, ident, options
         self.settings = options["settings"]
         self.agent_id = fields["agent_id"]

@@ -2,17 +2,19 @@
 
 import builtins
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.bundles_support import new_bundle, open_store, tool_body
-from tests.extensions_support import write_pack
+from tests.extensions_support import open_app_in, write_pack
 from tests.proxy_support import hostile_server
-from tests.support import Connection, configure, connect, environment, get_texts, open_app
+from tests.support import Connection, configure, connect, environment, get_texts, make_tool, open_app
 
 NOW = {"pythonImpl": {"function": "machine.now"}}
 USES = (
@@ -208,13 +210,47 @@ def test_an_error_says_that_a_server_is_disabled(client: Connection) -> None:
     assert "off is disabled" in run_failure(client, "ot.pack('off').echo(text='x')")
 
 
-def test_a_list_of_names_is_bounded(tmp_path: Path) -> None:
-    servers = {f"server{n}": hostile_server("echo", enabled=False) for n in range(130)}
-    configure(tmp_path, yaml.safe_dump({"servers": servers}))
-    with connect(tmp_path) as client:
-        text = run_failure(client, "sevrer29.x()")
-    assert "and 39 more" in text
-    assert len(text) < 3000
+def test_a_list_of_packs_is_bounded() -> None:
+    with open_app({}, [make_tool(f"server{number}.echo") for number in range(130)]) as app:
+        text = app.failure("sevrer29.x()")
+    assert "and 38 more" in text
+    assert len(text) < 6000
+
+
+def test_a_list_of_packs_has_no_disabled_pack(client: Connection, home: Path) -> None:
+    with open_store(home / ".onetool" / "bundles") as store:
+        bundle = new_bundle(store, "asleep")
+        store.put_tool(bundle, "now", "1.0.0", tool_body(**NOW))
+        store.set_bundle_enabled(bundle, False)
+    for code in ("nowhere.x()", "ot.call('nowhere.x')", "ot.pack('nowhere')", "ot.help('xylophone zzz')"):
+        result = client.run(code)
+        packs = get_texts(result)[-1].partition("Packs: ")[2].partition(". ")[0].split(", ")
+        assert {"machine", "len", "gone", "srch"} <= set(packs), (code, packs)
+        assert not {"off", "asleep"}.intersection(packs), (code, packs)
+
+
+def test_a_pack_that_a_person_disabled_is_not_listed(tmp_path: Path) -> None:
+    with open_app_in(tmp_path) as app:
+        app.portal.call(partial(app.onetool.switch, "machine", on=False))
+        assert "machine" not in app.failure("nowhere.x()").partition("Packs: ")[2]
+
+
+def test_an_unknown_name_lists_tools_of_servers(client: Connection) -> None:
+    assert run_value(client, "ot.pack('len').echo(text='hi')") == "hi"
+    assert "len.echo" in run_failure(client, "unknwn(1)").partition("Tools: ")[2]
+
+
+def test_a_list_of_tools_that_is_too_long_is_stored() -> None:
+    names = [f"many.tool_number_{number}" for number in range(300)]
+    with open_app({}, map(make_tool, names)) as app:
+        for code in ("many.tool_numbr_7()", "unknwn(1)"):
+            text = app.failure(code)
+            assert len(text) < 2000
+            handle = re.search(r"ot\.result\(handle='(\w+)'\) lists all", text)
+            assert handle is not None, text
+            assert set(names) <= set(app.data(f"ot.result(handle='{handle[1]}', limit=1000)['lines']"))
+        assert "Did you mean many.tool_number_7" in app.failure("many.tool_numbr_7()")
+        assert "many has 300 tools; ot.search(" in str(app.call("many.nothing").error)
 
 
 # --- spawned cells ------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from onetool.oauth.token_source import TokenSource
 from onetool.paths import resolve_path
 from onetool.policy.effects import READ_ONLY, apply_settings
 from onetool.policy.labels import PRIVATE, UNTRUSTED
-from onetool.problem import Problem
+from onetool.problem import DISABLED, Problem
 from onetool.registry import Registry, RegistryEntry, ToolSource, python_name
 from onetool.sanitize import clean, clean_schema
 from onetool.schema import ANY_OBJECT, JSON, Schema
@@ -185,7 +185,8 @@ class BundleSource(ToolSource):
         unusable: dict[str, Problem] = {}
         for name, pack in packs.items():  # the slug, and the name in code
             if not pack.enabled:
-                unusable |= dict.fromkeys((pack.slug, name), Problem(_bundle_disabled_reason(pack.slug)))
+                problem = Problem(_bundle_disabled_reason(pack.slug), code=DISABLED)
+                unusable |= dict.fromkeys((pack.slug, name), problem)
             elif pack.is_empty:
                 unusable |= dict.fromkeys((pack.slug, name), Problem(f"bundle {pack.slug} has no tools"))
         if packs != self.packs:

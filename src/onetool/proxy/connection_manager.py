@@ -17,7 +17,7 @@ from onetool.children.supervised import Supervised
 from onetool.config.model import Server
 from onetool.errors import NetworkError, SignInRequired, ToolError, ToolTimeout
 from onetool.oauth.failures import collect_failures
-from onetool.problem import Problem
+from onetool.problem import DISABLED, Problem
 from onetool.proxy.connection import Connection, ConnectionUser, OnChange, innermost
 from onetool.proxy.definitions import Definition, Failure, cache_key, check_schemas
 from onetool.proxy.message_limits import MAX_ITEMS
@@ -102,7 +102,7 @@ class ConnectionManager:
         waiting = f"{self.name} has no tools" if self.is_known else "it has not responded yet; retry in a moment"
         reason = self.failure or (waiting if self.server.enabled else self._disabled_message)
         failure = self._supervised.failure
-        code = failure.type if isinstance(failure, SignInRequired) else ""
+        code = failure.type if isinstance(failure, SignInRequired) else "" if self.server.enabled else DISABLED
         return Problem(reason, failure.hint if failure is not None else "", code=code)
 
     @property

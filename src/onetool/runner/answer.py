@@ -24,6 +24,7 @@ from onetool.runs.gate import AskPerson
 from onetool.sanitize import sanitize_text
 from onetool.storage import ResultStorage
 from onetool.util.invisible import escape_invisible
+from onetool.util.text import pluralize
 from onetool_child.data import FORMATS, has_too_much_indentation, record_lines
 from onetool_child.errors import restore
 from onetool_child.media import MAX_MEDIA
@@ -194,6 +195,18 @@ class Presenter:
         kind = next((block.error for block in blocks if block.error), None)
         media = find_media(result.get("value"))
         return Answer(texts or (NO_VALUE,), kind is not None, kind, media=media, load_value=load_value)
+
+    def store_names(self, caller: ToolContext, names: list[str]) -> str:
+        """Store names that are too many for a message. Return the call that reads them. Blocks on disk access."""
+        about = pluralize(len(names), "tool")
+        text = self._redact("\n".join(names))
+        try:
+            stored = self._store.put(
+                text, tool="ot.tools", agent=caller.agent_id, token_id=caller.token_id, about=about
+            )
+        except ToolError:
+            return "ot.tools()"
+        return f"ot.result(handle={stored['handle']!r})"
 
     def _make_loader(self, journal: Journal, result: dict[str, Any]) -> Callable[[], Any]:
         """Return a function that returns the value of the run, which is parsed at the first call."""

@@ -5,12 +5,12 @@ A model reads these texts to write its next attempt.
 
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 from typing import Any
 
 from onetool.errors import ToolError
-from onetool.registry import Registry, join_names, join_packs, nearest, python_name
+from onetool.registry import MAX_LIST_CHARS, Registry, join_names, join_packs, nearest, python_name
 from onetool.util.text import did_you_mean, quote
 
 EXAMPLE = "Example: ot.search(query='what you want to do')"
@@ -27,6 +27,7 @@ CONFINED = (
 )
 FIND_TOOL = "ot.search(query='what it is for') finds one."
 FIND_OTHERS = "ot.search(query='what it is for') finds others."
+StoreNames = Callable[[list[str]], str]  # stores names, and returns the call that reads them
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 NOT_CODE = f"A command is Python code. {EXAMPLE}"
 UNKNOWN = "No pack or tool has this name, and variables do not persist between runs."
@@ -61,12 +62,14 @@ def render_failure(
     registry: Registry,
     snippet: str = "",
     snippets: Collection[str] = (),
+    *,
+    store_names: StoreNames = lambda _names: "ot.tools()",
 ) -> str:
     """Return the message for an error raised by code. `snippet` is the snippet that was run, `snippets` are all."""
     lines = [_headline(error), *_locate(error, snippet), *indent_trace(error.get("trace")), *_list_calls(calls)]
     if error.get("hint"):
         return "\n".join([*lines, truncate(f"Hint: {error['hint']}", MAX_MESSAGE_CHARS)])
-    hint = _find_hint(error, calls, registry, snippets)
+    hint = _find_hint(error, calls, registry, snippets, store_names)
     hint = None if snippet and hint == NOT_CODE else hint
     return "\n".join([*lines, hint] if hint else lines)
 
@@ -110,11 +113,18 @@ def _list_calls(calls: list[tuple[str, str]]) -> list[str]:
 
 
 def _find_hint(
-    error: Mapping[str, Any], calls: list[tuple[str, str]], registry: Registry, snippets: Collection[str]
+    error: Mapping[str, Any],
+    calls: list[tuple[str, str]],
+    registry: Registry,
+    snippets: Collection[str],
+    store_names: StoreNames,
 ) -> str | None:
     kind = str(error.get("class"))
     if kind == "NameError":  # that of a tool has no name here
-        return _hint_unknown_name(str(error["name"]), registry, snippets) if error.get("name") else None
+        return _hint_unknown_name(str(error["name"]), registry, snippets, store_names) if error.get("name") else None
+    if kind == "ToolNotFound" and isinstance(pack := error.get("unlisted_pack"), str):
+        names = [f"{pack}.{name}" for name in sorted(registry.map_python_names(pack))]
+        return f"Hint: {store_names(names)} lists all" if names else None
     if (hint := _hint_hidden_pack(error, registry)) is not None:
         return hint
     has_failed_call = any(outcome == ToolError.type for _, outcome in calls)
@@ -185,7 +195,7 @@ def _hint_hidden_pack(error: Mapping[str, Any], registry: Registry) -> str | Non
     return None
 
 
-def _hint_unknown_name(name: str, registry: Registry, snippets: Collection[str]) -> str:
+def _hint_unknown_name(name: str, registry: Registry, snippets: Collection[str], store_names: StoreNames) -> str:
     """Return a hint with the closest names, then the available packs and tools."""
     packs = registry.all_packs()
     if name in packs:  # `eval` and `exec` look names up when they run
@@ -196,8 +206,12 @@ def _hint_unknown_name(name: str, registry: Registry, snippets: Collection[str])
     stored = map(python_name, registry.nearest(name))
     near = _find_near(name, [*packs, *registry.aliases], [*tools, *stored], snippets)
     opening = did_you_mean(near).strip() or UNKNOWN
-    others = join_names([tool for tool in tools if not tool.startswith("ot.")])
-    return f"{opening} Packs: {join_packs(packs)}. Tools: {others}. {EXAMPLE}. Call ot.help() for more."
+    names = [tool for tool in tools if not tool.startswith("ot.")]
+    listed = ", ".join(names) or "none"
+    if len(listed) > MAX_LIST_CHARS:
+        listed = f"{join_names(names)}; {store_names(names)} lists all"
+    listed_packs = join_packs(registry.enabled_packs())
+    return f"{opening} Packs: {listed_packs}. Tools: {listed}. {EXAMPLE}. Call ot.help() for more."
 
 
 def _find_near(name: str, packs: list[str], tools: list[str], snippets: Collection[str]) -> list[str]:

@@ -106,7 +106,9 @@ class Runner:
             await self._discover_suspects(error.data)
             registry, known = self.bus.registry, self.settings.snippets
             render = partial(explain.render_failure, error.data, journal.calls, registry, snippet, known)
-            text = await anyio.to_thread.run_sync(render)  # it may compare an unknown name with all others
+            store_names = partial(self._presenter.store_names, context)
+            # It may compare an unknown name with all others.
+            text = await anyio.to_thread.run_sync(partial(render, store_names=store_names))
             kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
             data, line = error.data, None if snippet else error.data.get("line")
         except ToolError as error:

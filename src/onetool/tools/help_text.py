@@ -288,7 +288,7 @@ def _display_name(hit: SearchHit) -> str:
 
 def _render_no_hits(query: str, system: System, snippets: Snippets) -> str:
     quoted_query = query if len(query) <= MAX_QUERY_CHARS else f"{query[:MAX_QUERY_CHARS]}…"
-    available = [f"Packs: {join_packs(system.registry.packs())}."]
+    available = [f"Packs: {join_packs(system.registry.enabled_packs())}."]
     if snippets:
         available.append(f"Snippets: {join_names([f'${name}' for name in snippets])}.")
     return (
