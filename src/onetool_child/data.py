@@ -213,6 +213,10 @@ def _convert_library_object(value: Any) -> Any:
 
 def _convert_to_text(value: Any) -> str:
     kind: Any = type(value)
+    if hasattr(kind, "__await__"):
+        raise NotData(f"cannot return a {kind.__name__} inside another value; await it")
+    if hasattr(kind, "__anext__"):
+        raise NotData("cannot return an async generator inside another value; use [item async for item in ...]")
     is_own_class = kind is object or kind.__flags__ & HEAP_TYPE
     if is_own_class and kind.__str__ is object.__str__:  # its text would be its `repr`
         name = kind.__qualname__ if kind.__module__ == "__main__" else f"{kind.__module__}.{kind.__qualname__}"

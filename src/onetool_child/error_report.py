@@ -44,15 +44,14 @@ def _report(error: BaseException, place: str, causes_left: int) -> Iterator[str]
 def _report_causes(error: BaseException, place: str, causes_left: int) -> Iterator[str]:
     for note in list(getattr(error, "__notes__", ()))[:MAX_NOTES]:
         yield f"note: {str(note).strip()}".replace("\n", "\n  ")
-    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    hidden = error.__suppress_context__
-    cause = error.__cause__ or (None if hidden else error.__context__)
-    related = [*((each, "contains") for each in inner), (cause, "caused by" if error.__cause__ else "while handling")]
-    for each, relation in related[:MAX_CAUSES]:
-        if each is not None and causes_left:
-            message = get_message(each).partition("\n")[0]
-            yield f"{relation} {type(each).__name__}: {message}"
-            yield from _report(each, place, causes_left - 1)
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    related = [("contains", member) for member in members]
+    if error.__cause__ is not None:  # an implicit context is usually a detail of the implementation
+        related.append(("caused by", error.__cause__))
+    for relation, other in related[:MAX_CAUSES] if causes_left else ():
+        message = get_message(other).partition("\n")[0]
+        yield f"{relation} {type(other).__name__}: {message}"
+        yield from _report(other, place, causes_left - 1)
 
 
 def _list_frames(error: BaseException, place: str) -> list[str]:

@@ -168,10 +168,17 @@ def _get_trace(error: BaseException) -> dict[str, Any]:
 def get_message(error: BaseException) -> str:
     """Return the message without the hint. A hostile `__str__` may raise anything, even SystemExit."""
     try:
-        has_hint = isinstance(error, ToolError) and error.hint
-        return (Exception.__str__(error) if has_hint else str(error)) or type(error).__name__
+        return _get_text(error) or type(error).__name__
     except BaseException:  # noqa: BLE001 - the object comes from untrusted code
         return "error without a printable message"
+
+
+def _get_text(error: BaseException) -> str:
+    if isinstance(error, ToolError) and error.hint:
+        return Exception.__str__(error)
+    if type(error) is RuntimeError and isinstance(error.__cause__, ENDS_OF_ITERATION):  # replaced by Python
+        return f"{error}: {error.__cause__}"
+    return str(error)
 
 
 def restore(data: Mapping[str, Any]) -> Exception:

@@ -32,6 +32,11 @@ def fail(kind: str = "tool") -> None:
         missing  # type: ignore[name-defined]  # noqa: B018, F821 - the failure under test
     if kind == "stop":
         raise StopIteration("the end")
+    if kind == "context":
+        try:
+            int("x")
+        except ValueError:
+            raise KeyError("key")  # noqa: B904 - the implicit context under test
     if kind == "value":
         raise ValueError("offset must be >= 1 (1-indexed), got 0")
     raise ToolError("Rate limited", service="slack", status=429)
@@ -339,6 +344,14 @@ def test_an_error_names_the_line_of_the_sent_code(app: App, command: str, locati
         ("(int(text)\n for text in ['a'])", "ValueError: invalid literal for int() with base 10: 'a'\n  line 1: (int"),
         ("(sample.greet(nme=n) for n in ['a'])", "ArgumentError: sample.greet() has no argument 'nme'"),
         ("[object()]", "cannot return an object of type builtins.object"),
+        (
+            "async def items():\n    yield 1\n[items()]",
+            "NotData: cannot return an async generator inside another value; use",
+        ),
+        (
+            "async def one():\n    return 1\n[one()]",
+            "NotData: cannot return a coroutine inside another value; await it",
+        ),
     ],
 )
 def test_a_lazy_value_that_fails_is_an_error(app: App, code: str, message: str) -> None:
@@ -353,8 +366,23 @@ def test_an_error_shows_its_causes_and_members(app: App) -> None:
     assert "contains KeyError: 'second'" in group
     caused = app.run("try:\n    int('x')\nexcept ValueError as error:\n    raise RuntimeError('outer') from error").text
     assert "caused by ValueError: invalid literal for int() with base 10: 'x'\n  line 2: int('x')" in caused
-    waiting = "import asyncio\nasync def fail():\n    raise ValueError('deep')\nawait fail()"
-    assert "while handling" not in app.run(waiting).text
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "async def fail():\n    raise ValueError('deep')\nawait fail()",
+        "try:\n    int('x')\nexcept ValueError:\n    {}['key']",
+        "try:\n    int('x')\nexcept ValueError:\n    raise KeyError('key') from None",
+        "map(len, ['a', 5])",
+        "items = []\nitems.append(items)\nitems",
+        "sample.fail(kind='context')",
+    ],
+)
+def test_an_error_does_not_show_what_was_handled_before(app: App, code: str) -> None:
+    text = app.failure(code)
+    assert "while handling" not in text
+    assert "caused by" not in text
 
 
 def test_an_async_generator_is_a_list(app: App) -> None:
@@ -366,7 +394,10 @@ def test_the_error_of_a_tool_is_not_explained_as_an_error_of_the_code(app: App) 
     failed = app.run("sample.fail(kind='name')").text
     assert "NameError: name 'missing' is not defined" in failed
     assert "Packs:" not in failed
-    assert "the end" in app.run("sample.fail(kind='stop')").text
+    assert "RuntimeError: coroutine raised StopIteration: the end" in app.run("sample.fail(kind='stop')").text
+    error = app.call("sample.fail", {"kind": "stop"}).error
+    assert error is not None
+    assert errors.describe(error)["message"] == "coroutine raised StopIteration: the end"
 
 
 def test_variables_of_the_run_can_be_returned(app: App) -> None:
