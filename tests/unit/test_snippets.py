@@ -176,6 +176,47 @@ def test_a_signature_shows_defaults_as_command_values() -> None:
     assert len(render_signature("s", snippet("", a={"default": "x" * 1000}))) < 60
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "code"),
+    [
+        ("integer", "5", "5"),
+        ("number", "5", "5"),
+        ("number", "0.5", "0.5"),
+        ("boolean", "true", "True"),
+        ("string", "5", "'5'"),
+        ("string", "true", "'true'"),
+        ("array", "[1,2]", "[1, 2]"),
+        ("object", "'{\"a\":1}'", "{'a': 1}"),
+    ],
+)
+def test_a_value_has_the_declared_type(kind: str, text: str, code: str) -> None:
+    assert expand(f"$s a={text}", {"s": snippet("f({{ a }})", a={"type": kind})}) == f"f({code})"
+
+
+@pytest.mark.spec("ot-pack.snippets.info-level-full")
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("integer", "many"), ("integer", True), ("integer", 1.5), ("boolean", 1), ("array", "[1"), ("object", [1])],
+)
+def test_a_value_of_another_type_is_rejected(kind: str, value: Any) -> None:
+    known = {"s": snippet("f({{ a }})", a={"type": kind})}
+    with pytest.raises(ArgumentError, match=rf"\$s requires a of type {kind}, not .* Call it as: \$s a={kind}"):
+        expand_call("s", {"a": value}, known)
+
+
+def test_the_default_must_have_the_declared_type() -> None:
+    with pytest.raises(ValueError, match="the default 'x' does not have the type integer"):
+        Param.model_validate({"type": "integer", "default": "x"})
+    optional = Param.model_validate({"type": "integer", "default": None})
+    assert (optional.accepts(None), optional.accepts(3)) == (True, True)
+
+
+def test_a_definition_shows_types_and_an_example_of_them() -> None:
+    text = describe("s", snippet("f({{ a }}, {{ b }})", a={"type": "boolean"}, b={"type": "integer", "default": 2}))
+    assert "  a: {type: boolean}\n  b: {type: integer, default: 2}\n" in text
+    assert text.endswith("# $s a=true\n# Expands to:\nf(True, 2)")
+
+
 def test_a_string_is_converted_to_the_type_of_the_default() -> None:
     body = "({% if flag %}1{% else %}2{% endif %}, {{ count > 3 }}, '{{ text }}', {{ items|length }})"
     params: dict[str, Any] = {

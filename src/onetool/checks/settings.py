@@ -104,10 +104,9 @@ def _check_snippets(read: Examined) -> Iterator[Problem]:
     """Expand each snippet with example values. Errors that only an example value causes are ignored."""
     snippets = read.loaded.settings.snippets
     for name, snippet in snippets.items():
-        given = {key: expansion.EXAMPLE_VALUE for key, param in snippet.params.items() if param.required}
         place = read.locate(("snippets", name, "body"))
         try:
-            expansion.expand_call(name, given, snippets)
+            expansion.expand_call(name, expansion.make_example(snippet), snippets)
         except ArgumentError:
             continue
         except ToolError as error:

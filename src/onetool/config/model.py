@@ -162,16 +162,42 @@ class CamelSection(Section):
     model_config = ConfigDict(alias_generator=to_camel)
 
 
+PARAM_TYPES: Mapping[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": int | float,
+    "array": list | tuple,
+    "object": Mapping,
+}
+
+
 class Param(Section):
     """A parameter of a snippet, required if it has no default."""
 
     nullable_keys = frozenset({"default"})
+    type: Literal["string", "integer", "number", "boolean", "array", "object"] | None = Field(
+        default=None,
+        description="JSON type of its values. Without one, a value becomes data if the default is not a string",
+    )
     description: str = Field(default="", description="Description of the parameter")
     default: Any = Field(default=None, description="Default value; a parameter without a default is required")
 
     @property
     def required(self) -> bool:
         return "default" not in self.model_fields_set
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether the value has the declared type. None is valid if it is the default."""
+        if self.type is None or (value is None and self.default is None and not self.required):
+            return True
+        is_boolean = isinstance(value, bool)
+        return is_boolean if self.type == "boolean" else not is_boolean and isinstance(value, PARAM_TYPES[self.type])
+
+    @model_validator(mode="after")
+    def _check_default(self) -> Self:
+        if not self.required and not self.accepts(self.default):
+            raise ValueError(f"the default {self.default!r} does not have the type {self.type}")
+        return self
 
 
 class Snippet(Section):

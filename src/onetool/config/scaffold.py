@@ -78,7 +78,7 @@ CONFIGURATION = """\
 ##   greet_all:
 ##     description: Greet several people
 ##     params:
-##       names: {description: "Comma-separated names", default: "Ada, Bob"}
+##       names: {type: string, description: "Comma-separated names", default: "Ada, Bob"}
 ##     body: |
 ##       [hello.greet(name=name.strip()) for name in "{{ names }}".split(",")]
 

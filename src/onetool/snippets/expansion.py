@@ -12,15 +12,16 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from onetool.config.model import Snippet
+from onetool.config.model import Param, Snippet
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
 from onetool.registry import join_names, nearest
 from onetool.render import render
-from onetool.snippets.values import PLACEHOLDER, insert, parse_exactly, restore, truncate
+from onetool.snippets.values import PLACEHOLDER, DeclaredText, insert, parse_exactly, restore, truncate
 from onetool.util.text import did_you_mean
 
 MAX_CHAIN = 10
 EXAMPLE_VALUE = "Python"
+EXAMPLES = {"integer": "1", "number": "1.5", "boolean": "true", "array": "[]", "object": "{}"}  # by type
 
 _NAME = re.compile(r"\s*\$(\S{0,200})(?!\S)")
 _STARTS_LINES = re.compile(r"""[ \t]*+\r?\n\s*+[^\s=:"']++[ \t]*+:""")
@@ -52,15 +53,25 @@ def render_signature(name: str, snippet: Snippet) -> str:
     for key, param in snippet.params.items():
         value = param.default
         text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
-        parts += [f"{key}=…" if param.required else f"[{key}={truncate(shlex.quote(' '.join(text.split())))}]"]
+        parts += [
+            f"{key}={param.type or '…'}"
+            if param.required
+            else f"[{key}={truncate(shlex.quote(' '.join(text.split())))}]"
+        ]
     return " ".join(parts)
+
+
+def make_example(snippet: Snippet) -> dict[str, str]:
+    """Return example values of the required parameters."""
+    params = snippet.params.items()
+    return {key: EXAMPLES.get(param.type or "", EXAMPLE_VALUE) for key, param in params if param.required}
 
 
 def describe(name: str, snippet: Snippet, snippets: Mapping[str, Snippet] | None = None) -> str:
     """Return the definition as YAML, an example call and its expansion; the body may call `snippets`."""
     head = render({"name": name, "description": snippet.description}, "yml_h")
     body = render({"body": snippet.body}, "yml_h").removesuffix("\n")
-    required = {key: EXAMPLE_VALUE for key, param in snippet.params.items() if param.required}
+    required = make_example(snippet)
     call = " ".join([f"${name}", *(f"{key}={value}" for key, value in required.items())])
     try:
         code = expand_call(name, required, {**(snippets or {}), name: snippet})
@@ -116,10 +127,19 @@ def _bind(name: str, snippet: Snippet, values: Mapping[str, Any]) -> dict[str, A
         raise _call_error(name, snippet, f"requires {' and '.join(missing)}.")
     bound = {key: param.default for key, param in snippet.params.items()}
     for key, value in values.items():
-        # A string is converted if the default is not a string: `false` for `default: true`.
-        is_kept = not isinstance(value, str) or bound[key] is None or isinstance(bound[key], str)
-        bound[key] = value if is_kept else parse_exactly(value)
-    return bound
+        param = snippet.params[key]
+        bound[key] = parse_exactly(value) if isinstance(value, str) and _is_data(param) else value
+        if not param.accepts(bound[key]):
+            raise _call_error(name, snippet, f"requires {key} of type {param.type}, not {truncate(repr(value))}.")
+    texts = (key for key, value in bound.items() if isinstance(value, str) and snippet.params[key].type == "string")
+    return {**bound, **{key: DeclaredText(bound[key]) for key in texts}}
+
+
+def _is_data(param: Param) -> bool:
+    """Return whether a string is read as data: `false` for `type: boolean` or `default: true`."""
+    if param.type is not None:
+        return param.type != "string"
+    return param.default is not None and not isinstance(param.default, str)
 
 
 def _call_error(name: str, snippet: Snippet, problem: str) -> ArgumentError:
@@ -131,7 +151,8 @@ def _call_error(name: str, snippet: Snippet, problem: str) -> ArgumentError:
 def _describe_params(snippet: Snippet) -> str:
     lines = ["params:" if snippet.params else "params: {}"]
     for key, param in snippet.params.items():
-        fields = [] if param.required else [f"default: {_quote(param.default)}"]
+        fields = [f"type: {param.type}"] if param.type else []
+        fields += [] if param.required else [f"default: {_quote(param.default)}"]
         fields += [f"description: {_quote(param.description)}"] if param.description else []
         lines += [f"  {render({key: None}, 'yml_h').removesuffix(' null')} {{{', '.join(fields)}}}"]
     return "\n".join(lines)

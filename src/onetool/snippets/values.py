@@ -23,6 +23,12 @@ _WORDS = {"true": True, "True": True, "false": False, "False": False, "null": No
 _ESCAPED_CHARS = frozenset("\\'\"{}")
 
 
+class DeclaredText(str):
+    """The value of a parameter with `type: string`: a string also where its text looks like a number."""
+
+    __slots__ = ()
+
+
 class Name(str):
     """A string to insert as a name, such as `brave.search`."""
 
@@ -138,7 +144,7 @@ def _find_replacements(tree: ast.AST, values: Mapping[str, Any]) -> dict[str, st
             for word in content if isinstance(content, list) else [content]:
                 marks = [mark for mark in PLACEHOLDER.findall(word) if mark in values] if isinstance(word, str) else []
                 if marks == [word] and isinstance(node, ast.Name) and not isinstance(values[word], Name):
-                    text = literal(parse_exactly(values[word]) if isinstance(values[word], str) else values[word])
+                    text = literal(parse_exactly(values[word]) if type(values[word]) is str else values[word])
                     # -5 ** 2 and 5.real mean something else than (-5) ** 2 and (5).real.
                     found[word] = f"({text})" if word in operands and text[-1].isdigit() else text
                 elif marks:
