@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from onetool._tool import Tool
 from onetool.bus.budget import BudgetGuard, Limits
 from onetool.config.load import Loaded
-from onetool.config.model import Agent, Budgets, Sandbox
+from onetool.config.model import Agent, Budgets, Sandbox, Settings
 from onetool.config.protection import Protection, compute_protection
 from onetool.context import freeze
 from onetool.errors import ToolError
@@ -50,8 +50,7 @@ class Agents:
 
     def for_client(self, client: str | None) -> str:
         """Return the name of the agent that lists this client."""
-        matches = (name for name, agent in self._settings.agents.items() if client in agent.clients)
-        return next(matches, DEFAULT)
+        return find_client_agent(self._settings, client)
 
     def context_fields(self, name: str) -> dict[str, Any]:
         """Return the fields of a call context that depend on the agent."""
@@ -91,6 +90,11 @@ class Agents:
                 limits, agent=name, warn=partial(self._warn, name), count_tokens=count_tokens, counters=self._counters
             )
         return self._guards[name]
+
+
+def find_client_agent(settings: Settings, client: str | None) -> str:
+    """Return the name of the agent that lists this client, by default the agent `default`."""
+    return next((name for name, agent in settings.agents.items() if client in agent.clients), DEFAULT)
 
 
 def _limits(budgets: Budgets) -> Limits:

@@ -28,6 +28,8 @@ SETTINGS = f"""
 agents:
   default: {{permissions: [read, write]}}
   other: {{permissions: [read]}}
+  builder: {{permissions: [read, exec]}}
+  sender: {{permissions: [read, network]}}
   careful: {{permissions: [read, write], policy: ask-writes}}
 tools: {{machine: {{cost_per_call: 0.5}}}}
 auth:
@@ -88,6 +90,11 @@ def test_each_scope_sees_and_changes_what_it_may(team: Team) -> None:
     # Such a token could change the agent of the token that created it.
     twin = team["boss"].post("/api/tokens", json={"name": "new", "scope": "admin", "agent": "other"})
     assert get_error_code(twin) == (403, "forbidden")
+    for agent, reason in (("builder", "permissions grants exec"), ("sender", "permissions grants more than your own")):
+        refused = team["boss"].post("/api/tokens", json={"name": "new", "agent": agent})
+        assert get_error_code(refused) == (403, "forbidden")
+        assert f"agents.{agent}.{reason}" in refused.json()["error"]["message"]
+        assert f"onetool token create new --agent {agent} --scope use" in refused.json()["error"]["message"]
     listed = {each["name"]: each for each in team["boss"].get("/api/tokens").json()["tokens"]}
     assert {name: each["canRevoke"] for name, each in listed.items()} == {name: name != "root" for name in SCOPES}
     assert "hash" not in json.dumps(listed)

@@ -32,7 +32,8 @@ ROUTES = [
     ("GET", "/api/secrets", None, "admin"),
     ("POST", "/api/servers?dryRun=true", {"name": "x", "settings": {"url": "https://x.example.com"}}, "admin"),
     ("POST", "/api/servers?dryRun=true", {"name": "x", "settings": {"command": "sh"}}, "owner"),
-    ("PATCH", "/api/agents/default?dryRun=true", {"settings": {"permissions": ["exec"]}}, "admin"),
+    ("PATCH", "/api/agents/default?dryRun=true", {"settings": {"permissions": ["exec"]}}, "owner"),
+    ("PATCH", "/api/agents/default?dryRun=true", {"settings": {"permissions": ["read"]}}, "admin"),
     ("PATCH", "/api/agents/default?dryRun=true", {"settings": {"sandbox": {"allowed_paths": ["docs"]}}}, "admin"),
     ("PATCH", "/api/agents/default?dryRun=true", {"settings": {"sandbox": {"allowed_paths": ["/"]}}}, "owner"),
     ("PATCH", "/api/agents/reviewer?dryRun=true", {"settings": {"permissions": ["exec"]}}, "owner"),
@@ -106,13 +107,16 @@ def test_a_server_is_added_started_and_removed(home: EditedHome, tmp_path: Path)
             }
         }
         body = {"text": json.dumps(pasted)}
-        preview = home.send("POST", "/api/servers?dryRun=true", body, "admin").json()
+        refused = home.send("POST", "/api/servers", body, "admin")
+        assert refused.status_code == 403
+        assert "servers.far.url has the private address 127.0.0.1" in refused.json()["error"]["message"]
+        preview = home.send("POST", "/api/servers?dryRun=true", body).json()
         assert preview["id"] is None
         assert home.text == before
-        added = home.send("POST", "/api/servers", body, "admin").json()
+        added = home.send("POST", "/api/servers", body).json()
         assert added["names"] == ["far"]
         assert "k3y-of-far-away" not in json.dumps([added, home.get("/api/settings/history"), home.audited()])
-        assert home.audited()[-1]["actor"] == "token admin"
+        assert home.audited()[-1]["actor"] == "token owner"
         assert "+  far:" in home.audited()[-1]["difference"]
         fronted = {"settings": {"headers": {"Host": "other.example.com"}}}
         assert home.send("PATCH", "/api/servers/far?dryRun=true", fronted, "admin").status_code == 403

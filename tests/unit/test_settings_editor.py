@@ -43,6 +43,9 @@ agents:
       # writes never
       - effect: write
         decision: deny   # sorry
+  builder:
+    permissions: [read, write, exec]
+    tools: [fs]
 http:
   allowedHosts: [api.example.com]
 # the end
@@ -302,9 +305,8 @@ FOR_ADMIN = {
     "remove a URL server": change("servers", "gh", None),
     "change a URL server": patch("servers", "gh", timeout=5, headers={"X-Team": "red"}, pin="strict"),
     "limit the tools of a program": patch("servers", "files", tools={"include": ["read"]}),
-    "add an agent": change("agents", "new", {"permissions": ["read", "write"]}),
-    "change another agent": patch("agents", "default", permissions=["exec"], sandbox={"allowed_paths": ["docs"]}),
-    "remove another agent": change("agents", "default", None),
+    "narrow another agent": patch("agents", "default", sandbox={"allowed_paths": ["docs"]}, policy="guarded"),
+    "remove another agent": change("agents", "builder", None),
     "allow a host": change("http", "allowedHosts", ["api.example.com", "b.example.com"]),
     "set a new secret": set_secret("FRESH", "fresh-secret"),
 }
@@ -322,6 +324,7 @@ FOR_OWNER = {
     "send an old secret to a URL": add_with_secret("OLD"),
     "send an environment variable to a URL": patch("servers", "gh", headers={"A": "${HOME:-x}"}),
     "change its own agent": patch("agents", "reviewer", permissions=["read", "exec"]),
+    "narrow its own agent": patch("agents", "reviewer", permissions=["read"]),
     "remove its own agent": change("agents", "reviewer", None),
     "send a header Host": patch("servers", "gh", headers={"host": "other.example.com"}),
     "open a directory outside": patch("agents", "default", sandbox={"allowed_paths": ["docs", "/srv"]}),
@@ -340,6 +343,14 @@ FOR_OWNER = {
     "change the audit log": change("audit", "file", "/dev/null"),
     "change approvals": change("approvals", "by", "token"),
     "change the daemon": change("daemon", "http", True),
+    **{
+        f"add a server at {host}": change("servers", "new", {"url": f"http://{host}:9/mcp"})
+        for host in ("127.0.0.1", "localhost", "10.1.2.3", "[::1]", "[::ffff:169.254.169.254]")
+    },
+    **{
+        f"allow the host {host}": change("http", "allowedHosts", ["api.example.com", host])
+        for host in ("localhost:8080", "192.168.1.1", "[fd00::1]:80")
+    },
 }
 
 
@@ -361,6 +372,84 @@ def test_each_change_needs_its_scope(home: Path, plan: Callable[[SettingsEditor]
     }
     assert allowed == {"": False, "use": False, "approve": False, "owner": True}
     assert is_allowed(planned, "admin", "reviewer") == (plan in FOR_ADMIN.values())
+
+
+OWN: dict[str, Any] = {
+    "permissions": ["read", "write"],
+    "tools": ["fs", "gh.*", "http.get"],
+    "hosts": ["*.example.com", "api.example.org:8443"],
+    "sandbox": {"allowed_paths": ["docs"], "denied_patterns": [".env"]},
+    "budgets": {"calls": 10},
+    "tool_config": {"fs.read": {"max_bytes": 1000}},
+    "policy": "ask-writes",
+    "approvals": {"via": ["ui", "cli"]},
+}
+WIDER: dict[str, list[Any]] = {
+    "permissions": [["read", "network"], ["read", "exec"]],
+    "tools": [["*"], ["g*"], ["http"], None],
+    "hosts": [["*"], ["example.com"], ["*.com"], ["api.example.org"], None],
+    "sandbox": [
+        {"allowed_paths": ["docs"]},
+        {"allowed_paths": ["."], "denied_patterns": [".env"]},
+        {"allowed_paths": ["docs"], "denied_patterns": [".env"], "enabled": False},
+    ],
+    "budgets": [{"calls": 11}, {}],
+    "tool_config": [{}, {"fs.read": {"max_bytes": 1001}}],
+    "policy": ["open", "guarded", [{"decision": "allow"}]],
+    "approvals": [{"via": ["client"]}, {}],
+}
+NARROWER: dict[str, list[Any]] = {
+    "permissions": [["read"], []],
+    "tools": [["fs.read"], ["gh.issues", "gh.pr_*", "gh.?"], ["fs.*", "fs"], []],
+    "hosts": [["a.example.com"], ["*.b.example.com:443"], []],
+    "sandbox": [{"allowed_paths": ["docs/a"], "denied_patterns": ["*.key", ".env"]}],
+    "budgets": [{"calls": 9, "tokens": 5}],
+    "policy": ["read-only"],
+    "approvals": [{"via": ["cli"]}, {"via": []}],
+}
+
+
+def set_agents(home: Path, **agents: Any) -> SettingsEditor:
+    lines = (f"  {name}: {json.dumps(agent)}" for name, agent in {"own": OWN, **agents}.items())
+    (home / ".onetool" / "onetool.yaml").write_text("\n".join(["agents:", *lines, ""]), encoding="utf-8")
+    return open_editor(home)
+
+
+@pytest.mark.parametrize("key", WIDER)
+def test_an_admin_gives_agents_nothing_that_its_own_agent_lacks(home: Path, key: str) -> None:
+    """Each setting alone, for a new agent, and to widen and narrow an agent that exists."""
+    editor = set_agents(home, other=OWN)
+    assert is_allowed(change("agents", "new", OWN)(editor), "admin", "own")
+    for value in WIDER[key]:
+        agent = {name: each for name, each in {**OWN, key: value}.items() if each is not None}
+        assert not is_allowed(change("agents", "new", agent)(editor), "admin", "own"), value
+        assert not is_allowed(change("agents", "other", agent)(editor), "admin", "own"), value
+    for value in NARROWER.get(key, []):
+        assert is_allowed(change("agents", "new", {**OWN, key: value})(editor), "admin", "own"), value
+        assert is_allowed(change("agents", "other", {**OWN, key: value})(editor), "admin", "own"), value
+
+
+def test_exec_needs_the_owner_and_rights_of_two_agents_are_not_combined(home: Path) -> None:
+    builder = {"permissions": ["exec"], "tools": ["fs"]}
+    editor = set_agents(home, own={"permissions": ["read", "exec"]}, builder=builder)
+    with pytest.raises(PermissionDenied, match=r"because agents\.new\.permissions grants exec\n"):
+        check_rights(change("agents", "new", {"permissions": ["exec"]})(editor), "admin", "own")
+    assert not is_allowed(change("agents", "builder", {**builder, "tools": ["fs", "test.run"]})(editor), "admin", "own")
+    assert is_allowed(change("agents", "builder", {**builder, "tools": ["fs.read"]})(editor), "admin", "own")
+
+
+def test_clients_are_not_moved_to_an_agent_with_more_rights(home: Path) -> None:
+    narrow = {**OWN, "permissions": [], "clients": ["reader"]}
+    other = {"permissions": ["read", "network"], "clients": ["editor"]}
+    editor = set_agents(home, narrow=narrow, other=other)
+    removed = change("agents", "narrow", None)(editor)  # reader would use the agent default
+    left = ItemChange("agents", "narrow", {**narrow, "clients": []})
+    moved = editor.plan("test", [left, ItemChange("agents", "other", {**other, "clients": ["editor", "reader"]})])
+    for planned in (removed, moved):
+        assert not is_allowed(planned, "admin", "own")
+    arrived = ItemChange("agents", "narrow", {**narrow, "clients": ["reader", "editor"]})
+    narrowed = editor.plan("test", [ItemChange("agents", "other", {**other, "clients": []}), arrived])
+    assert is_allowed(narrowed, "admin", "own")
 
 
 def test_an_undo_needs_the_scope_of_its_change(home: Path) -> None:

@@ -1,21 +1,24 @@
 """Decides who may make an edit, by comparing the settings before and after it.
 
-The scope `admin` may add servers by URL and change agents other than its own. Whatever names a program, a path to load,
-a credential, an endpoint of credentials, isolation, authentication or the store needs the scope `owner`. What is not
-listed here needs it too.
+The scope `admin` may add servers by URL and change agents other than its own: it may narrow an agent, or grant what
+its own agent has, except `exec`. Whatever names a program, a path to load, a private address, a credential, an endpoint
+of credentials, isolation, authentication or the store needs the scope `owner`. What is not listed here needs it too.
 """
 
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from onetool.agents import find_client_agent
 from onetool.clients import yaml_edit
 from onetool.config.model import Agent, Http, OAuth, Server, Settings
+from onetool.context import Permission
+from onetool.editing.agent_rights import list_wider_settings
 from onetool.editing.planned_edit import PlannedEdit
 from onetool.errors import PermissionDenied
-from onetool.paths import Directories, resolve_path
+from onetool.net.hosts import find_private_address
+from onetool.net.urls import parse_target
+from onetool.paths import Directories
 
 ADMIN: Final = "admin"
 OWNER: Final = "owner"
@@ -67,6 +70,8 @@ def _check_server(name: str, old: Server | None, new: Server | None) -> Iterator
         elif new.enabled and not old.enabled:
             yield f"{name} would start a program"
         return
+    if new is not None and old is None and (address := find_private_address(parse_target(str(new.url)).authority)):
+        yield f"{name}.url has the private address {address}"
     if new is not None and (old is None or old.auth != new.auth) and new.auth not in {None, OAuth()}:
         yield f"{name}.auth names credentials"
     if old is not None and new is not None:
@@ -83,28 +88,57 @@ def _get_host(server: Server) -> str | None:
 
 
 def _check_agents(before: Settings, after: Settings, own_agent: str | None, directories: Directories) -> Iterator[str]:
-    known = [os.path.realpath(directories.working_dir), *_list_directories(before.agents.values(), directories)]
+    own = before.agents.get(own_agent or "", Agent())
     for name in {**before.agents, **after.agents}:
         old, new = before.agents.get(name), after.agents.get(name)
         if old == new:
             continue
         if name == own_agent:
             yield f"{name} is your own agent"
-        if new is not None and not new.sandbox.enabled and (old or Agent()).sandbox.enabled:
-            yield f"agents.{name}.sandbox.enabled turns off isolation"
-        for path in _list_directories([new] if new is not None else [], directories):
-            if not any(Path(path).is_relative_to(directory) for directory in known):
-                yield f"agents.{name}.sandbox.allowed_paths opens {path}"
+        if new is not None:
+            yield from _explain_grant(f"agents.{name}", new, old, own, directories)
+    for client in _list_clients(before) | _list_clients(after):
+        old_name = find_client_agent(before, client)
+        new_name = find_client_agent(after, client)
+        if new_name != old_name:
+            yield from _explain_grant(
+                f"client {client}: agents.{new_name}", after.agents[new_name], before.agents[old_name], own, directories
+            )
 
 
-def _list_directories(agents: Iterable[Agent], directories: Directories) -> list[str]:
-    texts = dict.fromkeys(text for agent in agents for text in agent.sandbox.allowed_paths)
-    return [os.path.realpath(resolve_path(text, directories.working_dir, directories.home)) for text in texts]
+def _list_clients(settings: Settings) -> set[str]:
+    return {client for agent in settings.agents.values() for client in agent.clients}
+
+
+def explain_token_grant(settings: Settings, agent: str, own_agent: str, directories: Directories) -> list[str]:
+    """Return why a caller of scope `admin` may not create a token for an agent; empty if it may."""
+    own = settings.agents.get(own_agent, Agent())
+    return list(_explain_grant(f"agents.{agent}", settings.agents[agent], None, own, directories))
+
+
+def _explain_grant(name: str, agent: Agent, old: Agent | None, own: Agent, directories: Directories) -> Iterator[str]:
+    """Yield why these rights need the scope `owner`. `old` is what their holder has already, `own` what the caller has.
+
+    Rights are compared as a whole: `exec` of one agent with the tools of the other would be more than either has.
+    """
+    if old is not None and not list_wider_settings(agent, old, directories):
+        return
+    if Permission.EXEC in agent.permissions:
+        yield f"{name}.permissions grants exec"
+    for key in list_wider_settings(agent, own, directories):
+        yield f"{name}.{key} grants more than your own agent has"
 
 
 def _check_http(before: Http, after: Http) -> Iterator[str]:
     for key in sorted(_find_changes(before, after) - {"allowed_hosts"}):
         yield f"it changes http.{key}"
+    for host in after.allowed_hosts:
+        if host in before.allowed_hosts:
+            continue
+        if "*" in host and after.allow_private_addresses:
+            yield f"{host} includes private addresses"
+        elif address := find_private_address(host):
+            yield f"{host} has the private address {address}"
 
 
 def _check_secrets(planned: PlannedEdit) -> Iterator[str]:

@@ -6,6 +6,7 @@ it allows that port only. Listing a private address does not allow it: that need
 
 import functools
 import json
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -89,6 +90,28 @@ class HostPattern(NamedTuple):
         if self.matches_subdomains:
             return host.endswith(f".{self.host}") and parse_address(host) is None
         return self.host in {"*", host}
+
+
+def covers_host(pattern: str, entry: str) -> bool:
+    """Return whether a pattern allows every host that another pattern allows."""
+    outer = _parse_pattern(pattern)
+    inner = _parse_pattern(entry)
+    if outer.port not in {None, inner.port}:
+        return False
+    if outer.matches_subdomains == inner.matches_subdomains and outer.host == inner.host:
+        return True
+    is_wide_enough = outer.matches_subdomains or outer.host == "*" or not inner.matches_subdomains
+    return is_wide_enough and outer.matches_host(inner.host)
+
+
+def find_private_address(pattern: str) -> str | None:
+    """Return an address of the host that is not public, or None. Blocks while the name is resolved."""
+    host = _parse_pattern(pattern).host
+    try:
+        answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # no such host
+        return None
+    return next((str(address[0]) for *_, address in answers if not is_public(str(address[0]))), None)
 
 
 @functools.lru_cache(maxsize=4096)

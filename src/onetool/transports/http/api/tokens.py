@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.editing.rights import explain_token_grant
 from onetool.errors import StorageError, ToolError, ToolNotFound
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
@@ -60,6 +61,8 @@ class TokenHandlers:
                 f"cannot create a token of scope 'admin' for agent {draft.agent!r}: it could change your own agent"
             )
             raise ApiError("forbidden", message, {"required": OWNER}, hint=f"create it for agent {own}")
+        if own is not None and not identity.has_scope(request, OWNER):
+            self._check_agent(draft, own)
         self._check_files()
         wanted = TokenRequest(
             draft.name, draft.agent, draft.scope, draft.expires, may_replace=identity.has_scope(request, OWNER)
@@ -89,6 +92,16 @@ class TokenHandlers:
         async with self._api.app.audit.changing("token.revoke", [name], actor=by, transport="http", frees_space=True):
             await self._change(partial(changes.revoke, name))
         return json_response(RevokedToken(revoked=name).as_json())
+
+    def _check_agent(self, draft: TokenDraft, own: str) -> None:
+        """Raise if the token would have more rights than the agent of the caller."""
+        app = self._api.app
+        if draft.agent not in app.settings.agents:
+            return  # reported when it is created
+        if reasons := explain_token_grant(app.settings, draft.agent, own, app.directories):
+            message = f"cannot create a token for agent {draft.agent!r}: {' and '.join(reasons)}"
+            hint = f"run: onetool token create {draft.name} --agent {draft.agent} --scope {draft.scope}"
+            raise ApiError("forbidden", message, {"required": OWNER}, hint=hint)
 
     def _open(self, actor: str = "") -> TokenChanges:
         app = self._api.app
