@@ -116,5 +116,6 @@ def _sandbox(
         "hidden_names": protection.names,
         "hidden_paths": protection.hidden,
         "protected_paths": protection.protected,
+        "protected_names": protection.protected_names,
         "pack_directories": protection.pack_directories,
     }

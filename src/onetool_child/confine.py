@@ -34,12 +34,18 @@ M_ARENA_MAX = -8
 # Access rights of Landlock, by bit.
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
 MAKE_DIR, MAKE_REG, REFER, TRUNCATE, IOCTL_DEV = 1 << 7, 1 << 8, 1 << 13, 1 << 14, 1 << 15
+MAKE_SOCK, MAKE_FIFO, MAKE_SYM = 1 << 9, 1 << 10, 1 << 12
 READ = READ_FILE | READ_DIR
 WRITE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
 FILE_RIGHTS = READ_FILE | WRITE_FILE | TRUNCATE | EXECUTE
 RIGHTS_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 TCP_BIND_AND_CONNECT = 0b11
 ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
+
+
+# What programs need of the system.
+PROGRAM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
+DEVICE_PATHS = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
 class Unavailable(OSError):
@@ -85,6 +91,38 @@ def die_with_parent(parent: int) -> None:
         os._exit(0)
 
 
+def can_confine_programs() -> bool:
+    """Return whether the machine supports the layers of `confine_program`."""
+    return sys.platform == "linux" and landlock_version() > 0 and platform.machine() in syscalls.COLUMN
+
+
+def confine_program(
+    read: Iterable[str],
+    write: Iterable[str],
+    *,
+    network: bool,
+    listed: Iterable[str] = (),
+    makes_special_files: bool = False,
+) -> None:
+    """Confine this process and what it starts to these paths and the system's programs; exit if that is impossible.
+
+    Of `listed` directories, it reads only names. `makes_special_files` allows links, pipes and sockets in `write`.
+    """
+    special_files = MAKE_SYM | MAKE_FIFO | MAKE_SOCK if makes_special_files else 0
+    try:
+        drop_capabilities()
+        landlock(
+            [*PROGRAM_PATHS, *read],
+            [*write, *DEVICE_PATHS],
+            [(READ_DIR, listed), (special_files, write)],
+            programs=True,
+            network=network,
+        )
+        Filter(syscalls.extension_filter(platform.machine(), network=network)).install()
+    except Unavailable as error:
+        raise SystemExit(f"this machine does not support the sandbox: {error}") from None
+
+
 # --- Landlock -----------------------------------------------------------------------------------------------------
 
 
@@ -99,19 +137,20 @@ def landlock_version() -> int:
 def landlock(
     read: Iterable[str],
     write: Iterable[str],
-    removable_directories_in: Iterable[str] = (),
+    extra_rights: Iterable[tuple[int, Iterable[str]]] = (),
     *,
     programs: bool = False,
     network: bool = False,
 ) -> None:
     """Restrict this process to these files and directories, without signals and abstract sockets to the outside.
 
-    `programs` allows executing readable files, `network` allows TCP.
+    `programs` allows executing readable files, `network` allows TCP. `extra_rights` are further rights for paths.
     """
     ruleset = landlock_ruleset(read, write, programs=programs, network=network)
     try:
-        for path in removable_directories_in:
-            _allow_beneath(ruleset, path, REMOVE_DIR)
+        for rights, paths in extra_rights:
+            for path in paths:
+                _allow_beneath(ruleset, path, rights)
         forbid_new_privileges()
         restrict_to(ruleset)
     finally:
@@ -157,7 +196,8 @@ def _allow_beneath(ruleset: int, path: str, rights: int) -> None:
         return  # missing or unreachable paths need no permission
     try:
         allowed = rights if os.path.isdir(path) else rights & FILE_RIGHTS  # noqa: PTH112 - pathlib costs start-up here
-        _syscall(SYS_LANDLOCK_ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
+        if allowed:
+            _syscall(SYS_LANDLOCK_ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
     finally:
         os.close(descriptor)
 

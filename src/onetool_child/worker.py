@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-PROGRAM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
-DEVICE_PATHS = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 MAX_ERROR_CHARS = 100_000
 MAX_LOG_CHARS = 10_000
 MAX_PROGRESS_CHARS = 500
@@ -437,17 +435,8 @@ def main() -> None:
 
 def _confine(sandbox: dict[str, Any]) -> None:
     """Apply the `sandbox:` of the pack; exit if the machine does not support it."""
-    import platform
+    from onetool_child.confine import confine_program
 
-    from onetool_child import confine, syscalls
-
-    try:
-        confine.drop_capabilities()
-        # The directories from which this interpreter imports.
-        packages = sorted({os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix) if path})
-        readable = [*PROGRAM_PATHS, *packages, *sandbox["read"]]
-        writable = [*sandbox["write"], *DEVICE_PATHS]
-        confine.landlock(readable, writable, programs=True, network=sandbox["network"])
-        confine.Filter(syscalls.extension_filter(platform.machine(), network=sandbox["network"])).install()
-    except confine.Unavailable as error:
-        raise SystemExit(f"this machine does not support the sandbox: {error}") from None
+    # The directories from which this interpreter imports.
+    packages = sorted({os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix) if path})
+    confine_program([*packages, *sandbox["read"]], sandbox["write"], network=sandbox["network"])

@@ -86,7 +86,7 @@ def _confine_fully(options: Options) -> Confinement:
     with contextlib.suppress(confine.Unavailable):
         # The scratch directory itself is removed at the end; cells lose this right through their own rules.
         parent = os.path.dirname(options.scratch)  # noqa: PTH120 - pathlib is slow here
-        confine.landlock(confine.standard_library(), [options.scratch, "/dev/null"], removable_directories_in=[parent])
+        confine.landlock(confine.standard_library(), [options.scratch, "/dev/null"], [(confine.REMOVE_DIR, [parent])])
         layers.append("landlock")
     with contextlib.suppress(confine.Unavailable):
         cell_filter = confine.Filter(syscalls.cell_filter(platform.machine()))

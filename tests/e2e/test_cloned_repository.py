@@ -252,7 +252,7 @@ for path in DIRECTORIES:
     if path not in {"bin", "."}:
         attempt(f"into {path}", lambda: fs.write(f"{path}/new_tools.py", "EVIL", create_folders=True))
 fs.write("data/x.py", "EVIL", create_folders=True)
-outcomes["ordinary"] = fs.write("pyproject.toml", "[project]\\n", backup=False)["size"]
+outcomes["ordinary"] = fs.write("conftest.py", "x = 1\\n", backup=False)["size"]
 outcomes
 """
 
@@ -323,6 +323,11 @@ def test_files_that_are_executed_cannot_be_written(home: Path, clone: Path, sand
         *("venv/lib/site-packages/x.pth", "checkout/pyproject.toml", "linked/run.js", "real/run.js"),
         *(
             "uv.toml",
+            "pyproject.toml",
+            "setup.py",
+            ".mcp.json",
+            "sub/.vscode/tasks.json",
+            ".Cursor/mcp.json",
             ".npmrc",
             ".python-version",
             "node_modules/.bin/npx",
@@ -343,11 +348,11 @@ def test_files_that_are_executed_cannot_be_written(home: Path, clone: Path, sand
     with connect_in(clone, home) as client:
         code = f"TARGETS = {targets!r}\nDIRECTORIES = {directories!r}\n__format__ = 'json'\n{WRITES}"
         outcomes = json.loads(get_texts(client.run(code))[-1])
-    assert outcomes.pop("ordinary") == len("[project]\n")
+    assert outcomes.pop("ordinary") == len("x = 1\n")
     assert [name for name, outcome in outcomes.items() if outcome == "done"] == []
     after = read_files(clone)
     assert {name: after.get(name) for name in before} == before
-    assert {name for name in after if name not in before} == {"evil.py", "evil/x.py", "data/x.py", "pyproject.toml"}
+    assert {name for name in after if name not in before} == {"evil.py", "evil/x.py", "data/x.py", "conftest.py"}
     assert (clone / "linked").readlink() == Path("real")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings, strategies as st
 from tests.support import ProcessWatch, advance_time, eventually, list_descendants
-from uv import find_uv_bin
 
 from onetool import Result, ToolBus, ToolContext
 from onetool.context import permissions
@@ -582,21 +580,96 @@ def test_tests_that_cannot_be_collected_are_failures(project: Path) -> None:
 
 @pytest.mark.slow
 def test_the_virtual_environment_of_the_directory_is_preferred(project: Path) -> None:
-    write(project, {"test_a.py": PASSING, ".venv/bin/python": f'#!/bin/sh\ntouch used\nexec {sys.executable} "$@"\n'})
-    (project / ".venv/bin/python").chmod(0o755)
-    assert get_counts(run_tests(project)) == (2, 0, 0)
-    assert (project / "used").exists()
+    write(project, {"test_a.py": PASSING, "bin/pytest": "#!/bin/sh\nexit 1\n"})
+    (project / "bin/pytest").chmod(0o755)
+    (project / ".venv").symlink_to(Path(VENV).parent)
+    assert get_counts(run_tests(project, env={"PATH": f"{project}/bin"})) == (2, 0, 0)
+
+
+def test_dependencies_are_never_installed(project: Path) -> None:
+    build = "import pathlib\npathlib.Path('built').touch()\n"
+    header = '[project]\nname = "a"\nversion = "1"\n[build-system]\nrequires = []\nbuild-backend = "setup"\n'
+    files: dict[str, str | bytes] = {
+        "pyproject.toml": header,
+        "setup.py": build,
+        "uv.lock": "version = 1\n",
+        "test_a.py": PASSING,
+    }
+    with pytest.raises(ToolError, match=r"has a uv\.lock, but no \.venv\nHint: run `uv sync` there"):
+        run_tests(write(project, files))
+    assert {file.name for file in project.iterdir()} == set(files)
+
+
+ATTEMPTS = """
+import json, os, pathlib, socket
+
+def attempt(work):
+    try:
+        work()
+    except OSError:
+        return False
+    return True
+
+def test_attempts():
+    home = pathlib.Path({home!r})
+    done = {{
+        "read the home": attempt(lambda: (home / "private.txt").read_text()),
+        "read settings": attempt(lambda: pathlib.Path(".onetool/secrets.yaml").read_text()),
+        "read a denied file": attempt(lambda: pathlib.Path("src/a.secret").read_text()),
+        "read nested settings": attempt(lambda: pathlib.Path("src/.onetool/secrets.yaml").read_text()),
+        "write settings": attempt(lambda: pathlib.Path(".onetool/onetool.yaml").write_text("x")),
+        "write a protected file": attempt(lambda: pathlib.Path("package.json").write_text("x")),
+        "create a protected file": attempt(lambda: pathlib.Path("uv.toml").write_text("x")),
+        "write outside": attempt(lambda: (home / "new.txt").write_text("x")),
+        "open a socket": attempt(lambda: socket.socket().close()),
+        "read the environment": any("xyzzy" in value or "pa55" in value for value in os.environ.values()),
+        "read the project": attempt(lambda: pathlib.Path("src/a.txt").read_text()),
+        "write the project": attempt(lambda: pathlib.Path("out/new.txt").write_text("x")),
+        "write a temporary file": attempt(lambda: __import__("tempfile").TemporaryFile().close()),
+        "make a link": attempt(lambda: pathlib.Path("out/link").symlink_to("a.txt")),
+    }}
+    pathlib.Path("out/done.json").write_text(json.dumps(done))
+"""
 
 
 @pytest.mark.slow
-def test_a_uv_project_is_tested_in_its_own_environment(project: Path) -> None:
-    """The environment has no pytest, because it cannot be downloaded offline."""
-    offline = {"UV_OFFLINE": "1", "UV_NO_CONFIG": "1"}
-    write(project, {"test_a.py": PASSING, "pyproject.toml": '[project]\nname = "a"\nversion = "1"\n'})
-    subprocess.run([find_uv_bin(), "lock", "--quiet"], cwd=project, env={**os.environ, **offline}, check=True)
-    with pytest.raises(ToolError, match="No module named pytest"):
-        run_tests(project, env=offline)
-    assert (project / ".venv").is_dir()
+@pytest.mark.skipif(not confine.can_confine_programs(), reason="this kernel has no Landlock")
+@pytest.mark.parametrize("granted", [("exec",), ("exec", "network")])
+def test_tests_are_confined_to_the_files_of_the_agent(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, granted: tuple[str, ...]
+) -> None:
+    home = write(tmp_path_factory.mktemp("home"), {"private.txt": "x"})
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HTTPS_PROXY", "http://ada:pa55@proxy.example.com")
+    files: dict[str, str | bytes] = {
+        "src/a.txt": "x",
+        "out/a.txt": "x",
+        "src/a.secret": "x",
+        "src/.onetool/secrets.yaml": "x",
+        "package.json": "{}",
+    }
+    files |= {".onetool/secrets.yaml": "x", "tests/test_a.py": ATTEMPTS.format(home=str(home))}
+    write(project, files)
+    protected = [str(project / name) for name in ("uv.toml", "package.json")]
+    sandbox = {**SANDBOX, "hidden_names": [".onetool"], "protected_paths": protected}
+    variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    answer = call("test.run", {"env": variables}, project, *granted, sandbox=sandbox).unwrap()
+    assert get_counts(answer) == (1, 0, 0), answer
+    allowed = {"read the project", "write the project", "write a temporary file", "make a link"}
+    allowed |= {"open a socket"} if "network" in granted else set()
+    done = json.loads((project / "out/done.json").read_text())
+    assert {name for name, is_done in done.items() if is_done} == allowed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not confine.can_confine_programs(), reason="this kernel has no Landlock")
+def test_variables_of_a_call_have_no_effect_before_the_tests_are_confined(project: Path) -> None:
+    outside = project / "outside"
+    startup = f"import pathlib\npathlib.Path({str(outside)!r}, 'ran').touch()\n"
+    write(project, {"outside/keep.txt": "x", "here/test_a.py": PASSING, "here/sitecustomize.py": startup})
+    env = {"PYTHONPATH": str(project / "here"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    assert get_counts(call("test.run", {"env": env}, project / "here", "exec").unwrap()) == (2, 0, 0)
+    assert not (outside / "ran").exists()
 
 
 def test_a_missing_pytest_is_an_error_with_a_hint(tmp_path: Path) -> None:

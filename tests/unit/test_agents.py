@@ -1,7 +1,7 @@
 """Agents of a configuration: limits, sandboxes, and budgets that survive a reload."""
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import anyio
@@ -10,8 +10,10 @@ import pytest
 from onetool._tool import tool
 from onetool.agents import Agents
 from onetool.bus.adapt import as_tool
+from onetool.clients.catalog import CLIENTS
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
+from onetool.config.protection import ASSISTANT_NAMES, LAUNCHER_FILES
 from onetool.context import Permission, ToolContext
 from onetool.errors import BudgetExceeded, ToolError
 from onetool.files.rules import Denial, Rules
@@ -114,6 +116,24 @@ def test_onetool_files_are_hidden_and_settings_are_protected() -> None:
         for path in ("/home/ada/.onetool", "/srv/shop/.onetool/onetool.yaml", "/srv/shop/sub/.OneTool/secrets.yaml"):
             assert rules.find_denial(path, writing=False) is Denial.HIDDEN
             assert rules.find_denial(path, writing=True) is Denial.HIDDEN
+
+
+@pytest.mark.parametrize("name", [*LAUNCHER_FILES, ".mcp.json", ".vscode/tasks.json", ".cursor/mcp.json", ".claude"])
+def test_files_that_start_programs_are_read_and_not_written(name: str) -> None:
+    rules = Rules.from_context(ToolContext(sandbox=get_sandbox({}), working_dir=WORK))
+    assert rules.find_denial(f"/srv/shop/{name}", writing=False) is None
+    assert rules.find_denial(f"/srv/shop/{name}", writing=True) is Denial.PROTECTED
+    assert rules.find_denial("/srv/shop/conftest.py", writing=True) is None
+
+
+def test_files_of_assistants_are_protected_in_every_directory_below_the_working_directory() -> None:
+    files = (PurePath(client.project_file) for client in CLIENTS.values() if client.project_file)
+    assert {file.parts[0] for file in files} <= set(ASSISTANT_NAMES)
+    work = Path("/home/ada/.claude/worktrees/shop")
+    sandbox = {**get_sandbox({}), "allowed_paths": [str(work)], "protected_paths": []}
+    rules = Rules.from_context(ToolContext(sandbox=sandbox, working_dir=work))
+    assert rules.find_denial(f"{work}/deep/.VSCode/tasks.json", writing=True) is Denial.PROTECTED
+    assert rules.find_denial(f"{work}/deep/tasks.json", writing=True) is None
 
 
 def test_the_audit_log_is_hidden_at_any_path() -> None:

@@ -1,7 +1,8 @@
 """Computes from the settings which paths tools may not read and which they may not write.
 
 Settings directories are hidden, trusted or not. Everything that the server loads or executes is protected: extension
-directories, bundles, programs of upstream servers, and files of the working directory that configure launchers.
+directories, bundles, programs of upstream servers, files of the working directory that configure launchers, and the
+files from which assistants start programs.
 """
 
 import os
@@ -21,22 +22,34 @@ PROCESSES = "/proc"  # the environment of every process can be read there
 HIDDEN = (SECRETS, "trust.json", "pins.json", "snippets.json", "switches.json", "logs", "stats", "tmp", "cache", "runs")
 PROTECTED = (PROMPTS, "agents", "tools", "bundles", "environments")
 PACKAGES = ("onetool", "onetool_child")
-# uv, npm and their relatives read or execute these in the directory in which they start.
-LAUNCHER_FILES = ("uv.toml", ".python-version", ".python-versions", ".npmrc", "bunfig.toml", "node_modules", ".venv")
+# uv, npm, their relatives and the programs of `test.run` read or execute these in the directory in which they start.
+LAUNCHER_FILES = (
+    *("pyproject.toml", "setup.py", "setup.cfg", "uv.toml", "uv.lock", ".python-version", ".python-versions", ".venv"),
+    *("package.json", "package-lock.json", ".npmrc", "bunfig.toml", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs"),
+    *("pnpm-workspace.yaml", "deno.json", "deno.jsonc", "node_modules"),
+    *("pytest.ini", ".pytest.ini", "tox.ini", "mix.exs"),
+)
+# Assistants and editors start the programs that these name, in any directory in which they are opened.
+ASSISTANT_NAMES = (
+    *(".mcp.json", "mcp.json", ".claude", ".claude.json", "claude_desktop_config.json", ".cursor", ".vscode", ".codex"),
+    *(".gemini", ".windsurf", "mcp_config.json", ".zed"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
     """Paths that tools may not access.
 
-    `names` are hidden in every directory; `hidden` and `protected` are absolute paths that include their contents.
-    `pack_directories` contain the working directory, so only the packs in them are protected.
+    `names` are hidden in every directory, and `protected_names` are protected there; `hidden` and `protected` are
+    absolute paths that include their contents. `pack_directories` contain the working directory, so only the packs in
+    them are protected.
     """
 
     names: tuple[str, ...]
     hidden: tuple[str, ...]
     protected: tuple[str, ...]
     pack_directories: tuple[str, ...] = ()
+    protected_names: tuple[str, ...] = ASSISTANT_NAMES
 
 
 def compute_protection(loaded: Loaded) -> Protection:

@@ -69,6 +69,8 @@ class Rules:
     hidden: tuple[Names, ...] = ()
     hidden_names: frozenset[str] = frozenset()  # folded; hidden in every directory, with everything below
     protected: tuple[Names, ...] = ()
+    protected_names: frozenset[str] = frozenset()  # folded; protected in every directory, but not above `base`
+    base: Names = ()  # the working directory, folded
     protected_patterns: tuple[Glob, ...] = ()  # of folded names
     denied: tuple[Glob, ...] = ()  # relative to each root
     denied_absolute: tuple[Glob, ...] = ()
@@ -80,6 +82,8 @@ class Rules:
         hidden = _normalize_and_resolve(get_strings(sandbox, "hidden_paths"), base)
         names = frozenset(map(fold, get_strings(sandbox, "hidden_names")))
         protected = _normalize_and_resolve(get_strings(sandbox, "protected_paths"), base)
+        protected_names = frozenset(map(fold, get_strings(sandbox, "protected_names")))
+        folded_base = tuple(map(fold, normalize_names(real_path(str(base)))))
         # The files that are packs.
         packs = tuple(
             Glob(f"/{_escape_glob((*map(fold, directory), ''))}{pattern}")
@@ -88,7 +92,7 @@ class Rules:
         )
         if context.sandbox is None or not sandbox.get("enabled", True):
             whole_disk = Root("/", "/", is_directory=True, writable=True)
-            return cls((whole_disk,), True, hidden, names, protected, packs)
+            return cls((whole_disk,), True, hidden, names, protected, protected_names, folded_base, packs)
         patterns = [text for pattern in get_strings(sandbox, "denied_patterns") for text in _expand_pattern(pattern)]
         return cls(
             roots=(
@@ -98,6 +102,8 @@ class Rules:
             hidden=hidden,
             hidden_names=names,
             protected=protected,
+            protected_names=protected_names,
+            base=folded_base,
             protected_patterns=packs,
             denied=tuple(Glob(text) for text in patterns if not text.startswith("/")),
             denied_absolute=tuple(Glob(text) for text in patterns if text.startswith("/")),
@@ -132,6 +138,9 @@ class Rules:
 
     def _is_protected(self, path: str) -> bool:
         names = tuple(map(fold, normalize_names(path)))
+        inner = names[len(self.base) :] if _starts_with(names, self.base) else names
+        if not self.protected_names.isdisjoint(inner):
+            return True
         if any(_starts_with(names, protected) for protected in self._folded_protected):
             return True
         return any(pattern.covers(names) for pattern in self.protected_patterns)

@@ -5,13 +5,14 @@ partial run is never taken for a success. Processes that the tests started end w
 """
 
 import asyncio
+import json
 import os
 import re
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,19 +21,23 @@ import anyio.to_thread
 
 from onetool._tool import tool
 from onetool.children import programs
-from onetool.context import ToolContext
+from onetool.context import Permission, ToolContext
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
-from onetool.extensions.environments import make_uv_environment, make_worker_environment
+from onetool.extensions.environments import make_worker_environment
 from onetool.files import Files
+from onetool.files.open_paths import find_open_paths
 from onetool.system import get_system
 from onetool.tools.reports import ReportError, SuiteReport, parse_junit, parse_mix
 from onetool.util.text import pluralize, quote
+from onetool_child import confined_program
+from onetool_child.confine import can_confine_programs
 from onetool_child.guard import SIGNAL_STATUS_OFFSET
 
 __all__ = ["run"]
 
 MAX_TIMEOUT_MS = 86_400_000
 MAX_OUTPUT_BYTES, MAX_TAIL_CHARS = 1 << 20, 4000
+VENV_ENTRIES = ("bin", "lib", "lib64", "pyvenv.cfg")
 VENV_PYTHON = ("Scripts", "python.exe") if sys.platform == "win32" else ("bin", "python")
 INTERRUPTED, NO_TESTS = 2, 5  # exit statuses of pytest
 PYTEST_STATUSES = {
@@ -50,8 +55,9 @@ async def run(
 ) -> dict[str, Any]:
     """Run the tests of the working directory: how many passed, failed and were skipped, and the failures.
 
-    A directory with a mix.exs is tested with mix, any other with pytest from its .venv, its uv project or the PATH. A
-    run that times out, crashes or finds no tests is an error.
+    A directory with a mix.exs is tested with mix, any other with pytest from its .venv or the PATH. Dependencies are
+    never installed. Tests use the files of the agent only, and sockets only with the permission network. A run that
+    times out, crashes or finds no tests is an error.
 
     Args:
         path: A file, a directory or one test, like "tests/test_a.py::test_b"; for mix "test/a_test.exs:12". All tests
@@ -66,18 +72,21 @@ async def run(
         raise ArgumentError(f"invalid timeout_ms {timeout_ms} (expected 1 or more)", field="timeout_ms")
     variables = _check_variables(env or {})
     directory = await anyio.to_thread.run_sync(Files(context).resolve_search_root, ".")
-    private = Path(await anyio.to_thread.run_sync(tempfile.mkdtemp, "", "onetool-test-"))
+    private = await anyio.to_thread.run_sync(_make_private_directory)
     try:
-        suite = await anyio.to_thread.run_sync(
-            _choose_suite, context, directory, private / "report.xml", path, variables
-        )
+        suite = await anyio.to_thread.run_sync(_choose_suite, context, directory, private, path, variables)
+        command, environment = await anyio.to_thread.run_sync(_confine, context, suite, private)
         output = programs.OutputTail(MAX_OUTPUT_BYTES)
         seconds = min(timeout_ms, MAX_TIMEOUT_MS) / 1000
-        program = programs.Program(suite.command, directory, suite.variables, seconds, starts_others=True)
+        program = programs.Program(command, directory, environment, seconds, starts_others=True)
         ended = await programs.run(program, output, output)
         return await anyio.to_thread.run_sync(_build_result, suite, ended, str(output), timeout_ms)
     finally:  # not awaited, so that it also happens after a cancellation
         asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, private, True)
+
+
+def _make_private_directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="onetool-test-")).resolve()
 
 
 def _check_variables(extra: Mapping[str, str]) -> Mapping[str, str]:
@@ -108,20 +117,39 @@ class _Suite:
 
 
 def _choose_suite(
-    context: ToolContext, directory: Path, report: Path, path: str | None, extra: Mapping[str, str]
+    context: ToolContext, directory: Path, private: Path, path: str | None, extra: Mapping[str, str]
 ) -> _Suite:
-    environment = os.environ if context.system is None else get_system(context).environment
-    variables: Mapping[str, str] = {**make_worker_environment(environment), **extra}
+    variables = {**_make_environment(context, private), **extra}
     if (directory / "mix.exs").exists():
         target = _resolve_target(context, path, MIX_LINES)
         mix = shutil.which("mix", path=variables.get("PATH"))
         if mix is None:
             raise ToolError("mix.exs found, but mix is not installed; see elixir-lang.org/install")
+        build = directory / "_build"  # tests cannot create entries beside protected files
+        if Files(context).is_allowed(build, writing=True):
+            build.mkdir(exist_ok=True)
         return _Suite("mix test", [mix, "test", *target], variables, parse_mix, range(1, SIGNAL_STATUS_OFFSET))
     target = _resolve_target(context, path, re.compile(r"::.*", re.DOTALL))
-    options = [f"--junitxml={report}", "-o", "junit_family=xunit1", "--color=no"]
-    command, variables = _find_pytest(directory, environment, variables, extra)
-    return _Suite("pytest", [*command, *options, *target], variables, lambda _: parse_junit(report), {1, INTERRUPTED})
+    report = private / "report.xml"
+    options = [f"--junitxml={report}", "-o", "junit_family=xunit1", "-o", f"cache_dir={private / 'cache'}"]
+    command = [*_find_pytest(directory, variables), *options, "--color=no", *target]
+    return _Suite("pytest", command, variables, lambda _: parse_junit(report), {1, INTERRUPTED})
+
+
+def _make_environment(context: ToolContext, private: Path) -> dict[str, str]:
+    """Return the variables of the tests: no secrets, and directories of their own instead of the user's."""
+    environment = os.environ if context.system is None else get_system(context).environment
+    passed = make_worker_environment(environment)
+    kept = {name: value for name, value in passed.items() if not name.lower().endswith("_proxy")}
+    home = private / "home"
+    home.mkdir()
+    mix_home = Path(environment.get("HOME", "")) / ".mix"
+    return {
+        **{name: value for name, value in kept.items() if not name.startswith("XDG_")},
+        **dict.fromkeys(("HOME", "TMPDIR", "UV_CACHE_DIR"), str(home)),
+        "MIX_HOME": str(mix_home),
+        "COVERAGE_FILE": str(private / "coverage"),
+    }
 
 
 def _resolve_target(context: ToolContext, path: str | None, inner: re.Pattern[str]) -> list[str]:
@@ -135,26 +163,47 @@ def _resolve_target(context: ToolContext, path: str | None, inner: re.Pattern[st
     return [f"{Files(context).resolve_search_root(file)}{found[0] if found else ''}"]
 
 
-def _find_pytest(
-    directory: Path, environment: Mapping[str, str], variables: Mapping[str, str], extra: Mapping[str, str]
-) -> tuple[list[str], Mapping[str, str]]:
+def _find_pytest(directory: Path, variables: Mapping[str, str]) -> list[str]:
     python = directory.joinpath(".venv", *VENV_PYTHON)
     if python.exists():
-        return [str(python), "-m", "pytest"], variables
-    if (directory / "pyproject.toml").exists() and (directory / "uv.lock").exists():
-        from uv import find_uv_bin
-
-        return [find_uv_bin(), "run", "--no-progress", "python", "-m", "pytest"], {
-            **make_uv_environment(environment),
-            **extra,
-        }
+        return [str(python), "-m", "pytest"]
+    if (directory / "uv.lock").exists():
+        raise ToolError(f"{directory} has a uv.lock, but no .venv", hint="run `uv sync` there")
     found = shutil.which("pytest", path=variables.get("PATH"))
     if found is None:
-        raise ToolError(
-            f"pytest not found for {directory}: no .venv, no uv.lock, and no pytest on the PATH",
-            hint="run `uv venv && uv pip install pytest`",
-        )
-    return [found], variables
+        message = f"pytest not found for {directory}: no .venv, and no pytest on the PATH"
+        raise ToolError(message, hint="run `uv venv && uv pip install pytest`")
+    return [found]
+
+
+def _confine(context: ToolContext, suite: _Suite, private: Path) -> tuple[list[str], Mapping[str, str]]:
+    """Return the command and environment that run a suite: confined to the files of the agent, if possible."""
+    rules = Files(context).rules
+    is_off = context.system is not None and get_system(context).settings.execution.isolation == "off"
+    if is_off or rules.is_unrestricted or not can_confine_programs():
+        context.note("test.run: the tests were not confined; they had the privileges of your user")
+        return suite.command, suite.variables
+    paths = find_open_paths(rules)
+    file = private / "rules.json"
+    limits = {
+        "read": [*paths.read, *_list_interpreter_paths(suite.command[0]), suite.variables["MIX_HOME"]],
+        "write": [*paths.write, str(private)],
+        "listed": paths.listed,
+        "network": Permission.NETWORK in context.permissions,
+        "makes_special_files": True,
+        "environment": suite.variables,
+    }
+    file.write_text(json.dumps(limits), encoding="utf-8")
+    launcher = [sys.executable, "-I", "-S", confined_program.__file__, str(file)]
+    return [*launcher, *suite.command], {"LANG": "C.UTF-8"}
+
+
+def _list_interpreter_paths(program: str) -> Iterator[str]:
+    """Yield what the interpreter of a program loads: of its virtual environment, and of the installation behind it."""
+    real = Path(os.path.realpath(program))
+    directories = (Path(program).parent.resolve(), real.parent, real.with_name("python").resolve().parent)
+    for directory in dict.fromkeys(directories):
+        yield from (str(directory.parent / name) for name in VENV_ENTRIES)
 
 
 # --- the result ---------------------------------------------------------------------------------------------------
