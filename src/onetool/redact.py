@@ -62,7 +62,7 @@ class Redactor:
         known = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
         lines = {line.strip() for secret in known for line in secret.splitlines()}
         known |= {line for line in lines if len(line) >= MIN_LINE_CHARS}
-        self._encoded_forms = sorted({form for secret in known for form in _encode(secret)})
+        self._encoded_forms = sorted({form for secret in known for form in list_encodings(secret)})
         self._forms = sorted({form for secret in known for form in _escape(secret)})
         self._decoded_forms = sorted({form for secret in known for form in _decode_secret(secret)})
         self._max_form_chars = max(map(len, (*self._encoded_forms, *self._forms, *self._decoded_forms)), default=0)
@@ -218,7 +218,7 @@ def _decode_secret(secret: str) -> Iterator[str]:
         )
 
 
-def _encode(secret: str) -> Iterator[str]:
+def list_encodings(secret: str) -> Iterator[str]:
     """Yield the secret in hexadecimal and base64, without the base64 characters that depend on adjacent bytes."""
     for encoding in ("utf-8", "utf-16-le"):
         data = secret.encode(encoding, "surrogatepass")

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import format_datetime
 from pathlib import Path
@@ -703,6 +703,32 @@ def test_a_step_uses_the_responses_of_earlier_steps(call: Caller) -> None:
     assert call.site.last.header("cookie") == "sid=c00kie"
     assert value["query"] == {"item": ["i/1"], "n": ["200"]}
     assert token not in json.dumps(value)  # the page echoes the headers
+
+
+def test_a_selector_of_a_step_never_sees_a_secret(call: Caller) -> None:
+    selector = "[reverse(query.k[0]), starts_with(query.k[0], '12')]"
+    leak = step(call, "leak", "/echo", query={"k": "${secret:NUMBER}"}, response={"selector": selector})
+    call.value("/echo", body={"v": "${steps.leak.body}"}, method="POST", steps=[leak])
+    assert json.loads(call.site.last.body) == {"v": ["]DETCADER[", False]}
+
+
+def test_headers_and_cookies_of_a_step_are_redacted(call: Caller) -> None:
+    call.site.pages["/leak"] = page(b"{}", JSON, ("X-Echo", "1234567890"), ("Set-Cookie", "k=1234567890; Path=/"))
+    leak = step(call, "leak", "/leak", headers={"X-Key": "${secret:NUMBER}"})
+    query = {"h": "${steps.leak.headers.x-echo}", "c": "${steps.leak.cookies.k}"}
+    call.value(query=query, steps=[leak])
+    assert call.site.last.query == {"h": ["[REDACTED]"], "c": ["[REDACTED]"]}
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, lambda text: text.hex().encode()])
+def test_a_selector_never_sees_an_encoded_secret(call: Caller, encode: Callable[[bytes], bytes]) -> None:
+    echo = encode(b"user:1234567890")
+    call.site.pages["/json"] = page(b'["' + echo + b'"]', JSON)
+    value = call.value("/json", headers={"X": "${secret:NUMBER}"}, response={"selector": "reverse([0])"})
+    assert "DETCADER" in value
+    call.site.pages["/binary"] = page(b"\x89\0" + echo, ("Content-Type", "image/png"))
+    value = call.value("/binary", headers={"X": "${secret:NUMBER}"}, response={"mode": "base64"})
+    assert b"[REDACTED]" in base64.b64decode(value["base64"])
 
 
 def test_a_failed_step_ends_the_call(call: Caller) -> None:

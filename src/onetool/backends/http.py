@@ -41,7 +41,7 @@ from onetool.net import HostRules, Net
 from onetool.net.messages import Request, Response
 from onetool.net.outgoing import IDEMPOTENT_METHODS
 from onetool.net.retry_after import parse_retry_after
-from onetool.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, Redactor
+from onetool.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, Redactor, list_encodings
 
 if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl, HttpRequest, OAuthFlow
@@ -207,14 +207,15 @@ class HttpBackend:
 
     # --- responses ---------------------------------------------------------------------------------------------
 
-    @staticmethod
-    async def _read_step(call: "_Call", reader: ResponseReader, response: Response) -> dict[str, Any]:
-        """Return what later requests may use. It is not redacted, because they may need a token, and not returned."""
-        read = functools.partial(reader.read, response, None, call.settings.max_response_bytes)
+    async def _read_step(self, call: "_Call", reader: ResponseReader, response: Response) -> dict[str, Any]:
+        """Return what later requests may use, such as a token. It contains none of the secrets sent so far."""
+        redactor = self._get_redactor(call.values.used_secrets)
+        read = functools.partial(reader.read, response, redactor, call.settings.max_response_bytes)
         is_large = len(response.body) >= LARGE_RESPONSE_BYTES
         body = await anyio.to_thread.run_sync(read, abandon_on_cancel=True) if is_large else read()
-        cookies, headers = read_cookies(response), join_headers(response)
-        return {"status": response.status, "headers": headers, "cookies": cookies, "body": body}
+        received = {"headers": join_headers(response), "cookies": read_cookies(response)}
+        redacted = redactor.redact.redact_data(received) if redactor else received
+        return {"status": response.status, "body": body, **redacted}
 
     async def _read_result(self, call: "_Call", response: Response, events: EventCollector) -> Any:
         redactor = self._get_redactor(call.values.used_secrets)
@@ -323,12 +324,13 @@ def _format_label(part: "HttpRequest") -> str:
 
 
 def build_redactor(secrets: frozenset[str]) -> SecretRedactor:
-    """Build a redactor for secrets, also in URL-encoded and HTML-escaped form."""
+    """Build a redactor for secrets, also in the encodings in which APIs return them."""
     encoders: list[Callable[[str], str]] = [str, functools.partial(quote, safe=""), quote_plus, html.escape]
     values = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
     values |= {line.strip() for secret in values for line in secret.splitlines() if len(line.strip()) >= MIN_LINE_CHARS}
     forms = {encode(secret) for secret in values for encode in encoders}
-    return SecretRedactor(Redactor(forms), tuple(sorted((text.encode() for text in forms), key=len, reverse=True)))
+    encoded = forms.union(*map(list_encodings, values))
+    return SecretRedactor(Redactor(forms), tuple(sorted((text.encode() for text in encoded), key=len, reverse=True)))
 
 
 def _format_status(status: int) -> str:

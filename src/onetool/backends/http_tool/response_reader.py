@@ -26,14 +26,20 @@ _TEXT_TYPES: Final = ("xml", "javascript", "ecmascript", "yaml", "toml", "csv", 
 
 @dataclass(frozen=True, slots=True)
 class SecretRedactor:
-    """A redactor for responses. It searches binary content for `encoded_secrets`."""
+    """A redactor for responses. It searches binary content for `encoded_secrets`.
+
+    Responses are redacted before a selector reads them: it could rearrange a secret so that nothing recognizes it.
+    """
 
     redact: Redactor
     encoded_secrets: tuple[bytes, ...]
 
     def may_contain_secret(self, body: bytes) -> bool:
-        """Return whether this JSON may contain a secret: literally, or through escapes or another charset."""
-        return not body.isascii() or any(secret in body for secret in (b"\\", b"\0", b"\x1b", *self.encoded_secrets))
+        """Return whether this JSON may contain a secret in any encoding; with escapes or another charset, it may."""
+        if not body.isascii() or any(mark in body for mark in (b"\\", b"\0", b"\x1b")):
+            return True
+        text = body.decode("ascii")
+        return self.redact(text) != text
 
     def redact_bytes(self, content: bytes) -> bytes:
         for secret in self.encoded_secrets:
