@@ -33,10 +33,10 @@ async def map_secret_users(app: OneTool) -> dict[str, list[SecretUser]]:
 async def _list_bundles(app: OneTool) -> list[tuple[str, SecretUser]]:
     try:
         await app.bundles.refresh()
-        found = await anyio.to_thread.run_sync(app.bundles.list_secrets)
+        uses = await anyio.to_thread.run_sync(app.bundles.list_secret_uses)
     except BundleError:  # the store cannot be read; the health check reports that
         return []
-    return [(name, SecretUser("bundle", bundle)) for bundle, names in found.items() for name in names]
+    return [(use.name, SecretUser("bundle", use.bundle)) for use in uses]
 
 
 def _list_settings(app: OneTool) -> Iterator[tuple[str, SecretUser]]:

@@ -86,6 +86,8 @@ def test_the_import_ends_with_the_remaining_steps(tmp_path: Path) -> None:
         "  TRACE /x: TRACE is not supported, because it reveals credentials",
         f"Add these secrets to {directory / 'secrets.yaml'} (it must be readable only by you):",
         "  PETSTORE_KEY: ...",
+        "Allow the tools to send this secret (or use --write):",
+        "  onetool secret allow PETSTORE_KEY --bundle petstore --host https://pets.example.com",
         f"Allow this host in {directory / 'onetool.yaml'} (or use --write):",
         "  http: {allowedHosts: [pets.example.com]}",
         "Running servers see the tools at once. After changing settings or secrets, run: onetool reload",
@@ -108,8 +110,11 @@ def test_an_imported_tool_uses_its_secret_and_never_shows_it(tmp_path: Path, sit
     assert f'+  allowedHosts: ["127.0.0.1:{site.port}"]' in output
     assert "http: {allowPrivateAddresses: true}" in output
     config = tmp_path / ".onetool" / "onetool.yaml"
-    assert read_file(config).data == {"http": {"allowedHosts": [f"127.0.0.1:{site.port}"]}}
-    config.write_text(config.read_text("utf-8") + "  allowPrivateAddresses: true\n", encoding="utf-8")
+    origin = f"127.0.0.1:{site.port}"
+    allowed = {"petstore": {"PETSTORE_KEY": [f"http://{origin}"]}}
+    assert read_file(config).data == {"http": {"allowedHosts": [origin]}, "bundle_secrets": allowed}
+    private = "http:\n  allowPrivateAddresses: true\n"
+    config.write_text(config.read_text("utf-8").replace("http:\n", private, 1), encoding="utf-8")
     secrets = tmp_path / ".onetool" / "secrets.yaml"
     secrets.touch(0o600)
     secrets.write_text(f"PETSTORE_KEY: {SECRET}\n", encoding="utf-8")
@@ -193,12 +198,34 @@ def test_hosts_are_merged_and_the_rest_of_the_file_is_kept(tmp_path: Path) -> No
     done = json.loads(import_successfully(tmp_path, "petstore.yaml", "--write", "--json"))
     config = tmp_path / ".onetool" / "onetool.yaml"
     added = "    - a.example.com  # the first\n    - pets.example.com\n"
-    assert config.read_text("utf-8") == text.replace("    - a.example.com  # the first\n", added)
+    with_hosts = text.replace("    - a.example.com  # the first\n", added)
+    assert config.read_text("utf-8").startswith(with_hosts)
+    allowed = {"petstore": {"PETSTORE_KEY": ["https://pets.example.com"]}}
+    assert read_file(config).data["bundle_secrets"] == allowed
+    assert done["secretUses"] == []
     assert config.with_name("onetool.yaml.bak").read_text("utf-8") == text
     assert (done["missingHosts"], done["missingSecrets"]) == ([], ["PETSTORE_KEY"])
     assert "+    - pets.example.com" in done["diff"]
-    assert "-    - pets.example.com" in run_cli(tmp_path, "settings", "undo").stdout
+    changes = json.loads(run_cli(tmp_path, "settings", "history", "--json").stdout)["changes"]
+    assert [change["action"] for change in changes] == ["secrets.allow", "hosts.change"]
+    undone = [run_cli(tmp_path, "settings", "undo", change["id"]) for change in changes]
+    assert "-  petstore:" in undone[0].stdout
+    assert "-    - pets.example.com" in undone[1].stdout
     assert config.read_text("utf-8") == text
+
+
+def test_a_secret_that_is_set_is_not_allowed_by_an_import(tmp_path: Path) -> None:
+    configure(tmp_path, "log_level: INFO\n")
+    secrets = tmp_path / ".onetool" / "secrets.yaml"
+    secrets.touch(0o600)
+    secrets.write_text("PETSTORE_KEY: meant-for-another-server\n", encoding="utf-8")
+    write_document(tmp_path, petstore())
+    output = import_successfully(tmp_path, "petstore.yaml", "--write")
+    command = "onetool secret allow PETSTORE_KEY --bundle petstore --host https://pets.example.com"
+    assert f"Allow the tools to send this secret:\n  {command}\n" in output
+    assert "bundle_secrets" not in read_file(tmp_path / ".onetool" / "onetool.yaml").data
+    assert run_cli(tmp_path, *command.split()[1:]).returncode == 0
+    assert "secret allow" not in import_successfully(tmp_path, "petstore.yaml")
 
 
 def test_an_allowed_host_is_not_requested_again(tmp_path: Path) -> None:

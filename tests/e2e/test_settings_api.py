@@ -24,6 +24,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EditedHome]:
         yield served
 
 
+USE = {"bundle": "pets", "name": "PETS_KEY", "origin": "https://API.example.com:443"}
 ROUTES = [
     ("GET", "/api/servers", None, "approve"),
     ("GET", "/api/servers/moody", None, "approve"),
@@ -39,6 +40,7 @@ ROUTES = [
     ("PATCH", "/api/agents/reviewer?dryRun=true", {"settings": {"permissions": ["exec"]}}, "owner"),
     ("PUT", "/api/secrets/NEW?dryRun=true", {"value": "new-secret"}, "admin"),
     ("DELETE", "/api/servers/moody?dryRun=true", None, "owner"),
+    ("PUT", "/api/secret-uses?dryRun=true", {**USE, "isAllowed": True}, "owner"),
 ]
 
 
@@ -77,6 +79,24 @@ def test_an_agent_shows_references_instead_of_values(home: EditedHome) -> None:
         assert shown["effective"]["tool_config"] == settings["tool_config"]
         assert shown["effective"]["sandbox"]["enabled"] is True
         assert home.send("POST", f"/api/settings/history/{changed.json()['id']}/undo").status_code == 200
+
+
+def test_an_owner_allows_a_bundle_to_send_a_secret(tmp_path: Path) -> None:
+    with serve_home(tmp_path) as home:
+        assert home.send("POST", "/api/requirements", {"secretUses": [USE]}, "admin").status_code == 403
+        allowed = home.send("PUT", "/api/secret-uses", {**USE, "isAllowed": True})
+        assert allowed.status_code == 200, allowed.text
+        assert home.onetool.settings.bundle_secrets == {"pets": {"PETS_KEY": ("https://api.example.com",)}}
+        assert home.send("PUT", "/api/secret-uses", {**USE, "isAllowed": True}).json()["id"] is None
+        undo = f"/api/settings/history/{allowed.json()['id']}/undo"
+        assert home.send("POST", undo, scope="admin").status_code == 403
+        assert home.send("POST", undo).status_code == 200
+        assert home.onetool.settings.bundle_secrets == {}
+        other = {**USE, "origin": "b.example.com"}
+        assert home.send("POST", "/api/requirements", {"secretUses": [USE, other]}).status_code == 200
+        assert home.send("PUT", "/api/secret-uses", {**USE, "isAllowed": False}).status_code == 200
+        assert home.onetool.settings.bundle_secrets == {"pets": {"PETS_KEY": ("https://b.example.com",)}}
+        assert home.send("PUT", "/api/secret-uses", {**USE, "origin": "ftp://x", "isAllowed": True}).status_code == 400
 
 
 def test_large_edits_are_limited(home: EditedHome) -> None:
@@ -296,6 +316,12 @@ def test_a_new_user_manages_servers_agents_and_secrets(tmp_path: Path) -> None:
     assert settings().agents["reviewer"].budgets.calls == 5
     run("servers", "remove", "echo")
     assert not settings().servers
+    use = ("API_KEY", "--bundle", "pets", "--host", "api.example.com")
+    assert "+    API_KEY:" in run("secret", "allow", *use)
+    assert settings().bundle_secrets == {"pets": {"API_KEY": ("https://api.example.com",)}}
+    run("secret", "disallow", *use)
+    assert not settings().bundle_secrets
+    assert "invalid slug" in run("secret", "allow", "A", "--bundle", "not a slug", "--host", "b.test", status=1)
     assert "user" in (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text()
 
 

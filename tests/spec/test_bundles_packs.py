@@ -26,6 +26,7 @@ from onetool.paths import Directories
 SECRET = "canary-4f1d9c77ab"
 PASSWORD = "wicked & spaced/ünï canary"
 SECRETS = {"WEATHER_KEY": SECRET, "WEATHER_PASSWORD": PASSWORD}
+OTHER_ORIGINS = {"weather": {"WEATHER_KEY": ["https://127.0.0.1", "http://127.0.0.1:1"]}}
 NEAR: dict[str, Any] = {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True}
 SETTINGS: dict[str, Any] = {
     "http": NEAR,
@@ -436,10 +437,41 @@ def encoded_secrets() -> list[str]:
     return [SECRET, PASSWORD, quote(PASSWORD, safe=""), quote_plus(PASSWORD), json.dumps(PASSWORD)[1:-1], basic]
 
 
+def allow_secrets(site: Site, bundle: str = "weather") -> dict[str, Any]:
+    """Return settings in which the tools of a bundle may send the secrets to the site."""
+    return {**SETTINGS, "bundle_secrets": {bundle: dict.fromkeys(SECRETS, [site.url("")])}}
+
+
+@pytest.mark.spec("bundles.template.secrets")
+def test_a_tool_sends_a_secret_only_where_an_owner_allowed_it(tmp_path: Path, site: Site) -> None:
+    login = {"name": "login", **http_draft(site.url("/login"))["httpImpl"]}
+    key = {"headers": {"X-Key": "${secret:WEATHER_KEY}"}}
+    tools = {"plain@1": http_draft(site.url(), **key), "late@1": http_draft(site.url(), steps=[login], **key)}
+    site.requests.clear()
+    command = f"onetool secret allow WEATHER_KEY --bundle weather --host {site.url('')}"
+    with serve_app(tmp_path, SETTINGS, TOOLS, SECRETS) as server:
+        rest, bundle = server.rest, server.rest.bundle("weather")
+        stored = [rest.tool(bundle, name.partition("@")[0], "1", **tools[name]) for name in tools]
+        for allowed in (SETTINGS, allow_secrets(site, "other"), {**SETTINGS, "bundle_secrets": OTHER_ORIGINS}):
+            server.change(allowed)
+            for path in stored:
+                error = rest.invoke(path).json()["error"]
+                assert (error["code"], error["secret"]) == ("secret_not_bound", "WEATHER_KEY")
+                assert command in error["hint"]
+                assert command in rest.get(path)["problems"][0]
+            assert any(command in problem for problem in rest.get("/api/health")["problems"])
+        assert site.requests == []  # not even the first step was sent
+        server.change(allow_secrets(site))
+        assert rest.invoke(stored[0]).json()["ok"]
+        assert site.last.header("x-key") == SECRET
+        assert "problems" not in rest.get(stored[0])
+        assert not any("WEATHER_KEY" in problem for problem in rest.get("/api/health")["problems"])
+
+
 @pytest.mark.slow
 @pytest.mark.spec("bundles.host.secrets-stay", "bundles.template.secrets")
 def test_a_secret_is_in_no_response_and_in_no_file(tmp_path: Path, site: Site) -> None:
-    settings = {**SETTINGS, "output": {"max_inline_size": 400}, "log_level": "DEBUG"}
+    settings = {**allow_secrets(site), "output": {"max_inline_size": 400}, "log_level": "DEBUG"}
     answers = []
     with open_store(tmp_path / "bundles") as store:
         put(store, "weather", tools_that_leak_secrets(site))
@@ -463,8 +495,9 @@ def test_a_secret_is_in_no_response_and_in_no_file(tmp_path: Path, site: Site) -
 @pytest.mark.slow
 @pytest.mark.spec("bundles.host.secrets-stay")
 def test_a_secret_is_in_no_response_over_rest(tmp_path: Path, site: Site) -> None:
-    with serve_app(tmp_path, SETTINGS, TOOLS, SECRETS) as server:
+    with serve_app(tmp_path, allow_secrets(site), TOOLS, SECRETS) as server:
         bodies = list(list_rest_bodies(server.rest, site))
+    assert SECRET in repr(site.requests)
     for secret in encoded_secrets():
         assert not [body for body in bodies if secret in body]
 

@@ -64,8 +64,11 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
-    settings = {"http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True, "retries": 0}}
+def server(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[ServedApp]:
+    settings = {
+        "http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True, "retries": 0},
+        "bundle_secrets": {"bound": {"KEY": [site.url("")]}},
+    }
     directory = tmp_path_factory.mktemp("rest")
     tools = [give, search, add, fail, run_program]
     with serve_app(directory, settings, tools, {"KEY": SECRET}) as server:
@@ -601,7 +604,7 @@ def test_a_python_tool_receives_validated_arguments_and_the_context(rest: Rest) 
 @pytest.mark.spec("bundles.invoke.http-dispatch", "bundles.invoke.success", "bundles.usage.off-the-path")
 def test_an_http_tool_builds_its_request_from_its_templates(rest: Rest, site: Site) -> None:
     impl = {"query": {"q": "${city}"}, "headers": {"X-Key": "${secret:KEY}"}, "response": {"selector": "query"}}
-    path = rest.tool(rest.bundle(), **http_draft(site.url("/echo"), **impl), argSchema={"required": ["city"]})
+    path = rest.tool(rest.bundle("bound"), **http_draft(site.url("/echo"), **impl), argSchema={"required": ["city"]})
     assert rest.invoke(path, {"city": "Köln & Bonn"}).json() == {"ok": True, "value": {"q": ["Köln & Bonn"]}}
     assert site.last.header("x-key") == SECRET
     assert get_error_code(rest.invoke(path)) == (400, "invalid")

@@ -67,7 +67,7 @@ class Calls:
             HttpImpl.model_validate({"method": "GET", **definition}),
             lambda: net,
             lambda: Http.model_validate(self.settings),
-            SECRETS.get,
+            lambda _origin, name: SECRETS.get(name),
             sleep=self._sleep,
             random=lambda: self.chance,
             clock=lambda: sum(self.pauses),

@@ -23,6 +23,7 @@ from onetool.util import yaml_loader
 DEFAULTS = """
     version: 1
     aliases: {}
+    bundle_secrets: {}
     snippets: {}
     servers: {}
     expose: code
@@ -407,6 +408,13 @@ def test_a_secret_reference_is_not_read_from_the_environment(machine: FakeMachin
     assert (
         "refers to PLAIN, which is not set\nHint: set it in secrets.yaml, or write ${secret:PLAIN:-default}" in message
     )
+
+
+def test_a_project_cannot_allow_its_bundles_to_send_secrets(machine: FakeMachine) -> None:
+    message = machine.error("bundle_secrets: {evil: {KEY: ['https://evil.example']}}")
+    assert message.startswith("onetool.yaml:1: bundle_secrets cannot be set by a project")
+    machine.write(machine.user / "onetool.yaml", "bundle_secrets: {evil: {KEY: ['https://evil.example/path']}}")
+    assert "must be an origin such as https://api.example.com" in machine.error("log_level: INFO")
 
 
 def test_a_project_cannot_name_the_language_model(machine: FakeMachine) -> None:

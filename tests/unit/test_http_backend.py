@@ -77,7 +77,7 @@ class Caller:
                 HttpImpl.model_validate({"method": "GET", **fields}),
                 lambda: net,
                 lambda: Http.model_validate(self.settings),
-                SECRETS.get,
+                lambda _origin, name: SECRETS.get(name),
                 media=(lambda: media) if (media := self.media) is not None else None,
                 rate_limiter=self.rate_limiter,
                 sleep=self.time.sleep,
@@ -529,7 +529,7 @@ def test_concurrent_calls_do_not_mix(site: Site) -> None:
         net = Net(ANYWHERE)
         impl = HttpImpl.model_validate({"method": "GET", "urlTemplate": site.url(), "query": {"n": "${n}"}})
         bus, results = ToolBus(), [Result(ok=False)] * 50
-        backend = HttpBackend(impl, lambda: net, Http, SECRETS.get)
+        backend = HttpBackend(impl, lambda: net, Http, lambda _origin, name: SECRETS.get(name))
         bus.register_tool(Tool("api.tool", backend, Schema.from_json({"type": "object"})))
 
         async def one(number: int) -> None:
@@ -548,7 +548,7 @@ def test_a_cancelled_call_is_not_retried(site: Site) -> None:
     async def run() -> None:
         net = Net(ANYWHERE)
         impl = HttpImpl.model_validate({"method": "GET", "urlTemplate": site.url("/never")})
-        backend = HttpBackend(impl, lambda: net, Http, SECRETS.get)
+        backend = HttpBackend(impl, lambda: net, Http, lambda _origin, name: SECRETS.get(name))
         tool = Tool("api.tool", backend, Schema.from_json({"type": "object"}))
         with anyio.move_on_after(0.2) as scope:
             await backend.invoke(tool, {}, NETWORK)

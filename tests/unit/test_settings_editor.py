@@ -248,6 +248,8 @@ def test_an_edit_keeps_the_trust_in_a_project(home: Path) -> None:
     editor.apply(editor.plan("servers.add", [ItemChange("servers", "more", {"url": "https://m.example.com"})]), **WHO)
     assert "more:" in (project / "onetool.yaml").read_text()
     assert is_trusted(project, user, {})
+    editor.apply(editor.plan("x", [ItemChange("bundle_secrets", "pets", {"K": ["https://m.example.com"]})]), **WHO)
+    assert "bundle_secrets:" in read(home)
     with pytest.raises(ToolError, match="delete the file"):
         editor.plan("agents.remove", [ItemChange("agents", "helper", None)])
 
@@ -351,6 +353,7 @@ FOR_OWNER = {
         f"allow the host {host}": change("http", "allowedHosts", ["api.example.com", host])
         for host in ("localhost:8080", "192.168.1.1", "[fd00::1]:80")
     },
+    "allow a bundle to send a secret": change("bundle_secrets", "pets", {"OLD": ["https://x.example.com"]}),
 }
 
 

@@ -226,16 +226,21 @@ def test_invalid_settings_in_the_store_deny_what_they_change(home: Path, state: 
     replica = Replica(home, state, database)
     assert replica.denied_at_first == [(), ()]  # until the settings in the store are known
     assert (replica.permissions("default"), replica.problems()) == ({"read"}, "")
+    uses = {"K": ["https://x.example.com"]}
+    for bundle in ("pets", "shop"):
+        edit(home, state, "bundle_secrets", bundle, uses)
     edit(home, state, "agents", "ops", {"permissions": ["exec"]})
     states = [replica.reader.is_outdated]
     replica.reload()
     assert [*states, replica.reader.is_outdated] == [True, False]
     assert replica.permissions("ops") == {"exec"}
     invalid = "agents: {ops: {permissions: [exec]}, default: {permissions: [fly]}}\nservers: {gh: {url: https://x}}\n"
+    invalid += "bundle_secrets: {shop: {K: [https://x.example.com]}}\n"
     write(state, invalid)
     replica.reload()
     assert (replica.permissions("ops"), replica.permissions("reviewer")) == ({"exec"}, {"read", "network"})
     assert (replica.permissions("default"), replica.loaded.settings.servers["gh"].enabled) == (set(), False)
+    assert replica.loaded.settings.bundle_secrets.keys() == {"shop"}
     assert "store/onetool.yaml:1: agents.default.permissions must be a list of permissions" in replica.problems()
     restarted = Replica(home, state, database)  # it has no valid ones: all entries are denied
     assert "ops" not in restarted.loaded.settings.agents

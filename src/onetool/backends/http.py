@@ -68,6 +68,7 @@ class RenewableToken(Protocol):
 class HttpBackend:
     """The backend of one HTTP tool. `rate_limiter` counts its calls under `identity`; both outlive this object.
 
+    `get_secret` returns a secret for requests to an origin, and raises if it must not be sent there.
     `media` stores binary responses; without it, they are returned as base64.
     """
 
@@ -76,7 +77,7 @@ class HttpBackend:
         impl: "HttpImpl",
         net: Callable[[], Net],
         defaults: Callable[[], "Http"],
-        secrets: Callable[[str], str | None],
+        get_secret: Callable[[str, str], str | None],
         *,
         media: Callable[[], "MediaStorage"] | None = None,
         sign_in: "FindTokenSource | None" = None,
@@ -87,7 +88,7 @@ class HttpBackend:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.impl = impl
-        self._net, self._defaults, self._secrets, self._media = net, defaults, secrets, media
+        self._net, self._defaults, self._get_secret, self._media = net, defaults, get_secret, media
         self._sign_in = sign_in
         self._rate_limiter, self._identity = rate_limiter or RateLimiter(clock), identity
         self._retry_policy, self._clock = RetryPolicy(sleep, random, clock), clock
@@ -100,8 +101,11 @@ class HttpBackend:
         impl, media = self.impl, self._media() if self._media else None
         steps: dict[str, Any] | None = {} if impl.steps else None
         files = FileUploads(context, media, impl.max_request_bytes)
-        values = Values(args, tool.input.required, self._secrets, steps=steps, read_file=files)
+        get_secret = self._bind_secrets(impl.requests[0])
+        values = Values(args, tool.input.required, get_secret, steps=steps, read_file=files)
         call = _Call(values, context, self._defaults(), impl, self._clock())
+        for part in impl.requests[1:]:  # before anything is sent
+            self._check_secrets(part)
         request = await self._build_request(impl.requests[0], call)
         if impl.max_calls_per_minute is not None:
             await self._check_rate_limit(self._identity or tool.name, impl.max_calls_per_minute)
@@ -119,9 +123,20 @@ class HttpBackend:
             return None
         raise self._status_error(call, impl, response)
 
+    def _bind_secrets(self, part: "HttpRequest") -> Callable[[str], str | None]:
+        """Return a function that returns the secrets of one request."""
+        return functools.partial(self._get_secret, part.request.url.origin)
+
+    def _check_secrets(self, part: "HttpRequest") -> None:
+        """Raise if the request uses a secret that must not be sent to its origin."""
+        for placeholder in part.request.placeholders:
+            if placeholder.is_secret:
+                self._bind_secrets(part)(placeholder.name)
+
     async def _build_request(self, part: "HttpRequest", call: "_Call", rejected: str = "") -> Request:
         """Build a request. `rejected` is the token of a sign-in that the API has rejected."""
         values = call.values
+        values.get_secret = self._bind_secrets(part)
         values.tokens = await self._find_tokens(part, call.context, rejected)
         body = part.request.body
         if body and body.is_blocking:
@@ -136,7 +151,7 @@ class HttpBackend:
         auth = part.auth
         if auth is None or auth.oauth is None or self._sign_in is None:
             return {}
-        names = [name for name in auth.token_names if not self._secrets(name)]
+        names = [name for name in auth.token_names if not self._bind_secrets(part)(name)]
         if not names:
             return {}
         source = self._sign_in(auth.oauth, part.request.url.origin, context)

@@ -279,6 +279,12 @@ class BundleStore:
         """Return all versions of all tools of a bundle, or of one tool, including disabled ones."""
         return self._reader.list_bundle_tools(self._reader.bundle(bundle_id), slug)
 
+    def list_tools_with(self, text: str) -> list[tuple[str, str]]:
+        """Return the JSON of all tools that contains a text, each with the slug of its bundle."""
+        return [
+            tool for _, tools in self._reader.read_all(lambda db: listing.list_tools_with(db, text)) for tool in tools
+        ]
+
     def list_tools(
         self,
         *,

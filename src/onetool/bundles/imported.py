@@ -3,11 +3,13 @@
 Nothing is stored here.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from onetool.bundles.secret_bindings import SecretUse, find_secret_uses
 from onetool.errors import ConfigError, NetworkError
 from onetool.net import HostRules
 
@@ -26,6 +28,12 @@ class BundleImport:
     hosts: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def secret_uses(self) -> list[SecretUse]:
+        """The secrets that the tools send, and where."""
+        impls = ({"httpImpl": body.get("httpImpl")} for _, _, body in self.tools)
+        return find_secret_uses((self.bundle["slug"], json.dumps(impl)) for impl in impls)
 
     @property
     def warnings(self) -> list[str]:

@@ -93,6 +93,15 @@ def list_bundle_tools(database: sqlite3.Connection, bundle_id: str, slug: str | 
     return [ToolRow(*row) for row in database.execute(f"{TOOL} t.bundle = ?{by_slug} order by t.id", values)]
 
 
+def list_tools_with(database: sqlite3.Connection, text: str) -> list[tuple[str, str]]:
+    """Return the JSON of all tools that contains a text, each with the slug of its bundle. This reads all tools."""
+    query = """
+        select b.slug, t.body from tools t join bundles b on b.id = t.bundle
+        where b.deleted_at is null and instr(t.body, ?) order by t.id
+    """
+    return [(slug, body) for slug, body in database.execute(query, (text,))]
+
+
 def get_tools(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow]:
     rows = (database.execute(f"{TOOL} t.key = ?", (key,)).fetchone() for key in keys)
     return [ToolRow(*row) for row in rows if row]

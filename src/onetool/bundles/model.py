@@ -342,6 +342,7 @@ class StoredTool(_Model):
     call_count: int = 0
     last_called_at: Moment | None = None
     disabled_reason: str | None = Field(default=None, exclude_if=is_none)
+    problems: list[str] = Field(default_factory=list, exclude_if=lambda problems: not problems)
     bundle_enabled: bool = Field(default=True, exclude=True)
 
     @property

@@ -7,7 +7,6 @@ that a change by another process is seen by the next call. `onetool.bundles.bund
 import asyncio
 import gc
 import json
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
 from contextlib import suppress
 from functools import partial
@@ -21,6 +20,7 @@ import anyio.to_thread
 
 from onetool._tool import Backend, Result, Tool
 from onetool.backends.http_tool.rate_limit import SharedRateLimiter
+from onetool.bundles.secret_bindings import REFERENCE, SecretUse, find_secret_uses, list_uses
 from onetool.config.load import Loaded
 from onetool.config.model import OAuth, PackSettings
 from onetool.context import Effect, Permission, ToolContext
@@ -53,7 +53,6 @@ SOURCE = "bundle"
 NOT_READ = -1
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 IDEMPOTENT_METHODS = SAFE_METHODS | {"PUT", "DELETE"}
-SECRET = re.compile(r"\$\{secret:(\w+)")
 MAX_RECENT = 1_000  # cached tools
 MAX_SIMILAR = 20
 LIST_TIMEOUT_SECONDS = 1.0  # how long lists and searches of a server wait for an index that is being built
@@ -103,7 +102,7 @@ class BundleSource(ToolSource):
         self._recent: dict[str, tuple[ToolRow, Tool]] = {}
         self._lock = Lock()
         self._counted: tuple[int, dict[str, tuple[int, int]]] = (NOT_READ, {})
-        self._secrets: tuple[int, dict[str, list[str]]] = (NOT_READ, {})  # names by bundle
+        self._secret_uses: tuple[int, list[SecretUse]] = (NOT_READ, [])
         self._building: asyncio.Future[None] | None = None
         self._list_deadline = 0.0
         self.keeps_running = False  # whether this process outlives one command
@@ -142,7 +141,12 @@ class BundleSource(ToolSource):
         """Return the problems of the store and of names in it. Blocks on disk access."""
         stored = self._store.problems if self._store is not None and not self.is_building else []
         rates = [Problem(self._rates.problem)] if self._rates is not None and self._rates.problem else []
-        return [*stored, *rates, *map(Problem, self._find_collisions())]
+        unallowed = [use.problem for use in self.list_secret_uses() if self._is_withheld(use)]
+        return [*stored, *rates, *map(Problem, self._find_collisions()), *unallowed]
+
+    def _is_withheld(self, use: SecretUse) -> bool:
+        """Return whether a secret has a value that may not be sent."""
+        return use.name in self._loaded.secrets and not use.is_allowed(self._loaded.settings)
 
     async def close(self) -> None:
         await self._closing_stores.wait()
@@ -421,41 +425,35 @@ class BundleSource(ToolSource):
             _validate_impl(stored),
             self._net,
             lambda: self._loaded.settings.http,
-            self._get_secret,
+            partial(self._get_secret, stored.bundle_slug),
             media=self._media,
             sign_in=sign_in,
             rate_limiter=self._rates,
             identity=stored.id,
         )
 
-    def list_secrets(self) -> dict[str, list[str]]:
-        """Return the names of the secrets that the tools of each bundle use. Blocks on disk access."""
-        if self._secrets[0] != self.version:
-            found = {each.slug: _find_secrets(self.store.list_bundle_tools(each.id)) for each in self.list_bundles()}
-            self._secrets = self.version, found
-        return self._secrets[1]
+    def list_secret_uses(self) -> list[SecretUse]:
+        """Return which secrets the tools of each bundle use, and where they send them. Blocks on disk access."""
+        if self._secret_uses[0] != self.version:
+            self._secret_uses = self.version, find_secret_uses(self.store.list_tools_with(REFERENCE))
+        return self._secret_uses[1]
+
+    def add_problems(self, stored: "StoredTool") -> "StoredTool":
+        """Return the tool with its current problems: secrets that it may not send."""
+        uses = list_uses(stored.bundle_slug, stored.http_impl)
+        problems = [str(use.problem) for use in uses if not use.is_allowed(self._loaded.settings)]
+        return stored.model_copy(update={"problems": problems}) if problems else stored
 
     def list_missing_secrets(self, names: Iterable[str]) -> list[str]:
         """Return the secrets that have no value."""
-        return [name for name in names if self._get_secret(name) is None]
+        return [name for name in names if name not in self._loaded.secrets]
 
-    def _get_secret(self, name: str) -> str | None:
-        return self._loaded.secrets.get(name)
-
-
-def _find_secrets(tools: "Iterable[StoredTool]") -> list[str]:
-    """Return the names of the secrets in requests. Only tools that seem to have further ones are parsed."""
-    from pydantic import ValidationError
-
-    from onetool.backends.http_tool.impl import HttpImpl
-
-    found: dict[str, None] = {}
-    for tool in tools:
-        names = SECRET.findall(json.dumps(tool.http_impl, default=str))
-        if any(name not in found for name in names):
-            with suppress(ValidationError):  # reported when the tool is called
-                found |= dict.fromkeys(sorted(HttpImpl.model_validate(tool.http_impl).required_secrets))
-    return list(found)
+    def _get_secret(self, bundle: str, origin: str, name: str) -> str | None:
+        """Return a secret for a request to an origin, or None if it is not set. Raise if no owner allowed it."""
+        value = self._loaded.secrets.get(name)
+        if value is not None:
+            SecretUse(bundle, name, origin).require_allowed(self._loaded.settings)
+        return value
 
 
 def find_flows(impl: "JSON | None") -> "Iterator[tuple[str, OAuthFlow]]":

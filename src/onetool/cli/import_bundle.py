@@ -17,6 +17,7 @@ from typing import Any
 from onetool.audit import open_audit_log
 from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult, import_bundle, read
+from onetool.bundles.secret_bindings import SecretUse
 from onetool.bundles.source import bundles_directory, open_store
 from onetool.bundles.update_plan import UpdateOptions
 from onetool.cli import settings_file
@@ -56,6 +57,7 @@ class Report:
     is_dry: bool
     hosts: list[str]
     secrets: list[str]
+    secret_uses: list[SecretUse]  # that are not allowed
     done: list[str] = field(default_factory=list)
     diff: str = ""
     is_written: bool = False
@@ -106,6 +108,8 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
             _store_hosts(report, options)
         else:
             _write_hosts(report)
+    if options.write and not options.dry_run:
+        _allow_secrets(report, options)
     print(json.dumps(_to_json(report), indent=2, ensure_ascii=False) if options.json else "\n".join(_text(report)))
     return 0
 
@@ -149,7 +153,8 @@ def _import(path: Path, loaded: Loaded, found: BundleImport, update: UpdateOptio
                 audit.change("bundle.imported", [result.bundle.slug, *names], actor=user_name(), transport="cli")
     secrets = [name for name in found.secrets if name not in loaded.secrets]
     hosts = list_missing_hosts(found.hosts, loaded.settings.http.allowed_hosts)
-    return Report(path, loaded, found, result, is_dry, hosts, secrets)
+    uses = [use for use in found.secret_uses if not use.is_allowed(loaded.settings)]
+    return Report(path, loaded, found, result, is_dry, hosts, secrets, uses)
 
 
 def _add_hint(error: BundleError, path: Path) -> ToolError:
@@ -208,6 +213,26 @@ def _store_hosts(report: Report, options: argparse.Namespace) -> None:
     report.is_written = True
 
 
+def _allow_secrets(report: Report, options: argparse.Namespace) -> None:
+    """Let the tools send secrets that have no value yet. Others may be meant for other servers."""
+    from onetool.cli.settings_changes import SettingsCommand
+    from onetool.editing.planned_edit import PlannedEdit
+    from onetool.editing.secret_changes import change_secret_uses
+    from onetool.editing.settings_editor import SettingsEditor
+
+    new = [use for use in report.secret_uses if use.name in report.secrets]
+    if not new:
+        return
+
+    def plan(editor: SettingsEditor) -> PlannedEdit:
+        return editor.plan("secrets.allow", change_secret_uses(editor, new, is_allowed=True), names=report.secrets)
+
+    with SettingsCommand(options) as command:
+        command.make_edit(plan)
+    report.secret_uses = [use for use in report.secret_uses if use not in new]
+    report.done += [f"Allowed tools of {report.slug} to send {use.name} to {use.origin}" for use in new]
+
+
 # --- output --------------------------------------------------------------------------------------------------------
 
 
@@ -226,6 +251,7 @@ def _to_json(report: Report) -> dict[str, Any]:
         "hosts": report.found.hosts,
         "missingHosts": [] if report.is_written else report.hosts,
         "missingSecrets": report.secrets,
+        "secretUses": [use._asdict() for use in report.secret_uses],
         "done": report.done,
         "diff": report.diff,
     }
@@ -251,6 +277,11 @@ def _text(report: Report) -> Iterator[str]:
         yield from (f"{INDENT}{name}: ..." for name in report.secrets)
         if _uses_oauth(report):
             yield f"Or sign in instead: onetool login {report.slug}"
+    if report.secret_uses:
+        what = "this secret" if len(report.secret_uses) == 1 else "these secrets"
+        is_new = all(use.name in report.secrets for use in report.secret_uses)
+        yield f"Allow the tools to send {what}{' (or use --write)' if is_new else ''}:"
+        yield from (f"{INDENT}{use.command}" for use in report.secret_uses)
     yield from _about_hosts(report)
     if report.diff:
         yield report.diff

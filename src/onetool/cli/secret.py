@@ -17,6 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--json", action="store_true", help="print JSON")
     setting = actions.add_parser("set", help="Set a secret, from a prompt or from standard input")
     delete = actions.add_parser("delete", help="Delete a secret")
+    allow = actions.add_parser("allow", help="Let tools of a bundle send a secret to an origin")
+    disallow = actions.add_parser("disallow", help="No longer let tools of a bundle send a secret to an origin")
+    for action in (allow, disallow):
+        action.add_argument("name", metavar="NAME", help="name of the secret")
+        action.add_argument("--bundle", metavar="SLUG", required=True, help="name of the bundle")
+        action.add_argument("--host", metavar="ORIGIN", required=True, help="such as https://api.example.com")
+        add_edit_options(action)
     for action in (setting, delete):
         action.add_argument("name", metavar="NAME", help="name of the secret, such as GITHUB_TOKEN")
         add_edit_options(action, chooses_file=True)
@@ -32,8 +39,27 @@ def main(options: argparse.Namespace) -> int:
     with SettingsCommand(options) as command:
         if options.action == "list":
             return _list(command.open_editor().list_secrets(), options)
+        if options.action in {"allow", "disallow"}:
+            return _change_use(command, options)
         action, secrets, directory = f"secrets.{options.action}", {options.name: value}, command.directory
-        return command.edit(lambda editor: editor.plan(action, [], secrets=secrets, directory=directory))
+        notes = _describe_uses(command, options.name) if options.action == "set" else []
+        return command.edit(
+            lambda editor: editor.plan(action, [], secrets=secrets, directory=directory), lambda: notes
+        )
+
+
+def _change_use(command: SettingsCommand, options: argparse.Namespace) -> int:
+    from onetool.bundles.secret_bindings import SecretUse, normalize_origin
+    from onetool.editing.secret_changes import plan_secret_use
+
+    use = SecretUse(options.bundle, options.name, normalize_origin(options.host))
+    return command.edit(lambda editor: plan_secret_use(editor, use, is_allowed=options.action == "allow"))
+
+
+def _describe_uses(command: SettingsCommand, name: str) -> list[str]:
+    bundles = command.loaded.settings.bundle_secrets.items()
+    uses = [(bundle, ", ".join(origins[name])) for bundle, origins in bundles if name in origins]
+    return [f"Tools of bundle {bundle} may send it to {origins}" for bundle, origins in uses]
 
 
 def _list(found: Mapping[str, list[str]], options: argparse.Namespace) -> int:

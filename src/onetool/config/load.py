@@ -55,11 +55,11 @@ _NO_OVERRIDES = frozenset(
     }
 )
 _OWN_SECRETS = frozenset({"ONETOOL_KEY", "ONETOOL_STORE"})  # that settings cannot pass on to programs
-_USER_KEYS = ("approvals", "daemon", "llm", "store")  # that a project cannot set
+USER_KEYS = ("approvals", "bundle_secrets", "daemon", "llm", "store")  # that a project cannot set
 # Names of the settings in the store of the state, which are not files. The paths of files are absolute.
 STORED_CONFIG, STORED_SECRETS = Path("store") / paths.CONFIG, Path("store") / paths.SECRETS
 # Sections with entries that replicas share. Everything else belongs to a machine, or is read before the store is open.
-STORED_SECTIONS = ("agents", "http", "servers")
+STORED_SECTIONS = ("agents", "bundle_secrets", "http", "servers")
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -326,7 +326,7 @@ class _Reader:
         user, named = self._directories.user, self._directories.config_file
         if directory == user or self._directories.config_path(directory) == named:
             return
-        for key in _USER_KEYS:
+        for key in USER_KEYS:
             if (document.data or {}).get(key) is not None:
                 place = Location(document.source, document.line((key,)))
                 self._report(place, f"{key} cannot be set by a project", f"move it to {user / paths.CONFIG}")

@@ -31,6 +31,7 @@ from onetool.util.time_format import parse_time
 
 QUEUE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
 HOST_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
+ORIGIN = re.compile(r"https?://[^\s/?#@\\]+", re.IGNORECASE)
 Loc = tuple[str | int, ...]
 VERSION = 1  # of the settings format; increased by changes that an older OneTool would misread
 
@@ -72,6 +73,12 @@ def _check_host_pattern(value: str) -> str:
     name = value.removeprefix("*.")
     if not name or set(name) & set("/@? \t\n") or ("*" in name and name != "*"):
         raise ValueError("must be a host such as *.example.com or a.example.com:8080, not a URL")
+    return value
+
+
+def _check_origin(value: str) -> str:
+    if not ORIGIN.fullmatch(value):
+        raise ValueError("must be an origin such as https://api.example.com, without a path")
     return value
 
 
@@ -134,6 +141,7 @@ IssuerUrl = Annotated[str, AfterValidator(_check_issuer)]
 Timestamp = Annotated[str, AfterValidator(_check_time)]
 NamesOrName = Annotated[Names, BeforeValidator(_as_list), Field(min_length=1)]
 HostName = Annotated[str, AfterValidator(_check_host_name)]
+Origin = Annotated[str, AfterValidator(_check_origin)]
 LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(to_upper)]
 
 
@@ -771,6 +779,11 @@ class Settings(Section):
         default_factory=Llm, description="Language model for tools; only in your own settings, not in a project's"
     )
     bundles: Bundles = Field(default_factory=Bundles, description="Storage of bundles")
+    bundle_secrets: Mapping[str, Mapping[str, tuple[Origin, ...]]] = Field(
+        default={},
+        description="Origins to which tools of a bundle may send secrets, by bundle and secret, as "
+        "`onetool secret allow` writes them; only in your own settings, not in a project's",
+    )
     audit: Audit = Field(default_factory=Audit, description="Audit log of calls that write, execute or use the network")
     agents: Mapping[str, Agent] = Field(
         default={},

@@ -154,6 +154,9 @@ CONFIGURATION = """\
 #  dir: bundles                    # relative to this directory
 #  maxTools: 100000
 
+#bundle_secrets: {}                # where tools of bundles may send secrets (onetool secret allow); only yours
+##  weather: {WEATHER_KEY: [https://api.example.com]}
+
 ## --- Permissions --------------------------------------------------------------------------------------------------
 
 #agents:                           # clients without another agent use `default`

@@ -141,10 +141,13 @@ class SettingsReader:
             self._valid = examined.loaded, stored
             return examined.loaded
         base, known = self._valid or (loaded, StoredSettings())
-        names, servers, has_hosts = compare_stored(known, stored)
+        changes = compare_stored(known, stored)
+        names = changes["agents"]
         if stored.problem:  # nobody knows what it would change
             names = set() if self._valid else set(base.settings.agents)
-        denied = deny(base, names, servers, denies_hosts=has_hosts)
+        denied = deny(
+            base, names, changes["servers"], bundles=changes["bundle_secrets"], denies_hosts=bool(changes["http"])
+        )
         return replace(denied, problems=(*loaded.problems, *examined.errors))
 
     def _reject_later_changes(self, loaded: Loaded, snapshot: Snapshot) -> None:
@@ -168,15 +171,15 @@ class SettingsReader:
         return Examined(loaded, (), lambda loc: Location(".".join(map(str, loc))))
 
 
-def compare_stored(old: StoredSettings, new: StoredSettings) -> tuple[set[str], set[str], bool]:
-    """Return the agents and servers whose entries differ, and whether the section `http` does."""
+def compare_stored(old: StoredSettings, new: StoredSettings) -> dict[str, set[str]]:
+    """Return the names of the entries that differ, by section."""
     before, after = (_parse_sections(each.text) for each in (old, new))
 
     def find_changes(section: str) -> set[str]:
         one, other = before[section], after[section]
         return {name for name in {**one, **other} if one.get(name, ...) != other.get(name, ...)}
 
-    return find_changes("agents"), find_changes("servers"), bool(find_changes("http"))
+    return {section: find_changes(section) for section in STORED_SECTIONS}
 
 
 def _parse_sections(text: str) -> dict[str, dict[str, Any]]:
@@ -189,9 +192,17 @@ def _parse_sections(text: str) -> dict[str, dict[str, Any]]:
 
 
 def deny(
-    loaded: Loaded, agents: Collection[str], servers: Collection[str] = (), *, denies_hosts: bool = False
+    loaded: Loaded,
+    agents: Collection[str],
+    servers: Collection[str] = (),
+    *,
+    bundles: Collection[str] = (),
+    denies_hosts: bool = False,
 ) -> Loaded:
-    """Return the settings with agents that may call nothing, disabled servers and, if asked for, no allowed host."""
+    """Return the settings with agents that may call nothing, disabled servers and bundles without secrets.
+
+    With `denies_hosts`, no host is allowed.
+    """
     settings = loaded.settings
     changed: dict[str, Any] = {
         "agents": {
@@ -202,6 +213,7 @@ def deny(
             name: server.model_copy(update={"enabled": False}) if name in servers else server
             for name, server in settings.servers.items()
         },
+        "bundle_secrets": {name: uses for name, uses in settings.bundle_secrets.items() if name not in bundles},
     }
     if denies_hosts:
         changed["http"] = settings.http.model_copy(update={"allowed_hosts": ()})

@@ -16,7 +16,7 @@ from onetool import paths
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.text_files import TextFile
 from onetool.config import scaffold
-from onetool.config.load import STORED_CONFIG, STORED_SECRETS, examine
+from onetool.config.load import STORED_CONFIG, STORED_SECRETS, USER_KEYS, examine
 from onetool.config.trust import TO_TRUST, is_trusted, trust
 from onetool.editing.edit_history import EditedItem, EditHistory, HistoryEntry
 from onetool.editing.planned_edit import (
@@ -108,7 +108,8 @@ class SettingsEditor:
             if found is not None:
                 value = found if prefix else {key: each for key, each in data.items() if key not in FILE_KEYS}
                 return SettingsItem(section, name, file.path, value)
-        return SettingsItem(section, name, self.get_config(directory), None)
+        is_users = section in USER_KEYS and self._directories.config_file is None
+        return SettingsItem(section, name, self.get_config(self._directories.user if is_users else directory), None)
 
     def _list_documents(self, section: str, name: str) -> Iterator[tuple[TextFile, dict[str, Any], tuple[str, ...]]]:
         """Yield the files that may define an entry, the winning one first, and the path of the entry in each."""

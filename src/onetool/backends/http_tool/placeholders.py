@@ -165,7 +165,7 @@ class Values:
         steps: dict[str, Any] | None = None,
         read_file: ReadFile = _reject_file,
     ) -> None:
-        self._args, self._required, self._secrets = args, required, secrets
+        self._args, self._required, self.get_secret = args, required, secrets
         self.steps, self._read_file, self._filled_chars = steps, read_file, 0
         self.used_secrets: set[str] = set()
         self.tokens: Mapping[
@@ -247,7 +247,7 @@ class Values:
         return not placeholder.steps and placeholder.name in self._required
 
     def _get_secret(self, name: str) -> str:
-        secret = self._secrets(name) or self.tokens.get(name)
+        secret = self.get_secret(name) or self.tokens.get(name)
         if secret is None:
             raise ToolError(f"secret {name} is not set", secret=name, hint=f"add it to secrets.yaml as {name}: …")
         self.used_secrets.add(secret)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from onetool.policy.rules import Choice
-from onetool.transports.http.models import ApiModel, Count, Flag, Query, Size, Text, Time, absent
+from onetool.transports.http.models import ApiModel, Count, Flag, Query, SecretUseInfo, Size, Text, Time, absent
 
 SettingsValues = dict[str, Any]
 MAX_TEXT_CHARS = 1_000_000
@@ -169,6 +169,7 @@ class SecretList(ApiModel):
     """Names of secrets. Values are never returned."""
 
     secrets: list[SecretInfo]
+    uses: list[SecretUseInfo] = Field(description="Secrets that stored tools send, whether they are set or not")
 
 
 class SecretValue(ApiModel):

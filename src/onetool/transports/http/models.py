@@ -39,6 +39,7 @@ from onetool.bundles.model import (
     is_none,
     to_bundle_error,
 )
+from onetool.bundles.secret_bindings import SecretUse, normalize_origin
 from onetool.results.window import Unit
 from onetool.runs.decisions import DEFAULT_COUNT, MAX_COUNT, MAX_SECONDS, TOOL_PATTERN
 from onetool.runs.model import CallState, RunState
@@ -381,6 +382,21 @@ class DifferenceView(ApiModel):
     unchanged: Count
 
 
+class SecretUseKey(ApiModel):
+    """A secret that tools of a bundle send to an origin."""
+
+    bundle: str
+    name: str
+    origin: str = Field(description="Such as `https://api.example.com`")
+
+    def to_use(self) -> SecretUse:
+        return SecretUse(self.bundle, self.name, normalize_origin(self.origin))
+
+
+class SecretUseInfo(SecretUseKey):
+    is_allowed: bool = Field(description="Whether an owner allowed it; if not, calls of these tools fail")
+
+
 class ImportedBundle(ApiModel):
     bundle: Bundle | None = Field(description="null for a new bundle that is not stored yet")
     slug: str
@@ -394,6 +410,7 @@ class ImportedBundle(ApiModel):
     secrets: list[str] = Field(description="Secrets to add to secrets.yaml")
     missing_hosts: list[str] = Field(description="Hosts that the settings do not allow")
     missing_secrets: list[str] = Field(description="Secrets that have no value")
+    secret_uses: list[SecretUseInfo] = Field(description="Where the tools send secrets, and whether they may")
     problems: list[str]
     warnings: list[str] = Field(description="Literal credentials in the tools")
 
@@ -424,6 +441,9 @@ class RequirementsBody(ApiModel):
         dict[str, Annotated[str, Field(min_length=1, max_length=20_000)]],
         Field(max_length=100, description="Values by the names of secrets"),
     ] = {}
+    secret_uses: Annotated[
+        list[SecretUseKey], Field(max_length=100, description="Secrets that tools may send; needs scope `owner`")
+    ] = []
 
 
 class RequirementsResult(ApiModel):

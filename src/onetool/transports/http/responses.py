@@ -30,6 +30,7 @@ VOLATILE_FIELDS: Final = frozenset(
         "toolCount",
         "state",
         "problem",
+        "problems",
     }
 )
 

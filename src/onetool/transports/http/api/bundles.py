@@ -239,7 +239,8 @@ class BundleHandlers:
         """Return the tool with its current state: its function may have changed."""
         if tool.python_impl:
             await self._app.discover({python_name(tool.python_impl.function).partition(".")[0]})
-        return await self._api.run_in_thread(lambda: self._app.bundles.apply_state(tool))
+        source = self._app.bundles
+        return await self._api.run_in_thread(lambda: source.add_problems(source.apply_state(tool)))
 
     async def _read(self, work: Callable[[BundleStorage], T]) -> T:
         self._api.check_settings()

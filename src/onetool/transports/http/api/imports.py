@@ -27,7 +27,7 @@ from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.body_limit import MAX_IMPORT_BYTES
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.models import DifferenceView, ImportedBundle, ImportQuery
+from onetool.transports.http.models import DifferenceView, ImportedBundle, ImportQuery, SecretUseInfo
 from onetool.transports.http.responses import build_precondition, compute_etag, json_response
 from onetool.transports.http.routing import BYTES, JSON_MEDIA_TYPE, TEXT, Operation, ResponseSpec
 
@@ -140,6 +140,9 @@ class ImportHandlers:
             secrets=found.secrets,
             missing_hosts=list_missing_hosts(found.hosts, app.settings.http.allowed_hosts),
             missing_secrets=app.bundles.list_missing_secrets(found.secrets),
+            secret_uses=[
+                SecretUseInfo(**use._asdict(), is_allowed=use.is_allowed(app.settings)) for use in found.secret_uses
+            ],
             problems=found.problems,
             warnings=found.warnings,
         )

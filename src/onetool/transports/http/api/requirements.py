@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
+from onetool.editing.secret_changes import change_secret_uses
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
 from onetool.transports.http import identity
@@ -39,13 +40,15 @@ class RequirementHandlers:
         identity.require_scope(request, "admin", "allowing hosts and storing secrets")
         body = await self._api.read(await RequestBody.from_request(request), RequirementsBody.parse)
         _check_names(body)
+        uses = [use.to_use() for use in body.secret_uses]
 
         def plan(editor: SettingsEditor) -> PlannedEdit:
             self._reject_known(body.secrets, editor)
             # A list in a project replaces that of the user, whose hosts must stay allowed.
             allowed = editor.find(*HOSTS_KEY).value or list(self._api.app.settings.http.allowed_hosts)
             changes = [ItemChange(*HOSTS_KEY, list(dict.fromkeys([*allowed, *body.hosts])))] if body.hosts else []
-            names = [*body.hosts, *body.secrets]
+            changes += change_secret_uses(editor, uses, is_allowed=True)
+            names = dict.fromkeys([*body.hosts, *body.secrets, *(use.name for use in uses)])
             return editor.plan("requirements.add", changes, secrets=body.secrets, names=names)
 
         edited = await self._edits.edit(request, plan)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from onetool.editing.edit_history import EditHistory
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
+from onetool.editing.secret_changes import plan_secret_use
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
 from onetool.secret_users import map_secret_users
@@ -32,10 +34,12 @@ from onetool.transports.http.api.events import EventStream, Feed
 from onetool.transports.http.api.settings_edits import EDIT_ERRORS, SettingsEdits, check_precondition
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
+from onetool.transports.http.models import SecretUseInfo
 from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool.transports.settings_watcher import stamp_files
 
 HISTORY, SECRETS, HOSTS = "/api/settings/history", "/api/secrets", "/api/settings/hosts"
+USES: Final = "/api/secret-uses"
 HOSTS_KEY: Final = ("http", "allowedHosts")
 READ, MANAGE = "approve", "admin"
 POLL_SECONDS: Final = 0.5
@@ -61,6 +65,8 @@ class SettingsHandlers:
         names, one = {200: ResponseSpec("Names of secrets", SecretList)}, f"{SECRETS}/{{name}}"
         yield Operation("GET", SECRETS, self.list_secrets, "List the names of secrets", names, errors=("read_only",))
         yield Operation("PUT", one, self.set_secret, "Set a secret", edited, EditQuery, SecretValue, errors)
+        summary = "Allow or disallow tools of a bundle to send a secret to an origin; needs scope `owner`"
+        yield Operation("PUT", USES, self.set_use, summary, edited, EditQuery, SecretUseInfo, errors)
         yield Operation("DELETE", one, self.delete_secret, "Delete a secret", edited, EditQuery, errors=errors)
 
     # --- history --------------------------------------------------------------------------------------------------
@@ -140,7 +146,12 @@ class SettingsHandlers:
             )
             for name, files in found.items()
         ]
-        return self._api.respond(SecretList(secrets=secrets))
+        app = self._api.app
+        uses = [
+            SecretUseInfo(**use._asdict(), is_allowed=use.is_allowed(app.settings))
+            for use in await self._api.run_in_thread(app.bundles.list_secret_uses)
+        ]
+        return self._api.respond(SecretList(secrets=secrets, uses=uses))
 
     async def set_secret(self, request: Request) -> Response:
         identity.require_scope(request, MANAGE, "setting secrets")
@@ -150,6 +161,12 @@ class SettingsHandlers:
         secrets = {name: body.value}
         result = await self._edits.edit(request, lambda editor: editor.plan("secrets.set", [], secrets=secrets))
         return self._api.respond(result)
+
+    async def set_use(self, request: Request) -> Response:
+        identity.require_scope(request, "owner", "allowing tools to send secrets")
+        body = await self._api.read(await RequestBody.from_request(request), SecretUseInfo.parse)
+        plan = partial(plan_secret_use, use=body.to_use(), is_allowed=body.is_allowed)
+        return self._api.respond(await self._edits.edit(request, plan))
 
     async def delete_secret(self, request: Request) -> Response:
         identity.require_scope(request, MANAGE, "deleting secrets")

@@ -6,17 +6,24 @@ import { t } from "../core/i18n.js";
 import { addRequirements } from "./bundle-api.js";
 import { checkbox } from "./difference-view.js";
 
-const EDITORS = new Set(["admin", "owner"]); // scopes that may change settings
+const OWNER = "owner";
+const EDITORS = new Set(["admin", OWNER]); // scopes that may change settings
 
 class Requirements extends HTMLElement {
   /** Show what is missing. Without the right to change settings, it is a list of what to edit by hand. */
-  async configure({ missingHosts, missingSecrets }) {
+  async configure({ missingHosts, missingSecrets, secretUses }) {
     const { scope } = await get("/api/session").catch(() => ({ scope: null }));
     this.canSave = EDITORS.has(scope);
     this.hosts = missingHosts.map((host) => [host, checkbox(h("code", {}, host), true)]);
     this.secrets = missingSecrets.map((name) => [name, secretField(name)]);
+    // A secret that is set may be meant for other servers, so the owner has to choose it.
+    this.uses = secretUses
+      .filter((use) => !use.isAllowed)
+      .map((use) => [use, checkbox(t("secrets.use", use), missingSecrets.includes(use.name))]);
+    this.canAllow = scope === OWNER;
     if (this.hosts.length) this.append(this.#hostSection());
     if (this.secrets.length) this.append(this.#secretSection());
+    if (this.uses.length) this.append(this.#useSection());
     if (this.childElementCount && !this.canSave) this.append(h("p.hint", {}, t("requirements.signIn")));
     return this;
   }
@@ -26,7 +33,9 @@ class Requirements extends HTMLElement {
     const hosts = this.canSave ? this.hosts.filter(([, box]) => box.control.checked).map(([host]) => host) : [];
     const entered = this.canSave ? this.secrets.filter(([, field]) => field.control.value) : [];
     const secrets = Object.fromEntries(entered.map(([name, field]) => [name, field.control.value]));
-    if (hosts.length || entered.length) await addRequirements({ hosts, secrets });
+    const chosen = this.canAllow ? this.uses.filter(([, box]) => box.control.checked) : [];
+    const secretUses = chosen.map(([{ bundle, name, origin }]) => ({ bundle, name, origin }));
+    if (hosts.length || entered.length || chosen.length) await addRequirements({ hosts, secrets, secretUses });
     for (const [, field] of entered) field.control.value = "";
   }
 
@@ -34,6 +43,12 @@ class Requirements extends HTMLElement {
     const items = this.hosts.map(([host, box]) => h("li", {}, this.canSave ? box : h("code", {}, host)));
     const title = t(this.canSave ? "requirements.hosts" : "import.hosts");
     return h("fieldset", {}, h("legend", {}, title), h("ul.todo", {}, items));
+  }
+
+  #useSection() {
+    const items = this.uses.map(([use, box]) => h("li", {}, this.canAllow ? box : t("secrets.use", use)));
+    const hint = this.canAllow ? null : h("p.hint", {}, t("secrets.use.owner"));
+    return h("fieldset", {}, h("legend", {}, t("requirements.uses")), hint, h("ul.todo", {}, items));
   }
 
   #secretSection() {

@@ -4,7 +4,7 @@ import { actionButton, button, confirmAction, labeled, notify, openModal, quietB
 import { fill, h } from "../core/h.js";
 import { t } from "../core/i18n.js";
 import { load } from "../core/loading.js";
-import { sendChange } from "../settings/review.js";
+import { reviewChange, sendChange } from "../settings/review.js";
 
 class Secrets extends HTMLElement {
   connectedCallback() {
@@ -20,12 +20,13 @@ class Secrets extends HTMLElement {
   /** Load the names. */
   update() {
     const render = async () => {
-      const { secrets } = await get("/api/secrets");
-      if (!secrets.length) return h("p.hint", {}, t("secrets.none"));
+      const [{ secrets, uses }, { scope }] = await Promise.all([get("/api/secrets"), get("/api/session")]);
+      const names = secrets.map((secret) => this.#row(secret));
       return h(
-        "ul.secrets",
+        "div.stack",
         {},
-        secrets.map((secret) => this.#row(secret)),
+        names.length ? h("ul.secrets", {}, names) : h("p.hint", {}, t("secrets.none")),
+        uses.length ? this.#renderUses(uses, scope === "owner") : null,
       );
     };
     return load(this.body, render, { isUpdate: true });
@@ -49,6 +50,29 @@ class Secrets extends HTMLElement {
         "aria-label": t("secrets.remove.one", { name }),
       }),
     );
+  }
+
+  #renderUses(uses, isOwner) {
+    const rows = uses.map((use) =>
+      h(
+        "li.bar",
+        { data: { key: [use.bundle, use.name, use.origin].join(" ") } },
+        h("div.about", {}, t("secrets.use", use)),
+        isOwner ? this.#useButton(use) : h("span.hint", {}, t(use.isAllowed ? "secrets.use.allowed" : "secrets.use.owner")),
+      ),
+    );
+    return h("section.stack", {}, h("h3", {}, t("secrets.uses")), h("ul.secrets", {}, rows));
+  }
+
+  /** A button for owners that allows tools of a bundle to send a secret, or no longer allows it. */
+  #useButton(use) {
+    const title = t(use.isAllowed ? "secrets.use.title.not" : "secrets.use.title", use);
+    const change = async () => {
+      const body = { ...use, isAllowed: !use.isAllowed };
+      if (await reviewChange(title, { method: "PUT", path: "/api/secret-uses", body })) await this.update();
+    };
+    const label = t(use.isAllowed ? "secrets.use.disallow" : "secrets.use.allow");
+    return actionButton(label, change, { "aria-label": title });
   }
 
   /** Ask for a value, and for the name of a new secret, and store it. */
