@@ -35,7 +35,7 @@ from onetool.logging import Log
 from onetool.runner.answer import Journal
 from onetool.runs import runs
 from onetool.runs.model import Decision, Grant
-from onetool.runs.questions import APPROVE, APPROVE_SIMILAR, Question
+from onetool.runs.questions import APPROVE, APPROVE_SIMILAR, COUNT, VARYING, Approver, Question
 from onetool.runs.run_store import RunQuota, RunStore
 
 LOOP = "[bench.write(text=f'note {i}') for i in range(50)]\n'done'"
@@ -61,9 +61,9 @@ async def count_questions(app: OneTool) -> int:
 
     async def answer(question: Question) -> Mapping[str, Any]:
         asked.append(question)
-        return {"decision": APPROVE if len(asked) == 1 else APPROVE_SIMILAR}
+        return {"decision": APPROVE_SIMILAR, COUNT: CALLS, VARYING: "text"} if len(asked) > 1 else {"decision": APPROVE}
 
-    result = await app.run(LOOP, journal=Journal(approve=answer))
+    result = await app.run(LOOP, journal=Journal(approve=Approver(answer, "stdio")))
     if result.blocks != ("done",):
         raise SystemExit(f"wrong answer: {result.blocks}")
     return len(asked)
@@ -95,8 +95,8 @@ async def time_granted_calls(app: OneTool) -> float:
     asked = asyncio.ensure_future(app.bus.call_tool("bench.write", {"text": "first"}, context))
     while not await asyncio.to_thread(store.list_calls, gate.id):  # noqa: ASYNC110 - the store has no events
         await asyncio.sleep(0.001)
-    grant = Grant(f"g_{os.urandom(8).hex()}", "bench.write", left=CALLS)
-    await app.runs.decide(gate.id, Decision(True, "ann", grants=(grant,)), via="cli")
+    grant = Grant(f"g_{os.urandom(8).hex()}", "bench.write", varying=("*",), left=CALLS)
+    await app.runs.decide(gate.id, Decision(True, "ann", grants=(grant,)), via="cli", transport="cli")
     (await asked).unwrap()
     return await time_calls(app, lambda: context)
 

@@ -96,6 +96,7 @@ class Approver:
 
     answers: list[str | None] = field(default_factory=lambda: ["approve"])
     asked: list[Any] = field(default_factory=list)
+    similar: dict[str, Any] = field(default_factory=dict)  # what `approve_similar` allows
 
     @property
     def able(self) -> dict[str, Any]:
@@ -106,7 +107,8 @@ class Approver:
         decision = self.answers[min(len(self.asked), len(self.answers)) - 1]
         if decision is None:
             return types.ElicitResult(action="decline")
-        return types.ElicitResult(action="accept", content={"decision": decision, "reason": "as agreed"})
+        similar = self.similar if decision == "approve_similar" else {}
+        return types.ElicitResult(action="accept", content={"decision": decision, "reason": "as agreed", **similar})
 
 
 def read_value(client: Connection, code: str) -> Any:

@@ -72,7 +72,12 @@ class Published:
 
 @contextmanager
 def publish(
-    folder: Path, settings: Mapping[str, Any], *names: str, tools: Sequence[object] = (), secrets: Any = None
+    folder: Path,
+    settings: Mapping[str, Any],
+    *names: str,
+    tools: Sequence[object] = (),
+    secrets: Any = None,
+    **more: Any,
 ) -> Iterator[Published]:
     """Start a server in a thread of this process that publishes these names."""
     loaded = Loaded(
@@ -82,6 +87,7 @@ def publish(
         (),
         Directories(working_dir=folder, user=folder / ".onetool"),
         user_secrets=secrets or {},
+        **more,
     )
     with start_blocking_portal("asyncio") as portal:
         onetool = OneTool(read=lambda: loaded, log=Log())

@@ -28,6 +28,7 @@ WRITES = frozenset({"put_run", "write_calls", "set_state", "decide", "resolve", 
 OPEN = Policy.from_settings(Agent(policy="open"))
 ASK_WRITES = Policy.from_settings(Agent(policy="ask-writes"))
 REJECTED = 0  # the person rejects writes of this value
+PLACE = {"via": "cli", "transport": "cli"}  # where the person answers
 SECONDS = 10.0  # for one process
 
 
@@ -146,7 +147,7 @@ class Process:
         loop.set_exception_handler(lambda *_: None)  # of tasks that the end of the process stops
         self._store.on_death = lambda: loop.call_soon_threadsafe(dead.set)
         self._runs = Runs(self._execute)
-        policy = self._policy, ("cli",)
+        policy = self._policy, frozenset({"cli"})
         self._runs.configure(
             *(self._store, Approvals(), "here"),
             get_policy=lambda _: policy,
@@ -204,14 +205,14 @@ class Process:
             await self._decide(run_id, rejected, is_approved=False)
         if accepted:
             left = self._chance.choice((0, 0, 1, 3))
-            grant = Grant(f"g_{os.urandom(8).hex()}", "fake.put", left=left)
+            grant = Grant(f"g_{os.urandom(8).hex()}", "fake.put", varying=("*",), left=left)
             self._world.approved |= {(call.tool, call.arguments) for call in accepted}
             self._world.granted += left
             await self._decide(run_id, accepted, is_approved=True, grants=(grant,) if left else ())
         for call in self._store.list_calls(run_id, {CallState.UNKNOWN}):
             did_happen = self._world.happened[call.tool, call.arguments]
-            await self._runs.resolve(run_id, call.number, "happened" if did_happen else "repeat", "ann")
+            await self._runs.resolve(run_id, call.number, "happened" if did_happen else "repeat", "ann", **PLACE)
 
     async def _decide(self, run_id: str, calls: list[DurableCall], **answer: Any) -> None:
         numbers = tuple(call.number for call in calls)
-        await self._runs.decide(run_id, Decision(by="ann", calls=numbers, **answer), via="cli")
+        await self._runs.decide(run_id, Decision(by="ann", calls=numbers, **answer), **PLACE)

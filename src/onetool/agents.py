@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onetool.storage import SharedCounters
 
 DEFAULT = "default"
+CLIENT_WAYS = frozenset({"client", "app"})  # where the client answers, which could do so by itself
 
 
 class Agents:
@@ -36,6 +37,7 @@ class Agents:
     def configure(self, loaded: Loaded, projects: Mapping[str, str], counters: "SharedCounters | None" = None) -> None:
         """Apply new settings. `counters` count budgets of all replicas."""
         self._settings, self._counters = loaded.settings, counters
+        self._project_approvals = loaded.project_approvals
         protection = compute_protection(loaded)
         self._ignored = next((problem for problem in loaded.problems if problem.code == UNTRUSTED), None)
         self._sandboxes = {
@@ -65,10 +67,15 @@ class Agents:
             "budget_guard": self._guard(name, agent.budgets),
         }
 
-    def get_policy(self, name: str) -> tuple[Policy, tuple[str, ...]]:
+    def get_policy(self, name: str) -> tuple[Policy, frozenset[str]]:
         """Return the policy of an agent, and where its calls may be approved."""
-        agent = self._find(name)
-        return self._policies[name], agent.approvals.via
+        ways = frozenset(self._find(name).approvals.via)
+        return self._policies[name], ways - CLIENT_WAYS if self._settings.approvals.by == "token" else ways
+
+    def accepts_http_answers(self, name: str) -> bool:
+        """Return whether the user lets clients over HTTP approve calls, without a token of scope `approve`."""
+        is_chosen = "via" in self._find(name).approvals.model_fields_set
+        return is_chosen and name not in self._project_approvals
 
     def get_cost(self, tool: Tool) -> float:
         pack = self._settings.tools.get(tool.pack)

@@ -131,5 +131,5 @@ def test_an_approval_is_for_one_account(tmp_path: Path, server: AuthorizationSer
         assert json.loads(call.arguments) == {"text": "x", "@account": "home"}
         (run,) = runs.list_runs()
         decision = Decision(is_approved=True, by="ada")
-        app.portal.call(lambda: app.onetool.runs.decide(run.id, decision, via="cli"))
+        app.portal.call(lambda: app.onetool.runs.decide(run.id, decision, via="cli", transport="cli"))
         assert answer.result(40).blocks[-1] == "wrote x"

@@ -121,6 +121,7 @@ def test_a_grant_shows_what_it_covers_and_is_stored(home: Path) -> None:
     (grant,) = store.list_grants("default", "r_other")
     store.close()
     assert (grant.tool, grant.arguments, grant.left, grant.run) == ("gh.create_issue", {"repo": "me/*"}, 5, None)
+    assert grant.varying == ()
     assert 7100 < grant.expires - time.time() < 7300
     bad = in_background(home, "approve", run, "--grant", "gh.create_issue(open('x'))", "--token", TOKENS["approve"])
     assert "invalid pattern" in bad.stderr
@@ -234,7 +235,11 @@ def test_calls_are_approved_over_rest_by_people_only(served: ServedApp) -> None:
     assert waiting["calls"][0]["arguments"] == {"repo": "me/a", "title": "0 [REDACTED]"}
     assert rest.send("POST", "/api/approvals/r_none", {"decision": "approve"}, headers=person).status_code == 404
     assert rest.send("POST", path, {"decision": "maybe"}, headers=person).status_code == 400
-    grants = [{"tool": "gh.create_issue", "arguments": {"repo": "me/*"}, "count": 10}]
+    other = [{"tool": "gh.close_issue"}]
+    refused = rest.send("POST", path, {"decision": "approve", "grants": other}, headers=person)
+    assert refused.status_code == 400
+    assert "none of the calls matches" in refused.json()["error"]["message"]
+    grants = [{"tool": "gh.create_issue", "arguments": {"repo": "me/*"}, "varying": ["title"], "count": 10}]
     decided = rest.send("POST", path, {"decision": "approve", "grants": grants}, headers=person)
     assert decided.status_code == 200, decided.text
     assert eventually(lambda: rest.get(f"/api/runs/{run}")["state"] == "done"), rest.get(f"/api/runs/{run}")

@@ -2,13 +2,12 @@
 
 # ruff: noqa: E501 - attempts are easier to read on one line
 
-import hashlib
 import json
 import os
 import random
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +16,17 @@ from typing import Any
 import mcp_types as types
 import pytest
 from tests.approvals_support import NOTES, Approver, Notes, make_notes
-from tests.conformance_support import ERAS, publish
+from tests.conformance_support import ERAS, Published, publish
 from tests.e2e.more_escapes import LINE
 from tests.e2e.test_approvals import call_modern, pause
 from tests.support import Connection, RawClient, configure, connect, eventually, get_texts
 
 from onetool import tool
-from onetool.runs.grants import covers, suggest_grants
+from onetool.errors import ArgumentError
+from onetool.runs.grants import covers, make_grants
 from onetool.runs.model import CallState, DurableCall
 from onetool.runs.questions import Question
+from onetool.transports.http.tokens import hash_token
 
 SETTINGS = """\
 agents:
@@ -202,6 +203,7 @@ def test_a_grant_covers_only_the_value_that_was_shown(notes: Notes) -> None:
     with connect(notes.home, **person.able) as client:
         for approved, other in pairs:
             person.answers, person.asked = ["approve", "approve_similar", "reject"], []
+            person.similar = {"count": 9, "varying": "text"}
             code = f"for name in [{approved!r}] * 3 + [{other!r}]:\n    notes.add(text=name, repo=name)"
             assert "rejected notes.add" in get_texts(client.run(code))[0]
             assert len(person.asked) == 3
@@ -218,7 +220,7 @@ NUMBERS = [1, 1.0, True, 10**30, 1e30, 0, False, -0.0, None, "1"]
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [value], lambda value: {"a": [value]}])
 def test_grants_distinguish_numbers(wrap: Any) -> None:
     for value in NUMBERS:
-        (grant,) = suggest_grants([make_call(v=wrap(value), w=1), make_call(2, v=wrap(value), w=2)], ())
+        (grant,) = make_grants([make_call(v=wrap(value), w=1)], "t.x", varying=("w",))
         covered = [other for other in NUMBERS if covers(grant, "t.x", {"v": wrap(other), "w": 3})]
         assert list(map(repr, covered)) == [repr(value)]
         assert not covers(grant, "t.xx", {"v": wrap(value), "w": 3})
@@ -230,10 +232,25 @@ def test_grants_never_cover_other_values_of_what_was_fixed() -> None:
     chance, alphabet = random.Random(1), "ab*?[]!-\n\\{}é"
     for _ in range(500):
         fixed = "".join(chance.choices(alphabet, k=chance.randint(0, 4)))
-        (grant,) = suggest_grants([make_call(a=fixed, b="1"), make_call(2, a=fixed, b="2")], ())
+        (grant,) = make_grants([make_call(a=fixed, b="1")], "t.x", varying=("b",))
         for _ in range(50):
             other = "".join(chance.choices(alphabet, k=chance.randint(0, 4)))
             assert covers(grant, "t.x", {"a": other, "b": "3"}) == (other == fixed)
+
+
+def test_a_grant_covers_no_argument_that_was_not_shown() -> None:
+    (grant,) = make_grants([make_call(to="ada")], "t.x")
+    assert grant.left == 1
+    assert covers(grant, "t.x", {"to": "ada"})
+    assert not covers(grant, "t.x", {"to": "ada", "bcc": "eve"})
+    (grant,) = make_grants([make_call(to="ada")], "t.*", {"to": "a*"}, ("text",), count=5)
+    assert covers(grant, "t.y", {"to": "al", "text": 1})
+    assert not covers(grant, "t.y", {"to": "al", "bcc": "eve"})
+    (grant,) = make_grants([make_call(**dict[str, Any]({"to": "ada", "@account": "home"}))], "t.x", varying=("*",))
+    assert covers(grant, "t.x", {"to": "eve", "bcc": "bob", "@account": "home"})
+    assert not covers(grant, "t.x", {"to": "eve", "@account": "work"})
+    with pytest.raises(ArgumentError, match="none of the calls matches"):
+        make_grants([make_call(to="ada")], "other.*")
 
 
 # --- what a person reads --------------------------------------------------------------------------------------------
@@ -260,8 +277,9 @@ def test_a_question_says_how_many_calls_it_does_not_show() -> None:
 
 def test_the_grant_of_a_long_value_is_described_briefly() -> None:
     question = Question("r", "default", [make_call(1, v="x" * 10**6), make_call(2, v="x" * 10**6)])
-    assert "characters not shown" in question.form["properties"]["decision"]["description"]
-    assert len(question.form["properties"]["decision"]["description"]) < 10_000
+    description = question.form["properties"]["varying"]["description"]
+    assert "characters not shown" in description
+    assert len(description) < 1000
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------
@@ -334,12 +352,9 @@ def test_an_answer_counts_once_and_for_its_request(notes: Notes) -> None:
 def test_a_grant_of_a_killed_server_is_the_one_that_was_shown(notes: Notes) -> None:
     code = "for name in ('a', 'a', 'b'):\n    notes.add(text=name, repo=name)"
     with open_raw(notes) as client:
-        second = call_modern(client, code, **answer_all(call_modern(client, code), "approve"))
-        (form,) = second["inputRequests"].values()
-        meaning = form["params"]["requestedSchema"]["properties"]["decision"]["description"]
-        assert 'notes.add with repo="a", slow=0, text="a"' in meaning
+        first = call_modern(client, code)
     with open_raw(notes) as client:
-        result = call_modern(client, code, **answer_all(second, "approve_similar"))
+        result = call_modern(client, code, **answer_all(first, "approve_similar"))
         assert "paused" in result["content"][0]["text"]
     assert notes.written == ["a", "a"]
 
@@ -383,17 +398,32 @@ def test_a_replayed_run_keeps_asking_about_what_its_session_has_received(notes: 
     assert notes.written == ["one"]
 
 
-def test_a_request_state_belongs_to_one_principal(tmp_path: Path) -> None:
-    tokens = {"ada": "a" * 32, "bob": "b" * 32}
+@dataclass
+class HttpClient:
+    """A client of the 2026 protocol over HTTP that answers its own questions."""
+
+    server: Published
+    token: str = ""
+
+    def send(self, **more: Any) -> dict[str, Any]:
+        headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "run"}
+        if self.token:
+            headers["authorization"] = f"Bearer {self.token}"
+        params = {"name": "run", "arguments": {"command": ADD}, "_meta": MODERN, **more}
+        response = self.server.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers)
+        answer: dict[str, Any] = response.json()
+        return answer
+
+
+@contextmanager
+def serve_notes(folder: Path, via: Sequence[str] | None = None, by: str = "terminal", **loaded: Any) -> Iterator[Any]:
+    """Serve a tool that writes, with tokens of these names; yield the server and what was written."""
     listed = [
-        {"name": name, "agent": "default", "hash": hashlib.sha256(value.encode()).hexdigest()}
-        for name, value in tokens.items()
+        {"name": name, "agent": "default", "hash": hash_token(name * 32), "scope": scope}
+        for name, scope in (("a", "use"), ("b", "use"), ("m", "admin"))
     ]
-    settings = {
-        "agents": {"default": {"policy": "ask-writes"}},
-        "auth": {"tokens": listed},
-        "approvals": {"wait": 0.2},
-    }
+    agent = {"policy": "ask-writes", "permissions": ["write"]} | ({} if via is None else {"approvals": {"via": via}})
+    settings = {"agents": {"default": agent}, "auth": {"tokens": listed}, "approvals": {"wait": 0.2, "by": by}}
     made: list[str] = []
 
     @tool("notes.add", effects=["write"])
@@ -401,22 +431,65 @@ def test_a_request_state_belongs_to_one_principal(tmp_path: Path) -> None:
         """Add a note."""
         made.append(text)
 
-    with publish(tmp_path, settings, tools=[add]) as server:
+    with publish(folder, settings, tools=[add], **loaded) as server:
+        yield server, made
 
-        def send(name: str, **more: Any) -> dict[str, Any]:
-            params = {"name": "run", "arguments": {"command": ADD}, "_meta": MODERN, **more}
-            headers = {
-                "authorization": f"Bearer {tokens[name]}",
-                "mcp-protocol-version": "2026-07-28",
-                "mcp-method": "tools/call",
-                "mcp-name": "run",
-            }
-            response = server.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers)
-            answer: dict[str, Any] = response.json()
-            return answer
 
-        question = send("ada")["result"]
-        assert "error" in send("bob", **answer_all(question, "approve"))
+def read_decisions(server: Published) -> list[dict[str, Any]]:
+    file = server.onetool.audit.file
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    return [record for record in map(json.loads, lines) if record["name"] == "decision"]
+
+
+@pytest.mark.parametrize(
+    ("via", "token", "more"),
+    [
+        (None, "", {}),
+        (None, "a" * 32, {}),
+        (["client", "ui", "cli"], "a" * 32, {"project_approvals": frozenset({"default"})}),
+        (["client", "app"], "m" * 32, {"by": "token"}),
+        (["app", "ui"], "m" * 32, {}),
+    ],
+    ids=["without a token", "a token", "listed by a project", "answers need a token", "not listed"],
+)
+def test_a_client_over_http_does_not_answer_its_own_question(
+    tmp_path: Path, via: list[str] | None, token: str, more: dict[str, Any]
+) -> None:
+    with serve_notes(tmp_path, via, **more) as (server, made):
+        result = HttpClient(server, token).send()["result"]
+        assert "inputRequests" not in result
+        text = result["content"][0]["text"]
+        assert text.startswith("paused: run r_") or "a person must approve it" in text
         assert made == []
-        assert "result" in send("ada", **answer_all(question, "approve"))
+        assert read_decisions(server) == []
+
+
+@pytest.mark.parametrize(("via", "token"), [(["client"], "a" * 32), (["client"], ""), (None, "m" * 32)])
+def test_the_user_or_a_scope_lets_a_client_over_http_answer(tmp_path: Path, via: list[str] | None, token: str) -> None:
+    with serve_notes(tmp_path, via) as (server, made):
+        client = HttpClient(server, token)
+        question = client.send()["result"]
+        assert "result" in client.send(**answer_all(question, "approve"))
         assert made == ["x"]
+        (decision,) = read_decisions(server)
+        assert (decision["via"], decision["transport"]) == ("client", "http")
+        assert decision["actor"] == "the person at wire" + (f" with token {token[0]}" if token else "")
+
+
+def test_a_request_state_belongs_to_one_principal(tmp_path: Path) -> None:
+    with serve_notes(tmp_path, ["client"]) as (server, made):
+        ada, bob = HttpClient(server, "a" * 32), HttpClient(server, "b" * 32)
+        question = ada.send()["result"]
+        assert "error" in bob.send(**answer_all(question, "approve"))
+        assert made == []
+        assert "result" in ada.send(**answer_all(question, "approve"))
+        assert made == ["x"]
+
+
+def test_a_question_over_stdio_is_not_answered_over_http_after_a_restart(tmp_path: Path) -> None:
+    with serve_notes(tmp_path, ["client"]) as (server, _):
+        question = HttpClient(server).send()["result"]
+    with serve_notes(tmp_path) as (server, made):
+        result = HttpClient(server).send(**answer_all(question, "approve"))["result"]
+        assert "answers of this client do not count" in result["content"][0]["text"]
+        assert made == []

@@ -59,18 +59,30 @@ def test_calls_that_wait_together_are_one_question(notes: Notes, mode: str) -> N
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_loop_of_fifty_writes_takes_two_questions(notes: Notes, mode: str) -> None:
-    person = Approver(["approve", "approve_similar"])
+    person = Approver(["approve", "approve_similar"], similar={"count": 48, "varying": "text"})
     with connect(notes.home, mode, **person.able) as client:
         code = "[notes.add(text=f'note {i}') for i in range(50)]\n'done'"
         assert get_texts(client.run(code)) == ["done"]
         assert len(notes.written) == 50
         assert len(person.asked) == 2
-        meaning = person.asked[1].requested_schema["properties"]["decision"]["description"]
-        assert 'up to 100 more calls of notes.add with repo="me/app", slow=0' in meaning
+        fields = person.asked[1].requested_schema["properties"]
+        assert fields["count"]["default"] == 1
+        assert fields["varying"]["description"].endswith('In these calls: repo: "me/app"; slow: 0; text: "note 1"')
+
+
+def test_similar_calls_are_the_same_call_once_unless_the_person_says_more(notes: Notes) -> None:
+    person = Approver(["approve_similar", "reject"])
+    with connect(notes.home, **person.able) as client:
+        for names in (["a", "a", "a"], ["b", "c"]):
+            person.asked.clear()
+            result = client.run(f"for name in {names}:\n    notes.add(text=name)")
+            assert "rejected notes.add" in get_texts(result)[0]
+            assert len(person.asked) == 2
+    assert notes.written == ["a", "a", "b"]
 
 
 def test_a_grant_does_not_cover_other_arguments(notes: Notes) -> None:
-    person = Approver(["approve", "approve_similar", "reject"])
+    person = Approver(["approve", "approve_similar", "reject"], similar={"count": 9, "varying": "text"})
     code = """\
 for name in ("me/app", "me/app", "me/app", "you/app"):
     notes.add(text=name, repo=name)

@@ -71,7 +71,11 @@ def test_a_person_signs_in_and_answers_calls(browser: Browser, shop: ServedApp, 
         assert shop.rest.get(f"/api/runs/{first}")["calls"][0]["reason"] == "not to Ada"
         page.reload()  # the session stays
         page.locator(f"section[data-run='{second}']").get_by_role("button", name="Allow similar…").click()
-        dialog.get_by_label("Arguments (JSON)").fill('{"to": "b*"}')
+        expect(dialog.get_by_label("Number of further calls")).to_have_value("1")
+        expect(dialog).to_contain_text('"0"')
+        dialog.get_by_label("text").check()
+        dialog.get_by_label("Patterns (JSON)").fill('{"to": "b*"}')
+        dialog.get_by_label("Number of further calls").fill("2")
         dialog.get_by_role("button", name="Approve and allow").click()
         expect(page.locator("ot-approvals")).to_contain_text("No calls wait")
         expect(page.locator("nav .count")).to_be_hidden()

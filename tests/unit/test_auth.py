@@ -19,8 +19,9 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind
 from onetool.transports.http.sessions import CSRF_HEADER, SESSION_SECONDS, BrowserSessions
 from onetool.transports.http.throttle import MAX_ADDRESSES, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
-from onetool.transports.http.tokens import SCOPES, TokenSet, hash_token, includes_scope, new_token
+from onetool.transports.http.tokens import TokenSet, hash_token, new_token
 from onetool.util.one_time_codes import create_code
+from onetool.util.token_ids import SCOPES, includes_scope
 
 LOOPBACK, OPEN = Bind("127.0.0.1", 8765), Bind("0.0.0.0", 8765)
 RIGHT: Final = "ot_right"

@@ -400,6 +400,15 @@ def test_a_pack_of_the_user_gets_the_secrets_of_the_user(machine: FakeMachine) -
     assert loaded.secret_values == {"mine", "theirs"}
 
 
+def test_places_of_approvals_belong_to_the_layer_that_sets_them(machine: FakeMachine) -> None:
+    machine.write(machine.user / "onetool.yaml", "agents: {mine: {approvals: {via: [client]}}, both: {policy: open}}")
+    machine.write(machine.project / "agents" / "theirs.yml", "approvals: {via: [client, ui]}")
+    machine.write(
+        machine.project / "onetool.yaml", "agents: {both: {approvals: {via: [client]}}, mine: {policy: ask-writes}}"
+    )
+    assert machine.load().project_approvals == {"theirs", "both"}
+
+
 def test_a_secret_reference_is_not_read_from_the_environment(machine: FakeMachine) -> None:
     machine.write(machine.user / "secrets.yaml", "TOKEN: kept")
     text = "servers: {x: {url: 'https://x', headers: {A: '${secret:TOKEN}', B: '${secret:NONE:-default}'}}}"

@@ -42,10 +42,12 @@ def test_arguments_are_shown_safely_and_what_is_hidden_is_counted(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("gh.*", ("gh.*", {})),
-        (' gh.create_issue(repo="me/*", n=3) ', ("gh.create_issue", {"repo": "me/*", "n": 3})),
-        ("a.b()", ("a.b", {})),
-        ("a.b(x=[1, {'y': None}])", ("a.b", {"x": [1, {"y": None}]})),
+        ("gh.*", ("gh.*", {}, ())),
+        ("gh.*(...)", ("gh.*", {}, ("*",))),
+        ("a.b(x=1, y=...)", ("a.b", {"x": 1}, ("y",))),
+        (' gh.create_issue(repo="me/*", n=3) ', ("gh.create_issue", {"repo": "me/*", "n": 3}, ())),
+        ("a.b()", ("a.b", {}, ())),
+        ("a.b(x=[1, {'y': None}])", ("a.b", {"x": [1, {"y": None}]}, ())),
     ],
 )
 def test_patterns_are_calls_with_literals(text: str, expected: object) -> None:
@@ -53,7 +55,19 @@ def test_patterns_are_calls_with_literals(text: str, expected: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a b", "a.b(1)", "a.b(**x)", "a.b(x=y)", "a.b(x=1", "a.b(x=1)(y=2)", "a.b(x=1) or 1"]
+    "text",
+    [
+        "",
+        "a b",
+        "a.b(1)",
+        "a.b(**x)",
+        "a.b(x=y)",
+        "a.b(x=1",
+        "a.b(x=1)(y=2)",
+        "a.b(x=1) or 1",
+        "a.b(x=[...])",
+        "a.b({1})",
+    ],
 )
 def test_other_patterns_are_rejected(text: str) -> None:
     with pytest.raises(ArgumentError, match="invalid"):

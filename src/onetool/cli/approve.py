@@ -45,9 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grant",
         metavar="PATTERN",
-        help="also allow further calls, such as 'gh.create_issue(repo=\"me/*\")' or 'gh.*'",
+        help="also allow further calls with the same arguments, except for patterns and for those that may be anything "
+        "(...), such as 'gh.create_issue(repo=\"me/*\", title=...)'",
     )
-    parser.add_argument("--count", type=int, metavar="N", help="number of further calls (default: 100)")
+    parser.add_argument("--count", type=int, metavar="N", help="number of further calls (default: 1)")
     parser.add_argument(
         "--for",
         dest="duration",
@@ -96,17 +97,19 @@ def _approve(
 ) -> int:
     from dataclasses import replace
 
+    from onetool.runs.decisions import complete
     from onetool.runs.model import Decision
 
     numbers = tuple(call["number"] for call in calls)
-    grants = tuple(_make_grants(run, options))
+    asked = Decision(True, "", numbers, grants=_make_grants(journal, run, numbers, options))
+    grants = complete(asked, run, run.expires).grants
     head = f"Approve {count_calls(numbers)} of run {run.id} (agent {run.agent}):"
     lines = [head, *(line for call in calls for line in describe_call(call))]
     by = identify_person(journal, run, options.token, [*lines, *_describe_grants(journal, run, grants)])
-    grants = tuple(replace(grant, by=by) for grant in grants)
+    decision = complete(replace(asked, by=by), run, run.expires)
     patterns = [{"id": grant.id, "pattern": options.grant, "count": grant.left} for grant in grants]
     journal.record(run, "approve", numbers, by, grants=patterns)
-    approved = journal.store.decide(run.id, Decision(is_approved=True, by=by, calls=numbers, grants=grants))
+    approved = journal.store.decide(run.id, decision)
     if not approved:
         raise ToolError(f"no call of run {run.id} waits any more: somebody else has answered")
     text = f"Approved {count_calls(approved)} of run {run.id}. {describe_after(journal, run)}"
@@ -114,15 +117,20 @@ def _approve(
     return 0
 
 
-def _make_grants(run: "DurableRunRecord", options: argparse.Namespace) -> "Iterator[Grant]":
-    from onetool.runs.decisions import DEFAULT_COUNT, MAX_DAYS, make_grant, parse_pattern
+def _make_grants(
+    journal: RunJournal, run: "DurableRunRecord", numbers: Sequence[int], options: argparse.Namespace
+) -> "tuple[Grant, ...]":
+    from onetool.runs.decisions import MAX_DAYS, parse_pattern
+    from onetool.runs.grants import make_grants
     from onetool.util.time_format import parse_duration
 
-    if options.grant is not None:
-        tool, arguments = parse_pattern(options.grant)
-        until = None if options.duration is None else time.time() + parse_duration(options.duration, MAX_DAYS)
-        count = DEFAULT_COUNT if options.count is None else options.count
-        yield make_grant(run, tool, arguments, count=count, until=until, by="")
+    if options.grant is None:
+        return ()
+    tool, patterns, varying = parse_pattern(options.grant)
+    expires = 0.0 if options.duration is None else time.time() + parse_duration(options.duration, MAX_DAYS)
+    calls = [call for call in journal.store.list_calls(run.id) if call.number in numbers]
+    count = 1 if options.count is None else options.count
+    return make_grants(calls, tool, patterns, varying, count=count, expires=expires)
 
 
 def _describe_grants(journal: RunJournal, run: "DurableRunRecord", grants: "Sequence[Grant]") -> Iterator[str]:
@@ -139,7 +147,7 @@ def _describe_grants(journal: RunJournal, run: "DurableRunRecord", grants: "Sequ
         )
         yield f"Also allow {describe_grant(grant)}, {place}."
         calls = journal.store.list_calls(run.id, WAITING_STATES)
-        covered = [call for call in calls if covers(grant, call.tool, json.loads(call.arguments))]
+        covered = [call for call in calls if covers(grant, call.tool, json.loads(call.arguments), call.definition)]
         listed = ", ".join(str(call.number) for call in covered[:MAX_EXAMPLES])
         more = f" and {len(covered) - MAX_EXAMPLES} more" if len(covered) > MAX_EXAMPLES else ""
         others = len(calls) - len(covered)

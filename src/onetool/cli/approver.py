@@ -75,7 +75,7 @@ class RunJournal:
         audit = open_audit_log(self.loaded, self.remote)
         try:
             decided = {"run": run.id, "agent": run.agent, "decision": decision, "calls": list(calls), **facts}
-            audit.write_decision(by=by, transport="cli", **decided)
+            audit.write_decision(by=by, via="cli", transport="cli", **decided)
         finally:
             audit.close()
 
@@ -158,7 +158,8 @@ def check_starter(journal: RunJournal, run: "DurableRunRecord") -> None:
 
 
 def _check_token(journal: RunJournal, given: str) -> str:
-    from onetool.transports.http.tokens import TokenSet, hash_token, includes_scope
+    from onetool.transports.http.tokens import TokenSet, hash_token
+    from onetool.util.token_ids import includes_scope
 
     # Tokens in environment variables prove nothing: the caller of the command sets them.
     tokens, token_hash = TokenSet(journal.list_tokens(), {}), hash_token(given)

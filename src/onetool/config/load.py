@@ -121,6 +121,7 @@ class Loaded:
     user_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     user_servers: frozenset[str] = frozenset()  # servers whose command is not set by a project
     user_packs: frozenset[str] = frozenset()  # packs whose list of secrets is not set by a project
+    project_approvals: frozenset[str] = frozenset()  # agents whose `approvals.via` a project sets
     snapshot: Snapshot | None = field(default=None, repr=False)  # of a project that only ONETOOL_TRUST=1 trusts
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)  # of the client
     agents: Mapping[str, Any] = field(default_factory=dict)  # as written, with references instead of their values
@@ -209,6 +210,7 @@ def examine(
         user_secrets=user_secrets,
         user_servers=frozenset(settings.servers) - merged.find_project_servers(directories.project),
         user_packs=frozenset(pack for pack in settings.tools if not merged.names_secrets(pack, directories.project)),
+        project_approvals=merged.find_project_approvals(settings.agents, directories),
         snapshot=decision.snapshot,
         environment=env,
         agents=merged.written_agents,
@@ -489,6 +491,17 @@ class _Merged:
         sections = (part.data.get("servers") for part in self._parts if part.directory == project)
         servers = (item for section in sections if isinstance(section, dict) for item in section.items())
         return frozenset(name for name, server in servers if isinstance(server, dict) and _PROGRAM_KEYS & server.keys())
+
+    def find_project_approvals(self, agents: Iterable[str], directories: Directories) -> frozenset[str]:
+        """Return the agents whose `approvals.via` a project sets, in a file that the user did not name."""
+        found: set[str] = set()
+        for agent in agents:
+            loc = ("agents", agent, "approvals", "via")
+            part = self.find_part(loc)
+            is_project = part is not None and part.directory == directories.project and not directories.config_file
+            if part is not None and is_project and _depth(part.data, loc) == len(loc):
+                found.add(agent)
+        return frozenset(found)
 
     def names_secrets(self, pack: str, project: Path | None) -> bool:
         """Return whether the project's settings list the secrets of this pack."""

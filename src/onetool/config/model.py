@@ -570,10 +570,11 @@ class Rule(Section):
 
 
 class AgentApprovals(Section):
-    via: tuple[Literal["client", "ui", "cli"], ...] = Field(
-        default=("client", "ui", "cli"),
-        description="Where people may approve calls of this agent: in the MCP client, the admin UI (and REST), or the "
-        "command line",
+    via: tuple[Literal["client", "app", "ui", "cli"], ...] = Field(
+        default=("client", "app", "ui", "cli"),
+        description="Where people may approve calls of this agent: in the MCP client, in an app that the client shows, "
+        "in the admin UI (and REST), or on the command line. Over HTTP, `client` and `app` count only if your own "
+        "settings list them, not a project's, or if the client has a token of scope `approve` or more",
     )
 
 
@@ -712,7 +713,7 @@ class Approvals(Section):
     by: Literal["terminal", "token"] = Field(
         default="terminal",
         description="`terminal`: `onetool approve` asks in the terminal for confirmation; `token`: it needs a token "
-        "of scope `approve`",
+        "of scope `approve`, and answers of MCP clients and their apps never count",
     )
     notify: ApprovalNotice = Field(default_factory=ApprovalNotice, description="Notice to people when a call waits")
     record: bool = Field(

@@ -183,7 +183,7 @@ CONFIGURATION = """\
 ##   policy:
 ##     - {tools: "github.*", effect: write, arguments: {repo: "me/*"}, decision: allow}
 ##     - {effect: [write, exec], decision: ask}
-#    approvals: {via: [client, ui, cli]}   # where people may approve its calls
+#    approvals: {via: [client, app, ui, cli]}   # where people approve its calls; over HTTP, client needs this line
 
 #approvals:                        # questions to people about calls; only in ~/.onetool/onetool.yaml
 #  wait: 25                        # seconds for which a request waits for an answer before its run is paused

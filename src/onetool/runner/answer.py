@@ -20,7 +20,7 @@ from onetool.redact import Redactor
 from onetool.render import render
 from onetool.results.window import cut_answer
 from onetool.runner import explain
-from onetool.runs.gate import AskPerson
+from onetool.runs.questions import Approver
 from onetool.sanitize import sanitize_text
 from onetool.storage import ResultStorage
 from onetool.util.invisible import escape_invisible
@@ -103,7 +103,7 @@ class Journal:
     ask_client: AskClient | None = None  # sends a request to the client of the run
     listener: Callable[[str, Any], None] | None = None  # called immediately, from any thread; only `output` is redacted
     ask: OnAsk | None = None  # asks the person at the client
-    approve: AskPerson | None = None  # asks the person at the client to approve calls
+    approve: Approver | None = None  # asks the person at the client to approve calls
     log: OnLog | None = None  # sends a log message to the client, if it wants any
 
     def emit(self, event: str, data: Any) -> None:

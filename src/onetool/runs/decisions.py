@@ -3,19 +3,19 @@
 import ast
 import json
 import re
-import secrets
+from dataclasses import replace
+from types import EllipsisType
 from typing import Any, Final
 
 from onetool.errors import ArgumentError, Interrupted, ToolError, ToolNotFound, describe
-from onetool.runs.model import CallState, DurableRunRecord, Grant
+from onetool.runs.grants import ANY
+from onetool.runs.model import CallState, Decision, DurableRunRecord, Grant
 from onetool.storage import RunStorage
 
-DEFAULT_COUNT: Final = 100
-MAX_COUNT: Final = 100_000
 MAX_DAYS: Final = 30
 MAX_SECONDS: Final = MAX_DAYS * 86_400
 TOOL_PATTERN: Final = re.compile(r"[\w.*?\[\]!-]{1,200}")
-EXAMPLE: Final = 'gh.create_issue(repo="me/*") or gh.*'
+EXAMPLE: Final = 'gh.create_issue(repo="me/*", title=...)'
 _NOT_HAPPENED: Final = json.dumps({"error": describe(Interrupted("the call was interrupted and did not happen"))})
 OUTCOMES: Final = {
     "happened": (CallState.DONE, '{"value": null}'),
@@ -24,43 +24,47 @@ OUTCOMES: Final = {
 }
 
 
-def parse_pattern(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the pattern of tools and the patterns of arguments of a text such as `gh.create_issue(repo="me/*")`."""
+def parse_pattern(text: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """Return the tool, the patterns and the varying arguments of `gh.create_issue(repo="me/*", title=...)`.
+
+    Without parentheses, there are neither. `gh.*(...)` varies all arguments.
+    """
     tool, parenthesis, rest = text.strip().partition("(")
     try:
-        keywords = _parse_keywords(f"_({rest}") if parenthesis else {}
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        patterns, varying = _parse_arguments(f"_({rest}") if parenthesis else ({}, ())
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
         raise ArgumentError(f"invalid pattern {text!a}: expected a call such as {EXAMPLE}") from None
     if not TOOL_PATTERN.fullmatch(tool.strip()):
         raise ArgumentError(f"invalid tool {tool!a} in the pattern: expected a name or pattern, such as {EXAMPLE}")
-    return tool.strip(), keywords
+    return tool.strip(), patterns, varying
 
 
-def _parse_keywords(call: str) -> dict[str, Any]:
+def _parse_arguments(call: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     expression = ast.parse(call, mode="eval").body
-    if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Name) or expression.args:
-        raise ValueError("not a call with named arguments")
-    if any(keyword.arg is None for keyword in expression.keywords):
-        raise ValueError("unpacking is not supported")
-    return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in expression.keywords}
+    if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Name):
+        raise TypeError("not a call")
+    values = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in expression.keywords if keyword.arg}
+    varying = [name for name, value in values.items() if isinstance(value, EllipsisType)]
+    patterns = {name: value for name, value in values.items() if name not in varying}
+    json.dumps(patterns)  # raises if a value is not data
+    for argument in expression.args:
+        if not isinstance(ast.literal_eval(argument), EllipsisType):
+            raise TypeError("an argument has no name")
+        varying.append(ANY)
+    if len(values) < len(expression.keywords):
+        raise SyntaxError("unpacking is not supported, or a name occurs twice")
+    return patterns, tuple(varying)
 
 
-def make_grant(
-    run: DurableRunRecord, tool: str, arguments: dict[str, Any], *, count: int, until: float | None, by: str
-) -> Grant:
-    """Return a grant for calls of this run or, with `until`, for all runs of its agent until then."""
-    if not 0 < count <= MAX_COUNT:
-        raise ArgumentError(f"invalid count {count}: expected 1 to {MAX_COUNT:,} calls")
-    return Grant(
-        id=f"g_{secrets.token_hex(8)}",
-        tool=tool,
-        arguments=arguments,
-        left=count,
-        run=run.id if until is None else None,
-        agent=run.agent,
-        expires=run.expires if until is None else until,
-        by=by,
-    )
+def complete(decision: Decision, run: DurableRunRecord, expires: float) -> Decision:
+    """Return the decision with the agent, the run and the expiry of its grants. Those of a run end then."""
+    grants: list[Grant] = []
+    for grant in decision.grants:
+        if grant.expires:
+            grants.append(replace(grant, agent=run.agent, by=decision.by))
+        else:
+            grants.append(replace(grant, agent=run.agent, by=decision.by, run=run.id, expires=expires))
+    return replace(decision, grants=tuple(grants))
 
 
 def resolve_call(store: RunStorage, run_id: str, number: int, outcome: str, by: str) -> None:

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Policy, Ruling, make_denial
 from onetool.runs.grants import ACCOUNT_ARGUMENT, covers
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
-from onetool.runs.questions import Question, describe_difference, summarize
+from onetool.runs.questions import Approver, Question, describe_difference, summarize
 from onetool.util.raw_json import RawJson
 from onetool.util.text import pluralize
 from onetool_child.data import as_data
@@ -43,13 +43,10 @@ UNSENT_SECONDS = 0.5  # the same for calls that were not sent
 MAX_RESULT_BYTES = 8 << 20  # of one call; a run with a larger result cannot be replayed
 MAX_JOURNAL_BYTES = 64 << 20  # of all results of a run
 LARGE_ARGUMENT_CHARS = 100_000  # encoded in a thread
-MAX_EARLIER = 20
 MAX_HISTORY = 20  # calls in the message of a run that ended
 NO_WAIT = nullcontext()
 CHANGED = "the definition of the tool has changed since the call was approved"
 SETTLED = frozenset({CallState.DONE, CallState.FAILED})
-# Asks the person at the client. Returns the content of the form, or None if the person declined.
-AskPerson = Callable[[Question], Awaitable[Mapping[str, Any] | None]]
 ANSWERED = frozenset({CallState.APPROVED, CallState.REJECTED, *SETTLED})
 
 
@@ -106,7 +103,7 @@ class Gate:
         labels: SessionLabels | None = None,
         *,
         via: Iterable[str] = (),
-        ask: AskPerson | None = None,
+        ask: Approver | None = None,
         hold: float = 0.0,
         recorded: Iterable[DurableCall] = (),
     ) -> None:
@@ -133,7 +130,6 @@ class Gate:
         self._is_saving_later = False
         self._journal_bytes = 0
         self._waiting: dict[int, tuple[DurableCall, asyncio.Future[DurableCall]]] = {}
-        self._approved: list[DurableCall] = []  # by people, most recent last: examples for grants
         self._asking: asyncio.Future[None] | None = None
 
     @property
@@ -360,8 +356,11 @@ class Gate:
 
     async def _authorize(self, ticket: Ticket, call: DurableCall) -> DurableCall:
         """Return the call as approved by a grant or by a person."""
-        for grant in await self._runs.list_grants(self):
-            if covers(grant, ticket.tool.name, json.loads(call.arguments)):
+        grants = await self._runs.list_grants(self)
+        definition = digest_definition(ticket.tool) if grants else ""
+        arguments = json.loads(call.arguments)
+        for grant in grants:
+            if covers(grant, ticket.tool.name, arguments, definition):
                 ticket.grant = grant.id
                 return replace(call, state=CallState.APPROVED, by=f"grant {grant.id} of {grant.by}")
         return await self._wait_for_person(ticket, call)
@@ -392,7 +391,6 @@ class Gate:
             await self._runs.set_state(self, RunState.RUNNING)
         if answer.state is CallState.APPROVED:
             await self._check_unchanged(ticket, answer)
-            self._approved = [*self._approved, answer][-MAX_EARLIER:]
         return answer
 
     async def _check_unchanged(self, ticket: Ticket, call: DurableCall) -> None:
@@ -420,8 +418,9 @@ class Gate:
         """Ask at the client, if possible. Otherwise report the run as paused after `hold` seconds."""
         await asyncio.sleep(BATCH_SECONDS)
         while self.ask is not None and "client" in self.via and (calls := self.list_waiting(CallState.PENDING)):
-            question = Question(self.id, self.record.agent, calls, self._approved)
-            asking = asyncio.ensure_future(self.ask(question))
+            question = Question(self.id, self.record.agent, calls)
+            approver = self.ask
+            asking = asyncio.ensure_future(approver.ask(question))
             answers = [self._waiting[call.number][1] for call in calls]
             elsewhere = asyncio.ensure_future(asyncio.wait(answers))
             await asyncio.wait({asking, elsewhere}, return_when=asyncio.FIRST_COMPLETED)
@@ -434,8 +433,8 @@ class Gate:
             except ToolError:  # the client cannot ask after all, or the person closed the question
                 self.ask = None
                 break
-            person = f"the person at {self.record.client or 'the client'}"
-            await self._runs.decide(self.id, question.read(answer, person), via="client")
+            decision = question.read(answer, approver.name)
+            await self._runs.decide(self.id, decision, via="client", transport=approver.transport)
         while self._waiting and not self.paused.is_set():
             left = min(call.at for call in self.list_waiting()) + self.hold - time.time()
             if left <= 0:

@@ -2,28 +2,32 @@
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from glob import escape
+from glob import escape, has_magic
 from typing import Any
 
+from onetool.errors import ArgumentError
 from onetool.runs.model import DurableCall, Grant
 
-SIMILAR_CALLS = 100  # that one answer allows
+ANY = "*"  # among the names of varying arguments: all others
+MAX_COUNT = 100_000  # of calls that a grant allows
 MAX_VALUE_CHARS = 2000
 ACCOUNT_ARGUMENT = "@account"  # the account of a call, among its recorded arguments
 
 
-def covers(grant: Grant, tool: str, arguments: Mapping[str, Any]) -> bool:
+def covers(grant: Grant, tool: str, arguments: Mapping[str, Any], definition: str = "") -> bool:
     """Return whether the grant allows this call. The account of a call must be part of the grant."""
-    if ACCOUNT_ARGUMENT in arguments and ACCOUNT_ARGUMENT not in grant.arguments:
+    if not fnmatchcase(tool, grant.tool) or grant.definition not in {"", definition}:
         return False
-    return fnmatchcase(tool, grant.tool) and matches(grant.arguments, arguments)
-
-
-def matches(patterns: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Return whether each argument with a pattern is present and matches it."""
-    return all(name in arguments and _is_match(arguments[name], pattern) for name, pattern in patterns.items())
+    for name, value in arguments.items():
+        if name in grant.arguments:
+            is_covered = _is_match(value, grant.arguments[name])
+        else:
+            is_covered = name != ACCOUNT_ARGUMENT and not {name, ANY}.isdisjoint(grant.varying)
+        if not is_covered:
+            return False
+    return all(name in arguments for name in grant.arguments)
 
 
 def _is_match(value: Any, pattern: Any) -> bool:
@@ -37,42 +41,60 @@ def _is_same(value: Any, other: Any) -> bool:
     return value == other and json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def suggest_grants(calls: Sequence[DurableCall], earlier: Iterable[DurableCall]) -> tuple[Grant, ...]:
-    """Return a grant for calls like these, for each tool: arguments that are the same in all examples stay fixed.
+def make_grants(
+    calls: Iterable[DurableCall],
+    tool: str,
+    patterns: Mapping[str, Any] | None = None,
+    varying: Iterable[str] = (),
+    *,
+    count: int = 1,
+    expires: float = 0.0,
+) -> tuple[Grant, ...]:
+    """Return grants for further calls like those of `calls` whose tool matches.
 
-    `earlier` are calls that were approved before. A single example fixes nothing.
+    All arguments stay as they are, except those with a pattern or a name in `varying`. Raise ArgumentError if no call
+    matches, so that nothing says what the other arguments are.
     """
-    examples: dict[str, list[dict[str, Any]]] = {}
-    for call in (*earlier, *calls):
-        examples.setdefault(call.tool, []).append(json.loads(call.arguments))
-    return tuple(
-        Grant(
-            id=f"g_{secrets.token_hex(8)}",
-            tool=escape(tool),
-            arguments=_find_common(examples[tool]),
-            left=SIMILAR_CALLS,
+    if not 0 < count <= MAX_COUNT:
+        raise ArgumentError(f"invalid count {count}: expected 1 to {MAX_COUNT:,} calls")
+    names = tuple(dict.fromkeys(varying))
+    grants: dict[str, Grant] = {}
+    for call in calls:
+        if fnmatchcase(call.tool, tool):
+            fixed = _fix(json.loads(call.arguments), names)
+            arguments = {**fixed, **(patterns or {})}
+            definition = "" if has_magic(tool) else call.definition
+            key = json.dumps([arguments, definition], sort_keys=True)
+            grants[key] = Grant(_new_id(), tool, arguments, names, definition, count, expires=expires)
+    if not grants and ANY in names:
+        return (Grant(_new_id(), tool, patterns or {}, names, left=count, expires=expires),)
+    if not grants:
+        raise ArgumentError(
+            f"cannot allow further calls of {tool!a}: none of the calls matches, so their arguments are unknown",
+            hint=f"to allow any arguments, use '{tool}(...)'",
         )
-        for tool in dict.fromkeys(call.tool for call in calls)
-    )
+    return tuple(grants.values())
 
 
-def _find_common(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    if len(examples) < 2:  # noqa: PLR2004 - nothing to compare with
-        return {}
-    first, *rest = examples
-    common = {
-        name: value
-        for name, value in first.items()
-        if all(name in other and _is_same(other[name], value) for other in rest)
-    }
-    return {name: escape(value) if isinstance(value, str) else value for name, value in common.items()}
+def _fix(arguments: Mapping[str, Any], varying: Collection[str]) -> dict[str, Any]:
+    """Return patterns that match exactly these values, without those of varying arguments."""
+    fixed: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name == ACCOUNT_ARGUMENT or {name, ANY}.isdisjoint(varying):
+            fixed[name] = escape(value) if isinstance(value, str) else value
+    return fixed
+
+
+def _new_id() -> str:
+    return f"g_{secrets.token_hex(8)}"
 
 
 def describe_grant(grant: Grant) -> str:
-    """Return the grant as text, such as `up to 100 more calls of gh.create_issue with any arguments`."""
-    given = ", ".join(f"{name}={show_value(value)}" for name, value in grant.arguments.items())
-    with_ = f" with {given} and any other arguments" if given else " with any arguments"
-    return f"up to {grant.left} more calls of {grant.tool}{with_}"
+    """Return the grant as text, such as `up to 9 more calls of gh.create_issue with repo="me/app", any title`."""
+    parts = [f"{name}={show_value(value)}" for name, value in grant.arguments.items()]
+    parts += ["any other arguments" if name == ANY else f"any {name}" for name in grant.varying]
+    count = "1 more call" if grant.left == 1 else f"up to {grant.left:,} more calls"
+    return f"{count} of {grant.tool} with {', '.join(parts) or 'no arguments'}"
 
 
 def show_value(value: Any, limit: int = MAX_VALUE_CHARS) -> str:

@@ -79,11 +79,13 @@ class DurableRunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Permission for further calls. Patterns are shell patterns; an argument without a pattern may be anything."""
+    """Permission for further calls. Arguments without a pattern must be absent, unless `varying` has their names."""
 
     id: str  # g_ and random digits
     tool: str  # name or pattern
     arguments: Mapping[str, Any] = field(default_factory=dict)  # a string is a pattern, other values must be equal
+    varying: tuple[str, ...] = ()  # names of arguments that may be anything; `*` for all others
+    definition: str = ""  # of the tool, if it is not a pattern: another one is asked about
     left: int = 1  # calls that it still covers
     run: str | None = None  # None: for every run of the agent
     agent: str = "default"

@@ -2,34 +2,76 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from glob import escape
 from typing import Any
 
-from onetool.runs.grants import describe_grant, show_value, suggest_grants
-from onetool.runs.model import Decision, DurableCall
+from onetool.runs.grants import MAX_COUNT, make_grants, show_value
+from onetool.runs.model import Decision, DurableCall, Grant
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
 
 MAX_QUESTION_CHARS = 20_000
+MAX_EXAMPLES = 3  # values of an argument
+MAX_EXAMPLE_CHARS = 60
 APPROVE, APPROVE_SIMILAR, REJECT, STOP = "approve", "approve_similar", "reject", "stop"
-APPROVAL_FORM: dict[str, Any] = {
+COUNT, VARYING = "count", "varying"
+MEANING = (
+    f"{APPROVE}: make these calls. {APPROVE_SIMILAR}: also allow further calls with the same arguments, in this run. "
+    f"{REJECT}: the code gets an error. {STOP}: end the run."
+)
+APPROVAL_FORM: dict[str, Any] = {  # the decision is required: some clients accept empty forms by themselves
     "type": "object",
     "properties": {
-        "decision": {"type": "string", "title": "Decision", "enum": [APPROVE, APPROVE_SIMILAR, REJECT, STOP]},
+        "decision": {
+            "type": "string",
+            "title": "Decision",
+            "description": MEANING,
+            "enum": [APPROVE, APPROVE_SIMILAR, REJECT, STOP],
+        },
         "reason": {"type": "string", "title": "Reason", "description": "Reason, if you reject the calls"},
+        COUNT: {
+            "type": "integer",
+            "title": "Further calls",
+            "description": f"With {APPROVE_SIMILAR}: how many of each further call are allowed",
+            "minimum": 1,
+            "maximum": MAX_COUNT,
+            "default": 1,
+        },
+        VARYING: {
+            "type": "string",
+            "title": "Arguments that may differ",
+            "description": f"With {APPROVE_SIMILAR}: names of arguments that may have any value, separated by commas; "
+            "all others stay the same.",
+        },
     },
     "required": ["decision"],
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Approver:
+    """A person at a client whose answers count. `ask` shows a question; None means that the person declined."""
+
+    ask: Callable[["Question"], Awaitable[Mapping[str, Any] | None]]
+    transport: str  # `stdio` or `http`
+    client: str = ""  # the name that the client claims
+    actor: str = ""  # its token or subject
+
+    @property
+    def name(self) -> str:
+        by_token = f" with {self.actor}" if self.actor else ""
+        return f"the person at {self.client or 'the client'}{by_token}"
+
+
 class Question:
     """One question about all calls of a run that wait now."""
 
-    def __init__(
-        self, run_id: str, agent: str, calls: Sequence[DurableCall], earlier: Iterable[DurableCall] = ()
-    ) -> None:
-        self.run_id, self._agent, self.calls, self._earlier = run_id, agent, tuple(calls), tuple(earlier)
-        self.grants = suggest_grants(self.calls, self._earlier)
+    def __init__(self, run_id: str, agent: str, calls: Sequence[DurableCall]) -> None:
+        self.run_id = run_id
+        self.calls = tuple(calls)
+        self._agent = agent
 
     @property
     def text(self) -> str:
@@ -49,29 +91,43 @@ class Question:
     @property
     def state(self) -> str:
         """The identity of the question, from which it can be read again after a restart."""
-        calls, earlier = ({call.number: identify(call) for call in each} for each in (self.calls, self._earlier))
-        return json.dumps({"run": self.run_id, "calls": calls, "earlier": earlier})
+        calls = {call.number: identify(call) for call in self.calls}
+        return json.dumps({"run": self.run_id, "calls": calls})
 
     @property
     def form(self) -> dict[str, Any]:
-        """The JSON Schema of the answer. The decision is required: some clients accept empty forms by themselves."""
-        similar = "; ".join(map(describe_grant, self.grants))
-        meaning = (
-            f"{APPROVE}: make these calls. {APPROVE_SIMILAR}: also allow, in this run, {similar}. "
-            f"{REJECT}: the code gets an error. {STOP}: end the run."
-        )
+        """The JSON Schema of the answer, with examples of what a person may allow to differ."""
         properties = APPROVAL_FORM["properties"]
-        decision = {**properties["decision"], "description": escape_invisible(meaning)}
-        return {**APPROVAL_FORM, "properties": {**properties, "decision": decision}}
+        description = f"{properties[VARYING]['description']} In these calls: {self._list_examples()}"
+        varying = {**properties[VARYING], "description": escape_invisible(description)}
+        return {**APPROVAL_FORM, "properties": {**properties, VARYING: varying}}
+
+    def _list_examples(self) -> str:
+        """Return the values of each argument in these calls, for a person who chooses which may differ."""
+        values: dict[str, dict[str, None]] = {}
+        for call in self.calls:
+            for name, value in json.loads(call.arguments).items():
+                values.setdefault(show_name(name), {})[show_value(value, MAX_EXAMPLE_CHARS)] = None
+        return "; ".join(f"{name}: {', '.join(list(shown)[:MAX_EXAMPLES])}" for name, shown in values.items())
 
     def read(self, answer: Mapping[str, Any] | None, by: str) -> Decision:
         """Return the decision in an answer; None means that the person declined."""
         numbers = tuple(call.number for call in self.calls)
         choice = REJECT if answer is None else answer.get("decision")
         reason = str((answer or {}).get("reason") or "")
-        if choice in {APPROVE, APPROVE_SIMILAR}:
-            return Decision(True, by, numbers, reason, self.grants if choice == APPROVE_SIMILAR else ())
+        if choice == APPROVE_SIMILAR:
+            return Decision(True, by, numbers, reason, self._make_grants(answer or {}))
+        if choice == APPROVE:
+            return Decision(True, by, numbers, reason)
         return Decision(False, by, numbers, reason, stops_run=choice == STOP)
+
+    def _make_grants(self, answer: Mapping[str, Any]) -> tuple[Grant, ...]:
+        names = [name.strip() for name in str(answer.get(VARYING) or "").split(",")]
+        varying = [name for name in names if name]
+        grants: list[Grant] = []
+        for tool in dict.fromkeys(call.tool for call in self.calls):
+            grants += make_grants(self.calls, escape(tool), varying=varying, count=answer.get(COUNT) or 1)
+        return tuple(grants)
 
 
 def identify(call: DurableCall) -> str:

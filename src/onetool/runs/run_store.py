@@ -353,7 +353,8 @@ class RunTables:
 
     def _read_grant(self, row: tuple[Any, ...]) -> Grant:
         grant_id, *columns, sealed = row
-        grant = Grant(**self._open(sealed, f"grant {grant_id}"))
+        record = self._open(sealed, f"grant {grant_id}")
+        grant = Grant(**{**record, "varying": tuple(record["varying"])})
         self._compare(columns, [grant.agent, grant.run, grant.left, grant.expires], f"grant {grant_id}")
         return grant
 

@@ -22,18 +22,10 @@ from onetool.errors import BudgetExceeded, CallRejected, Interrupted, ToolError,
 from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Policy
 from onetool.registry import find_hidden_error
-from onetool.runs.decisions import resolve_call
-from onetool.runs.gate import AskPerson, Gate
-from onetool.runs.model import (
-    ENDED,
-    CallState,
-    Decision,
-    DurableCall,
-    DurableRunRecord,
-    Grant,
-    RunState,
-)
-from onetool.runs.questions import Question, identify, summarize
+from onetool.runs.decisions import complete, resolve_call
+from onetool.runs.gate import Gate
+from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
+from onetool.runs.questions import Approver, Question, identify, summarize
 from onetool.storage import RunStorage
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.text import pluralize, quote
@@ -100,7 +92,7 @@ class Runs:
         directory: str,
         *,
         python: str = PYTHON,
-        get_policy: Callable[[str], tuple[Policy, tuple[str, ...]]],
+        get_policy: Callable[[str], tuple[Policy, frozenset[str]]],
         is_revoked: Callable[[DurableRunRecord], bool],
         on_event: Callable[..., None],
     ) -> None:
@@ -143,7 +135,7 @@ class Runs:
         actor: str = "",
         client: str = "",
         session: str = "",
-        ask: AskPerson | None = None,
+        ask: Approver | None = None,
         hold: float = 0.0,
     ) -> Gate:
         """Return the gate for a new run or call. Nothing is stored until it has an effect or asks."""
@@ -352,8 +344,11 @@ class Runs:
         self._on_event("run.waiting", run=gate.id, agent=gate.record.agent, text=text)
         self._watch()
 
-    async def decide(self, run_id: str, decision: Decision, *, via: str) -> list[int]:
-        """Apply the decision of a person. Raise if the run is unknown or nothing waits."""
+    async def decide(self, run_id: str, decision: Decision, *, via: str, transport: str) -> list[int]:
+        """Apply the decision of a person. Raise if the run is unknown or nothing waits.
+
+        `via` is one of the places of `approvals.via`; the audit log records it with the transport.
+        """
         record = await self.in_thread(self.store.get_run, run_id)
         if record is None:
             raise ToolNotFound(f"no run {quote(run_id)}")
@@ -361,7 +356,7 @@ class Runs:
             raise CallRejected(f"calls of agent {record.agent} cannot be approved there: approvals.via has no {via!r}")
         if decision.is_approved:
             self._check_starter(record)
-        completed = _complete(decision, record, self.store.now() + self.settings.ttl)
+        completed = complete(decision, record, self.store.now() + self.settings.ttl)
         numbers = await self.in_thread(self.store.decide, run_id, completed)
         if not numbers and not (decision.stops_run and record.state not in ENDED):
             raise CallRejected(f"no call of run {run_id} waits any more", run=run_id)
@@ -369,6 +364,8 @@ class Runs:
             "run.decided",
             run=run_id,
             by=decision.by,
+            via=via,
+            transport=transport,
             decision="approve" if decision.is_approved else "stop" if decision.stops_run else "reject",
             calls=numbers,
             grants=[grant.id for grant in decision.grants],
@@ -381,13 +378,14 @@ class Runs:
             message = f"run {record.id} cannot continue: {record.actor or 'its token'} was revoked; reject its calls"
             raise CallRejected(message, run=record.id)
 
-    async def resolve(self, run_id: str, number: int, outcome: str, by: str) -> None:
+    async def resolve(self, run_id: str, number: int, outcome: str, by: str, *, via: str, transport: str) -> None:
         """Say what happened to a call that was sent: `happened`, `not-happened` or `repeat`."""
         record = await self.in_thread(self.store.get_run, run_id)
         if record is not None:
             self._check_starter(record)
         await self.in_thread(resolve_call, self.store, run_id, number, outcome, by)
-        self._on_event("run.resolved", run=run_id, by=by, calls=[number], decision=outcome)
+        fields = {"run": run_id, "by": by, "via": via, "transport": transport}
+        self._on_event("run.resolved", **fields, calls=[number], decision=outcome)
         await self._refresh()
 
     def stop_waiting(self, gate: Gate) -> None:
@@ -572,41 +570,23 @@ class Runs:
         return record
 
     async def answer_question(
-        self, state: str, answer: Mapping[str, Any] | None, agent: str, token_id: str, client: str
+        self, state: str, agent: str, token_id: str, approver: Approver
     ) -> "DurableOutcome | str":
         """Apply the answer to a question that was asked before a restart, and continue its run."""
         asked = json.loads(state)
         run_id = asked["run"]
         await self.find_own(run_id, agent, token_id)
         calls = await self.in_thread(self.store.list_calls, run_id)
-        shown, earlier = (
-            [call for call in calls if identities.get(str(call.number)) == identify(call)]
-            for identities in (asked["calls"], asked["earlier"])
-        )
-        is_same = (len(shown), len(earlier)) == (len(asked["calls"]), len(asked["earlier"]))  # and so are its grants
-        if is_same and any(call.state is CallState.PENDING for call in shown):
-            question = Question(run_id, agent, shown, earlier)
-            await self.decide(run_id, question.read(answer, f"the person at {client or 'the client'}"), via="client")
+        shown = [call for call in calls if asked["calls"].get(str(call.number)) == identify(call)]
+        if len(shown) == len(asked["calls"]) and any(call.state is CallState.PENDING for call in shown):
+            question = Question(run_id, agent, shown)
+            decision = question.read(await approver.ask(question), approver.name)
+            await self.decide(run_id, decision, via="client", transport=approver.transport)
         return await self.wait_for_end(run_id, agent, token_id, self.settings.wait, WHILE_RUNNING_SECONDS)
 
 
 def _continue_later(run_id: str) -> str:
     return f'Continue with other work, then call ot.run_result("{run_id}").'
-
-
-def _complete(decision: Decision, record: DurableRunRecord, expires: float) -> Decision:
-    """Return the decision with the agent, the run and the expiry of its grants."""
-    grants = tuple(
-        replace(
-            grant,
-            agent=record.agent,
-            by=decision.by,
-            run=record.id if not grant.expires else grant.run,
-            expires=grant.expires or expires,
-        )
-        for grant in decision.grants
-    )
-    return replace(decision, grants=grants)
 
 
 def _read_outcome(record: DurableRunRecord) -> DurableOutcome:

@@ -1,10 +1,16 @@
-"""Identifiers of tokens and subjects, which own runs, results and sessions. They do not reveal the tokens."""
+"""Scopes and identifiers of tokens and subjects, which own runs, results and sessions, without revealing the tokens."""
 
 import hashlib
 from typing import Final
 
 TOKEN_ID_CHARS: Final = 32
 SUBJECT_PREFIX: Final = "jwt_"
+SCOPES: Final = ("use", "approve", "admin", "owner")  # each includes those before it; `approve` itself calls no tools
+
+
+def includes_scope(scope: str, needed: str) -> bool:
+    """Return whether a token of this scope may do what `needed` allows."""
+    return scope in SCOPES and SCOPES.index(scope) >= SCOPES.index(needed)
 
 
 def identify_subject(issuer: str, subject: str) -> str:

@@ -16,7 +16,7 @@ from onetool.errors import ToolError
 from onetool.runner.answer import Journal
 from onetool.transports.http.auth import ACTOR, SCOPE, get_agent, get_token_id
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.tokens import includes_scope
+from onetool.util.token_ids import includes_scope
 
 
 def visible_agent(request: Request) -> str | None:

@@ -41,7 +41,8 @@ from onetool.bundles.model import (
 )
 from onetool.bundles.secret_bindings import SecretUse, normalize_origin
 from onetool.results.window import Unit
-from onetool.runs.decisions import DEFAULT_COUNT, MAX_COUNT, MAX_SECONDS, TOOL_PATTERN
+from onetool.runs.decisions import MAX_SECONDS, TOOL_PATTERN
+from onetool.runs.grants import MAX_COUNT
 from onetool.runs.model import CallState, RunState
 from onetool.schema import ANY_OBJECT, JSON
 from onetool.stats.summary import PERIODS, StatsSummary
@@ -686,8 +687,15 @@ class ApprovalList(ApiModel):
 
 class GrantRequest(ApiModel):
     tool: Annotated[str, Field(strict=True, pattern=TOOL_PATTERN.pattern)]
-    arguments: dict[str, Any] = Field(default={}, description="Patterns of strings; other values must be equal")
-    count: Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)] = DEFAULT_COUNT
+    arguments: dict[str, Any] = Field(
+        default={},
+        description="Patterns of strings; other values must be equal. Arguments without a pattern stay as they are in "
+        "the approved calls",
+    )
+    varying: list[Annotated[str, Field(strict=True, max_length=1000)]] = Field(
+        default=[], max_length=100, description="Names of arguments that may be anything; `*` for all others"
+    )
+    count: Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)] = 1
     seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = Field(
         default=None, description="For all runs of the agent and this long; for this run if null"
     )

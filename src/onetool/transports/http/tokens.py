@@ -20,12 +20,6 @@ from onetool.util.token_ids import TOKEN_ID_CHARS
 
 PREFIX = "ot_"
 STORE_AWAY = "store_unavailable"  # the reason in an error: nobody knows which tokens are revoked
-SCOPES = ("use", "approve", "admin", "owner")  # each includes those before it, except that `approve` calls no tools
-
-
-def includes_scope(scope: str, needed: str) -> bool:
-    """Return whether a token of this scope may do what `needed` allows."""
-    return scope in SCOPES and SCOPES.index(scope) >= SCOPES.index(needed)
 
 
 def new_token() -> str:

@@ -5,7 +5,7 @@ Over HTTP, the token determines the agent. Without a token, and over stdio, the 
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,8 @@ from onetool.app import OneTool
 from onetool.context import ToolContext
 from onetool.errors import ToolError
 from onetool.proxy.relay import Progress
+from onetool.runs.questions import Approver, Question
+from onetool.util.token_ids import includes_scope
 
 MAX_NAME_CHARS = 64
 PROGRESS_KEYS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
@@ -58,6 +60,19 @@ def caller_fields(app: OneTool, context: Any) -> dict[str, Any]:
         "client": client_name(context)[:MAX_NAME_CHARS],
         "meta": request_meta(context),
     }
+
+
+def make_approver(
+    app: OneTool, context: Any, ask: Callable[[Question], Awaitable[Mapping[str, Any] | None]]
+) -> Approver | None:
+    """Return the person at the client of a request, or None if answers of this client do not count."""
+    state = _state(context)
+    is_http = context.request is not None
+    has_scope = includes_scope(str(state.get("scope", "")), "approve")
+    if is_http and not has_scope and not app.agents.accepts_http_answers(get_agent(app, context)):
+        return None
+    client = client_name(context)[:MAX_NAME_CHARS]
+    return Approver(ask, "http" if is_http else "stdio", client, str(state.get("actor", "")))
 
 
 def build_caller(app: OneTool, context: Any) -> ToolContext:

@@ -23,7 +23,7 @@ from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.proxy.upstream import Upstream
 from onetool.registry import Registry, nearest, python_name
-from onetool.transports.mcp.client_identity import build_caller, session_key
+from onetool.transports.mcp.client_identity import build_caller, make_approver, session_key
 from onetool.transports.mcp.exposure import Exposure, is_publishable
 from onetool.transports.mcp.large_results import cut_large_result
 from onetool.transports.mcp.media import load_media
@@ -143,7 +143,8 @@ class ExposedTools:
         caller = build_caller(self._app, context)
         caller = replace(caller, metadata={**caller.metadata, RELAY_KEY: relay})
         if "elicitation" in relay.capabilities:
-            caller.gate.ask = ClientMessages(relay, self._app.redact, name).approve
+            client = ClientMessages(relay, self._app.redact, name)
+            caller.gate.ask = make_approver(self._app, context, client.approve)
         return await self._app.bus.call_tool(name, arguments, caller)
 
     async def _call_own(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
@@ -166,7 +167,7 @@ class ExposedTools:
             ask_client=relay.ask if "sampling" in relay.capabilities else None,
         )
         if "elicitation" in relay.capabilities:
-            caller.gate.ask = client.approve
+            caller.gate.ask = make_approver(self._app, context, client.approve)
         result = await self._app.bus.call_tool(name, arguments, caller)
         await client.flush()
         return result

@@ -24,7 +24,7 @@ from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.proxy.relay import Progress, Relay
 from onetool.runner.answer import Journal
-from onetool.runs.questions import APPROVAL_FORM
+from onetool.runs.questions import Question
 from onetool.runs.sealing import load_key
 from onetool.stats.tokens import count_text_tokens, count_tokens
 from onetool.transports.fair_queue import FairQueue, QueueFull, turn
@@ -39,6 +39,7 @@ from onetool.transports.mcp.client_identity import (
     get_request_id,
     get_session,
     get_token_id,
+    make_approver,
     note_client,
     session_key,
 )
@@ -290,7 +291,9 @@ class OneToolServer(Server[Any]):
             client = ClientMessages(relay or create_relay(context), app.redact, RUN.name)
             journal.log = client.log if wants_log(context) else None
             if relay is not None:
-                journal.ask, journal.approve, journal.ask_client = client.ask, client.approve, relay.ask
+                journal.ask = client.ask
+                journal.ask_client = relay.ask
+                journal.approve = make_approver(app, context, client.approve)
         progress = relay.progress if relay else get_progress(context)
         async with _report_progress(progress, journal):
             answer = await app.run(command, journal=journal, session=session_key(app, context), **facts)
@@ -306,9 +309,15 @@ class OneToolServer(Server[Any]):
         facts = caller_fields(self._app, context)
         identity = facts["agent"], facts["token_id"]
         response = next((each for each in answers.values() if isinstance(each, types.ElicitResult)), None)
+
+        async def get_answer(question: Question) -> Mapping[str, Any] | None:
+            return read_form(response, question.form)
+
+        approver = make_approver(self._app, context, get_answer)
+        if approver is None:
+            return _text("answers of this client do not count: see approvals.via of its agent", is_error=True)
         try:
-            answer = read_form(response, APPROVAL_FORM)
-            outcome = await self._app.runs.answer_question(state, answer, *identity, facts["client"])
+            outcome = await self._app.runs.answer_question(state, *identity, approver)
         except ToolError as error:
             return _text(self._app.redact(f"{type(error).__name__}: {error}"), is_error=True)
         if isinstance(outcome, str):

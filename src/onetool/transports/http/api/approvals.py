@@ -1,17 +1,19 @@
 """`/api/approvals`: calls that wait for a person, and the person's decisions."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.errors import CallRejected, ToolNotFound
+from onetool.errors import ArgumentError, CallRejected, ToolNotFound
 from onetool.runs.decisions import OUTCOMES
-from onetool.runs.model import Decision, Grant
+from onetool.runs.grants import make_grants
+from onetool.runs.model import CallState, Decision, Grant
 from onetool.runs.views import list_waiting
 from onetool.transports.http import identity
 from onetool.transports.http.api import events
@@ -23,7 +25,6 @@ from onetool.transports.http.models import (
     ApprovalList,
     DecisionRequest,
     DecisionResponse,
-    GrantRequest,
 )
 from onetool.transports.http.routing import Operation, ResponseSpec
 
@@ -95,27 +96,30 @@ class ApprovalHandlers:
                 raise ApiError("invalid", f"the decision {body.decision!r} needs the numbers of the calls: calls")
             for number in body.calls:
                 try:
-                    await app.runs.resolve(run_id, number, body.decision, by)
+                    await app.runs.resolve(run_id, number, body.decision, by, via="ui", transport="http")
                 except ToolNotFound as error:
                     raise CallRejected(error.message) from None
             return body.calls
         is_approved = body.decision == "approve"
         if is_approved and body.stop:
             raise ApiError("invalid", "stop requires the decision 'reject'")
-        decision = Decision(
-            is_approved=is_approved,
-            by=by,
-            calls=None if body.calls is None else tuple(body.calls),
-            reason=body.reason,
-            grants=tuple(_make_grant(grant, by) for grant in body.grants) if is_approved else (),
-            stops_run=body.stop,
-        )
-        numbers: list[int] = await app.runs.decide(run_id, decision, via="ui")
-        return numbers
+        numbers = None if body.calls is None else tuple(body.calls)
+        decision = Decision(is_approved, by, numbers, body.reason, stops_run=body.stop)
+        if is_approved and body.grants:
+            decision = replace(decision, grants=await self._api.run_in_thread(lambda: self._make_grants(run_id, body)))
+        decided: list[int] = await app.runs.decide(run_id, decision, via="ui", transport="http")
+        return decided
 
-
-def _make_grant(requested: GrantRequest, by: str) -> Grant:
-    """Return the grant. Without an expiry, it is for the run; `Runs.decide` adds the run and the agent."""
-    expires = 0.0 if requested.seconds is None else time.time() + requested.seconds
-    arguments, name = requested.arguments, f"g_{secrets.token_hex(8)}"
-    return Grant(name, requested.tool, arguments, requested.count, expires=expires, by=by)
+    def _make_grants(self, run_id: str, body: DecisionRequest) -> tuple[Grant, ...]:
+        """Return the grants. One without an expiry is for the run; `Runs.decide` adds the run and the agent."""
+        waiting = self._api.app.stores.runs.list_calls(run_id, (CallState.PENDING,))
+        calls = [call for call in waiting if body.calls is None or call.number in body.calls]
+        grants: list[Grant] = []
+        for grant in body.grants:
+            expires = 0.0 if grant.seconds is None else time.time() + grant.seconds
+            make = partial(make_grants, count=grant.count, expires=expires)
+            try:
+                grants += make(calls, grant.tool, grant.arguments, grant.varying)
+            except ArgumentError as error:
+                raise ApiError("invalid", error.message, hint="to allow any arguments, add '*' to varying") from None
+        return tuple(grants)

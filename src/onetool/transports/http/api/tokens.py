@@ -19,7 +19,7 @@ from onetool.transports.http.record_models import CreatedToken, RevokedToken, To
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool.transports.http.token_changes import TAKEN, TokenChanges, TokenRequest
-from onetool.transports.http.tokens import SCOPES, includes_scope
+from onetool.util.token_ids import SCOPES, includes_scope
 
 T = TypeVar("T")
 ROOT: Final = "/api/tokens"

@@ -15,12 +15,13 @@ import { t, tOr } from "../core/i18n.js";
 import { keyedList } from "../core/keyed-list.js";
 import { refill } from "../core/refill.js";
 import { loadStyles } from "../core/styles.js";
-import { formatRelativeTime, formatTime } from "../core/text.js";
+import { formatRelativeTime, formatTime, truncate } from "../core/text.js";
 import { approvals, denied, summarize, watchApprovals } from "./feed.js";
 import { deniedState } from "./sign-in.js";
 
 await loadStyles("approvals");
-const DEFAULT_COUNT = 100;
+const MAX_EXAMPLES = 3;
+const MAX_EXAMPLE_CHARS = 60;
 const DURATIONS = [0, 1800, 7200, 86_400]; // seconds; 0 is for this run only
 
 class ApprovalsScreen extends HTMLElement {
@@ -178,14 +179,17 @@ function reject(entry, calls) {
   );
 }
 
-/** Ask what else to allow: further calls of one tool, with patterns of its arguments. */
+/** Ask what else to allow: the same call once more, unless the person widens it. The server knows the arguments. */
 function allowSimilar(entry, calls) {
   const first = entry.calls.find(({ number }) => calls.includes(number));
   if (!first) return notify(t("approvals.select"), "bad");
   const tool = h("input", { type: "text", value: first.tool, required: true, spellcheck: "false" });
-  const common = JSON.stringify(getCommon(entry, first), null, 1);
-  const patterns = h("textarea", { rows: 4, spellcheck: "false", value: common });
-  const count = h("input", { type: "number", min: 1, max: 100_000, value: String(DEFAULT_COUNT) });
+  const boxes = Object.keys(first.arguments).map((name) => [name, h("input", { type: "checkbox" })]);
+  const rows = boxes.map(([name, box]) =>
+    h("label.check", {}, box, " ", h("code", {}, name), " ", h("span.hint", {}, listExamples(entry, first, name))),
+  );
+  const patterns = h("textarea", { rows: 2, spellcheck: "false", value: "" });
+  const count = h("input", { type: "number", min: 1, max: 100_000, value: "1" });
   const duration = h(
     "select",
     {},
@@ -200,7 +204,9 @@ function allowSimilar(entry, calls) {
       return patternField.showProblem(t("check.json", { reason: error.message }));
     }
     const seconds = Number(duration.value) || null;
-    const grants = [{ tool: tool.value.trim(), arguments: values, count: Number(count.value), seconds }];
+    const varying = boxes.filter(([, box]) => box.checked).map(([name]) => name);
+    const limits = { count: Number(count.value), seconds };
+    const grants = [{ tool: tool.value.trim(), arguments: values, varying, ...limits }];
     if (await decide(entry.run, { decision: "approve", calls, grants })) dialog.close();
   };
   const dialog = openModal(
@@ -209,6 +215,7 @@ function allowSimilar(entry, calls) {
       "form.stack",
       { onsubmit: (event) => (event.preventDefault(), submit()) },
       labeled(t("approvals.tool"), tool, { hint: t("approvals.tool.hint") }),
+      h("fieldset", {}, h("legend", {}, t("approvals.varying")), rows),
       patternField,
       labeled(t("approvals.count"), count),
       labeled(t("approvals.for"), duration),
@@ -220,13 +227,11 @@ function allowSimilar(entry, calls) {
   );
 }
 
-/** Return the arguments that are the same in all waiting calls of the tool, as patterns. */
-function getCommon(entry, first) {
-  const others = entry.calls.filter(({ tool }) => tool === first.tool).map((call) => call.arguments);
-  const isCommon = ([name, value]) => others.every((one) => JSON.stringify(one[name]) === JSON.stringify(value));
-  const escapePattern = (value) => (typeof value === "string" ? value.replace(/[*?[]/g, "[$&]") : value);
-  const common = others.length > 1 ? Object.entries(first.arguments).filter(isCommon) : [];
-  return Object.fromEntries(common.map(([name, value]) => [name, escapePattern(value)]));
+/** Return values of an argument in the waiting calls of the tool, which show what may differ. */
+function listExamples(entry, first, name) {
+  const calls = entry.calls.filter(({ tool }) => tool === first.tool);
+  const values = calls.map((call) => truncate(JSON.stringify(call.arguments[name] ?? null), MAX_EXAMPLE_CHARS));
+  return [...new Set(values)].slice(0, MAX_EXAMPLES).join(", ");
 }
 
 customElements.define("ot-approvals", ApprovalsScreen);
