@@ -1,7 +1,7 @@
 """Tools, backends and results, on which everything else is built.
 
-`Tool` is immutable data: a name, schemas, permissions and the backend that carries out its calls. A backend has one
-method. `Result` is the outcome of a call.
+`Tool` is immutable data: a name, schemas, permissions and the backend that carries out its calls. `Result` is the
+outcome of a call.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -16,6 +16,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Backend(Protocol):
+    """Carries out calls. It may also have `identify(tool)`: data that changes if a call would do something else.
+
+    `warm_up(context)` starts what calls need, so that `identify` knows it.
+    """
+
     async def invoke(self, tool: "Tool", args: Mapping[str, Any], context: ToolContext) -> Any: ...
 
 
@@ -64,6 +69,17 @@ class Tool:
     def is_resumable(self) -> bool:
         """Whether a call that is repeated with the same ticket, by any process, is the same call."""
         return getattr(self.backend, "is_resumable", False)
+
+    def identify(self) -> Any:
+        """Return what a call does, as data: if it differs from what a person approved, the call must not be made."""
+        identify = getattr(self.backend, "identify", None)
+        return None if identify is None else identify(self)
+
+    async def warm_up(self, context: ToolContext) -> None:
+        """Start what a call needs. After this, `identify` describes what the call will do."""
+        warm_up = getattr(self.backend, "warm_up", None)
+        if warm_up is not None:
+            await warm_up(context)
 
     def continues(self, args: Mapping[str, Any]) -> bool:
         return bool(self.continued_by and args.get(self.continued_by))

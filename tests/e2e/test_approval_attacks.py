@@ -7,9 +7,10 @@ import os
 import random
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from tests.approvals_support import NOTES, Approver, Notes, make_notes
 from tests.conformance_support import ERAS, Published, publish
 from tests.e2e.more_escapes import LINE
 from tests.e2e.test_approvals import call_modern, pause
+from tests.http_support import serve_site
+from tests.proxy_support import hostile_server
+from tests.rest_support import ServedApp, http_draft, serve_app
 from tests.support import Connection, RawClient, configure, connect, eventually, get_texts
 
 from onetool import tool
@@ -359,11 +363,25 @@ def test_a_grant_of_a_killed_server_is_the_one_that_was_shown(notes: Notes) -> N
     assert notes.written == ["a", "a"]
 
 
-def test_a_tool_that_changes_while_a_person_is_asked_is_not_called(notes: Notes) -> None:
+CHANGES = {
+    "its parameters": ('repo: str = "me/app"', 'repo: str = "me/app", everywhere: bool = True'),
+    "its code": ("file.write(text", "file.write('evil' + text"),
+    "a module beside it": ("", ""),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_tool_that_changes_while_a_person_is_asked_is_not_called(notes: Notes, what: str) -> None:
     file = notes.home / ".onetool" / "tools" / "notes" / "notes_tools.py"
+    module = file.with_name("helpers.py")
+    module.write_text("SUFFIX = 'good'\n")
+    old, new = CHANGES[what]
 
     async def approve(_context: Any, _params: Any) -> types.ElicitResult:
-        file.write_text(NOTES.replace('repo: str = "me/app"', 'repo: str = "me/app", everywhere: bool = True'))
+        if new:
+            file.write_text(NOTES.replace(old, new))
+        else:
+            module.write_text("SUFFIX = 'evil'\n")
         return types.ElicitResult(action="accept", content={"decision": "approve"})
 
     with connect(notes.home, elicitation_callback=approve) as client:
@@ -493,3 +511,54 @@ def test_a_question_over_stdio_is_not_answered_over_http_after_a_restart(tmp_pat
         result = HttpClient(server).send(**answer_all(question, "approve"))["result"]
         assert "answers of this client do not count" in result["content"][0]["text"]
         assert made == []
+
+
+def approve_change(served: ServedApp, code: str, change: Callable[[], object]) -> str:
+    """Run code whose call waits, change something, approve the call, and return how the run ended."""
+    (block,) = served.rest.send("POST", "/api/run", {"command": code}).json()["blocks"]
+    run = str(block.split()[2])
+    change()
+    body = {"decision": "approve"}
+    answer = served.rest.send("POST", f"/api/approvals/{run}", body, headers={"authorization": f"Bearer {'m' * 32}"})
+    assert answer.status_code == 200, answer.text
+    assert eventually(lambda: served.rest.get(f"/api/runs/{run}")["state"] in {"done", "failed"})
+    return str(served.rest.send("POST", "/api/run", {"command": f"ot.run_result('{run}')"}).json()["blocks"])
+
+
+def make_asking(**more: Any) -> dict[str, Any]:
+    admin = {"name": "m", "hash": hash_token("m" * 32), "scope": "admin"}
+    agent = {"policy": "ask-writes", "permissions": ["read", "write", "network"]}
+    hosts = {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True}
+    settings = {"agents": {"default": agent}, "auth": {"tokens": [admin]}, "approvals": {"wait": 0.1}, "http": hosts}
+    return settings | more
+
+
+def test_a_stored_tool_sends_the_request_that_was_approved(tmp_path: Path) -> None:
+    with serve_site() as site, serve_app(tmp_path, make_asking()) as served:
+        bundle = served.rest.bundle("mail")
+        served.rest.tool(bundle, "send", **http_draft(site.url("/good"), method="POST"))
+        other = http_draft(site.url("/evil"), method="POST")
+        change = partial(served.rest.tool, bundle, "send", "2.0", **other)
+        assert "has changed since the call was approved" in approve_change(served, "mail.send()", change)
+        assert [request.path for request in site.requests] == []
+        approve_change(served, "mail.send()", lambda: None)
+        assert [request.path for request in site.requests] == ["/evil"]
+
+
+@pytest.mark.parametrize("what", ["its program", "its definition"])
+def test_an_upstream_server_gets_the_call_that_was_approved(tmp_path: Path, what: str) -> None:
+    """The definition changes after it was listed, which the next connection shows."""
+    server = hostile_server("changes", tmp_path)
+    settings = make_asking(servers={"odd": server})
+    with serve_app(tmp_path / "data", settings) as served:
+        served.rest.send("POST", "/api/run", {"command": "ot.help(query='odd.echo')"})
+
+        def change() -> None:
+            if what == "its program":
+                served.change({**settings, "servers": {"odd": {**server, "args": [*server["args"], "--evil"]}}})
+            else:
+                (tmp_path / "changed").write_text("")
+                served.change({**settings, "servers": {"odd": {**server, "timeout": 19}}})  # which disconnects it
+
+        assert "has changed since the call was approved" in approve_change(served, "odd.echo(text='x')", change)
+        assert "x" in approve_change(served, "odd.echo(text='x')", lambda: None)

@@ -97,6 +97,9 @@ class HttpBackend:
         self._literals = {credential.value for credential in credentials.find(impl.model_dump(by_alias=True))}
         self._redactor: tuple[frozenset[str], SecretRedactor | None] = (frozenset(), None)
 
+    def identify(self, _tool: Tool) -> Any:
+        return self.impl.model_dump(mode="json", by_alias=True)
+
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         impl, media = self.impl, self._media() if self._media else None
         steps: dict[str, Any] | None = {} if impl.steps else None

@@ -17,6 +17,7 @@ from onetool.backends.threads import ToolThreads
 from onetool.context import ToolContext
 from onetool.errors import ToolError
 from onetool.schema import PLAIN_TYPES, get_signature
+from onetool.util.version import __version__
 from onetool_child.arguments import get_converter
 from onetool_child.error_report import report_error
 from onetool_child.interface import ItemReporter
@@ -32,6 +33,13 @@ class PythonBackend:
     def __init__(self, function: Callable[..., Any], threads: ToolThreads | None = None) -> None:
         self.function, self._threads = function, threads or ToolThreads()
         self._is_async = inspect.iscoroutinefunction(function)
+
+    def identify(self, _tool: Tool) -> Any:
+        """Return the version of OneTool, and the code of the function."""
+        function = inspect.unwrap(self.function)
+        code = getattr(function, "__code__", None)
+        name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+        return [__version__, name, *([] if code is None else [code.co_code.hex(), code.co_names])]
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         converters, rest = self._converters, self._rest_converter

@@ -509,6 +509,9 @@ class _LazyBackend:
         self._make, self._impl, self.accounts = make, impl, accounts
         self._made: Backend | None = None
 
+    def identify(self, _tool: Tool) -> Any:
+        return self._impl
+
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         if self._made is None:
             self._made = self._make()
@@ -526,6 +529,9 @@ class _FunctionBackend:
 
     def __init__(self, function: str) -> None:
         self._function = function
+
+    def identify(self, _tool: Tool) -> Any:
+        return self._function
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         result: Result = await context.bus.call_tool(self._function, args, context)

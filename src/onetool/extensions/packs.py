@@ -262,6 +262,7 @@ class Extensions(HeldTools):
             self._call_tool,
             self._log,
             get_worker=partial(self._get_worker, setup, extension),
+            identity=[dict(setup.settings.options), sorted(setup.declared), sorted(setup.secrets)],
         )
 
     def _forget(self, name: str) -> None:

@@ -42,6 +42,9 @@ class QueueBackend:
         self._wait_seconds, self._get_jobs = wait_seconds, get_jobs
         self._is_retired, self._calls = False, 0
 
+    def identify(self, _tool: Tool) -> Any:
+        return [self.extension.identify(), self.queue]
+
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         jobs, ticket = self._require_jobs(), context.ticket
         is_detached = ticket is not None and ticket.is_detached

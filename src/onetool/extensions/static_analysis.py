@@ -76,11 +76,23 @@ class Extension:
     package: str = ""  # the installed package that brings it; empty for a file of the user
     module: str = ""  # the name under which a package's pack is imported
 
+    def identify(self) -> list[str]:
+        """Return digests of the file and the modules beside it, as they are now; an empty one if a file is missing."""
+        files = [str(self.file), *sorted(name for name, _ in self.siblings)]
+        return [self.module, *map(_digest_file, files)]
+
 
 def stamp_file(file: Path) -> Stamp:
     """Return a cheap stamp: if it differs, the file may have changed."""
     status = file.stat()
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+def _digest_file(name: str) -> str:
+    try:
+        return sha256(Path(name).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def stamp_siblings(file: Path) -> frozenset[tuple[str, Stamp]]:

@@ -64,8 +64,10 @@ class WorkerBackend:
         log: Callable[..., None],
         *,
         get_worker: Callable[[WorkerLaunch], Worker] = Worker,
+        identity: Any = None,
     ) -> None:
         self.extension, self.timeouts = extension, timeouts
+        self._identity = identity  # of the settings that its tools see
         self._prepare, self._log, self._get_worker = prepare, log, get_worker
         self._user = WorkerUser(call_tool, _OutputLog(log, extension.pack))
         self._supervised = Supervised(
@@ -78,6 +80,9 @@ class WorkerBackend:
         self._listeners: list[Callable[[str], None]] = []  # callers that wait for the start
         self._state = "not started"
         self._is_retired = self._is_closed = False
+
+    def identify(self, _tool: Tool) -> Any:
+        return [self.extension.identify(), self._identity]
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         worker = await self._ready_worker(context)

@@ -24,7 +24,7 @@ from onetool.oauth.sign_ins import identify
 from onetool.proxy import content
 from onetool.proxy.connection import Connection
 from onetool.proxy.connection_manager import ConnectionManager
-from onetool.proxy.definitions import Definition, UpstreamSchema
+from onetool.proxy.definitions import Definition, UpstreamSchema, digest
 from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
 from onetool.schema import ANY_OBJECT, Schema
 
@@ -89,6 +89,16 @@ class Upstream(ConnectionManager):
 
     async def close(self) -> None:
         await asyncio.gather(super().close(), *(each.close() for each in self._others.values()))
+
+    def identify(self, tool: Tool) -> Any:
+        """Return the program or URL of the server, and the definition that each sign-in gets."""
+        offered = (each.offered.get(tool.name) for each in (self, *self._others.values()))
+        definitions = {digest([each] if each is not None else []) for each in offered}
+        return [self.key, sorted(definitions)]
+
+    async def warm_up(self, context: ToolContext) -> None:
+        """Connect, which lists the tools."""
+        await (await self._choose(context)).connection(context.on_progress)
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         if (other := await self._choose(context)) is not self:

@@ -218,7 +218,7 @@ class Gate:
                 return call
             reason = "its process ended after the call was sent: nobody knows whether it happened"
             return await self._wait_for_person(ticket, replace(call, state=CallState.UNKNOWN, reason=reason))
-        if call.state is CallState.APPROVED and call.definition != digest_definition(tool):
+        if call.state is CallState.APPROVED and not await self._is_unchanged(ticket, call):
             return await self._wait_for_person(ticket, replace(call, state=CallState.PENDING, reason=CHANGED))
         return call
 
@@ -362,7 +362,10 @@ class Gate:
         for grant in grants:
             if covers(grant, ticket.tool.name, arguments, definition):
                 ticket.grant = grant.id
-                return replace(call, state=CallState.APPROVED, by=f"grant {grant.id} of {grant.by}")
+                by = f"grant {grant.id} of {grant.by}"
+                call = replace(call, state=CallState.APPROVED, by=by, definition=definition)
+                await self._check_unchanged(ticket, call)
+                return call
         return await self._wait_for_person(ticket, call)
 
     async def _wait_for_person(self, ticket: Ticket, call: DurableCall) -> DurableCall:
@@ -393,10 +396,22 @@ class Gate:
             await self._check_unchanged(ticket, answer)
         return answer
 
+    async def _is_unchanged(self, ticket: Ticket, call: DurableCall) -> bool:
+        """Return whether the call does what was approved.
+
+        Starting what it needs may show that it does not: an upstream server may have other tools than before.
+        """
+        bus = ticket.context.bus
+        current = await bus.resolve(call.tool)
+        if digest_definition(current) != call.definition:
+            return False
+        await current.warm_up(ticket.context)
+        current = await bus.resolve(call.tool)
+        return digest_definition(current) == call.definition and current.enabled
+
     async def _check_unchanged(self, ticket: Ticket, call: DurableCall) -> None:
         """Raise if the tool was replaced, disabled or deleted while the person was asked."""
-        current = await ticket.context.bus.resolve(call.tool)
-        if digest_definition(current) != call.definition or not current.enabled:
+        if not await self._is_unchanged(ticket, call):
             raise CallRejected(f"{call.tool} was not called: {CHANGED}", tool=call.tool)
 
     async def _hold(self, answered: "asyncio.Future[DurableCall]") -> DurableCall:
@@ -515,7 +530,8 @@ def digest_call(tool: str, arguments: str) -> str:
 
 
 def digest_definition(tool: Tool) -> str:
-    parts = [tool.name, tool.source, tool.file, tool.input.json, sorted(get_effects(tool))]
+    """Return a digest of what a person approves besides the arguments: the tool, and what its calls do."""
+    parts = [tool.name, tool.source, tool.file, tool.input.json, sorted(get_effects(tool)), tool.identify()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
