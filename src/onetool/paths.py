@@ -6,7 +6,7 @@ Paths are computed from the arguments; nothing is created. A directory whose set
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from os.path import realpath
+from os.path import commonpath, realpath
 from pathlib import Path
 
 FOLDER = ".onetool"
@@ -73,6 +73,15 @@ def resolve_path(text: str, base: Path, home: Path) -> Path:
     if text == "~" or text.startswith("~/"):
         return home / text[2:]
     return base / text
+
+
+def is_inside(path: Path, directory: Path) -> bool:
+    """Return whether a path leads to the directory or into it. Links are followed."""
+    inside = realpath(directory)
+    try:
+        return commonpath([inside, realpath(path)]) == inside
+    except ValueError:  # not a valid path
+        return False
 
 
 def agent_files(directory: Path) -> tuple[Path, ...]:

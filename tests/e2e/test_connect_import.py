@@ -175,12 +175,15 @@ def make_project(home: Path) -> Path:
     return directory
 
 
-def run_import(home: Path, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_import(
+    home: Path, directory: Path, *arguments: str, answer: str = "", **env: str
+) -> subprocess.CompletedProcess[str]:
     """Run `onetool import` in a working directory that is not the home directory."""
     return subprocess.run(
         [PROGRAM, "import", *arguments],
         cwd=directory,
-        env=environment(home),
+        env={**environment(home), **env},
+        input=answer,
         capture_output=True,
         encoding="utf-8",
         timeout=60,
@@ -257,6 +260,8 @@ def test_an_import_is_in_the_history_and_can_be_undone(tmp_path: Path) -> None:
     [change] = json.loads(run_cli(tmp_path, "settings", "history", "--json").stdout)["changes"]
     assert (change["action"], change["names"]) == ("servers.add", ["github", "dash_board"])
     assert change["actor"].startswith("user")
+    [record] = [json.loads(line) for line in (tmp_path / ".onetool/logs/audit.jsonl").read_text().splitlines()]
+    assert (record["action"], record["names"]) == ("servers.add", ["github", "dash_board"])
     assert "ghp_0123456789" not in json.dumps(change) + (tmp_path / ".onetool" / "settings-history.json").read_text()
     undone = run_cli(tmp_path, "settings", "undo")
     assert undone.returncode == 0, undone.stderr
@@ -269,7 +274,7 @@ def test_an_import_keeps_the_existing_content_of_onetool_yaml(tmp_path: Path) ->
     write_file(directory / ".onetool" / "onetool.yaml", old)
     write_file(directory / ".onetool" / "secrets.yaml", "# keys\nGITHUB_TOKEN: another\n").chmod(0o644)
     write_file(directory / "mcp.json", SETTINGS)
-    done = run_import(tmp_path, directory, "mcp.json")
+    done = run_import(tmp_path, directory, "mcp.json", answer="yes\nyes\n")
     assert done.returncode == 0, done.stderr
     new = (directory / ".onetool" / "onetool.yaml").read_text()
     assert all(line in new.splitlines() for line in old.splitlines())
@@ -279,7 +284,8 @@ def test_an_import_keeps_the_existing_content_of_onetool_yaml(tmp_path: Path) ->
     secrets = directory / ".onetool" / "secrets.yaml"
     assert secrets.read_text().startswith("# keys\nGITHUB_TOKEN: another\n")
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
-    assert "is now trusted, including its previous content" in done.stdout
+    assert "  own  x\n" in done.stdout
+    assert is_trusted(directory / ".onetool", tmp_path / ".onetool", {})
 
 
 def test_a_dry_run_shows_the_diff_and_writes_nothing(tmp_path: Path) -> None:
@@ -294,7 +300,7 @@ def test_a_dry_run_shows_the_diff_and_writes_nothing(tmp_path: Path) -> None:
 def test_options_keep_secrets_inline_and_select_the_user_directory(tmp_path: Path) -> None:
     directory = make_project(tmp_path)
     write_file(directory / "mcp.json", SETTINGS)
-    done = run_import(tmp_path, directory, "mcp.json", "--user", "--inline-secrets", "--json")
+    done = run_import(tmp_path, directory, "mcp.json", "--user", "--inline-secrets", "--json", answer="yes\n")
     data = json.loads(done.stdout)
     assert (data["servers"], data["secrets"]) == (["github", "dash_board"], [])
     assert "ghp_0123456789" not in done.stdout
@@ -303,18 +309,79 @@ def test_options_keep_secrets_inline_and_select_the_user_directory(tmp_path: Pat
     assert not (tmp_path / ".onetool" / "secrets.yaml").exists()
 
 
-def test_the_project_file_of_a_client_wins_over_the_user_file(tmp_path: Path) -> None:
+PROJECT_FILES = {client.name: client.project_file for client in CLIENTS.values() if client.project_file}
+
+
+@pytest.mark.parametrize("client", PROJECT_FILES)
+@pytest.mark.parametrize("option", ["--user", "--project"])
+def test_a_client_never_stands_for_the_files_of_a_project(tmp_path: Path, client: str, option: str) -> None:
+    directory = make_project(tmp_path)
+    name = PROJECT_FILES[client]
+    text = 'mcp_servers = {evil = {command = "theirs"}}' if name.endswith("toml") else json.dumps(
+        {CLIENTS[client].key: {"evil": {"command": "theirs"}}}
+    )  # fmt: skip
+    write_file(directory / name, text)
+    done = run_import(tmp_path, directory, client, option, answer="yes\n")
+    assert done.returncode == 1
+    assert f"Hint: onetool import {directory / name}\n" in done.stderr
+    write_file(user_file(tmp_path, client), text.replace("evil", "own").replace("theirs", "mine"))
+    assert run_import(tmp_path, directory, client, option).returncode == 0
+    place = tmp_path if option == "--user" else directory
+    assert load_settings(place)["servers"] == {"own": {"command": "mine"}}
+
+
+def test_the_private_servers_of_a_directory_are_imported(tmp_path: Path) -> None:
     directory = make_project(tmp_path)
     private = {"mcpServers": {"c": {"command": "private"}}}
-    everywhere = {
-        "mcpServers": {"a": {"command": "user"}, "b": {"command": "user"}},
-        "projects": {str(directory): private},
-    }
+    everywhere = {"mcpServers": {"b": {"command": "user"}}, "projects": {str(directory): private}}
     write_file(tmp_path / ".claude.json", json.dumps(everywhere))
-    write_file(directory / ".mcp.json", json.dumps({"mcpServers": {"a": {"command": "${workspaceFolder}/run"}}}))
     assert run_import(tmp_path, directory, "claude-code").returncode == 0
     commands = {name: server["command"] for name, server in load_settings(directory)["servers"].items()}
-    assert commands == {"a": f"{directory}/run", "b": "user", "c": "private"}
+    assert commands == {"b": "user", "c": "private"}
+
+
+@pytest.mark.parametrize("answer", ["", "no\n"])
+def test_a_file_of_a_project_is_imported_after_a_question(tmp_path: Path, answer: str) -> None:
+    directory = make_project(tmp_path)
+    config = {"mcpServers": {"a": {"command": "${workspaceFolder}/run", "args": ["-x"], "env": {"LD_PRELOAD": "e.so"}}}}
+    file = write_file(directory / ".mcp.json", json.dumps(config))
+    refused = run_import(tmp_path, directory, ".mcp.json", answer=answer)
+    assert refused.returncode == 1
+    assert f"{file} was not imported: not confirmed" in refused.stderr
+    for line in (f"Servers of {file}", 'command: "${workspaceFolder}/run"', 'args: ["-x"]', 'env.LD_PRELOAD: "e.so"'):
+        assert line in refused.stdout
+    assert list(directory.iterdir()) == [file]
+    assert run_import(tmp_path, directory, ".mcp.json", answer="yes\n").returncode == 0
+    assert load_settings(directory)["servers"]["a"]["command"] == f"{directory}/run"
+
+
+def test_a_trusted_file_is_imported_without_a_question_until_it_changes(tmp_path: Path) -> None:
+    directory = make_project(tmp_path)
+    file = write_file(directory / ".mcp.json", '{"mcpServers": {"a": {"command": "one"}}}')
+    command = [PROGRAM, "trust", ".mcp.json"]
+    done = subprocess.run(
+        command, cwd=directory, env=environment(tmp_path), input="y\n", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert 'a  command: "one"' in done.stdout
+    assert run_import(tmp_path, directory, ".mcp.json").returncode == 0
+    file.write_text('{"mcpServers": {"b": {"command": "two"}}}')
+    assert run_import(tmp_path, directory, ".mcp.json").returncode == 1
+    assert run_import(tmp_path, directory, ".mcp.json", ONETOOL_TRUST="1").returncode == 0
+    assert list(load_settings(directory)["servers"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize("answer", ["", "no\n"])
+def test_an_import_does_not_trust_an_existing_directory_unasked(tmp_path: Path, answer: str) -> None:
+    directory = make_project(tmp_path)
+    write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS)
+    evil = write_file(directory / ".onetool" / "onetool.yaml", "servers: {evil: {command: theirs}}\n")
+    done = run_import(tmp_path, directory, "cursor", answer=answer)
+    assert done.returncode == 1
+    assert "  evil  theirs\n" in done.stdout
+    assert f"{directory / '.onetool'} was not changed: not confirmed" in done.stderr
+    assert list(evil.parent.iterdir()) == [evil]
+    assert not is_trusted(evil.parent, tmp_path / ".onetool", {})
 
 
 @pytest.mark.parametrize(
@@ -344,7 +411,7 @@ def test_an_invalid_onetool_yaml_is_not_changed(tmp_path: Path) -> None:
     directory = make_project(tmp_path)
     file = write_file(directory / ".onetool" / "onetool.yaml", "servers: [\n")
     write_file(directory / "mcp.json", SETTINGS)
-    done = run_import(tmp_path, directory, "mcp.json")
+    done = run_import(tmp_path, directory, "mcp.json", answer="yes\nyes\n")
     assert done.returncode == 1
     assert "onetool.yaml:" in done.stderr
     assert list(file.parent.iterdir()) == [file]
@@ -355,6 +422,6 @@ def test_a_missing_input_is_requested_and_left_empty(tmp_path: Path) -> None:
     server = {"command": "x", "env": {"K": "${input:key}"}}
     config = {"inputs": [{"id": "key", "description": "of Perplexity"}], "servers": {"p": server}}
     write_file(directory / ".vscode" / "mcp.json", json.dumps(config))
-    done = run_import(tmp_path, directory, "vscode")
+    done = run_import(tmp_path, directory, ".vscode/mcp.json", answer="yes\n")
     assert "add KEY (of Perplexity) to" in done.stdout
     assert load(find_directories({}, directory, None, tmp_path), {}).settings.servers["p"].env == {"K": ""}

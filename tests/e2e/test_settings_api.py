@@ -352,7 +352,7 @@ def test_ui_without_a_server_says_what_to_type(tmp_path: Path) -> None:
     assert "onetool serve --http" in done.stderr
 
 
-def test_a_token_of_a_project_does_not_disable_those_of_the_owner(tmp_path: Path) -> None:
+def test_a_token_of_a_named_file_does_not_disable_those_of_the_owner(tmp_path: Path) -> None:
     configure(tmp_path, make_settings(tmp_path))
     project = tmp_path / "project"
     (project / ".onetool").mkdir(parents=True)
@@ -363,4 +363,4 @@ def test_a_token_of_a_project_does_not_disable_those_of_the_owner(tmp_path: Path
             headers = {"authorization": f"Bearer {TOKENS[scope]}"}
             created = client.post("/api/tokens", json={"name": "new", "agent": "reviewer"}, headers=headers)
             assert created.status_code == status, created.text
-            assert "no longer accepted in this project: use, approve, admin, owner" in created.text
+            assert "no longer accepted with this file: use, approve, admin, owner" in created.text

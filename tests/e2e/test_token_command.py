@@ -129,17 +129,23 @@ def run_in_project(home: Path, directory: Path, *arguments: str) -> subprocess.C
     )
 
 
-def test_a_trusted_project_stays_trusted_and_has_its_own_list(tmp_path: Path) -> None:
+def test_tokens_created_in_a_project_are_those_of_the_user(tmp_path: Path) -> None:
     configure(tmp_path, f"auth: {{tokens: [{{name: home, hash: '{'0' * 64}'}}]}}\n")
     directory, user = tmp_path / "work", tmp_path / ".onetool"
     configure(directory, "agents: {robot: {permissions: []}}\n")
     trust(directory / ".onetool", user)
-    done = run_in_project(tmp_path, directory, "create", "ci", "--agent", "robot")
+    before = config_file(directory).read_bytes()
+    done = run_in_project(tmp_path, directory, "create", "ci")
     assert done.returncode == 0, done.stderr
-    assert "no longer accepted in this project: home" in done.stderr
-    assert is_trusted(directory / ".onetool", user, {})
+    assert config_file(directory).read_bytes() == before
     loaded = load(find_directories({}, directory, None, tmp_path), {})
-    assert [(token.name, token.agent) for token in loaded.settings.auth.tokens] == [("ci", "robot")]
+    assert [(token.name, token.agent) for token in loaded.settings.auth.tokens] == [
+        ("home", "default"),
+        ("ci", "default"),
+    ]
+    rejected = run_in_project(tmp_path, directory, "create", "robot", "--agent", "robot")
+    assert "agent 'robot' is an agent of this project, but tokens are for all directories" in rejected.stderr
+    assert f"Hint: define it in {config_file(tmp_path)}" in rejected.stderr
 
 
 def test_an_untrusted_project_is_not_changed(tmp_path: Path) -> None:

@@ -86,14 +86,16 @@ class FakeMachine:
         directories = find_directories(env or {}, self.root / "work", config, self.root / "home")
         return load(directories, env or {}, trust=trust)
 
-    def settings(self, text: str = "", **env: str) -> Settings:
+    def settings(self, text: str = "", *, is_named: bool = False, **env: str) -> Settings:
+        """Return the settings with this text in the project's file. A file that the user names has no restrictions."""
+        file = self.project / "onetool.yaml"
         if text:
-            self.write(self.project / "onetool.yaml", text)
-        return self.load(env).settings
+            self.write(file, text)
+        return self.load(env, config=file if is_named else None).settings
 
-    def error(self, text: str = "", **env: str) -> str:
+    def error(self, text: str = "", *, is_named: bool = False, **env: str) -> str:
         with pytest.raises(ConfigError) as caught:
-            self.settings(text, **env)
+            self.settings(text, is_named=is_named, **env)
         return self.shorten(str(caught.value))
 
     def shorten(self, text: str) -> str:
@@ -169,7 +171,7 @@ def test_snippet_parameters_without_default_are_required(machine: FakeMachine) -
 
 
 def test_yaml_1_1_booleans_are_strings(machine: FakeMachine) -> None:
-    found = machine.settings("execution: {isolation: off}\nservers: {a: {url: http://a, pin: off}}")
+    found = machine.settings("execution: {isolation: off}\nservers: {a: {url: http://a, pin: off}}", is_named=True)
     assert (found.execution.isolation, found.servers["a"].pin) == ("off", "off")
 
 
@@ -426,6 +428,39 @@ def test_a_project_cannot_allow_its_bundles_to_send_secrets(machine: FakeMachine
     assert "must be an origin such as https://api.example.com" in machine.error("log_level: INFO")
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("audit: {file: /dev/null}", "audit"),
+        ("audit: {keep: 0}", "audit"),
+        ("auth: {tokens: [{name: x, hash: y}]}", "auth"),
+        ("execution: {timeout: 3, isolation: off}", "execution.isolation"),
+        ("store: postgresql://x@y/z", "store"),
+        ("tools: {notes: {queue: gpu}}", "tools.notes.queue"),
+    ],
+)
+def test_a_project_cannot_set_what_protects_the_user(machine: FakeMachine, text: str, key: str) -> None:
+    assert machine.error(f"# mine\n{text}") == (
+        f"onetool.yaml:2: {key} cannot be set by a project\nHint: move it to ~/onetool.yaml"
+    )
+    machine.settings(text, is_named=True)
+
+
+@pytest.mark.parametrize("file", ["~/.bashrc", "../../elsewhere", "/tmp/x", "out/x", "\\0"])
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('notify: {topics: [{pattern: a, file: a.yaml}, {pattern: b, file: "%s"}]}', "notify.topics[1].file"),
+        ('bundles: {dir: "%s"}', "bundles.dir"),
+    ],
+)
+def test_a_project_writes_no_files_outside_itself(machine: FakeMachine, text: str, key: str, file: str) -> None:
+    machine.project.mkdir(parents=True)
+    (machine.project / "out").symlink_to(machine.root)
+    assert f"onetool.yaml:1: {key} leads out of the project: " in machine.error(text % file)
+    machine.settings(text % "../docs/inside")
+
+
 def test_a_project_cannot_name_the_language_model(machine: FakeMachine) -> None:
     mine = "llm: {base_url: 'https://mine.example/v1', model: m, api_key: '${secret:KEY}'}"
     machine.write(machine.user / "onetool.yaml", mine)
@@ -518,7 +553,8 @@ def test_invalid_secrets_are_reported_without_their_values(machine: FakeMachine)
 
 def test_secrets_are_not_shown_in_errors_or_reprs(machine: FakeMachine) -> None:
     machine.write(machine.user / "secrets.yaml", "TOKEN: canary")
-    message = machine.error("""
+    message = machine.error(
+        """
         execution: {timeout: "${TOKEN}", isolation: "${TOKEN}", cells: "${TOKEN}"}
         agents: {a: {permissions: ["${TOKEN}"]}}
         servers: {a: {url: "${TOKEN}", pin: "${TOKEN}"}}
@@ -526,7 +562,9 @@ def test_secrets_are_not_shown_in_errors_or_reprs(machine: FakeMachine) -> None:
         log_level: ${TOKEN}
         docs_url: ${TOKEN}
         auth: {tokens: [{name: x, hash: y, agent: "${TOKEN}"}]}
-    """)
+    """,
+        is_named=True,
+    )
     assert "canary" not in message
     assert len(message.split("\n")) == 10
     loaded = machine.settings("servers: {a: {url: http://a, headers: {A: '${TOKEN}'}, env: {B: '${TOKEN}'}}}")
@@ -543,7 +581,8 @@ def test_invalid_files_are_reported_completely(machine: FakeMachine) -> None:
     machine.write(machine.user / "agents" / "name.yml", "name: [a]")
     machine.write(machine.user / "agents" / "typo.yml", "permission: [read]\nsandbox: {allowed: [/]}")
     assert (
-        machine.error("""
+        machine.error(
+            """
         aliases: {ws: 5}
         executon: {timeout: 5}
         mcpServers: {}
@@ -577,7 +616,9 @@ def test_invalid_files_are_reported_completely(machine: FakeMachine) -> None:
           tokens: [{name: a}, {name: b, hash: x, token_env: Y}]
         log_level: LOUD
         docs_url: example.com
-        """)
+        """,
+            is_named=True,
+        )
         == dedent("""
         ~/agents/list.yml:2: the file must contain `key: value` lines
         ~/agents/name.yml:1: name must be a string
@@ -652,7 +693,6 @@ def test_single_errors_have_a_precise_reason(machine: FakeMachine, text: str, re
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "the file is empty"),
         (b"a: \xff", "is not UTF-8"),
         (b"x" * 10_000_000, "too large"),
         (b"\x00\x01\x02", "is not valid YAML"),
@@ -700,11 +740,12 @@ def test_a_client_can_belong_to_only_one_agent(machine: FakeMachine) -> None:
     ],
 )
 def test_invalid_allowed_hosts_are_errors(machine: FakeMachine, name: str, message: str) -> None:
-    assert message in machine.error(f"auth: {{allowed_hosts: [{name}]}}")
+    assert message in machine.error(f"auth: {{allowed_hosts: [{name}]}}", is_named=True)
 
 
 def test_tokens_and_aliases_must_be_valid(machine: FakeMachine) -> None:
-    assert machine.error("aliases: {a-b: x, class: y}\nauth: {tokens: [{name: t, hash: h, agent: z}]}").split("\n") == [
+    text = "aliases: {a-b: x, class: y}\nauth: {tokens: [{name: t, hash: h, agent: z}]}"
+    assert machine.error(text, is_named=True).split("\n") == [
         "onetool.yaml:1: aliases.a-b is not a valid Python name",
         "Hint: use letters, digits and _",
         "onetool.yaml:1: aliases.class is a Python keyword, so code cannot call it",
@@ -747,7 +788,7 @@ def test_issuers_need_https_an_audience_and_agents_that_exist(machine: FakeMachi
             - {issuer: "https://id.example.com/?x", default_agent: nobody}
             - {issuer: https://id.example.com, audience: x, agents: {a: pilot}}
     """
-    errors = machine.error(dedent(text))
+    errors = machine.error(dedent(text), is_named=True)
     for expected in (
         "auth.issuers[0].issuer must start with https://; plain http is for issuers on loopback addresses only",
         "auth.issuers[0].algorithms[0] must be",
@@ -757,5 +798,5 @@ def test_issuers_need_https_an_audience_and_agents_that_exist(machine: FakeMachi
     ):
         assert expected in errors
     assert "must be an agent (default)" in machine.error(
-        'auth: {issuers: [{issuer: "http://[::1]:8", audience: x, default_agent: y}]}'
+        'auth: {issuers: [{issuer: "http://[::1]:8", audience: x, default_agent: y}]}', is_named=True
     )

@@ -1,5 +1,6 @@
 """Trust: a cloned directory is ignored until a person trusts it, and again after it changes."""
 
+import re
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 
 from onetool.config.load import Loaded, load
 from onetool.config.trust import changes_since_trusted, check_trust, is_trusted, still_trusted, trust, untrust
-from onetool.errors import ToolError
+from onetool.errors import ConfigError, ToolError
 from onetool.paths import find_directories
 from onetool.problem import UNTRUSTED, Location, Problem
 
@@ -134,6 +135,18 @@ def remove_file(name: str) -> Callable[[Path], object]:
         write_file("tools/mine/mine_tools.py", "def f(): ..."),
         write_file("tools/mine/helper.py", ""),
         write_file("stats/today.json", "{}"),
+        write_file("onetool.yaml", CONFIG + "log_level: DEBUG"),
+        write_file("onetool.yaml", CONFIG + "snippets: {s: {body: x}}"),
+        write_file("onetool.yaml", CONFIG + "prompts: {instructions: hello}"),
+        write_file("onetool.yaml", CONFIG + "projects: {docs: docs, all: .}"),
+        write_file("onetool.yaml", CONFIG + "limits: {running: 2}\nstats: {enabled: false}"),
+        write_file("onetool.yaml", CONFIG.replace("b.c", "b.d")),
+        write_file("onetool.yaml", CONFIG.replace("{git: {command: uvx}}", "{}")),
+        write_file("onetool.yaml", CONFIG.replace("[more]", "[]")),
+        write_file("prompts.yaml", "instructions: x"),
+        write_file("secrets.yaml", "HOME: /somewhere/else"),
+        write_file("agents/ci.yml", "permissions: []"),
+        remove_file("tools/mine/mine_tools.py"),
     ],
 )
 def test_harmless_changes_keep_trust(project: Path, user: Path, change: Callable[[Path], object]) -> None:
@@ -148,25 +161,21 @@ def test_harmless_changes_keep_trust(project: Path, user: Path, change: Callable
         write_file("onetool.yaml", CONFIG + "execution: {isolation: off}"),
         write_file("onetool.yaml", CONFIG.replace("uvx", "sh")),
         write_file("onetool.yaml", CONFIG + "http: {allowedHosts: ['*']}"),
-        write_file("onetool.yaml", "servers: {git: {command: uvx}"),
-        write_file("onetool.yaml", "[]"),
         remove_file("onetool.yaml"),
         write_file("agents/ci.yml", "permissions: [read, exec]"),
         write_file("agents/new.yaml", "permissions: [exec]"),
         remove_file("agents/ci.yml"),
         write_file("tools/new/new_tools.py", ""),
         write_file("tools/mine/second_tools.py", ""),
-        remove_file("tools/mine/mine_tools.py"),
         write_file("more/extra/extra_tools.py", ""),
-        write_file("onetool.yaml", CONFIG + "log_level: DEBUG"),
         write_file("onetool.yaml", CONFIG + "output: {sanitize: false}"),
-        write_file("onetool.yaml", CONFIG + "snippets: {s: {body: x}}"),
-        write_file("onetool.yaml", CONFIG + "prompts: {instructions: obey}"),
-        write_file("onetool.yaml", CONFIG.replace("b.c", "b.d")),
-        write_file("onetool.yaml", CONFIG.replace("{a: b.c}", "{a: {b: c}}")),
         write_file("onetool.yaml", CONFIG.replace("tools_dir: [more]", "tools_dir: [more, other]")),
-        write_file("prompts.yaml", "instructions: x"),
-        write_file("secrets.yaml", "HOME: /somewhere/else"),
+        write_file("onetool.yaml", CONFIG + "projects: {keys: ~/.ssh}"),
+        write_file("onetool.yaml", CONFIG + "projects: {keys: ../other}"),
+        write_file("onetool.yaml", CONFIG + "notify: {topics: [{pattern: x, file: ../Makefile}]}"),
+        write_file("onetool.yaml", CONFIG + "tools: {hello: {permissions: []}}"),
+        write_file("onetool.yaml", CONFIG.replace("{command: uvx}", "{command: uvx, env: {PATH: x}}")),
+        write_file("agents/ci.yml", "permissions: [read]\nsandbox: {allowed_paths: [/]}"),
     ],
 )
 def test_changes_that_grant_something_need_trust_again(
@@ -178,6 +187,17 @@ def test_changes_that_grant_something_need_trust_again(
     assert not decision.trusted
     assert "changed since it was trusted" in decision.problems[0].message
     trust(project, user)
+    assert is_trusted(project, user, {})
+
+
+@pytest.mark.parametrize("text", ["servers: {git: }}", "[]", "\tx"])
+def test_an_invalid_file_is_an_error_of_the_settings(project: Path, user: Path, text: str) -> None:
+    trust(project, user)
+    (project / "onetool.yaml").write_text(text)
+    assert is_trusted(project, user, {})
+    with pytest.raises(ConfigError, match=re.escape(f"{project / 'onetool.yaml'}:1")):
+        load_project(project, user)
+    (project / "onetool.yaml").write_text(CONFIG)
     assert is_trusted(project, user, {})
 
 
@@ -201,25 +221,26 @@ def test_the_problem_suggests_the_command(project: Path, user: Path) -> None:
 
 
 def test_changed_lines_are_named_without_their_values(project: Path, user: Path) -> None:
-    (project / "secrets.yaml").write_text("KEY: one-secret\nOTHER: same\n")
+    (project / "secrets.yaml").write_text("KEY: one-secret\n")
     trust(project, user)
     assert "one-secret" not in (user / "trust.json").read_text()
-    (project / "secrets.yaml").write_text("KEY: two-secret\nOTHER: same\n")
-    (project / "onetool.yaml").write_text("# first\nservers:\n  git: {command: evil}\n  obey me now: {command: x}\n")
+    text = "# first\nservers:\n  git: {command: evil}\n  obey me now: {command: x}\ntools_dir: [more]\n"
+    (project / "onetool.yaml").write_text(f"{text}agents: {{ci: {{budgets: {{calls: 5}}}}}}\n")
+    trust(project, user)
+    (project / "onetool.yaml").write_text(text.replace("evil", "worse").replace("obey me", "obey you"))
     problem = check_trust(project, user, {}).problems[0].message
     for message in (
         "onetool.yaml:3 (servers.git.command) changed",
         "onetool.yaml:4 (servers.….command) was added",
-        "onetool.yaml (aliases.a) was removed",
-        "secrets.yaml:1 (KEY) changed",
+        "onetool.yaml (agents.ci.budgets.calls) was removed",
     ):
         assert message in problem
-    assert not any(word in problem for word in ("evil", "obey", "secret ", "two-secret", "OTHER"))
+    assert not any(word in problem for word in ("evil", "worse", "obey"))
 
 
 def test_many_changes_are_counted(project: Path, user: Path) -> None:
     trust(project, user)
-    (project / "onetool.yaml").write_text(CONFIG + "projects: {" + ", ".join(f"p{n}: x" for n in range(20)) + "}")
+    (project / "onetool.yaml").write_text(CONFIG + "tools: {" + ", ".join(f"p{n}: {{x: 1}}" for n in range(20)) + "}")
     assert check_trust(project, user, {}).problems[0].message.endswith("and 12 more")
 
 

@@ -309,17 +309,21 @@ def read_file_error(path: Path) -> str:
     return str(caught.value).replace(str(path.parent), "~")
 
 
+@pytest.mark.parametrize("text", ["", " \n", "# only a comment\n", "\ufeff"])
+def test_an_empty_file_has_no_data(tmp_path: Path, text: str) -> None:
+    (tmp_path / "empty.yaml").write_text(text)
+    assert yaml_loader.read_file(tmp_path / "empty.yaml").data is None
+
+
 def test_an_unreadable_file_is_an_error_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
-    (tmp_path / "empty.yaml").write_text(" \n")
     (tmp_path / "large.yaml").write_bytes(b"x" * 10_000_000)
     (tmp_path / "binary.yaml").write_bytes(bytes(range(1, 128)) * 10)
     os.mkfifo(tmp_path / "pipe.yaml")
     assert "\n".join(read_file_error(path) for path in sorted(tmp_path.iterdir())) == (
         "~/binary.yaml:1: is not valid YAML: control characters are not allowed\n"
-        "~/empty.yaml:1: the file is empty\nHint: add a setting, or delete the file\n"
         "~/folder.yaml: is a directory, not a file\n"
         "~/large.yaml:1: too large: 10,000,000 bytes (limit 4,194,304)\n"
         "~/latin.yaml:2: is not UTF-8 text\nHint: save the file as UTF-8\n"

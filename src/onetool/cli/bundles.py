@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     import_.add_argument("--name", default="", metavar="SLUG", help="name of the imported bundle")
     where = import_.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
-    where.add_argument("--project", action="store_true", help="import into .onetool of this directory and trust it")
+    where.add_argument(
+        "--project", action="store_true", help="import into .onetool of this directory, and trust it after a review"
+    )
     delete = actions.add_parser("delete", help="Delete a bundle, a tool or a version of a tool")
     delete.add_argument("what", metavar=WHAT, help="a bundle, a tool (all versions) or a version of a tool")
     delete.add_argument("--yes", action="store_true", help="delete without asking")

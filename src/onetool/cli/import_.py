@@ -1,7 +1,9 @@
 """Import MCP servers from an assistant's configuration, or HTTP tools from an OpenAPI document or ZIP archive.
 
 Servers are added to .onetool/onetool.yaml, tools to a bundle. The file type is detected from its content. The imported
-file is not changed.
+file is not changed. CLIENT stands for the assistant's files in your home directory. For other files with servers, such
+as the .mcp.json of a project, the command shows the programs and asks. In a script, use `echo yes | onetool import
+FILE`, or run `onetool trust FILE` before.
 """
 
 import argparse
@@ -19,9 +21,10 @@ from onetool.cli import settings_file
 from onetool.cli.connect import next_step
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.signals import blocked_signals
+from onetool.cli.trust import require_file_trust, require_trust
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.catalog import CLIENTS, Machine
-from onetool.clients.client_servers import ClientServers, NoServersError, read_servers
+from onetool.clients.client_servers import ClientServers, read_servers
 from onetool.clients.server_import import ServerImport, import_servers
 from onetool.config import scaffold
 from onetool.config.load import examine
@@ -77,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
-    where.add_argument("--project", action="store_true", help="import into .onetool of this directory and trust it")
+    where.add_argument(
+        "--project", action="store_true", help="import into .onetool of this directory, and trust it after a review"
+    )
     parser.add_argument(
         "--inline-secrets", action="store_true", help="keep secrets in onetool.yaml instead of secrets.yaml"
     )
@@ -108,9 +113,15 @@ def _import_servers(options: argparse.Namespace) -> int:
     directory = directories.user if options.user else _target(directories)
     machine = Machine(sys.platform, os.environ, directories.home, directories.working_dir)
     found = _read_sources(options.source, machine)
+    stream = sys.stderr if options.json else sys.stdout
+    if not options.dry_run and options.source not in CLIENTS:
+        for file in found:
+            require_file_trust(file, machine, directories.user, stream)
     if examine(directories, os.environ).loaded.settings.store:
         return _import_to_store(options, found)
     plan = make_plan(found, directories, directory, options.inline_secrets)
+    if plan.result.servers and not options.dry_run and _needs_trust(directory, directories):
+        require_trust(directories, directory, stream)
     # Secrets are recognized by their keys, which a diff may not show.
     redact = Redactor({*plan.result.secrets.values(), *find_secrets(plan.result.servers)})
     diff = text_files.diff(plan.config, plan.config_text, redact)
@@ -125,6 +136,13 @@ def _import_servers(options: argparse.Namespace) -> int:
         client = options.source if options.source in CLIENTS else ""
         print(f"\n{next_step(machine, QUESTION.format(server=next(iter(plan.result.servers))), client)}")
     return 0
+
+
+def _needs_trust(directory: Path, directories: paths.Directories) -> bool:
+    """Return whether the content of a directory was not reviewed; a new one has none."""
+    is_users = os.path.realpath(directory) == os.path.realpath(directories.user)
+    is_new = not os.path.lexists(directory)
+    return not (is_users or is_new or directories.config_file) and not is_trusted(directory, directories.user, {})
 
 
 def _import_to_store(options: argparse.Namespace, found: list[ClientServers]) -> int:
@@ -163,36 +181,28 @@ def _target(directories: paths.Directories) -> Path:
 
 def _read_sources(source: str, machine: Machine) -> list[ClientServers]:
     candidates = (
-        CLIENTS[source].locate_files(machine)
+        [CLIENTS[source].locate_user_file(machine)]
         if source in CLIENTS
         else [paths.resolve_path(source, Path.cwd(), machine.home)]
     )
     existing = [path for path in candidates if path.exists()]
     if not existing and source in CLIENTS:
-        raise ToolError(
-            f"no configuration of {CLIENTS[source].title} found: looked for {', '.join(map(str, candidates))}"
-        )
+        message = f"no configuration of {CLIENTS[source].title} found: looked for {candidates[0]}"
+        project = [file for file in CLIENTS[source].locate_files(machine) if file.exists()]
+        raise ToolError(message, hint=f"onetool import {shlex.quote(str(project[0]))}" if project else "")
     if source.startswith(("https://", "http://")):
         raise ToolError(
             f"cannot import from a URL: {source}", hint=f"download it first: curl -fsSLo api.json {shlex.quote(source)}"
         )
     if not existing:
         raise ToolError(f"file not found: {source} (expected a file, or one of {', '.join(CLIENTS)})")
-    found = []
-    for path in existing:
-        try:
-            found.append(read_servers(text_files.read(path), machine.working_dir))
-        except NoServersError as error:
-            if len(existing) == 1:  # a client may have its servers in another file
-                raise
-            found.append(ClientServers(path, {}, notes=(str(error),)))
-    return found
+    return [read_servers(text_files.read(existing[0]), machine.working_dir)]
 
 
 def _apply(plan: ImportPlan, directory: Path, directories: paths.Directories) -> list[str]:
     if not plan.result.servers:
         return []
-    is_new, is_users = not directory.exists(), os.path.realpath(directory) == os.path.realpath(directories.user)
+    is_users = os.path.realpath(directory) == os.path.realpath(directories.user)
     try:
         directory.mkdir(mode=0o700 if is_users else 0o777, parents=True, exist_ok=True)
     except OSError as error:
@@ -200,14 +210,12 @@ def _apply(plan: ImportPlan, directory: Path, directories: paths.Directories) ->
     done = [*_write_secrets(plan, directory), _write(plan.config, plan.config_text)]
     if is_users or directories.config_file is not None:
         return done
-    was_trusted = is_new or is_trusted(directory, directories.user, {})
     try:
         trust(directory, directories.user)
     except OSError as error:
         reason = f"cannot write to {directories.user}: {error.strerror or error}"
         raise ToolError(f"{directory} was written but not trusted: {reason}") from None
-    also = "" if was_trusted else ", including its previous content; review it"
-    return [*done, f"{directory} is now trusted{also}"]
+    return [*done, f"{directory} is trusted"]
 
 
 def _record(plan: ImportPlan, difference: str, directories: paths.Directories) -> None:

@@ -8,11 +8,12 @@ import argparse
 import json
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from onetool.audit import open_audit_log
 from onetool.bundles.imported import BundleImport, list_missing_hosts
@@ -25,6 +26,7 @@ from onetool.cli.bundle_difference import describe_difference
 from onetool.cli.connect import current_machine, next_step
 from onetool.cli.identity import user_name
 from onetool.cli.signals import blocked_signals
+from onetool.cli.trust import require_trust
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.yaml_text import flow
 from onetool.config.load import Loaded, load
@@ -123,24 +125,27 @@ def _target(options: argparse.Namespace) -> tuple[Directories, list[str]]:
         return directories, []
     is_home = os.path.realpath(directories.working_dir / FOLDER) == os.path.realpath(directories.user)
     if options.project or (directories.project is None and not is_home):
-        return _project(directories, is_dry=options.dry_run)
+        return _project(directories, is_dry=options.dry_run, stream=sys.stderr if options.json else sys.stdout)
     if directories.project is None or is_trusted(directories.project, directories.user, os.environ):
         return directories, []
     left_alone = Problem(
-        f"{directories.project} is not trusted and was not changed", "use --project to import into it and trust it"
+        f"{directories.project} is not trusted and was not changed",
+        "use --project to review it, trust it and import into it",
     )
     return replace(directories, project=None), [str(left_alone)]
 
 
-def _project(directories: Directories, *, is_dry: bool) -> tuple[Directories, list[str]]:
+def _project(directories: Directories, *, is_dry: bool, stream: TextIO) -> tuple[Directories, list[str]]:
     project = directories.project or directories.working_dir / FOLDER
-    chosen, is_new = replace(directories, project=project), not project.exists()
+    chosen, is_new = replace(directories, project=project), not os.path.lexists(project)
     if is_dry or (not is_new and is_trusted(project, directories.user, os.environ)):
         return chosen, []
-    project.mkdir(exist_ok=True)
-    trust(project, directories.user)
-    also = "" if is_new else ", including its previous content; review it"
-    return chosen, [f"{project} is now trusted{also}"]
+    if is_new:
+        project.mkdir()
+        trust(project, directories.user)
+    else:
+        require_trust(directories, project, stream)
+    return chosen, [f"{project} is now trusted"]
 
 
 def _import(path: Path, loaded: Loaded, found: BundleImport, update: UpdateOptions, *, is_dry: bool) -> Report:

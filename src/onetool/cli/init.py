@@ -1,9 +1,11 @@
 """Create .onetool/ in this directory with commented settings and an example pack. Existing files are kept.
 
+If .onetool/ exists and is not trusted, the command shows its content as `onetool trust` does, and asks first.
 In a terminal, the command asks whether to connect an installed assistant; --yes connects it without asking.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ from onetool import paths
 from onetool.cli import connect
 from onetool.cli.signals import blocked_signals
 from onetool.cli.terminal import is_terminal
+from onetool.cli.trust import require_trust
 from onetool.config import scaffold
 from onetool.config.trust import is_trusted, trust
 from onetool.errors import StorageError, ToolError
@@ -34,9 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    directory, user = connect.current_machine().working_dir / paths.FOLDER, Path.home() / paths.FOLDER
+    working_dir, user = connect.current_machine().working_dir, Path.home() / paths.FOLDER
+    directory = working_dir / paths.FOLDER
     is_user = directory.resolve() == user.resolve()
-    was_trusted = is_user or not directory.exists() or is_trusted(directory, user, {})
+    if not is_user and os.path.lexists(directory) and not is_trusted(directory, user, {}):
+        require_trust(paths.Directories(working_dir, user), directory, sys.stderr if options.json else sys.stdout)
     with blocked_signals():
         written = scaffold.write_settings_directory(directory)
         if not is_user:
@@ -47,14 +52,12 @@ def main(options: argparse.Namespace) -> int:
         print(render({"folder": str(directory), "written": list(map(str, written))}, "json"))
         return 0
     print("\n".join(f"Wrote {file}" for file in written) or f"{directory} is already complete")
-    if not was_trusted:
-        print(f"{directory} is now trusted, including its previous content; review it")
     print(f"\n{NEXT.format(example=scaffold.extension_file(directory, scaffold.EXAMPLE_PACK))}", end="")
     return _connect(options)
 
 
 def _trust(directory: Path, user: Path) -> None:
-    """Trust the directory, since the user created it."""
+    """Trust the directory: its content was trusted before, or the user created it."""
     try:
         trust(directory, user)
     except StorageError as error:

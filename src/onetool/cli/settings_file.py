@@ -1,12 +1,15 @@
 """Edits the active settings file: one process at a time, and without losing trust."""
 
+import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from onetool.audit import open_audit_log
 from onetool.cli.identity import user_name
 from onetool.cli.signals import blocked_signals
 from onetool.clients import text_files
+from onetool.config.load import examine
 from onetool.config.trust import is_trusted, trust
 from onetool.editing.edit_history import EditedFile, EditedItem, EditHistory, new_entry
 from onetool.editing.planned_edit import digest_text
@@ -49,7 +52,9 @@ def record(
     difference: str,
     secrets: Iterable[str] = (),
 ) -> None:
-    """Add an edit that was written to the history of the settings, where it can be undone. The caller has the lock."""
+    """Add an edit that was written to the audit log, and to the history of the settings. The caller has the lock."""
+    with closing(open_audit_log(examine(directories, os.environ).loaded)) as audit:
+        audit.change(action, names, actor=user_name(), transport="cli")
     file = EditedFile(str(before.path), None if before.raw is None else before.text, digest_text(text))
     with suppress(ToolError, OSError):  # the edit is made
         entry = new_entry(

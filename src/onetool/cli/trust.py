@@ -1,51 +1,77 @@
 """Review .onetool/ in this directory and trust it after confirmation.
 
-The answer is read from standard input, so scripts can use `echo yes | onetool trust`. No answer means no.
+With FILE, review the servers of an assistant's configuration, such as .mcp.json, for `onetool import FILE`. The answer
+is read from standard input, so scripts can use `echo yes | onetool trust`. No answer means no.
 """
 
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from onetool import paths
-from onetool.config.trust import EXTENSIONS, Change, changes_since_trusted, make_record, take_snapshot, trust
+from onetool.clients import text_files
+from onetool.clients.catalog import CLIENTS, Machine
+from onetool.clients.client_servers import ClientServers, read_servers
+from onetool.config.trust import (
+    EXTENSIONS,
+    VARIABLE,
+    Change,
+    changes_since_trusted,
+    flatten,
+    is_file_trusted,
+    make_record,
+    trust,
+    trust_file,
+)
 from onetool.errors import ConfigError, ToolError
-from onetool.paths import FOLDER, Directories, find_directories, is_directory
-from onetool.redact import Redactor
-from onetool.util import yaml_loader
-from onetool.util.secret_finder import find_secrets
+from onetool.paths import CONFIG, FOLDER, SECRETS, Directories, find_directories, is_directory
+from onetool.problem import Problem
+from onetool.redact import REDACTED
+from onetool.util.secret_finder import names_before, spans
 
 QUESTION = "Trust it? [y/N] "
 YES = frozenset({"y", "yes"})
-SHOWN_ABOVE = frozenset({"servers", "agents", "version"})
-MAX_VALUE_LENGTH = 80
+MAX_CHANGE_LENGTH = 80
+Lines = list[str]
+# What runs is always shown, even as the value of a key whose name looks like that of a secret.
+_COMMAND = re.compile(r"\s|\A[/.~-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What trust in a project directory means, with secrets masked. `changes` is None if it was never trusted."""
+
+    servers: Mapping[str, Lines]
+    agents: Mapping[str, Lines]
+    extensions: Lines
+    others: Lines
+    changes: Lines | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="?", help="configuration with servers, instead of .onetool/")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(options: argparse.Namespace) -> int:
+    if options.file is not None:
+        return _trust_file(options)
     directories = project_folders(options)
-    assert directories.project is not None
-    record = make_record(directories.project, directories.user)
-    summary = _summarize(directories.project, directories)
-    print("\n".join(_lines(directories.project, summary)), file=sys.stderr if options.json else sys.stdout)
-    is_trusted = _confirm(sys.stderr if options.json else sys.stdout)
-    if is_trusted:
-        trust(directories.project, directories.user, record)
+    project = directories.project
+    assert project is not None
+    review, is_trusted = review_and_ask(directories, project, sys.stderr if options.json else sys.stdout)
     if options.json:
-        print(json.dumps(_to_json(directories.project, summary, is_trusted), ensure_ascii=False))
+        print(json.dumps(_to_json(project, review, is_trusted), ensure_ascii=False))
     elif is_trusted:
-        print(f"{directories.project} is trusted. Run `onetool trust` again after changing its settings.")
+        print(f"{project} is trusted. OneTool asks again if a change could run code or reach data or the network.")
     else:
-        print(f"trust in {directories.project} was not changed: not confirmed", file=sys.stderr)
+        print(f"trust in {project} was not changed: not confirmed", file=sys.stderr)
     return int(not is_trusted)
 
 
@@ -60,117 +86,195 @@ def project_folders(options: argparse.Namespace) -> Directories:
     )
 
 
-def _confirm(stream: Any) -> bool:
-    print(f"\n{QUESTION}", end="", file=stream, flush=True)
+def review_and_ask(directories: Directories, project: Path, stream: TextIO) -> tuple[Review, bool]:
+    """Show what trust in a project means and ask for it. Return whether it is trusted now.
+
+    Raise ConfigError if its settings are invalid. What is trusted is what was shown.
+    """
+    if errors := find_errors(directories, project):
+        problems = "\n".join(map(str, errors))
+        raise ConfigError(f"cannot trust {project}: its settings are invalid:\n{problems}")
+    record = make_record(project, directories.user)
+    review = _make_review(record["facts"], changes_since_trusted(project, directories.user))
+    print("\n".join(_render(project, review)), file=stream)
+    is_trusted = confirm(QUESTION, stream)
+    if is_trusted:
+        trust(project, directories.user, record)
+    return review, is_trusted
+
+
+def require_trust(directories: Directories, project: Path, stream: TextIO) -> None:
+    """Ask for trust in an existing project before a command changes it. Raise if the answer is not yes."""
+    print(f"{project} exists and is not trusted. Its content:\n", file=stream)
+    if not review_and_ask(directories, project, stream)[1]:
+        raise ToolError(f"{project} was not changed: not confirmed", hint="review it, then run the command again")
+
+
+def confirm(question: str, stream: TextIO) -> bool:
+    """Ask on a stream, and read the answer from standard input. No answer means no."""
+    print(f"\n{question}", end="", file=stream, flush=True)
     answer = sys.stdin.readline() if sys.stdin is not None else ""
     if not answer.endswith("\n"):
         print(file=stream)
     return answer.strip().lower() in YES
 
 
+# --- files of other programs ------------------------------------------------------------------------------------------
+
+
+def _trust_file(options: argparse.Namespace) -> int:
+    file = read_servers(text_files.read(Path.cwd() / options.file), Path.cwd())
+    is_trusted = _review_file(file, "Trust these servers? [y/N] ", sys.stderr if options.json else sys.stdout)
+    if is_trusted:
+        trust_file(file.file, file.digest, Path.home() / FOLDER)
+    if options.json:
+        print(json.dumps({"file": str(file.file), "trusted": is_trusted}, ensure_ascii=False))
+    elif is_trusted:
+        print(f"{file.file} is trusted until it changes. Import its servers with: onetool import {options.file}")
+    else:
+        print(f"trust in {file.file} was not changed: not confirmed", file=sys.stderr)
+    return int(not is_trusted)
+
+
+def require_file_trust(file: ClientServers, machine: Machine, user: Path, stream: TextIO) -> None:
+    """Show the servers of a file and ask, unless it is a client's own or trusted. Raise if the answer is not yes."""
+    is_clients = file.file in {client.locate_user_file(machine) for client in CLIENTS.values()}
+    if is_clients or machine.env.get(VARIABLE) == "1" or is_file_trusted(file.file, file.digest, user):
+        return
+    if not _review_file(file, "Import these servers? [y/N] ", stream):
+        raise ToolError(f"{file.file} was not imported: not confirmed", hint="review it, then run the command again")
+
+
+def _review_file(file: ClientServers, question: str, stream: TextIO) -> bool:
+    """Show what the servers of a file run, as the file has it, and ask."""
+    servers = _mapping(mask_secrets(file.servers))
+    shown = {name: _list_values(server) or ["nothing"] for name, server in servers.items()}
+    print("\n".join(_section(f"Servers of {file.file}", _align(shown))), file=stream)
+    return confirm(question, stream)
+
+
+def find_errors(directories: Directories, project: Path) -> list[Problem]:
+    """Return the errors of settings as they would be if the project was trusted, except for missing secrets."""
+    from onetool.config.load import UNSET, examine
+
+    errors = examine(replace(directories, project=project), os.environ, trust=True).errors
+    # Secrets are no part of the review. `onetool secret set` sets them in a project that is trusted.
+    return [error for error in errors if error.code != UNSET and not _is_about_secrets(error)]
+
+
+def _is_about_secrets(error: Problem) -> bool:
+    return error.location is not None and Path(error.location.file).name == SECRETS
+
+
 # --- contents ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectSummary:
-    """The contents of a project directory, for review. `changes` is None if it was never trusted."""
-
-    servers: Mapping[str, str]
-    agents: Mapping[str, str]
-    extensions: list[str]
-    others: list[str]
-    unreadable: list[str]
-    changes: list[Change] | None
-    redact: Redactor
-
-
-def _summarize(project: Path, directories: Directories) -> ProjectSummary:
-    unreadable: list[str] = []
-    config = _read(directories.config_path(project), unreadable)
+def _make_review(facts: Mapping[str, Any], changes: list[Change] | None) -> Review:
+    config = _mapping(mask_secrets(facts.get(CONFIG)))
     agents = {**_mapping(config.get("agents"))}
-    for file in paths.agent_files(project):
-        data = _read(file, unreadable)
-        agents[str(data.get("name") or file.stem)] = data
-    servers = _mapping(config.get("servers"))
-    return ProjectSummary(
-        {name: _command(server) for name, server in servers.items()},
-        {name: _describe_permissions(agent) for name, agent in agents.items()},
-        list(take_snapshot(project, directories.home)[EXTENSIONS]),
-        [key for key in config if key not in SHOWN_ABOVE],
-        unreadable,
-        changes_since_trusted(project, directories.user),
-        Redactor(find_secrets(config)),
+    for file, content in facts.items():
+        if file not in {CONFIG, EXTENSIONS}:
+            data = _mapping(mask_secrets(content))
+            agents[str(data.get("name") or Path(file).stem)] = data
+    return Review(
+        _describe_servers(config.get("servers")),
+        {name: _describe_agent(_mapping(agent)) for name, agent in agents.items()},
+        list(facts[EXTENSIONS]),
+        _list_values({key: value for key, value in config.items() if key not in {"servers", "agents"}}),
+        None if changes is None else [_difference(change) for change in changes],
     )
 
 
-def _read(file: Path, unreadable: list[str]) -> Mapping[str, Any]:
-    try:
-        return _mapping(yaml_loader.read_file(file).data)
-    except FileNotFoundError:
-        return {}
-    except ConfigError as error:
-        unreadable.append(str(error))
-        return {}
+def mask_secrets(value: Any, name: str = "") -> Any:
+    """Return the data with secrets masked, each only in its own place: another value may have the same text."""
+    if isinstance(value, dict):
+        return {key: mask_secrets(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [mask_secrets(item, option) for option, item in zip(names_before(value), value, strict=True)]
+    if not isinstance(value, str):
+        return value
+    for span in reversed(list(spans(name, value))):
+        if not _COMMAND.search(value[span.start : span.end]):
+            value = f"{value[: span.start]}{REDACTED}{value[span.end :]}"
+    return value
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _command(server: Any) -> str:
-    data = _mapping(server)
-    if data.get("url"):
-        return str(data["url"])
-    args = data["args"] if isinstance(data.get("args"), list) else []
-    directory = f"   (in {data['cwd']})" if data.get("cwd") else ""
-    if not data.get("command"):
-        changed = f"server of your user settings with other {', '.join(data)}"
-        return f"{changed}: {shlex.join(map(str, args))}{directory}".rstrip(": ")
-    return f"{shlex.join(map(str, [data['command'], *args]))}{directory}"
+def _describe_servers(servers: Any) -> dict[str, Lines]:
+    return {name: _describe_server(_mapping(server)) for name, server in _mapping(mask_secrets(servers)).items()}
 
 
-def _describe_permissions(agent: Any) -> str:
-    data = _mapping(agent)
-    granted = data.get("permissions") or _mapping(data.get("budgets")).get("permissions") or []
+def _describe_server(server: Mapping[str, Any]) -> Lines:
+    """Return the URL or the command, and all other settings of a server."""
+    args = server["args"] if isinstance(server.get("args"), list) else []
+    words = shlex.join(map(str, [server["command"], *args] if server.get("command") else args))
+    words = words.replace(shlex.quote(REDACTED), REDACTED)
+    directory = f"   (in {server['cwd']})" if server.get("cwd") else ""
+    if server.get("url"):
+        first = str(server["url"])
+    elif server.get("command"):
+        first = f"{words}{directory}"
+    else:
+        first = f"server of your user settings with other {', '.join(server)}: {words}{directory}".rstrip(": ")
+    shown = {"url", "command", "args", "cwd"}
+    return [first, *_list_values({key: value for key, value in server.items() if key not in shown})]
+
+
+def _describe_agent(agent: Mapping[str, Any]) -> Lines:
+    """Return the permissions, and all other settings of an agent."""
+    granted = agent.get("permissions") or _mapping(agent.get("budgets")).get("permissions") or []
     listed = ", ".join(map(str, granted)) if isinstance(granted, list) else str(granted)
-    sandbox = ", no sandbox" if _mapping(data.get("sandbox")).get("enabled") is False else ""
-    rules = data.get("policy")
-    policy = "" if rules is None else f", policy {rules if isinstance(rules, str) else 'of its own'}"
-    return f"{listed or 'no permissions'}{sandbox}{policy}"
+    others = {key: value for key, value in agent.items() if key not in {"name", "permissions"}}
+    return [listed or "no permissions", *_list_values(others)]
+
+
+def _list_values(data: Any) -> Lines:
+    return [f"{'.'.join(loc)}: {_format_value(value)}" for loc, value in flatten(data)]
+
+
+def _difference(change: Change) -> str:
+    if change.file == EXTENSIONS:
+        return str(change)
+    sides = [*([] if change.is_new else [change.before]), *([] if change.is_gone else [change.after])]
+    texts = [_format_value(mask_secrets(side, change.key.rpartition(".")[2])) for side in sides]
+    shortened = [text if len(text) <= MAX_CHANGE_LENGTH else f"{text[:MAX_CHANGE_LENGTH]}…" for text in texts]
+    return f"{change}: {' -> '.join(shortened)}"
+
+
+def _format_value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def _lines(project: Path, summary: ProjectSummary) -> Iterator[str]:
+def _render(project: Path, review: Review) -> Iterator[str]:
     yield str(project)
-    for title, entries in (("Servers", summary.servers), ("Agents", summary.agents)):
-        width = max(map(len, entries), default=0)
-        yield from _section(title, [f"{name:{width}}  {text}" for name, text in entries.items()], summary.redact)
-    yield from _section("Extension files", summary.extensions, summary.redact)
-    yield from _section("Other settings", [", ".join(summary.others)] if summary.others else [], summary.redact)
-    yield from _section("Unreadable files", summary.unreadable, summary.redact)
-    if summary.changes is not None:
-        changed = [_difference(change) for change in summary.changes]
-        yield from _section("Changed since trusted", changed or ["nothing"], summary.redact)
+    yield from _section("Servers", _align(review.servers))
+    yield from _section("Agents", _align(review.agents))
+    yield from _section("Extension files", review.extensions)
+    yield from _section("Other settings", review.others)
+    if review.changes is not None:
+        yield from _section("Changed since trusted", review.changes or ["nothing"])
 
 
-def _section(title: str, lines: list[str], redact: Redactor) -> Iterator[str]:
+def _align(entries: Mapping[str, Lines]) -> Lines:
+    """Return the lines of all entries, with the name of each before its first line."""
+    width = max(map(len, entries), default=0)
+    aligned: Lines = []
+    for name, lines in entries.items():
+        aligned.append(f"{name:{width}}  {lines[0]}")
+        aligned += [f"{'':{width}}  {line}" for line in lines[1:]]
+    return aligned
+
+
+def _section(title: str, lines: Lines) -> Iterator[str]:
     if lines:
         yield f"\n{title}"
-        yield from (f"  {_printable(redact(line))}" for line in lines)
-
-
-def _difference(change: Change) -> str:
-    if change.file in {EXTENSIONS, paths.SECRETS}:
-        return str(change)
-    sides = [*([] if change.is_new else [change.before]), *([] if change.is_gone else [change.after])]
-    return f"{change}: {' -> '.join(_format_value(side) for side in sides)}"
-
-
-def _format_value(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
+        yield from (f"  {_printable(line)}" for line in lines)
 
 
 def _printable(text: str) -> str:
@@ -178,14 +282,13 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def _to_json(project: Path, summary: ProjectSummary, is_trusted: bool) -> dict[str, Any]:
-    redact = summary.redact
-    changes = [redact(_difference(change)) for change in summary.changes or []]
+def _to_json(project: Path, review: Review, is_trusted: bool) -> dict[str, Any]:
     return {
         "folder": str(project),
         "trusted": is_trusted,
-        "servers": {name: redact(text) for name, text in summary.servers.items()},
-        "agents": dict(summary.agents),
-        "extensions": summary.extensions,
-        "changes": changes,
+        "servers": review.servers,
+        "agents": review.agents,
+        "extensions": review.extensions,
+        "settings": review.others,
+        "changes": review.changes or [],
     }

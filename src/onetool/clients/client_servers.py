@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ class NoServersError(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class ClientServers:
-    """The servers of one file. `inputs` are VS Code's input variables, `notes` messages for the user."""
+    """The servers of one file and its digest. `inputs` are VS Code's input variables, `notes` messages for the user."""
 
     file: Path
     servers: Mapping[str, Any]
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    digest: str = ""
 
 
 def read_servers(file: TextFile, directory: Path) -> ClientServers:
@@ -39,7 +41,8 @@ def read_servers(file: TextFile, directory: Path) -> ClientServers:
         raise NoServersError(f"nothing to import: {file.path} is empty")
     data, notes = _parse(text, str(file.path))
     servers, more = _collect_servers(data, str(file.path), directory)
-    return ClientServers(file.path, servers, _read_inputs(data), (*notes, *more))
+    digest = sha256(file.raw or b"").hexdigest()
+    return ClientServers(file.path, servers, _read_inputs(data), (*notes, *more), digest)
 
 
 def _parse(text: str, source: str) -> tuple[Any, tuple[str, ...]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -55,7 +55,9 @@ _NO_OVERRIDES = frozenset(
     }
 )
 _OWN_SECRETS = frozenset({"ONETOOL_KEY", "ONETOOL_STORE"})  # that settings cannot pass on to programs
-USER_KEYS = ("approvals", "bundle_secrets", "daemon", "llm", "store")  # that a project cannot set
+# Sections that a project cannot set. See also `_list_user_keys`.
+USER_KEYS = ("approvals", "audit", "auth", "bundle_secrets", "daemon", "llm", "store")
+UNSET: Final = "unset"  # the code of errors about references to secrets and variables that are not set
 # Names of the settings in the store of the state, which are not files. The paths of files are absolute.
 STORED_CONFIG, STORED_SECRETS = Path("store") / paths.CONFIG, Path("store") / paths.SECRETS
 # Sections with entries that replicas share. Everything else belongs to a machine, or is read before the store is open.
@@ -328,18 +330,17 @@ class _Reader:
         user, named = self._directories.user, self._directories.config_file
         if directory == user or self._directories.config_path(directory) == named:
             return
-        for key in USER_KEYS:
-            if (document.data or {}).get(key) is not None:
-                place = Location(document.source, document.line((key,)))
-                self._report(place, f"{key} cannot be set by a project", f"move it to {user / paths.CONFIG}")
-                yield key
-        packs = (document.data or {}).get("tools")
-        for pack, options in packs.items() if isinstance(packs, dict) else ():
-            if isinstance(options, dict) and options.get("queue") is not None:
-                loc = ("tools", pack, "queue")
-                place, key = Location(document.source, document.line(loc)), ".".join(loc)
-                self._report(place, f"{key} cannot be set by a project", f"move it to {user / paths.CONFIG}")
-                yield "tools"
+        for loc in _list_user_keys(document.data):
+            place = Location(document.source, document.line(loc))
+            self._report(place, f"{format_path(loc)} cannot be set by a project", f"move it to {user / paths.CONFIG}")
+            yield str(loc[0])
+        for loc, text in _list_paths(document.data):
+            path = paths.resolve_path(text, directory, self._directories.home)
+            if not paths.is_inside(path, directory.parent):
+                place = Location(document.source, document.line(loc))
+                reason = f"{format_path(loc)} leads out of the project: {_shorten(text)}"
+                self._report(place, reason, f"name a file of the project, or set it in {user / paths.CONFIG}")
+                yield str(loc[0])
 
     def _read_agents(self, directory: Path, defined: dict[str, Location]) -> Iterator[_Part]:
         for path in paths.agent_files(directory):
@@ -356,6 +357,25 @@ class _Reader:
                 )
             defined[name] = place
             yield _make_part(document, ("agents", name), directory, exclude=("name", _VERSION_KEY))
+
+
+def _list_user_keys(data: Any) -> Iterator[Loc]:
+    """Yield the keys that a project cannot set."""
+    packs = _value_at(data, ("tools",))
+    queues = [("tools", pack, "queue") for pack in packs] if isinstance(packs, dict) else []
+    for loc in (*((key,) for key in USER_KEYS), ("execution", "isolation"), *queues):
+        if _value_at(data, loc) is not None:
+            yield loc
+
+
+def _list_paths(data: Any) -> Iterator[tuple[Loc, str]]:
+    """Yield the files and directories that OneTool writes."""
+    topics = _value_at(data, ("notify", "topics"))
+    files: list[Loc] = [("notify", "topics", index, "file") for index in range(len(topics or ()))]
+    for loc in (("bundles", "dir"), *files):
+        value = _value_at(data, loc)
+        if isinstance(value, str):
+            yield loc, value
 
 
 def _is_open_to_others(path: Path) -> bool:
@@ -453,7 +473,7 @@ class _Merged:
             except ConfigError as error:
                 self._unresolved.add(loc)
                 if report_missing:
-                    self._report(loc, error.message, error.hint)
+                    self._report(loc, error.message, error.hint, code=UNSET)
                 return ""
 
         return {
@@ -512,9 +532,9 @@ class _Merged:
         part = self.find_part(loc)
         return part.where(loc) if part else Location("the configuration")
 
-    def _report(self, loc: Loc, reason: str, hint: str = "") -> None:
+    def _report(self, loc: Loc, reason: str, hint: str = "", *, code: str = "") -> None:
         place = self.locate(loc)
-        self.errors.append(Problem(f"{place}: {format_path(loc)} {reason}", hint, place))
+        self.errors.append(Problem(f"{place}: {format_path(loc)} {reason}", hint, place, code))
 
     def _phrase(self, kind: str, loc: Loc, error: Mapping[str, Any]) -> tuple[str, str]:
         """Return the reason and a hint."""

@@ -1,8 +1,9 @@
 """Records which project directories the user trusts, and detects changes since then.
 
-Trust belongs to a settings directory at its path; links are rejected. The record covers everything that changes
-behavior: the data of each settings file, a digest of each secret, and the names of extension files. It ignores
-comments, white space and the content of extension files, which users edit often.
+Trust belongs to a settings directory at its path; links are rejected. The record has what `onetool trust` shows: the
+data of each settings file, without what is only presentational, and the names of extension files. Changes that can run
+code or reach data or the network need trust again (`needs_trust`). Secrets, comments and the content of extension files
+are not recorded, because users edit them often. A file that cannot be parsed is an error of the settings, not of trust.
 """
 
 import json
@@ -11,8 +12,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from hashlib import sha256
-from itertools import takewhile
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -27,14 +26,21 @@ from onetool.util.storage_errors import storage_error
 from onetool.util.versioning import NewerVersion, reject_newer
 
 STORE = "trust.json"
-VERSION = 2
+VERSION = 3
 VARIABLE = "ONETOOL_TRUST"
 EXTENSIONS = "extension files"
 TO_TRUST = "run `onetool trust`"
 MAX_CHANGES_SHOWN = 8
 _READABLE_KEY = re.compile(r"[\w-]{1,60}")
-# File or group -> path of a key as JSON -> value. A salt makes digests of secrets differ between stores.
-Snapshot = Mapping[str, Mapping[str, Any]]
+# Settings without effect on what code can do. Directories of `projects` are recorded if they lead out of the project.
+PRESENTATIONAL = frozenset({"aliases", "docs_url", "expose", "log_level", "projects", "prompts", "snippets", "version"})
+# Settings that are shown for review, but can neither run code nor reach data or the network.
+HARMLESS = frozenset({"limits", "runs", "stats", "workers"})
+# Lists that only allow: with fewer items, less is possible. GRANTS are those of an agent.
+GRANTS = frozenset({"hosts", "permissions", "tools"})
+ALLOWED = frozenset({("http", "allowedHosts"), ("tools_dir",)})
+# The data of each settings file by its name, and the names of extension files. The data of an invalid file is a string.
+Snapshot = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +141,21 @@ def make_record(project: Path, user_directory: Path) -> Mapping[str, Any]:
     """Return the record of the current content of a directory."""
     if link := find_outside_link(project):
         raise ToolError(f"cannot trust {project}: {link[0]}", hint=link[1])
-    salt = os.urandom(16).hex()
-    return {"salt": salt, "facts": take_snapshot(project, user_directory.parent, salt)}
+    return {"facts": take_snapshot(project, user_directory.parent)}
 
 
 def trust(project: Path, user_directory: Path, record: Mapping[str, Any] | None = None) -> None:
     """Store the record of a directory, or a record of its current content."""
     TrustFile(user_directory).put(_store_key(project), record or make_record(project, user_directory))
+
+
+def is_file_trusted(file: Path, digest: str, user_directory: Path) -> bool:
+    """Return whether the user trusts this content of a file with servers."""
+    return TrustFile(user_directory).get(_store_key(file)) == {"digest": digest}
+
+
+def trust_file(file: Path, digest: str, user_directory: Path) -> None:
+    TrustFile(user_directory).put(_store_key(file), {"digest": digest})
 
 
 def untrust(project: Path, user_directory: Path) -> bool:
@@ -158,44 +172,46 @@ def describe(changes: list[Change]) -> str:
 # --- content of a project -------------------------------------------------------------------------------------------
 
 
-def take_snapshot(project: Path, home: Path, salt: str = "") -> Snapshot:
-    """Collect everything in a project directory that changes what OneTool does."""
-    found: dict[str, Mapping[str, Any]] = {}
-    files = [project / name for name in (paths.CONFIG, paths.PROMPTS, paths.SECRETS)]
-    for file in (*files, *paths.agent_files(project)):
-        if (content := _read_file(file, salt)) is not None:
-            found[str(file.relative_to(project))] = content
-    found[EXTENSIONS] = dict.fromkeys(_list_extension_names(project, home, found.get(paths.CONFIG, {})), "")
-    return found
+def take_snapshot(project: Path, home: Path) -> Snapshot:
+    """Return everything in a project directory that a person reviews."""
+    snapshot: dict[str, Any] = {}
+    config = _read_file(project / paths.CONFIG)
+    if isinstance(config, dict):
+        snapshot[paths.CONFIG] = _select_reviewed(config, project.parent, home)
+    elif config is not None:
+        snapshot[paths.CONFIG] = config
+    for file in paths.agent_files(project):
+        snapshot[str(file.relative_to(project))] = _read_file(file)
+    snapshot[EXTENSIONS] = list(_list_extension_names(project, home, snapshot.get(paths.CONFIG)))
+    return snapshot
 
 
-def _read_file(file: Path, salt: str) -> dict[str, Any] | None:
-    is_secret = file.name == paths.SECRETS
+def _read_file(file: Path) -> Any:
+    """Return the data of a file; a string if it is not a mapping, which is an error of the settings."""
     try:
-        data = yaml_loader.read_file(file, typed=not is_secret).data
+        data = yaml_loader.read_file(file).data
     except FileNotFoundError:
         return None
-    except ConfigError as error:  # it cannot be loaded; once corrected, it counts as changed
-        return {"[]": f"unreadable: {error}"}
-    leaves = dict(_flatten(data))
-    if not is_secret:
-        return leaves
-    return {key: sha256(f"{salt}{json.dumps(value)}".encode()).hexdigest() for key, value in leaves.items()}
+    except ConfigError as error:
+        return str(error)
+    return data if data is None or isinstance(data, dict) else f"{file} is not a mapping"
 
 
-def _flatten(data: Any, loc: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    if isinstance(data, dict | list) and data:
-        for key, value in entries:
-            yield from _flatten(value, (*loc, key))
-    elif loc or data:  # a file with only comments equals a missing one
-        yield json.dumps(loc), data
+def _select_reviewed(config: Mapping[str, Any], project: Path, home: Path) -> dict[str, Any]:
+    """Return the settings to review. Tools may read the directories of `projects`, so those outside are among them."""
+    reviewed = {key: value for key, value in config.items() if key not in PRESENTATIONAL}
+    projects = config.get("projects")
+    if isinstance(projects, dict):
+        places = {name: paths.resolve_path(str(text), project, home) for name, text in projects.items()}
+        outside = {name: projects[name] for name, path in places.items() if not paths.is_inside(path, project)}
+        reviewed |= {"projects": outside} if outside else {}
+    return reviewed
 
 
-def _list_extension_names(project: Path, home: Path, config: Mapping[str, Any]) -> Iterator[str]:
-    places = [json.loads(key) for key in config]
-    named = [config[json.dumps(loc)] for loc in places if loc[:1] == ["tools_dir"] and len(loc) > 1]
-    for text in ("tools", *(name for name in named if isinstance(name, str))):
+def _list_extension_names(project: Path, home: Path, config: Any) -> Iterator[str]:
+    named = config.get("tools_dir") if isinstance(config, dict) else None
+    listed = named if isinstance(named, list) else []
+    for text in ("tools", *(name for name in listed if isinstance(name, str))):
         directory = paths.resolve_path(text, project, home)
         yield from (f"{text}/{file.relative_to(directory)}" for file in paths.extension_files(directory))
 
@@ -204,12 +220,11 @@ def find_outside_link(project: Path) -> tuple[str, str] | None:
     """Return the reason and a hint if a link leads out of a project directory, since its target was not reviewed."""
     if project.is_symlink():
         return "it is a symbolic link", "replace the link with a directory"
-    inside = os.path.realpath(project)
     entries: list[Path] = []
     with suppress(OSError):
         entries = [path for path in (*project.iterdir(), *(project / "tools").glob("*")) if path.is_symlink()]
     for path in (*entries, *paths.agent_files(project), *paths.extension_files(project / "tools")):
-        if os.path.commonpath([inside, os.path.realpath(path)]) != inside:
+        if not paths.is_inside(path, project):
             return f"{path} is a symbolic link that leads out of it", "replace the link with the file"
     return None
 
@@ -218,48 +233,72 @@ def find_outside_link(project: Path) -> tuple[str, str] | None:
 
 
 def _find_changes(record: Mapping[str, Any], project: Path, home: Path) -> list[Change]:
-    salt, facts = record.get("salt"), record.get("facts")
-    if not isinstance(salt, str) or not isinstance(facts, dict):
+    facts = record.get("facts")
+    if not isinstance(facts, dict):
         return [Change(STORE, 0, "")]
-    return compare_snapshots(facts, take_snapshot(project, home, salt), project)
+    return compare_snapshots(facts, take_snapshot(project, home), project)
 
 
 def compare_snapshots(before: Snapshot, after: Snapshot, project: Path) -> list[Change]:
-    """List the differences, ordered by file and line."""
-    found: list[Change] = []
-    for file in sorted({*before, *after}):
-        old, new = before.get(file, {}), after.get(file, {})
-        if file != EXTENSIONS:
-            old, new = _merge_list_items(old), _merge_list_items(new)
-        keys = [key for key in {**old, **new} if json.dumps(old.get(key)) != json.dumps(new.get(key)) or key not in old]
-        document, file_changes = None, []
-        if keys and file in after and file != EXTENSIONS:
+    """List the differences that need trust, ordered by file and line."""
+    changes: list[Change] = []
+    for file in sorted({*before, *after} - {EXTENSIONS}):
+        if not isinstance(after.get(file), str):  # nothing in an invalid file takes effect
+            changes += sorted(_compare_files(file, before.get(file), after.get(file), project), key=_by_line)
+    known = before.get(EXTENSIONS, ())
+    names = sorted(name for name in after.get(EXTENSIONS, ()) if name not in known)
+    return [*changes, *(Change(EXTENSIONS, 0, name, is_new=True) for name in names)]
+
+
+def _by_line(change: Change) -> tuple[int, str]:
+    return change.line, change.key
+
+
+def _compare_files(file: str, before: Any, after: Any, project: Path) -> Iterator[Change]:
+    old = dict(flatten(before))
+    new = dict(flatten(after))
+    document = None
+    for loc in {**new, **old}:
+        is_same = loc in old and loc in new and _to_json(old[loc]) == _to_json(new[loc])
+        if is_same or not needs_trust(file, loc, old, new):
+            continue
+        if document is None:
             with suppress(ConfigError, FileNotFoundError):
                 document = yaml_loader.read_file(project / file)
-        for key in {*keys, *(old.keys() - new.keys())}:
-            name = key if file == EXTENSIONS else _format_key(json.loads(key))
-            line = document.line(tuple(json.loads(key))) if document is not None and key in new else 0
-            file_changes.append(Change(file, line, name, old.get(key), new.get(key), key not in old, key not in new))
-        found += sorted(file_changes, key=lambda change: (change.line, change.key))
-    return found
+        line = document.line(loc) if document is not None and loc in new else 0
+        yield Change(file, line, _format_key(loc), old.get(loc), new.get(loc), loc not in old, loc not in new)
 
 
-def _merge_list_items(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content with one entry per list, so that changes are reported per list and not per item."""
-    found: dict[str, Any] = {}
-    for key, value in sorted(content.items()):  # the stored record does not keep the order
-        loc = json.loads(key)
-        above = list(takewhile(lambda step: isinstance(step, str), loc))
-        if len(above) == len(loc):
-            found[key] = value
-        else:
-            inside = loc[len(above) :]
-            is_plain = len(inside) == 1
-            found.setdefault(json.dumps(above), []).append(value if is_plain else {json.dumps(inside): value})
-    return found
+def needs_trust(file: str, loc: tuple[str, ...], old: Mapping[Any, Any], new: Mapping[Any, Any]) -> bool:
+    """Return whether a changed setting can run code or reach data or the network that it could not before."""
+    section = loc[0] if file == paths.CONFIG and loc else "agents"
+    if section in HARMLESS:
+        return False
+    if section == "servers" and not any(other[:2] == loc[:2] for other in new):
+        return False  # the server is gone
+    inside = loc[2:] if file == paths.CONFIG else loc
+    is_grant = section == "agents" and len(inside) == 1 and inside[0] in GRANTS
+    before = old.get(loc)
+    after = new.get(loc)
+    if (is_grant or loc in ALLOWED) and isinstance(before, list) and isinstance(after, list):
+        return any(item not in before for item in after)
+    return True
 
 
-def _format_key(loc: list[str | int]) -> str:
+def flatten(data: Any, loc: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and the value of each setting. A list is one value."""
+    if isinstance(data, dict) and data:
+        for key, value in data.items():
+            yield from flatten(value, (*loc, key))
+    elif data != {} and (loc or data):  # a file with only comments equals a missing one
+        yield loc, data
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)  # unlike ==, it tells 1 from true
+
+
+def _format_key(loc: tuple[str, ...]) -> str:
     """Return the path of a key, without key names that could contain arbitrary text."""
     return ".".join(str(key) if _READABLE_KEY.fullmatch(str(key)) else "…" for key in loc)
 
@@ -298,8 +337,8 @@ class TrustFile:
             return {}
         except (OSError, ValueError, RecursionError):
             known = None
-        if isinstance(known, dict) and "version" in known:  # the first format had no version
-            reject_newer(known["version"], VERSION, self._file)
+        if isinstance(known, dict):
+            reject_newer(known.get("version"), VERSION, self._file)
             known = known.get("folders")
         if isinstance(known, dict) and all(isinstance(value, dict) for value in known.values()):
             return known

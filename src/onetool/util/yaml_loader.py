@@ -89,8 +89,6 @@ def read_file(path: Path, *, typed: bool = True) -> YamlDocument:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise _error(str(path), line, "is not UTF-8 text", "save the file as UTF-8") from None
-    if not text.strip():
-        raise _error(str(path), 1, "the file is empty", "add a setting, or delete the file")
     return read(text, str(path), typed=typed)
 
 

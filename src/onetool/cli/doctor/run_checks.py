@@ -18,6 +18,7 @@ from onetool.checks.extensions import has_uv
 from onetool.cli.doctor import machine
 from onetool.cli.doctor.sign_in import trace_sign_in
 from onetool.cli.terminal import Progress
+from onetool.cli.trust import find_errors
 from onetool.config.load import Examined, Loaded, examine
 from onetool.errors import SignInRequired, ToolError
 from onetool.extensions.worker_backend import RUNNING, WorkerBackend
@@ -38,9 +39,17 @@ async def run_all_checks(config: Path | None) -> list[Problem]:
         read = replace(
             read, loaded=replace(read.loaded, directories=Directories(directories.working_dir, directories.user))
         )
+    ignored = await anyio.to_thread.run_sync(_check_ignored_project, directories, read.loaded)
     with Progress("running checks") as progress:
         async with OneTool(read=lambda: _shorten_timeouts(read.loaded), examine=lambda: read) as app:
-            return await _examine(app, read, progress)
+            return [*await _examine(app, read, progress), *ignored]
+
+
+def _check_ignored_project(directories: Directories, loaded: Loaded) -> list[Problem]:
+    """Return the errors in the settings of a project that is not trusted."""
+    if directories.project is None or loaded.directories.project is not None:
+        return []
+    return [each for each in find_errors(directories, directories.project) if each not in loaded.problems]
 
 
 def _shorten_timeouts(loaded: Loaded) -> Loaded:

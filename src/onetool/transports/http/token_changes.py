@@ -1,19 +1,20 @@
-"""Create, list and revoke tokens: in the settings file, or in the store if the settings have one."""
+"""Create, list and revoke tokens: in the user's settings file, or in the store if the settings have one."""
 
+import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from onetool.clients import text_files, yaml_edit
-from onetool.config.model import Settings, Token
-from onetool.config.trust import is_trusted, trust
+from onetool.config.load import examine
+from onetool.config.model import Agent, Settings, Token
 from onetool.editing.edit_history import EditHistory, new_entry
 from onetool.errors import ArgumentError, StorageError, ToolError, ToolNotFound
-from onetool.paths import Directories
+from onetool.paths import CONFIG, Directories
 from onetool.storage import RemoteState
 from onetool.transports.http.token_use import TokenUse
 from onetool.transports.http.tokens import hash_token, identify_token, new_token
@@ -36,7 +37,7 @@ class TokenRequest(NamedTuple):
     agent: str = "default"
     scope: Scope = "use"
     duration: str | None = None
-    may_replace: bool = True  # whether it may be the first of a project, which disables those of the user
+    may_replace: bool = True  # whether it may be the first of a file of --config, which disables those of the user
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,15 @@ class TokenChanges:
         agents = self.settings.agents
         if request.agent not in agents:
             raise ArgumentError(f"unknown agent {quote(request.agent)}: expected {', '.join(sorted(agents))}")
+        if self.remote is None and request.agent not in self._find_agents_of_file():
+            reason = f"agent {quote(request.agent)} is an agent of this project, but tokens are for all directories"
+            raise ArgumentError(reason, hint=f"define it in {self._file}")
+
+    def _find_agents_of_file(self) -> Mapping[str, Agent]:
+        """Return the agents that exist wherever the file with the tokens applies."""
+        if self.directories.config_file is not None or self.directories.project is None:
+            return self.settings.agents
+        return examine(replace(self.directories, project=None), os.environ).loaded.settings.agents
 
     def _add_to_store(self, token: Token, remote: RemoteState) -> tuple[str, tuple[str, ...]]:
         _check_unused(token.name, [known.name for known in self.list_accepted()])
@@ -156,17 +166,17 @@ class TokenChanges:
         try:
             user.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(user / LOCK):
-                yield text_files.read(self.directories.config_path(self.directories.data))
+                yield text_files.read(self._file)
         except OSError as error:
             raise StorageError(f"cannot write to {user}: {error.strerror or error}") from None
 
+    @property
+    def _file(self) -> Path:
+        """The file that the user named, or the user's own: a project cannot set `auth`."""
+        return self.directories.config_file or self.directories.user / CONFIG
+
     def _write(self, before: text_files.TextFile, text: str) -> None:
-        """Write the file. A project that the user trusts stays trusted: only the list of tokens has changed."""
-        project = self.directories.project if self.directories.config_file is None else None
-        was_trusted = project is not None and is_trusted(project, self.directories.user, {})
         text_files.write(before, text, mode=text_files.OWNER_ONLY if before.raw is None else None, keep=False)
-        if was_trusted and project is not None:
-            trust(project, self.directories.user)
 
 
 def _describe(token: Token, use: TokenUse) -> dict[str, Any]:
@@ -195,6 +205,6 @@ def _unknown_token(name: str, known: list[str]) -> ToolNotFound:
 
 
 def _warn_replaced(names: list[str], file: Path) -> str:
-    """Return a warning: the first token of a project disables the user's tokens, because its list replaces theirs."""
+    """Return a warning: the first token of a file of --config disables the user's, because its list replaces theirs."""
     listed = ", ".join(names)
-    return f"the tokens in {file} replace those in your user settings; no longer accepted in this project: {listed}"
+    return f"the tokens in {file} replace those in your user settings; no longer accepted with this file: {listed}"
