@@ -129,7 +129,7 @@ def test_tools_are_imported_into_a_trusted_project_or_the_user_directory(tmp_pat
 
     def run(*arguments: str) -> str:
         command, env = [PROGRAM, *arguments], environment(tmp_path)
-        done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=work, env=env, input="yes\n", capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -557,7 +557,7 @@ def test_init_does_not_trust_an_existing_directory_unasked(home: Path, clone: Pa
     done = onetool(home, clone, "init", answer=answer)
     assert done.returncode == 1
     assert "  evil  theirs\n" in done.stdout
-    assert f"{clone / '.onetool'} was not changed: not confirmed" in done.stderr
+    assert f"{clone / '.onetool'} is not trusted: not confirmed" in done.stderr
     assert [file.name for file in (clone / ".onetool").iterdir()] == ["onetool.yaml"]
     assert not is_trusted(clone / ".onetool", home / ".onetool", {})
     assert onetool(home, clone, "init", answer="yes\n").returncode == 0

@@ -379,7 +379,7 @@ def test_an_import_does_not_trust_an_existing_directory_unasked(tmp_path: Path, 
     done = run_import(tmp_path, directory, "cursor", answer=answer)
     assert done.returncode == 1
     assert "  evil  theirs\n" in done.stdout
-    assert f"{directory / '.onetool'} was not changed: not confirmed" in done.stderr
+    assert f"{directory / '.onetool'} is not trusted: not confirmed" in done.stderr
     assert list(evil.parent.iterdir()) == [evil]
     assert not is_trusted(evil.parent, tmp_path / ".onetool", {})
 

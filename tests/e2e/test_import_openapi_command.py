@@ -44,12 +44,14 @@ def write_document(home: Path, document: Mapping[str, Any], name: str = "petstor
     (home / name).write_text(text, encoding="utf-8")
 
 
-def run_import(home: Path, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run_import(
+    home: Path, *arguments: str, directory: Path | None = None, answer: str = ""
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PROGRAM, "import", *arguments],
         cwd=directory or home,
         env=environment(home),
-        stdin=subprocess.DEVNULL,
+        input=answer,
         capture_output=True,
         encoding="utf-8",
         timeout=60,
@@ -314,13 +316,18 @@ def test_an_import_error_names_the_command_to_run(tmp_path: Path, arguments: lis
     assert message in import_unsuccessfully(tmp_path, *arguments)
 
 
-def test_importing_into_a_project_trusts_it_and_prints_that(tmp_path: Path) -> None:
+def test_importing_into_a_project_trusts_it_after_a_question(tmp_path: Path) -> None:
     directory, user = tmp_path / "work", tmp_path / ".onetool"
-    configure(directory, "log_level: INFO\n")
+    configure(directory, "servers: {evil: {command: theirs}}\n")
     write_document(directory, petstore())
-    done = run_import(tmp_path, "petstore.yaml", "--write", "--project", directory=directory)
+    refused = run_import(tmp_path, "petstore.yaml", "--project", directory=directory, answer="no\n")
+    assert refused.returncode == 1
+    assert "  evil  theirs\n" in refused.stdout
+    assert not is_trusted(directory / ".onetool", user, {})
+    assert [file.name for file in (directory / ".onetool").iterdir()] == ["onetool.yaml"]
+    done = run_import(tmp_path, "petstore.yaml", "--write", "--project", directory=directory, answer="yes\n")
     assert done.returncode == 0, done.stderr
-    assert "is now trusted, including its previous content" in done.stdout
+    assert "is now trusted" in done.stdout
     assert is_trusted(directory / ".onetool", user, {})
     assert (directory / ".onetool" / "bundles").is_dir()
     again = run_import(tmp_path, "petstore.yaml", "--user", directory=directory)

@@ -310,10 +310,39 @@ def test_nothing_of_an_untrusted_project_runs(home: Path) -> None:
     )
     for command in commands:
         done = run_cli(home, *command)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert f"{clone / '.onetool'} is not trusted" in done.stderr
-        assert f"run `onetool trust` in {clone}" in done.stderr
+        assert done.returncode == 1
+        assert "Extension files\n  tools/evil_tools.py\n" in done.stdout
+        assert f"{clone / '.onetool'} is not trusted: not confirmed" in done.stderr
     assert not ran.exists()
+
+
+@pytest.mark.parametrize("name", ["fresh", ".onetool/tools/fresh_tools.py"])
+def test_dev_asks_for_trust_in_a_new_file_once(tmp_path: Path, name: str) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def run(*arguments: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAM, *arguments],
+            cwd=work,
+            env=environment(tmp_path),
+            input=answer,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert run("init").returncode == 0
+    (work / ".onetool" / "tools" / "hello" / "hello_tools.py").write_text("def g() -> int:\n    return 1\n")
+    (work / ".onetool" / "tools" / "fresh_tools.py").write_text("def f() -> int:\n    return 1\n", encoding="utf-8")
+    assert "not confirmed" in run("dev", "--once", name).stderr
+    asked = run("dev", "--once", name, answer="yes\n")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert "extension file tools/fresh_tools.py was added" in asked.stdout
+    for command in (["dev", "--once", name], ["init"], ["dev", "--once", "hello"]):
+        again = run(*command)
+        assert again.returncode == 0
+        assert "Trust it?" not in again.stdout
 
 
 # --- onetool dev -----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ from onetool.cli.examples import explain_effects, run_examples
 from onetool.cli.outcomes import FAILED, SKIPPED, CheckOutcome, PackReport
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import Progress
+from onetool.cli.trust import require_trust
 from onetool.config.load import Loaded
 from onetool.config.trust import check_trust
 from onetool.context import Permission
@@ -24,7 +26,7 @@ from onetool.errors import ToolError
 from onetool.extensions.pack_tests import TESTS_DIRECTORY, find_tests
 from onetool.extensions.static_analysis import SUFFIX, Extension
 from onetool.extensions.worker_backend import WorkerBackend
-from onetool.paths import FOLDER, Directories, find_directories, is_directory
+from onetool.paths import FOLDER, Directories, extension_files, find_directories, is_directory
 from onetool.problem import Location, Problem
 from onetool.registry import python_name
 from onetool.runner.answer import Journal
@@ -38,8 +40,10 @@ CREATE = "run `onetool init` to create an example, .onetool/tools/hello/hello_to
 def run_with_pack(options: argparse.Namespace, work: Callable[[OneTool, Path], Awaitable[T]]) -> T:
     """Run a coroutine function with OneTool and the file of the pack; `options.effects` allows more than reading."""
     named = _find_named_file(options.pack)
-    if named is not None:
-        _require_trust(named, find_directories(os.environ, Path.cwd(), options.config, Path.home()))
+    directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    project = _find_project(options.pack, named, directories)
+    if project is not None and not check_trust(project, directories.user, os.environ).trusted:
+        require_trust(directories, project, sys.stdout)
 
     def read() -> Loaded:
         return _adjust(read_settings(os.environ, Path.cwd(), options.config), effects=options.effects)
@@ -85,16 +89,17 @@ def _find_named_file(text: str) -> Path | None:
     return file
 
 
-def _require_trust(file: Path, directories: Directories) -> None:
-    """Raise if the file belongs to a project that is not trusted: its code and the tests beside it must not run."""
-    candidates = (parent if parent.name == FOLDER else parent / FOLDER for parent in file.parents)
-    project = next(filter(is_directory, candidates), None)
-    if project is None or (directories.trusted and project == directories.project):
-        return
-    decision = check_trust(project, directories.user, os.environ)
-    if not decision.trusted:
-        problem = decision.problems[-1]
-        raise ToolError(problem.message, hint=problem.hint)
+def _find_project(name: str, named: Path | None, directories: Directories) -> Path | None:
+    """Return the project that a pack belongs to: its code and the tests beside it must not run without trust."""
+    if named is not None:
+        candidates = (parent if parent.name == FOLDER else parent / FOLDER for parent in named.parents)
+        project = next(filter(is_directory, candidates), None)
+    else:
+        project = directories.project
+        files = extension_files(project / "tools") if project is not None else ()
+        if f"{name}{SUFFIX}.py" not in {file.name for file in files}:
+            return None
+    return None if directories.trusted and project == directories.project else project
 
 
 def _find_pack_file(app: OneTool, name: str) -> Path:

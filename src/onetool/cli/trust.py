@@ -104,10 +104,10 @@ def review_and_ask(directories: Directories, project: Path, stream: TextIO) -> t
 
 
 def require_trust(directories: Directories, project: Path, stream: TextIO) -> None:
-    """Ask for trust in an existing project before a command changes it. Raise if the answer is not yes."""
-    print(f"{project} exists and is not trusted. Its content:\n", file=stream)
+    """Show an existing project before a command uses it, and ask. Raise if the answer is not yes."""
+    print("This directory is not trusted yet, or changed since. Its content:\n", file=stream)
     if not review_and_ask(directories, project, stream)[1]:
-        raise ToolError(f"{project} was not changed: not confirmed", hint="review it, then run the command again")
+        raise ToolError(f"{project} is not trusted: not confirmed", hint="review it, then run the command again")
 
 
 def confirm(question: str, stream: TextIO) -> bool:
