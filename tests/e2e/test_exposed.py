@@ -379,7 +379,8 @@ def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(publi
 def test_public_servers_are_passed_through_completely(tmp_path: Path, mode: str) -> None:
     servers = {"everything": node_server("everything"), "memory": node_server("memory")}
     person = Person()
-    with publish(tmp_path, {"servers": servers}, *servers) as server, server.client(mode, **person.able) as client:
+    settings = {"servers": servers, "agents": {"default": {"permissions": ["read", "write", "network"]}}}
+    with publish(tmp_path, settings, *servers) as server, server.client(mode, **person.able) as client:
         assert {"run", "echo", "get-sum", "read_graph"} <= set(list_names(client))
         assert client.said("echo", message="hi") == "Echo: hi"
         assert "Name: Ada" in client.said("trigger-elicitation-request")

@@ -44,7 +44,8 @@ def servers(repository: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def app(servers: dict[str, Any]) -> Iterator[App]:
-    with open_app({"servers": servers}) as app:
+    agents = {"default": {"permissions": ["read", "write", "network"]}}  # hints of some tools tell that they write
+    with open_app({"servers": servers, "agents": agents}) as app:
         yield app
 
 

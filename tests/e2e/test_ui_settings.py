@@ -377,6 +377,23 @@ def test_two_people_who_edit_at_once_lose_nothing(
     assert values == {"permissions": ["read", "network"], "clients": ["desk"], "budgets": {"calls": 7}}
 
 
+def test_a_preset_makes_an_agent_read_only(visit: Visit, home: EditedHome) -> None:
+    page = visit.go("agents")
+    page.get_by_role("button", name="Add agent").click()
+    page.get_by_label("Name", exact=True).fill("watcher")
+    page.get_by_role("button", name="Next").click()
+    page.get_by_role("checkbox", name="execute programs").check()
+    page.get_by_role("button", name="read-only").click()
+    page.get_by_role("button", name="Review and save").click()
+    save(page)
+    expect(page.locator(".agent-list")).to_contain_text("watcher")
+    values = home.get("/api/agents/watcher")["entry"]["values"]
+    assert values == {"permissions": ["read", "network"], "policy": "read-only"}
+    check = {"call": "fs.write('a', 'b')"}
+    assert home.send("POST", "/api/agents/watcher/check", check).json()["decision"] == "deny"
+    assert home.send("DELETE", "/api/agents/watcher").status_code == 200
+
+
 def test_hostile_names_and_values_are_shown_as_text(visit: Visit) -> None:
     page = visit.go("agents")
     page.get_by_role("button", name="Add agent").click()

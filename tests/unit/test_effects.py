@@ -126,9 +126,11 @@ def test_hints_are_effects(annotations: dict[str, Any] | None, effects: str | No
 
 
 @asynccontextmanager
-async def open_server(directory: Path, annotations: Mapping[str, Any] | None, **server: Any) -> AsyncIterator[OneTool]:
+async def open_server(
+    directory: Path, annotations: Mapping[str, Any] | None, packs: Mapping[str, Any] | None = None, **server: Any
+) -> AsyncIterator[OneTool]:
     """Open an application with one server, whose list of tools is in the cache."""
-    settings = Settings.model_validate({"servers": {"gh": {"command": "gh", **server}}})
+    settings = Settings.model_validate({"servers": {"gh": {"command": "gh", **server}}, "tools": packs or {}})
     definition = Definition("list", "", {"type": "object"}, annotations=annotations)
     ToolListCache(directory / "cache").put(cache_key(settings.servers["gh"]), [definition])
     async with OneTool(settings, folder=directory) as app:
@@ -155,6 +157,28 @@ def test_a_hint_adds_effects_at_once_and_removes_them_only_from_an_accepted_pin(
     anyio.run(check)
 
 
+@pytest.mark.parametrize(
+    ("annotations", "settings", "permissions"),
+    [
+        (None, {}, "network"),
+        ({"readOnlyHint": True}, {}, "network"),
+        ({"readOnlyHint": True, "openWorldHint": False}, {}, "network"),
+        ({"readOnlyHint": False}, {}, "write network"),
+        ({"readOnlyHint": False}, {"list": ["read"]}, "network"),
+        (None, {"*": ["exec"]}, "exec network"),
+    ],
+)
+def test_hints_and_settings_of_an_upstream_server_imply_permissions(
+    tmp_path: Path, annotations: dict[str, Any] | None, settings: dict[str, Any], permissions: str
+) -> None:
+    async def read() -> list[str]:
+        async with open_server(tmp_path, annotations, packs={"gh": {"effects": settings}}) as app:
+            found: list[str] = app.bus.tool_info("gh.list")["permissions"]
+            return found
+
+    assert anyio.run(read) == permissions.split()
+
+
 # --- extensions and programs -------------------------------------------------------------------------------
 
 
@@ -177,6 +201,38 @@ def test_an_extension_declares_effects_with_the_decorator(tmp_path: Path) -> Non
     assert any(
         "five: unknown effect 'reads': expected some of read, write, exec, external" in each for each in messages
     )
+
+
+EFFECTFUL = """
+pack = "notes"
+from onetool import tool
+@tool(effects=["write"])
+def save(): open("saved", "w").close()
+@tool(effects=["exec", "external"], permissions=["read"])
+def start(): ...
+@tool(effects=["read"])
+def count(): return 1
+def plain(): return 2
+"""
+
+
+def test_effects_of_an_extension_imply_permissions(tmp_path: Path) -> None:
+    file = tmp_path / "tools" / "notes_tools.py"
+    file.parent.mkdir()
+    file.write_text(EFFECTFUL, encoding="utf-8")
+
+    async def check(packs: Mapping[str, Any]) -> dict[str, list[str]]:
+        settings = Settings.model_validate({"tools_dir": [str(file.parent)], "tools": packs})
+        async with OneTool(settings, folder=tmp_path) as app:
+            await app.discover()
+            names = [entry.name for entry in app.registry.entries() if entry.name.startswith("notes.")]
+            return {name: app.bus.tool_info(name)["permissions"] for name in names}
+
+    needed = {"notes.count": [], "notes.plain": [], "notes.save": ["write"]}
+    assert anyio.run(check, {}) == {**needed, "notes.start": ["read", "exec", "network"]}
+    corrected = anyio.run(check, {"notes": {"effects": {"save": ["read"], "plain": ["write"]}}})
+    assert (corrected["notes.save"], corrected["notes.plain"]) == ([], ["write"])
+    assert set(map(tuple, anyio.run(check, {"notes": {"permissions": ["read"]}}).values())) == {("read",)}
 
 
 def test_programs_declare_effects() -> None:

@@ -19,7 +19,7 @@ from onetool.backends.threads import ToolThreads
 from onetool.bus.adapt import as_tool, function_tool
 from onetool.context import permissions as permission_set
 from onetool.errors import ToolError
-from onetool.policy.effects import apply_settings, get_effects
+from onetool.policy.effects import apply_settings, get_effects, get_implied_permissions
 from onetool.registry import HeldTools
 
 if TYPE_CHECKING:
@@ -85,10 +85,17 @@ class RegisteredTools(HeldTools):
         problems = []
         for name, load in find_installed():
             try:
-                self.register(load())
+                self._imply_permissions(self.register(load()))
             except (Exception, SystemExit) as error:  # noqa: BLE001 - importing a package may raise anything
                 problems.append(f"cannot load the tools of {name}: {type(error).__name__}: {error}")
         return problems
+
+    def _imply_permissions(self, registered: Tool | list[Tool]) -> None:
+        """Require the permissions that the declared effects of tools imply."""
+        for tool in registered if isinstance(registered, list) else [registered]:
+            needed = tool.permissions | get_implied_permissions(tool.effects)
+            self._declared[tool.name] = replace(tool, permissions=needed)
+            self.replace(self._declared[tool.name])
 
     def register(self, thing: object, name: str = "", permissions: Collection[str] = ()) -> Tool | list[Tool]:
         """Register a tool, or all tools of a module (all or none); `name` and `permissions` replace those of a tool."""

@@ -31,7 +31,7 @@ from onetool.extensions.static_analysis import Extension, Function
 from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
 from onetool.extensions.worker_backend import Timeouts, WorkerBackend
 from onetool.paths import extension_files, resolve_path
-from onetool.policy.effects import apply_settings
+from onetool.policy.effects import apply_settings, get_implied_permissions
 from onetool.policy.labels import PRIVATE, get_labels
 from onetool.problem import Location, Problem
 from onetool.registry import HeldTools
@@ -292,7 +292,9 @@ class Extensions(HeldTools):
         )
         if setup.secrets or setup.declared:  # it can read what belongs to an account
             tool = replace(tool, labels=get_labels(tool) | {PRIVATE})
-        return apply_settings(tool, setup.settings)
+        configured = apply_settings(tool, setup.settings)
+        implied = get_implied_permissions(configured.effects) if granted is None else frozenset[Permission]()
+        return replace(configured, permissions=configured.permissions | implied)
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
@@ -401,7 +403,8 @@ def _make_sandbox(extension: Extension, settings: PackSettings, cwd: Path, home:
             f"tools.{extension.pack}.sandbox.denied_patterns is not supported for extensions",
             hint="list the directories that the worker may use in allowed_paths",
         )
-    declared = extension.permissions.union(*(function.permissions for function in extension.functions))
+    needed = (function.permissions | get_implied_permissions(function.effects) for function in extension.functions)
+    declared = extension.permissions.union(*needed)
     permitted = declared if settings.permissions is None else settings.permissions
     write = [str(resolve_path(path, cwd, home)) for path in rules.allowed_paths] or [str(cwd)]
     return {"read": [str(extension.file.parent)], "write": write, "network": Permission.NETWORK in permitted}

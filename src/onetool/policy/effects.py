@@ -39,6 +39,12 @@ def get_effects(tool: Tool, args: Mapping[str, Any] | None = None) -> frozenset[
     return effects
 
 
+def get_implied_permissions(effects: frozenset[Effect] | None) -> frozenset[Permission]:
+    """Return the permissions that an agent needs for declared effects. Reading implies none."""
+    implied = {permission for permission, effect in BY_PERMISSION.items() if effect in (effects or ())}
+    return frozenset(implied - {Permission.READ})
+
+
 def has_effect(tool: Tool, args: Mapping[str, Any] | None = None) -> bool:
     """Return whether a call does anything but read."""
     return not get_effects(tool, args) <= READ_ONLY

@@ -22,7 +22,7 @@ from onetool.context import ToolContext
 from onetool.errors import ToolError
 from onetool.oauth.credential import Identity
 from onetool.oauth.sign_ins import SignIns, identify, make_server_target
-from onetool.policy.effects import apply_settings
+from onetool.policy.effects import apply_settings, get_implied_permissions
 from onetool.policy.hints import Hints, read_hints
 from onetool.policy.labels import PRIVATE
 from onetool.problem import PROBLEM, WARNING, Problem
@@ -103,7 +103,7 @@ class Servers(HeldTools):
         self._unpinned = set(self._upstreams)
         self._packs = loaded.settings.tools
         for name in self.held:
-            self.replace(apply_settings(self._declared[name], self._packs.get(self._declared[name].pack)))
+            self.replace(self._configure(self._declared[name]))
         for name, server in wanted.items():
             if name not in self._upstreams:
                 launch = plan_launch(name, server, loaded, self.environment)
@@ -283,7 +283,7 @@ class Servers(HeldTools):
             self.remove(tool)
         for made in prepared.tools:
             self._declared[made.name] = made
-            self.add(apply_settings(made, self._packs.get(name)))
+            self.add(self._configure(made))
         self._changed[name] = prepared.changed
         self._unpinnable.pop(name, None)
         if prepared.unpinnable is not None:
@@ -330,6 +330,13 @@ class Servers(HeldTools):
         super().remove(name)
         del self._declared[name]
 
+    def _configure(self, tool: Tool) -> Tool:
+        """Apply the settings of the server. Effects in the settings imply permissions instead of those of hints."""
+        configured = apply_settings(tool, self._packs.get(tool.pack))
+        if configured.effects is tool.effects:
+            return configured
+        return replace(configured, permissions=REQUIRED_PERMISSIONS | get_implied_permissions(configured.effects))
+
     def _forget(self, name: str) -> None:
         upstream = self._upstreams.pop(name)
         for tool in upstream.offered:
@@ -357,8 +364,12 @@ def _tool(
     Hints that are not pinned can add effects, but not remove them.
     """
     hints = read_hints(definition.annotations)
+    # Unlike effects, permissions follow from what hints tell: a tool without hints needs the network only.
+    implied = get_implied_permissions(hints.effects)
     if pinned is not None:
-        hints = hints.combine(read_hints(pinned.get("annotations")))
+        pinned_hints = read_hints(pinned.get("annotations"))
+        implied |= get_implied_permissions(pinned_hints.effects)
+        hints = hints.combine(pinned_hints)
     elif upstream.server.pin == "off":
         hints = hints.combine(Hints())
     if is_pending:
@@ -372,7 +383,7 @@ def _tool(
         input=UpstreamSchema.from_json(clean_schema(definition.input_schema) if definition.is_sound else ANY_OBJECT),
         output=_output_schema(definition),
         description=clean(definition.description),
-        permissions=REQUIRED_PERMISSIONS,
+        permissions=REQUIRED_PERMISSIONS | implied,
         effects=hints.effects,
         is_idempotent=hints.is_idempotent,
         labels=hints.labels | ({PRIVATE} if _has_private_data(upstream.server) else set()),

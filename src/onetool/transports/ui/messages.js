@@ -871,6 +871,8 @@ export const messages = {
   "agents.policy.open": "allow everything that the permissions allow",
   "agents.policy.read-only": "deny calls that write or execute",
   "agents.policy.rules": "rules…",
+  "agents.preset": "Preset: it reads data and the network, and changes nothing",
+  "agents.preset.read-only": "read-only",
   "agents.remove": "Remove agent",
   "agents.remove.title": "Remove {name}?",
   "agents.reset": "Discard input",

@@ -19,6 +19,7 @@ import { renderHosts } from "./hosts.js";
 import "./call-view.js";
 
 const RETRY_MS = 300;
+const READ_ONLY = { permissions: ["read", "network"], policy: "read-only" };
 
 await loadStyles("settings");
 
@@ -127,6 +128,7 @@ class AgentsScreen extends HTMLElement {
     this.notice = h("div.notice-area", { role: "status" });
     this.save = primaryButton(t("agents.review"), () => this.#review());
     this.reset = quietButton(t("agents.reset"), () => (this.#showSettings(), view.update(0), this.#showState()));
+    const preset = quietButton(t("agents.preset.read-only"), () => form.fill(READ_ONLY));
     const { name, entry, isNew } = this.#agent;
     const remove = () =>
       this.#change(t("agents.remove.title", { name }), { method: "DELETE" }, () => navigate("agents"));
@@ -146,6 +148,7 @@ class AgentsScreen extends HTMLElement {
             onsubmit: (event) => (event.preventDefault(), this.#review()),
             "aria-label": t("agents.settings.of", { name }),
           },
+          h("div.bar", {}, h("span.hint", {}, t("agents.preset")), preset),
           form.element,
           h("div.actions", {}, this.save, this.reset, entry.etag ? quietButton(t("agents.remove"), remove) : null),
         ),

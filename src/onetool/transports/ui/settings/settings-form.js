@@ -29,6 +29,12 @@ export class SettingsForm {
     this.#shown = read(this.#fields);
   }
 
+  /** Show values by their keys, as if a person had entered them. */
+  fill(values) {
+    for (const [key, value] of Object.entries(values)) this.#fields[key]?.show(value);
+    this.element.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+
   /** Take over what somebody else changed. What the person typed is not touched. Return the keys that both changed. */
   rebase({ effective, values }) {
     const mine = this.changedKeys();
