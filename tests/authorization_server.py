@@ -51,6 +51,7 @@ class Knobs:
     scope: str = "read"  # that calls of tools need
     iss: str | None = ""  # of authorization responses; empty for the right one, None for none
     redirects_metadata_to: str = ""
+    has_metadata: bool = True  # of the authorization server
     delay_seconds: float = 0.0  # of metadata documents
     padding_bytes: int = 0  # of metadata documents
     refresh_status: int = 200
@@ -149,6 +150,8 @@ class AuthorizationServer:
 
     async def server_metadata(self, _request: Request) -> Response:
         self.counts["server_metadata"] += 1
+        if not self.knobs.has_metadata:
+            return Response(status_code=404)
         document = {
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",

@@ -17,7 +17,11 @@ import httpx2
 from onetool.app import OneTool
 from onetool.errors import SignInRequired, ToolError
 from onetool.logging import Log
+from onetool.net import Net
 from onetool.oauth import sign_ins
+from onetool.oauth.credential import SignInTarget
+from onetool.oauth.discovery import Discovery
+from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import parse_callback
 
 MAX_SIGN_INS = 3
@@ -26,14 +30,20 @@ CLIENT_DOCUMENT = "/client-metadata.json"  # of the scenario, at this origin
 PUBLIC_URL = "https://conformance-test.local"
 
 
-def make_auth(context: dict[str, Any]) -> dict[str, Any]:
+async def find_issuer(url: str) -> str:
+    """Return the issuer that the server names, as a person would look it up."""
+    http = GuardedHttp(Net(sign_ins.ANY_HOST), url, allow_private_addresses=True)
+    return (await Discovery(http, SignInTarget("server", url)).discover()).server.issuer
+
+
+def make_auth(context: dict[str, Any], issuer: str) -> dict[str, Any]:
     """Return the settings for the credentials that the scenario gives."""
     if "private_key_pem" in context:
         key = {"private_key": context["private_key_pem"]}
-        return {"client_id": context["client_id"], **key, "grant": "client_credentials"}
+        return {"client_id": context["client_id"], **key, "grant": "client_credentials", "issuer": issuer}
     if "client_secret" not in context:
         return {}
-    client = {"client_id": context["client_id"], "client_secret": context["client_secret"]}
+    client = {"client_id": context["client_id"], "client_secret": context["client_secret"], "issuer": issuer}
     is_machine = "client-credentials" in os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
     return {**client, "grant": "client_credentials"} if is_machine else client
 
@@ -58,8 +68,10 @@ async def call_tools(app: OneTool) -> None:
 async def main(url: str) -> None:
     sign_ins.CLIENT_PATH = CLIENT_DOCUMENT  # type: ignore[misc]  # the scenario has a fixed URL
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    has_proof = not {"client_secret", "private_key_pem"}.isdisjoint(context)
+    issuer = await find_issuer(url) if has_proof else ""
     settings = {
-        "servers": {"server": {"url": url, "auth": {"type": "oauth", **make_auth(context)}}},
+        "servers": {"server": {"url": url, "auth": {"type": "oauth", **make_auth(context, issuer)}}},
         "auth": {"public_url": PUBLIC_URL},
     }
     with tempfile.TemporaryDirectory() as directory:

@@ -18,10 +18,12 @@ def server() -> Iterator[AuthorizationServer]:
         yield running
 
 
-def configure_api(home: Path, **auth: Any) -> None:
+def configure_api(home: Path, server: AuthorizationServer, **auth: Any) -> None:
     settings = {
         "http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True},
-        "tools": {"notes": {"auth": {"client_id": "app", "client_secret": "app-secret", **auth}}},
+        "tools": {
+            "notes": {"auth": {"client_id": "app", "client_secret": "app-secret", "issuer": server.issuer, **auth}}
+        },
     }
     configure(home, yaml.safe_dump(settings))
 
@@ -41,7 +43,7 @@ def write_document(home: Path, server: AuthorizationServer, scheme: dict[str, An
 
 
 def test_imported_tools_use_a_sign_in_and_refresh_it(tmp_path: Path, server: AuthorizationServer) -> None:
-    configure_api(tmp_path)
+    configure_api(tmp_path, server)
     urls = {"authorizationUrl": f"{server.issuer}/authorize", "tokenUrl": f"{server.issuer}/token", "scopes": {}}
     file = write_document(tmp_path, server, {"type": "oauth2", "flows": {"authorizationCode": urls}})
     imported = run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
@@ -59,16 +61,52 @@ def test_imported_tools_use_a_sign_in_and_refresh_it(tmp_path: Path, server: Aut
 
 
 def test_openid_connect_and_client_credentials(tmp_path: Path, server: AuthorizationServer) -> None:
-    configure_api(tmp_path, grant="client_credentials")
+    configure_api(tmp_path, server, grant="client_credentials")
     url = f"{server.issuer}/.well-known/oauth-authorization-server"
     file = write_document(tmp_path, server, {"type": "openIdConnect", "openIdConnectUrl": url})
     run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
     assert json.loads(run_cli(tmp_path, "call", "notes.me").stdout) == {"user": "app"}
 
 
+@pytest.mark.parametrize("has_metadata", [True, False])
+@pytest.mark.parametrize("kind", ["oauth2", "openIdConnect"])
+def test_a_secret_is_sent_to_the_issuer_of_the_settings_only(
+    tmp_path: Path, server: AuthorizationServer, kind: str, has_metadata: bool
+) -> None:
+    """The definition of the tool names another authorization server, which gets no request."""
+    configure_api(tmp_path, server, grant="client_credentials")
+    if not has_metadata:
+        server.knobs.has_metadata = False
+    with authorization_server(clients={"app": "app-secret"}) as evil:
+        flow = {"tokenUrl": f"{evil.issuer}/token", "scopes": {}}
+        well_known = f"{evil.issuer}/.well-known/oauth-authorization-server"
+        schemes: dict[str, dict[str, Any]] = {
+            "oauth2": {"type": kind, "flows": {"clientCredentials": flow}},
+            "openIdConnect": {"type": kind, "openIdConnectUrl": well_known},
+        }
+        file = write_document(tmp_path, server, schemes[kind])
+        run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
+        called = run_cli(tmp_path, "call", "notes.me")
+        if has_metadata:
+            assert json.loads(called.stdout) == {"user": "app"}
+        else:
+            assert f"{evil.issuer}" in called.stderr
+            assert "tools.notes.auth.issuer" in called.stderr
+        assert not evil.counts
+
+
+def test_endpoints_below_an_issuer_without_metadata_are_used(tmp_path: Path, server: AuthorizationServer) -> None:
+    configure_api(tmp_path, server, grant="client_credentials")
+    server.knobs.has_metadata = False
+    flow = {"tokenUrl": f"{server.issuer}/token", "scopes": {}}
+    file = write_document(tmp_path, server, {"type": "oauth2", "flows": {"clientCredentials": flow}})
+    run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
+    assert json.loads(run_cli(tmp_path, "call", "notes.me").stdout) == {"user": "app"}
+
+
 def test_a_token_is_sent_to_the_origin_of_its_sign_in_only(tmp_path: Path, server: AuthorizationServer) -> None:
     """Another tool of the bundle, for another origin, does not get the token."""
-    configure_api(tmp_path)
+    configure_api(tmp_path, server)
     urls = {"authorizationUrl": f"{server.issuer}/authorize", "tokenUrl": f"{server.issuer}/token", "scopes": {}}
     file = write_document(tmp_path, server, {"type": "oauth2", "flows": {"authorizationCode": urls}})
     run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")

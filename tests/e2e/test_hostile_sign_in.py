@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from onetool.oauth.discovery import Discovered, ServerMetadata
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import PENDING_SECONDS, PendingSignIns, parse_callback
 from onetool.oauth.sign_ins import ANY_HOST, identify
+from onetool.oauth.token_requests import TokenRejected, TokenRequests
 
 REDIRECT = "http://127.0.0.1:9/callback"
 
@@ -206,6 +208,17 @@ def test_another_issuer_needs_a_new_sign_in(tmp_path: Path, server: Authorizatio
             state = app.portal.call(app.onetool.sign_ins.describe, identify(app.portal.call(find_target, app)))
             assert state["issuer"] == other.issuer
             assert len(list((tmp_path / ".onetool" / "credentials").glob("*.json"))) == 1
+
+
+def test_a_client_secret_is_never_sent_to_the_issuer_of_an_older_sign_in(server: AuthorizationServer) -> None:
+    settings = OAuth(client_id="app", client_secret="hush-hush", issuer="https://id.example.com")
+    old = Credential(server.issuer, f"{server.issuer}/token", "app", auth_method="client_secret_post")
+    old = replace(old, refresh_token="r", revocation_endpoint=f"{server.issuer}/revoke")
+    requests = TokenRequests(GuardedHttp(Net(ANY_HOST), server.url), settings)
+    for send in (requests.refresh, requests.revoke):
+        with pytest.raises(TokenRejected, match=r"the settings name the issuer https://id\.example\.com"):
+            anyio.run(send, old)
+    assert not server.counts
 
 
 def test_a_token_is_bound_to_the_url_of_the_server(tmp_path: Path, server: AuthorizationServer) -> None:

@@ -185,8 +185,9 @@ def test_machine_identities(tmp_path: Path, server: AuthorizationServer) -> None
     ).decode()
     server.knobs.clients = {"robot": "hush-hush"}
     server.knobs.keys = {"signer": key.public_key()}
-    secret = {"client_id": "robot", "client_secret": "hush-hush", "grant": "client_credentials"}
-    signed = {"client_id": "signer", "private_key": text, "grant": "client_credentials"}
+    machine = {"grant": "client_credentials", "issuer": server.issuer}
+    secret = {"client_id": "robot", "client_secret": "hush-hush", **machine}
+    signed = {"client_id": "signer", "private_key": text, **machine}
     for number, auth in enumerate((secret, signed)):
         server.knobs.expires_in = 1
         with open_signed_app(tmp_path / str(number), make_settings(server, auth=auth)) as app:
@@ -207,7 +208,7 @@ def test_tokens_are_nowhere_in_clear(tmp_path: Path, server: AuthorizationServer
     from onetool.logging import Log
 
     server.knobs.clients = {"client": "canary-client-secret"}
-    auth = {"client_id": "client", "client_secret": "canary-client-secret", "shared": True}
+    auth = {"client_id": "client", "client_secret": "canary-client-secret", "shared": True, "issuer": server.issuer}
     log = Log(tmp_path / ".onetool" / "logs" / "onetool.log", "DEBUG")
     errors: list[str] = []
     with open_signed_app(tmp_path, make_settings(server, auth=auth), log=log) as app:

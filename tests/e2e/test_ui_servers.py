@@ -36,7 +36,8 @@ def server() -> Iterator[AuthorizationServer]:
 @pytest.fixture
 def shop(tmp_path: Path, server: AuthorizationServer) -> Iterator[ServedApp]:
     gh = {"url": server.url, "auth": "oauth", "accounts": ["work", "home"]}
-    robot = {"client_id": "robot", "client_secret": "hush-hush", "grant": "client_credentials"}
+    machine = {"grant": "client_credentials", "issuer": server.issuer}
+    robot = {"client_id": "robot", "client_secret": "hush-hush", **machine}
     servers = {
         "gh": gh,
         HOSTILE: {"url": f"{server.url}?x", "auth": "oauth"},

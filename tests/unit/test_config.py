@@ -478,6 +478,14 @@ def test_a_project_cannot_name_the_language_model(machine: FakeMachine) -> None:
     assert "llm requires both or neither of base_url and model" in machine.error()
 
 
+@pytest.mark.parametrize("proof", ["client_secret: s", "private_key: k"])
+def test_a_client_secret_or_key_requires_an_issuer(machine: FakeMachine, proof: str) -> None:
+    """Without one, the server would choose who gets it."""
+    for text in ("servers: {gh: {url: 'https://a.example', auth: {%s}}}", "tools: {petstore: {auth: {%s}}}"):
+        assert "auth requires issuer" in machine.error(text % f"client_id: c, {proof}")
+        machine.settings(text % f"client_id: c, {proof}, issuer: 'https://id.example.com'")
+
+
 def test_servers_belong_to_the_layer_that_sets_their_command(machine: FakeMachine) -> None:
     machine.write(
         machine.user / "onetool.yaml", "servers: {mine: {command: a}, tuned: {command: a}, taken: {command: a}}"

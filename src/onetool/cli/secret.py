@@ -43,9 +43,7 @@ def main(options: argparse.Namespace) -> int:
             return _change_use(command, options)
         action, secrets, directory = f"secrets.{options.action}", {options.name: value}, command.directory
         notes = _describe_uses(command, options.name) if options.action == "set" else []
-        return command.edit(
-            lambda editor: editor.plan(action, [], secrets=secrets, directory=directory), lambda: notes
-        )
+        return command.edit(lambda editor: editor.plan(action, [], secrets=secrets, directory=directory), lambda: notes)
 
 
 def _change_use(command: SettingsCommand, options: argparse.Namespace) -> int:

@@ -247,7 +247,9 @@ class OAuth(Section):
         "in as the client itself",
     )
     issuer: Url | None = Field(
-        default=None, description="Issuer of the authorization server; by default, the one that the server names"
+        default=None,
+        description="Issuer of the authorization server; by default, the one that the server names. Required with "
+        "`client_secret` or `private_key`, which are sent to no other",
     )
     scopes: Names = Field(default=(), description="Scopes to request; by default, those that the server asks for")
     callback_port: Count | None = Field(
@@ -266,6 +268,8 @@ class OAuth(Section):
             raise ValueError("requires client_id")
         if self.grant == "client_credentials" and not has_proof:
             raise ValueError("requires client_secret or private_key for grant client_credentials")
+        if has_proof and self.issuer is None:
+            raise ValueError("requires issuer, the only authorization server that gets client_secret or private_key")
         return self
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from onetool.errors import NetworkError, ToolError
 from onetool.net import Response
@@ -162,7 +162,7 @@ class Discovery:
             raise _invalid_document("the protected resource metadata", "authorization_servers is missing or empty")
         if wanted is None:
             return named[0] if named else None
-        if named and not any(_is_same_issuer(wanted, each) for each in named):
+        if named and not any(is_same_issuer(wanted, each) for each in named):
             raise NetworkError(
                 f"{self._target.name} names the authorization server {quote(named[0], MAX_SHOWN_CHARS)}, not {wanted}",
                 hint=f"check servers.{self._target.name}.auth.issuer",
@@ -184,7 +184,7 @@ class Discovery:
             if document is None:
                 continue
             server = ServerMetadata.parse(document, url, self._http)
-            if server.issuer != expected and not _is_same_issuer(server.issuer, expected):
+            if server.issuer != expected and not is_same_issuer(server.issuer, expected):
                 raise _invalid_document(url, f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, not {expected}")
             self._report(f"the issuer is {server.issuer}")
             return server
@@ -211,23 +211,45 @@ class Discovery:
     async def _read_api_endpoints(self, endpoints: ApiEndpoints) -> Discovered:
         """Return the endpoints of an HTTP tool, which its definition names."""
         scope = " ".join(self._target.scopes) or None
-        issuer = self._target.settings.issuer
-        url = endpoints.openid_url or (f"{issuer.rstrip('/')}/.well-known/openid-configuration" if issuer else "")
-        if not endpoints.token_url or issuer:
-            document = self._read_document(url, await self._http.get(url, "openIdConnectUrl"))
-            if document is None:
-                raise NetworkError(f"{url} has no metadata of an authorization server", reason="protocol")
-            server = ServerMetadata.parse(document, url, self._http, needs_pkce=False)
-            if not url.startswith(server.issuer.rstrip("/")):
-                raise _invalid_document(
-                    url, f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, which is another host"
-                )
+        if self._target.settings.issuer:
+            return Discovered(await self._find_api_server(self._target.settings.issuer, endpoints), "", scope)
+        if not endpoints.token_url:
+            server = await self._read_api_metadata(endpoints.openid_url)
+            if server is None:
+                raise NetworkError(f"{endpoints.openid_url} has no metadata of a server", reason="protocol")
+            if not endpoints.openid_url.startswith(server.issuer.rstrip("/")):
+                problem = f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, which is another host"
+                raise _invalid_document(endpoints.openid_url, problem)
             return Discovered(server, "", scope)
+        return Discovered(self._use_endpoints(_read_origin(endpoints.token_url), endpoints), "", scope)
+
+    async def _find_api_server(self, issuer: str, endpoints: ApiEndpoints) -> ServerMetadata:
+        """Return the server of an issuer in the settings: its metadata, or endpoints of the tool below its URL."""
+        from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
+
+        for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):
+            server = await self._read_api_metadata(url)
+            if server is None:
+                continue
+            if not is_same_issuer(server.issuer, issuer):
+                raise _invalid_document(url, f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, not {issuer}")
+            return server
+        if not _is_below(endpoints.token_url, issuer):
+            named = quote(endpoints.token_url or endpoints.openid_url, MAX_SHOWN_CHARS)
+            message = f"{issuer} has no metadata, and {self._target.name} names {named}, which is not below it"
+            hint = f"check tools.{self._target.name}.auth.issuer"
+            raise NetworkError(message, hint=hint, reason="host_not_allowed")
+        return self._use_endpoints(issuer, endpoints)
+
+    async def _read_api_metadata(self, url: str) -> ServerMetadata | None:
+        document = self._read_document(url, await self._http.get(url, "openIdConnectUrl"))
+        return None if document is None else ServerMetadata.parse(document, url, self._http, needs_pkce=False)
+
+    def _use_endpoints(self, issuer: str, endpoints: ApiEndpoints) -> ServerMetadata:
         self._http.check_url(endpoints.token_url, "tokenUrl")
         if endpoints.authorization_url:
             self._http.check_url(endpoints.authorization_url, "authorizationUrl")
-        issuer = _read_origin(endpoints.token_url)
-        return Discovered(ServerMetadata(issuer, endpoints.authorization_url, endpoints.token_url), "", scope)
+        return ServerMetadata(issuer, endpoints.authorization_url, endpoints.token_url)
 
     def _read_document(self, url: str, response: Response) -> dict[str, Any] | None:
         """Return the document, or None if there is none at this URL."""
@@ -246,9 +268,15 @@ def read_challenge(challenge: str, field: str) -> str | None:
     return extract_field_from_www_auth(response, field)
 
 
-def _is_same_issuer(one: str, other: str) -> bool:
+def is_same_issuer(one: str, other: str) -> bool:
     """Return whether two issuers are equal; a root issuer may have a slash at its end."""
     return one == other or (one.rstrip("/") == other.rstrip("/") and urlsplit(one).path in {"", "/"})
+
+
+def _is_below(url: str, issuer: str) -> bool:
+    """Return whether a URL is below the URL of an issuer, without segments that lead elsewhere."""
+    path = unquote(urlsplit(url).path)
+    return url.startswith(f"{issuer.rstrip('/')}/") and ".." not in path and "\\" not in path
 
 
 def _read_endpoint(document: Mapping[str, Any], name: str, http: GuardedHttp) -> str:

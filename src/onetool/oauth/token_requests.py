@@ -13,7 +13,7 @@ from onetool.config.model import OAuth
 from onetool.errors import ConfigError, NetworkError, ToolError
 from onetool.net import Response
 from onetool.oauth.credential import Credential, TokenAnswer
-from onetool.oauth.discovery import Discovered
+from onetool.oauth.discovery import Discovered, is_same_issuer
 from onetool.oauth.guarded_http import GuardedHttp, parse_object
 from onetool.util.text import quote
 
@@ -159,7 +159,11 @@ class TokenRequests:
         return credential.add_tokens(_parse_tokens(answer, credential.token_endpoint))
 
     def _authenticate(self, credential: Credential, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the form and the headers with the proof of the client."""
+        """Return the form and the headers with the proof of the client, which only the issuer in the settings gets."""
+        issuer = self._settings.issuer
+        if issuer is not None and not is_same_issuer(credential.issuer, issuer):
+            message = f"the sign-in is of {credential.issuer}, but the settings name the issuer {issuer}"
+            raise TokenRejected(message, error="invalid_grant")
         secret = credential.client_secret or self._settings.client_secret or ""
         client_id = credential.client_id
         match credential.auth_method:
