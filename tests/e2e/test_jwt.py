@@ -251,6 +251,39 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+LONG: Final = "x" * 100
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(f"{LONG}a", f"{LONG}b"), ("a b", "a  b"), ("a\u202eb", "a\\u202eb"), ("a b", "a\tb")],
+    ids=["long", "space", "invisible", "tab"],
+)
+def test_subjects_that_look_alike_do_not_see_each_others_runs(
+    tmp_path: Path, issuer: JwtIssuer, one: str, other: str
+) -> None:
+    first = issuer.sign(sub=one)
+    second = issuer.sign(sub=other)
+    with serve_app(tmp_path, make_settings(make_entry(issuer))) as served:
+        check_separate_runs(served, first, second)
+
+
+def check_separate_runs(served: ServedApp, first: str, second: str) -> None:
+    names = {get_caller(served, token)[2] for token in (first, second)}
+    assert len(names) == 2, names
+    ran = served.rest.client.post("/api/run", json={"command": "1"}, headers=bearer(first))
+    assert ran.json()["isError"] is False, ran.text
+    (run,) = send(served, first, "/api/runs").json()["runs"]
+    assert send(served, second, "/api/runs").json()["runs"] == []
+    assert send(served, second, f"/api/runs/{run['id']}").status_code == 404
+
+
+def test_a_subject_cannot_have_the_name_of_another(served: ServedApp, issuer: JwtIssuer) -> None:
+    name = get_caller(served, issuer.sign(sub="a  b"))[2]
+    copied = name.removeprefix("subject ").rpartition(" (")[0]
+    assert get_caller(served, issuer.sign(sub=copied))[2] != name
+
+
 def test_the_subject_is_in_runs_audit_and_log(tmp_path: Path, issuer: JwtIssuer) -> None:
     log = Log(tmp_path / "log.jsonl")
     with serve_app(tmp_path, make_settings(make_entry(issuer)), [_order], log=log) as app:

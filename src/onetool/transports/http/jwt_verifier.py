@@ -9,6 +9,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final, NoReturn
 
 from onetool.config.model import Issuer
@@ -27,6 +28,9 @@ REJECTED_HEADERS: Final = frozenset({"crit", "b64", "cty", "zip", "enc"})
 REQUIRED_CLAIMS: Final = ("iss", "sub", "aud", "exp")
 LEEWAY_SECONDS: Final = 30
 MAX_SUBJECT_CHARS: Final = 100
+MAX_ISSUER_CHARS: Final = 60
+MARK: Final = "#"  # before the digest of a subject
+DIGEST_CHARS: Final = 16
 REASONS: Final = {
     "malformed": "it is not a valid JWT",
     "too_large": f"it has more than {MAX_JWT_CHARS} characters",
@@ -92,13 +96,11 @@ class JwtVerifier:
     def find_agent(self, claims: Mapping[str, Any], entries: Iterable[Issuer]) -> RequestCredential:
         """Return the credential of the subject: the first entry that maps it to an agent counts."""
         issuer, subject = str(claims["iss"]), str(claims["sub"])
-        place = issuer.partition("://")[2].rstrip("/")
-        name = escape_invisible(" ".join(subject.split()))
-        actor = f"subject {shorten(name, MAX_SUBJECT_CHARS)} ({place})"
+        identifier = identify_subject(issuer, subject)
+        actor = _name_actor(issuer, subject, identifier)
         for entry in entries:
             agent = map_agent(entry, claims)
             if agent is not None:
-                identifier = identify_subject(issuer, subject)
                 is_live, origin = self._is_configured(entry), identify_issuer(entry)
                 return RequestCredential(actor, agent, entry.scope, is_live, identifier, claims["exp"], origin)
         self._log.event("auth.unmapped", level="WARNING", actor=actor, text="no agent in auth.issuers")
@@ -107,6 +109,20 @@ class JwtVerifier:
 
     def _is_configured(self, entry: Issuer) -> Callable[[object], bool]:
         return lambda _find: entry in self._issuers()
+
+
+def _name_actor(issuer: str, subject: str, identifier: str) -> str:
+    """Return a name of the subject, for people and to compare: two subjects never have the same.
+
+    A name that cannot show everything ends with a part of the identifier, and so does one that looks like that.
+    """
+    place = shorten(issuer.partition("://")[2].rstrip("/"), MAX_ISSUER_CHARS)
+    name = shorten(escape_invisible(" ".join(subject.split())), MAX_SUBJECT_CHARS)
+    is_exact = name == subject and issuer.endswith((place, f"{place}/")) and MARK not in name
+    if is_exact:
+        return f"subject {name} ({place})"
+    digest = sha256(identifier.encode()).hexdigest()[:DIGEST_CHARS]
+    return f"subject {name} {MARK}{digest} ({place})"
 
 
 def map_agent(entry: Issuer, claims: Mapping[str, Any]) -> str | None:
