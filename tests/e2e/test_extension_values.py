@@ -218,6 +218,13 @@ def typed(client: Connection) -> Connection:
     (tools / "shared.py").write_text("name = 'flat'\n", encoding="utf-8")
     (tools / "lost").mkdir()
     (tools / "lost" / "lost.py").write_text("def f(): ...\n", encoding="utf-8")
+    for place, name in (
+        ("sub/deep", "deep_tools.py"),
+        ("sub/package", "__init__.py"),
+        ("sub/package", "part_tools.py"),
+    ):
+        (tools / place).mkdir(parents=True, exist_ok=True)
+        (tools / place / name).write_text("def f(): ...\n", encoding="utf-8")
     return client
 
 
@@ -286,6 +293,10 @@ def test_health_says_what_is_ignored(typed: Connection) -> None:
     assert "ignored shout: a lambda is not a tool\nHint: write `def shout(...)`" in text
     assert f"{tools}/lost/lost.py: ignored, because its name does not end in _tools.py\nHint: rename it" in text
     assert "shared.py" not in text
+    too_deep = f"{tools}/sub/deep/deep_tools.py: ignored, because packs are only looked for in {tools} and its subdir"
+    assert too_deep in text
+    assert f"move it to {tools}/deep/deep_tools.py" in text
+    assert "part_tools.py" not in text
 
 
 def test_an_edited_module_of_a_relative_import_is_used_by_the_next_call(typed: Connection) -> None:

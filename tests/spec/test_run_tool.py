@@ -312,7 +312,7 @@ def test_dotted_names_are_resolved_in_one_module(app: App) -> None:
 def test_the_runner_imports_the_parts_that_it_orchestrates() -> None:
     tree = ast.parse(inspect.getsource(runner))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert {"explain", "fence_processor", "Presenter", "CellSource"} <= imported
+    assert {"explain", "fence_processor", "tool_loader", "Presenter", "CellSource"} <= imported
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     assert defined == {"Runner", "_Host"}
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}

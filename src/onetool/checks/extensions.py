@@ -1,14 +1,16 @@
 """Checks of extension packs: unreadable files, duplicate names, failed starts, and what is not a tool."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from onetool.config.load import Loaded
 from onetool.extensions.environments import NO_UV
 from onetool.extensions.packs import Extensions
-from onetool.extensions.static_analysis import IGNORED, SUFFIX, is_declared
+from onetool.extensions.static_analysis import IGNORED, MAX_DIRECTORIES, NO_PACKAGES, SUFFIX, is_declared
 from onetool.problem import PROBLEM, WARNING, Location, Problem
 from onetool.registry import python_name
 
@@ -26,6 +28,7 @@ def problems(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
         yield Problem(what, INSTALL_UV, code=NO_UV)
     for directory in loaded.directories.pack_directories(loaded.settings.tools_dir):
         yield from _find_unnamed(directory)
+        yield from _find_too_deep(directory)
 
 
 def _find_unnamed(directory: Path) -> Iterator[Problem]:
@@ -40,6 +43,19 @@ def _find_unnamed(directory: Path) -> Iterator[Problem]:
         name = f"{file.stem}{SUFFIX}.py"
         message = f"{file}: ignored, because its name does not end in {SUFFIX}.py"
         yield Problem(message, f"rename it to {name}", Location(str(file)), IGNORED, WARNING)
+
+
+def _find_too_deep(directory: Path) -> Iterator[Problem]:
+    """Yield files with the name of a pack that are below the directories in which packs are looked for."""
+    for folder, folders, names in islice(os.walk(directory), MAX_DIRECTORIES):
+        folders[:] = [name for name in folders if name.isidentifier() and name not in NO_PACKAGES]
+        is_searched = Path(folder) == directory or Path(folder).parent == directory
+        if is_searched or "__init__.py" in names:  # modules of a package are not packs
+            continue
+        for file in (Path(folder, name) for name in sorted(names) if name.endswith(f"{SUFFIX}.py")):
+            message = f"{file}: ignored, because packs are only looked for in {directory} and its subdirectories"
+            place = directory / file.stem.removesuffix(SUFFIX) / file.name
+            yield Problem(message, f"move it to {place}", Location(str(file)), IGNORED, WARNING)
 
 
 def has_uv() -> bool:

@@ -1,13 +1,11 @@
 """Orchestration of a run, from the command to the answer.
 
-`fence_processor` extracts the code, `cells` runs it, `onetool_child.pack_proxy` gives it the tools, `answer` renders
-the result and `explain` renders errors.
+`fence_processor` extracts the code, `tool_loader` finds its tools, `cells` runs it, `onetool_child.pack_proxy` gives it
+the tools in the cell, `answer` renders the result and `explain` renders errors.
 """
 
 import asyncio
-import re
 import time
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -32,8 +30,8 @@ from onetool.errors import (
     describe,
     error_type,
 )
-from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, find_hidden_error, python_name
-from onetool.runner import explain, fence_processor
+from onetool.registry import MAX_NAME_LENGTH, check_name, find_hidden_error, python_name
+from onetool.runner import explain, fence_processor, tool_loader
 from onetool.runner.answer import Answer, Journal, LiveOutput, Presenter, run_in_thread_if
 from onetool.runner.cells import CellSource, RunTimer
 from onetool.runs.plan import PlanGate
@@ -44,14 +42,13 @@ from onetool.storage import SavedSnippetStorage
 from onetool.util.text import pluralize
 from onetool_child.media import MAX_MEDIA, detect_type
 from onetool_child.messages import UTF8
-from onetool_child.names import OWN_PACK, PROJECTS, is_reserved
+from onetool_child.names import is_reserved
 
 REQUESTS_PER_CALL = 10  # looking up a name is a request too
 MAX_NAMES = 1000
 MAX_ACCOUNT_CHARS = 200
 NAME_KINDS = {"pack": "pack", "list": "pack", "snippet": "snippet"}  # the name in other requests is a tool
 LONG_CODE_CHARS = 50_000  # longer code is scanned in a thread
-IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
 class Runner:
@@ -158,7 +155,7 @@ class Runner:
         if servers := packs.intersection(map(python_name, self.settings.servers)):
             journal.note(f"listing the tools of {', '.join(sorted(servers))}")
         await registry.refresh(packs)
-        known = bind_names(names, used, registry, self._projects)
+        known = tool_loader.bind_names(names, used, registry, self._projects)
         for name in set(names).intersection(registry.problems()):
             known["packs"].setdefault(name, [])  # calling one of its tools raises the problem
         left = [name for name in names if name not in known["packs"] and name not in known["tools"]]
@@ -178,35 +175,12 @@ class Runner:
 
     async def _find_names(self, code: str) -> dict[str, Any]:
         return await run_in_thread_if(
-            len(code) > LONG_CODE_CHARS, partial(find_names, code, self.bus.registry, self._projects)
+            len(code) > LONG_CODE_CHARS, partial(tool_loader.find_names, code, self.bus.registry, self._projects)
         )
 
 
 def _size_error(limit: int) -> BudgetExceeded:
     return BudgetExceeded(f"the value is larger than {limit} bytes; return a part of it")
-
-
-def find_names(code: str, registry: Registry, projects: Mapping[str, str]) -> dict[str, Any]:
-    """Return the known packs, tools, aliases and projects whose names occur anywhere in the code.
-
-    They are sent with the code, so that the cost depends on the code and not on the catalog. Python binds them like any
-    other name; the cell requests names that are unknown here.
-    """
-    words = set(IDENTIFIER.findall(code if code.isascii() else unicodedata.normalize("NFKC", code)))
-    return bind_names(words, words, registry, projects)
-
-
-def bind_names(
-    names: Collection[str], used: Collection[str], registry: Registry, projects: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the meaning of these names in code. Reserved names, such as Python's builtins, are never bound."""
-    used, free = set(used), [name for name in names if not is_reserved(name)]
-    built_in = [OWN_PACK] if OWN_PACK in names else []
-    packs = {name: sorted(registry.words(name, used)) for name in (*built_in, *free) if registry.is_pack(name)}
-    aliases = {name: registry.aliases[name] for name in free if name in registry.aliases and name not in packs}
-    bare = {name: tool.name for name in registry.words("", set(free)) if (tool := registry.peek(name)) is not None}
-    proj = {"projects": dict(projects)} if PROJECTS in names else {}
-    return {"packs": packs, "tools": {**bare, **aliases}, **proj}
 
 
 def _add_clock(result: Result) -> Result:

@@ -1,19 +1,26 @@
-"""Loader of the built-in packs, which are the modules `onetool.tools.<pack>_tools`.
+"""Loader of tools: the built-in packs, and the names of all tools that the code of a run uses.
 
-Tools are the names in `__all__` of a module, or its public functions. They run in the server process, so only built-in
-modules are loaded here; extensions run in workers.
+Built-in packs are the modules `onetool.tools.<pack>_tools`. Their tools are the names in `__all__`, or the public
+functions. They run in the server process, so only built-in modules are loaded here; extensions run in workers.
 """
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping
 from types import ModuleType
+from typing import Any
 
 import onetool.tools
 from onetool._tool import Tool
 from onetool.backends.threads import ToolThreads
 from onetool.bus.adapt import function_tool
 from onetool.bus.sources import SUFFIX, find_functions
+from onetool.registry import Registry
+from onetool_child.names import OWN_PACK, PROJECTS, is_reserved
+
+IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
 def load_builtin_tools(threads: ToolThreads | None = None) -> Iterator[Tool]:
@@ -25,3 +32,26 @@ def load_builtin_tools(threads: ToolThreads | None = None) -> Iterator[Tool]:
 def load_tools(module: ModuleType, threads: ToolThreads | None = None) -> Iterator[Tool]:
     for name, function in find_functions(module):
         yield function_tool(function, name, threads, output=None)
+
+
+def find_names(code: str, registry: Registry, projects: Mapping[str, str]) -> dict[str, Any]:
+    """Return the known packs, tools, aliases and projects whose names occur anywhere in the code.
+
+    They are sent with the code, so that the cost depends on the code and not on the catalog. Python binds them like any
+    other name; the cell requests names that are unknown here.
+    """
+    words = set(IDENTIFIER.findall(code if code.isascii() else unicodedata.normalize("NFKC", code)))
+    return bind_names(words, words, registry, projects)
+
+
+def bind_names(
+    names: Collection[str], used: Collection[str], registry: Registry, projects: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the meaning of these names in code. Reserved names, such as Python's builtins, are never bound."""
+    used, free = set(used), [name for name in names if not is_reserved(name)]
+    built_in = [OWN_PACK] if OWN_PACK in names else []
+    packs = {name: sorted(registry.words(name, used)) for name in (*built_in, *free) if registry.is_pack(name)}
+    aliases = {name: registry.aliases[name] for name in free if name in registry.aliases and name not in packs}
+    bare = {name: tool.name for name in registry.words("", set(free)) if (tool := registry.peek(name)) is not None}
+    proj = {"projects": dict(projects)} if PROJECTS in names else {}
+    return {"packs": packs, "tools": {**bare, **aliases}, **proj}
