@@ -43,6 +43,11 @@ class Problem:
     def __str__(self) -> str:
         return f"{self.message}\nHint: {self.hint}" if self.hint else self.message
 
+    def to_line(self) -> str:
+        """Return the message and the hint in one line, for lists."""
+        text = f"{self.message}. Hint: {self.hint}" if self.hint else self.message
+        return "; ".join(text.splitlines())
+
     def to_json(self) -> dict[str, Any]:
         location = self.location
         fields = {name: value for name, value in asdict(self).items() if name != "fix" or value}

@@ -27,6 +27,7 @@ _Collection: TypeAlias = dict[Any, Any] | list[Any] | tuple[Any, ...]
 _IsFlow: TypeAlias = Callable[[_Collection, int], bool]
 
 _MAX_FLOW_HEIGHT = 2
+_MAX_FLOW_CHARS = 100  # of a list of texts
 _MAX_SIMPLE_KEY_CHARS = 128
 
 # Scalars that YAML 1.1 or 1.2, or a lenient loader of either, does not read as a string unless they are quoted.
@@ -104,8 +105,19 @@ def _yaml(value: Any, is_flow: _IsFlow) -> str:
 
 
 def _is_short(value: _Collection, height: int) -> bool:
-    holds_mappings = not isinstance(value, dict) and any(isinstance(item, dict) for item in value)
-    return height <= _MAX_FLOW_HEIGHT and not holds_mappings
+    if height > _MAX_FLOW_HEIGHT:
+        return False
+    if isinstance(value, dict):
+        return all(not isinstance(item, list | tuple) or _is_short(item, 1) for item in value.values())
+    return not any(isinstance(item, dict) for item in value) and not _is_text(value)
+
+
+def _is_text(items: list[Any] | tuple[Any, ...]) -> bool:
+    """Return whether the items are lines of text, which are shown one below the other, and not names."""
+    if len(items) < 2 or not all(isinstance(item, str) for item in items):
+        return False
+    is_long = sum(map(len, items)) > _MAX_FLOW_CHARS
+    return is_long and any(" " in item or '"' in item for item in items)
 
 
 def _add_events(value: Any, events: "list[Event]", is_flow: _IsFlow) -> int:
@@ -158,7 +170,10 @@ def _emitter() -> "type[Emitter]":
             return isinstance(self.event, ScalarEvent) and len(self.event.value) < _MAX_SIMPLE_KEY_CHARS
 
         def choose_scalar_style(self) -> str:
-            return super().choose_scalar_style().replace("'", '"')
+            style, text = super().choose_scalar_style(), self.event.value
+            # A line of JSON is readable in single quotes. YAML folds a line break in them.
+            is_readable = '"' in text and "\n" not in text
+            return style if style != "'" or is_readable else '"'
 
         def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: ARG002 - overrides
             # JSON quoting is valid YAML if the characters that YAML forbids are escaped.

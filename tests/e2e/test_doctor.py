@@ -117,7 +117,9 @@ def health(home: Path, directory: str = ".", env: Mapping[str, str] | None = Non
             found = await app.health()
             findings: Findings = found["findings"]
             pairs = zip(findings, found["problems"], strict=True)
-            assert all(text.startswith(each["message"]) and text.endswith(each["hint"]) for each, text in pairs)
+            for each, text in pairs:  # each is one line
+                message, hint = ("; ".join(each[part].splitlines()) for part in ("message", "hint"))
+                assert text == (f"{message}. Hint: {hint}" if hint else message)
             return findings
 
     return anyio.run(problems)

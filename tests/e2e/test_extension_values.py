@@ -290,8 +290,8 @@ def test_health_says_what_is_ignored(typed: Connection) -> None:
     tools = typed.home / ".onetool" / "tools"
     assert f"{tools}/typed/typed_tools.py: ignored _private: names that start with _ are private" in ignored
     text = "\n".join(problems)
-    assert "ignored shout: a lambda is not a tool\nHint: write `def shout(...)`" in text
-    assert f"{tools}/lost/lost.py: ignored, because its name does not end in _tools.py\nHint: rename it" in text
+    assert "ignored shout: a lambda is not a tool. Hint: write `def shout(...)`" in text
+    assert f"{tools}/lost/lost.py: ignored, because its name does not end in _tools.py. Hint: rename it" in text
     assert "shared.py" not in text
     too_deep = f"{tools}/sub/deep/deep_tools.py: ignored, because packs are only looked for in {tools} and its subdir"
     assert too_deep in text

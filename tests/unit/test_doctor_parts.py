@@ -93,12 +93,13 @@ def test_problems_inside_an_unusable_directory_are_not_reported(tmp_path: Path) 
 
 def test_a_problem_with_a_line_has_a_hint_with_the_line(tmp_path: Path) -> None:
     (found,) = report(tmp_path, Problem("must be a number", location=Location("/a/b.yaml", 3)))
-    assert found.hint == "fix line 3 of /a/b.yaml"
+    assert found.hint == "fix line 3"
 
 
 def test_a_hint_of_several_lines_is_one_problem() -> None:
     problem = Problem("the server fails", "see what it says: x\nor leave it out", Location("/a.yaml", 2), "c")
     assert str(problem) == "the server fails\nHint: see what it says: x\nor leave it out"
+    assert problem.to_line() == "the server fails. Hint: see what it says: x; or leave it out"
     assert problem.to_json() == {
         "message": "the server fails",
         "hint": "see what it says: x\nor leave it out",

@@ -141,7 +141,18 @@ def test_an_explicit_format_overrides_flow() -> None:
 def test_long_lines_are_never_folded(chosen: str | None) -> None:
     text = "word " * 500 + "end"
 
-    assert render([text, text], chosen, flow=True).count("\n") == (chosen == "yml_h")
+    assert render([text, text], chosen, flow=True).count("\n") == (chosen != "yml")
+
+
+@pytest.mark.spec("ot-pack.flow-style.readability")
+def test_lines_of_text_are_shown_one_below_the_other() -> None:
+    lines = ['{"file":"a.py","text":"it\'s"},', '{"file":"b.py"},', "[", "a plain line that is long " * 4]
+    window = {"lines": lines, "total_lines": 9, "has_more": True}
+    text = render(window, None, flow=True)
+    assert '\n  - \'{"file":"b.py"},\'\n' in text
+    assert yaml.safe_load(text) == window
+    assert render(window, "yml") == render(window, "yml", flow=True)
+    assert "\n" not in render({"names": [f"pack.tool_{number}" for number in range(50)]}, None, flow=True)
 
 
 AMBIGUOUS_STRINGS = """

@@ -71,7 +71,7 @@ class Checks:
             "workers": self.extensions.states,
             **({"ignored": ignored} if ignored else {}),
             "isolation": isolation,
-            "problems": [str(each) for each in found],
+            "problems": [each.to_line() for each in found],
             "findings": [each.to_json() for each in found],
         }
 
@@ -144,7 +144,7 @@ def sort_problems(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
             causes.append(place)
         hint = each.hint
         if not hint and place is not None and place.line:
-            hint = f"fix line {place.line} of {place.file}"
+            hint = f"fix line {place.line}"
         found[replace(each, message=_shorten(redact(each.message)), hint=_shorten(redact(hint)))] = None
     return sorted(found, key=lambda each: LEVELS.index(each.level))
 

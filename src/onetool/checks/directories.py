@@ -92,6 +92,6 @@ def _check_named(read: Examined) -> Iterator[Problem]:
     for loc, what, text in named:
         path, place = resolve_path(text, directories.working_dir, directories.home), read.locate(loc)
         if not path.exists():
-            hint = f"correct the path ({place}), or create the directory: mkdir -p {quote(str(path))}"
+            hint = f"correct the path, or create the directory: mkdir -p {quote(str(path))}"
             fix = name_fix(CREATE_DIRECTORY, path)
             yield Problem(f"{place}: {what} uses {path}, which does not exist", hint, place, fix=fix)

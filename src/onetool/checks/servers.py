@@ -27,7 +27,7 @@ def problems(servers: Servers, read: Examined, registry: Registry, extensions: E
         pack = python_name(name)
         if owner := owners.get(pack):
             what = f"{place}: server {name} has the name of another pack ({owner}), so one hides tools of the other"
-            yield Problem(what, f"rename the server ({place})", place)
+            yield Problem(what, "rename the server", place)
         owners.setdefault(pack, f"server {name}")
     yield from servers.findings
 
@@ -35,11 +35,11 @@ def problems(servers: Servers, read: Examined, registry: Registry, extensions: E
 def _check_server(name: str, server: Server, servers: Servers, read: Examined, place: Location) -> Iterator[Problem]:
     if server.command and not plan_launch(name, server, read.loaded, servers.environment).has_program():
         error = missing_program(name, server.command)
-        yield Problem(f"{place}: {error.message}", f"{error.hint} ({place})", place)
+        yield Problem(f"{place}: {error.message}", error.hint, place)
     elif name in servers.names and (problem := servers.upstream(name).problem).code == SignInRequired.type:
         yield Problem(f"{place}: {problem.message}", problem.hint, place, problem.code, WARNING)
     elif name in servers.names and (failure := servers.upstream(name).failure):
-        hint = f"or disable it: set servers.{name}.enabled to false ({place})"
+        hint = f"or disable it: set servers.{name}.enabled to false"
         if server.command:
             hint = f"check its output: {shlex.join([server.command, *server.args])}\n{hint}"
         else:

@@ -71,7 +71,7 @@ def _check_rules(registry: Registry, read: Examined) -> Iterator[Problem]:
             continue
         if registry.get(literal) is None and not registry.is_pack(python_name(literal)):
             place = read.locate(path)
-            hint = f"correct it ({place}); `onetool tools` lists all names"
+            hint = "correct it; `onetool tools` lists all names"
             yield Problem(
                 f"{place}: no tool matches {quote(tools)}, so the rule has no effect", hint, place, level=WARNING
             )
@@ -84,20 +84,20 @@ def _check_aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
         place, chain = read.locate(("aliases", alias)), [alias]
         if is_reserved(alias):
             what = f"{place}: alias {alias} has a name reserved by Python or OneTool, so code cannot call it"
-            yield Problem(what, f"rename the alias ({place})", place)
+            yield Problem(what, "rename the alias", place)
         elif registry.is_pack(python_name(alias)):
             what = f"{place}: alias {alias} has the name of a pack, so {alias} in code refers to the pack"
-            yield Problem(what, f"rename the alias ({place})", place)
+            yield Problem(what, "rename the alias", place)
         while chain[-1] in aliases and chain.count(chain[-1]) == 1:
             chain.append(aliases[chain[-1]])
         target = chain[-1]
         if target in aliases:
             what = f"{place}: circular aliases: {' -> '.join(chain)}"
-            yield Problem(what, f"correct {target}, or delete the line ({place})", place)
+            yield Problem(what, f"correct {target}, or delete the line", place)
         elif registry.get(target) is None and python_name(target.partition(".")[0]) not in unknown:
             near = registry.nearest(target)
             hint = f"write {near[0]} instead of {target}" if near else f"correct {target}, or delete the line"
-            yield Problem(f"{place}: unknown tool {quote(target)}", f"{hint} ({place})", place)
+            yield Problem(f"{place}: unknown tool {quote(target)}", hint, place)
 
 
 def _check_snippets(read: Examined) -> Iterator[Problem]:
@@ -110,4 +110,4 @@ def _check_snippets(read: Examined) -> Iterator[Problem]:
         except ArgumentError:
             continue
         except ToolError as error:
-            yield Problem(f"{place}: {error.message}", f"correct the body of the snippet {name} ({place})", place)
+            yield Problem(f"{place}: {error.message}", f"correct the body of the snippet {name}", place)
