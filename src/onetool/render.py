@@ -114,7 +114,7 @@ def _is_short(value: _Collection, height: int) -> bool:
 
 def _is_text(items: list[Any] | tuple[Any, ...]) -> bool:
     """Return whether the items are lines of text, which are shown one below the other, and not names."""
-    if len(items) < 2 or not all(isinstance(item, str) for item in items):
+    if len(items) <= 1 or not all(isinstance(item, str) for item in items):
         return False
     is_long = sum(map(len, items)) > _MAX_FLOW_CHARS
     return is_long and any(" " in item or '"' in item for item in items)

@@ -324,6 +324,9 @@ def test_help_without_a_query_is_an_overview(app: App, query: str) -> None:
     discovery = ["ot.tools()", "ot.packs()", "ot.help(query=", "ot.health()"]
     levels = ['info="list"', 'info="min"', 'info="full"']
     assert not [part for part in (*discovery, *levels, "machine.disk()", "Tips:") if part not in text]
+    for paragraph in text.split("\n\n"):  # one column of explanations in each
+        found = (re.match(r"  \S.*?   +(?=\S)", line) for line in paragraph.splitlines())
+        assert len({match.end() for match in found if match}) <= 1, paragraph
 
 
 @pytest.mark.spec("ot-pack.help.general-help-no-query")

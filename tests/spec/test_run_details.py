@@ -411,6 +411,29 @@ def test_an_error_lists_the_calls_already_made(app: App) -> None:
     assert "Calls already made: sample.give (ok), sample.fail (execution_error), sample.search (ok)" in text
 
 
+def test_the_call_that_failed_is_not_listed_as_made_before(app: App) -> None:
+    assert "Calls already made" not in app.failure("sample.fail()")
+    assert app.failure("sample.give(1)\nsample.fail()").endswith("Calls already made: sample.give (ok)")
+    caught = "try:\n    sample.fail()\nexcept ToolError:\n    raise ToolError('another')"
+    assert app.failure(caught).endswith("Calls already made: sample.fail (execution_error)")
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("Here is the code:\n```python\n1 + 1\n```", "send one block of code"),
+        ("```python\n1\n```\nand then\n```python\n2\n```", "send one block of code"),
+        ("```python\n1 + 1\n```\nThis prints 2.", "send one block of code"),
+        ("x = 1\n$greet name=Ada", 'call ot.snippet("name", key="value")'),
+    ],
+)
+def test_text_that_is_not_code_gets_a_hint(app: App, command: str, hint: str) -> None:
+    text = app.failure(command)
+    assert text.startswith("SyntaxError: ")
+    assert text.splitlines()[-1].startswith("Hint: ")
+    assert hint in text.splitlines()[-1]
+
+
 def test_an_error_without_calls_lists_none(app: App) -> None:
     assert "Calls already made" not in app.failure("1 / 0")
 

@@ -85,6 +85,7 @@ class Journal:
     """The calls, output and value of a run so far."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)
+    call_error: str = ""  # the message of the last call, if it failed
     printed: list[str] = field(default_factory=list)
     printed_bytes: int = 0
     value: list[str] = field(default_factory=list)

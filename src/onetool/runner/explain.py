@@ -64,9 +64,15 @@ def render_failure(
     snippets: Collection[str] = (),
     *,
     store_names: StoreNames = lambda _names: "ot.tools()",
+    call_error: str = "",
 ) -> str:
-    """Return the message for an error raised by code. `snippet` is the snippet that was run, `snippets` are all."""
-    lines = [_headline(error), *_locate(error, snippet), *indent_trace(error.get("trace")), *_list_calls(calls)]
+    """Return the message for an error raised by code. `snippet` is the snippet that was run, `snippets` are all.
+
+    `call_error` is the message of the last call, if it failed. If it is this error, the call is not listed again.
+    """
+    is_of_call = call_error and call_error in str(error.get("message"))
+    made = _list_calls(calls[:-1] if is_of_call else calls)
+    lines = [_headline(error), *_locate(error, snippet), *indent_trace(error.get("trace")), *made]
     if error.get("hint"):
         return "\n".join([*lines, truncate(f"Hint: {error['hint']}", MAX_MESSAGE_CHARS)])
     hint = _find_hint(error, calls, registry, snippets, store_names)

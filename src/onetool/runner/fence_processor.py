@@ -20,6 +20,8 @@ _INFO = r"""[ \t]*+[^\s`(='"\[]*+(?:[ \t][^`()\r\n]*+)?+"""
 _FENCE_LINE = re.compile(rf"\s*+(?P<fence>`{{3,}}+|~{{3,}}+){_INFO}(?:\r\n?|\n)")
 _LANGUAGE = rf"(?<=``)(?i:python3?|py){_WORD_ENDS}"
 _BACKTICKS = re.compile(rf"\s*+(?P<ticks>`++)(?:{_LANGUAGE})?+[ \t]*+")
+_LINE_OF_FENCE = re.compile(r"^[ \t]*+(?:```|~~~)", re.MULTILINE)
+_LINE_OF_SNIPPET = re.compile(r"^[ \t]*+\$\w", re.MULTILINE)
 _NO_CODE = re.compile(r"[\s`~]*+")
 
 
@@ -30,6 +32,15 @@ def strip(command: str) -> str:
     if _NO_CODE.fullmatch(code):
         raise ToolError("the command is empty", hint="send Python code, for example ot.tools()")
     return code
+
+
+def find_hint(code: str) -> str:
+    """Return what to change in code that is not valid Python because of other text in it; empty if nothing is found."""
+    if _LINE_OF_FENCE.search(code):
+        return "send one block of code, without text before or after it and without a second fence"
+    if _LINE_OF_SNIPPET.search(code):
+        return 'a command that runs a snippet has only that line; in code, call ot.snippet("name", key="value")'
+    return ""
 
 
 def _remove_prefix(text: str) -> str:

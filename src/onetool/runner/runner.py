@@ -40,6 +40,7 @@ from onetool.signature import describe_signature
 from onetool.snippets.saved_snippets import merge_snippets
 from onetool.storage import SavedSnippetStorage
 from onetool.util.text import pluralize
+from onetool_child.errors import get_message
 from onetool_child.media import MAX_MEDIA, detect_type
 from onetool_child.messages import UTF8
 from onetool_child.names import is_reserved
@@ -100,12 +101,16 @@ class Runner:
             live.end()
             return await self._presenter.render_success(journal, result, context)
         except RemoteError as error:
+            if error.data.get("class") == "SyntaxError" and not snippet and (hint := fence_processor.find_hint(code)):
+                error.data["hint"] = hint
             await self._discover_suspects(error.data)
             registry, known = self.bus.registry, self.settings.snippets
             render = partial(explain.render_failure, error.data, journal.calls, registry, snippet, known)
             store_names = partial(self._presenter.store_names, context)
             # It may compare an unknown name with all others.
-            text = await anyio.to_thread.run_sync(partial(render, store_names=store_names))
+            text = await anyio.to_thread.run_sync(
+                partial(render, store_names=store_names, call_error=journal.call_error)
+            )
             kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
             data, line = error.data, None if snippet else error.data.get("line")
         except ToolError as error:
@@ -294,6 +299,7 @@ class _Host:
         self._journal.emit("call", {"state": "began", "number": index, "name": name})
         result = await self._call_tool(name, args, kwargs, account)
         error = None if result.error is None else error_type(result.error)
+        self._journal.call_error = "" if result.error is None else get_message(result.error)
         calls[index] = (name, error or "ok")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         ended = {"state": "ended", "number": index, "name": name, "durationMs": milliseconds, "error": error}

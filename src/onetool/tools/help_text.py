@@ -48,32 +48,32 @@ OVERVIEW = """\
 OneTool: write Python, call tools as pack.tool(argument=value). The value of the last line is the result.
 
 Find tools:
-  ot.search(query="free disk space")   by purpose; also finds misspelled names
-  ot.tools()                      all tools, one line each; ot.tools(pattern="disk") filters by name
-  ot.packs()                      all packs (namespaces of tools)
-  ot.help(query="machine.disk")   details of a tool, pack, alias or $snippet, or a search
-  ot.aliases(), ot.snippets()     short names for tools; code templates: $name key=value
+  ot.search(query="free disk space")     by purpose; also finds misspelled names
+  ot.tools()                             all tools, one line each; ot.tools(pattern="disk") filters by name
+  ot.packs()                             all packs (namespaces of tools)
+  ot.help(query="machine.disk")          details of a tool, pack, alias or $snippet, or a search
+  ot.aliases(), ot.snippets()            short names for tools; code templates: $name key=value
   ot.health(), ot.config(), ot.stats()   status and problems, configuration, usage
 
 Level of detail: info="list" (names), info="min" (default, one line each), info="full" (everything).
 
 Call tools:
-  machine.disk()                                          one call
-  {"disk": machine.disk(), "memory": machine.memory()}    several calls, one result
-  ot.call("machine.disk", unit="MiB")                       by name, also if it is not a valid Python name
-  ot.pack("machine").disk()                                 if a builtin, import or variable hides the pack
-  ot.account("gh", "work").list_issues()                  with another account of the server
+  machine.disk()                                                 one call
+  {"disk": machine.disk(), "memory": machine.memory()}           several calls, one result
+  ot.call("machine.disk", unit="MiB")                            by name, also if it is not a valid Python name
+  ot.pack("machine").disk()                                      if a builtin, import or variable hides the pack
+  ot.account("gh", "work").list_issues()                         with another account of the server
   ot.parallel([machine.cpu, lambda: machine.disk(unit="MiB")])   concurrently
-  ot.snippet("name", key="value")                         a snippet, from code
-  proj.name / "src"                                       a path in a configured project; see ot.help(query="proj")
+  ot.snippet("name", key="value")                                a snippet, from code
+  proj.name / "src"                                              a path in a project; see ot.help(query="proj")
 
 Large results are stored, and you get a handle instead. Read them with
-  ot.result(handle="...", search="error", limit=20)       a range of lines, or matching lines
-  ot.load(handle="...")                                   the complete result as data, for code
+  ot.result(handle="...", search="error", limit=20)   a range of lines, or matching lines
+  ot.load(handle="...")                               the complete result as data, for code
 
 Variables do not persist between runs; a session does:
-  s = ot.session(); s["page"] = 1; s                      a dictionary of JSON values; note the handle
-  ot.session("s_...")["page"]                             in a later run
+  s = ot.session(); s["page"] = 1; s   a dictionary of JSON values; note the handle
+  ot.session("s_...")["page"]          in a later run
 ot.plan(code="...") shows what code would do, without doing it.
 run = ot.background("pack.tool", argument=value) makes a long call that outlives its run;
 ot.run_result(run) has its value when it is done, and that of a run that waits for a person.
