@@ -170,7 +170,7 @@ def _emitter() -> "type[Emitter]":
             return isinstance(self.event, ScalarEvent) and len(self.event.value) < _MAX_SIMPLE_KEY_CHARS
 
         def choose_scalar_style(self) -> str:
-            style, text = super().choose_scalar_style(), self.event.value
+            style, text = super().choose_scalar_style(), getattr(self.event, "value", "")
             # A line of JSON is readable in single quotes. YAML folds a line break in them.
             is_readable = '"' in text and "\n" not in text
             return style if style != "'" or is_readable else '"'

@@ -31,6 +31,7 @@ from onetool_child.pack_imports import PackFinder
 from onetool_child.pack_proxy import OtProxy, PackProxy, ToolProxy
 from onetool_child.project_path import ProjectsProxy
 from onetool_child.rpc import ConnectionLost, Peer
+from onetool_child.subscripts import describe_failed_subscript, describe_shape
 from onetool_child.summary import summary
 from onetool_child.unknown_result import UnknownResult
 
@@ -62,6 +63,7 @@ class Cell:
         self._deadline = self._paused_for = 0.0
         self._on_clock: Any = None  # called with the times of calls in a deterministic run
         self._media_count = 0
+        self._last_shape = ""  # of the value of the last call
         # `site` is not loaded, but people and models expect what it adds.
         vars(builtins).update(exit=sys.exit, quit=sys.exit, help=HelpFunction(self._call))
         if HAS_TIMER:
@@ -179,6 +181,8 @@ class Cell:
         kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
         about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._get_sanitize()}
         details = {**_describe_missing_name(error), **_describe_file(error)}
+        if shape := describe_failed_subscript(error, FILENAME, self._last_shape):
+            details["shape"] = shape
         fields = _describe_fields(error)
         if causes := report_causes(error, FILENAME):
             trace = fields.get("trace")
@@ -248,6 +252,7 @@ class Cell:
         self._output.flush()  # send printed output before waiting for the call
         params = {"name": name, "args": args, "kwargs": kwargs, **({"account": account} if account else {})}
         value = self._peer.request("call", params)
+        self._last_shape = describe_shape(value)
         if type(value) is dict and value.keys() == {self._params.get("placeholder")}:
             return self._make_placeholder(value)
         if name.startswith("ot.") and name != RUN_RESULT and isinstance(value, dict | list):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -416,6 +417,39 @@ def test_the_call_that_failed_is_not_listed_as_made_before(app: App) -> None:
     assert app.failure("sample.give(1)\nsample.fail()").endswith("Calls already made: sample.give (ok)")
     caught = "try:\n    sample.fail()\nexcept ToolError:\n    raise ToolError('another')"
     assert app.failure(caught).endswith("Calls already made: sample.fail (execution_error)")
+
+
+@pytest.mark.parametrize(
+    ("code", "shape"),
+    [
+        ("d = {'name': 1, 'size': 2}\nd['nmae']", "a dict with keys: name, size"),
+        ("d = {'name': 1, 'size': 2}\nreturn d['nmae']", "a dict with keys: name, size"),
+        ("def f(item):\n    return item['x']\nf({'a': 1})", "a dict with keys: a"),
+        (
+            "d = {'items': [{'id': 1, 'url': 'x'}]}\nd['items']['id']",
+            "a list of 1 item; the first is a dict with keys: id, url",
+        ),
+        ("d = {'items': [{'id': 1}]}\nd['items'][0]['url']", "a dict with keys: id"),
+        ("sample.search(query='x')['qury']", "a dict with keys: query, count"),
+        ("found = sample.search(query='x')\nfound['query']['text']", "a string"),
+        ("sample.give([1, 2])['first']", "a list of 2 items"),
+    ],
+)
+def test_a_failed_subscript_shows_the_keys_or_the_type_of_the_value(app: App, code: str, shape: str) -> None:
+    assert app.failure(code).splitlines()[-1] == f"The value is {shape}"
+
+
+@pytest.mark.parametrize(
+    "code", ["{}['a']", "{1: 2}['a']", "len(5)", "import json\njson.loads('{}')['a']", "(lambda: {})()[0]"]
+)
+def test_other_failures_have_no_keys(app: App, code: str) -> None:
+    assert "The value is" not in app.failure(code)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="newer versions accept these f-strings")
+@pytest.mark.parametrize("code", ['d = {\'a\': 1}\nf"{d["a"]}"', "f'{', '.join(['a'])}'", 'f"{str("a")}"'])
+def test_nested_quotes_in_an_f_string_get_a_hint(app: App, code: str) -> None:
+    assert app.failure(code).endswith("""use the other kind: f"{value['key']}\"""")
 
 
 @pytest.mark.parametrize(

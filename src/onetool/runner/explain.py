@@ -19,6 +19,7 @@ MAX_SOURCE_CHARS = 200
 MAX_NAME_CHARS = 100
 MAX_MESSAGE_CHARS = 5000
 MAX_TRACE_CHARS = 4000
+MAX_SHAPE_CHARS = 1000
 MIN_SCORE, MAX_SCORE_DIFFERENCE, MAX_MATCHES = 70, 10, 3
 MAX_KEYS = 20
 CONFINED = (
@@ -50,6 +51,8 @@ TOOL_CALLS = {
 # Python's errors have no codes; only their messages distinguish these from others of their class.
 BY_MESSAGE = {
     "SyntaxError: invalid syntax": NOT_CODE,
+    "SyntaxError: f-string: (unmatched|expecting)": "Hint: before Python 3.12, an f-string cannot contain its own kind "
+    "of quotes; use the other kind: f\"{value['key']}\"",
     "RuntimeError: can't start new thread": "A run has memory for a few dozen threads. "
     "ot.parallel([function, ...]) calls tools concurrently and needs few.",
     "TypeError: object .{1,100} can't be used in 'await' expression": "Tools are plain functions: remove await.",
@@ -136,8 +139,8 @@ def _find_hint(
     has_failed_call = any(outcome == ToolError.type for _, outcome in calls)
     if kind in BY_CLASS or kind in TOOL_CALLS:
         return None if has_failed_call else BY_CLASS.get(kind) or _hint_tool(kind, error.get("file"), registry)
-    if kind == "AttributeError" and error.get("object") == "dict":
-        return _hint_keys(str(error.get("name"))[:MAX_NAME_CHARS], error.get("keys"))
+    if (hint := _hint_value(kind, error)) is not None:
+        return hint
     headline = _headline(error)
     return next((hint for pattern, hint in BY_MESSAGE.items() if re.match(pattern, headline)), None)
 
@@ -149,6 +152,14 @@ def _hint_tool(kind: str, file: object, registry: Registry) -> str:
     if tool is None or not tool.enabled or ("{file}" in call and not isinstance(file, str)):
         return f"{CONFINED}{FIND_TOOL}"
     return f"{CONFINED}{call.format(file=quote(file))}; {FIND_OTHERS}"
+
+
+def _hint_value(kind: str, error: Mapping[str, Any]) -> str | None:
+    """Return what the value is whose attribute or subscript failed."""
+    if kind == "AttributeError" and error.get("object") == "dict":
+        return _hint_keys(str(error.get("name"))[:MAX_NAME_CHARS], error.get("keys"))
+    shape = error.get("shape")
+    return f"The value is {truncate(shape, MAX_SHAPE_CHARS)}" if isinstance(shape, str) else None
 
 
 def _hint_keys(name: str, keys: object) -> str:
