@@ -1,15 +1,19 @@
 """Opening, reloading and inspecting OneTool, with real files and real cells."""
 
+import gc
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from tests.support import App, open_app
+from tests.support import App, eventually, open_app
 
 from onetool.app import OneTool, read_settings
 from onetool.config.trust import trust
 from onetool.errors import ConfigError, ToolError
 from onetool.logging import Log
+from onetool.runner.cells import CellProcess
 
 
 def write_settings(home: Path, text: str) -> Path:
@@ -105,3 +109,41 @@ def test_a_context_has_the_permissions_of_its_agent() -> None:
         assert set(app.onetool.context().permissions) == {"read", "network"}
         with pytest.raises(ToolError, match="unknown agent 'other': expected default, writer"):
             app.onetool.context("other")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "code",
+    ["1 + 1", "machine.now()", "1 / 0", "machine.missing()", "fs.read(path='/etc/shadow')", "import os\nos._exit(1)"],
+)
+def test_a_run_leaves_nothing_to_the_cyclic_collector(code: str) -> None:
+    """Memory that only the collector frees grows until its next full collection, which a large heap delays."""
+    runs = 10
+    with open_app() as app:
+        for _ in range(3):
+            app.run(code)
+        gc.collect()
+        gc.disable()
+        try:
+            app.portal.call(run_repeatedly, app.onetool, code, runs)
+            assert eventually(lambda: not has_open_cells())
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            kinds = Counter(type(garbage).__qualname__ for garbage in gc.garbage)
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    assert kinds["CellProcess"] + kinds["_Host"] <= 1, kinds
+    assert kinds.total() < 8 * runs, kinds
+
+
+async def run_repeatedly(onetool: OneTool, code: str, count: int) -> None:
+    for _ in range(count):
+        await onetool.run(code)
+
+
+def has_open_cells() -> bool:
+    """Return whether a cell that has run code has not been released."""
+    cells: list[Any] = [thing for thing in gc.get_objects() if isinstance(thing, CellProcess)]
+    return any(cell.host is not None and not cell.channel.closed.done() for cell in cells)

@@ -215,6 +215,7 @@ class Channel(asyncio.Protocol):
             self._pause_timer.cancel()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
+        del self._on_request, self._on_notify, self._on_piece  # nothing calls them now; their owner has this channel
 
     def _write(self, line: bytes) -> None:
         if self._transport is not None and not self.closed.done():
@@ -286,6 +287,8 @@ class Channel(asyncio.Protocol):
         members = {"id": ident, **result.members} if isinstance(result, Reply) else {"id": ident}
         for frame in await _encode_result(members, result):
             self._write(frame)
+        if result.error is not None:
+            result.error.__traceback__ = None  # its frames refer to the error
 
 
 async def _encode_result(members: dict[str, Any], result: Result) -> Iterable[bytes]:

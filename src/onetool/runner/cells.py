@@ -134,18 +134,18 @@ class RunTimer(PausableDeadline):
         super().__init__(limit.when() or math.inf, self._set)
         self._limit, self._slots = limit, slots
         self._taking: asyncio.Task[Any] | None = None  # after a pause
-        self._is_free = self._is_over = False
+        self._is_free = False
 
     async def __aenter__(self) -> Self:
         await self._slots.acquire()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._is_over = True
+        self._set_timer = lambda _when: None  # no pause matters from now on, and a timer must not keep itself alive
         self._free_slot()
 
     def _set(self, when: float) -> None:
-        if self._is_over or self._limit.expired():
+        if self._limit.expired():
             return
         if when == math.inf:
             self._free_slot()
@@ -279,12 +279,19 @@ class Cells:
         try:
             result = await answer
         except ChannelClosed as closed:
-            error = cell.kill_reason or await self._exit_error(cell, str(closed))
-            cell.is_retryable |= cell.channel.is_unread and cell.kill_reason is None
-            raise error from None
+            raise await self._find_loss(cell, str(closed)) from None
+        finally:
+            del answer  # its error refers to this frame
         if not isinstance(result, dict):
             raise ToolError("the cell returned an invalid response")
         return {**result, "bytes": cell.channel.last_bytes}
+
+    async def _find_loss(self, cell: CellProcess, reason: str) -> Exception:
+        """Return why the channel of a cell closed during its run."""
+        error = cell.kill_reason or await self._exit_error(cell, reason)
+        assert cell.channel is not None
+        cell.is_retryable |= cell.channel.is_unread and cell.kill_reason is None
+        return error
 
     async def _exit_error(self, cell: CellProcess, reason: str) -> ToolError:
         self._launcher.kill(cell.ident)

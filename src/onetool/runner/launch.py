@@ -368,6 +368,7 @@ class _SocketTransport(asyncio.WriteTransport):
             self._loop.remove_reader(self._socket.fileno())
             self._loop.remove_writer(self._socket.fileno())
             self._socket.close()
+            del self._channel  # which has this transport
 
     def _send(self) -> None:
         """Send as much as possible now, and the rest when the socket is writable."""
@@ -384,21 +385,22 @@ class _SocketTransport(asyncio.WriteTransport):
             self._loop.remove_writer(self._socket.fileno())
 
     def _read(self) -> None:
+        channel = self._channel
         try:
             data = self._socket.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
             is_reset = isinstance(error, ConnectionResetError)
-            self._channel.is_unread |= is_reset
+            channel.is_unread |= is_reset
             self.abort()
-            self._channel.connection_lost(None if is_reset else error)
+            channel.connection_lost(None if is_reset else error)
             return
         if data:
-            self._channel.data_received(data)
+            channel.data_received(data)
         else:
             self.abort()
-            self._channel.connection_lost(None)
+            channel.connection_lost(None)
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

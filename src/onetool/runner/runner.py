@@ -6,6 +6,7 @@ the tools in the cell, `answer` renders the result and `explain` renders errors.
 
 import asyncio
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -196,22 +197,25 @@ def _add_clock(result: Result) -> Result:
     return Reply(result.ok, result.value, result.error, result.ran, members=members)
 
 
+def _pause(host: "weakref.ref[_Host]") -> AbstractContextManager[None]:
+    """Stop the clock of a run while a person is asked. The context of the run must not keep the host alive."""
+    running = host()
+    return nullcontext() if running is None or running.timer is None else running.timer.paused()
+
+
 class _Host:
     """The requests that the code of one run may make."""
 
     def __init__(self, runner: Runner, context: ToolContext, journal: Journal, live: LiveOutput) -> None:
         self._runner, self._journal, self._live = runner, journal, live
         self.timer: RunTimer | None = None  # set when the code starts
-        self._context = replace(context, waiting=self._pause) if context.gate is not None else context
+        waiting = partial(_pause, weakref.ref(self))
+        self._context = replace(context, waiting=waiting) if context.gate is not None else context
         self._bus, execution = runner.bus, runner.settings.execution
         self._max_calls, self._max_output = execution.max_tool_calls, execution.max_output_bytes
         self._request_count = 0
         self._plan = context.gate if isinstance(context.gate, PlanGate) else None
         self._replay = context.gate if isinstance(context.gate, ReplayGate) else None
-
-    def _pause(self) -> AbstractContextManager[None]:
-        """Stop the clock of the run while a person is asked."""
-        return nullcontext() if self.timer is None else self.timer.paused()
 
     async def request(self, method: str, params: dict[str, Any]) -> Result:
         self._request_count += 1
