@@ -14,6 +14,7 @@ from tests.settings_support import EditedHome, serve_home
 from tests.support import run_cli
 from tests.ui_support import NARROW, REVERSED, SCRIPT, Visit, find_violations, open_page, screenshot_directory
 
+from onetool.editing.edit_history import EditHistory, new_entry
 from onetool.util import atomic
 from onetool.util.one_time_codes import create_code
 
@@ -169,6 +170,20 @@ def test_a_person_edits_a_server_and_its_secret(visit: Visit, home: EditedHome) 
     row.get_by_role("button", name="Remove the secret MOOD_TOKEN").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(row).to_have_count(0)
+
+
+def test_a_notice_names_the_person_when_the_history_is_written(visit: Visit, home: EditedHome) -> None:
+    page = visit.go("servers")
+    page.get_by_role("button", name="Edit moody").press("Enter")
+    banner = page.get_by_role("dialog", name="Settings of moody").locator(".banner")
+    expect(page.get_by_label("Seconds without a call")).to_be_visible()
+    before = home.text
+    atomic.write(home.home / ".onetool" / "onetool.yaml", before.replace("pin: strict", "pin: warn"))
+    expect(banner).to_contain_text('pin":"warn')
+    history = EditHistory(home.onetool.directories.user)
+    history.add(new_entry("servers.edit", ["moody"], actor="grace", transport="cli"))
+    expect(banner).to_contain_text("grace changed moody while you were editing it.")
+    atomic.write(home.home / ".onetool" / "onetool.yaml", before)
 
 
 def test_a_secret_names_everything_that_uses_it(visit: Visit, home: EditedHome) -> None:
