@@ -611,19 +611,22 @@ class OneTool:
         return self._log
 
     async def reload(self) -> str:
-        """Reload the configuration and the tools. An invalid configuration raises and changes nothing."""
+        """Reload the configuration and the tools, as an agent may request it.
+
+        Raise, and change nothing, if the configuration is invalid or would be left out.
+        """
         return await self._reload.join(self._reload_all)
 
     async def _reload_all(self) -> str:
-        answer = await self.apply_settings()
+        answer = await self.apply_settings(unasked=True)
         await self.discover()
         return answer
 
     async def apply_settings(self, *, unasked: bool = False) -> str:
         """Read the settings again and apply them.
 
-        With `unasked`, after files changed without a request to reload, raise if a settings file would be dropped: the
-        project directory lost its trust, or the file is gone.
+        With `unasked`, when no person requested it, raise if a settings file would be dropped: the project directory
+        lost its trust, or the file is gone.
         """
         read = partial(self._reader.reread, self._require_state().loaded, unasked=unasked)
         self._configure(await anyio.to_thread.run_sync(read))

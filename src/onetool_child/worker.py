@@ -274,7 +274,7 @@ class WorkerContext(interface.Context):
             hint = f'add `secrets = ["{name}"]` to the file, or {name} to tools.{pack}.secrets in onetool.yaml'
             raise errors.ConfigError(f"the pack {pack} does not declare the secret {name!r}", hint=hint)
         if secrets[name] is None:
-            hint = f"add `{name}: value` to secrets.yaml, or {name} to tools.{pack}.secrets in onetool.yaml"
+            hint = f"run `onetool secret set {name}`, or add {name} to tools.{pack}.secrets in onetool.yaml"
             raise errors.ConfigError(f"the secret {name!r} is not set for {pack}", hint=hint)
         return str(secrets[name])
 

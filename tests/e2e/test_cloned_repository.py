@@ -430,6 +430,79 @@ def test_settings_created_after_the_start_are_not_trusted(home: Path, clone: Pat
         assert not client.run("late.echo(text='x')").is_error
 
 
+TRUSTED = "servers: {own: {command: uvx, enabled: false}}\naliases: {moment: machine.now}\n"
+
+
+def break_settings(clone: Path, change: str) -> None:
+    settings = clone / ".onetool" / "onetool.yaml"
+    if change == "edit":
+        configure(clone, TRUSTED.replace("uvx", "sh"))
+    elif change == "invalid":
+        configure(clone, f"{TRUSTED}limits: {{running: soon}}\n")
+    elif change == "broken":
+        configure(clone, f"{TRUSTED}http: [\n")
+    elif change == "extension":
+        write_file(clone / ".onetool" / "tools" / "late" / "late_tools.py", ECHO)
+    elif change == "deleted":
+        settings.unlink()
+    else:
+        settings.unlink()
+        settings.parent.rename(clone / "gone")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("edit", "onetool.yaml:1 (servers.own.command) changed"),
+        ("invalid", "onetool.yaml:3: limits.running must be an integer"),
+        ("broken", "onetool.yaml:4: is not valid YAML"),
+        ("extension", "extension file tools/late/late_tools.py was added"),
+        ("deleted", "onetool.yaml was deleted"),
+        ("directory deleted", "was deleted"),
+    ],
+)
+def test_a_reload_that_would_drop_a_project_is_an_error(home: Path, clone: Path, change: str, message: str) -> None:
+    configure(clone, TRUSTED)
+    trust(clone / ".onetool", home / ".onetool")
+    with connect_in(clone, home) as client:
+        assert not client.run("moment()").is_error
+        configure(clone, TRUSTED.replace("moment", "instant") + "log_level: DEBUG\n")
+        write_file(clone / ".onetool" / "secrets.yaml", "KEY: value\n", 0o600)
+        assert get_texts(client.run("ot.reload()")) == ["OK: Configuration reloaded"]
+        break_settings(clone, change)
+        answer = client.run("ot.reload()")
+        assert answer.is_error
+        assert message in get_texts(answer)[-1]
+        assert "nothing was changed" in get_texts(answer)[-1]
+        assert not client.run("instant()").is_error, "the old state stays"
+
+
+def test_a_reload_by_a_person_does_not_drop_a_changed_project(home: Path, clone: Path) -> None:
+    configure(clone, TRUSTED)
+    trust(clone / ".onetool", home / ".onetool")
+    with connect_in(clone, home) as client:
+        client.run("1")
+        configure(clone, TRUSTED.replace("uvx", "sh"))
+        done = onetool(home, clone, "reload")
+        assert done.returncode == 1
+        assert "onetool.yaml:1 (servers.own.command) changed" in done.stdout
+        assert not client.run("moment()").is_error
+        assert onetool(home, clone, "untrust").returncode == 0
+        assert client.run("ot.reload()").is_error
+        assert onetool(home, clone, "reload").returncode == 0
+        assert client.run("moment()").is_error
+
+
+def test_a_reload_notes_what_was_left_out_before(home: Path, clone: Path) -> None:
+    configure(home, "aliases: {moment: machine.now}\n")
+    configure(clone, TRUSTED)
+    with connect_in(clone, home) as client:
+        client.run("1")
+        texts = get_texts(client.run("ot.reload()"))
+        assert texts[-1] == "OK: Configuration reloaded"
+        assert any(f"{clone / '.onetool'} is not trusted and is ignored" in text for text in texts[:-1])
+
+
 # --- links ---------------------------------------------------------------------------------------------------------
 
 

@@ -423,5 +423,5 @@ def test_a_missing_input_is_requested_and_left_empty(tmp_path: Path) -> None:
     config = {"inputs": [{"id": "key", "description": "of Perplexity"}], "servers": {"p": server}}
     write_file(directory / ".vscode" / "mcp.json", json.dumps(config))
     done = run_import(tmp_path, directory, ".vscode/mcp.json", answer="yes\n")
-    assert "add KEY (of Perplexity) to" in done.stdout
+    assert "Missing secret: onetool secret set KEY (of Perplexity)" in done.stdout
     assert load(find_directories({}, directory, None, tmp_path), {}).settings.servers["p"].env == {"K": ""}

@@ -291,7 +291,7 @@ CASES = [
         write_settings("docs_url: ${DOCS_ADDRESS}\n"),
         CONFIG,
         "docs_url refers to DOCS_ADDRESS, which is not set",
-        "set it in secrets.yaml",
+        "onetool secret set",
         1,
         lambda home, _: write_secrets(home / ".onetool", "DOCS_ADDRESS: https://example.org/\n"),
     ),

@@ -196,11 +196,13 @@ def test_restricted_agents_and_disabled_packs_apply_to_a_running_server(tmp_path
 
 def test_settings_of_an_untrusted_project_are_not_reloaded(tmp_path: Path) -> None:
     project = tmp_path / "work"
-    configure(project, SETTINGS)
+    configure(tmp_path, SETTINGS)
+    configure(project, "aliases: {mem: machine.memory}\n")
     trust(project / ".onetool", tmp_path / ".onetool")
     with serve_process(tmp_path, cwd=project) as (_, info), make_client(info["url"]) as client:
         assert get_status(client) == 200
-        configure(project, f"{WITHOUT_ADA}agents: {{default: {{permissions: [exec]}}}}\n")
+        configure(tmp_path, WITHOUT_ADA)
+        configure(project, "agents: {default: {permissions: [exec]}}\n")
         assert wait_for_status(client, 401)
         log = project / ".onetool" / "logs" / "onetool.log"
         assert eventually(lambda: "changed since it was trusted" in log.read_text("utf-8"))

@@ -315,7 +315,7 @@ def test_secrets_are_given_by_name_and_redacted(lab: Published) -> None:
         undeclared = run(client, "lab.key(name='OTHER')").content[0].text
         assert "ConfigError: the pack lab does not declare the secret 'OTHER'" in undeclared
         assert 'Hint: add `secrets = ["OTHER"]` to the file' in undeclared
-        assert "Hint: add `UNSET: value` to secrets.yaml" in run(client, "lab.key(name='UNSET')").content[0].text
+        assert "Hint: run `onetool secret set UNSET`" in run(client, "lab.key(name='UNSET')").content[0].text
 
 
 def test_a_sandboxed_file_gets_no_secrets_that_only_it_declares(tmp_path: Path) -> None:

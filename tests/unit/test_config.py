@@ -417,7 +417,8 @@ def test_a_secret_reference_is_not_read_from_the_environment(machine: FakeMachin
     assert machine.settings(text, TOKEN="variable").servers["x"].headers == {"A": "kept", "B": "default"}
     message = machine.error("servers: {x: {command: '${secret:PLAIN}'}}", PLAIN="variable")
     assert (
-        "refers to PLAIN, which is not set\nHint: set it in secrets.yaml, or write ${secret:PLAIN:-default}" in message
+        "refers to PLAIN, which is not set\nHint: run `onetool secret set PLAIN`, or write ${secret:PLAIN:-default}"
+        in message
     )
 
 
@@ -512,17 +513,17 @@ def test_prompts_and_snippets_receive_no_secrets(machine: FakeMachine) -> None:
 
 def test_missing_references_name_key_file_and_line(machine: FakeMachine) -> None:
     machine.write(machine.user / "onetool.yaml", "servers:\n  a:\n    url: ${URL}\n    headers: {B: '${}', C: '${x'}")
-    advice = "set it in secrets.yaml or the environment, or write"
+    advice = "run `onetool secret set %s`, set the environment variable, or write"
     literal = "Hint: write $${ for a literal ${"
     assert machine.error("log_level: INFO\ntools:\n  brave: {keys: [a, '${KEY}']}").split("\n") == [
         "~/onetool.yaml:3: servers.a.url refers to URL, which is not set",
-        "Hint: " + advice + " ${URL:-default}",
+        "Hint: " + advice % "URL" + " ${URL:-default}",
         "~/onetool.yaml:4: servers.a.headers.B contains ${ without a valid reference such as ${NAME}",
         literal,
         "~/onetool.yaml:4: servers.a.headers.C contains ${ without a valid reference such as ${NAME}",
         literal,
         "onetool.yaml:3: tools.brave.keys[1] refers to KEY, which is not set",
-        "Hint: " + advice + " ${KEY:-default}",
+        "Hint: " + advice % "KEY" + " ${KEY:-default}",
     ]
 
 

@@ -243,7 +243,7 @@ def credential_warning(bundle_slug: str, location: str) -> str:
     name = secret_name(bundle_slug, "auth" if location.endswith("auth.value") else location.rpartition(".")[2])
     return (
         f"httpImpl.{location} contains a literal credential, which is masked in responses and removed from exports. "
-        f"Hint: add it to secrets.yaml as {name}, and write ${{secret:{name}}}"
+        f"Hint: run `onetool secret set {name}`, and write ${{secret:{name}}}"
     )
 
 

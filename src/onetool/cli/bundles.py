@@ -157,7 +157,9 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
     if secrets:
         what = "a literal credential was" if len(secrets) == 1 else f"{len(secrets)} literal credentials were"
         names = ", ".join(f"${{secret:{name}}}" for name in secrets)
-        print_notices([f"{what} replaced in the archive by {names}. Set them in secrets.yaml where you import it."])
+        print_notices(
+            [f"{what} replaced in the archive by {names}. Set them with `onetool secret set` where you import it."]
+        )
     if options.file == STDOUT:
         sys.stdout.buffer.write(packed)
         return 0

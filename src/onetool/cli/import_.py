@@ -273,7 +273,7 @@ def _render_text(plan: ImportPlan, diff: str, done: list[str], options: argparse
         moved, names = "Would move" if options.dry_run else "Moved", ", ".join(result.secrets)
         lines.append(f"{moved} secrets to {plan.secrets.path}: {names} (--inline-secrets keeps them in onetool.yaml)")
     missing = (f"{name} ({text})" if text else name for name, text in result.missing.items())
-    lines += [f"Missing secret: add {what} to {plan.secrets.path}" for what in missing]
+    lines += [f"Missing secret: onetool secret set {what}" for what in missing]
     names = ", ".join(result.servers)
     ending = (
         f"Imported {names}. Remove imported servers from your assistant's configuration so that they do not run twice."

@@ -34,7 +34,7 @@ from onetool.config.trust import is_trusted, trust
 from onetool.editing.edit_history import EditedItem
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
-from onetool.paths import FOLDER, SECRETS, Directories, find_directories
+from onetool.paths import FOLDER, Directories, find_directories
 from onetool.postgres.opening import opened_state
 from onetool.problem import Problem
 from onetool.redact import Redactor
@@ -278,8 +278,8 @@ def _text(report: Report) -> Iterator[str]:
             yield f"{INDENT}and {len(problems) - MAX_PROBLEMS:,} more; use --json to see all"
     yield from (f"Warning: {warning}" for warning in report.found.warnings[:MAX_PROBLEMS])
     if report.secrets:
-        yield f"Add these secrets to {report.directories.data / SECRETS} (it must be readable only by you):"
-        yield from (f"{INDENT}{name}: ..." for name in report.secrets)
+        yield "Set these secrets:"
+        yield from (f"{INDENT}onetool secret set {name}" for name in report.secrets)
         if _uses_oauth(report):
             yield f"Or sign in instead: onetool login {report.slug}"
     if report.secret_uses:
@@ -332,7 +332,7 @@ def _about_hosts(report: Report) -> Iterator[str]:
 
 def _next_steps(report: Report) -> Iterator[str]:
     if report.secrets or report.hosts:
-        yield "Running servers see the tools at once. After changing settings or secrets, run: onetool reload"
+        yield "Running servers see the tools at once, and changed settings and secrets within 2 seconds."
     if not report.result.bundle.is_enabled:
         yield f"The bundle is disabled. To enable it: onetool bundles enable {report.slug}"
     # The easiest tool to try: one that only reads and has few required arguments.

@@ -167,12 +167,12 @@ class _Importer:
     def _warn_about_secrets(self, name: str, entry: Mapping[str, Any]) -> None:
         if any(find_secrets(entry)):
             self.result.notes.append(
-                f"{name}: its settings contain a secret; move it to secrets.yaml and refer to it as ${{NAME}}"
+                f"{name}: its settings contain a secret; run `onetool secret set NAME` and refer to it as ${{NAME}}"
             )
         if options := unclear_options(entry.get("args", ())):
             self.result.notes.append(
                 f"{name}: the value of {', '.join(options)} was kept; if it is a secret, "
-                "move it to secrets.yaml and refer to it as ${NAME}"
+                "run `onetool secret set NAME` and refer to it as ${NAME}"
             )
 
 

@@ -635,8 +635,8 @@ def _resolve_reference(reference: re.Match[str], secrets: Mapping[str, str], env
     if value or (value is not None and default is None):
         return value
     if default is None:
-        where = "secrets.yaml" if secret else "secrets.yaml or the environment"
-        hint = f"set it in {where}, or write ${{{secret or ''}{name}:-default}}"
+        variable = "" if secret else ", set the environment variable"
+        hint = f"run `onetool secret set {name}`{variable}, or write ${{{secret or ''}{name}:-default}}"
         raise ConfigError(f"refers to {name}, which is not set", hint=hint)
     return str(default)
 

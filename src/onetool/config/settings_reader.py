@@ -3,16 +3,25 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from onetool.config.load import STORED_CONFIG, STORED_SECTIONS, Examined, Loaded, examine, load
 from onetool.config.model import Settings
-from onetool.config.trust import Snapshot, TrustDecision, compare_snapshots, late_change_problem, still_trusted
-from onetool.errors import ConfigError, StorageError, ToolError
-from onetool.paths import FOLDER, Directories, find_directories
-from onetool.problem import Location
+from onetool.config.trust import (
+    Snapshot,
+    TrustDecision,
+    changes_since_trusted,
+    compare_snapshots,
+    late_change_problem,
+    still_trusted,
+)
+from onetool.errors import ConfigError, StorageError
+from onetool.paths import FOLDER, Directories, find_directories, is_directory
+from onetool.problem import UNTRUSTED, Location
 from onetool.storage import SettingsStorage, StoredSettings
 from onetool.util import yaml_loader
+
+RESTORE: Final = "restore it, or run `onetool reload` to continue without it"
 
 
 def read_settings(
@@ -116,17 +125,19 @@ class SettingsReader:
     def reread(self, old: Loaded, *, unasked: bool) -> Loaded:
         """Read the settings again.
 
-        With `unasked`, for a reload that no user requested, raise if a settings file would no longer apply: the project
-        directory lost its trust, or the file was deleted.
+        Raise if a project would be dropped because it changed since a person trusted it. With `unasked`, for a reload
+        that no person requested, also raise if it is no longer trusted at all, or if a settings file was deleted.
         """
         loaded = self._read()
         if loaded.snapshot is not None:
             self._reject_later_changes(loaded, loaded.snapshot)
-        if unasked and old.directories.project is not None and loaded.directories.project is None:
-            why = "\n".join(map(str, loaded.problems))
-            raise ToolError(why or f"{old.directories.project} is no longer trusted")
+        project = old.directories.project
+        if project is not None and loaded.directories.project is None:
+            is_recorded = is_directory(project) and changes_since_trusted(project, old.directories.user) is not None
+            if unasked or is_recorded:
+                raise _untrusted_error(project, loaded)
         for gone in set(config_files(old)).difference(loaded.files) if unasked else ():
-            raise ToolError(f"{gone} was deleted", hint="restore it, or run `onetool reload` to continue without it")
+            raise ConfigError(f"{gone} was deleted", hint=RESTORE)
         return self._add_stored(loaded)
 
     def _add_stored(self, loaded: Loaded) -> Loaded:
@@ -169,6 +180,14 @@ class SettingsReader:
             is_alone = stored is None or examined.errors or not examined.loaded.settings.store
             return examined if is_alone or stored is None else apply_stored(examined.loaded, stored)
         return Examined(loaded, (), lambda loc: Location(".".join(map(str, loc))))
+
+
+def _untrusted_error(project: Path, loaded: Loaded) -> ConfigError:
+    """Return why the settings of a project would no longer apply."""
+    for problem in loaded.problems:
+        if problem.code == UNTRUSTED:
+            return ConfigError(problem.message, hint=problem.hint, location=problem.location, code=problem.code)
+    return ConfigError(f"{project} was deleted", hint=RESTORE)
 
 
 def compare_stored(old: StoredSettings, new: StoredSettings) -> dict[str, set[str]]:

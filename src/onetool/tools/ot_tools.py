@@ -101,11 +101,15 @@ async def reload(context: ToolContext) -> str:
     Example:
         ot.reload()
     """
+    system = get_system(context)
     try:
-        return await get_system(context).reload()
+        answer = await system.reload()
     except ConfigError as error:
         hint = "nothing was changed; fix this, then call ot.reload() again"
         raise ConfigError(str(error), hint=hint) from None
+    for problem in system.problems:
+        context.note(f"ot.reload: {problem}")
+    return answer
 
 
 @tool(effects=["read"])

@@ -249,7 +249,7 @@ class Values:
     def _get_secret(self, name: str) -> str:
         secret = self.get_secret(name) or self.tokens.get(name)
         if secret is None:
-            raise ToolError(f"secret {name} is not set", secret=name, hint=f"add it to secrets.yaml as {name}: …")
+            raise ToolError(f"secret {name} is not set", secret=name, hint=f"onetool secret set {name}")
         self.used_secrets.add(secret)
         return secret
 

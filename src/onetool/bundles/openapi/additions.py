@@ -53,7 +53,7 @@ def _parse_headers(headers: Iterable[str]) -> dict[str, str]:
             raise invalid(f"invalid header {quote(name, 60)}: {argument} is not a secret (expected ${{secret:NAME}})")
         if is_secret_name(name, or_key=True) and not found:
             raise invalid(
-                f"header {quote(name, 60)} contains a credential; add it to secrets.yaml as NAME, "
+                f"header {quote(name, 60)} contains a credential; run `onetool secret set NAME`, "
                 f"and write '{name}: ${{secret:NAME}}'"
             )
         parsed[name] = value

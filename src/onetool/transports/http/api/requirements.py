@@ -59,7 +59,7 @@ class RequirementHandlers:
         missing, stored = self._api.app.bundles.list_missing_secrets(secrets), editor.list_secrets()
         for name in secrets:
             if name in stored or name not in missing:
-                hint = "change it in secrets.yaml"
+                hint = f"onetool secret set {name}"
                 raise ApiError("duplicate", f"the secret {name} exists and is not replaced", {"name": name}, hint=hint)
 
 
