@@ -115,8 +115,8 @@ def _sandbox(
     return {
         "enabled": sandbox.enabled,
         "allowed_paths": [
-            str(resolve_path(path, directories.working_dir, directories.home))
-            for path in sandbox.allowed_paths or (".",)
+            str(resolve_path(path, directories.root, directories.home))
+            for path in sandbox.allowed_paths or (str(directories.working_dir),)
         ],
         "denied_patterns": sandbox.denied_patterns,
         "readable_paths": list(projects.values()),

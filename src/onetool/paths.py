@@ -6,7 +6,7 @@ Paths are computed from the arguments; nothing is created. A directory whose set
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from os.path import commonpath, realpath
+from os.path import commonpath, lexists, realpath
 from pathlib import Path
 
 FOLDER = ".onetool"
@@ -17,7 +17,10 @@ SECRETS = "secrets.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """The directories in use. `project` is None if there is none or if it would be the user's directory."""
+    """The directories in use. `project` is None if there is none or if it would be the user's directory.
+
+    It is in the working directory, or in a parent inside the same repository.
+    """
 
     working_dir: Path
     user: Path
@@ -29,6 +32,12 @@ class Directories:
     def data(self) -> Path:
         """Return the directory of results, statistics, logs and bundles."""
         return self.layers[-1]
+
+    @property
+    def root(self) -> Path:
+        """Return the directory to which settings with paths refer: the project's, or else the working directory."""
+        is_in_use = self.project is not None and self.trusted and self.config_file is None
+        return self.project.parent if self.project is not None and is_in_use else self.working_dir
 
     @property
     def layers(self) -> tuple[Path, ...]:
@@ -62,10 +71,19 @@ def find_directories(env: Mapping[str, str], cwd: Path, config_file: Path | None
     user = home / FOLDER
     named = str(config_file) if config_file is not None else env.get("ONETOOL_CONFIG", "")
     file = resolve_path(named, cwd, home) if named else None
-    project = file.parent if file is not None else working_dir / FOLDER
+    project = file.parent if file is not None else _find_project(working_dir, user)
     if _same(project, user) or not (file or is_directory(project)):
         return Directories(working_dir, user, None, file)
     return Directories(working_dir, user, project, file, trusted=file is not None)
+
+
+def _find_project(working_dir: Path, user: Path) -> Path:
+    """Return the nearest `.onetool`, in the working directory or its parents up to the root of the repository."""
+    directories = [working_dir, *Path(realpath(working_dir)).parents]
+    root = next((index for index, directory in enumerate(directories) if lexists(directory / ".git")), 0)
+    projects = [directory / FOLDER for directory in directories[: root + 1]]
+    found = (project for project in projects if is_directory(project) and not _same(project, user))
+    return next(found, projects[0])
 
 
 def resolve_path(text: str, base: Path, home: Path) -> Path:

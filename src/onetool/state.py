@@ -69,7 +69,7 @@ def make_state(
     redact, stores = Redactor({*loaded.secret_values, *filter(None, keys)}), _open_stores(loaded, old)
     results = stores.results(settings.output)
     paths = settings.projects.items()
-    projects = {name: str(resolve_path(path, directories.working_dir, directories.home)) for name, path in paths}
+    projects = {name: str(resolve_path(path, directories.root, directories.home)) for name, path in paths}
     if old is not None and old.loaded.settings.execution == settings.execution:
         cells = old.cells
     else:

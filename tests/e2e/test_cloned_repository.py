@@ -503,6 +503,24 @@ def test_a_reload_notes_what_was_left_out_before(home: Path, clone: Path) -> Non
         assert any(f"{clone / '.onetool'} is not trusted and is ignored" in text for text in texts[:-1])
 
 
+# --- projects above the working directory -----------------------------------------------------------------------------
+
+
+def test_a_project_at_the_root_of_a_repository_applies_below_it(home: Path, clone: Path) -> None:
+    inner = clone / "packages" / "one"
+    inner.mkdir(parents=True)
+    (clone / ".git").mkdir()
+    write_file(clone / ".onetool" / "tools" / "mine" / "mine_tools.py", ECHO)
+    configure(clone, yaml.safe_dump({"servers": {"own": python_server()}, "projects": {"docs": "docs"}}))
+    ignored = onetool(home, inner, "run", "mine.echo(text='x')")
+    assert ignored.returncode == 1
+    assert f"{clone / '.onetool'} is not trusted and is ignored" in ignored.stdout + ignored.stderr
+    assert onetool(home, inner, "trust", answer="yes\n").returncode == 0
+    assert onetool(home, inner, "run", "mine.echo(text='one') + own.echo(text='two')").stdout.strip() == "onetwo"
+    assert onetool(home, inner, "run", "str(proj.docs)").stdout.strip() == str(clone / "docs")
+    assert not (inner / ".onetool").exists()
+
+
 # --- links ---------------------------------------------------------------------------------------------------------
 
 

@@ -311,6 +311,7 @@ def test_a_pack_of_the_project_replaces_the_whole_pack_of_the_user(project: Path
         assert app.data("[shared.who(), own.who()]") == ["project", "own"]
         assert list_bundle_tools(app, "shared") == ["shared.who"]
         assert "only_at_home" in app.failure("shared.only_at_home()")
+        assert not any("duplicate" in problem for problem in list_problems(app))
 
 
 @pytest.mark.spec("tool-execution.location.global-extension-discovery")

@@ -37,6 +37,44 @@ def test_a_trusted_project_directory_holds_data(home: Path, work: Path) -> None:
     assert (directories.data, make_trusted(directories).data) == (home / ".onetool", work / ".onetool")
 
 
+def test_a_project_is_looked_for_up_to_the_root_of_the_repository(home: Path, work: Path) -> None:
+    inner = work / "repository" / "packages" / "one"
+    inner.mkdir(parents=True)
+    (work / ".onetool").mkdir()
+
+    def find() -> Path | None:
+        return find_directories({}, inner, None, home).project
+
+    assert find() is None, "without a repository, only the working directory counts"
+    (work / "repository" / ".git").write_text("gitdir: elsewhere")
+    assert find() is None, "it is above the root of the repository"
+    for directory in (work / "repository", work / "repository" / "packages", inner):
+        (directory / ".onetool").mkdir()
+        assert find() == directory / ".onetool", "the nearest counts"
+    (inner / ".git").mkdir()
+    (inner / ".onetool").rmdir()
+    assert find() is None, "a repository inside another one is a root"
+
+
+def test_the_directory_of_the_user_is_no_project_of_a_repository_in_it(home: Path) -> None:
+    (home / ".onetool").mkdir()
+    (home / ".git").mkdir()
+    (home / "code").mkdir()
+    directories = find_directories({}, home / "code", None, home)
+    assert (directories.project, directories.data) == (None, home / ".onetool")
+
+
+def test_paths_in_settings_refer_to_the_project_in_use(home: Path, work: Path) -> None:
+    (work / ".git").mkdir()
+    (work / ".onetool").mkdir()
+    (work / "sub").mkdir()
+    directories = find_directories({}, work / "sub", None, home)
+    assert (directories.working_dir, directories.root) == (work / "sub", work / "sub")
+    assert make_trusted(directories).root == work
+    named = find_directories({}, work / "sub", work / ".onetool" / "onetool.yaml", home)
+    assert named.root == work / "sub"
+
+
 def test_ot_cwd_replaces_the_current_directory(home: Path, work: Path) -> None:
     (work / "sub" / ".onetool").mkdir(parents=True)
     named = [str(work / "sub"), "sub"]

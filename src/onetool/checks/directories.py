@@ -90,7 +90,7 @@ def _check_named(read: Examined) -> Iterator[Problem]:
         ),
     ]
     for loc, what, text in named:
-        path, place = resolve_path(text, directories.working_dir, directories.home), read.locate(loc)
+        path, place = resolve_path(text, directories.root, directories.home), read.locate(loc)
         if not path.exists():
             hint = f"correct the path, or create the directory: mkdir -p {quote(str(path))}"
             fix = name_fix(CREATE_DIRECTORY, path)

@@ -11,7 +11,7 @@ from onetool.config.load import Loaded
 from onetool.extensions.environments import NO_UV
 from onetool.extensions.packs import Extensions
 from onetool.extensions.static_analysis import IGNORED, MAX_DIRECTORIES, NO_PACKAGES, SUFFIX, is_declared
-from onetool.problem import PROBLEM, WARNING, Location, Problem
+from onetool.problem import WARNING, Location, Problem
 from onetool.registry import python_name
 
 INSTALL_UV = f"{sys.executable} -m pip install uv"
@@ -69,19 +69,17 @@ def has_uv() -> bool:
 
 
 def _find_duplicates(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
-    """Yield duplicate packs: a warning if a project overrides a pack of the user, otherwise a problem."""
+    """Yield duplicate packs, except those of the user that a project overrides."""
     found = extensions.all_extensions
     for pack in dict.fromkeys(each.pack for each in found):
         first, *rest = (each.file for each in found if each.pack == pack)
-        if rest:
+        layers = {
+            next(filter(file.is_relative_to, loaded.directories.layers), file.parent.parent) for file in (first, *rest)
+        }
+        if len(layers) <= len(rest):
             others = ", ".join(map(str, rest))
-            layers = {
-                next(filter(file.is_relative_to, loaded.directories.layers), file.parent.parent)
-                for file in (first, *rest)
-            }
             yield Problem(
                 f"duplicate extension pack {pack}: {first} is used, {others} is ignored",
                 f'delete or rename one of them with `pack = "another_name"`: {others}',
                 Location(str(rest[0])),
-                level=WARNING if len(layers) > len(rest) else PROBLEM,
             )

@@ -82,7 +82,8 @@ def project_folders(options: argparse.Namespace) -> Directories:
     if directories.working_dir / FOLDER == directories.user and is_directory(directories.user):
         raise ToolError(f"{directories.user} is your user directory, which is always trusted")
     raise ToolError(
-        f"no .onetool directory in {directories.working_dir}", hint="change to the directory of a project that has one"
+        f"no .onetool directory in {directories.working_dir} or above it in its repository",
+        hint="change to the directory of a project that has one",
     )
 
 

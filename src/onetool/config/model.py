@@ -288,8 +288,9 @@ class Server(Section):
     )
     cwd: Name | None = Field(
         default=None,
-        description="Directory in which the server starts; `project` is the working directory. By default, a private "
-        "directory for servers of `~/.onetool` and the working directory for servers of a project",
+        description="Directory in which the server starts; `project` is the directory that contains the project's "
+        "`.onetool`, or else the working directory. By default, a private directory for servers of `~/.onetool`, and "
+        "`project` for those of a project",
     )
     url: Url | None = Field(default=None, description="URL of the server, for servers over HTTP")
     headers: Mapping[str, Text] = Field(default={}, repr=False, description="Headers of every request to the server")

@@ -1,7 +1,7 @@
 """Determines the start directory of upstream servers and the local files that they execute.
 
 A server of the user's settings starts in a private directory, so that files of the working directory cannot influence
-it. A server of a trusted project starts in the working directory.
+it. A server of a trusted project starts in the directory of the project.
 """
 
 import re
@@ -16,7 +16,7 @@ from onetool.config.load import Loaded
 from onetool.config.model import Server
 from onetool.paths import Directories, is_directory, resolve_path
 
-PROJECT = "project"  # the value of `cwd` that means the working directory
+PROJECT = "project"  # the value of `cwd` that means the directory of the project, or else the working directory
 PRIVATE = "servers"  # the directory of private directories, in the user's settings directory
 # Options of launchers whose value is a directory with code, and variables that hold such directories.
 CODE_OPTIONS = frozenset({"--directory", "--project", "--from", "--with", "--with-editable", "--prefix"})
@@ -59,10 +59,10 @@ def start_directory(name: str, server: Server, loaded: Loaded) -> Path:
     """Return the directory in which a server starts."""
     directories = loaded.directories
     if server.cwd is None:
-        return private_directory(name, directories) if name in loaded.user_servers else directories.working_dir
+        return private_directory(name, directories) if name in loaded.user_servers else directories.root
     if server.cwd == PROJECT:
-        return directories.working_dir
-    return resolve_path(server.cwd, directories.working_dir, directories.home)
+        return directories.root
+    return resolve_path(server.cwd, directories.root, directories.home)
 
 
 def imports_from_directory(server: Server, directory: Path) -> bool:

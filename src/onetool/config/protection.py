@@ -90,7 +90,8 @@ def _find_executed_paths(loaded: Loaded) -> Iterator[Path]:
     yield resolve_path(settings.bundles.dir, directories.data, directories.home)
     for directory in directories.pack_directories(loaded.settings.tools_dir):
         yield from (directory, *_find_pack_paths(directory))
-    yield from (directories.working_dir / name for name in LAUNCHER_FILES)
+    for start in dict.fromkeys((directories.working_dir, directories.root)):
+        yield from (start / name for name in LAUNCHER_FILES)
     yield from (Path(sys.prefix), *(Path(__file__).parents[2] / package for package in PACKAGES))
     for name, server in settings.servers.items():
         directory = start_directory(name, server, loaded)

@@ -120,7 +120,8 @@ def still_trusted(
     decision = check_trust(directories.project, directories.user, env)
     if not decision.trusted or decision.snapshot is None or snapshot is None:
         return decision
-    changes = compare_snapshots(snapshot, decision.snapshot, directories.project)
+    current = take_snapshot(directories.project, directories.home, snapshot)
+    changes = compare_snapshots(snapshot, current, directories.project)
     return TrustDecision(False, (late_change_problem(directories.project, changes),)) if changes else decision
 
 
@@ -172,8 +173,11 @@ def describe(changes: list[Change]) -> str:
 # --- content of a project -------------------------------------------------------------------------------------------
 
 
-def take_snapshot(project: Path, home: Path) -> Snapshot:
-    """Return everything in a project directory that a person reviews."""
+def take_snapshot(project: Path, home: Path, before: Snapshot | None = None) -> Snapshot:
+    """Return everything in a project directory that a person reviews.
+
+    `before` names the directories of extension files while the settings file is invalid.
+    """
     snapshot: dict[str, Any] = {}
     config = _read_file(project / paths.CONFIG)
     if isinstance(config, dict):
@@ -182,7 +186,8 @@ def take_snapshot(project: Path, home: Path) -> Snapshot:
         snapshot[paths.CONFIG] = config
     for file in paths.agent_files(project):
         snapshot[str(file.relative_to(project))] = _read_file(file)
-    snapshot[EXTENSIONS] = list(_list_extension_names(project, home, snapshot.get(paths.CONFIG)))
+    named = (before or {}).get(paths.CONFIG) if isinstance(config, str) else config
+    snapshot[EXTENSIONS] = list(_list_extension_names(project, home, named))
     return snapshot
 
 
@@ -236,7 +241,7 @@ def _find_changes(record: Mapping[str, Any], project: Path, home: Path) -> list[
     facts = record.get("facts")
     if not isinstance(facts, dict):
         return [Change(STORE, 0, "")]
-    return compare_snapshots(facts, take_snapshot(project, home), project)
+    return compare_snapshots(facts, take_snapshot(project, home, facts), project)
 
 
 def compare_snapshots(before: Snapshot, after: Snapshot, project: Path) -> list[Change]:

@@ -64,7 +64,8 @@ def _is_sandbox_within(new: Sandbox, old: Sandbox, directories: Directories) -> 
 
 def _list_directories(sandbox: Sandbox, directories: Directories) -> list[Path]:
     """Return the directories that a sandbox opens, with links resolved."""
-    paths = (resolve_path(text, directories.working_dir, directories.home) for text in sandbox.allowed_paths or (".",))
+    texts = sandbox.allowed_paths or (str(directories.working_dir),)
+    paths = (resolve_path(text, directories.root, directories.home) for text in texts)
     return [Path(os.path.realpath(path)) for path in paths]
 
 
