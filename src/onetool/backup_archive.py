@@ -1,26 +1,33 @@
 """Archives of a settings directory: settings, bundles, tokens (hashes), history of runs, and the audit log.
 
 An archive is consistent while servers run: databases are copied with SQLite's backup function, and other files are
-replaced atomically by those who write them. Secrets, keys and what is sealed with them are included only on request.
-What can be created again (caches, environments, temporary files) is left out.
+replaced atomically by those who write them. Secrets, keys and what is sealed with them are included only on request;
+without it, literal credentials in settings and stored tools are replaced by `REDACTED`. What can be created again
+(caches, environments, temporary files) is left out.
 """
 
 import hashlib
 import io
 import json
 import os
+import re
 import sqlite3
 import stat
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
+from onetool.backends.http_tool import credentials
+from onetool.config.trust import STORE as TRUST
 from onetool.errors import ToolError
+from onetool.paths import PROMPTS, SECRETS
+from onetool.util import yaml_loader
+from onetool.util.secret_finder import find_secrets
 from onetool.util.storage_errors import is_full_disk
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
@@ -28,6 +35,7 @@ from onetool.util.versioning import reject_newer
 
 FORMAT, VERSION = "onetool-backup", 1
 MANIFEST: Final = "manifest.json"
+MASK: Final = "REDACTED"  # a valid value in YAML and JSON
 SKIPPED: Final = ("cache", "environments", "tmp", "run", "logs/onetool.log*", "logs/daemon.log*", ".tmp")
 SKIPPED_NAMES: Final = ("*.lock", "*-wal", "*-shm", "*-journal", "*.sock", ".*.tmp")
 # Sealed databases are useless without their keys.
@@ -36,21 +44,33 @@ SECRET_NAMES: Final = (
     *("runs.db", "sessions.db"),
 )
 DATABASE_SUFFIX: Final = ".db"
+# The contents of a settings directory, beside other files if the settings file was named with --config.
+OWN_NAMES: Final = frozenset({
+    *(PROMPTS, SECRETS, "agents", "tools", "bundles", "credentials", "logs", "runs", "stats"),
+    *("pins.json", "snippets.json", "switches.json", "trust.json", "settings-history.json"),
+})  # fmt: skip
+SETTINGS_FILE: Final = re.compile(r".*\.(json|ya?ml)(\.bak(\.[0-9]+)?)?", re.DOTALL)
+TOOL_FILE: Final = re.compile(r"bundles/.*@.*\.json", re.DOTALL)
+MIN_SECRET_CHARS: Final = 4  # shorter ones cannot be replaced without changing other text
 MAX_MANIFEST_BYTES: Final = 64 << 20
 MAX_FILES: Final = 1_000_000
 OWNER_ONLY: Final = 0o600
 
 
 class Contents(NamedTuple):
-    """The contents of an archive. `left_out` are secrets that were not included."""
+    """The contents of an archive. `left_out` are files with secrets, `redacted` those without their literal ones."""
 
     files: int
     bytes: int
     left_out: tuple[str, ...] = ()
+    redacted: tuple[str, ...] = ()
 
 
-def write_archive(directory: Path, target: Path, *, secrets: bool = False) -> Contents:
-    """Write an archive of the directory to a new file. Raise a ToolError if the file exists."""
+def write_archive(directory: Path, target: Path, *, secrets: bool = False, config_file: Path | None = None) -> Contents:
+    """Write an archive of the directory to a new file. Raise a ToolError if the file exists.
+
+    If the user named the settings file, other files in its directory are not included.
+    """
     if not directory.is_dir():
         raise ToolError(f"there is nothing to back up: {directory} does not exist")
     try:
@@ -61,7 +81,9 @@ def write_archive(directory: Path, target: Path, *, secrets: bool = False) -> Co
         raise ToolError(f"cannot write {target}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz", compresslevel=6) as archive:
-            return _add_all(archive, directory, target.resolve(), secrets=secrets)
+            names = None if config_file is None else {config_file.name, *OWN_NAMES}
+            paths = (path for path in _list_files(directory, names) if path.resolve() != target.resolve())
+            return _add_all(archive, directory, paths, secrets=secrets)
     except OSError as error:
         target.unlink(missing_ok=True)
         full = " (the disk is full)" if is_full_disk(target.parent) else ""
@@ -71,15 +93,22 @@ def write_archive(directory: Path, target: Path, *, secrets: bool = False) -> Co
         raise
 
 
-def _add_all(archive: tarfile.TarFile, directory: Path, target: Path, *, secrets: bool) -> Contents:
-    files, left_out, size = dict[str, str](), list[str](), 0
+def _add_all(archive: tarfile.TarFile, directory: Path, paths: Iterable[Path], *, secrets: bool) -> Contents:
+    files: dict[str, str] = {}
+    left_out: list[str] = []
+    redacted: list[str] = []
+    size = 0
     with tempfile.TemporaryDirectory() as scratch:
-        for path in _list_files(directory):
+        for path in paths:
             name = path.relative_to(directory).as_posix()
-            if path.resolve() == target:
-                continue
-            if not secrets and _is_secret(name):
+            text = None if secrets or not SETTINGS_FILE.fullmatch(name) else _redact(name, path)
+            if not secrets and (_is_secret(name) or text == ""):
                 left_out.append(name)
+                continue
+            if text is not None:
+                redacted.append(name)
+                files[name], added = _add_file(archive, name, io.BytesIO(text.encode()))
+                size += added
                 continue
             source = _copy_database(path, Path(scratch)) if path.suffix == DATABASE_SUFFIX else path
             try:
@@ -92,13 +121,49 @@ def _add_all(archive: tarfile.TarFile, directory: Path, target: Path, *, secrets
     about = {"format": FORMAT, "version": VERSION, "created": time.time(), "program": __version__}
     manifest = json.dumps({**about, "has_secrets": secrets, "files": files}).encode()
     _add_file(archive, MANIFEST, io.BytesIO(manifest))
-    return Contents(len(files), size, tuple(left_out))
+    return Contents(len(files), size, tuple(left_out), tuple(redacted))
 
 
-def _list_files(directory: Path) -> Iterator[Path]:
-    """Yield the regular files to save, without following links."""
+def _redact(name: str, file: Path) -> str | None:
+    """Return the text without literal credentials; None if it has none, and "" if they cannot be replaced."""
+    try:
+        text = file.read_text("utf-8")
+        literals = _find_literals(name, text)
+        if not literals:
+            return None
+        for literal in sorted(literals, key=len, reverse=True):
+            text = text.replace(literal, MASK)
+        is_done = min(map(len, literals)) >= MIN_SECRET_CHARS and literals.isdisjoint(_find_literals(name, text))
+    except FileNotFoundError:  # deleted meanwhile
+        return None
+    except (OSError, ValueError, RecursionError, ToolError):
+        return ""
+    return text if is_done else ""
+
+
+def _find_literals(name: str, text: str) -> set[str]:
+    """Return the literal credentials in a settings file or a stored tool. Hashes of tokens are none."""
+    data = json.loads(text) if ".json" in name else yaml_loader.read(text, name).data
+    if not isinstance(data, dict):
+        return set()
+    if TOOL_FILE.fullmatch(name):
+        schema = credentials.find_in_schema(data.get("argSchema"))
+        return {value for _, value in (*credentials.find(data.get("httpImpl")), *schema)}
+    auth = data.get("auth")
+    if isinstance(auth, dict):
+        data = {**data, "auth": {key: value for key, value in auth.items() if key != "tokens"}}
+    if name == TRUST:
+        data = {folder: record.get("facts") for folder, record in data["folders"].items()}
+    return set(find_secrets(data))
+
+
+def _list_files(directory: Path, own_names: Collection[str] | None = None) -> Iterator[Path]:
+    """Yield the regular files to save, without following links. `own_names` are names in the directory itself."""
     for root, names, files in os.walk(directory):
         place = Path(root)
+        if own_names is not None and place == directory:
+            names[:] = [name for name in names if name in own_names]
+            files[:] = [name for name in files if name in own_names]
         names[:] = sorted(name for name in names if not _is_skipped((place / name).relative_to(directory)))
         for name in sorted(files):
             path = place / name

@@ -9,10 +9,12 @@ from typing import Any
 
 import httpx2
 import pytest
+import yaml
 from tests.daemon_support import ask, open_daemon_home
 from tests.rest_support import get_error_code, make_client, serve_process
 from tests.support import configure, eventually, run_cli
 
+from onetool.config.trust import trust
 from onetool.transports.http.tokens import hash_token
 from onetool.util.one_time_codes import create_code
 
@@ -287,6 +289,65 @@ def test_a_backup_is_taken_of_a_running_server_and_restored_once(team: Team, tmp
     other.mkdir()
     assert "is not a backup of OneTool" in run_cli(other, "backup", "restore", str(damaged)).stderr
     assert not (other / ".onetool").exists()
+
+
+LITERALS = ("Bearer-abc-0123456789", "postgres-pass-42", "plain-api-key-99", "of-the-tool-7777")
+
+
+def test_a_backup_has_no_literal_credentials(tmp_path: Path) -> None:
+    settings = {
+        "servers": {"api": {"url": "https://x.example", "headers": {"Authorization": f"Bearer {LITERALS[0]}"}}},
+        "tools": {"db": {"password": LITERALS[1], "api_key": LITERALS[2]}},
+        "auth": {"tokens": [{"name": "laptop", "hash": "0f" * 32}]},
+    }
+    project = tmp_path / "project"
+    for directory in (tmp_path, project):
+        shared = settings if directory == tmp_path else {"servers": settings["servers"]}
+        configure(directory, yaml.safe_dump(shared))
+    trust(project / ".onetool", tmp_path / ".onetool")
+    own = tmp_path / ".onetool"
+    (own / "onetool.yaml.bak").write_text(json.dumps(settings), encoding="utf-8")
+    (own / "bundles" / "x").mkdir(parents=True)
+    impl = {"method": "GET", "urlTemplate": "https://x.example", "auth": {"type": "bearer", "value": LITERALS[3]}}
+    tool_file = own / "bundles" / "x" / "get@1.0.json"
+    tool_file.write_text(json.dumps({"slug": "get", "httpImpl": impl}), encoding="utf-8")
+    (own / "agents").mkdir()
+    escaped = "tool_config: {db.ask: {password: 'it''s-of-an-agent'}}\n"
+    (own / "agents" / "ci.yml").write_text(escaped, encoding="utf-8")
+    archive = tmp_path / "all.tar.gz"
+    saved = run_cli(tmp_path, "backup", str(archive))
+    assert saved.returncode == 0, saved.stderr
+    assert "because they are secret: agents/ci.yml" in saved.stdout
+    assert "literal credentials were replaced by REDACTED in onetool.yaml" in saved.stdout
+    texts = read_members(archive)
+    assert not [name for name, text in texts.items() for literal in LITERALS if literal in text]
+    assert {"onetool.yaml", "trust.json", "bundles/x/get@1.0.json"} <= texts.keys()
+    assert yaml.safe_load(texts["onetool.yaml"])["auth"] == settings["auth"]
+    complete = tmp_path / "secrets.tar.gz"
+    assert run_cli(tmp_path, "backup", str(complete), "--secrets").returncode == 0
+    assert LITERALS[0] in read_members(complete)["onetool.yaml"]
+
+
+def test_a_backup_with_a_named_file_has_no_other_files_of_its_directory(tmp_path: Path) -> None:
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    (directory / "team.yaml").write_text(f"tools: {{db: {{password: {LITERALS[1]}}}}}\n", encoding="utf-8")
+    (directory / "prompts.yaml").write_text("instructions: hello\n", encoding="utf-8")
+    (directory / "private.txt").write_text("of somebody", encoding="utf-8")
+    (directory / "keys").mkdir()
+    (directory / "keys" / "id_rsa").write_text("of somebody", encoding="utf-8")
+    archive = tmp_path / "all.tar.gz"
+    saved = run_cli(tmp_path, "backup", str(archive), "--config", str(directory / "team.yaml"))
+    assert saved.returncode == 0, saved.stderr
+    texts = read_members(archive)
+    assert texts.keys() - {"logs/onetool.log"} == {"manifest.json", "team.yaml", "prompts.yaml"}
+    assert LITERALS[1] not in texts["team.yaml"]
+
+
+def read_members(file: Path) -> dict[str, str]:
+    with tarfile.open(file) as archive:
+        contents = ((member.name, archive.extractfile(member)) for member in archive)
+        return {name: content.read().decode("utf-8", "replace") for name, content in contents if content is not None}
 
 
 def test_the_doctor_makes_safe_fixes(tmp_path: Path) -> None:

@@ -8,13 +8,18 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onetool.cli.terminal import print_notices
 from onetool.errors import ToolError
 from onetool.paths import find_directories
 from onetool.util.text import pluralize
 
+if TYPE_CHECKING:
+    from onetool.backup_archive import Contents
+
 RESTORE = "restore"
+MAX_NAMES = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +50,9 @@ def _save(options: argparse.Namespace) -> int:
     print_notices(loaded.problems)
     name = options.file or time.strftime("onetool-backup-%Y%m%d-%H%M%S.tar.gz")
     target = Path.cwd() / name
-    contents = write_archive(loaded.directories.data, target, secrets=options.secrets)
-    notes = list(_list_notes(bool(loaded.settings.store), contents.left_out))
+    directories = loaded.directories
+    contents = write_archive(directories.data, target, secrets=options.secrets, config_file=directories.config_file)
+    notes = list(_list_notes(contents, has_store=bool(loaded.settings.store)))
     if options.json:
         shown = {"file": str(target), "files": contents.files, "bytes": contents.bytes, "notes": notes}
         print(json.dumps(shown, indent=2, ensure_ascii=False))
@@ -57,14 +63,23 @@ def _save(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_notes(has_store: bool, left_out: tuple[str, ...]) -> "list[str]":
+def _list_notes(contents: "Contents", *, has_store: bool) -> list[str]:
     notes = []
-    if left_out:
-        listed = ", ".join(left_out[:5]) + (", …" if len(left_out) > 5 else "")  # noqa: PLR2004 - a few examples
+    if contents.left_out:
+        listed = _list_names(contents.left_out)
         notes.append(f"not included, because they are secret: {listed}. Include them with --secrets")
+    if contents.redacted:
+        notes.append(
+            f"literal credentials were replaced by REDACTED in {_list_names(contents.redacted)}. Move them with "
+            "`onetool secret set NAME`, or include them with --secrets"
+        )
     if has_store:
         notes.append("state in the database of `store` is not included: back it up with pg_dump")
     return notes
+
+
+def _list_names(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")
 
 
 def _restore(options: argparse.Namespace) -> int:
