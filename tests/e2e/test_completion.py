@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.conftest import find_program
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, run_cli
 
@@ -66,6 +67,26 @@ def complete(home: Path, *words: str) -> list[str]:
     done = run_cli(home, "completion", "--answer", *words)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
+
+
+def test_bash_inserts_names_as_words(home: Path) -> None:
+    hostile = ["$(touch ran)", "a; touch ran", "*", "two words", "'quoted\"", "`touch ran`", "~", "a\\b"]
+    configure(home, yaml.safe_dump({"agents": {name: {"permissions": []} for name in hostile}}))
+    done = subprocess.run(
+        ["bash", "--norc", "-c", IN_BASH.replace("'%s\\n'", "'%s '"), "bash", "run", "--agent", ""],
+        cwd=home,
+        env=shell_environment(home),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    # The inserted text is read by the shell again, when the person presses Enter.
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {done.stdout}"], cwd=home, capture_output=True, text=True, check=True
+    )
+    assert words.stdout.splitlines() == ["default", *sorted(hostile)]
+    assert not (home / "ran").exists()
 
 
 @pytest.mark.sampled(3)

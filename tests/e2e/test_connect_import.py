@@ -110,6 +110,35 @@ def test_project_scope_uses_a_separate_file(tmp_path: Path) -> None:
     assert "omit --project" in rejected.stderr
 
 
+PROJECT_FILES = {client.name: client.project_file for client in CLIENTS.values() if client.project_file}
+
+
+@pytest.mark.parametrize("client", PROJECT_FILES)
+def test_a_file_of_a_project_has_no_path_of_this_machine(tmp_path: Path, client: str) -> None:
+    directory = make_project(tmp_path)
+    done = run_in(tmp_path, directory, "connect", client, "--project", "--write")
+    assert done.returncode == 0, done.stderr
+    file = directory / PROJECT_FILES[client]
+    assert read_entry(file, client)["command"] == "onetool"
+    assert str(tmp_path) not in file.read_text(encoding="utf-8")
+    assert "needs onetool on the PATH" in done.stdout
+
+
+@pytest.mark.parametrize("client", PROJECT_FILES)
+@pytest.mark.parametrize("write", [(), ("--write",)])
+def test_connect_follows_no_link_out_of_a_project(tmp_path: Path, client: str, write: tuple[str, ...]) -> None:
+    directory = make_project(tmp_path)
+    file = directory / PROJECT_FILES[client]
+    outside = write_file(tmp_path / "outside" / file.name, "" if file.suffix == ".toml" else "{}")
+    link, target = (file, outside) if file.parent == directory else (file.parent, outside.parent)
+    link.symlink_to(target)
+    done = run_in(tmp_path, directory, "connect", client, "--project", *write)
+    assert done.returncode == 1
+    assert f"{file} leads out of {directory}" in done.stderr
+    assert outside.read_text(encoding="utf-8") in {"", "{}"}
+    assert list(outside.parent.iterdir()) == [outside]
+
+
 def test_an_outdated_command_is_updated_and_other_fields_are_kept(tmp_path: Path) -> None:
     old = '{"context_servers": {"onetool": {"command": "/old/onetool", "env": {"A": "b"}, "enabled": true}}}'
     file = write_file(user_file(tmp_path, "zed"), old)
@@ -178,9 +207,15 @@ def make_project(home: Path) -> Path:
 def run_import(
     home: Path, directory: Path, *arguments: str, answer: str = "", **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `onetool import` in a working directory that is not the home directory."""
+    return run_in(home, directory, "import", *arguments, answer=answer, **env)
+
+
+def run_in(
+    home: Path, directory: Path, *arguments: str, answer: str = "", **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a working directory that is not the home directory."""
     return subprocess.run(
-        [PROGRAM, "import", *arguments],
+        [PROGRAM, *arguments],
         cwd=directory,
         env={**environment(home), **env},
         input=answer,
@@ -307,9 +342,6 @@ def test_options_keep_secrets_inline_and_select_the_user_directory(tmp_path: Pat
     assert load_settings(tmp_path)["servers"]["github"]["env"]["GITHUB_TOKEN"].startswith("ghp_")
     assert not (directory / ".onetool").exists()
     assert not (tmp_path / ".onetool" / "secrets.yaml").exists()
-
-
-PROJECT_FILES = {client.name: client.project_file for client in CLIENTS.values() if client.project_file}
 
 
 @pytest.mark.parametrize("client", PROJECT_FILES)

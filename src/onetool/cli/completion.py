@@ -8,7 +8,8 @@ Add one line to the startup file of your shell:
 """
 
 # The scripts pass on the words typed so far and show the candidates that are printed, one per line. FILES instead of
-# candidates makes the shell complete file names.
+# candidates makes the shell complete file names. Names may contain any character, because projects and upstream servers
+# choose them: zsh and fish quote what they insert, bash does not.
 #
 # Names come from the files that the registry reads. Nothing is started, and pydantic is not imported, which would
 # triple the time. The tools of a server are those of its last start. An untrusted directory is not read.
@@ -36,8 +37,11 @@ SHIPPED = Path(__file__).parents[2]
 FILES = ":files"
 BASH = r"""
 _onetool() {
-    local IFS=$'\n'
-    COMPREPLY=($("$1" completion --answer "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+    local answer
+    COMPREPLY=()
+    while IFS= read -r answer; do
+        COMPREPLY+=("$(printf '%q' "$answer")")
+    done < <("$1" completion --answer "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
     if [[ ${COMPREPLY[0]} == :files ]]; then
         COMPREPLY=()
         compopt -o default 2>/dev/null

@@ -17,7 +17,7 @@ from onetool.cli.signals import blocked_signals
 from onetool.clients import json_edit, text_files, toml_edit
 from onetool.clients.catalog import CLIENTS, Client, Machine
 from onetool.clients.edits import apply_edits, line_number, value_at
-from onetool.clients.start_command import DISTRIBUTION, OneToolCommand, find_start_command
+from onetool.clients.start_command import DISTRIBUTION, PROGRAM, OneToolCommand, find_start_command
 from onetool.errors import ConfigError, ToolError
 from onetool.redact import Redactor
 from onetool.util.secret_finder import find_secrets
@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    plan = make_plan(CLIENTS[options.client], current_machine(), _launch(options.command), options)
+    start = _launch(options.command, is_shared=options.project)
+    plan = make_plan(CLIENTS[options.client], current_machine(), start, options)
     # The context lines of a diff may contain secrets of other servers.
     redact = Redactor(find_secrets(plan.data))
     diff = text_files.diff(plan.before, plan.text, redact)
@@ -114,7 +115,11 @@ def next_step(machine: Machine, question: str, client: str = "") -> str:
 
 
 def make_plan(client: Client, machine: Machine, start: OneToolCommand, options: argparse.Namespace) -> ConnectPlan:
-    before = text_files.read(client.locate_file(machine, project=options.project))
+    file = client.locate_file(machine, project=options.project)
+    if options.project and not paths.is_inside(file, machine.working_dir):
+        hint = "replace the symbolic link with a file or directory"
+        raise ToolError(f"{file} leads out of {machine.working_dir}", hint=hint)
+    before = text_files.read(file)
     directory, notes = _find_directory(client, machine, options.folder)
     entry = client.make_entry(start, directory)
     current = ("command", "args", "env") if options.folder is not None else ("command", "args")
@@ -126,12 +131,14 @@ def make_plan(client: Client, machine: Machine, start: OneToolCommand, options: 
     if start.note:
         notes.append(start.note)
     if options.project and options.command is None:
-        shared = "In a shared file, use `--command onetool` if everyone has it on PATH."
-        notes.append(f"The path is specific to this machine. {shared}")
+        notes.append("Everyone who uses this file needs onetool on the PATH of their assistant (see --command).")
     return ConnectPlan(client, data, entry, before, text, tuple(notes))
 
 
-def _launch(command: str | None) -> OneToolCommand:
+def _launch(command: str | None, *, is_shared: bool) -> OneToolCommand:
+    """Return the command that starts OneTool. A shared file has no paths of this machine."""
+    if command is None and is_shared:
+        return OneToolCommand(PROGRAM)
     if command is not None:
         words = shlex.split(command, posix=os.name == "posix")
         if not words:
