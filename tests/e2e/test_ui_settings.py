@@ -204,9 +204,19 @@ def test_a_secret_names_everything_that_uses_it(visit: Visit, home: EditedHome) 
     more += "tools: {mail: {secrets: [SHARED_KEY]}}\n"
     atomic.write(directory / "onetool.yaml", before + more)  # the server watches it and must not see half a file
     assert home.send("PUT", "/api/secrets/SHARED_KEY", {"value": "hush-4712"}).status_code == 200  # reads the files
-    row = visit.go("servers").get_by_role("region", name="Secrets").get_by_role("listitem")
+    row = (
+        visit.go("servers").get_by_role("region", name="Secrets").get_by_role("listitem").filter(has_text="SHARED_KEY")
+    )
     used = "used by bundle rain, pack letters, pack mail, setting llm.api_key"
-    expect(row.filter(has_text="SHARED_KEY")).to_contain_text(used)
+    expect(row.first).to_contain_text(used)
+    use = row.filter(has_text="rain sends SHARED_KEY to https://example.com")
+    use.get_by_role("button", name="Allow").click()
+    expect(visit.page.locator("dialog.review")).to_contain_text("+bundle_secrets:")
+    save(visit.page)
+    use.get_by_role("button", name="No longer allow").click()
+    expect(visit.page.locator("dialog.review")).to_contain_text("SHARED_KEY")
+    save(visit.page)
+    expect(use.get_by_role("button", name="Allow:")).to_be_visible()
     assert f"SHARED_KEY  {directory / 'secrets.yaml'}\n  {used}\n" in run_cli(home.home, "secret", "list").stdout
     atomic.write(directory / "onetool.yaml", before)
     shutil.rmtree(pack.parent)

@@ -439,7 +439,7 @@ def encoded_secrets() -> list[str]:
 
 def allow_secrets(site: Site, bundle: str = "weather") -> dict[str, Any]:
     """Return settings in which the tools of a bundle may send the secrets to the site."""
-    return {**SETTINGS, "bundle_secrets": {bundle: dict.fromkeys(SECRETS, [site.url("")])}}
+    return {**SETTINGS, "bundle_secrets": {bundle: {key: [site.url("")] for key in SECRETS}}}
 
 
 @pytest.mark.spec("bundles.template.secrets")
