@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice, repeat
 from math import isfinite
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from onetool.context import Context
 from onetool.errors import ArgumentError
@@ -187,22 +187,27 @@ class Schema:
             rules.append(f"of {resolve_reference(schema['items'], self.json).get('type', 'values')}")
         return _shorten(" ".join([kind, *rules]))
 
-    def check(self, args: JSON) -> JSON:
+    def check(self, args: JSON, *, is_exact: bool = False) -> JSON:
         """Return the valid arguments; raise otherwise.
 
-        Numbers and booleans in strings are converted where the schema declares nothing else, and floats such as 3.0
-        where it declares integers.
+        Unless `is_exact` is set, numbers and booleans in strings are converted where the schema declares nothing else.
+        Floats such as 3.0 become integers where it declares integers.
         """
         try:
             if self._validator.is_valid(args):
                 return self._convert_integers(args)
+            if is_exact:
+                self._raise_mismatch(args)
             args = self._omit_none(args)
             if not self._validator.is_valid(args) and not self._validator.is_valid(self._convert_strings(args)):
-                text, path, reason = self._mismatch(args) or (UNEXPLAINED, [], UNEXPLAINED)
-                raise ArgumentError(text, path=path, reason=reason)
+                self._raise_mismatch(args)
         except ValueError as error:  # an unpaired surrogate, or hundreds of levels
             raise ArgumentError(f"cannot validate the arguments: {error}") from None
         return self._convert_integers(args)
+
+    def _raise_mismatch(self, args: JSON) -> NoReturn:
+        text, path, reason = self._mismatch(args) or (UNEXPLAINED, [], UNEXPLAINED)
+        raise ArgumentError(text, path=path, reason=reason)
 
     def _omit_none(self, args: JSON) -> JSON:
         """Return the arguments without those that are None, which signatures show as the default of optional ones."""

@@ -592,13 +592,34 @@ def test_a_query_has_no_special_characters(rest: Rest, q: str) -> None:
 def test_a_python_tool_receives_validated_arguments_and_the_context(rest: Rest) -> None:
     path = rest.tool(rest.bundle(), **draft("sample.add"), argSchema=ADDING)
     assert rest.invoke(path, {"left": 1}).json() == {"ok": True, "value": {"sum": 3, "agent": "default"}}
-    assert rest.invoke(path, {"left": "1"}).json()["value"]["sum"] == 3
-    for wrong in ({}, {"left": "one"}, {"left": 1, "up": 2}):
+    for wrong in ({}, {"left": "one"}, {"left": "1"}, {"left": 1, "up": 2}):
         answer = rest.invoke(path, wrong)
         assert get_error_code(answer) == (400, "invalid"), wrong
         assert "left" in answer.json()["error"]["message"]
     empty = rest.send("POST", f"{rest.tool(rest.bundle())}/invoke", {})
     assert empty.json() == {"ok": True, "value": None}
+
+
+@pytest.mark.spec("bundles.invoke.arguments-are-checked")
+def test_an_undeclared_argument_is_rejected(rest: Rest) -> None:
+    bundle, properties = rest.bundle(), {"query": {"type": "string"}, "limit": {"type": "integer"}}
+    path = rest.tool(bundle, "search", argSchema={"type": "object", "properties": properties})
+    for name, nearest in (("querry", "did you mean query?"), ("quer", "did you mean query?"), ("xyz", "'xyz'")):
+        answer = rest.invoke(path, {name: "x"})
+        assert get_error_code(answer) == (400, "invalid")
+        assert nearest in answer.json()["error"]["message"]
+        called = rest.send("POST", f"/api/tools/{bundle_name(rest, bundle)}.search/call", {"args": {name: "x"}})
+        assert get_error_code(called) == (400, "invalid")
+    for more in ({"additionalProperties": {"type": "string"}}, {"patternProperties": {"^x": {}}}, {"required": ["xy"]}):
+        schema = {"type": "object", "properties": properties, **more}
+        path = rest.tool(bundle, f"more-{next(iter(more)).lower()}", argSchema=schema)
+        reached = rest.invoke(path, {"xy": "1"}).json()["error"]["message"]
+        assert reached.startswith("sample.give() has no argument 'xy'")  # the function, not the stored tool
+    assert rest.invoke(rest.tool(bundle, "nothing"), {"value": 1}).json() == {"ok": True, "value": 1}
+
+
+def bundle_name(rest: Rest, bundle: str) -> str:
+    return str(rest.get(bundle)["slug"])
 
 
 @pytest.mark.spec("bundles.invoke.http-dispatch", "bundles.invoke.success", "bundles.usage.off-the-path")

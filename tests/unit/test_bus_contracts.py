@@ -80,6 +80,13 @@ def test_a_tool_that_fails_validation_does_not_run(outcome: Any, message: str) -
     assert message in str(result.error)
 
 
+def test_arguments_are_validated_only_for_agents_that_may_call_the_tool() -> None:
+    thing = Validated("path is required")
+    result = call(thing, {"other": 1}, ToolContext(agent_id="nobody", tools=()))
+    assert get_error_type(result) == "permission_denied"
+    assert "Signature" not in str(result.error)
+
+
 @pytest.mark.parametrize("outcome", [None, True, ("ok", {}), (True, None), Result(ok=True), {"ok": True}])
 def test_a_tool_that_passes_validation_runs(outcome: Any) -> None:
     assert call(Validated(outcome)).value == "ran"

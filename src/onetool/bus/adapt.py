@@ -113,8 +113,8 @@ class _ObjectSchema(Schema):
         super().__init__(lambda: schema)
         self._validate = validate
 
-    def check(self, args: JSON) -> JSON:
-        checked = super().check(args)
+    def check(self, args: JSON, *, is_exact: bool = False) -> JSON:
+        checked = super().check(args, is_exact=is_exact)
         if self._validate is not None:
             check_params(self._validate, checked)
         return checked

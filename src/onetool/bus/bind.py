@@ -10,10 +10,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from onetool._tool import Tool
+from onetool.backends.http_tool.placeholder_check import find_arguments
 from onetool.context import unfreeze
 from onetool.errors import ArgumentError
+from onetool.registry import nearest
 from onetool.signature import signature
-from onetool.util.text import pluralize
+from onetool.util.text import pluralize, suggestion_hint
 
 MAX_QUOTED_CHARS = 200  # characters of an argument name
 MAX_ARGUMENTS = 1_000  # of one call
@@ -21,21 +23,25 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def bind(
-    tool: Tool, positional: Sequence[Any], named: Mapping[str, Any], configured: Mapping[str, Any] = NO_ARGUMENTS
+    tool: Tool,
+    positional: Sequence[Any],
+    named: Mapping[str, Any],
+    configured: Mapping[str, Any] = NO_ARGUMENTS,
+    *,
+    is_exact: bool = False,
 ) -> dict[str, Any]:
+    """Return the arguments by their full names. With `is_exact`, names must be complete and declared."""
     names = list(tool.input.properties)
     count, limit = len(positional) + len(named), max(MAX_ARGUMENTS, len(names))
     if count > limit:
         raise call_error(tool, f"{tool.name}() takes at most {limit} arguments, got {count}")
     bound = _bind_positional(tool, names, positional) if positional else {}
     for key, value in named.items():
-        name = expand_name(key, names)
+        name = key if is_exact else expand_name(key, names)
         if name in bound:
             raise call_error(tool, f"{tool.name}() got multiple values for {_quote_name(name)}")
         bound[name] = value
-    unknown = [name for name in bound if name not in names]
-    if unknown and not tool.input.open:
-        raise call_error(tool, f"{tool.name}() has no argument {_quote_name(unknown[0])}")
+    _reject_unknown(tool, bound, names, is_exact=is_exact)
     if configured:
         defaults = {name: unfreeze(configured[name]) for name in names if name in configured}
         bound = {**defaults, **{name: _apply_limit(tool, name, value, defaults) for name, value in bound.items()}}
@@ -46,6 +52,28 @@ def bind(
             if isinstance(value, str) and len(value) > max_text:
                 raise ArgumentError(f"{tool.name}(): {name} has {len(value)} characters, the limit is {max_text}")
     return {**{name: value for name, value in tool.input.defaults.items() if name not in bound}, **bound}
+
+
+def _reject_unknown(tool: Tool, bound: Iterable[str], names: Sequence[str], *, is_exact: bool) -> None:
+    """Raise for an argument that the tool does not accept.
+
+    With `is_exact`, a schema that declares arguments accepts others only if it says so.
+    """
+    unknown = [name for name in bound if name not in names]
+    if not unknown:
+        return
+    declared = names
+    if tool.input.open:
+        if not is_exact or "additionalProperties" in tool.input.json:
+            return
+        found, patterns = find_arguments(tool.input.json)
+        unknown = [name for name in unknown if name not in found]
+        if patterns or not found or not unknown:
+            return
+        declared = sorted(found)
+    suggestion = suggestion_hint(nearest(unknown[0], [*declared])[:1]) if is_exact else ""
+    suffix = f" ({suggestion})" if suggestion else ""
+    raise call_error(tool, f"{tool.name}() has no argument {_quote_name(unknown[0])}{suffix}")
 
 
 def _apply_limit(tool: Tool, name: str, value: Any, configured: Mapping[str, Any]) -> Any:

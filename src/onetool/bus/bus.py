@@ -40,6 +40,7 @@ class _Call:
     """The state of a call."""
 
     context: ToolContext
+    is_exact: bool = False
     tool: Tool | None = None
     args: Mapping[str, Any] | None = None
     is_allowed: bool | None = None
@@ -82,12 +83,15 @@ class ToolBus:
         *,
         positional: Sequence[Any] = (),
         raw: bool = False,
+        exact: bool = False,
     ) -> Result:
-        """Resolve, bind, validate, authorize, decide, admit, dispatch, check, record. Errors are in the result.
+        """Resolve, authorize, bind, validate, decide, admit, dispatch, check, record. Errors are in the result.
 
-        With `raw`, a large value may be a `RawJson`, for callers that pass it to another process.
+        With `raw`, a large value may be a `RawJson`, for callers that pass it to another process. With `exact`, the
+        arguments are validated as they are: names are complete and declared, and strings are not converted.
         """
-        result = await self._call_observed(name, params or NO_ARGUMENTS, positional, _Call(self._bind_context(context)))
+        call = _Call(self._bind_context(context), is_exact=exact)
+        result = await self._call_observed(name, params or NO_ARGUMENTS, positional, call)
         if raw or not isinstance(result.value, RawJson):
             return result
         try:
@@ -148,11 +152,16 @@ class ToolBus:
         context = call.context
         name, params = _split_version(name, params)
         tool = call.tool = await self.resolve(name)
-        configured = context.agent_config.get(tool.name, NO_ARGUMENTS)
-        args = call.args = bind(tool, positional, params, configured)
-        args = call.args = _validate(tool, dict(args), configured, context)
+        call.args = params
         call.is_allowed = False
-        authorize(tool, args, context)
+        authorize(tool, NO_ARGUMENTS, context)  # before validation, which a schema can make slow
+        call.is_allowed = None
+        configured = context.agent_config.get(tool.name, NO_ARGUMENTS)
+        args = call.args = bind(tool, positional, params, configured, is_exact=call.is_exact)
+        args = call.args = _validate(tool, dict(args), configured, context, is_exact=call.is_exact)
+        call.is_allowed = False
+        if tool.argument_permissions:
+            authorize(tool, args, context)
         if tool.complete is not None:
             args = call.args = dict(await tool.complete(args, context))
         context = call.context = choose_account(tool, context)
@@ -271,9 +280,11 @@ def _split_version(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[s
     return f"{name}@{str(params[VERSION])[: MAX_NAME_LENGTH + 1]}", rest
 
 
-def _validate(tool: Tool, args: dict[str, Any], configured: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
+def _validate(
+    tool: Tool, args: dict[str, Any], configured: Mapping[str, Any], context: ToolContext, *, is_exact: bool
+) -> dict[str, Any]:
     try:
-        return tool.input.check(args)
+        return tool.input.check(args, is_exact=is_exact)
     except ArgumentError as error:
         path = error.fields.get("path") or [""]
         setting = path[0] if path[0] in configured and args.get(path[0]) == unfreeze(configured[path[0]]) else None

@@ -24,7 +24,7 @@ _SCHEMA_KEYWORDS: Final = ("if", "then", "else")
 
 def find_placeholder_problem(impl: "HttpImpl", schema: Mapping[str, Any]) -> str | None:
     """Return the problem with the first placeholder that names no argument, or None."""
-    arguments, patterns = _find_arguments(schema)
+    arguments, patterns = find_arguments(schema)
     unknown = sorted(name for name in impl.placeholders - arguments if not _matches(name, patterns))
     if unknown:
         return _format_problem(unknown[0], sorted(arguments))
@@ -43,7 +43,8 @@ def _format_problem(name: str, arguments: list[str]) -> str:
     )
 
 
-def _find_arguments(schema: Mapping[str, Any]) -> tuple[set[str], list[str]]:
+def find_arguments(schema: Mapping[str, Any]) -> tuple[set[str], list[str]]:
+    """Return the names of the arguments that a schema declares, and patterns of further ones."""
     names: set[str] = set()
     patterns: list[str] = []
     for part in _iterate_subschemas(schema):

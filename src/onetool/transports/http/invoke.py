@@ -50,7 +50,7 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
     async def call(journal: Journal) -> Result:
         context = identity.build_context(request, api.app, journal)
         async with turn(request.scope, context.agent_id, is_run=False):
-            result = await api.app.bus.call_tool(name, args, context)
+            result = await api.app.bus.call_tool(name, args, context, exact=True)
         if result.error is not None and not result.ran and not isinstance(result.error, SignInRequired):
             await check()
         return result
