@@ -644,6 +644,7 @@ def test_changes_need_the_write_permission(rest: Rest) -> None:
         ("PATCH", "/api/tools/sample.search", {"isEnabled": True}),
         ("PATCH", "/api/packs/sample", {"isEnabled": True}),
         ("POST", f"/api/import?name={new_slug()}", PETS),
+        ("POST", "/api/request-preview", {"httpImpl": http_draft("http://a.example/")["httpImpl"]}),
     ]
     for method, path, body in changes:
         assert get_error_code(rest.send(method, path, body, headers=build_auth_header(READER))) == (

@@ -202,6 +202,9 @@ def test_invalid_schemas_are_marked_or_removed() -> None:
     assert not check_schemas(replace(ECHO, input_schema={"type": 5})).is_sound
     assert not check_schemas(replace(ECHO, input_schema={"$ref": "http://localhost:9/"})).is_sound
     assert check_schemas(replace(ECHO, output_schema={"type": 5})).output_schema is None
+    guarded = check_schemas(replace(ECHO, input_schema={"properties": {"x": {"pattern": "^(?!a)"}}}))
+    assert guarded.is_sound
+    assert '"^(?!a)"' in guarded.pattern_problem
 
 
 def test_descriptions_in_a_schema_are_sanitized_and_argument_names_are_kept() -> None:

@@ -26,7 +26,8 @@ from pydantic.alias_generators import to_camel
 
 from onetool.bundles import rules
 from onetool.errors import ArgumentError, BundleError
-from onetool.schema import ANY_OBJECT, JSON, Schema
+from onetool.foreign_schema import ForeignSchema
+from onetool.schema import ANY_OBJECT, JSON
 from onetool.util.text import MAX_QUOTED_CHARS, shorten
 
 T = TypeVar("T")
@@ -256,7 +257,10 @@ def schema_warning(location: str) -> str:
 
 def _validate_schema(schema: JSON) -> JSON:
     try:
-        Schema.from_json(schema).problem({})
+        foreign = ForeignSchema.from_json(schema)
+        if foreign.unsupported_patterns:
+            raise ValueError(f"invalid schema: {foreign.pattern_problem}")
+        foreign.problem({})
     except ArgumentError as error:
         reason = str(error.fields["reason"]).partition("\n")[0]
         raise ValueError(f"invalid schema: {reason}") from None

@@ -25,6 +25,7 @@ from onetool.config.load import Loaded
 from onetool.config.model import OAuth, PackSettings
 from onetool.context import Effect, Permission, ToolContext
 from onetool.errors import BundleError, ToolError, ToolNotFound
+from onetool.foreign_schema import ForeignSchema
 from onetool.net import Net
 from onetool.oauth.credential import ApiEndpoints, SignInTarget
 from onetool.oauth.sign_ins import SignIns, identify
@@ -35,7 +36,7 @@ from onetool.policy.labels import PRIVATE, UNTRUSTED
 from onetool.problem import DISABLED, Problem
 from onetool.registry import Registry, RegistryEntry, ToolSource, python_name
 from onetool.sanitize import clean, clean_schema
-from onetool.schema import ANY_OBJECT, JSON, Schema
+from onetool.schema import ANY_OBJECT, JSON
 from onetool.stats.tokens import BYTES_PER_TOKEN
 from onetool.storage import BundleStorage, MediaStorage, RemoteState
 from onetool.util.background_tasks import BackgroundTasks
@@ -391,8 +392,8 @@ class BundleSource(ToolSource):
         tool = Tool(
             name=name,
             backend=self._make_backend(stored),
-            input=Schema(lambda: clean_schema(stored.arg_schema if is_readable else ANY_OBJECT)),
-            output=Schema.from_json(stored.output_schema) if stored.output_schema is not None else None,
+            input=ForeignSchema(lambda: clean_schema(stored.arg_schema if is_readable else ANY_OBJECT)),
+            output=ForeignSchema.from_json(stored.output_schema) if stored.output_schema is not None else None,
             description=clean(stored.description or stored.display_name),
             permissions=frozenset({Permission.NETWORK}) if stored.type == "http" else frozenset(),
             effects=effects,

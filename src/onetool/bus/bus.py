@@ -22,6 +22,7 @@ from onetool.bus.sources import RegisteredTools
 from onetool.bus.tracing import Tracing
 from onetool.context import ToolContext, unfreeze
 from onetool.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
+from onetool.foreign_schema import check_arguments, find_problem
 from onetool.policy.effects import get_effects, sort_effects
 from onetool.policy.labels import get_labels
 from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
@@ -158,7 +159,7 @@ class ToolBus:
         call.is_allowed = None
         configured = context.agent_config.get(tool.name, NO_ARGUMENTS)
         args = call.args = bind(tool, positional, params, configured, is_exact=call.is_exact)
-        args = call.args = _validate(tool, dict(args), configured, context, is_exact=call.is_exact)
+        args = call.args = await _validate(tool, dict(args), configured, context, is_exact=call.is_exact)
         call.is_allowed = False
         if tool.argument_permissions:
             authorize(tool, args, context)
@@ -176,9 +177,9 @@ class ToolBus:
                 context = replace(context, ticket=ticket)
         call.is_allowed = True
         if ticket is None:
-            return _check_output(tool, await self._dispatch(tool, args, context))
+            return await _check_output(tool, await self._dispatch(tool, args, context))
         try:
-            result = _check_output(tool, await self._dispatch(tool, args, context))
+            result = await _check_output(tool, await self._dispatch(tool, args, context))
         except Exception as error:  # noqa: BLE001 - recorded like any other result
             result = Result(ok=False, error=error)
         return await ticket.finish(result)
@@ -280,11 +281,11 @@ def _split_version(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[s
     return f"{name}@{str(params[VERSION])[: MAX_NAME_LENGTH + 1]}", rest
 
 
-def _validate(
+async def _validate(
     tool: Tool, args: dict[str, Any], configured: Mapping[str, Any], context: ToolContext, *, is_exact: bool
 ) -> dict[str, Any]:
     try:
-        return tool.input.check(args, is_exact=is_exact)
+        return await check_arguments(tool.input, args, is_exact=is_exact)
     except ArgumentError as error:
         path = error.fields.get("path") or [""]
         setting = path[0] if path[0] in configured and args.get(path[0]) == unfreeze(configured[path[0]]) else None
@@ -296,13 +297,13 @@ def _validate(
         raise call_error(tool, f"{tool.name}(): {error.message}{source}", **fields) from None
 
 
-def _check_output(tool: Tool, value: Any) -> Result:
+async def _check_output(tool: Tool, value: Any) -> Result:
     """Return the result of a tool after checking its value against the output schema."""
     if isinstance(value, Result):
         if not value.ok:
             return replace(value, error=_as_error(value.error, tool.name))
         value = value.value
-    problem = tool.output.problem(value) if tool.output and not isinstance(value, RawJson) else None
+    problem = await find_problem(tool.output, value) if tool.output and not isinstance(value, RawJson) else None
     if problem:
         raise OutputInvalid(f"{tool.name} returned a value that does not match its output schema: {problem}")
     return Result(ok=True, value=value)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from onetool.errors import ArgumentError
-from onetool.schema import Schema
+from onetool.foreign_schema import ForeignSchema
 from onetool.util import atomic
 
-VERSION = 3
+VERSION = 4
 FAILURE_VERSION = 2
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 30.0, 3600.0
 WRAPPED_KEY = "x-fastmcp-wrap-result"  # marks values that are sent as {"result": value}
@@ -34,6 +34,7 @@ class Definition:
     input_schema: Mapping[str, Any]
     output_schema: Mapping[str, Any] | None = None
     is_sound: bool = True  # whether its input schema is valid
+    pattern_problem: str = ""  # which patterns of its input schema are not checked
     title: str = ""
     annotations: Mapping[str, Any] | None = None
 
@@ -59,7 +60,7 @@ class Definition:
         return bool(schema.get(WRAPPED_KEY)) or (is_only and schema.get("title") == f"{self.name}Output")
 
 
-class UpstreamSchema(Schema):
+class UpstreamSchema(ForeignSchema):
     """The input schema of an upstream tool, without defaults: the server fills them in itself."""
 
     @cached_property
@@ -68,15 +69,18 @@ class UpstreamSchema(Schema):
 
 
 def check_schemas(definition: Definition) -> Definition:
-    """Return the definition with `is_sound` set, and without an invalid output schema."""
+    """Return the definition with `is_sound` and `pattern_problem` set, and without an invalid output schema."""
     output = definition.output_schema
-    keeps = output if output is not None and _is_schema(output) else None
-    return replace(definition, output_schema=keeps, is_sound=_is_schema(definition.input_schema))
+    keeps = output if output is not None and _is_valid(ForeignSchema.from_json(output)) else None
+    schema = ForeignSchema.from_json(definition.input_schema)
+    is_sound = _is_valid(schema)
+    problem = schema.pattern_problem if is_sound else ""
+    return replace(definition, output_schema=keeps, is_sound=is_sound, pattern_problem=problem)
 
 
-def _is_schema(schema: Mapping[str, Any]) -> bool:
+def _is_valid(schema: ForeignSchema) -> bool:
     try:
-        Schema.from_json(schema).problem({})
+        schema.problem({})
     except (ArgumentError, RecursionError):
         return False
     return True

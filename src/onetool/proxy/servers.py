@@ -20,6 +20,7 @@ from onetool.config.load import Loaded
 from onetool.config.model import PackSettings, Server
 from onetool.context import ToolContext
 from onetool.errors import ToolError
+from onetool.foreign_schema import ForeignSchema
 from onetool.oauth.credential import Identity
 from onetool.oauth.sign_ins import SignIns, identify, make_server_target
 from onetool.policy.effects import apply_settings, get_implied_permissions
@@ -223,13 +224,14 @@ class Servers(HeldTools):
         """Problems of tool definitions: changed, not accepted or invalid."""
         unsound = [
             Problem(
-                f"{each.name}.{definition.name} has an invalid input schema: its arguments are not validated",
+                f"{each.name}.{definition.name} has "
+                + (definition.pattern_problem or "an invalid input schema: its arguments are not validated"),
                 f"report it to the authors of {each.name}",
                 level=WARNING,
             )
             for each in self._upstreams.values()
             for definition in each.definitions
-            if not definition.is_sound
+            if definition.pattern_problem or not definition.is_sound
         ]
         changed = [
             self._difference(server, f"{subject} {server}.{tool}", difference)
@@ -422,6 +424,6 @@ def _output_schema(definition: Definition) -> Schema | None:
     if schema is None:
         return None
     if not definition.is_wrapped:
-        return Schema.from_json(schema)
+        return ForeignSchema.from_json(schema)
     inside = schema.get("properties", {}).get("result", {})
-    return Schema.from_json({**inside, "$defs": schema["$defs"]} if "$defs" in schema else inside)
+    return ForeignSchema.from_json({**inside, "$defs": schema["$defs"]} if "$defs" in schema else inside)

@@ -19,6 +19,7 @@ from onetool.bus.authorize import authorize
 from onetool.config.model import Server
 from onetool.context import Foreign, Permission, ToolContext
 from onetool.errors import ArgumentError, Cancelled, PermissionDenied, ToolError
+from onetool.foreign_schema import ForeignSchema, check_arguments
 from onetool.oauth.credential import Identity
 from onetool.oauth.sign_ins import identify
 from onetool.proxy import content
@@ -26,7 +27,7 @@ from onetool.proxy.connection import Connection
 from onetool.proxy.connection_manager import ConnectionManager
 from onetool.proxy.definitions import Definition, UpstreamSchema, digest
 from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
-from onetool.schema import ANY_OBJECT, Schema
+from onetool.schema import ANY_OBJECT
 
 AMBIGUOUS_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
 MAX_DECODINGS = 3
@@ -107,7 +108,7 @@ class Upstream(ConnectionManager):
         connection = await self.connection(context.on_progress)
         definition = self._definition(tool.name)  # connecting may have changed it
         if definition != before and definition.is_sound:
-            args = Schema.from_json(definition.input_schema).check(dict(args))
+            args = await check_arguments(ForeignSchema.from_json(definition.input_schema), dict(args))
         self._was_called = True
         relay = get_relay(context)
         ask = partial(connection.client.session.call_tool if relay else connection.client.call_tool, definition.name)

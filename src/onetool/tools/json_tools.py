@@ -39,7 +39,7 @@ def parse(json: str, schema: dict[str, Any] | None = None) -> Any:
     if is_deeper_than(data, MAX_DEPTH):
         raise _depth_error()
     if schema is not None:
-        validate(data, text, schema, "json")
+        validate(data, schema, "json")
     return data
 
 

@@ -22,8 +22,6 @@ def parse(yaml: str, schema: dict[str, Any] | None = None) -> Any:
     Example:
         yaml.parse(yaml="name: Otto", schema={"type": "object", "required": ["name"]})
     """
-    import json
-
     from onetool.util import yaml_loader
 
     try:
@@ -31,5 +29,5 @@ def parse(yaml: str, schema: dict[str, Any] | None = None) -> Any:
     except ConfigError as error:
         raise ArgumentError(error.message, hint=error.hint, field="yaml") from None
     if schema is not None:
-        validate(data, json.dumps(data), schema, "yaml")
+        validate(data, schema, "yaml")
     return data

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 from onetool.backends.http_tool import credentials
 from onetool.backends.http_tool.impl import HttpImpl, HttpStep
 from onetool.backends.http_tool.placeholders import Placeholder, UploadedFile, Values
+from onetool.foreign_schema import ForeignSchema, check_in_process
 from onetool.redact import REDACTED
-from onetool.schema import JSON, Schema
+from onetool.schema import JSON
 
 MAX_BODY_CHARS: Final = 20_000
 HIDDEN: Final = "hidden"  # instead of a literal credential
@@ -28,8 +29,9 @@ def preview_request(impl: JSON, schema: JSON, args: Mapping[str, Any]) -> Reques
 
     Raise ArgumentError if the arguments are invalid, and ValidationError if the implementation is.
     """
-    arguments = Schema.from_json(schema)
-    checked = {**arguments.defaults, **arguments.check(dict(args))}
+    arguments = ForeignSchema.from_json(schema)
+    check = check_in_process if arguments.is_costly(args, is_converted=True) else ForeignSchema.check
+    checked = {**arguments.defaults, **check(arguments, dict(args))}
     part = HttpImpl.model_validate(credentials.replace(impl, lambda _location, _value: HIDDEN)).requests[0]
     nonce = secrets.token_hex(8)
     values = Values(

@@ -3,7 +3,6 @@
 Keywords with values of the wrong type are omitted. `schemas` translates the keywords with subschemas.
 """
 
-import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from onetool.bundles.openapi.descriptions import MAX_DETAIL_LENGTH, shorten
 from onetool.bundles.openapi.document import as_list
+from onetool.foreign_schema import is_linear
 from onetool.sanitize import clean
 from onetool.source_types import is_data
 
@@ -64,7 +64,7 @@ def _is_simple(key: str, value: Any) -> bool:
         or (key == "multipleOf" and is_number and value > 0)
         or (key in _COUNT_KEYWORDS and is_number and value >= 0 and value == int(value))
         or (key in _TEXT_KEYWORDS and isinstance(value, str) and _TEXT_PATTERN.fullmatch(value) is not None)
-        or (key == "pattern" and isinstance(value, str) and is_valid_pattern(value))
+        or (key == "pattern" and isinstance(value, str) and is_linear(value))
         or (key == "uniqueItems" and isinstance(value, bool))
         or (key == "deprecated" and value is True)
     )
@@ -97,17 +97,6 @@ def is_short(value: Any) -> bool:
 
 def list_strings(value: Any) -> list[str]:
     return list(dict.fromkeys(name for name in as_list(value) if isinstance(name, str)))
-
-
-@functools.lru_cache(maxsize=4_096)
-def is_valid_pattern(pattern: str) -> bool:
-    import jsonschema_rs
-
-    try:
-        jsonschema_rs.validator_for({"pattern": pattern})
-    except (ValueError, jsonschema_rs.ValidationError):
-        return False
-    return True
 
 
 def normalize(parts: JSON, schema: JSON) -> JSON:

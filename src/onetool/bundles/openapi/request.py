@@ -16,6 +16,8 @@ from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.names import UniqueNames, to_argument_name
 from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid
+from onetool.errors import ArgumentError
+from onetool.foreign_schema import ForeignSchema
 
 MAX_ARGUMENTS: Final = 1_000
 _PATH_SAFE = "/:@!&'()*+,;=~%"  # without a dollar sign, which would escape a following placeholder
@@ -117,10 +119,9 @@ def escape_literal(text: str) -> str:
 def _drop_invalid_default(schema: JSON, definitions: JSON) -> JSON:
     if "default" not in schema:
         return schema
-    import jsonschema_rs
-
+    foreign = ForeignSchema.from_json({**schema, "$defs": definitions})
     try:
-        is_valid = jsonschema_rs.validator_for({**schema, "$defs": definitions}).is_valid(schema["default"])
-    except (ValueError, jsonschema_rs.ValidationError):
+        is_valid = not foreign.is_costly(schema["default"]) and foreign.problem(schema["default"]) is None
+    except (ArgumentError, ValueError):
         is_valid = False
     return schema if is_valid else {key: value for key, value in schema.items() if key != "default"}

@@ -17,7 +17,6 @@ from onetool.bundles.openapi.keywords import (
     SCHEMA_KEYWORDS,
     SUBSCHEMA_KEYWORDS,
     apply_nullable,
-    is_valid_pattern,
     list_strings,
     normalize,
     translate_simple_keywords,
@@ -25,6 +24,7 @@ from onetool.bundles.openapi.keywords import (
 from onetool.bundles.openapi.names import UniqueNames
 from onetool.bundles.openapi.references import References, get_reference
 from onetool.errors import BundleError
+from onetool.foreign_schema import is_linear
 
 MAX_NODES: Final = 1_500  # of one schema, and of all definitions of one tool
 MAX_WORK: Final = 4_000_000  # nodes, for a whole document; the largest known one needs half of it
@@ -178,7 +178,7 @@ class SchemaTranslator:
         valid = (
             writable
             if key != "patternProperties"
-            else {name: part for name, part in writable.items() if is_valid_pattern(name)}
+            else {name: part for name, part in writable.items() if is_linear(name)}
         )
         return {name: self._translate(part, budget) for name, part in valid.items()}
 

@@ -19,10 +19,10 @@ from mcp.shared.message import ServerMessageMetadata
 from pydantic import ValidationError
 
 from onetool.errors import CannotAsk
+from onetool.foreign_schema import ForeignSchema
 from onetool.proxy.relay import LEVELS, Relay
 from onetool.redact import Redactor
 from onetool.runs.questions import Question
-from onetool.schema import Schema
 from onetool.transports.mcp.client_identity import get_progress, get_session, is_modern
 
 LEVEL = "onetool/log_level"  # key in the state of a session
@@ -239,7 +239,9 @@ def read_form(response: Any, schema: Mapping[str, Any]) -> dict[str, Any] | None
     if response.action != "accept":
         return None
     answer = dict(response.content or {})
-    if (problem := Schema.from_json(schema).problem(answer)) is not None:
+    foreign = ForeignSchema.from_json(schema)
+    problem = "it is too large" if foreign.is_costly(answer) else foreign.problem(answer)
+    if problem is not None:
         raise CannotAsk(f"the answer of the client does not match the schema: {problem}")
     return answer
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from onetool.backends.http_tool.preview import preview_request
 from onetool.bundles.model import to_bundle_error
 from onetool.errors import ArgumentError
+from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
@@ -29,6 +30,7 @@ class PreviewHandlers:
         yield Operation("POST", PATH, self.preview, summary, result, body=PreviewBody)
 
     async def preview(self, request: Request) -> Response:
+        identity.require_write_permission(request, self._api.app)
         body = await self._api.read(await RequestBody.from_request(request), PreviewBody.parse)
         return await self._api.run_in_thread(lambda: self._api.respond(_build(body)))
 

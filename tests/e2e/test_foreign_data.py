@@ -1,0 +1,148 @@
+"""Test that foreign data cannot freeze the server: schemas, patterns, names, results and documents of others.
+
+Each gets adversarial input at its maximum size, through its real transport, while a neighbor runs `1 + 1` on the same
+server (`run_attack`, `send_attack`).
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from tests.rest_support import Rest, get_error_code, http_draft, make_client, serve_process
+from tests.support import (
+    MAX_DELAY_SECONDS,
+    Connection,
+    configure,
+    connect,
+    cpu_seconds,
+    get_texts,
+    measure_loop,
+    run_attack,
+)
+
+SERVER = Path(__file__).parent / "servers" / "scripted.py"
+ANY = {"type": "object"}
+BACKTRACKING = "^(a|a)*(?=x)$"
+STATES = "(a?[ab]?[abc]?){1000}[c-z]"
+
+
+def take(schema: Any) -> dict[str, Any]:
+    """Return the definition of a tool with an argument `x`."""
+    return {"tool": {"inputSchema": {"type": "object", "properties": {"x": schema}}}, "result": text("done")}
+
+
+def give(value: Any, schema: Any) -> dict[str, Any]:
+    """Return a tool with a structured result."""
+    output = {"type": "object", "properties": {"x": schema}}
+    result = {"content": [], "structuredContent": {"x": value}}
+    return {"tool": {"inputSchema": ANY, "outputSchema": output}, "result": result}
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": value}]}
+
+
+# The tool, the code that calls it, and part of the answer.
+UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
+    "backtracking": (take({"items": {"pattern": BACKTRACKING}}), "foreign.T(x=['a' * 50_000 + '!'] * 100)", "done"),
+    "states": (take({"items": {"pattern": STATES}}), "foreign.T(x=['ab' * 20_000] * 20)", "took longer"),
+    "checks": (take({"allOf": [{"items": {"type": "integer"}}] * 1000}), "foreign.T(x=[1] * 100_000)", "took longer"),
+    "errors": (take({"anyOf": [{"items": {"type": "integer"}}] * 30}), "foreign.T(x=['x'] * 3_000)", "Error"),
+    "conversions": (take({"items": {"type": "integer"}}), "foreign.T(x=['1'] * 100_000)", 'is not of type "integer"'),
+    "floats": (take({"anyOf": [{"items": {"type": "integer"}}] * 300}), "foreign.T(x=[1.0] * 5_000)", "took longer"),
+    "output": (give(["a" * 50_000 + "!"] * 100, {"items": {"pattern": BACKTRACKING}}), "len(foreign.T()['x'])", "100"),
+    "output states": (give("ab" * 500_000, {"pattern": STATES}), "foreign.T()", "took longer"),
+    "many patterns": (
+        take({"patternProperties": {f"a.*b.*{n}x": {} for n in range(1000)}}),
+        "foreign.T(x={f'ab{n}ab': 1 for n in range(20_000)})",
+        "took longer",
+    ),
+    "large schema": (take({"enum": ["x" * 50] * 60_000}), "foreign.T(x='x' * 50)", "done"),
+}
+
+
+def to_name(case: str) -> str:
+    return case.replace(" ", "_")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    home = tmp_path_factory.mktemp("home")
+    script = home / "script.json"
+    script.write_text(json.dumps({to_name(case): tool for case, (tool, _, _) in UPSTREAM.items()}), encoding="utf-8")
+    server = {"command": sys.executable, "args": [str(SERVER), str(script)], "timeout": 60}
+    configure(home, json.dumps({"servers": {"foreign": server}, "execution": {"timeout": 60}}))
+    with connect(home) as client:
+        assert run_attack(client, "foreign.backtracking()") == "done"  # lists the server
+        assert get_texts(client.run("len(ot.tools(pattern='foreign.'))")) == [str(len(UPSTREAM))]
+        yield client
+
+
+@pytest.mark.parametrize("case", UPSTREAM)
+def test_an_upstream_tool_does_not_delay_others(client: Connection, case: str) -> None:
+    _, code, expected = UPSTREAM[case]
+    answer = run_attack(client, code.replace("foreign.T", f"foreign.{to_name(case)}"))
+    assert expected in answer
+    assert len(answer) < 5_000
+
+
+# --- over HTTP -----------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """A server process with a client."""
+
+    def __init__(self, rest: Rest, process: int) -> None:
+        self.rest = rest
+        self._process = process
+
+    def send_attack(self, method: str, path: str, body: Any = None, content: bytes | None = None) -> httpx2.Response:
+        """Send the request and return its response. Meanwhile, a neighbor must never wait for long."""
+        with ThreadPoolExecutor(1) as threads, make_client(str(self.rest.client.base_url)) as attacker:
+            data = json.dumps(body).encode() if content is None else content
+            attacking = threads.submit(attacker.request, method, path, content=data, headers=JSON_TYPE)
+            delays: list[float] = []
+            while not attacking.done() or not delays:
+                started = cpu_seconds(self._process)
+                assert '"2"' in self.rest.send("POST", "/api/run", {"command": "1 + 1"}).text
+                delays.append(cpu_seconds(self._process) - started)
+            assert max(delays) < MAX_DELAY_SECONDS or max(delays) < measure_loop(), delays
+            return attacking.result()
+
+
+JSON_TYPE = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("home")
+    configure(home, "{}")
+    with serve_process(home) as (process, started), make_client(started["url"]) as client:
+        rest = Rest(client)
+        rest.send("POST", "/api/run", {"command": "1 + 1"})
+        yield Server(rest, process.pid)
+
+
+def test_a_preview_does_not_delay_others(server: Server) -> None:
+    impl = {"urlTemplate": "http://a.example/${x}"}
+    for pattern, value in ((BACKTRACKING, "a" * 50_000 + "!"), (STATES, "ab" * 20_000)):
+        body = {"httpImpl": impl, "argSchema": {"properties": {"x": {"pattern": pattern}}}, "args": {"x": value}}
+        assert server.send_attack("POST", "/api/request-preview", body).status_code in {200, 400}
+
+
+def test_a_stored_tool_does_not_delay_others(server: Server) -> None:
+    rest = server.rest
+    bundle = rest.bundle()
+    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": STATES}}}
+    path = rest.tool(bundle, **http_draft("http://127.0.0.1:9/${x}"), argSchema=schema)
+    answer = server.send_attack("POST", f"{path}/invoke", {"args": {"x": "ab" * 50_000}})
+    assert "took longer" in answer.text
+    schema["properties"]["x"]["pattern"] = BACKTRACKING
+    rejected = rest.send("PUT", path, {**http_draft("http://127.0.0.1:9/${x}"), "argSchema": schema})
+    assert get_error_code(rejected) == (400, "invalid")
+    assert "look-around" in rejected.text
