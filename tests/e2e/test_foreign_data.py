@@ -138,7 +138,7 @@ def test_a_preview_does_not_delay_others(server: Server) -> None:
 def test_a_stored_tool_does_not_delay_others(server: Server) -> None:
     rest = server.rest
     bundle = rest.bundle()
-    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": STATES}}}
+    schema: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string", "pattern": STATES}}}
     path = rest.tool(bundle, **http_draft("http://127.0.0.1:9/${x}"), argSchema=schema)
     answer = server.send_attack("POST", f"{path}/invoke", {"args": {"x": "ab" * 50_000}})
     assert "took longer" in answer.text
