@@ -29,6 +29,7 @@ from onetool.config.model import Agent, Settings
 from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Policy, Ruling
 from onetool.proxy.definitions import Definition, ToolListCache, cache_key
+from onetool.proxy.pins import Pins, accept, list_claims
 
 READS = {"readOnlyHint": True}
 LOCAL = {"readOnlyHint": True, "openWorldHint": False}
@@ -92,13 +93,15 @@ ROWS = [{"id": "1", "text": "data"}, {"id": "2", "text": "data"}]
 
 @asynccontextmanager
 async def open_world(directory: Path) -> AsyncIterator[OneTool]:
-    """Open an application with all tools of the programs."""
+    """Open an application with all tools of the programs, whose hints a person has accepted."""
     servers = {name: server if "url" in server else {**server, "args": [name]} for name, (server, _) in SERVERS.items()}
     packs = directory / "packs"
     settings = Settings.model_validate({"servers": servers, "tools": TOOLS, "tools_dir": [str(packs)]})
     lists = ToolListCache(directory / "cache")
     for name, (_, tools) in SERVERS.items():
-        lists.put(cache_key(settings.servers[name]), [_define(tool, hints) for tool, hints in tools.items()])
+        listed = [_define(tool, hints) for tool, hints in tools.items()]
+        lists.put(cache_key(settings.servers[name]), listed)
+        accept(Pins(directory / "pins.json"), name, listed, list_claims({}, listed))
     for pack, source in EXTENSIONS.items():
         (packs / pack).mkdir(parents=True)
         (packs / pack / f"{pack}_tools.py").write_text(source, encoding="utf-8")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.proxy_support import MODERN, hostile_server
+from tests.runs_support import answer_in_terminal
 from tests.support import (
     PROGRAM,
     App,
@@ -294,6 +295,25 @@ def test_a_changed_strictly_pinned_tool_is_rejected_until_accepted(tmp_path: Pat
         client.run("ot.reload()")
         assert get_texts(client.run(f"s.{ECHO}")) == ["a"]
     assert "no changes" in run_cli(tmp_path, "servers", "accept", "s").stdout
+
+
+@pytest.mark.slow
+def test_hints_of_a_server_count_after_a_person_accepted_them(tmp_path: Path) -> None:
+    claim = {"readOnlyHint": True, "openWorldHint": False}
+    tool = {"name": "plan", "inputSchema": {"type": "object"}, "annotations": claim}
+    (tmp_path / "tools.json").write_text(json.dumps([tool]))
+    configure_servers(tmp_path, {"s": hostile_server("scripted", tmp_path)})
+    check = ("agents", "check", "s.plan()")
+    assert "effects: read, write, external" in run_cli(tmp_path, *check).stdout
+    accepted = run_cli(tmp_path, "servers", "accept", "s")
+    assert "what its tools say about their effects was not accepted" in accepted.stderr
+    assert "effects: read, write, external" in run_cli(tmp_path, *check).stdout
+    status, shown = answer_in_terminal(tmp_path, "n", "servers", "accept", "s")
+    assert status == 1
+    assert "plan: it only reads, it reaches nothing outside" in shown
+    assert "effects: read, write, external" in run_cli(tmp_path, *check).stdout
+    assert answer_in_terminal(tmp_path, "y", "servers", "accept", "s")[0] == 0
+    assert "effects: read\n" in run_cli(tmp_path, *check).stdout
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from onetool.policy.effects import describe_effects, get_effects, is_declared, s
 from onetool.policy.hints import read_hints
 from onetool.policy.labels import ALL, SessionLabels, get_labels
 from onetool.proxy.definitions import Definition, ToolListCache, cache_key
-from onetool.proxy.pins import Pins, accept
+from onetool.proxy.pins import Pins, accept, list_claims
 from onetool.runner.tool_loader import load_builtin_tools
 from onetool.tools import ot_tools
 
@@ -143,13 +143,22 @@ async def read_server_effects(directory: Path, annotations: Mapping[str, Any] | 
         return describe_effects(app.registry.find("gh.list"))
 
 
-def test_a_hint_adds_effects_at_once_and_removes_them_only_from_an_accepted_pin(tmp_path: Path) -> None:
+def test_a_hint_adds_effects_at_once_and_removes_them_only_after_a_person_accepted_it(tmp_path: Path) -> None:
     async def check() -> None:
-        assert await read_server_effects(tmp_path, {"readOnlyHint": False}) == "write, external"
         harmless = {"readOnlyHint": True, "openWorldHint": False, "idempotentHint": True}
-        assert await read_server_effects(tmp_path, harmless) == "read, write, external"
-        accept(Pins(tmp_path / "pins.json"), "gh", [Definition("list", "", {"type": "object"}, annotations=harmless)])
+        pins, listed = Pins(tmp_path / "pins.json"), [Definition("list", "", {"type": "object"}, annotations=harmless)]
+        assert await read_server_effects(tmp_path, harmless) == "read, write, external", "first seen is not accepted"
+        accept(pins, "gh", listed)
+        assert await read_server_effects(tmp_path, harmless) == "read, write, external", "nobody has seen the hints"
+        accept(pins, "gh", listed, {"list": "it only reads"})
+        assert await read_server_effects(tmp_path, harmless) == "read, write, external", "these are others"
+        claims = list_claims(pins.get("gh") or {}, listed)
+        assert claims == {"list": "it only reads, it reaches nothing outside, repeating a call changes nothing"}
+        accept(pins, "gh", listed, claims)
+        assert list_claims(pins.get("gh") or {}, listed) == {}
         assert await read_server_effects(tmp_path, harmless) == "read (idempotent)"
+        accept(pins, "gh", listed)
+        assert await read_server_effects(tmp_path, harmless) == "read (idempotent)", "they stay accepted"
         assert await read_server_effects(tmp_path, {"readOnlyHint": False}) == "read, write, external"
         assert await read_server_effects(tmp_path, None) == "read, write, external"
         assert await read_server_effects(tmp_path / "off", harmless, pin="off") == "read, write, external"

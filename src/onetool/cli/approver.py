@@ -135,6 +135,17 @@ def confirm_person(journal: RunJournal, token: str | None, lines: Iterable[str])
     return user_name()
 
 
+def can_confirm(token: str | None) -> bool:
+    """Return whether a person can confirm something: there is a terminal or a token."""
+    if token or os.environ.get(TOKEN_VARIABLE):
+        return True
+    try:
+        TERMINAL.open(encoding="utf-8").close()
+    except OSError:
+        return False
+    return True
+
+
 def check_place(journal: RunJournal, run: "DurableRunRecord") -> None:
     """Raise if calls of the run's agent cannot be approved on the command line."""
     agent = journal.loaded.settings.agents.get(run.agent)

@@ -1,10 +1,12 @@
 """Show, add and remove upstream servers, and accept changed tool definitions."""
 
 import argparse
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from onetool.cli.app_runner import run_with_settings
+from onetool.cli.approver import RunJournal, can_confirm, confirm_person, open_journal
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.cli.terminal import Progress
 from onetool.errors import ToolError
@@ -25,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", help="Show the servers and their sign-ins (the default)")
     accept = actions.add_parser("accept", help="Accept a server's new and changed tool definitions and update its pins")
     accept.add_argument("server", metavar="SERVER", help="name of the server in onetool.yaml")
+    accept.add_argument("--token", metavar="TOKEN", help="token of scope approve, to accept hints without a terminal")
     for action in (listing, accept):
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     usage = "onetool servers add [options] NAME (--url URL | -- COMMAND [ARGUMENT ...])"
@@ -48,21 +51,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     if options.action == "accept":
-        return run_with_settings(options, lambda app: _accept(app, options))
+        with open_journal(options) as journal:
+            return run_with_settings(options, lambda app: _accept(app, journal, options))
     if options.action in {None, "list"}:
         return run_with_settings(options, lambda app: _show(app, as_json=options.json))
     with SettingsCommand(options) as command:
         return _add(command, options) if options.action == "add" else _edit(command, options)
 
 
-async def _accept(app: "OneTool", options: argparse.Namespace) -> int:
+async def _accept(app: "OneTool", journal: RunJournal, options: argparse.Namespace) -> int:
+    """Accept what a server offers. Its hints lower effects, so that a person must confirm them."""
     with Progress(f"listing the tools of {options.server}"):
-        changed = await app.servers.accept(options.server)
+        await app.servers.list_now(options.server)
+    claims = app.servers.get_claims(options.server)
+    accepted = claims if claims and _confirm_claims(journal, claims, options) else {}
+    changed = await app.servers.accept(options.server, accepted)
     if options.json:
         print(render({"server": options.server, "accepted": changed}, "json"))
     else:
         print(_describe_changes(options.server, changed))
     return 0
+
+
+def _confirm_claims(journal: RunJournal, claims: Mapping[str, str], options: argparse.Namespace) -> bool:
+    """Return whether a person accepts what tools say about themselves. Raise if the person does not want it."""
+    if not can_confirm(options.token):
+        print(
+            f"{options.server}: what its tools say about their effects was not accepted. "
+            "Hint: run the command in a terminal, or use --token TOKEN",
+            file=sys.stderr,
+        )
+        return False
+    lines = [f"{options.server} says about its tools, and policies will rely on it:"]
+    confirm_person(journal, options.token, [*lines, *(f"  {tool}: {text}" for tool, text in claims.items())])
+    return True
 
 
 async def _show(app: "OneTool", *, as_json: bool) -> int:

@@ -29,6 +29,17 @@ class Hints(NamedTuple):
         return Hints(effects, self.is_idempotent and other.is_idempotent)
 
 
+def describe_claims(annotations: Mapping[str, Any] | None) -> str:
+    """Return what annotations claim that lowers effects, for a person who accepts them; empty if nothing does."""
+    hints = read_hints(annotations)
+    if hints.effects is None:
+        return ""
+    claims = ["it only reads"] if Effect.WRITE not in hints.effects else []
+    claims += ["it reaches nothing outside"] if Effect.EXTERNAL not in hints.effects else []
+    claims += ["repeating a call changes nothing"] if hints.is_idempotent else []
+    return ", ".join(claims)
+
+
 def read_hints(annotations: Mapping[str, Any] | None) -> Hints:
     """Return what annotations tell. A missing hint has the default of the MCP specification, which is the worse one."""
     hints = {name: (annotations or {}).get(name) for name in HINTS}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onetool.errors import StorageError, ToolError
+from onetool.policy.hints import describe_claims
 from onetool.problem import STORAGE, Location
 from onetool.proxy.definitions import Definition
 from onetool.storage import Pinned, PinStorage
@@ -22,6 +23,7 @@ from onetool.util.text import count_common, pluralize
 from onetool.util.versioning import reject_newer
 
 VERSION = 1
+ACCEPTED = "hints_accepted"  # key in a pin: a person has accepted the annotations
 MAX_DIFF_LINES, MAX_COMPARED_LINES = 40, 500
 
 
@@ -43,15 +45,41 @@ def compare(
     pinned = pins.get(server)
     if pinned is None or any(_is_incomplete(pinned.get(name), each, is_strict) for name, each in now.items()):
         pinned = pins.update(server, lambda known: _complete(known, now, is_strict))
-    changed = {
-        name: _difference(pinned[name], now[name]) for name in pinned if now.get(name, pinned[name]) != pinned[name]
-    }
+    known = {name: {key: pin[key] for key in pin if key != ACCEPTED} for name, pin in pinned.items()}
+    changed = {name: _difference(known[name], now[name]) for name in known if now.get(name, known[name]) != known[name]}
     return Differences(changed, {name: _difference({}, now[name]) for name in now if name not in pinned})
 
 
-def accept(pins: PinStorage, server: str, definitions: Iterable[Definition]) -> None:
-    """Replace the pins of a server by these definitions."""
-    pins.update(server, lambda _: {each.name: asdict(each) for each in definitions})
+def accept(
+    pins: PinStorage, server: str, definitions: Iterable[Definition], hints: Mapping[str, str] | None = None
+) -> None:
+    """Replace the pins of a server by these definitions.
+
+    `hints` are the claims that a person has seen and accepts, by tool; see `list_claims`.
+    """
+
+    def change(known: Pinned | None) -> Pinned:
+        pinned = {each.name: asdict(each) for each in definitions}
+        for name, pin in pinned.items():
+            before = (known or {}).get(name, {})
+            was_accepted = before.get(ACCEPTED, False) and before.get("annotations") == pin["annotations"]
+            claims = describe_claims(pin["annotations"])
+            pin[ACCEPTED] = was_accepted or (claims != "" and (hints or {}).get(name) == claims)
+        return pinned
+
+    pins.update(server, change)
+
+
+def list_claims(pinned: Pinned, definitions: Iterable[Definition]) -> dict[str, str]:
+    """Return the claims of annotations that would lower effects, and that no person has accepted, by tool."""
+    claims: dict[str, str] = {}
+    for definition in definitions:
+        pin = pinned.get(definition.name, {})
+        is_accepted = pin.get(ACCEPTED, False) and pin.get("annotations") == definition.annotations
+        text = "" if is_accepted else describe_claims(definition.annotations)
+        if text:
+            claims[definition.name] = text
+    return claims
 
 
 class Pins:

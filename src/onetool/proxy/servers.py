@@ -29,7 +29,7 @@ from onetool.policy.labels import PRIVATE
 from onetool.problem import PROBLEM, WARNING, Problem
 from onetool.proxy.connection import Connection, load_sdk
 from onetool.proxy.definitions import Definition, ToolListCache, UpstreamSchema
-from onetool.proxy.pins import Differences, Pins, accept, compare
+from onetool.proxy.pins import ACCEPTED, Differences, Pins, accept, compare, list_claims
 from onetool.proxy.server_launch import ServerLaunch, plan_launch
 from onetool.proxy.upstream import REQUIRED_PERMISSIONS, Upstream, is_chosen
 from onetool.redact import Redactor
@@ -81,6 +81,7 @@ class Servers(HeldTools):
         self.list_seconds = LIST_SECONDS
         self.keeps_running = False  # whether this process outlives one command
         self._changed: dict[str, Differences] = {}
+        self._claims: dict[str, dict[str, str]] = {}
         self._unpinnable: dict[str, ToolError] = {}  # server -> why changes cannot be detected
         self._unpinned: set[str] = set()  # servers whose pins another process may have changed
         self._retired = BackgroundTasks()
@@ -260,13 +261,22 @@ class Servers(HeldTools):
         """Return how the tools of a server differ from their pins."""
         return self._changed.get(name, UNCHANGED)
 
-    async def accept(self, name: str) -> dict[str, str]:
-        """Pin the current definitions; return the differences by tool."""
+    def get_claims(self, name: str) -> dict[str, str]:
+        """Return what the hints of a server claim that no person has accepted, by tool."""
+        return self._claims.get(name, {})
+
+    async def list_now(self, name: str) -> None:
+        """Connect to a server and list its tools."""
         upstream = self.upstream(name)
         await upstream.load_cached()
         await upstream.connection()
+
+    async def accept(self, name: str, hints: Mapping[str, str]) -> dict[str, str]:
+        """Pin the current definitions; return the differences by tool. `hints` are claims that a person accepts."""
+        await self.list_now(name)
+        upstream = self.upstream(name)
         differences = self.get_differences(name)
-        await anyio.to_thread.run_sync(accept, self._pins, name, upstream.definitions)
+        await anyio.to_thread.run_sync(accept, self._pins, name, upstream.definitions, hints)
         await upstream.reinstall()
         return {**differences.changed, **differences.new}
 
@@ -287,6 +297,7 @@ class Servers(HeldTools):
             self._declared[made.name] = made
             self.add(self._configure(made))
         self._changed[name] = prepared.changed
+        self._claims[name] = prepared.claims
         self._unpinnable.pop(name, None)
         if prepared.unpinnable is not None:
             self._unpinnable[name] = prepared.unpinnable
@@ -310,13 +321,15 @@ class Servers(HeldTools):
         pending = {*differences.changed, *differences.new} if is_strict else set()
         chosen.sort(key=lambda each: each.name not in pending)  # of two tools with the same name, the accepted one wins
         offered = {_tool_name(upstream.name, each.name): each for each in chosen if each.name}
-        pinned = (self._pins.get(upstream.name) or {}) if differences.changed else {}
+        is_pinned = upstream.server.pin != "off" and unpinnable is None
+        pinned = (self._pins.get(upstream.name) or {}) if is_pinned else {}
         made = (
             _tool(upstream, name, each, pinned.get(each.name), is_pending=each.name in pending)
             for name, each in offered.items()
         )
         tools = [replace(tool, refresh=self._compare_again) for tool in made]
-        return _Prepared(differences, offered, tools, unpinnable)
+        claims = list_claims(pinned, chosen) if is_pinned else {}
+        return _Prepared(differences, offered, tools, claims, unpinnable)
 
     def _compare(self, upstream: Upstream, definitions: tuple[Definition, ...], chosen: set[str]) -> Differences:
         """Compare all definitions with the pins; return those of chosen tools without invisible characters."""
@@ -344,6 +357,7 @@ class Servers(HeldTools):
         for tool in upstream.offered:
             self.remove(tool)
         self._changed.pop(name, None)
+        self._claims.pop(name, None)
         self._unpinnable.pop(name, None)
         self._retired.start(upstream.close())
 
@@ -355,6 +369,7 @@ class _Prepared(NamedTuple):
     changed: Differences
     offered: dict[str, Definition]
     tools: list[Tool]
+    claims: dict[str, str]
     unpinnable: ToolError | None = None  # why changes cannot be detected
 
 
@@ -363,16 +378,16 @@ def _tool(
 ) -> Tool:
     """Create the tool. The description of a tool that is not accepted is hidden, because it could steer a model.
 
-    Hints that are not pinned can add effects, but not remove them.
+    Hints can add effects; only those that a person has accepted can remove them.
     """
     hints = read_hints(definition.annotations)
     # Unlike effects, permissions follow from what hints tell: a tool without hints needs the network only.
     implied = get_implied_permissions(hints.effects)
-    if pinned is not None:
-        pinned_hints = read_hints(pinned.get("annotations"))
-        implied |= get_implied_permissions(pinned_hints.effects)
+    pinned_hints = Hints() if pinned is None else read_hints(pinned.get("annotations"))
+    implied |= get_implied_permissions(pinned_hints.effects)
+    if pinned is not None and pinned.get(ACCEPTED):
         hints = hints.combine(pinned_hints)
-    elif upstream.server.pin == "off":
+    else:
         hints = hints.combine(Hints())
     if is_pending:
         description = (

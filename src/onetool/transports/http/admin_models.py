@@ -58,7 +58,7 @@ class SettingsPatch(ApiModel):
 
 class PinChange(ApiModel):
     tool: str
-    kind: Literal["changed", "new"]
+    kind: Literal["changed", "new", "hints"]
     difference: str
 
 

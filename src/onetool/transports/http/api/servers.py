@@ -105,6 +105,8 @@ class ServerHandlers:
         differences = self._api.app.servers.get_differences(name)
         changes = [PinChange(tool=tool, kind="changed", difference=text) for tool, text in differences.changed.items()]
         changes += [PinChange(tool=tool, kind="new", difference=text) for tool, text in differences.new.items()]
+        claims = self._api.app.servers.get_claims(name)
+        changes += [PinChange(tool=tool, kind="hints", difference=text) for tool, text in claims.items()]
         return ServerStatus(
             name=name,
             kind="stdio" if server.url is None else server.transport,
@@ -145,7 +147,8 @@ class ServerHandlers:
     async def accept(self, request: Request) -> Response:
         name = await self._begin(request, "server.accept", "accepting changed tools")
         try:
-            accepted = await self._api.app.servers.accept(name)
+            servers = self._api.app.servers
+            accepted = await servers.accept(name, servers.get_claims(name))
         except ToolError as error:
             raise ApiError("invalid", error.message, hint=error.hint) from None
         return self._api.respond(AcceptedPins(accepted=accepted))
