@@ -13,7 +13,7 @@ from anyio.from_thread import start_blocking_portal
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import ImageContent, Implementation, TextResourceContents
-from tests.conformance_support import fixtures
+from tests.conformance_support import fixtures, publish
 from tests.http_support import Site
 from tests.proxy_support import hostile_server
 from tests.rest_support import http_draft, serve_app
@@ -92,6 +92,17 @@ def test_an_unlisted_client_gets_the_default_agent(home: Path, mode: str) -> Non
     with connect_as("Robot", home, mode) as client:
         assert run_text(client, "now()")[:2] == "20"
         assert "agents: {default: {permissions: [read, write]}}" in run_text(client, "ot.scaffold(pack='mine')")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_claimed_name_selects_no_agent_over_http(tmp_path: Path, mode: str) -> None:
+    """Any program of the machine can send any name to the HTTP server, also to that of the daemon."""
+    agents = {"default": {"permissions": ["read"]}, "writer": {"permissions": ["write"], "clients": ["desk"]}}
+    desk = Implementation(name="desk", version="1")
+    with publish(tmp_path, {"agents": agents}) as server, server.client(mode, client_info=desk) as client:
+        answer = client.call("run", command="ot.scaffold(pack='mine')")
+        assert answer.is_error
+        assert "agents: {default: {permissions: [read, write]}}" in "\n".join(get_texts(answer))
 
 
 @pytest.mark.spec("toolbus.agent.by-client-name")

@@ -6,10 +6,13 @@ claims decides about trust.
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import select
 import socket
 import stat
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,8 +23,10 @@ from onetool.util.version import __version__
 MAX_REQUEST_BYTES: Final = 8 << 20  # the environment, and code from standard input
 REQUEST_SECONDS: Final = 10.0
 READ_BYTES: Final = 1 << 16
-NAMESPACES: Final = ("mnt", "net", "pid", "user")
-CONFINEMENT: Final = ("Uid:", "Gid:", "Groups:", "CapEff:", "NoNewPrivs:", "Seccomp:")  # lines of /proc/PID/status
+NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+# Lines of /proc/PID/status. In a container, all processes have a seccomp filter; one that has more is confined more.
+CONFINEMENT: Final = ("Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp")
+PEER_HANDLE: Final = 77  # SO_PEERPIDFD, since Linux 6.5
 Kind = Literal["stdio", "command", "status", "disconnect", "stop", "drain"]
 
 
@@ -48,17 +53,34 @@ async def receive_request(connection: socket.socket) -> ClientRequest:
     pid, user = get_peer(connection)
     if user != os.getuid():
         raise NotServed("another user")
+    handle = _open_peer(connection, pid)
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             data, directory = await _receive(connection)
+        try:
+            request = _read_request(data, pid, await asyncio.to_thread(_find_path, directory))
+        finally:
+            os.close(directory)
+        _check_confinement(pid, handle)
     except (TimeoutError, OSError, ValueError):
         raise NotServed("no valid request") from None
-    try:
-        request = _read_request(data, pid, await asyncio.to_thread(_find_path, directory))
     finally:
-        os.close(directory)
-    _check_confinement(pid)
+        os.close(handle)
     return request
+
+
+def _open_peer(connection: socket.socket, pid: int) -> int:
+    """Return a handle of the process that connected. Raise NotServed if it has ended."""
+    try:
+        data = connection.getsockopt(socket.SOL_SOCKET, PEER_HANDLE, 4)
+        return int.from_bytes(data, sys.byteorder)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise NotServed("its process has ended") from None
+    try:
+        return os.pidfd_open(pid)  # an older kernel
+    except OSError:
+        raise NotServed("its process has ended") from None
 
 
 async def _receive(connection: socket.socket) -> tuple[Any, int]:
@@ -115,13 +137,18 @@ def _read_request(data: Any, pid: int, directory: Path) -> ClientRequest:
     return request
 
 
-def _check_confinement(pid: int) -> None:
-    """Raise if the client is confined otherwise than the daemon, so that it could do more through the daemon."""
+def _check_confinement(pid: int, handle: int) -> None:
+    """Raise if the client is confined otherwise than the daemon, so that it could do more through the daemon.
+
+    What was read is that of the client only if its process still runs: else its process ID may be that of another.
+    """
     try:
         if _read_confinement(pid) != _read_confinement("self"):
             raise NotServed("it has other namespaces or privileges")
     except OSError:
         raise NotServed("its namespaces cannot be read") from None
+    if select.select([handle], [], [], 0)[0]:
+        raise NotServed("its process has ended")
 
 
 def _read_confinement(pid: int | str) -> tuple[object, ...]:
@@ -134,8 +161,17 @@ def _read_confinement(pid: int | str) -> tuple[object, ...]:
         str((process / "root").readlink()),
         root.st_dev,
         root.st_ino,
+        _read_label(process),
         *(line for line in status if line.startswith(CONFINEMENT)),
     )
+
+
+def _read_label(process: Path) -> bytes:
+    """Return the label of a security module, such as an AppArmor profile. Without such a module there is none."""
+    try:
+        return (process / "attr" / "current").read_bytes()
+    except OSError:
+        return b""
 
 
 async def send_reply(connection: socket.socket, reply: dict[str, Any]) -> None:

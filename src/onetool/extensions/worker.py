@@ -35,7 +35,7 @@ from onetool_child.messages import MAX_MESSAGE_BYTES, MEDIA
 MAX_UNSENT_BYTES = 64 << 20
 MAX_NESTED_CALLS = 10_000  # concurrent calls of a worker, which may lead back to it
 SETTLE_SECONDS = 0.01
-MAX_SETTLE_SECONDS = 0.1  # for which the next call waits for cancelled ones
+MAX_SETTLE_SECONDS = 0.5  # for which the next call waits for cancelled ones
 STUCK_SECONDS = 2.0  # for a cancelled call to stop
 EXIT_SECONDS = 1.0  # to learn the exit status of a lost process
 END_SECONDS = 3.0
