@@ -36,6 +36,7 @@ from onetool.config.settings_reader import (
     wrap_settings,
 )
 from onetool.context import ToolContext
+from onetool.disabled_tools import OWNER_MARK
 from onetool.errors import ConfigError, SignInRequired, ToolError, describe
 from onetool.extensions.environments import make_worker_environment
 from onetool.extensions.packs import Extensions
@@ -550,7 +551,18 @@ class OneTool:
     @property
     def disabled_names(self) -> frozenset[str]:
         """The names of disabled tools and packs, without bundles, which have their own state."""
-        return self._require_state().switches.off()
+        return frozenset(name for name in self._require_state().switches.off() if not name.startswith(OWNER_MARK))
+
+    @property
+    def owner_disabled(self) -> frozenset[str]:
+        """The names of tools and packs, and the IDs of stored tools and bundles, that an owner disabled."""
+        off = self._require_state().switches.off()
+        return frozenset(name.removeprefix(OWNER_MARK) for name in off if name.startswith(OWNER_MARK))
+
+    def mark_disabled(self, keys: Iterable[str], *, on: bool) -> None:
+        """Record that an owner disabled these names or IDs, or enabled them. Blocks on the disk."""
+        for key in self.owner_disabled.intersection(keys) if on else keys:
+            self._require_state().switches.set(f"{OWNER_MARK}{key}", on=on)
 
     @property
     def results(self) -> ResultStorage:

@@ -21,6 +21,7 @@ from onetool.util.versioning import NewerVersion, reject_newer
 FILE = "switches.json"
 VERSION = 1
 EVERYTHING: Final = "*"  # not a valid name of a tool or pack
+OWNER_MARK: Final = "owner:"  # before the name or ID of what an owner disabled; not a part of a valid name
 
 
 class Switches:

@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.proxy_support import HOSTILE
-from tests.rest_support import make_client, serve_app, serve_process
+from tests.rest_support import http_draft, make_client, new_id, serve_app, serve_process
 from tests.settings_support import TOKENS, EditedHome, make_settings, serve_home
 from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
@@ -97,6 +98,58 @@ def test_an_owner_allows_a_bundle_to_send_a_secret(tmp_path: Path) -> None:
         assert home.send("PUT", "/api/secret-uses", {**USE, "isAllowed": False}).status_code == 200
         assert home.onetool.settings.bundle_secrets == {"pets": {"PETS_KEY": ("https://b.example.com",)}}
         assert home.send("PUT", "/api/secret-uses", {**USE, "origin": "ftp://x", "isAllowed": True}).status_code == 400
+
+
+def test_only_owners_enable_what_an_owner_disabled(tmp_path: Path) -> None:
+    with serve_home(tmp_path) as home:
+        bundle = f"/tools/bundles/{new_id()}"
+        tool = f"{bundle}/tools/now/version/1"
+        body = {"slug": "rain", "displayName": "Rain", "isEnabled": True}
+        assert home.send("PUT", bundle, body).is_success
+        assert home.send("PUT", tool, http_draft("https://example.com/now")).is_success
+        reviewer: dict[str, Any] = {"permissions": ["read", "write", "network"], "tools": None}
+        assert home.send("PATCH", "/api/agents/reviewer", {"settings": reviewer}).is_success
+        paths = [bundle, tool, "/api/packs/rain", "/api/tools/rain.now", "/api/tools/machine.now", "/api/packs/machine"]
+        for path in paths:
+            switch = partial(home.send, "PATCH", path)
+            for scope in ("use", ""):  # what they disable themselves, they also enable
+                assert switch({"isEnabled": False}, scope).status_code == 200, path
+                assert switch({"isEnabled": True}, scope).status_code == 200, path
+            for owner in ("admin", "owner"):
+                assert switch({"isEnabled": False}, owner).status_code == 200, path
+                for scope in ("use", ""):
+                    refused = switch({"isEnabled": True}, scope)
+                    assert refused.status_code == 403, (path, scope)
+                    assert "an owner disabled it" in refused.json()["error"]["message"]
+                    assert switch({"isEnabled": False}, scope).status_code == 200, path
+                if path == bundle:
+                    assert home.send("PUT", bundle, body, "use").status_code == 403
+                assert switch({"isEnabled": True}, "owner").status_code == 200, path
+                assert switch({"isEnabled": True}, "use").status_code == 200, path
+        run_cli(home.home, "bundles", "disable", "rain.now")
+        assert home.send("PATCH", tool, {"isEnabled": True}, "use").status_code == 403
+
+
+def test_agents_with_the_policy_read_only_change_nothing(tmp_path: Path) -> None:
+    with serve_home(tmp_path) as home:
+        reviewer: dict[str, Any] = {"permissions": ["read", "write"], "tools": None, "policy": "read-only"}
+        assert home.send("PATCH", "/api/agents/reviewer", {"settings": reviewer}).is_success
+        body = {"slug": "rain", "displayName": "Rain", "isEnabled": True}
+        draft = http_draft("https://example.com/now")["httpImpl"]
+        changes: list[tuple[str, str, Any]] = [
+            ("PUT", f"/tools/bundles/{new_id()}", body),
+            ("PATCH", "/api/tools/machine.now", {"isEnabled": False}),
+            ("PATCH", "/api/packs/machine", {"isEnabled": False}),
+            ("POST", "/api/request-preview", {"httpImpl": draft}),
+        ]
+        for policy in ({}, {"policy": "open", "permissions": ["read"]}):  # the policy, then the permission
+            if policy:
+                assert home.send("PATCH", "/api/agents/reviewer", {"settings": policy}).is_success
+            for method, path, sent in changes:
+                assert home.send(method, path, sent, "use").status_code == 403, path
+        assert home.send(*changes[3], "").status_code == 200
+        invalid = home.send("POST", "/api/request-preview", {"httpImpl": 7}, "use")
+        assert invalid.status_code == 403  # before the body is validated
 
 
 def test_large_edits_are_limited(home: EditedHome) -> None:

@@ -5,7 +5,8 @@ identifies one agent. It sees only its own runs and activity, and the statistics
 `approve`, `admin` and `owner` see those of all.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from starlette.requests import Request
 
@@ -17,6 +18,8 @@ from onetool.runner.answer import Journal
 from onetool.transports.http.auth import ACTOR, SCOPE, get_agent, get_token_id
 from onetool.transports.http.errors import ApiError
 from onetool.util.token_ids import includes_scope
+
+READ_ONLY: Final = "read-only"  # the policy
 
 
 def visible_agent(request: Request) -> str | None:
@@ -66,7 +69,7 @@ def build_context(request: Request, app: OneTool, journal: Journal | None = None
 
 
 def require_write_permission(request: Request, app: OneTool) -> None:
-    """Raise if the caller may not change bundles or enable and disable tools."""
+    """Raise if the caller may not change bundles or enable and disable tools: permissions, then the policy."""
     if request.scope.get("state", {}).get("agent") is None or has_scope(request, "owner"):
         return
     context = build_context(request, app)
@@ -75,3 +78,19 @@ def require_write_permission(request: Request, app: OneTool) -> None:
         message = f"agent '{context.agent_id}' may not make changes: it lacks the permission 'write'"
         details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
         raise ApiError("permission_denied", message, details, hint=f"add this to onetool.yaml: {line}")
+    if app.settings.agents[context.agent_id].policy == READ_ONLY:
+        message = f"agent '{context.agent_id}' may not make changes: its policy is {READ_ONLY}"
+        raise ApiError("permission_denied", message, {"policy": READ_ONLY}, hint="use a token of scope 'owner'")
+
+
+def require_enabling(request: Request, app: OneTool, keys: Iterable[str]) -> None:
+    """Raise if an owner disabled one of these names or IDs, and the caller may not enable it."""
+    if not has_scope(request, "admin") and not app.owner_disabled.isdisjoint(keys):
+        hint = "an owner can enable it in the admin UI, or with `onetool tools --enable` or `onetool bundles enable`"
+        raise ApiError("forbidden", "an owner disabled it", {"required": "admin"}, hint=hint)
+
+
+def mark_disabled(request: Request, app: OneTool, keys: Iterable[str], *, on: bool) -> None:
+    """Record what an owner disabled or enabled. Blocks on the disk."""
+    if has_scope(request, "admin"):
+        app.mark_disabled(keys, on=on)

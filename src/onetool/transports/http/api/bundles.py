@@ -13,7 +13,7 @@ from onetool.bus.authorize import describe_disabled
 from onetool.registry import python_name
 from onetool.schema import JSON
 from onetool.storage import BundleStorage
-from onetool.transports.http import models
+from onetool.transports.http import identity, models
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.invoke import OUTCOME, invoke
@@ -116,8 +116,9 @@ class BundleHandlers:
         body = await RequestBody.from_request(request)
 
         def put(facts: Facts) -> Response:
-            draft, check = body.data(), build_precondition(request.headers)
+            draft, check = body.data(), self._build_check(request, body)
             bundle, is_new = self._store.put_bundle(_bundle_id(request), draft, check)
+            identity.mark_disabled(request, self._app, [bundle.id], on=bundle.is_enabled)
             facts.update(action="bundle.created" if is_new else "bundle.updated", names=[bundle.slug])
             return stored_response(bundle, 201 if is_new else 200)
 
@@ -127,8 +128,9 @@ class BundleHandlers:
         body = await RequestBody.from_request(request)
 
         def patch(facts: Facts) -> Response:
-            switch, check = body.data(), build_precondition(request.headers)
+            switch, check = body.data(), self._build_check(request, body)
             bundle = self._store.set_bundle_enabled(_bundle_id(request), switch, check)
+            identity.mark_disabled(request, self._app, [bundle.id], on=bundle.is_enabled)
             facts.update(action=f"bundle.{'enabled' if bundle.is_enabled else 'disabled'}", names=[bundle.slug])
             return stored_response(bundle)
 
@@ -163,7 +165,9 @@ class BundleHandlers:
         body = await RequestBody.from_request(request)
 
         def patch(facts: Facts) -> StoredTool:
-            tool = self._store.set_tool_enabled(*_tool_path(request), body.data(), build_precondition(request.headers))
+            check = self._build_check(request, body)
+            tool = self._store.set_tool_enabled(*_tool_path(request), body.data(), check)
+            identity.mark_disabled(request, self._app, [tool.id], on=tool.is_enabled)
             action, name = f"tool.{'enabled' if tool.is_enabled else 'disabled'}", self._app.bundles.tool_name(tool)
             facts.update(action=action, names=[name])
             return tool
@@ -225,6 +229,17 @@ class BundleHandlers:
             return conditional_response(_render_page("tools", page), request.headers)
 
         return await self._read(read)
+
+    def _build_check(self, request: Request, body: RequestBody) -> Callable[[Bundle | StoredTool | None], None]:
+        """Return a function that raises if a bundle or tool must not be changed, or not be enabled."""
+        check_precondition = build_precondition(request.headers)
+
+        def check(current: Bundle | StoredTool | None) -> None:
+            check_precondition(current)
+            if current is not None and body.data().get("isEnabled") is True:
+                identity.require_enabling(request, self._app, [current.id])
+
+        return check
 
     # --- helpers -----------------------------------------------------------------------------------------------
 

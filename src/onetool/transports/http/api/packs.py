@@ -57,12 +57,16 @@ class PackHandlers:
                 hint = f"set servers.{pack.name}.enabled to true"
                 raise ApiError("bundle_disabled", message, {"pack": pack.name}, hint=hint)
             build_precondition(request.headers)(self._api.to_json(pack))
+            keys = [pack.bundle_id or pack.name]
+            if on:
+                identity.require_enabling(request, app, keys)
             facts.update(action=f"pack.{'enabled' if on else 'disabled'}", names=[pack.name])
             if pack.bundle_id:
                 store = app.bundles.store
                 await self._api.run_in_thread(partial(store.set_bundle_enabled, pack.bundle_id, on))
             if not pack.bundle_id or on:
                 await app.switch(pack.name, on=on)
+            await self._api.run_in_thread(partial(identity.mark_disabled, request, app, keys, on=on))
         updated = self._api.to_json(await self._find_pack(request))
         return json_response(updated, headers={"etag": compute_etag(updated)})
 

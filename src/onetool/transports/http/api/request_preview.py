@@ -27,7 +27,7 @@ class PreviewHandlers:
     def operations(self) -> Iterator[Operation]:
         result = {200: ResponseSpec("The first request of the call", RequestView)}
         summary = "Show the request that an HTTP tool would send, without sending it"
-        yield Operation("POST", PATH, self.preview, summary, result, body=PreviewBody)
+        yield Operation("POST", PATH, self.preview, summary, result, body=PreviewBody, errors=("permission_denied",))
 
     async def preview(self, request: Request) -> Response:
         identity.require_write_permission(request, self._api.app)

@@ -185,22 +185,29 @@ class ToolHandlers:
                 message = f"pack '{tool.pack}' is disabled: enable it first"
                 raise ApiError("bundle_disabled", message, {"pack": tool.pack})
             build_precondition(request.headers)(await self._api.run_in_thread(lambda: self._details(request, tool)))
+            stored = await self._api.run_in_thread(lambda: self._select_versions(tool, name))
+            keys = [each.id for each in stored] or [tool.name]
+            if on:
+                identity.require_enabling(request, app, keys)
             facts["action"] = f"tool.{'enabled' if on else 'disabled'}"
             if get_kind(tool) == "bundle":
-                await self._api.run_in_thread(partial(self._switch_stored, tool, name, on=on))
+                await self._api.run_in_thread(partial(self._switch_stored, stored, on=on))
                 await app.bundles.refresh()
             if get_kind(tool) != "bundle" or on:
                 await app.switch(tool.name, on=on)
+            await self._api.run_in_thread(partial(identity.mark_disabled, request, app, keys, on=on))
         updated = await self._catalog.find(name, context)
         tag = compute_etag(await self._api.run_in_thread(lambda: self._details(request, updated)))
         return json_response(self._api.to_json(_summarize(updated)), headers={"etag": tag})
 
-    def _switch_stored(self, tool: Tool, name: str, *, on: bool) -> None:
-        """Enable or disable the version in the name, or all versions, so that no other version takes over."""
+    def _select_versions(self, tool: Tool, name: str) -> list[StoredTool]:
+        """Return the version in the name, or all versions, so that no other version takes over; none if not stored."""
         version = name.partition("@")[2]
-        for stored in self._list_versions(tool):
-            if version in {"", stored.version}:
-                self._api.app.bundles.store.set_tool_enabled(stored.bundle_id, stored.slug, stored.version, on)
+        return [stored for stored in self._list_versions(tool) if version in {"", stored.version}]
+
+    def _switch_stored(self, versions: list[StoredTool], *, on: bool) -> None:
+        for stored in versions:
+            self._api.app.bundles.store.set_tool_enabled(stored.bundle_id, stored.slug, stored.version, on)
 
 
 def _get_name(request: Request) -> str:
