@@ -145,12 +145,23 @@ class PinStorage(Protocol):
 
 
 class CredentialKey(NamedTuple):
-    """The identity of a sign-in: who issued it, for which resource, with which account and for which agent."""
+    """The identity of a sign-in: who issued it, for which resource, with which account and for which agent.
+
+    Bundles, clients and grants never share one, because each may have other rights.
+    """
 
     issuer: str
     resource: str
     account: str = ""
     subject: str = ""  # the agent; empty for a sign-in that all agents share
+    bundle: str = ""  # whose tools use it; empty for an upstream server
+    client: str = ""  # in the settings; empty for a client that registered itself
+    grant: str = ""
+
+    @property
+    def target(self) -> tuple[str, str, str, str]:
+        """The key without the issuer and the person."""
+        return (self.resource, self.bundle, self.client, self.grant)
 
 
 class CredentialStorage(Protocol):

@@ -104,6 +104,20 @@ def test_endpoints_below_an_issuer_without_metadata_are_used(tmp_path: Path, ser
     assert json.loads(run_cli(tmp_path, "call", "notes.me").stdout) == {"user": "app"}
 
 
+def test_two_bundles_of_one_origin_do_not_share_a_sign_in(tmp_path: Path, server: AuthorizationServer) -> None:
+    configure_api(tmp_path, server, grant="client_credentials")
+    url = f"{server.issuer}/.well-known/oauth-authorization-server"
+    file = write_document(tmp_path, server, {"type": "openIdConnect", "openIdConnectUrl": url})
+    for name in ("notes", "mail"):
+        assert run_cli(tmp_path, "import", str(file), "--name", name, "--user").returncode == 0
+    assert json.loads(run_cli(tmp_path, "call", "notes.me").stdout) == {"user": "app"}
+    mail = json.loads(run_cli(tmp_path, "call", "mail.me", "--json").stdout)
+    assert mail["error"]["type"] == "sign_in_required"
+    configure_api(tmp_path, server)  # the same client, now for a person
+    notes = json.loads(run_cli(tmp_path, "call", "notes.me", "--json").stdout)
+    assert notes["error"]["type"] == "sign_in_required"
+
+
 def test_a_token_is_sent_to_the_origin_of_its_sign_in_only(tmp_path: Path, server: AuthorizationServer) -> None:
     """Another tool of the bundle, for another origin, does not get the token."""
     configure_api(tmp_path, server)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from onetool.config.model import OAuth
 from onetool.errors import SignInRequired, StorageError
+from onetool.storage import CredentialKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,12 @@ class SignInTarget:
     def accepts_sign_in(self, challenge: str) -> bool:
         """Return whether a response with status 401 asks for a sign-in, and not for another value of a header."""
         return not self.is_optional or challenge.lower().startswith("bearer") or not (challenge or self.headers)
+
+    def make_key(self, issuer: str = "", account: str = "", subject: str = "") -> CredentialKey:
+        """Return the key of a sign-in."""
+        bundle = self.name if self.endpoints is not None else ""
+        settings = self.settings
+        return CredentialKey(issuer, self.url, account, subject, bundle, settings.client_id or "", settings.grant)
 
     @property
     def is_machine(self) -> bool:

@@ -217,7 +217,7 @@ class SignIns:
         accounts = target.accounts or ("",)
         found = {(account, subject): None for account in accounts}
         for key in await anyio.to_thread.run_sync(self._store.list_keys):
-            if key.resource == target.url and key.account in accounts:
+            if key.target == target.make_key().target and key.account in accounts:
                 found[key.account, key.subject] = None
         return [Identity(target, *each) for each in found]
 

@@ -61,10 +61,10 @@ class TokenSource:
     def _find(self) -> tuple[CredentialKey, Credential] | None:
         """Return the most recent sign-in of this identity."""
         identity = self.identity
-        wanted = (identity.target.url, identity.account, identity.subject)
+        own = identity.target.make_key("", identity.account, identity.subject)
         all_keys = self._store.list_keys()
-        self._is_target_used = any(key.resource == identity.target.url for key in all_keys)
-        keys = [key for key in all_keys if key[1:] == wanted]
+        self._is_target_used = any(key.target == own.target for key in all_keys)
+        keys = [key for key in all_keys if key[1:] == own[1:]]
         found = [(key, Credential.from_json(text)) for key in keys if (text := self._store.get(key)) is not None]
         return max(found, key=lambda each: each[1].signed_in_at, default=None)
 
@@ -153,7 +153,7 @@ class TokenSource:
     async def store(self, credential: Credential) -> None:
         """Store a new sign-in, and delete those of other issuers."""
         identity = self.identity
-        key = CredentialKey(credential.issuer, identity.target.url, identity.account, identity.subject)
+        key = identity.target.make_key(credential.issuer, identity.account, identity.subject)
         await anyio.to_thread.run_sync(self._replace_all, key, credential.to_json(), limiter=self._limiter)
         self._version = ()
 
