@@ -143,6 +143,22 @@ def test_auto_counts_only_what_the_agent_may_call(tmp_path: Path) -> None:
         assert client.call("plan_00", {}).is_error
 
 
+def test_tools_that_the_policy_denies_are_not_published(tmp_path: Path) -> None:
+    """`now` reads; the other tools declare nothing. A rule with arguments denies some calls only."""
+    some = {"tools": "hello.greet", "arguments": {"name": "Eve"}, "decision": "deny"}
+    rules = [some, {"tools": "hello.many", "decision": "deny"}]
+    agents = {
+        "reader": {"permissions": ["read", "network"], "policy": "read-only", "clients": ["reader"]},
+        "ruled": {"permissions": ["read", "network"], "policy": rules, "clients": ["ruled"]},
+    }
+    prepare(tmp_path, expose="both", agents=agents)
+    with connect(tmp_path, client_info=Implementation(name="reader", version="1")) as client:
+        assert list_names(client) == ["run", "now"]
+        assert "the policy read-only denies" in get_texts(client.call("greet", {"name": "Ada"}))[0]
+    with connect(tmp_path, client_info=Implementation(name="ruled", version="1")) as client:
+        assert list_names(client) == ["run", "greet", "now", "plan"]
+
+
 def test_a_large_result_of_a_direct_call_is_cut_and_linked(tmp_path: Path) -> None:
     prepare(tmp_path, expose="both", output={"max_inline_size": 2_000})
     with connect(tmp_path) as client:

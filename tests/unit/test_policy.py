@@ -58,7 +58,9 @@ def test_the_first_rule_whose_conditions_all_hold_decides(
 ) -> None:
     tool = make_tool(name, *(effects or ()))
     matching = [rule["decision"] for rule in rules if expect_match(rule, tool, args)]
-    assert make_policy(rules).decide(tool, args).decision == (matching or ["allow"])[0]
+    policy = make_policy(rules)
+    assert policy.decide(tool, args).decision == (matching or ["allow"])[0]
+    assert not policy.denies_all_calls(tool) or matching[0] == "deny"
 
 
 def expect_match(rule: Mapping[str, Any], tool: Tool, args: Mapping[str, Any]) -> bool:

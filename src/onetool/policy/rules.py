@@ -98,8 +98,8 @@ class Policy:
         if not self.rules and not self.is_guarded:
             return ALLOWED
         effects = get_effects(tool, args)
-        if tool.pack == OWN_PACK and effects <= READ_ONLY and tool.source == "local" and not tool.file:
-            return ALLOWED  # discovery, results and the run itself
+        if _is_discovery(tool, effects):
+            return ALLOWED
         for rule in self.rules:
             if rule.matches(tool, effects, args, account):
                 return Ruling(rule.decision, rule.reason)
@@ -108,11 +108,28 @@ class Policy:
         risk = (UNKNOWN_SESSION if labels is None else labels).explain_risk(tool, args)
         return Ruling("ask", risk) if risk else ALLOWED
 
+    def denies_all_calls(self, tool: Tool) -> bool:
+        """Return whether every call of the tool is denied, whatever its arguments."""
+        effects = get_effects(tool)
+        if _is_discovery(tool, effects):
+            return False
+        for rule in self.rules:
+            if rule.matches_tool(tool, effects):
+                is_conditional = bool(rule.arguments) or rule.account is not None
+                if rule.decision != "deny" or not is_conditional:
+                    return rule.decision == "deny"
+        return False
+
     def depends_on_arguments(self, tool: Tool) -> bool:
         """Return whether the arguments or the account of a call decide whether a rule matches it."""
         effects = get_effects(tool)
         conditional = (rule for rule in self.rules if rule.arguments or rule.account is not None)
         return any(rule.matches_tool(tool, effects) for rule in conditional)
+
+
+def _is_discovery(tool: Tool, effects: frozenset[Effect]) -> bool:
+    """Return whether the tool is for discovery, results or the run itself, which every policy allows."""
+    return tool.pack == OWN_PACK and effects <= READ_ONLY and tool.source == "local" and not tool.file
 
 
 def make_denial(tool: Tool, ruling: Ruling, agent: str) -> PermissionDenied:

@@ -24,7 +24,7 @@ from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.proxy.upstream import Upstream
 from onetool.registry import Registry, nearest, python_name
 from onetool.transports.mcp.client_identity import build_caller, make_approver, session_key
-from onetool.transports.mcp.exposure import Exposure, is_publishable
+from onetool.transports.mcp.exposure import Exposure
 from onetool.transports.mcp.large_results import cut_large_result
 from onetool.transports.mcp.media import load_media
 from onetool.transports.mcp.publish import (
@@ -102,7 +102,7 @@ class ExposedTools:
         caller, chosen = build_caller(self._app, context), await self._choose(context)
         await self._connect_servers(chosen)
         found = sorted(self.tools(chosen).items())
-        return [(name, tool) for name, tool in found if caller.admits(tool) and is_publishable(tool)]
+        return [(name, tool) for name, tool in found if self._exposure.is_shown(tool, caller)]
 
     async def find(self, context: Any, name: str) -> Tool | None:
         if not self:

@@ -85,8 +85,13 @@ class Exposure:
         for pack in sorted(set(map(python_name, self._list_packs(mode)))):
             for entry in registry.entries(pack):
                 tool = registry.find_exact(entry.name) if entry.enabled and caller.admits(entry) else None
-                if tool is not None and is_publishable(tool):
+                if tool is not None and self.is_shown(tool, caller):
                     yield tool
+
+    def is_shown(self, tool: Tool, caller: ToolContext) -> bool:
+        """Return whether the tool can be published to this client: the agent's list and policy may leave it out."""
+        policy = self._app.agents.get_policy(caller.agent_id)[0]
+        return caller.admits(tool) and is_publishable(tool) and not policy.denies_all_calls(tool)
 
     def _list_modes(self) -> dict[str, Expose | None]:
         """Return the settings by server; those of all others are under an empty name."""
