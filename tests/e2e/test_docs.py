@@ -113,6 +113,9 @@ def to_label(document: Path) -> str:
     return str(document.relative_to(ROOT))
 
 
+ASKING = frozenset({"import", "trust"})  # commands that ask for confirmation
+
+
 # --- a document, from its beginning to its end -----------------------------------------------------------------------
 
 
@@ -173,7 +176,7 @@ class DocumentRunner:
             return
         with TemporaryDirectory() as elsewhere:
             self._write(Path(elsewhere), ".onetool/onetool.yaml", block.text)
-            assert self._load_files(Path(elsewhere))
+            assert load(find_directories({}, Path(elsewhere), None, Path(elsewhere)), {}).files
 
     def _load_files(self, directory: Path) -> tuple[Path, ...]:
         return load(find_directories({}, directory, None, self.home), {}, trust=True).files
@@ -310,7 +313,7 @@ class DocumentRunner:
             arguments,
             cwd=directory or self.directory,
             env=self.variables,
-            input="yes\n" if arguments[:2] == [self._program, "trust"] else "",
+            input="yes\n" if arguments[0] == self._program and arguments[1] in ASKING else "",
             capture_output=True,
             encoding="utf-8",
             timeout=6 * TIMEOUT_SECONDS,

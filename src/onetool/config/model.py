@@ -418,7 +418,8 @@ class Execution(Section):
     isolation: Literal["auto", "require", "wasm", "off"] = Field(
         default="auto",
         description="`auto`: use the isolation of the kernel, or else WebAssembly if the extra `wasm` is installed; "
-        "`require`: reject runs without one of them; `wasm`: use WebAssembly; `off`: run in a plain process",
+        "`require`: reject runs without one of them; `wasm`: use WebAssembly; `off`: run in a plain process; only in "
+        "your own settings, not in a project's",
     )
     cells: Count = Field(default=2, description="Number of processes kept ready for runs")
 
@@ -790,7 +791,11 @@ class Settings(Section):
         description="Origins to which tools of a bundle may send secrets, by bundle and secret, as "
         "`onetool secret allow` writes them; only in your own settings, not in a project's",
     )
-    audit: Audit = Field(default_factory=Audit, description="Audit log of calls that write, execute or use the network")
+    audit: Audit = Field(
+        default_factory=Audit,
+        description="Audit log of calls that write, execute or use the network; only in your own settings, not in a "
+        "project's",
+    )
     agents: Mapping[str, Agent] = Field(
         default={},
         validate_default=True,
@@ -810,7 +815,10 @@ class Settings(Section):
         description="PostgreSQL URL of state that replicas share, `postgresql://…`; files if empty; only in your own "
         "settings or `ONETOOL_STORE`",
     )
-    auth: Auth = Field(default_factory=Auth, description="Authentication of HTTP clients")
+    auth: Auth = Field(
+        default_factory=Auth,
+        description="Authentication of HTTP clients; only in your own settings, not in a project's",
+    )
     limits: RunLimits = Field(default_factory=RunLimits, description="Concurrency limits for HTTP clients")
     docs_url: Url = Field(
         default="https://onetool.beycom.online/reference/tools/",

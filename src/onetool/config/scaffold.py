@@ -64,7 +64,7 @@ CONFIGURATION = """\
 ##
 ## Lines with one # are settings with their default values. To change one, uncomment it and its parent keys. Lines with
 ## two ## are explanations and examples. `onetool doctor` checks this file. Running servers reload it when it changes;
-## `onetool reload` shows their responses. Put secrets into secrets.yaml in this directory and refer to them here as
+## `onetool reload` shows their responses. Store secrets with `onetool secret set NAME` and refer to them here as
 ## ${NAME}.
 
 #version: 1                        # version of the file format
@@ -199,7 +199,7 @@ CONFIGURATION = """\
 #  idle: 600                       # seconds without clients after which it ends
 #  http: false                     # whether it also serves HTTP and the admin UI
 
-#auth:                             # HTTP clients on other machines
+#auth:                             # HTTP clients on other machines; only in ~/.onetool/onetool.yaml
 #  tokens: []                      # `onetool token create NAME` adds one
 ##   - {name: laptop, hash: "...", agent: default}
 ##   - {name: ci, token_env: CI_TOKEN}   token in an environment variable
@@ -219,7 +219,7 @@ CONFIGURATION = """\
 #  public_url:                     # under which browsers and clients reach this server, such as https://tools.example.com
 #  allowed_hosts: []               # host names of a reverse proxy, such as [tools.example.com]; they need a token
 
-#audit:
+#audit:                            # only in ~/.onetool/onetool.yaml
 #  file: logs/audit.jsonl          # calls that write, execute or use the network
 #  max_bytes: 104857600            # size at which the log is rotated
 #  keep: 10                        # number of rotated logs to keep
@@ -253,6 +253,7 @@ CONFIGURATION = """\
 #  max_tool_calls: 1000
 #  max_command_bytes: 1000000      # maximum size of the code
 #  max_output_bytes: 104857600
+##                                 isolation: only in ~/.onetool/onetool.yaml
 #  isolation: auto                 # require: reject runs without isolation; wasm: WebAssembly; off: a plain process
 #  cells: 2                        # number of processes kept ready for runs
 
