@@ -62,6 +62,11 @@ UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
         "foreign.T(x={f'ab{n}ab': 1 for n in range(20_000)})",
         "took longer",
     ),
+    "keys like secrets": (
+        {"tool": {"inputSchema": ANY}, "result": text(json.dumps({f"sk_{'a_' * 17}{n}": n for n in range(9)}))},
+        "len(foreign.T())",
+        "9",
+    ),
     "large schema": (take({"enum": ["x" * 50] * 60_000}), "foreign.T(x='x' * 50)", "done"),
 }
 

@@ -34,7 +34,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _COMMENTS_TO_LINE_END = re.compile(r"(?:[ \t]*/\*(?:(?!\*/)[^\r\n])*\*/)*(?:[ \t]*//[^\r\n]*)?")
 _COMMENTS_IN_LINE = re.compile(r"(?:[ \t]*/\*(?:(?!\*/)[^\r\n])*\*/)*")
 _LAST_COMMENT = re.compile(r"(?:[ \t\r\n]*(?://[^\r\n]*|/\*.*?\*/))*", re.DOTALL)
-_SHORT_LIST = re.compile(r'\[\n\s*((?:"(?:[^"\\]|\\.)*"(?:,\n\s*)?)*)\n\s*\]')
+_SHORT_LIST = re.compile(r'\[\n\s*+((?:"(?:[^"\\]|\\.)*+"(?:,\n\s*+)?)*+)\n\s*+\]')
 
 
 def _reject_constant(name: str) -> NoReturn:

@@ -14,11 +14,12 @@ from onetool.errors import ArgumentError
 
 ANY = "**"
 States = frozenset[int]
-_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_BRACES = re.compile(r"\{([^{},]*+,[^{}]*+)\}")
 _STARS = re.compile(r"\*+")
 _TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)
 _PLAIN_CLASS = re.compile(r"\[(!?[\w.,@~+-]+|[*?[])\]", re.ASCII)
 _MAX_ALTERNATIVES = 256
+_MAX_RIPGREP_CHARS = 1_000
 _SPECIAL = {"\\": r"\\", "{": "[{]", "}": "[}]", "[": "[[]", "]": "[]]", " ": "[ ]"}
 
 
@@ -108,6 +109,8 @@ def expand_braces(pattern: str) -> list[str]:
 
 def to_ripgrep(pattern: str) -> list[str]:
     """Return the pattern for `--glob` in both Unicode normal forms; nothing if ripgrep would read it differently."""
+    if len(pattern) > _MAX_RIPGREP_CHARS:
+        return []
     tokens = [token[0] for token in _TOKEN.finditer(pattern)]
     for token in tokens:
         ranges = re.findall(r"(.)-(.)", token)

@@ -29,7 +29,8 @@ aren couldn d didn doesn don hadn hasn haven isn ll m mustn o re s shan shouldn 
 """
 STOP = frozenset(STOP_WORDS.split())
 BETWEEN_INTENTS = re.compile(
-    r"[;\n]|,\s+and\s+|[,\s]\s*(?:and\s+)?then\s+|\s+and\s+(?:also|afterwards|finally)\s+", re.IGNORECASE
+    r"[;\n]|,\s++and\s++|(?:,|(?<!\s)\s)\s*+(?:and\s++)?then\s++|(?<!\s)\s++and\s++(?:also|afterwards|finally)\s++",
+    re.IGNORECASE,
 )
 # Words that tools have other words for. If a word is in no document, the other one is searched for. Word vectors find
 # words of similar meaning: this list is for what they do not know.

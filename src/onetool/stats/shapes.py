@@ -35,6 +35,7 @@ MAX_ITEMS = 10  # of a list: this many from its start, and as many from all of i
 MAX_VALUES = 1000  # read in one result
 MAX_PARTS = 400  # of a stored shape
 MAX_TEXT_CHARS = 800
+MAX_PENDING = 1_000  # results that are not merged yet
 SAMPLE_AFTER = 32  # results of a tool; from then on only one of this many is read
 
 TYPE_NAMES: Mapping[type, str] = {
@@ -55,7 +56,7 @@ NUMBERED = re.compile(r"\d{4}|[ _-]\d{3}")
 HEXADECIMAL = re.compile(r"(?=.*\d)[0-9a-fA-F-]{8,}")
 # Prefixes of secrets that services issue.
 SECRET = re.compile(
-    r"(?:[prs]k|gh[oprsu]|github_pat|glpat|hf|npm|pypi|shpat|whsec|xox[a-z])[_-](?:\w+[_-])*[A-Za-z\d]{12}"
+    r"(?:[prs]k|gh[oprsu]|github_pat|glpat|hf|npm|pypi|shpat|whsec|xox[a-z])[_-](?:[\w-]*[_-])?[A-Za-z\d]{12}"
     r"|(?:AKIA|ASIA)[A-Z\d]{8}|AIza|eyJ"
 )
 RUN = re.compile(r"[^\W_]+")
@@ -109,7 +110,7 @@ class _ShapeReader:
         return _make_shape(next((word for kind, word in TYPE_NAMES.items() if isinstance(value, kind)), "Any"))
 
     def _infer_list(self, value: Iterable[Any], depth: int) -> Shape:
-        items = value if isinstance(value, list | tuple) else list(value)
+        items = value if isinstance(value, list | tuple) else list(islice(value, MAX_VALUES))
         return Shape(items=_merge_all(self.infer(item, depth + 1) for item in _sample(items)))
 
     def _infer_dict(self, value: Mapping[Any, Any], depth: int) -> Shape:
@@ -282,7 +283,7 @@ class Shapes:
     def __init__(self, place: str) -> None:
         self._place = place
         self._known: dict[str, Shape] | None = None
-        self._learned: deque[tuple[str, Shape]] = deque()  # not yet merged
+        self._learned: deque[tuple[str, Shape]] = deque(maxlen=MAX_PENDING)
         self._changed: set[str] = set()
         self._seen: dict[str, int] = {}
         self._lock = threading.Lock()

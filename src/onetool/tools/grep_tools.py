@@ -39,7 +39,7 @@ OPTIONS = (
 )
 IGNORE_FILES = (".gitignore", ".ignore", ".rgignore", ".git/info/exclude", ".git")
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
-MULTILINE_HINT = re.compile(r"\n+Consider enabling multiline.*", re.DOTALL)
+MULTILINE_HINT = re.compile(r"(?<!\n)\n++Consider enabling multiline.*", re.DOTALL)
 
 
 @tool(permissions=["read"], limits=("max_results", "timeout_ms"))

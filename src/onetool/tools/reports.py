@@ -24,7 +24,7 @@ COLLECTION = "collection failure"
 LOCATION = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
 COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 MIX_SUMMARY = re.compile(r"^(?:\d+ [a-z]+, )*\d+ (?:tests?|failures?)\b[^\n]*$", re.MULTILINE)
-MIX_COUNT = re.compile(r"(\d+) ([a-z]+)")
+MIX_COUNT = re.compile(r"(?<!\d)(\d++) ([a-z]+)")
 MIX_TESTS = ("test", "tests", "doctest", "doctests", "property", "properties", "feature", "features")
 MIX_FAILURE = re.compile(
     r"^ {2}\d+\) (?P<name>[^\n]+)\n"

@@ -46,7 +46,7 @@ PYTEST_STATUSES = {
     4: "pytest rejected its arguments, or the tests do not exist",
     NO_TESTS: "no tests found",
 }
-MIX_LINES = re.compile(r"(?::\d+)+$")
+MIX_LINES = re.compile(r"(?::\d++){1,20}$")
 
 
 @tool(permissions=["exec"], labels=["private"], limits=("timeout_ms",))

@@ -30,7 +30,7 @@ HARMLESS_ENDINGS: Final = frozenset({
     "length", "limit", "method", "mode", "name", "policy", "realm", "required", "scope", "size", "style", "ttl", "type",
     "uri", "url", "user", "username", "version",
 })  # fmt: skip
-HARMLESS_VALUE: Final = re.compile(r"(?i)\s*(|true|false|none|null|yes|no|on|off|[0-9]{1,5}|oauth2?|bearer|basic)\s*")
+HARMLESS_VALUE: Final = re.compile(r"(?i)\s*+(|true|false|none|null|yes|no|on|off|[0-9]{1,5}|oauth2?|bearer|basic)\s*+")
 SECRET_VALUE: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|hf_\w{20,}|npm_\w{20,}"
     r"|ya29\.[\w-]{20,}|SG\.[\w-]{16,100}\.[\w-]{16,100}|T[A-Z0-9]{8,20}/B[A-Z0-9]{8,20}/\w{20,100})"
@@ -44,10 +44,10 @@ SCHEME: Final = re.compile(
 )
 MAX_SECRET_CHARS: Final = 8192  # longer values are text, not keys
 _RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+_=-]{32,}")
-_REFERENCES = re.compile(r"\$\{[^}]*\}")
+_REFERENCES = re.compile(r"\$\{[^${}]*+\}")
 _ASSIGNED = re.compile(r"-{0,2}([\w.-]+)(?:=|:\s*)(.+)", re.DOTALL)
-_USER = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://(?P<user>[^/\s:@?#]*)(?::(?P<password>[^/\s@]+))?@")
-_QUERY = re.compile(r"[?&;]([^=&;\s#]+)=([^&;\s#]+)")
+_USER = re.compile(r"(?<=[a-zA-Z0-9+.-])://(?P<user>[^/\s:@?#]*+)(?::(?P<password>[^/\s@]++))?@")
+_QUERY = re.compile(r"[?&;]([^?=&;\s#]++)=([^&;\s#]++)")
 _PATH = re.compile(r"://[^/\s?#]+(/[^\s?#\"']*)")
 _SEGMENT = re.compile(r"[^/]+")
 _SHORT_OPTIONS = frozenset({"k", "p", "t"})  # key or password or token, but also port or transport

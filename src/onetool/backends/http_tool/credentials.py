@@ -29,12 +29,12 @@ _KEY_PATTERN = re.compile(r"(?<![A-Za-z0-9+/_=.~-])(?=[A-Za-z+/_=.~-]*[0-9])[A-Z
 _SCHEMA_VALUES: Final = ("default", "const", "enum", "examples", "example")
 _ORIGIN = re.compile(r"(https?)://([^/?#\\]+)", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?i)^(\s*[a-z][a-z0-9+.-]*://)([^/?#]*)@")
-# Every repetition is bounded, so that matching is fast on any text.
+# Every repetition is bounded or does not backtrack, so that matching is fast on any text.
 _PAIR = re.compile(
-    r"(?P<key>[\w.%-]{2,64})(?P<sign>[\"']?\s{0,9}[:=]\s{0,9}[\"']?)"
+    r"(?<![\w.%-])(?P<key>[\w.%-]{2,}+)(?P<sign>[\"']?\s{0,9}[:=]\s{0,9}[\"']?)"
     r"(?P<value>(?:\$\{[^{}]{0,200}\}|[^\"'&\s,;<>}]){1,4000})"
 )
-_ELEMENT = re.compile(r"(?P<key>[\w.-]{2,64})(?P<sign>(?:\s[^<>]{0,200})?>)(?P<value>[^<]{1,4000})(?=</)")
+_ELEMENT = re.compile(r"(?<=<)(?P<key>[\w.:-]{2,}+)(?P<sign>(?:\s[^<>]{0,200})?>)(?P<value>[^<]{1,4000})(?=</)")
 
 
 class LiteralCredential(NamedTuple):
@@ -268,7 +268,7 @@ class _CredentialReplacer:
             return text if changed == data else json.dumps(changed, ensure_ascii=False)
 
         def replace_pair(match: re.Match[str]) -> str:
-            if match["key"] == "secret" and match.string[: match.start()].endswith("${"):  # a reference
+            if match["key"] == "secret" and match.string.endswith("${", 0, match.start()):  # a reference
                 return match[0]
             key = unquote_plus(match["key"])
             value = self._replace_in_string(f"{location}.{key}", match["value"], is_credential=is_secret_name(key))

@@ -113,7 +113,7 @@ def encode_path(text: str) -> str:
 
 def escape_literal(text: str) -> str:
     """Escape a string for a template, so that it contains no placeholder."""
-    return re.sub(r"(\$+)(?=\{)", r"\1\1", text)
+    return re.sub(r"(?<!\$)(\$++)(?=\{)", r"\1\1", text)
 
 
 def _drop_invalid_default(schema: JSON, definitions: JSON) -> JSON:
