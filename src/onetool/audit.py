@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 MAX_ARGUMENT_CHARS = 1000
+MAX_NAME_CHARS = 200  # of an argument
+MAX_ARGUMENTS_BYTES = 14 << 10  # as JSON; the rest of a record of a call is short
+MAX_NAMES = 100  # of changed tools
 MAX_DIFFERENCE_CHARS = 20_000
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
 WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
@@ -107,7 +110,7 @@ class AuditLog:
         if difference:
             facts["difference"] = self._redact(difference)[:MAX_DIFFERENCE_CHARS]
         try:
-            await self._write_first("change.started", facts)
+            await self._write_first("change.started", _limit_names(facts))
         except OSError as error:
             failure = self._storage_error(error)
             if self._is_remote or not (frees_space and is_full(failure)):
@@ -120,7 +123,7 @@ class AuditLog:
             outcome = getattr(error, "code", None) or getattr(error, "fields", {}).get("code") or error_type(error)
             raise
         finally:
-            self._event("change", **facts, outcome=outcome)
+            self._event("change", **_limit_names(facts), outcome=outcome)
 
     async def _write_first(self, name: str, facts: Facts) -> None:
         """Write a line before something is done. Raise OSError if the system does not accept it."""
@@ -161,9 +164,24 @@ class AuditLog:
             "tool": tool.name,
             **({"account": context.account} if context.account else {}),
             "permissions": sort_permissions(required_permissions(tool, args)),
-            "arguments": {name: self._render_argument(value) for name, value in args.items()},
+            "arguments": self._render_arguments(tool, args),
             "correlation_id": context.correlation_id,
         }
+
+    def _render_arguments(self, tool: Tool, args: Mapping[str, Any]) -> Facts:
+        """Return the arguments as far as they fit into a record, declared ones first, so that others hide none."""
+        rendered: Facts = {}
+        bytes_left = MAX_ARGUMENTS_BYTES
+        names = sorted(args, key=lambda name: name not in tool.input.properties)
+        for number, name in enumerate(names):
+            short_name = self._redact.redact_prefix(name, MAX_NAME_CHARS)
+            value = self._render_argument(args[name])
+            bytes_left -= len(json.dumps([short_name, value]))
+            if bytes_left < 0:
+                rendered["..."] = f"{len(names) - number} more arguments"
+                break
+            rendered[short_name] = value
+        return rendered
 
     def _render_argument(self, value: Any) -> Any:
         """Return the start of a value, as JSON if it is data. Secrets are redacted before truncating and escaping."""
@@ -193,7 +211,8 @@ class AuditLog:
 
     def change(self, action: str, names: Iterable[str], *, actor: str, transport: str) -> None:
         """Record a change of stored tools. Names only: values may be credentials."""
-        self._event("change", action=action, names=list(names), actor=actor, transport=transport, outcome="ok")
+        facts = {"action": action, "names": list(names), "actor": actor, "transport": transport}
+        self._event("change", **_limit_names(facts), outcome="ok")
 
     def write_decision(self, *, by: str, **facts: Any) -> None:
         """Record the decision of a person before it is applied. Raise StorageError if that fails."""
@@ -233,6 +252,13 @@ class _CharacterBudget:
 
     def is_left(self, _item: object) -> bool:
         return self._characters >= 0
+
+
+def _limit_names(facts: Facts) -> Facts:
+    """Return the facts with the first names, and how many others there are."""
+    names = facts["names"]
+    more = [f"... and {len(names) - MAX_NAMES:,} more"] if len(names) > MAX_NAMES else []
+    return {**facts, "names": [*names[:MAX_NAMES], *more]}
 
 
 def _is_audited(tool: Tool, args: Mapping[str, Any]) -> bool:

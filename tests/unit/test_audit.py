@@ -55,6 +55,11 @@ def put(content: Any = "", more: Any = None) -> str:
     return f"wrote {len(str((content, more)))} characters"
 
 
+@tool("demo.many", permissions=["write"])
+def take_many(to: str = "", **options: Any) -> int:
+    return len(options)
+
+
 @tool("demo.fail", permissions=["network"])
 async def fail(message: str) -> None:
     raise ToolError(message)
@@ -84,7 +89,7 @@ def wait_for_outcomes(app: App, count: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def app() -> Iterator[App]:
-    with open_app({"agents": AGENTS}, [look, put, fail, stray]) as app:
+    with open_app({"agents": AGENTS}, [look, put, take_many, fail, stray]) as app:
         yield app
 
 
@@ -105,6 +110,26 @@ def test_a_call_that_writes_is_one_line(app: App) -> None:
         "decision": "allowed",
         "outcome": "ok",
     }
+
+
+def test_a_record_is_short_and_has_the_declared_arguments(app: App) -> None:
+    options = {f"{n}-{'n' * 480}": "\x07" * 2_000 for n in range(990)}
+    app.call("demo.many", {**options, "to": "everybody"})
+    (line,) = wait_for_outcomes(app, 1)
+    assert line["arguments"]["to"] == "everybody"
+    assert line["arguments"]["..."].endswith(" more arguments")
+    file = app.onetool.directories.data / "logs" / "audit.jsonl"
+    assert max(map(len, file.read_bytes().splitlines())) <= 16 << 10
+
+
+@pytest.mark.anyio
+async def test_a_record_of_many_changes_is_short(tmp_path: Path) -> None:
+    audit = AuditLog(file := tmp_path / "audit.jsonl", Redactor())
+    async with audit.changing("bundle.import", [f"pack.tool_{n}" for n in range(5_000)], actor="a", transport="cli"):
+        pass
+    audit.close()
+    for line in read_all_lines(file):
+        assert line["names"][-1] == "... and 4,900 more"
 
 
 def test_a_call_that_only_reads_is_not_audited(app: App) -> None:
