@@ -197,6 +197,21 @@ def restore(data: Mapping[str, Any]) -> Exception:
     return ToolError(f"{name}: {message}" if name else message, **fields)
 
 
+def make_error(reason: object, name: str) -> Exception:
+    """Return the error for the reason of a failed result: an exception, a text, a type like `:not_found`, or a dict."""
+    if isinstance(reason, Exception):
+        return reason
+    if isinstance(reason, str) and reason[:1] == ":" and reason[1:].isidentifier():
+        reason = {"type": reason, "message": reason[1:].replace("_", " ")}
+    if not isinstance(reason, dict) or not reason:
+        return ToolError(str(reason) if reason else f"{name} failed without a message")
+    fields = {str(key): value for key, value in reason.items() if key not in {"message", "class"}}
+    if "type" in fields:
+        fields["type"] = str(fields["type"]).removeprefix(":")
+    kind = next((each.__name__ for each in TREE.values() if each.type == fields.get("type")), ToolError.__name__)
+    return restore({**fields, "class": kind, "message": reason.get("message") or reason})
+
+
 def _restore_builtin(kind: type[Exception], message: str) -> Exception:
     try:
         return kind(_parse_key(message) if issubclass(kind, KeyError) else message)

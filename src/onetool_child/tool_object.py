@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import CoroutineType
 
-from onetool_child.errors import ArgumentError, ToolError, get_message
+from onetool_child.errors import ArgumentError, ToolError, get_message, make_error
 from onetool_child.interface import Context  # noqa: TC001 - the worker resolves annotations
 
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
@@ -19,12 +19,13 @@ def make_function(kind: Callable[[], Any]) -> Callable[..., Any]:
     """Return a function that calls an instance of a tool class."""
     thing = kind()
     validate = getattr(thing, "validate_params", None)
+    name = str(thing.name() if callable(thing.name) else thing.name)
 
     def call(call_context: Context, /, **params: Any) -> Any:
         if validate is not None:
             check_params(validate, params)
         value = thing.call(params, call_context)
-        return _unwrap_later(value) if isinstance(value, CoroutineType) else _unwrap(value)
+        return _unwrap_later(value, name) if isinstance(value, CoroutineType) else unwrap(value, name)
 
     return call
 
@@ -57,11 +58,18 @@ def _find_problem(outcome: Any) -> str | None:
     return f"validate_params returned {type(outcome).__name__}, expected None or an error"
 
 
-def _unwrap(value: Any) -> Any:
-    """Return the value of a `Result`, or raise its error."""
-    is_result = all(hasattr(value, name) for name in ("ok", "value", "error", "unwrap"))
-    return value.unwrap() if is_result else value
+def unwrap(value: Any, name: str) -> Any:
+    """Return the value of a `Result` or of `("ok", value)`. Raise the error of one, or of `("error", reason)`."""
+    match value:
+        case ("ok", inner) if type(value) is tuple:
+            return inner
+        case ("error", reason) if type(value) is tuple:
+            raise make_error(reason, name)
+    is_result = all(hasattr(value, part) for part in ("ok", "value", "error", "unwrap"))
+    if is_result and value.ok is not True:
+        raise make_error(value.error, name)
+    return value.value if is_result else value
 
 
-async def _unwrap_later(value: Any) -> Any:
-    return _unwrap(await value)
+async def _unwrap_later(value: Any, name: str) -> Any:
+    return unwrap(await value, name)

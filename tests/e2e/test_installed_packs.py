@@ -60,7 +60,9 @@ FILES = {
             def validate_params(self, params):
                 return "the text is empty" if not params["text"] else None
             async def call(self, params, context):
-                return params["text"].lower() + await context.call("shouts.loud", "!")
+                if params["text"] == "nobody":
+                    return ("error", ":not_found")
+                return ("ok", params["text"].lower() + await context.call("shouts.loud", "!"))
         class Half:
             name = "shouts.half"
         """,
@@ -116,7 +118,12 @@ def test_an_installed_package_brings_packs_that_a_worker_loads(python: str, tmp_
     assert packs["fs"] == "local"
     done = command(python, tmp_path, "run", "shouts.whisper(text='A')")
     assert done.stdout == "a!\n", done.stderr
-    for wrong, message in (("''", "ArgumentError: the text is empty"), ("5", 'text: 5 is not of type "string"')):
+    rejected = (
+        ("''", "ArgumentError: the text is empty"),
+        ("5", 'text: 5 is not of type "string"'),
+        ("'nobody'", "ToolNotFound: not found"),
+    )
+    for wrong, message in rejected:
         assert message in command(python, tmp_path, "run", f"shouts.whisper(text={wrong})").stdout
 
 

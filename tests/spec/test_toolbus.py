@@ -170,6 +170,59 @@ def test_a_failed_result_without_an_error_is_a_failure() -> None:
     assert "bad" in failure["message"]
 
 
+class Echo:
+    """A tool that returns what the test passes, as the examples of the specification do."""
+
+    permissions = ()
+
+    def __init__(self, name: str, outcome: object) -> None:
+        self.name, self._outcome = name, outcome
+
+    def call(self, _params: dict[str, Any], _context: ToolContext) -> object:
+        return self._outcome
+
+
+class AsyncEcho(Echo):
+    async def call(self, _params: dict[str, Any], _context: ToolContext) -> object:
+        return self._outcome
+
+
+REASONS: Any = (
+    ("File not found: a.txt", {"type": "execution_error", "message": "File not found: a.txt"}),
+    (":not_found", {"type": "not_found", "message": "not found"}),
+    (":rate_limited", {"type": "rate_limited", "message": "rate limited"}),
+    ({"type": ":timeout", "timeout_ms": 30000}, {"type": "timeout", "timeout_ms": 30000}),
+    (
+        {"type": "external_error", "service": "slack", "status": 429, "message": "Rate limited"},
+        {"type": "external_error", "service": "slack", "status": 429, "message": "Rate limited"},
+    ),
+    (None, {"type": "execution_error", "message": "a.b failed without a message"}),
+)
+
+
+@pytest.mark.spec("toolbus.contract.returned-tuple")
+@pytest.mark.parametrize("kind", [Echo, AsyncEcho])
+@pytest.mark.parametrize(("reason", "expected"), REASONS)
+def test_an_object_may_return_an_error_as_a_tuple(kind: type[Echo], reason: object, expected: dict[str, Any]) -> None:
+    for outcome in (("error", reason), Result(ok=False, error=reason)):  # type: ignore[arg-type]  # any reason
+        failure = get_failure(call(bus_with(kind("a.b", outcome)), "a.b"))
+        assert {**failure, **expected} == failure
+        assert failure["message"]
+
+
+@pytest.mark.spec("toolbus.contract.returned-tuple")
+def test_an_object_may_return_its_value_in_a_tuple() -> None:
+    assert call(bus_with(Echo("a.b", ("ok", [1]))), "a.b").unwrap() == [1]
+    for data in (["ok", 1], ("ok", 1, 2), ("okay", 1), ("ok",)):
+        assert call(bus_with(Echo("a.b", data)), "a.b").unwrap() == data
+
+
+@pytest.mark.spec("toolbus.contract.returned-tuple")
+def test_a_tuple_of_a_function_is_data() -> None:
+    for pair in (("ok", 1), ("error", "no")):
+        assert call(bus_with(tool("a.b")(lambda pair=pair: pair)), "a.b").unwrap() == pair
+
+
 @pytest.mark.spec("toolbus.contract.raised-error")
 def test_a_raised_tool_error_is_the_failure() -> None:
     error = ToolError("File not found: a.txt")
@@ -258,6 +311,8 @@ def test_tool_info_has_permissions_schema_and_source() -> None:
     assert info["permissions"] == ["read"]
     assert info["schema"] == Reader().param_schema()
     assert info["source"] == "local"
+    assert info["module"] == f"{__name__}.Reader"
+    assert bus_with(add).tool_info("math.add")["module"] == __name__
 
 
 @pytest.mark.spec("toolbus.info.known")

@@ -33,6 +33,7 @@ class PythonBackend:
     def __init__(self, function: Callable[..., Any], threads: ToolThreads | None = None) -> None:
         self.function, self._threads = function, threads or ToolThreads()
         self._is_async = inspect.iscoroutinefunction(function)
+        self.module = getattr(function, "__module__", None)
 
     def identify(self, _tool: Tool) -> Any:
         """Return the version of OneTool, and the code of the function."""

@@ -16,7 +16,7 @@ from onetool.context import ToolContext, permissions as permission_set
 from onetool.errors import ToolError
 from onetool.schema import ANY_OBJECT, JSON, Schema, get_signature, schema_of_returns
 from onetool.util.docstring import description, example
-from onetool_child.tool_object import check_params
+from onetool_child.tool_object import check_params, unwrap
 
 
 def as_tool(thing: object, threads: ToolThreads | None = None) -> Tool:
@@ -82,7 +82,7 @@ def object_tool(thing: Any, threads: ToolThreads | None = None) -> Tool:
     schema = _read_part(thing, "param_schema", ANY_OBJECT)
     return Tool(
         name=str(_read_part(thing, "name")),
-        backend=_ObjectBackend(thing.call, threads or ToolThreads()),
+        backend=_ObjectBackend(thing, threads or ToolThreads()),
         input=_ObjectSchema(schema, getattr(thing, "validate_params", None)),
         description=inspect.getdoc(thing) or "",
         permissions=permission_set(_read_part(thing, "permissions")),
@@ -97,13 +97,14 @@ def _read_part(thing: object, part: str, default: Any = None) -> Any:
 
 
 class _ObjectBackend:
-    def __init__(self, call: Callable[[dict[str, Any], ToolContext], Any], threads: ToolThreads) -> None:
-        self._call, self._threads = call, threads
+    def __init__(self, thing: Any, threads: ToolThreads) -> None:
+        self._call, self._threads = thing.call, threads
+        self.module = f"{type(thing).__module__}.{type(thing).__qualname__}"
 
-    async def invoke(self, _tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         if inspect.iscoroutinefunction(self._call):
-            return await self._call(dict(args), context)
-        return await self._threads.run(self._call, dict(args), context)
+            return unwrap(await self._call(dict(args), context), tool.name)
+        return unwrap(await self._threads.run(self._call, dict(args), context), tool.name)
 
 
 class _ObjectSchema(Schema):

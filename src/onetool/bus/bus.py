@@ -28,7 +28,7 @@ from onetool.policy.labels import get_labels
 from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from onetool.util.deadline import PausableDeadline
 from onetool.util.raw_json import RawJson
-from onetool_child.errors import TREE, restore
+from onetool_child.errors import make_error
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -261,6 +261,7 @@ class ToolBus:
         tool = self.registry.find(name)
         return {
             "name": tool.name,
+            "module": getattr(tool.backend, "module", None) or tool.file or None,
             "description": tool.description,
             "permissions": sort_permissions(tool.permissions),
             "effects": sort_effects(get_effects(tool)),
@@ -301,24 +302,12 @@ async def _check_output(tool: Tool, value: Any) -> Result:
     """Return the result of a tool after checking its value against the output schema."""
     if isinstance(value, Result):
         if not value.ok:
-            return replace(value, error=_as_error(value.error, tool.name))
+            return replace(value, error=make_error(unfreeze(value.error), tool.name))
         value = value.value
     problem = await find_problem(tool.output, value) if tool.output and not isinstance(value, RawJson) else None
     if problem:
         raise OutputInvalid(f"{tool.name} returned a value that does not match its output schema: {problem}")
     return Result(ok=True, value=value)
-
-
-def _as_error(error: object, name: str) -> Exception:
-    """Return the error of a failed result, which may be an exception, a string or a dict with type and fields."""
-    if isinstance(error, Exception):
-        return error
-    if isinstance(error, Mapping) and error:
-        fields = {str(key): value for key, value in error.items() if key not in {"message", "class"}}
-        classes = (each.__name__ for each in TREE.values() if each.type == fields.get("type"))
-        kind = next(classes, ToolError.__name__)
-        return restore({**fields, "class": kind, "message": error.get("message") or error})
-    return ToolError(str(error) if error else f"{name} failed without a message")
 
 
 async def _invoke_with_timeout(seconds: float, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:

@@ -29,7 +29,7 @@ MAX_CONTENT_BYTES = 2_000  # of a line in the results
 MAX_RECORD_BYTES = 16_384  # including the file name
 MAX_TOTAL_BYTES = 32 << 20
 MAX_MEMORY_BYTES = 1 << 30  # ripgrep reads a file without line breaks completely
-MAX_RESULTS, MAX_TIMEOUT_MS = 1_000_000_000, 86_400_000
+MAX_TIMEOUT_MS = 86_400_000
 FAILED = 2
 OPTIONS = (
     *("--no-config", "--no-messages", "--no-ignore-messages", "--no-ignore-global", "--color=never"),
@@ -62,7 +62,7 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
     Args:
         pattern: The regular expression.
         path: The file or directory to search, relative to the working directory.
-        max_results: Maximum number of lines. If there are more, `truncated` is true.
+        max_results: Maximum number of lines. If there are more, `truncated` is true; `total_matches` counts all.
         timeout_ms: Timeout in milliseconds, after which partial results are returned with `truncated` and `timed_out`.
         case_sensitive: Whether to distinguish upper and lower case.
         glob: Only files that match, like "*.py" or "src/**"; a leading "!" excludes them.
@@ -73,8 +73,7 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
     """
     _check(pattern, glob, max_results, timeout_ms)
     search = await anyio.to_thread.run_sync(_prepare_search, Files(context), path)
-    flags = [f"--max-count={int(min(max_results, MAX_RESULTS)) + 1}"]
-    flags += ["--case-sensitive" if case_sensitive else "--ignore-case", *(["--hidden"] if hidden else [])]
+    flags = ["--case-sensitive" if case_sensitive else "--ignore-case", *(["--hidden"] if hidden else [])]
     flags += [f"--glob={glob}"] if glob else []  # before the denied globs: the last match wins
     flags += [f"--glob={denied}" for denied in search.denied]
     program = programs.Program(
@@ -91,9 +90,9 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
     results = await anyio.to_thread.run_sync(_build_results, parser.matches, context)
     return {
         "results": results,
-        "total_matches": len(results),
+        "total_matches": len(results) + parser.omitted,
         "search_time_ms": round(ended.seconds * 1000),
-        "truncated": parser.is_full or ended.timed_out,
+        "truncated": parser.omitted > 0 or ended.timed_out,
         **({"timed_out": True} if ended.timed_out else {}),
         **({"incomplete": "some files could not be read"} if ended.status == FAILED else {}),
     }
@@ -181,20 +180,22 @@ class _OutputParser:
     max_results: int
     root: bytes
     matches: list[_Match] = field(default_factory=list)
-    is_full: bool = False
+    omitted: int = 0  # matches that are only counted
     _rest: bytes = b""
     _name: bytes = b""
     _size: int = 0
 
-    def __call__(self, data: bytes) -> bool:
-        """Parse more output and return whether the limit is reached."""
+    def __call__(self, data: bytes) -> None:
+        """Parse more output. When the results are complete, matches are only counted."""
+        if self.omitted > 0:
+            self.omitted += data.count(b"\0")
+            return
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[:MAX_RECORD_BYTES]
         for line in lines:
             self._add(line)
-            if self.is_full:
-                return True
-        return False
+        if self.omitted > 0:
+            self.omitted += rest.count(b"\0")
 
     def _add(self, line: bytes) -> None:
         """Parse a line. Without a NUL it is a note about a binary file, or the start of a file name with a newline."""
@@ -205,8 +206,9 @@ class _OutputParser:
         if not nul or found is None:
             return
         self._size += len(line)
-        self.is_full = len(self.matches) >= self.max_results or self._size > MAX_TOTAL_BYTES
-        if not self.is_full:
+        if self.omitted or len(self.matches) >= self.max_results or self._size > MAX_TOTAL_BYTES:
+            self.omitted += 1
+        else:
             self.matches.append(_Match(name, int(found[1]), int(found[2]), found[3]))
 
 

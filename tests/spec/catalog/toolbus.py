@@ -15,6 +15,7 @@ TABLE: Table = {
         "returned-value": "What the tool returns is the value",
         "returned-result": "A Result that the tool returns is taken as it is",
         "raised-error": "A ToolError that the tool raises is its failure",
+        "returned-tuple": "An object may return (ok, value) or (error, reason); a function returns data",
     },
     "register": {
         "listed-afterwards": "A registered tool is listed and can be called",
@@ -134,7 +135,7 @@ TABLE: Table = {
     "grep": {
         "result": "Matches have file, line and content, with total and time, and it needs read",
         "default-path": "Without a path it searches the working folder",
-        "limit": "More than max_results, 1000 by default, are cut and reported as truncated",
+        "limit": "More than max_results, 1000 by default, are cut and reported as truncated; the total counts all",
         "timeout": "At its timeout the whole process group is killed",
         "case": "Case counts unless switched off",
         "pattern-is-no-option": "No pattern can act as an option of the program",
