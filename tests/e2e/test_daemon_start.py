@@ -356,7 +356,19 @@ print(len(connection.recv(65536)), flush=True)
 
 # --- other namespaces and privileges ----------------------------------------------------------------------------------
 
+FILTER = """
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+allow = ctypes.create_string_buffer(bytes([6, 0, 0, 0, 0, 0, 255, 127]))
+assert libc.prctl(22, 2, ctypes.byref(Filter(1, ctypes.addressof(allow)))) == 0
+"""
+DROP_BOUND = "assert libc.prctl(24, 25, 0, 0, 0) == 0"
 CONFINEMENTS = {
+    "seccomp": LIBC + FILTER,
+    "bounding set": LIBC + DROP_BOUND,
+    "host name": LIBC + "assert libc.unshare(0x04000000) == 0",
+    "message queues": LIBC + "assert libc.unshare(0x08000000) == 0",
+    "control groups": LIBC + "assert libc.unshare(0x02000000) == 0",
     "network": LIBC + "assert libc.unshare(0x40000000) == 0",
     "mounts": LIBC + "assert libc.unshare(0x00020000) == 0",
     "user": LIBC + "assert libc.unshare(0x10000000) == 0",
@@ -374,6 +386,35 @@ def test_a_confined_client_is_not_served(shared: DaemonHome, confine: str) -> No
     for kind in ("stdio", "command", "stop"):
         answer = send_confined(shared, confine, kind)
         assert "it has other namespaces or privileges" in answer or "its namespaces cannot be read" in answer
+
+
+def test_a_client_with_one_more_filter_is_not_served(home: DaemonHome) -> None:
+    """In a container, the daemon has a filter too, and no new privileges."""
+    if not IS_ROOT:
+        pytest.skip("an ordinary user cannot set a filter without no_new_privs")
+    home.stop()
+    code = f"import sys\n{LIBC}\n{FILTER}\nfrom onetool.daemon_client import main\nsys.exit(main())"
+    with home.client(command=(sys.executable, "-c", code)) as client:
+        assert text_of(client.run("1 + 1")) == "2"
+        assert '"pid"' in send_confined(home, LIBC + FILTER)
+        assert "it has other namespaces or privileges" in send_confined(home, LIBC + FILTER + FILTER)
+
+
+def test_a_connection_of_a_process_that_has_ended_is_not_served(shared: DaemonHome) -> None:
+    """Another process may have its ID now, so nothing is known about who sends."""
+    code = SEND.format(confine="", protocol=daemon_client.PROTOCOL).replace(
+        "    connection.connect(path)\n", "    connection.connect(path)\n    leave()\n"
+    )
+    leave = """
+def leave():
+    handle = os.pidfd_open(os.getpid())
+    if os.fork():
+        os._exit(0)
+    select.select([handle], [], [])
+"""
+    command = [sys.executable, "-c", "import os, select\n" + leave + code, str(shared.sockets[0]), "stdio"]
+    done = subprocess.run(command, cwd=shared.home, capture_output=True, text=True, timeout=30, check=False)
+    assert "has ended" in done.stdout or "cannot be read" in done.stdout, done
 
 
 def test_a_client_in_another_pid_namespace_is_not_served(shared: DaemonHome) -> None:
