@@ -19,6 +19,7 @@ from tests.rest_support import serve_process
 from tests.support import TIMEOUT_SECONDS, configure, eventually, get_texts as texts
 from tests.ui_support import open_page, screenshot_directory
 
+from onetool.transports.http.throttle import MAX_FAILURES
 from onetool.transports.http.tokens import hash_token
 
 GUIDE = ROOT / "docs" / "guide" / "6-run-it-for-a-team.md"
@@ -176,6 +177,31 @@ def test_the_ui_works_through_nginx(named_site: Site, browser: Browser, tmp_path
         page.locator("ot-editor textarea").fill("21 * 2")
         page.locator("ot-run .run").click()
         expect(page.locator(".outcome-bar")).to_contain_text("Done", timeout=TIMEOUT_SECONDS * 1000)
+
+
+def test_failed_sign_ins_of_one_client_do_not_limit_others(tmp_path: Path, nginx: str) -> None:
+    """The proxy names the addresses of its clients; a client that names another one changes nothing."""
+    auth = f"auth: {{allowed_hosts: [{NAME}], trusted_proxies: [127.0.0.1], {TOKENS}}}"
+    with site(tmp_path, nginx, auth) as found:
+        for number in range(MAX_FAILURES):
+            wrong = {"authorization": f"Bearer ot_{number}", "x-forwarded-for": f"192.0.2.{number}"}
+            assert ask_from("127.0.0.2", found, **wrong) == 401
+        assert ask_from("127.0.0.2", found, **BEARER) == 429
+        assert ask_from("127.0.0.3", found, **BEARER) == 200
+
+
+def test_without_trusted_proxies_clients_of_a_proxy_share_a_limit(tmp_path: Path, nginx: str) -> None:
+    with site(tmp_path, nginx, f"auth: {{allowed_hosts: [{NAME}], {TOKENS}}}") as found:
+        for number in range(MAX_FAILURES):
+            assert ask_from("127.0.0.2", found, authorization=f"Bearer ot_{number}") == 401
+        assert ask_from("127.0.0.3", found, **BEARER) == 429
+
+
+def ask_from(address: str, found: Site, **headers: str) -> int:
+    """Send a request to the proxy from this address, and return the status."""
+    transport = httpx2.HTTPTransport(verify=found.trusted, local_address=address)
+    with httpx2.Client(base_url=found.url, transport=transport, headers={"host": found.host, **headers}) as client:
+        return client.get("/api/tools").status_code
 
 
 def test_an_unknown_host_is_rejected_with_the_setting_to_add(tmp_path: Path, nginx: str) -> None:

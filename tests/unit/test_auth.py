@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pydantic import ValidationError
+from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from onetool.config.model import Token
+from onetool.config.model import Auth, Token
 from onetool.transports.http.auth import ANONYMOUS, SECURITY_HEADERS, AuthMiddleware, get_agent
 from onetool.transports.http.body_limit import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind
+from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind, find_client_address
 from onetool.transports.http.sessions import CSRF_HEADER, SESSION_SECONDS, BrowserSessions
 from onetool.transports.http.throttle import MAX_ADDRESSES, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
 from onetool.transports.http.tokens import TokenSet, hash_token, new_token
@@ -467,6 +469,34 @@ def test_failed_attempts_do_not_lock_out_known_tokens() -> None:
     assert auth.get_status(LOCAL, BEARER) == 200
     assert auth.get_status(LOCAL) == 200, "local requests need no token"
     assert _guess(auth, 1, "127.0.0.1") == [429]
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "address"),
+    [
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("127.0.0.1", ["192.0.2.7"], "192.0.2.7"),
+        ("::ffff:127.0.0.1", ["192.0.2.7:5000"], "192.0.2.7"),
+        ("127.0.0.1", ["[2001:db8::1]:443"], "2001:db8::1"),
+        ("127.0.0.1", ["198.51.100.9, 192.0.2.7"], "192.0.2.7"),
+        ("127.0.0.1", ["198.51.100.9", "192.0.2.7, 10.1.2.3"], "192.0.2.7"),
+        ("127.0.0.1", ["10.1.2.3"], "10.1.2.3"),
+        ("127.0.0.1", ["192.0.2.7, unknown"], "127.0.0.1"),
+        ("127.0.0.1", [""], "127.0.0.1"),
+        ("192.0.2.1", ["198.51.100.9"], "192.0.2.1"),
+        ("", ["198.51.100.9"], ""),
+    ],
+)
+def test_only_trusted_proxies_name_the_address_of_a_client(peer: str, forwarded: list[str], address: str) -> None:
+    headers = Headers(raw=[(b"x-forwarded-for", text.encode()) for text in forwarded])
+    assert find_client_address(headers, peer, ["127.0.0.1", "10.0.0.0/8"]) == address
+    assert find_client_address(headers, peer, []) == peer
+
+
+@pytest.mark.parametrize("text", ["*", "localhost", "10.0.0.1/8", "10.0.0.0/33"])
+def test_a_trusted_proxy_is_an_address_or_a_network(text: str) -> None:
+    with pytest.raises(ValidationError, match="must be an IP address or a network"):
+        Auth(trusted_proxies=(text,))
 
 
 def test_addresses_of_one_ipv6_network_share_a_limit() -> None:

@@ -6,7 +6,7 @@ attribute of `allowedHosts` is `allowed_hosts`. Pydantic builds the schemas at f
 
 import re
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from keyword import iskeyword
 from math import inf
 from types import NoneType
@@ -90,6 +90,13 @@ def _check_host_name(value: str) -> str:
     return value.lower()
 
 
+def _check_network(value: str) -> str:
+    try:
+        return str(ip_network(value))
+    except ValueError:
+        raise ValueError("must be an IP address or a network such as 10.0.0.0/8") from None
+
+
 def _check_time(value: str) -> str:
     try:
         parse_time(value)
@@ -141,6 +148,7 @@ IssuerUrl = Annotated[str, AfterValidator(_check_issuer)]
 Timestamp = Annotated[str, AfterValidator(_check_time)]
 NamesOrName = Annotated[Names, BeforeValidator(_as_list), Field(min_length=1)]
 HostName = Annotated[str, AfterValidator(_check_host_name)]
+Network = Annotated[str, AfterValidator(_check_network)]
 Origin = Annotated[str, AfterValidator(_check_origin)]
 LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(to_upper)]
 
@@ -699,6 +707,11 @@ class Auth(Section):
     allowed_hosts: tuple[HostName, ...] = Field(
         default=(),
         description="Host names of a reverse proxy, such as `tools.example.com`; requests for them need a token",
+    )
+    trusted_proxies: tuple[Network, ...] = Field(
+        default=(),
+        description="Addresses or networks of reverse proxies, such as `127.0.0.1` or `10.0.0.0/8`, whose header "
+        "`X-Forwarded-For` tells the address of the client: failed sign-ins are limited by it. It authenticates nobody",
     )
 
 

@@ -217,6 +217,7 @@ CONFIGURATION = """\
 ##     client_secret: ${secret:SSO_SECRET}
 ##     scopes: [openid]
 #  public_url:                     # under which browsers and clients reach this server, such as https://tools.example.com
+#  trusted_proxies: []             # addresses of reverse proxies whose X-Forwarded-For names the client: [127.0.0.1]
 #  allowed_hosts: []               # host names of a reverse proxy, such as [tools.example.com]; they need a token
 
 #audit:                            # only in ~/.onetool/onetool.yaml

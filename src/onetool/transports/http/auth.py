@@ -207,7 +207,8 @@ class AuthMiddleware:
         token = _parse_token(headers)
         proxy_header = None if token else checks.find_proxy_header(headers)
         if token is not None:
-            credential: RequestCredential | None = await self._bearer.check(token, address)
+            client = checks.find_client_address(headers, address, self._settings().trusted_proxies)
+            credential: RequestCredential | None = await self._bearer.check(token, client)
         else:
             credential = await self._find_session(headers, is_local=is_local and proxy_header is None)
         if credential is not None:

@@ -2,13 +2,15 @@
 
 import functools
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from onetool.net.addresses import parse_address
 from onetool.net.messages import OUTGOING_HEADER
 from onetool.transports.http.errors import ApiError
 
@@ -127,6 +129,30 @@ def check_path(scope: Scope) -> None:
         raise ApiError("invalid", "invalid path: '.' and '..' segments are not allowed")
 
 
+def find_client_address(headers: Headers, peer: str, trusted_proxies: Collection[str]) -> str:
+    """Return the address of the client: of the peer or, if that is a trusted proxy, the last one that is not a proxy.
+
+    Only what a trusted proxy added to X-Forwarded-For counts; what is before that, anybody could have sent.
+    """
+    if not trusted_proxies:
+        return peer
+    forwarded = ",".join(headers.getlist("x-forwarded-for")).split(",")
+    networks = [ip_network(text) for text in trusted_proxies]
+    address = peer
+    for text in reversed(forwarded):
+        sender = _remove_port(text.strip())
+        if not _is_in_networks(address, networks) or parse_address(sender) is None:
+            break
+        address = sender
+    return address
+
+
+def _is_in_networks(text: str, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
+    address = parse_address(text)
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return mapped is not None and any(mapped in network for network in networks)
+
+
 def find_proxy_header(headers: Headers) -> str | None:
     """Return the name of a header that shows that a proxy forwarded the request, if there is one.
 
@@ -154,9 +180,9 @@ def _contains_address(value: str) -> bool:
 
 def _is_address(text: str) -> bool:
     """Tell whether the text is an address like 192.0.2.1, 192.0.2.1:8080, 2001:db8::1 or [2001:db8::1]:443."""
+    return parse_address(_remove_port(text)) is not None
+
+
+def _remove_port(text: str) -> str:
     bare = text[1:].partition("]")[0] if text.startswith("[") else text
-    try:
-        ip_address(bare.rpartition(":")[0] if bare.count(":") == 1 else bare)
-    except ValueError:
-        return False
-    return True
+    return bare.rpartition(":")[0] if bare.count(":") == 1 else bare
