@@ -271,12 +271,34 @@ def test_a_question_shows_hostile_values(world: World) -> None:
     assert [line[:2] for line in text.splitlines()] == ["Ap", "1.", *["  "] * 3]
 
 
-def test_a_question_says_how_many_calls_it_does_not_show() -> None:
+def test_calls_that_are_not_shown_are_not_a_part_of_the_answer() -> None:
     calls = [make_call(number, v="x" * 1900) for number in range(1, 61)]
-    text = Question("r", "default", calls).text
-    shown = len(re.findall(r"(?m)^\d+\. t\.x", text))
-    assert f"Not shown: {60 - shown} more calls (t.x ×{60 - shown})." in text  # noqa: RUF001
-    assert len(text) < 30_000
+    question = Question("r", "default", calls)
+    shown = len(re.findall(r"(?m)^\d+\. t\.x", question.text))
+    assert 1 < shown < 60
+    assert f"You will be asked about {60 - shown} more calls next." in question.text
+    assert question.read({"decision": "approve"}, "Ada").calls == tuple(range(1, shown + 1))
+    assert len(question.text) < 30_000
+
+
+def test_large_calls_that_wait_together_are_asked_about_one_after_another(notes: Notes) -> None:
+    person = Approver()
+    code = "ot.parallel([lambda i=i: notes.add(text=f'{i} ' + 'x' * 1900) for i in range(30)])\n'done'"
+    with connect(notes.home, **person.able) as client:
+        assert get_texts(client.run(code)) == ["done"]
+    assert len(notes.written) == 30
+    assert sum(len(re.findall(r"(?m)^\d+\. notes\.add", each.message)) for each in person.asked) == 30
+
+
+def test_declared_arguments_come_first_and_too_many_are_rejected(world: World) -> None:
+    few, many = ({f"a{number}": "junk" for number in range(count)} for count in (40, 100))
+    world.client.run(f"helper.label(**{few!r}, labels=['to ada'])")
+    lines = world.person.asked[-1].message.splitlines()
+    assert lines[2 + ("policy" in lines[2])] == '   labels: ["to ada"]'
+    asked = len(world.person.asked)
+    text = get_texts(world.client.run(f"helper.label(**{many!r}, labels=['to ada'])"))[0]
+    assert "CallRejected: helper.label was not called: a person must approve it, and can be shown 50 arguments" in text
+    assert len(world.person.asked) == asked
 
 
 def test_the_grant_of_a_long_value_is_described_briefly() -> None:

@@ -67,7 +67,7 @@ def test_a_loop_of_fifty_writes_takes_two_questions(notes: Notes, mode: str) -> 
         assert len(person.asked) == 2
         fields = person.asked[1].requested_schema["properties"]
         assert fields["count"]["default"] == 1
-        assert fields["varying"]["description"].endswith('In these calls: repo: "me/app"; slow: 0; text: "note 1"')
+        assert fields["varying"]["description"].endswith('In these calls: text: "note 1"; repo: "me/app"; slow: 0')
 
 
 def test_similar_calls_are_the_same_call_once_unless_the_person_says_more(notes: Notes) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runs_support import make_call, store_run
@@ -79,3 +80,15 @@ def test_durations() -> None:
     for text in ("", "0m", "5", "31d", "1w", "-1h"):
         with pytest.raises(ArgumentError):
             parse_duration(text, MAX_DAYS)
+
+
+def test_names_that_look_the_same_do_not_hide_each_other(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"to\u200b": "eve", "to\\u200b": "ada", "body": {"a\u200b": 1, "a\\u200b": 2}}
+    run = store_run(tmp_path, make_call(1, "mail.send", **arguments))
+    store = RunStore(tmp_path)
+    (waiting,) = list_waiting(store, Redactor())
+    store.close()
+    shown = waiting["calls"][0]["arguments"]
+    assert waiting["run"] == run
+    assert sorted(map(str, shown)) == ["body", "to\\u200b", "to\\u200b (2)"]
+    assert sorted(shown["body"].values()) == [1, 2]

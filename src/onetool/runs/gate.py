@@ -27,7 +27,7 @@ from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Policy, Ruling, make_denial
 from onetool.runs.grants import ACCOUNT_ARGUMENT, covers
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
-from onetool.runs.questions import Approver, Question, describe_difference, summarize
+from onetool.runs.questions import MAX_ARGUMENTS, Approver, Question, describe_difference, summarize
 from onetool.util.raw_json import RawJson
 from onetool.util.text import pluralize
 from onetool_child.data import as_data
@@ -130,6 +130,8 @@ class Gate:
         self._is_saving_later = False
         self._journal_bytes = 0
         self._waiting: dict[int, tuple[DurableCall, asyncio.Future[DurableCall]]] = {}
+        self._waiting_since = 0.0  # of the monotonic clock
+        self._storing: set[int] = set()  # calls among those that wait, which nobody can answer yet
         self._asking: asyncio.Future[None] | None = None
 
     @property
@@ -372,12 +374,24 @@ class Gate:
         if not self.via or (self.via == {"client"} and self.ask is None):
             cause = "its client cannot ask" if self.via else "nobody may approve calls of this agent"
             raise CallRejected(f"{call.tool} was not called: a person must approve it, and {cause}", tool=call.tool)
-        call = replace(call, at=call.at or time.time(), definition=digest_definition(ticket.tool))
+        arguments = order_arguments(json.loads(call.arguments), ticket.tool)
+        if call.state is CallState.PENDING and len(arguments) > MAX_ARGUMENTS:
+            message = (
+                f"{call.tool} was not called: a person must approve it, and can be shown {MAX_ARGUMENTS} arguments"
+            )
+            raise CallRejected(f"{message}, not {len(arguments)}", tool=call.tool, reason="too many arguments")
+        text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+        definition = digest_definition(ticket.tool)
+        call = replace(call, at=call.at or time.time(), arguments=text, definition=definition)
         answered: asyncio.Future[DurableCall] = asyncio.get_running_loop().create_future()
+        if not self._waiting:
+            self._waiting_since = asyncio.get_running_loop().time()
         self._waiting[call.number] = call, answered
+        self._storing.add(call.number)
         try:
             await self._runs.wait_for_people(self)
             await self._save(call, survives_power_loss=True)
+            self._storing.discard(call.number)
             self._runs.announce(self)
             if ticket.context.on_progress is not None:
                 ticket.context.on_progress(f"a person must approve {summarize(self.list_waiting())}")
@@ -386,6 +400,7 @@ class Gate:
             with ticket.context.waiting() if ticket.context.waiting is not None else NO_WAIT:
                 answer = await self._hold(answered)
         finally:
+            self._storing.discard(call.number)
             self._waiting.pop(call.number, None)
             if not self._waiting:
                 self._runs.stop_waiting(self)
@@ -433,10 +448,13 @@ class Gate:
         """Ask at the client, if possible. Otherwise report the run as paused after `hold` seconds."""
         await asyncio.sleep(BATCH_SECONDS)
         while self.ask is not None and "client" in self.via and (calls := self.list_waiting(CallState.PENDING)):
+            if self._storing:
+                await asyncio.sleep(BATCH_SECONDS)
+                continue
             question = Question(self.id, self.record.agent, calls)
             approver = self.ask
             asking = asyncio.ensure_future(approver.ask(question))
-            answers = [self._waiting[call.number][1] for call in calls]
+            answers = [self._waiting[call.number][1] for call in question.calls]
             elsewhere = asyncio.ensure_future(asyncio.wait(answers))
             await asyncio.wait({asking, elsewhere}, return_when=asyncio.FIRST_COMPLETED)
             elsewhere.cancel()
@@ -451,13 +469,14 @@ class Gate:
             decision = question.read(answer, approver.name)
             await self._runs.decide(self.id, decision, via="client", transport=approver.transport)
         while self._waiting and not self.paused.is_set():
-            left = min(call.at for call in self.list_waiting()) + self.hold - time.time()
+            left = self._waiting_since + self.hold - asyncio.get_running_loop().time()
             if left <= 0:
                 self.paused.set()
             await asyncio.sleep(max(left, 0.0))
 
     def list_waiting(self, state: CallState | None = None) -> list[DurableCall]:
-        return [call for call, _ in self._waiting.values() if state in {None, call.state}]
+        waiting = (call for call, answered in self._waiting.values() if not answered.done())
+        return [call for call in waiting if state in {None, call.state}]
 
     def apply(self, calls: Iterable[DurableCall]) -> None:
         """Continue the calls that a person has answered."""
@@ -523,6 +542,12 @@ def _has_acted(call: DurableCall) -> bool:
 def encode_arguments(args: Mapping[str, Any]) -> str:
     """Return the bound arguments as canonical JSON."""
     return json.dumps(as_data(dict(args)), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def order_arguments(args: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
+    """Return the arguments as people read them: those that the tool declares first, in the order of its schema."""
+    declared = [name for name in tool.input.json.get("properties", {}) if name in args]
+    return {name: args[name] for name in dict.fromkeys([*declared, *args])}
 
 
 def digest_call(tool: str, arguments: str) -> str:

@@ -37,7 +37,7 @@ class DurableCall:
 
     number: int
     tool: str
-    arguments: str  # canonical JSON of the bound arguments
+    arguments: str  # JSON of the bound arguments: canonical, or in the order of the schema if people are asked
     key: str  # digest of the tool and the arguments
     occurrence: int  # of this key in the run, from 0
     state: CallState

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from glob import escape
 from typing import Any
 
-from onetool.runs.grants import MAX_COUNT, make_grants, show_value
+from onetool.runs.grants import MAX_COUNT, MAX_VALUE_CHARS, make_grants, show_value
 from onetool.runs.model import Decision, DurableCall, Grant
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
 
 MAX_QUESTION_CHARS = 20_000
+MAX_ARGUMENTS = 50  # that a person is shown; a call with more is rejected
 MAX_EXAMPLES = 3  # values of an argument
 MAX_EXAMPLE_CHARS = 60
 APPROVE, APPROVE_SIMILAR, REJECT, STOP = "approve", "approve_similar", "reject", "stop"
@@ -66,26 +67,27 @@ class Approver:
 
 
 class Question:
-    """One question about all calls of a run that wait now."""
+    """One question about the calls of a run that wait now: as many as can be shown. The others are asked about next."""
 
     def __init__(self, run_id: str, agent: str, calls: Sequence[DurableCall]) -> None:
         self.run_id = run_id
-        self.calls = tuple(calls)
         self._agent = agent
+        self._texts: list[str] = []
+        for index, call in enumerate(calls, 1):
+            text = describe_call(index, call)
+            if self._texts and sum(map(len, self._texts)) + len(text) > MAX_QUESTION_CHARS:
+                break
+            self._texts.append(text)
+        self.calls = tuple(calls[: len(self._texts)])
+        self._hidden = len(calls) - len(self.calls)
 
     @property
     def text(self) -> str:
         """The question as plain text."""
         head = f"Approve {pluralize(len(self.calls), 'call')} of agent {self._agent} ({summarize(self.calls)})?"
-        lines, size = [escape_invisible(head)], 0
-        for index, call in enumerate(self.calls, 1):
-            text = describe_call(index, call)
-            size += len(text)
-            if size > MAX_QUESTION_CHARS and index > 1:
-                hidden = self.calls[index - 1 :]
-                lines.append(f"Not shown: {pluralize(len(hidden), 'more call')} ({summarize(hidden)}).")
-                break
-            lines.append(text)
+        lines = [escape_invisible(head), *self._texts]
+        if self._hidden:
+            lines.append(f"You will be asked about {pluralize(self._hidden, 'more call')} next.")
         return "\n".join(lines)
 
     @property
@@ -145,7 +147,8 @@ def describe_call(index: int, call: DurableCall) -> str:
     """Return the call with its arguments, one per line."""
     lines = [f"{index}. {call.tool} ({', '.join(call.effects)})", *([f"   {call.reason}"] if call.reason else [])]
     arguments = json.loads(call.arguments)
-    lines += [f"   {show_name(name)}: {show_value(value)}" for name, value in arguments.items()]
+    limit = min(MAX_VALUE_CHARS, MAX_QUESTION_CHARS // max(1, len(arguments)))
+    lines += [f"   {show_name(name)}: {show_value(value, limit)}" for name, value in arguments.items()]
     return "\n".join(map(escape_invisible, lines))
 
 

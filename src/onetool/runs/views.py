@@ -157,12 +157,21 @@ def _show_arguments(call: DurableCall, redact: Redactor) -> dict[str, Any]:
     """Return the arguments. Each has its share of the characters, so that none can hide the others."""
     arguments = json.loads(call.arguments)
     limit = max(MIN_SHOWN_CHARS, MAX_SHOWN_CHARS // max(1, len(arguments)))
-    shown = {
-        _show_line(name, redact): _Shortener(limit).shorten(redact.redact_data(value))
-        for name, value in list(arguments.items())[:MAX_ARGUMENTS]
-    }
+    shown: dict[str, Any] = {}
+    for name, value in list(arguments.items())[:MAX_ARGUMENTS]:
+        shown[_make_unique(_show_line(name, redact), shown)] = _Shortener(limit).shorten(redact.redact_data(value))
     hidden = len(arguments) - MAX_ARGUMENTS
     return {**shown, "…": f"({pluralize(hidden, 'more argument')} not shown)"} if hidden > 0 else shown
+
+
+def _make_unique(name: str, others: Collection[str]) -> str:
+    """Return the name, with a number if another one looks the same, so that neither hides the other."""
+    number = 1
+    unique = name
+    while unique in others:
+        number += 1
+        unique = f"{name} ({number})"
+    return unique
 
 
 def _show_line(text: str, redact: Redactor) -> str:
@@ -187,7 +196,10 @@ class _Shortener:
             self._left -= len(text)
             return text
         if isinstance(value, dict):
-            return dict(self._shorten_items(value))
+            shown: dict[str, Any] = {}
+            for name, item in self._shorten_items(value):
+                shown[_make_unique(name, shown)] = item
+            return shown
         if isinstance(value, list):
             items = list(self._shorten_all(value))
             hidden = len(value) - len(items)
