@@ -9,7 +9,7 @@ from typing import Self
 
 from onetool.config.model import Notify, Output, RunHistory, Stats
 from onetool.notify import RATE_SECONDS, NoticeFiles, RateLimit, too_many_messages
-from onetool.problem import Problem, storage_problem
+from onetool.problem import WARNING, Problem, storage_problem
 from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media
 from onetool.runs.run_store import RunStore
@@ -102,11 +102,14 @@ class Stores:
     @property
     def problems(self) -> list[Problem]:
         problems = self.recorder.problem, self.shapes.problem
+        hint = "check the date of the machine; runs expire again when the clock has been steady for ten minutes"
+        jumps = [Problem(self.runs.problem, hint, level=WARNING)] if self.runs.problem else []
         if self.remote is not None:
             away = self.remote.problem
-            return [Problem(away)] if away else [Problem(problem) for problem in problems if problem]
+            return [Problem(away)] if away else [*jumps, *(Problem(problem) for problem in problems if problem)]
         files = (self.directory / "stats" / name for name in ("stats.db", "shapes.json"))
-        return [storage_problem(problem, file) for problem, file in zip(problems, files, strict=True) if problem]
+        broken = [storage_problem(problem, file) for problem, file in zip(problems, files, strict=True) if problem]
+        return [*jumps, *broken]
 
     def close(self) -> None:
         """Write pending records and close. Blocks on disk access."""

@@ -1,10 +1,12 @@
 """Durable runs: answers and grants of several processes, changed rows, processes that were killed, and quotas."""
 
+import asyncio
 import sqlite3
 import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,10 +18,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from onetool import tool
+from onetool.bus.bus import ToolBus
+from onetool.config.model import Agent, Approvals
+from onetool.context import ToolContext
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
+from onetool.policy.rules import Policy
+from onetool.runs.gate import Gate, digest_call, encode_arguments
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.runs.run_store import RETENTION_SECONDS, RunQuota, RunStore
+from onetool.runs.runs import Runs
 from onetool.runs.sealing import Sealer
+from onetool.util.clock_watch import SETTLE_SECONDS, ClockWatch
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_800_000_000.0
@@ -512,3 +522,75 @@ def test_a_killed_process_has_recorded_every_call_that_it_sent(tmp_path: Path) -
             else:
                 assert not store.is_alive(run.owner)
     assert effects == [1, 2, 3]
+
+
+# --- clocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("days", [8, -8])
+def test_nothing_expires_after_the_clock_has_jumped(tmp_path: Path, days: int) -> None:
+    moment = [NOW]
+    with closing(RunStore(tmp_path, clock=lambda: moment[0])) as store:
+        waiting = put_run(store, make_call(1), expires=NOW + 3600)
+        ended = put_run(store)
+        store.set_state(ended, RunState.DONE)
+        assert store.delete_expired(store.now()) == 0
+        assert store.problem == ""
+        moment[0] += days * 86_400
+        for _ in range(2):
+            assert store.delete_expired(NOW + 8 * 86_400) == 0
+            assert "the clock jumped by" in store.problem
+        moment[0] = NOW
+        assert store.delete_expired(NOW + 8 * 86_400) == 0
+        assert {run.id for run in store.list_runs()} == {waiting, ended}
+
+
+def test_a_clock_that_stays_is_believed_again() -> None:
+    wall, steady = [NOW], [0.0]
+    watch = ClockWatch(lambda: wall[0], lambda: steady[0])
+    assert watch.is_reliable()
+    for _ in range(10):
+        wall[0] += 61
+        steady[0] += 60
+        assert watch.is_reliable(), "small differences add up"
+    wall[0] += 3600
+    assert not watch.is_reliable()
+    steady[0] += SETTLE_SECONDS / 2
+    wall[0] += SETTLE_SECONDS / 2
+    assert not watch.is_reliable()
+    steady[0] += SETTLE_SECONDS
+    wall[0] += SETTLE_SECONDS
+    assert watch.is_reliable()
+
+
+def test_the_wait_for_people_does_not_depend_on_the_clock(tmp_path: Path) -> None:
+    """A call that was recorded an hour ahead, before somebody has set the clock back."""
+
+    @tool("fake.put", effects=["write"])
+    def put(value: int) -> None:
+        """Put a value."""
+
+    async def pause() -> None:
+        runs = Runs(None)  # type: ignore[arg-type]  # nothing is replayed
+        policy = Policy.from_settings(Agent(policy="ask-writes"))
+        ways = frozenset({"cli"})
+        runs.configure(
+            *(RunStore(tmp_path), Approvals(), "here"),
+            get_policy=lambda _: (policy, ways),
+            is_revoked=lambda _: False,
+            on_event=lambda *_, **__: None,
+        )
+        text = encode_arguments({"value": 1})
+        ahead = DurableCall(
+            1, "fake.put", text, digest_call("fake.put", text), 0, CallState.PENDING, ("write",), at=time.time() + 3600
+        )
+        record = DurableRunRecord(f"r_{'0' * 32}", "default", "code", is_replayable=True)
+        gate = Gate(runs, record, policy, via=ways, hold=0.05, recorded=[ahead])
+        bus = ToolBus()
+        bus.register_tool(put)
+        calling = asyncio.ensure_future(bus.call_tool("fake.put", {"value": 1}, ToolContext(gate=gate)))
+        await asyncio.wait_for(gate.paused.wait(), 20)
+        calling.cancel()
+        await runs.close()
+
+    asyncio.run(pause())

@@ -14,6 +14,7 @@ from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolErr
 from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.runs.owners import Owners
 from onetool.runs.sealed_database import SealedDatabase, SealedTables, Transaction
+from onetool.util.clock_watch import ClockWatch
 from onetool.util.text import pluralize, quote
 
 VERSION: Final = 1
@@ -95,6 +96,7 @@ class RunTables:
     ) -> None:
         self._database, self._owners = database, owners
         self.owner, self._quota, self._clock = owners.own_id, quota, clock
+        self._clock_watch = ClockWatch(clock)
         self._unchecked = 0  # new runs before their number is checked again
 
     # --- runs -------------------------------------------------------------------------------------------------
@@ -184,6 +186,12 @@ class RunTables:
         if not self.has_leases or run.owner in {"", self.owner}:
             return False
         return state is not RunState.HALTED or self.is_alive(run.owner)
+
+    @property
+    def problem(self) -> str:
+        """Why runs do not expire now; empty if they do."""
+        jump = self._clock_watch.jump
+        return f"the clock jumped by {jump:+,.0f} s: no run expires or is deleted for some minutes" if jump else ""
 
     def now(self) -> float:
         """Return the time with which expiries are compared."""
@@ -302,8 +310,11 @@ class RunTables:
     # --- cleanup ----------------------------------------------------------------------------------------------
 
     def delete_expired(self, now: float) -> int:
-        """Expire runs that nobody answered in time and delete old ended runs. Return the number of both."""
-        if not self._database.exists():
+        """Expire runs that nobody answered in time and delete old ended runs. Return the number of both.
+
+        After a jump of the clock, nothing is expired or deleted for a while: the clock may be wrong. See `problem`.
+        """
+        if not self._clock_watch.is_reliable() or not self._database.exists():
             return 0
         with self._database.transaction() as database:
             where = f"WHERE state IN ({_marks(UNANSWERED)}) AND expires > 0 AND expires <= ?"

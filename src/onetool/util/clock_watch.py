@@ -1,0 +1,39 @@
+"""Detects jumps of a wall clock, so that nothing is deleted because somebody has set it."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+MAX_DIFFERENCE_SECONDS: Final = 30.0  # by which two clocks may differ between two checks
+SETTLE_SECONDS: Final = 600.0  # for which a clock that has jumped is not believed
+
+
+def read_steady_clock() -> float:
+    """Return the seconds since the machine started; where the system can tell, with the time that it slept."""
+    kind = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if kind is None else time.clock_gettime(kind)
+
+
+class ClockWatch:
+    """Compares a clock with the steady clock of the machine, each time that it is checked."""
+
+    def __init__(self, clock: Callable[[], float], steady: Callable[[], float] = read_steady_clock) -> None:
+        self._clock = clock
+        self._steady = steady
+        self._offset: float | None = None  # at the last check
+        self._jumped_at: float | None = None  # the steady time at which a jump was seen
+        self.jump = 0.0  # seconds by which the clock has jumped, while it is not believed
+
+    def is_reliable(self) -> bool:
+        """Return whether the clock has not jumped recently."""
+        steady = self._steady()
+        offset = self._clock() - steady
+        difference = 0.0 if self._offset is None else offset - self._offset
+        self._offset = offset
+        if abs(difference) > MAX_DIFFERENCE_SECONDS:
+            self._jumped_at = steady
+            self.jump = difference
+        elif self._jumped_at is not None and steady - self._jumped_at > SETTLE_SECONDS:
+            self._jumped_at = None
+            self.jump = 0.0
+        return self._jumped_at is None
