@@ -83,7 +83,7 @@ def test_tokens_are_revoked_individually(tmp_path: Path) -> None:
     assert first.startswith("env ($MY_TOKEN)  default")
     assert second.startswith("a                default")
     revoked = run_cli(tmp_path, "token", "revoke", "env")
-    assert "Revoked token env and removed it from" in revoked.stdout
+    assert "Revoked token env in " in revoked.stdout
     assert json.loads(run_cli(tmp_path, "token", "revoke", "a", "--json").stdout)["revoked"] == "a"
     assert config_file(tmp_path).read_text("utf-8") == COMMENTED + "auth:\n  tokens: []  # of mine\n"
     assert "No tokens exist" in run_cli(tmp_path, "token", "list").stdout

@@ -10,7 +10,7 @@ import pytest
 from tests.bundles_support import bundle_body, expect_error, list_slugs, new_bundle, open_store, search_slugs, tool_body
 from tests.disk_support import Disk, mount_disk
 from tests.rest_support import Rest, draft, get_error_code, make_client, new_id, serve_app, serve_process
-from tests.support import run_cli
+from tests.support import eventually, run_cli
 
 
 @pytest.fixture
@@ -126,6 +126,38 @@ def test_space_can_be_freed_over_rest_on_a_full_disk(disk: Disk) -> None:
         assert client.get(f"/tools/bundles/{bundle}").status_code == 404
         disk.free()
         assert rest.send("PUT", f"/tools/bundles/{new_id()}", bundle_body("kept")).status_code == 201
+
+
+@pytest.mark.parametrize("way", ["command", "REST"])
+def test_a_token_can_be_revoked_on_a_full_disk(disk: Disk, way: str) -> None:
+    """Its hash is overwritten in the file. The entry is removed when the disk has space again."""
+    tokens = {}
+    for name, scope in (("lost", "use"), ("kept", "admin")):
+        created = run_cli(disk.home, "token", "create", name, "--scope", scope, "--json")
+        tokens[name] = json.loads(created.stdout)["token"]
+    settings = disk.place / "onetool.yaml"
+    with (
+        serve_process(disk.home) as (_, info),
+        make_client(info["url"]) as lost,
+        make_client(info["url"]) as kept,
+    ):
+        lost.headers["Authorization"] = f"Bearer {tokens['lost']}"
+        kept.headers["Authorization"] = f"Bearer {tokens['kept']}"
+        assert lost.get("/api/tools").status_code == 200
+        disk.fill()
+        size = settings.stat().st_size
+        if way == "command":
+            done = run_cli(disk.home, "token", "revoke", "lost")
+            assert done.returncode == 0, done.stderr
+        else:
+            assert kept.delete("/api/tokens/lost").status_code == 200
+        assert settings.stat().st_size == size
+        assert eventually(lambda: lost.get("/api/tools").status_code == 401)
+        assert kept.get("/api/tools").status_code == 200
+        assert [token["name"] for token in kept.get("/api/tokens").json()["tokens"]] == ["kept"]
+        disk.free()
+        assert run_cli(disk.home, "token", "revoke", "lost").returncode == 0
+        assert "lost" not in settings.read_text("utf-8")
 
 
 def test_deletions_on_a_full_disk_are_permanent_for_every_process(disk: Disk) -> None:

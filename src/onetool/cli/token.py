@@ -126,6 +126,5 @@ def _revoke(changes: "TokenChanges", options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"revoked": options.name, "file": place}, indent=2, ensure_ascii=False))
     else:
-        where = f"in {place}" if changes.remote is not None else f"and removed it from {place}"
-        print(f"Revoked token {options.name} {where}. {REJECTED}")
+        print(f"Revoked token {options.name} in {place}. {REJECTED}")
     return 0

@@ -27,6 +27,7 @@ LOCK: Final = "onetool.yaml.lock"
 MAX_DAYS: Final = 3650
 NAME: Final = re.compile(r"\w[\w.@-]{0,63}")
 Scope = Literal["use", "approve", "admin", "owner"]
+ERASED: Final = "revoked".ljust(64, "-")  # instead of a hash; it matches no token
 TAKEN: Final = "duplicate"  # the code of the error for a name that exists
 
 
@@ -65,8 +66,8 @@ class TokenChanges:
     transport: str = ""
 
     def list_accepted(self) -> list[Token]:
-        tokens = self.settings.auth.tokens
-        return list(tokens) if self.remote is None else self.remote.tokens.apply(tokens)
+        tokens = [token for token in self.settings.auth.tokens if token.hash != ERASED]
+        return tokens if self.remote is None else self.remote.tokens.apply(tokens)
 
     def describe_all(self) -> list[dict[str, Any]]:
         """Return what is shown of each token: never its hash."""
@@ -143,7 +144,12 @@ class TokenChanges:
                 raise ToolError(f"token {quote(name)} is not in {before.path}", hint=hint)
             if name not in names:
                 raise _unknown_token(name, known)
-            self._write(before, yaml_edit.remove_item(before.text, str(before.path), SECTION, KEY, names.index(name)))
+            index = names.index(name)
+            try:
+                self._write(before, yaml_edit.remove_item(before.text, str(before.path), SECTION, KEY, index))
+            except StorageError:  # such as a full disk
+                if not _erase(before, str(entries[index].get("hash"))):
+                    raise
             self._record("token.revoke", name)
         use = TokenUse(lambda: self.directories.user)
         for token in self.settings.auth.tokens:
@@ -177,6 +183,26 @@ class TokenChanges:
 
     def _write(self, before: text_files.TextFile, text: str) -> None:
         text_files.write(before, text, mode=text_files.OWNER_ONLY if before.raw is None else None, keep=False)
+
+
+def _erase(before: text_files.TextFile, token_hash: str) -> bool:
+    """Overwrite the hash of a token in its file, which needs no space. Return whether that succeeded.
+
+    A hash that is overwritten in part, because the machine stops, matches no token either.
+    """
+    old = token_hash.encode()
+    if before.raw is None or len(old) != len(ERASED) or before.raw.count(old) != 1:
+        return False
+    try:
+        with before.path.open("r+b", buffering=0) as file:
+            if file.read() != before.raw:
+                return False
+            file.seek(before.raw.index(old))
+            file.write(ERASED.encode())
+            os.fsync(file.fileno())
+    except OSError:
+        return False
+    return True
 
 
 def _describe(token: Token, use: TokenUse) -> dict[str, Any]:
