@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -33,9 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Generate the reference from the code, or check it")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page differs from the code")
     options = parser.parse_args(arguments)
-    stale = [
-        name for name, make in PAGES.items() if _update(FOLDER / name, _render_page(make), write=not options.check)
-    ]
+    pages = {name: _render_page(make) for name, make in list_pages().items()}
+    stale = [name for name, text in pages.items() if _update(FOLDER / name, text, write=not options.check)]
     if options.check and stale:
         sys.stderr.write(f"docs/reference is out of date: {', '.join(stale)}\nHint: {COMMAND}\n")
         return 1
@@ -52,6 +52,7 @@ def _update(file: Path, text: str, *, write: bool) -> bool:
     if file.exists() and file.read_text(encoding="utf-8") == text:
         return False
     if write:
+        file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
     return True
 
@@ -264,24 +265,38 @@ TYPE_NAMES = {
 
 
 def render_tools() -> Lines:
-    from onetool.runner.tool_loader import load_builtin_tools
-
     yield "Built-in tools"
     yield from _wrap_paragraph(
         "Call these tools in a run as shown here. *Permissions* are those that the agent needs. *Limits* are arguments "
         "whose maximum `tool_config` of the agent can set."
     )
     yield ""
+    packs = ((f"[{pack}](tools/{slug}.md)", _describe_pack(pack)) for pack, slug, _ in _list_packs())
+    bundles = (
+        (f"[{bundle['slug']}](tools/{bundle['slug']}.md)", f"A bundle. {bundle['description']}")
+        for bundle in _list_bundles()
+    )
+    yield from _render_table(("pack", "description"), [*packs, *bundles])
+
+
+def _list_packs() -> list[tuple[str, str, list[Any]]]:
+    """Return the name, the slug and the tools of each built-in pack. `ot.help` links the page with the slug."""
+    from onetool.runner.tool_loader import load_builtin_tools
+    from onetool.tools.help_text import DOC_SLUGS
+
     found = sorted(load_builtin_tools(), key=attrgetter("name"))
-    for pack, members in groupby(found, key=lambda tool: tool.pack or tool.name):
-        yield f"## {pack}"
-        yield ""
-        yield _describe_pack(pack)
-        yield ""
-        for tool in members:
-            yield from _render_tool(tool)
-        yield from _render_cell_functions() if pack == "ot" else ()
-    yield from _render_bundles()
+    packs = groupby(found, key=lambda tool: tool.pack or tool.name)
+    return [(pack, DOC_SLUGS.get(pack, pack), list(members)) for pack, members in packs]
+
+
+def render_pack(pack: str, tools: Iterable[Any]) -> Lines:
+    yield pack
+    yield _describe_pack(pack)
+    yield ""
+    for tool in tools:
+        yield from _render_tool(tool)
+    if pack == "ot":
+        yield from _render_cell_functions()
 
 
 def _describe_pack(pack: str) -> str:
@@ -292,7 +307,7 @@ def _describe_pack(pack: str) -> str:
 def _render_tool(tool: Any) -> Lines:
     from onetool.signature import arguments, signature
 
-    yield f"### {tool.name}"
+    yield f"## {tool.name}"
     yield ""
     yield f"`{signature(tool)}`"
     yield ""
@@ -334,7 +349,7 @@ def _render_cell_functions() -> Lines:
     (pack,) = (one for one in vars(pack_proxy).values() if inspect.isclass(one) and "parallel" in vars(one))
     for definition in _find_methods(pack):
         if definition.name in {"call", "pack", "parallel", "snippet"}:
-            yield f"### ot.{definition.name}"
+            yield f"## ot.{definition.name}"
             yield ""
             yield f"`ot.{_format_definition(definition)}`"
             yield ""
@@ -342,17 +357,23 @@ def _render_cell_functions() -> Lines:
             yield ""
 
 
-def _render_bundles() -> Lines:
+def _list_bundles() -> list[Any]:
+    """Return the bundles of the package, each with its tools."""
     from onetool import bundles
 
-    files = sorted((Path(inspect.getfile(bundles)).parent / "builtin").glob("*/*.json"))
-    read = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    for bundle in (one for one in read if "version" not in one):
-        yield f"## {bundle['slug']}"
-        yield ""
-        yield f"A bundle. {bundle['description']} Enable it with `onetool bundles enable {bundle['slug']}`."
-        yield ""
-    names = ((f"`{one['slug']}`", one["description"]) for one in read if "version" in one)
+    found = []
+    for directory in sorted((Path(inspect.getfile(bundles)).parent / "builtin").iterdir()):
+        documents = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(directory.glob("*.json"))]
+        tools = [document for document in documents if "version" in document]
+        found += [{**document, "tools": tools} for document in documents if "version" not in document]
+    return found
+
+
+def render_bundle(bundle: Any) -> Lines:
+    yield bundle["slug"]
+    yield f"A bundle. {bundle['description']} Enable it with `onetool bundles enable {bundle['slug']}`."
+    yield ""
+    names = ((f"`{tool['slug']}`", tool["description"]) for tool in bundle["tools"])
     yield from _render_table(("tool", "description"), names)
 
 
@@ -568,14 +589,20 @@ def _is_overload(one: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(ast.unparse(decorator) == "overload" for decorator in one.decorator_list)
 
 
-PAGES: dict[str, Callable[[], Lines]] = {
-    "commands.md": render_commands,
-    "settings.md": render_settings,
-    "tools.md": render_tools,
-    "errors.md": render_errors,
-    "rest.md": render_rest,
-    "python.md": render_python,
-}
+def list_pages() -> dict[str, Callable[[], Lines]]:
+    packs = {f"tools/{slug}.md": partial(render_pack, pack, tools) for pack, slug, tools in _list_packs()}
+    bundles = {f"tools/{bundle['slug']}.md": partial(render_bundle, bundle) for bundle in _list_bundles()}
+    return {
+        "commands.md": render_commands,
+        "settings.md": render_settings,
+        "tools.md": render_tools,
+        "errors.md": render_errors,
+        "rest.md": render_rest,
+        "python.md": render_python,
+        **packs,
+        **bundles,
+    }
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -41,6 +41,8 @@ from onetool.extensions import static_analysis
 from onetool.extensions.installed import GROUP
 from onetool.logging import Log
 from onetool.paths import find_directories
+from onetool.runner.tool_loader import load_builtin_tools
+from onetool.tools.help_text import DOC_SLUGS
 
 ROOT = Path(__file__).parents[2]
 API_PORT = 8000
@@ -576,8 +578,14 @@ def test_the_reference_is_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_every_link_of_help_to_a_built_in_pack_is_a_page() -> None:
+    pages = ROOT / "docs" / "reference" / "tools"
+    slugs = {DOC_SLUGS.get(tool.pack, tool.pack) for tool in load_builtin_tools() if tool.pack}
+    assert slugs <= {page.stem for page in pages.glob("*.md")}
+
+
 def test_the_reference_does_not_depend_on_the_machine() -> None:
-    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")]
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").rglob("*.md")]
     machine_facts = {str(ROOT), str(Path.home()), sys.prefix, sys.version.split()[0]}
     assert pages
     assert not [fact for fact in machine_facts for page in pages if f"{fact}/" in page or f" {fact}" in page]
