@@ -611,7 +611,7 @@ class Agent(Section):
         description="Default arguments by tool. The default of a limit is also its maximum: a call may only lower it. "
         "The tool finds all values in `context.agent_config`",
     )
-    clients: Names = Field(default=(), description="Names of MCP clients that use this agent")
+    clients: Names = Field(default=(), description="Names of MCP clients that use this agent over stdio")
     policy: Literal["open", "ask-writes", "read-only", "guarded"] | tuple[Rule, ...] = Field(
         default="open",
         description="Calls that a person must approve: `open` (none), `ask-writes` (calls that write or execute), "

@@ -175,7 +175,7 @@ CONFIGURATION = """\
 #      cost:                       # sum of cost_per_call
 #      permissions:                # alternative to `permissions` above; set only one of them
 #    tool_config: {}               # default arguments by tool, such as {fs.read: {max_size: 10000}}
-#    clients: []                   # names of MCP clients that use this agent
+#    clients: []                   # names of MCP clients that use this agent over stdio
 #    policy: open                  # calls that a person must approve, within the permissions above:
 ##                                   open: none; ask-writes: calls that write or execute; read-only: rejects these;
 ##                                   guarded: calls that send data out after reading private and untrusted data;

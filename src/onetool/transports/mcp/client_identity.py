@@ -16,6 +16,7 @@ from mcp import MCPError
 from mcp.server.connection import Connection
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from onetool.agents import DEFAULT
 from onetool.app import OneTool
 from onetool.context import ToolContext
 from onetool.errors import ToolError
@@ -47,7 +48,9 @@ def client_name(context: Any) -> str:
 
 
 def get_agent(app: OneTool, context: Any) -> str:
-    return _state(context).get("agent") or app.agents.for_client(client_name(context))
+    if context.request is None:
+        return app.agents.for_client(client_name(context))
+    return _state(context).get("agent") or DEFAULT
 
 
 def caller_fields(app: OneTool, context: Any) -> dict[str, Any]:
