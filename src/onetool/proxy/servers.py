@@ -189,16 +189,12 @@ class Servers(HeldTools):
             await asyncio.wait(tasks, timeout=max(0.0, self._wait_until - loop.time()))
 
     def list_unlisted(self, context: ToolContext) -> list[Unlisted]:
-        """Return the servers that the agent may use and whose tools are not known.
-
-        The result is empty if only disabled servers are missing.
-        """
-        missing = [
+        """Return the enabled servers that the agent may use and whose tools are not known."""
+        return [
             Unlisted(name, each.state, clean(" ".join(each.why_unlisted.split()), MAX_REASON_CHARS))
             for name, each in self._upstreams.items()
-            if not each.is_known and context.admits_pack(name)
+            if not each.is_known and each.server.enabled and context.admits_pack(name)
         ]
-        return missing if any(each.state != "disabled" for each in missing) else []
 
     def note_unlisted(self, context: ToolContext) -> str:
         """Return a sentence that names the servers whose tools are missing; empty if nothing is missing."""
