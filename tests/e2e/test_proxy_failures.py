@@ -86,6 +86,16 @@ def test_a_server_that_never_responds_times_out(app: App) -> None:
     assert get_state(app, "hangs") == "disconnected"
 
 
+def test_the_start_of_a_package_runner_may_take_longer_than_a_call(tmp_path: Path) -> None:
+    server = hostile_server("slow", timeout=1)
+    npx = tmp_path / "npx"
+    npx.write_text(f'#!/bin/sh\nexec {server["command"]} "$@"\n', encoding="utf-8")
+    npx.chmod(0o755)
+    with open_app({"servers": {"waits": server, "downloads": {**server, "command": str(npx)}}}) as app:
+        assert "waits did not respond within 1 s" in app.failure(f"waits.{ECHO}")
+        assert app.value(f"downloads.{ECHO}") == "a"
+
+
 def test_failing_servers_make_the_proxy_degraded_and_the_others_work(app: App) -> None:
     app.run(f"dies.{ECHO}")
     assert app.data("ot.health()")["proxy"]["status"] == "degraded"

@@ -315,7 +315,11 @@ class Server(Section):
         default="http", description="HTTP transport: streamable HTTP, or the older SSE"
     )
     enabled: bool = Field(default=True, description="Whether the server is used")
-    timeout: Seconds = Field(default=30, description="Timeout of a start or a call, in seconds")
+    timeout: Seconds = Field(
+        default=30,
+        description="Timeout of a start or a call, in seconds. A start by npx, uvx or another program that downloads "
+        "packages has at least 120 s",
+    )
     idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which the server is stopped")
     tools: ToolFilter = Field(default_factory=ToolFilter, description="Tools of the server to include or exclude")
     expose: Expose | None = Field(

@@ -25,6 +25,7 @@ CODE_VARIABLES = (
     *("PYTHONSTARTUP", "PYTHONHOME", "NODE_PATH", "RUBYLIB", "PERL5LIB", "CLASSPATH"),
 )
 NPM = frozenset({"npm", "npx"})
+DOWNLOAD_SECONDS = 120.0
 PACKAGE_RUNNERS = frozenset({*NPM, "bunx", "pnpm", "pnpx", "yarn", "uv", "uvx"})
 INTERPRETER = re.compile(r"(python|pypy|node|deno|bun|ruby|perl|php|java|lua)[\d.]*|tsx|ts-node|(ba|da|z|k|fi)?sh|make")
 SHELL = re.compile(r"(ba|da|z|k|fi)?sh")
@@ -108,6 +109,12 @@ def ignores_packages(server: Server) -> bool:
     is_local = any(word.startswith((".", "/", "~", "file:")) for word in _iterate_launch_words(words))
     has_prefix = any(word.partition("=")[0] == "--prefix" for word in words)
     return is_fetched and not is_local and not has_prefix and server.cwd in {None, PROJECT}
+
+
+def start_seconds(server: Server) -> float:
+    """Return the timeout of the start of a server. Package runners may have to download its packages."""
+    is_downloaded = PurePath(server.command or "").stem in PACKAGE_RUNNERS
+    return max(server.timeout, DOWNLOAD_SECONDS) if is_downloaded else server.timeout
 
 
 def uv_settings(environment: Mapping[str, str]) -> dict[str, str]:

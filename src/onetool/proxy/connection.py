@@ -22,6 +22,7 @@ import onetool_child
 from onetool.children.process import Process
 from onetool.children.shared import Users
 from onetool.config.model import Server
+from onetool.config.programs import start_seconds
 from onetool.errors import NetworkError, ToolError, ToolTimeout
 from onetool.proxy.message_limits import MAX_ITEMS, MAX_UPSTREAM_BYTES, error_response, has_too_many_items
 from onetool.proxy.relay import DeclaringStream, Relays, WrappedStream
@@ -84,13 +85,13 @@ class Connection:
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
         try:
-            async with asyncio.timeout(self._server.timeout) as clock:
+            async with asyncio.timeout(start_seconds(self._server)) as clock:
                 await asyncio.shield(self._ready)
         except Exception as error:  # noqa: BLE001 - any error is the reason for the failure
             if not clock.expired():
                 raise await self._connect_error(error, user) from None
             self.is_offered = False
-            reason = f"{user.name} did not respond within {self._server.timeout:g} s"
+            reason = f"{user.name} did not respond within {start_seconds(self._server):g} s"
             raise await self.build_error(ToolTimeout, reason, user) from None
 
     async def release(self, user: ConnectionUser, *, at_once: bool = False) -> None:
@@ -175,7 +176,7 @@ class Connection:
                     self._open_streams(await self._open_transport(stack)),
                     message_handler=self._on_message,
                     client_info=Implementation(name="onetool", version=__version__),
-                    read_timeout_seconds=self._server.timeout,
+                    read_timeout_seconds=start_seconds(self._server),  # calls have their own timeout
                     **(self.relays.callbacks if self.relays is not None else {}),
                 )
                 await stack.enter_async_context(client)
