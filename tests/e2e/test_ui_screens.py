@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.http_support import Site, page as web_page, serve_site as web_served
 from tests.rest_support import ServedApp, http_draft
 from tests.support import eventually
-from tests.ui_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
+from tests.ui_support import NARROW, TIMEOUT_SECONDS, WIDE, Visit, open_page, screenshot_directory, serve_shop
 
 pytestmark = pytest.mark.slow
 SECRET = "k-7d1f0c55aa"  # a value that no page may show
@@ -128,7 +128,13 @@ def test_statistics_show_a_chart_and_savings_at_a_price(visit: Visit, shop: Serv
     page.get_by_label("Price per 1M tokens (USD)").first.fill("1000000")
     saved = f"{stats['contextSaved']:,}"
     expect(page.locator(".figure-card", has_text="Money saved")).to_contain_text(f"${saved}")
-    assert page.locator(".plot rect.calls").count() > 0
+    newest = page.locator(".plot rect.calls").last
+    assert newest.is_visible()
+    page.set_viewport_size(NARROW)
+    box = newest.bounding_box()
+    assert box is not None
+    assert 0 <= box["x"] < NARROW["width"], "a phone shows the newest bars first"
+    page.set_viewport_size(WIDE)
     expect(page.locator(".sum .total").first).to_contain_text(saved)
     visit.shoot("statistics")
     page.get_by_label("Period", exact=True).select_option("day")
