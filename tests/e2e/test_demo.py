@@ -87,6 +87,7 @@ def test_output_fits_the_terminal_and_names_the_next_commands(tmp_path: Path) ->
     assert [line for line in shown if len(line) > MAX_LINE_LENGTH] == []
     assert "more characters" in done.stdout
     assert "Not shown" not in done.stdout
+    assert "call: orders.list_orders(customer)" in done.stdout, "hits are shown before notes"
     assert "\033" not in done.stdout
     for command in ("onetool init", "onetool connect", "onetool serve --http"):
         assert command in done.stdout

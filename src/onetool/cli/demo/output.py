@@ -32,10 +32,12 @@ def print_code(place: int, step: Step, code: str) -> None:
 
 
 def print_response(seen: StepResult) -> None:
+    lines = seen.answer.splitlines()
+    notes_last = "\n".join(sorted(lines, key=lambda line: line.startswith("Note: ")))
     if seen.problem:
         lines = [yellow(line) for line in shorten(seen.problem, MAX_ERROR_LINES)]
     else:
-        lines = shorten(seen.answer, MAX_ERROR_LINES if seen.is_error else MAX_LINES)
+        lines = shorten(notes_last, MAX_ERROR_LINES if seen.is_error else MAX_LINES)
     print("\n".join(f"    {line}" for line in lines))
     print(dim(f"    ({seen.ms:,} ms)"), end="\n\n", flush=True)
 
