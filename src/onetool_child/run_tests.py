@@ -18,7 +18,12 @@ def run_tests(directory: str, tests: list[str], packages: str) -> dict[str, Any]
     `directory` is the directory of the pack. `packages` contains pytest, for environments that do not have it.
     """
     sys.path.append(packages)
+    import builtins
+
+    import ot
     import pytest
+
+    setattr(builtins, "ot", ot)  # noqa: B010 - predefined in tests too, as in the pack
 
     found = (os.path.join(directory, name) for name in CONFIG_NAMES)  # noqa: PTH118 - importing pathlib is slow
     # Files further up belong to another project.

@@ -166,7 +166,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tests(file.parent, "test_whole.py", "import pytest\n\npytest.skip('not here', allow_module_level=True)\n")
     (home / "pytest.ini").write_text("[pytest]\naddopts = --unknown-option\n", encoding="utf-8")
     file = write_pack(home / ".onetool", "send", SEND, HEADER)
-    write_tests(file.parent, "test_send.py", "import send_tools\n\ndef test_send():\n    assert send_tools.send('x')\n")
+    write_tests(
+        file.parent,
+        "test_send.py",
+        "import send_tools\n\nCALL = ot.call\n\ndef test_send():\n    assert CALL and send_tools.send('x')\n",
+    )
     return home
 
 
