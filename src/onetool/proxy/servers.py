@@ -381,10 +381,8 @@ def _tool(
     implied = get_implied_permissions(hints.effects)
     pinned_hints = Hints() if pinned is None else read_hints(pinned.get("annotations"))
     implied |= get_implied_permissions(pinned_hints.effects)
-    if pinned is not None and pinned.get(ACCEPTED):
-        hints = hints.combine(pinned_hints)
-    else:
-        hints = hints.combine(Hints())
+    is_accepted = pinned is not None and bool(pinned.get(ACCEPTED))
+    hints = hints.combine(pinned_hints if is_accepted else Hints())
     if is_pending:
         description = (
             f"Not accepted: new, or changed since it was accepted. Hint: onetool servers accept {upstream.name}"

@@ -1,7 +1,7 @@
 """The identity of an MCP client: agent, client name and session.
 
-Over stdio, the name that the client reports selects the agent. Over HTTP, where any program can claim any name, the token
-does; without one, the agent is `default`.
+Over stdio, the name that the client reports selects the agent. Over HTTP, where any program can claim any name, the
+token does; without one, the agent is `default`.
 """
 
 import os
