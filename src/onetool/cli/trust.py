@@ -45,7 +45,7 @@ _COMMAND = re.compile(r"\s|\A[/.~-]")
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What trust in a project directory means, with secrets masked. `changes` is None if it was never trusted."""
+    """The content of a project directory, with secrets masked. `changes` is None if it was never trusted."""
 
     servers: Mapping[str, Lines]
     agents: Mapping[str, Lines]
