@@ -21,6 +21,7 @@ from onetool import OneTool, ToolContext, tool
 from onetool.bundles import BundleStore
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
+from onetool.errors import BundleError
 from onetool.paths import Directories
 
 SECRET = "canary-4f1d9c77ab"
@@ -175,18 +176,17 @@ def test_a_version_is_selected_by_argument_or_by_name(app: App, other: BundleSto
 
 @pytest.mark.spec("bundles.pack.collisions-stay-reachable")
 def test_colliding_names_are_callable_and_reported(app: App, other: BundleStore) -> None:
-    put(other, "machine", {"now@1": tool_returning("stored")})
     put(other, "see", {"a-b@1": tool_returning("dash"), "A-B@1": tool_returning("large")})
     put(other, "s-e", {"x@1": tool_returning("one")})
     put(other, "s-é", {"x@1": tool_returning("two")})
-    assert "stored" not in app.value("machine.now()")
-    assert app.data("ot.call('machine.now@1')") == "stored"
     assert app.data("[see.a_b(), see.A_B(), ot.call('s-e.x'), ot.call('s-é.x')]") == ["dash", "large", "one", "two"]
-    (reported,) = [problem for problem in app.data("ot.health()")["problems"] if "machine.now" in problem]
-    assert "ot.call('machine.now@version')" in reported
+    put(other, "sample", {"now@1": tool_returning("stored")})
+    (reported,) = [problem for problem in app.data("ot.health()")["problems"] if "bundle sample" in problem]
+    assert reported.startswith("bundle sample is not used: another pack has its name")
     bundles = {bundle.slug: bundle.id for bundle in other.list_bundles().items}
-    other.delete_tool(bundles["machine"], "now", "1")
-    assert not [problem for problem in app.data("ot.health()")["problems"] if "machine.now" in problem]
+    other.delete_tool(bundles["sample"], "now", "1")
+    other.delete_bundle(bundles["sample"])
+    assert not [problem for problem in app.data("ot.health()")["problems"] if "bundle sample" in problem]
 
 
 @pytest.mark.spec("bundles.pack.collisions-stay-reachable")
@@ -199,10 +199,20 @@ def test_two_bundles_with_one_name_in_code_are_both_reachable(app: App, other: B
     assert app.data("[ot.call('a-b.x-y'), a_b.only(), ot.call('a-ﬁ.x')]") == ["first", "mine", "ligature"]
 
 
-def test_a_bundle_does_not_replace_an_existing_tool(app: App, other: BundleStore) -> None:
+def test_a_bundle_never_joins_another_pack(app: App, other: BundleStore) -> None:
     put(other, "sample", {"give@1": tool_returning("stored"), "more@1": tool_returning("more")})
-    assert app.data("[sample.give('registered'), ot.call('sample.more')]") == ["registered", "more"]
-    assert app.data("ot.call('sample.give@1')") == "stored"
+    assert app.data("sample.give('registered')") == "registered"
+    for name in ("sample.more", "sample.more@1", "sample.give@1"):
+        assert app.run(f"ot.call('{name}')").error == "not_found"
+    assert "sample.more" not in app.value("ot.tools(pattern='sample', info='list')")
+    assert "sample.more" not in app.value("ot.search('sample more')")
+
+
+@pytest.mark.parametrize("slug", ["fs", "ot", "json", "HTTP", "llm", "machine"])
+def test_a_bundle_cannot_have_the_name_of_a_built_in_pack(other: BundleStore, slug: str) -> None:
+    body = {"slug": slug, "displayName": "X", "isEnabled": True}
+    with pytest.raises(BundleError, match="is the name of a built-in pack; choose another, such as"):
+        other.put_bundle(new_id(), body)
 
 
 def test_an_alias_may_refer_to_a_stored_tool(tmp_path: Path, other: BundleStore) -> None:

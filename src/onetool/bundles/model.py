@@ -104,6 +104,7 @@ Moment = Annotated[
     WithJsonSchema(_MOMENT),
 ]
 Slug = Annotated[str, _make_validator(rules.slug_problem), WithJsonSchema(_SLUG)]
+PackSlug = Annotated[str, _make_validator(rules.bundle_slug_problem), WithJsonSchema(_SLUG)]
 Version = Annotated[str, _make_validator(rules.version_problem), WithJsonSchema(_VERSION)]
 DisplayName = Annotated[str, _make_validator(rules.display_name_problem), WithJsonSchema(_DISPLAY_NAME)]
 Description = Annotated[
@@ -161,7 +162,7 @@ class _Draft(_Model):
 
 
 class BundleDraft(_Draft):
-    slug: Slug
+    slug: PackSlug
     display_name: DisplayName
     is_enabled: bool
     description: Description = ""

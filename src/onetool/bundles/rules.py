@@ -3,8 +3,10 @@
 Values are neither normalized nor trimmed: an accepted value is stored as sent. Only IDs are converted to lower case.
 """
 
+import functools
 import re
 import unicodedata
+from pathlib import Path
 from typing import Final
 
 from onetool.errors import BundleError
@@ -16,6 +18,7 @@ MAX_DISPLAY_NAME_LENGTH: Final = 256
 MAX_DESCRIPTION_LENGTH: Final = 20_000
 MAX_TAGS: Final = 64
 EXAMPLE_ID: Final = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
+TOOLS: Final = Path(__file__).parents[1] / "tools"
 _UUID_7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
 _TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -63,6 +66,18 @@ def slug_problem(text: object) -> str | None:
     if _PLAIN.fullmatch(text):
         return None
     return _length_problem(text) or _character_problem(text, "letters, digits and dashes")
+
+
+@functools.cache
+def list_reserved_names() -> frozenset[str]:
+    """Return the names of the built-in packs, which bundles must not have."""
+    return frozenset(file.stem.removesuffix("_tools") for file in TOOLS.glob("*_tools.py"))
+
+
+def bundle_slug_problem(text: object) -> str | None:
+    if isinstance(text, str) and text.casefold() in list_reserved_names():
+        return f"{text} is the name of a built-in pack; choose another, such as {text}-api"
+    return slug_problem(text)
 
 
 def version_problem(text: object) -> str | None:

@@ -142,8 +142,9 @@ class BundleSource(ToolSource):
         """Return the problems of the store and of names in it. Blocks on disk access."""
         stored = self._store.problems if self._store is not None and not self.is_building else []
         rates = [Problem(self._rates.problem)] if self._rates is not None and self._rates.problem else []
+        conflicts = [_describe_conflict(self.packs[name].slug) for name in sorted(self._find_conflicts())]
         unallowed = [use.problem for use in self.list_secret_uses() if self._is_withheld(use)]
-        return [*stored, *rates, *map(Problem, self._find_collisions()), *unallowed]
+        return [*stored, *rates, *conflicts, *unallowed]
 
     def _is_withheld(self, use: SecretUse) -> bool:
         """Return whether a secret has a value that may not be sent."""
@@ -199,7 +200,16 @@ class BundleSource(ToolSource):
         self._unusable, self.version = unusable, version
 
     def problems(self) -> Mapping[str, Problem]:
-        return self._unusable
+        conflicts = {name: _describe_conflict(self.packs[name].slug) for name in self._find_conflicts()}
+        return {**self._unusable, **conflicts}
+
+    def _find_conflicts(self) -> set[str]:
+        """Return the names of bundles that are packs of another source: rights to that pack must not cover them."""
+        return self._list_other_packs() & self.packs.keys()
+
+    def _list_other_packs(self) -> set[str]:
+        others = [source for source in self._registry.sources if source is not self]
+        return {python_name(name) for source in others for name in (*source.pack_names, *source.problems())}
 
     def find_sign_in_target(self, name: str) -> SignInTarget | None:
         """Return what to sign in to for the tools of a bundle, or None. Blocks on disk access."""
@@ -247,12 +257,12 @@ class BundleSource(ToolSource):
 
     @property
     def pack_names(self) -> AbstractSet[str]:
-        return self._usable
+        return self._usable - self._find_conflicts()
 
     @property
     def custom_pack_names(self) -> AbstractSet[str]:
         """The packs that are not built in."""
-        return {name for name in self._usable if not self.packs[name].built_in}
+        return {name for name in self.pack_names if not self.packs[name].built_in}
 
     def describe(self, name: str, /) -> str:
         pack = self.packs.get(name)
@@ -283,7 +293,8 @@ class BundleSource(ToolSource):
         Tools of a disabled bundle are found only by name and version, unless `include_disabled` is set.
         """
         base, at, version = name.partition("@")
-        if (slugs := _parse_slugs(base)) is None or self.is_building:
+        slugs = _parse_slugs(base)
+        if slugs is None or self.is_building or python_name(slugs[0]) in self._list_other_packs():
             return None
         key = ".".join(slugs) + at + version
         row, built_in = self.store.find_tool(*slugs, version if at else None)
@@ -301,6 +312,8 @@ class BundleSource(ToolSource):
         """Return the tool as it was last used, if it is cached."""
         base, at, version = name.partition("@")
         slugs = _parse_slugs(base)
+        if slugs and python_name(slugs[0]) in self._list_other_packs():
+            return None
         known = self._recent.get(".".join(slugs) + at + version) if slugs else None
         return known[1] if known is not None else None
 
@@ -329,7 +342,9 @@ class BundleSource(ToolSource):
 
         With `include_disabled`, tools of disabled bundles are included.
         """
-        packs = self.packs.values() if pack is None else filter(None, [self.packs.get(pack)])
+        conflicts = self._find_conflicts()
+        known = [stored for name, stored in self.packs.items() if name not in conflicts]
+        packs = known if pack is None else [stored for stored in known if stored is self.packs.get(pack)]
         listed = [stored for stored in packs if not stored.is_empty and (include_disabled or stored.enabled)]
         for start, stored in sorted((f"{stored.slug}.", stored) for stored in listed):
             if start < after and not after.startswith(start):
@@ -363,17 +378,6 @@ class BundleSource(ToolSource):
         if function is None or self._registry.get(function) is not None:
             return stored
         return stored.as_disabled(_missing_function_reason(function))
-
-    def _find_collisions(self) -> Iterator[str]:
-        """Yield a problem for each stored tool whose name in code refers to another tool."""
-        others = (other for other in self._registry if python_name(other.pack) in self._usable)
-        for holder, tool in ((other.name, self.find(python_name(other.name))) for other in others):
-            if tool is not None:
-                other = f"{tool.name}@version" if holder == tool.name else tool.name
-                yield (
-                    f"the stored tool {tool.name} and {holder} have the same name in code: {python_name(tool.name)} "
-                    f"calls {holder}; use ot.call('{other}') for the other"
-                )
 
     # --- one tool ---------------------------------------------------------------------------------------------------
 
@@ -497,6 +501,11 @@ def _parse_slugs(name: str) -> tuple[str, str] | None:
     slug, dot, tool = name.replace("_", "-").partition(".")
     stored = f"{slug}{dot}{tool}"
     return (slug, tool) if tool and "." not in tool and name in {stored, python_name(stored)} else None
+
+
+def _describe_conflict(slug: str) -> Problem:
+    message = f"bundle {slug} is not used: another pack has its name"
+    return Problem(message, "change the slug of the bundle, or rename the other pack")
 
 
 def _bundle_disabled_reason(slug: str) -> str:
