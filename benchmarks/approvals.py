@@ -63,7 +63,7 @@ async def count_questions(app: OneTool) -> int:
         asked.append(question)
         return {"decision": APPROVE_SIMILAR, COUNT: CALLS, VARYING: "text"} if len(asked) > 1 else {"decision": APPROVE}
 
-    result = await app.run(LOOP, journal=Journal(approve=Approver(answer, "stdio")))
+    result = await app.run(LOOP, journal=Journal(approve=Approver(answer, "ann", "stdio")))
     if result.blocks != ("done",):
         raise SystemExit(f"wrong answer: {result.blocks}")
     return len(asked)

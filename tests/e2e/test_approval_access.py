@@ -165,6 +165,27 @@ def test_commands_that_wait_exit_with_status_3(home: Path) -> None:
     assert len(json.loads(run_cli(home, "approvals", "--json").stdout)["approvals"]) == 2
 
 
+def test_a_run_in_a_terminal_asks_there(home: Path) -> None:
+    settings = "agents: {{default: {{permissions: [read, write], policy: ask-writes, approvals: {{via: [{}]}}}}}}\n"
+    configure(home, settings.format("cli") + "approvals: {wait: 60}\n")
+    code = "fs.write(path='a.txt', content='x')\nfs.write(path='b.txt', content='x')\n'done'"
+    status, shown = answer_in_terminal(home, "y", "run", code)
+    assert (status, shown.count("Continue? [y/N]")) == (0, 2), shown
+    assert "(agent default):\n  1. fs.write (write)\n" in shown
+    assert '     path: "a.txt"' in shown
+    assert shown.endswith("done\n")
+    decisions = [each for each in read_audit(home) if each["name"] == "decision"]
+    assert [(each["via"], each["transport"]) for each in decisions] == [("cli", "cli")] * 2
+    status, shown = answer_in_terminal(home, "n", "run", "fs.write(path='c.txt', content='x')")
+    assert status == 1
+    assert "rejected fs.write" in shown
+    assert not (home / "c.txt").exists()
+    for more in ("approvals: {by: token, wait: 0}\n", "approvals: {wait: 0}\n"):
+        configure(home, settings.format("cli" if "token" in more else "ui") + more)
+        status, shown = answer_in_terminal(home, "y", "run", "fs.write(path='c.txt', content='x')")
+        assert (status, "Continue?" in shown) == (3, False), shown
+
+
 def test_only_the_places_of_the_agent_approve(home: Path) -> None:
     run = store_run(data(home), make_call(1, "gh.create_issue"), agent="web")
     done = in_background(home, "approve", run, "--token", TOKENS["approve"])

@@ -21,10 +21,12 @@ from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
+    from onetool.app import OneTool
     from onetool.config.load import Loaded
     from onetool.config.model import Token
     from onetool.redact import Redactor
     from onetool.runs.model import DurableRunRecord
+    from onetool.runs.questions import Approver
     from onetool.runs.views import Waiting, WaitingCall
     from onetool.storage import RemoteState, RunStorage, SavedSnippetStorage
 
@@ -137,8 +139,10 @@ def confirm_person(journal: RunJournal, token: str | None, lines: Iterable[str])
 
 def can_confirm(token: str | None) -> bool:
     """Return whether a person can confirm something: there is a terminal or a token."""
-    if token or os.environ.get(TOKEN_VARIABLE):
-        return True
+    return bool(token or os.environ.get(TOKEN_VARIABLE)) or _has_terminal()
+
+
+def _has_terminal() -> bool:
     try:
         TERMINAL.open(encoding="utf-8").close()
     except OSError:
@@ -184,8 +188,40 @@ def _check_token(journal: RunJournal, given: str) -> str:
     return f"token {token.name}"
 
 
+def make_terminal_approver(app: "OneTool") -> "Approver | None":
+    """Return the person at the controlling terminal, who is asked about calls of a run; None if nobody can be asked."""
+    import anyio.to_thread
+
+    from onetool.runs.questions import APPROVE, Approver, Question
+    from onetool.runs.views import describe_waiting, find_run
+
+    def ask(question: Question) -> dict[str, str] | None:
+        run = find_run(app.stores.runs, question.run_id)
+        waiting = describe_waiting(app.stores.runs, run, app.redact)
+        numbers = [call.number for call in question.calls]
+        lines = [f"Approve {count_calls(numbers)} of run {run.id} (agent {run.agent}):"]
+        for call in waiting["calls"] if waiting is not None else ():
+            if call["number"] in numbers:
+                lines += describe_call(call)
+        return {"decision": APPROVE} if _ask(lines) else None
+
+    async def ask_in_thread(question: Question) -> dict[str, str] | None:
+        return await anyio.to_thread.run_sync(ask, question, abandon_on_cancel=True)
+
+    needs_token = app.settings.approvals.by == "token"
+    if needs_token or not _has_terminal():
+        return None
+    return Approver(ask_in_thread, user_name(), "cli", "cli")
+
+
 def _confirm(lines: Iterable[str]) -> None:
-    """Ask in the controlling terminal, never on standard input, which a program may write. Raise unless confirmed."""
+    """Ask in the controlling terminal. Raise unless confirmed."""
+    if not _ask(lines):
+        raise ToolError("not confirmed; nothing was changed")
+
+
+def _ask(lines: Iterable[str]) -> bool:
+    """Ask in the controlling terminal, never on standard input, which a program may write."""
     try:
         with (
             TERMINAL.open("w", encoding="utf-8", errors="replace") as output,
@@ -200,8 +236,7 @@ def _confirm(lines: Iterable[str]) -> None:
             "no terminal to confirm in",
             hint=f"run the command in a terminal, or use --token TOKEN (or {TOKEN_VARIABLE}) of scope approve",
         ) from None
-    if answer.strip().lower() not in YES:
-        raise ToolError("not confirmed; nothing was changed")
+    return answer.strip().lower() in YES
 
 
 # --- text ------------------------------------------------------------------------------------------------------------

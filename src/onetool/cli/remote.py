@@ -98,6 +98,8 @@ class RemoteOutput(CommandOutput):
     Text for a terminal is escaped here, so that the client only copies it.
     """
 
+    is_remote = True
+
     def __init__(
         self, send: Send, terminals: frozenset[int], environment: Mapping[str, str], columns: int = DEFAULT_WIDTH
     ) -> None:

@@ -14,6 +14,7 @@ from onetool_child.data import FORMATS
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
+    from onetool.runs.questions import Approver
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +37,9 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     from onetool.runner.answer import Journal
 
     code = f"ot.plan(code={options.code!r})" if options.plan else options.code
+    approver = _find_approver(app, options, output)
     with output.progress("running") as progress:
-        journal = Journal(listener=progress.on_event)
+        journal = Journal(listener=progress.on_event, approve=approver)
         facts = {"agent": options.agent, "preset_format": options.format, **identify_command()}
         answer = await app.run(code, journal=journal, is_owner=True, **facts)
     if options.json:
@@ -47,6 +49,22 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     else:
         output.write(f"{answer.text}\n")
     return WAITING if answer.is_paused or answer.error == ApprovalRequired.type else int(answer.is_error)
+
+
+def _find_approver(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> "Approver | None":
+    """Return the person at the terminal, if the policy of the agent asks. The shared server has no terminal."""
+    from onetool.cli.approver import make_terminal_approver
+
+    if app.config_error is not None or options.agent not in app.settings.agents:
+        return None  # the run says what is wrong
+    policy, _ = app.agents.get_policy(options.agent)
+    if not policy.can_ask:
+        return None
+    if output.is_remote:
+        from onetool.cli.remote import NotRemote
+
+        raise NotRemote
+    return make_terminal_approver(app)
 
 
 def _read_code(options: argparse.Namespace) -> str:

@@ -133,6 +133,8 @@ class Progress:
 class CommandOutput:
     """The standard streams of a command. `onetool.cli.remote` has those of a command that another process sent."""
 
+    is_remote = False
+
     @property
     def is_terminal(self) -> bool:
         """Whether standard output is a terminal."""

@@ -371,7 +371,7 @@ class Gate:
         return await self._wait_for_person(ticket, call)
 
     async def _wait_for_person(self, ticket: Ticket, call: DurableCall) -> DurableCall:
-        if not self.via or (self.via == {"client"} and self.ask is None):
+        if not self.via or (self.via <= {"client", "app"} and not self._can_ask):
             cause = "its client cannot ask" if self.via else "nobody may approve calls of this agent"
             raise CallRejected(f"{call.tool} was not called: a person must approve it, and {cause}", tool=call.tool)
         arguments = order_arguments(json.loads(call.arguments), ticket.tool)
@@ -433,8 +433,7 @@ class Gate:
         """Wait for the answer. A call outside of a run waits only for `hold` seconds; it is made later."""
         if self.record.kind == "run" or self.hold == math.inf:
             return await answered
-        can_ask = self.ask is not None and "client" in self.via
-        done, _ = await asyncio.wait({answered}, timeout=None if can_ask else self.hold)
+        done, _ = await asyncio.wait({answered}, timeout=None if self._can_ask else self.hold)
         if done:
             return answered.result()
         calls = [call for call, _ in self._waiting.values()]
@@ -447,12 +446,14 @@ class Gate:
     async def _ask_people(self) -> None:
         """Ask at the client, if possible. Otherwise report the run as paused after `hold` seconds."""
         await asyncio.sleep(BATCH_SECONDS)
-        while self.ask is not None and "client" in self.via and (calls := self.list_waiting(CallState.PENDING)):
+        while (approver := self.ask) is not None and self._can_ask:
+            calls = self.list_waiting(CallState.PENDING)
+            if not calls:
+                break
             if self._storing:
                 await asyncio.sleep(BATCH_SECONDS)
                 continue
             question = Question(self.id, self.record.agent, calls)
-            approver = self.ask
             asking = asyncio.ensure_future(approver.ask(question))
             answers = [self._waiting[call.number][1] for call in question.calls]
             elsewhere = asyncio.ensure_future(asyncio.wait(answers))
@@ -467,12 +468,17 @@ class Gate:
                 self.ask = None
                 break
             decision = question.read(answer, approver.name)
-            await self._runs.decide(self.id, decision, via="client", transport=approver.transport)
+            await self._runs.decide(self.id, decision, via=approver.via, transport=approver.transport)
         while self._waiting and not self.paused.is_set():
             left = self._waiting_since + self.hold - asyncio.get_running_loop().time()
             if left <= 0:
                 self.paused.set()
             await asyncio.sleep(max(left, 0.0))
+
+    @property
+    def _can_ask(self) -> bool:
+        """Whether a person can answer where the run was started."""
+        return self.ask is not None and self.ask.via in self.via
 
     def list_waiting(self, state: CallState | None = None) -> list[DurableCall]:
         waiting = (call for call, answered in self._waiting.values() if not answered.done())

@@ -53,17 +53,12 @@ APPROVAL_FORM: dict[str, Any] = {  # the decision is required: some clients acce
 
 @dataclass(frozen=True, slots=True)
 class Approver:
-    """A person at a client whose answers count. `ask` shows a question; None means that the person declined."""
+    """A person whose answers count. `ask` shows a question; None means that the person declined."""
 
     ask: Callable[["Question"], Awaitable[Mapping[str, Any] | None]]
-    transport: str  # `stdio` or `http`
-    client: str = ""  # the name that the client claims
-    actor: str = ""  # its token or subject
-
-    @property
-    def name(self) -> str:
-        by_token = f" with {self.actor}" if self.actor else ""
-        return f"the person at {self.client or 'the client'}{by_token}"
+    name: str  # for the records
+    transport: str  # `stdio`, `http` or `cli`
+    via: str = "client"  # one of the places of `approvals.via`
 
 
 class Question:

@@ -581,7 +581,7 @@ class Runs:
         if len(shown) == len(asked["calls"]) and any(call.state is CallState.PENDING for call in shown):
             question = Question(run_id, agent, shown)
             decision = question.read(await approver.ask(question), approver.name)
-            await self.decide(run_id, decision, via="client", transport=approver.transport)
+            await self.decide(run_id, decision, via=approver.via, transport=approver.transport)
         return await self.wait_for_end(run_id, agent, token_id, self.settings.wait, WHILE_RUNNING_SECONDS)
 
 

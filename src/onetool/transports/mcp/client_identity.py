@@ -76,7 +76,8 @@ def make_approver(
     if is_http and not has_scope and not app.agents.accepts_http_answers(get_agent(app, context)):
         return None
     client = client_name(context)[:MAX_NAME_CHARS]
-    return Approver(ask, "http" if is_http else "stdio", client, str(state.get("actor", "")))
+    by_token = f" with {state['actor']}" if state.get("actor") else ""
+    return Approver(ask, f"the person at {client or 'the client'}{by_token}", "http" if is_http else "stdio")
 
 
 def build_caller(app: OneTool, context: Any) -> ToolContext:
