@@ -10,12 +10,16 @@ import base64
 import html
 import json
 import re
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
 REDACTED = "[REDACTED]"
+TOO_SLOW = "[REDACTED: searching the rest for secrets takes too long]"
+MAX_SECONDS = 10.0  # of processor time for one text
+MAX_PIECE_CHARS = 1 << 16
 MIN_SECRET_CHARS = 4  # shorter values would redact too much
 MIN_LINE_CHARS = 8  # of a line of a multi-line secret
 MIN_ENCODED_CHARS = 8  # of base64 or hexadecimal digits; shorter sequences occur by chance
@@ -35,7 +39,7 @@ _ESCAPE = re.compile(
     r"[%=&\\\0](?:(?<=%)(?P<percent>[0-9A-Fa-f]{2}(?:%[0-9A-Fa-f]{2})*+)"
     r"|(?<==)(?P<quoted>\r?\n|[0-9A-F]{2}(?:=[0-9A-F]{2})*+)"
     r"|(?<=&)(?P<html>(?:\#[0-9]{1,7}|\#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});)"
-    r"|(?<=\\)\\*+(?:(?P<pair>u[dD][89abAB][0-9A-Fa-f]{2}\\++u[dD][c-fC-F][0-9A-Fa-f]{2})"
+    r"|(?<=\\)(?<!\\\\)\\*+(?:(?P<pair>u[dD][89abAB][0-9A-Fa-f]{2}\\++u[dD][c-fC-F][0-9A-Fa-f]{2})"
     r"|u(?P<short>[0-9A-Fa-f]{4})|U(?P<long>000[0-9A-Fa-f]{5})|x(?P<byte>[0-9A-Fa-f]{2}(?:\\++x[0-9A-Fa-f]{2})*+)"
     r"|(?P<other>.))"
     r"|(?<=\0)\0*+)",
@@ -68,7 +72,12 @@ class Redactor:
         self._max_form_chars = max(map(len, (*self._encoded_forms, *self._forms, *self._decoded_forms)), default=0)
 
     def __call__(self, text: str) -> str:
-        return self._redact_until(text, 0, len(text))[0] if self._forms else text
+        """Redact a text. Call it in a thread if the text is long: it takes up to 3 µs per character."""
+        if not self._forms:
+            return text
+        if len(text) > MAX_PIECE_CHARS:
+            return "".join(self.redact_pieces([text]))
+        return self._redact_until(text, 0, len(text))[0]
 
     def redact_data(self, value: Any) -> Any:
         """Redact all strings and numbers in JSON data."""
@@ -90,11 +99,17 @@ class Redactor:
             return text[:border]
         return self._redact_until(text[: border + MAX_ESCAPE_CHARS * self._max_form_chars], 0, border)[0]
 
-    def redact_pieces(self, pieces: Iterable[str]) -> Iterator[str]:
-        """Redact a text that consists of pieces."""
-        stream = self.stream()
-        for piece in pieces:
+    def redact_pieces(self, pieces: Iterable[str], *, max_seconds: float = MAX_SECONDS) -> Iterator[str]:
+        """Redact a text that consists of pieces. What takes more processor time than `max_seconds` is left out."""
+        if not self._forms:
+            yield from pieces
+            return
+        stream, started = self.stream(), time.thread_time()
+        for piece in _resize(pieces):
             yield stream.add(piece)
+            if time.thread_time() - started > max_seconds:
+                yield TOO_SLOW
+                return
         yield stream.end()
 
     def stream(self) -> "RedactionStream":
@@ -196,6 +211,22 @@ class RedactionStream:
     def end(self) -> str:
         """Return the rest of the redacted text."""
         return self._redact_until(self._rest, self._hidden, len(self._rest))[0]
+
+
+def _resize(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield the text in pieces of at most `MAX_PIECE_CHARS`, and not many short ones: each has a price."""
+    waiting: list[str] = []
+    size = 0
+    for piece in pieces:
+        for start in range(0, len(piece), MAX_PIECE_CHARS):
+            part = piece[start : start + MAX_PIECE_CHARS]
+            if size + len(part) > MAX_PIECE_CHARS:
+                yield "".join(waiting)
+                waiting = []
+                size = 0
+            waiting.append(part)
+            size += len(part)
+    yield "".join(waiting)
 
 
 # --- forms of a secret -----------------------------------------------------------------------------------------------

@@ -67,6 +67,9 @@ UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
         "len(foreign.T())",
         "9",
     ),
+    "backslashes": ({"tool": {"inputSchema": ANY}, "result": text("\\" * 1_000_000)}, "foreign.T()", "handle"),
+    "escapes": ({"tool": {"inputSchema": ANY}, "result": text("%2525" * 200_000)}, "foreign.T()", "handle"),
+    "short escapes": ({"tool": {"inputSchema": ANY}, "result": text("%2525" * 9_000)}, "foreign.T()[:40_000]", "%25"),
     "large schema": (take({"enum": ["x" * 50] * 60_000}), "foreign.T(x='x' * 50)", "done"),
 }
 
@@ -81,6 +84,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     script = home / "script.json"
     script.write_text(json.dumps({to_name(case): tool for case, (tool, _, _) in UPSTREAM.items()}), encoding="utf-8")
     server = {"command": sys.executable, "args": [str(SERVER), str(script)], "timeout": 60}
+    (home / ".onetool").mkdir()
+    (home / ".onetool" / "secrets.yaml").write_text("KEY: " + "k9" * 1_000)
+    (home / ".onetool" / "secrets.yaml").chmod(0o600)
     configure(home, json.dumps({"servers": {"foreign": server}, "execution": {"timeout": 60}}))
     with connect(home) as client:
         assert run_attack(client, "foreign.backtracking()") == "done"  # lists the server
@@ -93,7 +99,7 @@ def test_an_upstream_tool_does_not_delay_others(client: Connection, case: str) -
     _, code, expected = UPSTREAM[case]
     answer = run_attack(client, code.replace("foreign.T", f"foreign.{to_name(case)}"))
     assert expected in answer
-    assert len(answer) < 5_000
+    assert len(answer) <= 40_000
 
 
 # --- over HTTP -----------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def put(content: Any = "", more: Any = None) -> str:
 
 
 @tool("demo.many", permissions=["write"])
-def take_many(to: str = "", **options: Any) -> int:
+def take_many(to: str = "", **options: Any) -> int:  # noqa: ARG001 - recorded
     return len(options)
 
 

@@ -2,13 +2,15 @@
 
 import json
 import time
+from collections.abc import Iterable
 
 import pytest
 import yaml
 from hypothesis import example, given, strategies as st
 from tests.encodings_support import ALL, SECRETS as VALUES
+from tests.support import measure_loop
 
-from onetool.redact import REDACTED, Redactor
+from onetool.redact import MAX_PIECE_CHARS, REDACTED, TOO_SLOW, Redactor
 
 SECRET = 'pass "wörd"\\ 1\n2'
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nc29tZSBtb3JlIG9mIGl0\n-----END KEY-----"
@@ -44,13 +46,19 @@ def test_values_that_are_too_short_are_not_redacted() -> None:
 
 def test_text_without_secrets_is_unchanged() -> None:
     assert Redactor([SECRET])("nothing here") == "nothing here"
-    assert list(Redactor().redact_pieces(["a", "b"])) == ["a", "b", ""]
+    assert list(Redactor().redact_pieces(["a", "b"])) == ["a", "b"]
 
 
 def test_overlapping_secrets_are_redacted_completely() -> None:
     redact = Redactor(["abcdef", "defghi", "abcd"])
     assert redact("-abcdefghi-abcd-") == f"-{REDACTED}-{REDACTED}-"
     assert Redactor(["abab"])("xababab") == f"x{REDACTED}"
+
+
+def redact_one_by_one(redact: Redactor, pieces: Iterable[str]) -> str:
+    """Redact pieces of any size; `redact_pieces` joins short ones."""
+    stream = redact.stream()
+    return "".join([*map(stream.add, pieces), stream.end()])
 
 
 SECRETS = st.lists(st.text("ab", min_size=4, max_size=7), max_size=4)
@@ -61,15 +69,32 @@ SECRETS = st.lists(st.text("ab", min_size=4, max_size=7), max_size=4)
 @example(["abab"], ["ab", "ab", "ab", "c"])
 def test_chunks_are_redacted_like_the_whole_text(secrets: list[str], pieces: list[str]) -> None:
     redact = Redactor(secrets)
-    output = "".join(redact.redact_pieces(pieces))
+    output = redact_one_by_one(redact, pieces)
+    assert output == "".join(redact.redact_pieces(pieces))
     assert output == redact("".join(pieces))
     assert not [secret for secret in secrets if secret in output]
 
 
-def test_at_most_the_length_of_a_secret_is_buffered() -> None:
+def test_at_most_one_piece_and_the_length_of_a_secret_are_buffered() -> None:
     output = list(Redactor(["aaaa"]).redact_pieces(["a" * 1000] * 1000))
     assert "".join(output) == REDACTED
-    assert max(map(len, Redactor(["x" * 10]).redact_pieces(["y" * 1000] * 10))) <= 1009
+    assert max(map(len, Redactor(["x" * 10]).redact_pieces(["y" * 1000] * 200))) <= MAX_PIECE_CHARS + 9
+
+
+@pytest.mark.parametrize("text", ["\\\\", "%2525", "a\0", "\\n", "&amp;", "61 62 ", "="])
+def test_redaction_takes_linear_time(text: str) -> None:
+    redact = Redactor([SECRET])
+    started = time.process_time()
+    redact((text * 200_000)[:200_000])
+    assert time.process_time() - started < 10 * measure_loop()
+
+
+def test_what_takes_too_long_is_left_out() -> None:
+    redact = Redactor([SECRET])
+    pieces = ["%25" * 50_000, SECRET, "%25" * 50_000, SECRET]
+    output = "".join(redact.redact_pieces(pieces, max_seconds=0))
+    assert output.endswith(TOO_SLOW)
+    assert SECRET not in output
 
 
 def test_only_possible_prefixes_of_a_secret_are_buffered() -> None:
@@ -103,7 +128,7 @@ def test_an_encoded_secret_is_redacted_across_chunk_boundaries() -> None:
         whole = f"before {text} after"
         output = redact(whole)
         for at in range(1 + len(name) % 5, len(whole), 5):
-            assert "".join(redact.redact_pieces([whole[:at], whole[at:]])) == output, (name, secret, at)
+            assert redact_one_by_one(redact, [whole[:at], whole[at:]]) == output, (name, secret, at)
 
 
 def test_only_the_secret_is_removed_from_a_large_text() -> None:
@@ -121,7 +146,7 @@ def test_only_the_secret_is_removed_from_a_large_text() -> None:
 def test_text_that_only_looks_escaped_is_unchanged(text: str) -> None:
     redact = Redactor(VALUES)
     assert redact(text) == text
-    assert "".join(redact.redact_pieces(text)) == text
+    assert redact_one_by_one(redact, text) == text
 
 
 def test_a_complete_line_is_not_buffered() -> None:

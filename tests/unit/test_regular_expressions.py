@@ -186,13 +186,29 @@ def list_repeated(parts: Any, before: str) -> Iterator[tuple[str, Any]]:
         before += sample_part(kind, value, 0)
 
 
+def list_literals(parts: Any) -> Iterator[str]:
+    """Yield the characters that an expression names."""
+    for kind, value in parts:
+        if kind in {ops.LITERAL, ops.NOT_LITERAL}:
+            yield chr(value)
+        elif kind is ops.IN:
+            yield from (chr(member) for name, member in value if name is ops.LITERAL)
+        elif kind is ops.BRANCH:
+            for part in value[1]:
+                yield from list_literals(part)
+        elif isinstance(value, tuple) and isinstance(value[-1], parser.SubPattern):
+            yield from list_literals(value[-1])
+        elif isinstance(value, parser.SubPattern):
+            yield from list_literals(value)
+
+
 def list_attacks(expression: Expression) -> Iterator[tuple[str, str]]:
     """Yield starts of texts, and what is repeated after them."""
     pattern = expression.pattern
     text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
     tree = parser.parse(text, expression.flags)
     attacks: dict[tuple[str, str], None] = {}
-    literals = sorted(set(text))[:12]
+    literals = sorted(set(list_literals(tree)))
     for before, body in list_repeated(tree, ""):
         for choice in range(8):
             for pump in (sample(body, choice), sample(body, choice) + sample(body, choice + 1)):
@@ -200,8 +216,8 @@ def list_attacks(expression: Expression) -> Iterator[tuple[str, str]]:
                 attacks["", before + pump] = None
             attacks |= {(before, character): None for character in literals}
     whole = sample(tree, 0)
-    attacks |= {("", pump): None for pump in (whole, whole[:-1], whole[:1], "a", " ", "\n", "0", "-", "_")}
-    yield from [(before, pump) for before, pump in attacks if pump][:MAX_PUMPS]
+    first = {("", pump): None for pump in (*literals, whole, whole[:-1], whole[:1], "a", " ", "\n", "0", "-", "_")}
+    yield from [(before, pump) for before, pump in {**first, **attacks} if pump][:MAX_PUMPS]
 
 
 def measure(expression: Expression, text: str) -> float:

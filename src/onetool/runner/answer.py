@@ -32,7 +32,7 @@ from onetool_child.messages import split_bytes
 from onetool_child.summary import summary
 
 NO_VALUE = "Done: the code has no value. End it with an expression or use return to see one."
-LARGE_ANSWER_BYTES = 1 << 16  # processed in a thread
+LARGE_ANSWER_BYTES = 1 << 13  # processed in a thread
 MAX_YAML_BYTES = 1 << 21  # YAML takes a second per megabyte
 SLOW_BYTES = 1 << 12  # of data in YAML or indented JSON
 MAX_META = 20
