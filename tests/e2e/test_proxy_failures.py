@@ -18,6 +18,7 @@ from tests.proxy_support import MODERN, hostile_server
 from tests.runs_support import answer_in_terminal
 from tests.support import (
     PROGRAM,
+    TIMEOUT_SECONDS,
     App,
     ProcessWatch,
     RawClient,
@@ -188,6 +189,26 @@ def test_a_server_that_stops_responding_is_restarted(tmp_path: Path) -> None:
     with open_app({"servers": {"s": hostile_server("hangs-later", tmp_path, timeout=0.5)}}) as app:
         assert "s.echo timed out after 0.5 s" in app.failure(f"s.{ECHO}")
         assert eventually(lambda: get_state(app, "s") == "disconnected")
+
+
+@pytest.mark.slow
+def test_the_call_after_a_timeout_is_answered_by_a_new_process(tmp_path: Path) -> None:
+    """A server with one thread hangs in the call that timed out. The next call is not sent to it."""
+    with open_app({"servers": {"s": hostile_server("hangs-at", tmp_path, timeout=3)}}) as app:
+        assert app.value("s.echo(text='before')") == "before"
+        assert "s.echo timed out after 3 s" in app.failure("s.echo(text='hang')")
+        assert app.value("s.echo(text='after')") == "after"
+
+
+@pytest.mark.nightly
+def test_a_call_that_is_lost_with_a_stuck_server_says_why(tmp_path: Path) -> None:
+    with open_app({"servers": {"s": hostile_server("hangs-at", tmp_path, timeout=10)}}) as app:
+        app.value("s.echo(text='before')")
+        first = app.start("s.echo(text='hang')")
+        second = app.start("import time\ntime.sleep(7)\ns.echo(text='lost')")
+        assert "s.echo timed out after 10 s" in first.result(TIMEOUT_SECONDS).text
+        lost = second.result(TIMEOUT_SECONDS).text
+        assert "connection to s lost during s.echo: it did not respond after s.echo timed out" in lost
 
 
 # --- servers with unusual responses ------------------------------------------------------------------------

@@ -74,6 +74,8 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._process: Process | None = None
         self._is_lost = False
+        self.checking: asyncio.Future[None] | None = None  # whether the server responds, after a call timed out
+        self.loss = ""  # why it was given up, as a part of an error message
         self.client: Any = None
 
     @property

@@ -221,21 +221,24 @@ class ConnectionManager:
         if connection.is_over or code == CONNECTION_CLOSED or isinstance(error, CallInterrupted):
             output = await connection.stderr_tail(self._user)
             self._on_lost(connection)
-            return NetworkError(f"connection to {self.name} lost during {subject}{output}. The next call reconnects.")
+            message = f"connection to {self.name} lost during {subject}{connection.loss}{output}"
+            return NetworkError(f"{message}. The next call reconnects.")
         if code == REQUEST_TIMEOUT or isinstance(error, TimeoutError):
-            self._tasks.start(self._disconnect_if_stuck(connection))
+            if connection.checking is None or connection.checking.done():
+                connection.checking = self._tasks.start(self._disconnect_if_stuck(connection, subject))
             return ToolTimeout(f"{subject} timed out after {self.server.timeout:g} s and was cancelled")
         return ToolError(f"{subject}: {str(error) or type(error).__name__}")
 
-    async def _disconnect_if_stuck(self, connection: Connection) -> None:
-        """Close the connection if the server does not respond at all, so that the next call restarts it."""
+    async def _disconnect_if_stuck(self, connection: Connection, subject: str) -> None:
+        """Close the connection if the server does not respond at all. The next call waits for this, and restarts it."""
         try:
             async with asyncio.timeout(min(ALIVE_SECONDS, self.server.timeout)):
                 await connection.client.list_tools(cache_mode="bypass")
         except Exception:  # noqa: BLE001 - see above
             if not connection.is_over:
+                connection.loss = f": it did not respond after {subject} timed out"
                 connection.give_up(self._user)
-                await connection.release(self._user)
+                self._tasks.start(connection.release(self._user))
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
@@ -278,6 +281,8 @@ class ConnectionManager:
 
         With `only_list` the server is stopped as soon as it has listed its tools.
         """
+        if (live := self._live) is not None and live.checking is not None:
+            await asyncio.wait([live.checking])
         if (live := self._live) is not None:
             return live
         await self._check_sign_in()

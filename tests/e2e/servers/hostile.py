@@ -131,6 +131,8 @@ def call_tool(name: str, arguments: dict[str, Any], request: dict[str, Any]) -> 
             return text(answer["error"]["message"])
         case "hangs-later", _:
             time.sleep(600)
+        case "hangs-at", _ if arguments["text"] == "hang":
+            time.sleep(600)
     return text(str(arguments["text"]) * int(arguments.get("times", 1)))
 
 
