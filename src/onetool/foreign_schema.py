@@ -9,13 +9,10 @@ import copy
 import functools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Set as AbstractSet
 from itertools import accumulate
 from typing import Any, Final
-
-import anyio.to_thread
 
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
 from onetool.schema import JSON, Schema
@@ -126,6 +123,8 @@ async def check_arguments(schema: Schema, args: JSON, *, is_exact: bool = False)
     """Return the valid arguments, as `Schema.check` does."""
     if not isinstance(schema, ForeignSchema) or not schema.is_costly(args, is_converted=True):
         return schema.check(args, is_exact=is_exact)
+    import anyio.to_thread  # commands that validate nothing start faster without it
+
     return await anyio.to_thread.run_sync(functools.partial(check_in_process, schema, args, is_exact=is_exact))
 
 
@@ -133,6 +132,8 @@ async def find_problem(schema: Schema, value: Any) -> str | None:
     """Return the first problem of a value, as `Schema.problem` does."""
     if not isinstance(schema, ForeignSchema) or not schema.is_costly(value):
         return schema.problem(value)
+    import anyio.to_thread
+
     return await anyio.to_thread.run_sync(find_problem_in_process, schema, value)
 
 
@@ -204,6 +205,8 @@ def _count_values(text: bytes) -> int:
 
 
 def _call_process(schema: ForeignSchema, value: Any, *, is_check: bool, is_exact: bool = False) -> JSON:
+    import subprocess  # commands that validate nothing start faster without it
+
     request = {
         "schema": schema.json,
         "value": value,

@@ -643,7 +643,7 @@ def approvals(home: Path) -> Iterator[Entry]:
         run = re.findall(r"r_[0-9a-f]{32}", app.run(WRITE).text)[0]
         yield to_entry("The result of a run that waits", *ask_for_result(app, run, 0))
         decision = Decision(is_approved=False, by="token phone", reason="Ada is away")
-        app.portal.call(partial(app.onetool.runs.decide, run, decision, via="ui"))
+        app.portal.call(partial(app.onetool.runs.decide, run, decision, via="ui", transport="http"))
         yield to_entry("The result of a rejected run", *ask_for_result(app, run, 20))
     configure(home, f"auth: {{tokens: [{{name: phone, hash: {hash_token(TOKEN)}, scope: approve}}]}}\n")
     yield run_command(home, "Nothing waits", "approvals")
