@@ -51,7 +51,7 @@ async def measure_all(rounds: int, base: str) -> dict[str, list[float]]:
 
 def store_tool(base: str, net: Net) -> Tool:
     impl = HttpImpl.model_validate({"method": "GET", "urlTemplate": base + "/weather/${city}"})
-    backend = HttpBackend(impl, lambda: net, Http, lambda _name: None)
+    backend = HttpBackend(impl, lambda: net, Http, lambda _origin, _name: None)
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     needed = frozenset({Permission.NETWORK})
     return Tool(name="weather.now", backend=backend, input=Schema.from_json(schema), permissions=needed)

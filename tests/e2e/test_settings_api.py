@@ -1,9 +1,11 @@
 """Test edits of settings over REST and with commands: servers, agents, secrets, history, and who may make them."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -128,6 +130,28 @@ def test_only_owners_enable_what_an_owner_disabled(tmp_path: Path) -> None:
                 assert switch({"isEnabled": True}, "use").status_code == 200, path
         run_cli(home.home, "bundles", "disable", "rain.now")
         assert home.send("PATCH", tool, {"isEnabled": True}, "use").status_code == 403
+
+
+def test_an_agent_sees_stored_tools_of_its_list_only(tmp_path: Path) -> None:
+    with serve_home(tmp_path) as home:
+        bundles = {slug: f"/tools/bundles/{new_id()}" for slug in ("rain", "sun")}
+        for slug, bundle in bundles.items():
+            assert home.send("PUT", bundle, {"slug": slug, "displayName": slug, "isEnabled": True}).is_success
+            for name in ("now", "later"):
+                path = f"{bundle}/tools/{name}/version/1"
+                assert home.send("PUT", path, http_draft("https://example.com/now")).is_success
+        reviewer = {"settings": {"tools": ["rain.now", "machine"]}}
+        assert home.send("PATCH", "/api/agents/reviewer", reviewer).is_success
+        for path in ("/tools/tools?includeDisabled=true", "/tools", "/tools/search?q=now", "/tools/search?q=later"):
+            tools = [f"{tool['bundleSlug']}.{tool['slug']}" for tool in home.get(path, "use")["tools"]]
+            assert tools == ([] if "later" in path else ["rain.now"]), path
+            assert len(home.get(path, "")["tools"]) > 1
+        for slug, count in (("rain", 1), ("sun", 0)):
+            ident = bundles[slug].rpartition("/")[2]
+            archive = home.send("GET", f"/api/bundles/{ident}/export", scope="use")
+            names = zipfile.ZipFile(io.BytesIO(archive.content)).namelist()
+            assert len([name for name in names if name.startswith("tools/")]) == count, names
+        assert home.send("GET", f"{bundles['sun']}/tools/now/version/1", scope="use").status_code == 404
 
 
 def test_agents_with_the_policy_read_only_change_nothing(tmp_path: Path) -> None:

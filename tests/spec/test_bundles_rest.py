@@ -268,8 +268,8 @@ def test_a_deleted_bundle_is_hidden_and_restored_by_a_put(rest: Rest) -> None:
     for method, body in (("GET", None), ("PATCH", {"isEnabled": True}), ("DELETE", None)):
         assert get_error_code(rest.send(method, bundle, body)) == (404, "not_found")
     for method, body in (("GET", None), ("PUT", draft()), ("PATCH", {"isEnabled": True}), ("DELETE", None)):
-        assert get_error_code(rest.send(method, path, body)) == (409, "bundle_deleted")
-    assert get_error_code(rest.invoke(path)) == (409, "bundle_deleted")
+        assert get_error_code(rest.send(method, path, body)) == (404, "not_found")
+    assert get_error_code(rest.invoke(path)) == (404, "not_found")
     revived = rest.send("PUT", bundle, {"slug": stored["slug"], "displayName": "Back", "isEnabled": True})
     assert revived.status_code == 200
     assert revived.json()["createdAt"] == stored["createdAt"]
@@ -610,7 +610,12 @@ def test_an_undeclared_argument_is_rejected(rest: Rest) -> None:
         assert nearest in answer.json()["error"]["message"]
         called = rest.send("POST", f"/api/tools/{bundle_name(rest, bundle)}.search/call", {"args": {name: "x"}})
         assert get_error_code(called) == (400, "invalid")
-    for more in ({"additionalProperties": {"type": "string"}}, {"patternProperties": {"^x": {}}}, {"required": ["xy"]}):
+    open_schemas: list[dict[str, Any]] = [
+        {"additionalProperties": {"type": "string"}},
+        {"patternProperties": {"^x": {}}},
+        {"required": ["xy"]},
+    ]
+    for more in open_schemas:
         schema = {"type": "object", "properties": properties, **more}
         path = rest.tool(bundle, f"more-{next(iter(more)).lower()}", argSchema=schema)
         reached = rest.invoke(path, {"xy": "1"}).json()["error"]["message"]
@@ -773,6 +778,8 @@ def test_built_ins_are_served_by_the_ordinary_routes(tmp_path: Path) -> None:
         assert get_error_code(rest.invoke(path)) == (409, "tool_disabled")
         rest.switch(bundle, on=False)
         assert get_error_code(rest.invoke(path)) == (409, "bundle_disabled")
+        for on in (True, False):
+            assert get_error_code(rest.send("PATCH", path, {"isEnabled": on})) == (409, "bundle_disabled")
 
 
 # --- all responses -------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,8 +25,10 @@ from tests.bundles_support import (
     search_slugs,
     tool_body,
 )
+from tests.support import eventually
 
 from onetool.bundles import BundleStore, Page
+from onetool.bundles.bundle_storage import BundleDirectory
 
 HTTP: dict[str, Any] = {
     "type": "http",
@@ -289,9 +292,9 @@ def test_a_deleted_bundle_is_hidden_and_restored_by_a_put(root: Path, store: Bun
     for gone in (store.get_bundle, store.delete_bundle, store.list_bundle_tools):
         expect_error("not_found", gone, bundle)
     expect_error("not_found", lambda: store.set_bundle_enabled(bundle, False))
-    expect_error("bundle_deleted", lambda: put(store, bundle, "tool"))
-    expect_error("bundle_deleted", lambda: store.get_tool(bundle, "tool", "1"))
-    expect_error("bundle_deleted", lambda: store.set_tool_enabled(bundle, "tool", "1", True))
+    expect_error("not_found", lambda: put(store, bundle, "tool"))
+    expect_error("not_found", lambda: store.get_tool(bundle, "tool", "1"))
+    expect_error("not_found", lambda: store.set_tool_enabled(bundle, "tool", "1", True))
     clock.move(days=1, hours=23)
     store.remove_expired()
     revived, is_new = store.put_bundle(bundle, bundle_body("tools"))
@@ -326,8 +329,21 @@ def test_opening_a_store_removes_expired_bundles(root: Path, store: BundleStore,
     clock.move(days=3)
     with open_store(root, clock=clock) as again:
         again.list_bundles()
-        again._directory._background.join()  # type: ignore[union-attr]
-    assert not list(root.glob(f"*{bundle}"))
+        assert eventually(lambda: not list(root.glob(f"*{bundle}")))
+
+
+def test_an_open_store_removes_expired_bundles_again_and_again(root: Path, clock: Clock) -> None:
+    with open_store(root, clock=clock, make_directory=partial(BundleDirectory, interval=0.01)) as store:
+        for _ in range(2):
+            bundle = new_bundle(store)
+            store.delete_bundle(bundle)
+            clock.move(days=3)
+            pattern = f"*{bundle}"
+            assert eventually(partial(_is_missing, root, pattern))
+
+
+def _is_missing(root: Path, pattern: str) -> bool:
+    return not list(root.glob(pattern))
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------

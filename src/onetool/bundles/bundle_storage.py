@@ -29,6 +29,7 @@ from onetool.util.storage_errors import storage_error
 T = TypeVar("T")
 ATTEMPTS: Final = 3
 CHECK_SECONDS: Final = 1.0  # time between two checks of the files for the index in memory
+REAP_SECONDS: Final = 3600.0  # time between two removals of expired bundles
 RETRY_SECONDS: Final = 5.0  # time until writing the index is tried again
 _LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
@@ -98,11 +99,12 @@ class BundleDirectory:
         root: Path,
         *,
         on_scanned: Callable[[], None] = lambda: None,
+        interval: float = REAP_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object without disk access.
 
-        `on_scanned` is called in the background after the files have been compared.
+        `on_scanned` is called in the background after the files have been compared, and then every `interval` seconds.
         """
         self.root = root
         self.index = Index(root / ".index")
@@ -114,6 +116,7 @@ class BundleDirectory:
         self._memory_until = float("-inf")  # reads use the index in memory until then
         self.problem: Problem | None = None  # why the index cannot be written
         self._on_scanned = on_scanned
+        self._interval = interval
         self._background: Thread | None = None
         self._starting, self._empty_index_lock, self._thread = Lock(), RLock(), local()
         self._closing = Event()
@@ -326,7 +329,11 @@ class BundleDirectory:
     def _rescan_in_background(self) -> None:
         with suppress(BundleError, OSError, sqlite3.Error):  # the next call of the store raises it
             self.rescan()
-            self._on_scanned()
+        is_first = True
+        while is_first or not self._closing.wait(self._interval):
+            is_first = False
+            with suppress(BundleError, OSError, sqlite3.Error):
+                self._on_scanned()
 
 
 def _is_index_damaged(error: Exception) -> bool:

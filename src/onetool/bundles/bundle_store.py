@@ -246,6 +246,7 @@ class BundleStore:
             self._reject_disabled(located)
         enabled = store_errors.check_switch(switch, bundle_id=bundle_id, is_built_in=located.built_in)
         if located.built_in:
+            self._reject_disabled(located)
             check(self._reader.to_tools([row], built_in=True)[0])
             self._set_built_in_enabled("tools", row.id, enabled=enabled)
         else:
@@ -397,7 +398,7 @@ class BundleStore:
 
     def _get_writable_bundle(self, bundle_id: str) -> LocatedBundle:
         """Return a bundle whose tools may be changed."""
-        located = self._reader.bundle_for_tool(bundle_id)
+        located = self._reader.bundle(bundle_id)
         self._reject_built_in(located)
         self._reject_disabled(located)
         return located

@@ -53,15 +53,6 @@ class BundleReader:
             raise store_errors.bundle_not_found(bundle_id)
         return located
 
-    def bundle_for_tool(self, bundle_id: str) -> LocatedBundle:
-        """Return the bundle of a tool. A deleted bundle is reported as `bundle_deleted`, not as `not_found`."""
-        located = self.any_bundle(bundle_id)
-        if located is not None and located.row.deleted_at is not None and not self.is_expired(located.row):
-            raise store_errors.deleted(bundle_id)
-        if located is None or located.row.deleted_at is not None:
-            raise store_errors.bundle_not_found(bundle_id)
-        return located
-
     def any_bundle(self, bundle_id: str) -> LocatedBundle | None:
         """Return a bundle, even if it is deleted."""
         row = self._builtins.read(lambda database: listing.get_bundle(database, bundle_id))
@@ -99,7 +90,7 @@ class BundleReader:
 
     def tool(self, bundle_id: str, slug: str, version: str) -> tuple[LocatedBundle, ToolRow]:
         bundle_id, slug, version = rules.check_id(bundle_id), rules.check_slug(slug), rules.check_version_label(version)
-        located = self.bundle_for_tool(bundle_id)
+        located = self.bundle(bundle_id)
 
         def find(database: sqlite3.Connection) -> ToolRow | None:
             return listing.get_tool(database, bundle_id, slug, version)

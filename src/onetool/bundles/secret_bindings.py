@@ -1,4 +1,4 @@
-"""Which secrets the tools of a bundle may send, and where: the setting `bundle_secrets`, which only an owner changes.
+"""Secrets that the tools of a bundle may send, and where: the setting `bundle_secrets`, which only an owner changes.
 
 Whoever may store a tool can name any secret in it. So a secret is sent only if an owner allowed it for that bundle and
 that origin.

@@ -25,11 +25,6 @@ def built_in(bundle_id: str) -> BundleError:
     return BundleError(message, code="builtin_read_only", details={"bundle_id": bundle_id})
 
 
-def deleted(bundle_id: str) -> BundleError:
-    message = f"bundle {bundle_id} is deleted; PUT it again to restore it"
-    return BundleError(message, code="bundle_deleted", details={"bundle_id": bundle_id})
-
-
 def disabled(bundle_id: str, slug: str) -> BundleError:
     message = f"bundle {slug} is disabled; enable it before you change its tools"
     return BundleError(message, code="bundle_disabled", details={"bundle_id": bundle_id})

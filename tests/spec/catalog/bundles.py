@@ -79,8 +79,8 @@ TABLE: Table = {
         "list-hides-disabled": "Disabled tools are listed only with includeDisabled",
     },
     "state": {
-        "disabled-bundle": "PUT and PATCH inside a disabled bundle are refused as bundle_disabled",
-        "deleted-bundle": "What is tried inside a deleted bundle is refused as bundle_deleted",
+        "disabled-bundle": "PUT and PATCH inside a disabled bundle, also a built-in one, are bundle_disabled",
+        "deleted-bundle": "A deleted bundle is hidden, and so is what is inside it: not_found",
         "disabled-tool": "Calling a disabled tool is refused as tool_disabled",
     },
     "builtin": {

@@ -32,7 +32,6 @@ STATUS: Final[dict[str, int]] = {
     "duplicate": 409,
     "slug_taken": 409,
     "bundle_disabled": 409,
-    "bundle_deleted": 409,
     "bundle_not_empty": 409,
     "tool_disabled": 409,
     "not_waiting": 409,

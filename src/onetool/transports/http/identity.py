@@ -11,9 +11,11 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from onetool.app import OneTool
+from onetool.bundles.model import StoredTool
 from onetool.bus.authorize import permission_setting
 from onetool.context import Permission, ToolContext
 from onetool.errors import ToolError
+from onetool.registry import RegistryEntry
 from onetool.runner.answer import Journal
 from onetool.transports.http.auth import ACTOR, SCOPE, get_agent, get_token_id
 from onetool.transports.http.errors import ApiError
@@ -66,6 +68,11 @@ def build_context(request: Request, app: OneTool, journal: Journal | None = None
         return app.context(journal=journal, **caller_fields(request))
     except ToolError as error:  # the token's agent was removed from the settings
         raise ApiError("permission_denied", error.message) from None
+
+
+def may_see(context: ToolContext, stored: StoredTool) -> bool:
+    """Return whether the agent may call a stored tool, by its list of tools."""
+    return context.admits(RegistryEntry(f"{stored.bundle_slug}.{stored.slug}", "", enabled=True))
 
 
 def require_write_permission(request: Request, app: OneTool) -> None:

@@ -8,8 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.audit import Facts
+from onetool.bundles import store_errors
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolHit
 from onetool.bus.authorize import describe_disabled
+from onetool.context import ToolContext
 from onetool.registry import python_name
 from onetool.schema import JSON
 from onetool.storage import BundleStorage
@@ -28,7 +30,7 @@ WRITE_METHODS: Final = frozenset({"PUT", "PATCH", "DELETE"})
 BUNDLES: Final = f"{ROOT}/bundles"
 BUNDLE: Final = f"{BUNDLES}/{{bundleID}}"
 TOOL: Final = f"{BUNDLE}/tools/{{toolSlug}}/version/{{version}}"
-READ_TOOL_ERRORS: Final = ("not_found", "bundle_deleted")
+READ_TOOL_ERRORS: Final = ("not_found",)
 BUNDLE_ERRORS: Final = ("not_found", "permission_denied", "builtin_read_only")
 TOOL_ERRORS: Final = (*READ_TOOL_ERRORS, "permission_denied", "builtin_read_only")
 CALL_ERRORS: Final = (*READ_TOOL_ERRORS, "bundle_disabled", "tool_disabled", "permission_denied", "audit_unavailable")
@@ -149,6 +151,8 @@ class BundleHandlers:
 
     async def get_tool(self, request: Request) -> Response:
         tool = await self._find_tool(request)
+        if not identity.may_see(identity.build_context(request, self._app), tool):
+            raise store_errors.tool_not_found(*_tool_path(request))
         return await self._api.run_in_thread(lambda: conditional_response(tool.as_json(), request.headers))
 
     async def put_tool(self, request: Request) -> Response:
@@ -197,6 +201,7 @@ class BundleHandlers:
 
     async def list_tools(self, request: Request) -> Response:
         query = StoredToolsQuery.of(request)
+        context = identity.build_context(request, self._app)
         await self._app.discover(set())  # loads functions without waiting for upstream servers
 
         def read(store: BundleStorage) -> Response:
@@ -210,13 +215,14 @@ class BundleHandlers:
                 )
                 return Page([*map(self._app.bundles.apply_state, page.items)], page.next_token)
 
-            page = _fill_page(fetch, lambda tool: query.include_disabled or tool.in_use, query)
+            page = _fill_page(fetch, lambda tool: _is_listed(tool, query, context), query)
             return conditional_response(_render_page("tools", page), request.headers)
 
         return await self._read(read)
 
     async def search(self, request: Request) -> Response:
         query = StoredSearchQuery.of(request)
+        context = identity.build_context(request, self._app)
         await self._app.discover(set())
 
         def read(store: BundleStorage) -> Response:
@@ -225,7 +231,7 @@ class BundleHandlers:
                 hits = [ToolHit(self._app.bundles.apply_state(hit.tool), hit.score, hit.match) for hit in page.items]
                 return Page(hits, page.next_token)
 
-            page = _fill_page(fetch, lambda hit: query.include_disabled or hit.tool.in_use, query)
+            page = _fill_page(fetch, lambda hit: _is_listed(hit.tool, query, context), query)
             return conditional_response(_render_page("tools", page), request.headers)
 
         return await self._read(read)
@@ -292,6 +298,10 @@ def _fill_page(
         token = found.next_token
         if token is None or len(items) == query.page_size:
             return Page(items, token)
+
+
+def _is_listed(tool: StoredTool, query: models.StoredQuery, context: ToolContext) -> bool:
+    return (query.include_disabled or tool.in_use) and identity.may_see(context, tool)
 
 
 def _render_page(name: str, page: Page[Any]) -> JSON:

@@ -15,7 +15,6 @@ from onetool.audit import Facts
 from onetool.bundles import archive, importer
 from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult
-from onetool.bundles.model import StoredTool
 from onetool.bundles.update_plan import UpdateOptions
 from onetool.context import Permission, ToolContext
 from onetool.errors import NetworkError, ToolTimeout
@@ -160,15 +159,9 @@ class ImportHandlers:
     def _export(self, bundle_id: str, context: ToolContext) -> tuple[str, bytes, list[str]]:
         store = self._api.app.bundles.store
         bundle = store.get_bundle(bundle_id)
-        tools = [tool.as_stored() for tool in store.list_bundle_tools(bundle_id) if self._is_visible(tool, context)]
+        tools = [tool.as_stored() for tool in store.list_bundle_tools(bundle_id) if identity.may_see(context, tool)]
         _, secrets = archive.strip_credentials(bundle.slug, tools)
         return bundle.slug, archive.pack(bundle.as_json(), tools), secrets
-
-    def _is_visible(self, stored: StoredTool, context: ToolContext) -> bool:
-        if context.tools is None:
-            return True
-        tool = self._api.app.registry.get(self._api.app.bundles.tool_name(stored))
-        return tool is not None and context.admits(tool)
 
 
 def _find_basis(store: BundleStorage, slug: str) -> JSON | None:
