@@ -450,6 +450,55 @@ def test_quotas_are_typed_errors_and_ended_runs_make_room(tmp_path: Path) -> Non
         assert store.get_run(first) is None
 
 
+def test_the_bytes_of_all_runs_are_limited_before_a_call_is_sent(tmp_path: Path) -> None:
+    large = "x" * 350_000
+    with closing(RunStore(tmp_path, quota=RunQuota(total_bytes=1_000_000), clock=lambda: NOW)) as store:
+        old = put_run(store, make_call(1, CallState.DONE, result=large), state=RunState.RUNNING)
+        store.set_state(old, RunState.DONE)
+        run = put_run(store, state=RunState.RUNNING)
+        store.write_calls(run, [make_call(number, CallState.DONE, result=large) for number in (1, 2)])
+        store.write_calls(run, [make_call(3, CallState.SENT)])
+        assert store.get_run(old) is None, "it made room"
+        store.write_calls(run, [make_call(number, CallState.DONE, result=large) for number in (4, 5)])
+        with pytest.raises(StorageError, match="the journal of runs is full"):
+            store.write_calls(run, [make_call(6, CallState.SENT)])
+        with pytest.raises(StorageError, match="1,000,000 bytes"):
+            put_run(store)
+        assert [call.number for call in store.list_calls(run)] == [1, 2, 3, 4, 5]
+
+
+def test_a_run_whose_journal_is_full_sends_no_more_calls(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    @tool("fake.put", effects=["write"])
+    def put(value: str) -> None:
+        """Put a value."""
+        made.append(len(value))
+
+    async def call() -> list[Any]:
+        runs = Runs(None)  # type: ignore[arg-type]  # nothing is replayed
+        policy = Policy.from_settings(Agent())
+        runs.configure(
+            *(RunStore(tmp_path), Approvals(), "here"),
+            get_policy=lambda _: (policy, frozenset()),
+            is_revoked=lambda _: False,
+            on_event=lambda *_, **__: None,
+        )
+        gate = runs.open_gate("default", "0" * 32, "run")
+        bus = ToolBus()
+        bus.register_tool(put)
+        context = ToolContext(gate=gate)
+        results = [await bus.call_tool("fake.put", {"value": "x" * (30 << 20)}, context) for _ in range(3)]
+        await runs.close()
+        return results
+
+    results = asyncio.run(call())
+    assert [result.ok for result in results] == [True, True, False]
+    assert results[2].error.type == "storage_unavailable"
+    assert "the journal of run r_000" in str(results[2].error)
+    assert len(made) == 2
+
+
 # --- kill -9 at every statement ------------------------------------------------------------------------------------
 
 KILLED = """

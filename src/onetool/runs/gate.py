@@ -21,7 +21,7 @@ import anyio.to_thread
 
 from onetool._tool import Result, Tool
 from onetool.context import ToolContext
-from onetool.errors import ApprovalRequired, CallRejected, Interrupted, ToolError, describe, error_type
+from onetool.errors import ApprovalRequired, CallRejected, Interrupted, StorageError, ToolError, describe, error_type
 from onetool.policy.effects import CHANGING, changes_something, get_effects, sort_effects
 from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Policy, Ruling, make_denial
@@ -41,7 +41,8 @@ SAVE_SECONDS = 0.005  # after a call with an effect, for the next one, which is 
 REPLAY_SECONDS = 2.0  # for replayed code to repeat the calls that it made before
 UNSENT_SECONDS = 0.5  # the same for calls that were not sent
 MAX_RESULT_BYTES = 8 << 20  # of one call; a run with a larger result cannot be replayed
-MAX_JOURNAL_BYTES = 64 << 20  # of all results of a run
+MAX_RESULTS_BYTES = 16 << 20  # of all results of a run; a run with more cannot be replayed
+MAX_JOURNAL_BYTES = 64 << 20  # of all arguments and results of a run; then it sends no more calls
 LARGE_ARGUMENT_CHARS = 100_000  # encoded in a thread
 MAX_HISTORY = 20  # calls in the message of a run that ended
 NO_WAIT = nullcontext()
@@ -128,7 +129,8 @@ class Gate:
         self._unsaved: dict[int, DurableCall] = {}
         self._saving = asyncio.Lock()
         self._is_saving_later = False
-        self._journal_bytes = 0
+        self._results_bytes = sum(len(call.result or "") for call in self._recorded.values())
+        self._arguments_bytes = sum(len(call.arguments) for call in self._recorded.values())
         self._waiting: dict[int, tuple[DurableCall, asyncio.Future[DurableCall]]] = {}
         self._waiting_since = 0.0  # of the monotonic clock
         self._storing: set[int] = set()  # calls among those that wait, which nobody can answer yet
@@ -157,6 +159,7 @@ class Gate:
             self._runs.finish_later(self, None if error is None else error_type(error))
         self.record = replace(self.record, id=f"r_{os.urandom(16).hex()}", code="", state=RunState.RUNNING, owner="")
         self.is_stored, self._last_number = False, 0
+        self._arguments_bytes = self._results_bytes = 0
         self._occurrences.clear()
         self.history.clear()
 
@@ -229,6 +232,8 @@ class Gate:
             raise self.stopped
         ticket.is_repeated = ticket.call.state is CallState.SENT
         call = replace(ticket.call, state=CallState.SENT, at=ticket.call.at or time.time())
+        if self.is_replayable or _has_acted(call):
+            self._count_arguments(call)
         if _has_acted(call):
             try:
                 await self._save(call, grant=ticket.grant, survives_power_loss=bool(call.by))
@@ -242,6 +247,16 @@ class Gate:
         ticket.call = call
         self.in_flight += 1
 
+    def _count_arguments(self, call: DurableCall) -> None:
+        """Raise if the journal of the run has no room for another call."""
+        self._arguments_bytes += len(call.arguments)
+        if self._arguments_bytes + self._results_bytes > MAX_JOURNAL_BYTES:
+            raise StorageError(
+                f"{call.tool} was not called: the journal of run {self.id} is full ({MAX_JOURNAL_BYTES:,} bytes)",
+                hint="make the other calls in another run, or with smaller arguments",
+                tool=call.tool,
+            )
+
     async def finish(self, ticket: Ticket, result: Result) -> Result:
         """Record a result. It is written with the next effect at the latest."""
         self.in_flight -= 1
@@ -253,10 +268,10 @@ class Gate:
         self._record_labels(ticket.tool, ticket.args, ticket.context)
         if self.is_replayable:
             text = await anyio.to_thread.run_sync(encode_result, result) if _is_large(result) else encode_result(result)
-            self._journal_bytes += len(text or "")
-            if text is None or self._journal_bytes > MAX_JOURNAL_BYTES:
+            if text is None or self._results_bytes + len(text) > MAX_RESULTS_BYTES:
                 await self._forbid_replay()
             else:
+                self._results_bytes += len(text)
                 call = replace(call, result=text)
         if self.is_replayable or _has_acted(call):
             self._unsaved[call.number] = call

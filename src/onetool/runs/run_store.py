@@ -51,17 +51,19 @@ REPLACE_GRANT = f"""
 {INSERT_GRANT} ON CONFLICT (id) DO UPDATE SET "left" = excluded."left",
 sealed = excluded.sealed
 """
+OLDEST = "ended > 0 AND id IN (SELECT id FROM runs WHERE ended > 0 ORDER BY ended LIMIT ?)"
 UNANSWERED = (RunState.WAITING, RunState.HALTED)
 OPEN = (RunState.RUNNING, *UNANSWERED)
 UNSENT = frozenset({CallState.PENDING, CallState.APPROVED, CallState.SENT})
 
 
 class RunQuota(NamedTuple):
-    """Maximum numbers of stored runs."""
+    """Maximum numbers of stored runs, and of bytes of a database in a file."""
 
     waiting: int = 1_000
     waiting_per_agent: int = 200
     total: int = 10_000
+    total_bytes: int = 1 << 30
 
 
 DEFAULT_QUOTA: Final = RunQuota()
@@ -115,6 +117,7 @@ class RunTables:
                 break
             else:
                 self._check_total(database)
+                self._check_bytes(database)
                 if run.state is RunState.WAITING:
                     self._check_waiting(database, run.agent)
                 database.execute(INSERT_RUN, (run.id, *self._run_columns(run)))
@@ -233,6 +236,8 @@ class RunTables:
                 raise CallRejected(f"another replica has continued run {run_id}", run=run_id)
             if state in ENDED and any(call.state in UNSENT for call in calls):
                 raise CallRejected(f"run {run_id} is {state}", run=run_id)
+            if any(call.state is CallState.SENT for call in calls):
+                self._check_bytes(database)
             if grant is not None:
                 sent = sum(call.state is CallState.SENT for call in calls)
                 self._use_grant(database, grant, sent, run_id, agent)
@@ -445,10 +450,18 @@ class RunTables:
         self._unchecked = max(1, self._quota.total // CHECK_SHARE)
         count = "SELECT count(*) FROM runs"
         if database.execute(count).fetchone()[0] >= self._quota.total:
-            oldest = "ended > 0 AND id IN (SELECT id FROM runs WHERE ended > 0 ORDER BY ended LIMIT ?)"
-            _delete_runs(database, oldest, PRUNE_RUNS)
+            _delete_runs(database, OLDEST, PRUNE_RUNS)
             if database.execute(count).fetchone()[0] >= self._quota.total:
                 raise self._full_error(f"{self._quota.total:,} runs are stored, and none of them has ended")
+
+    def _check_bytes(self, database: Transaction) -> None:
+        """Make room before a call is sent: the oldest runs that have ended are deleted first."""
+        for _ in range(2):
+            if database.execute(self._database.size_query).fetchone()[0] < self._quota.total_bytes:
+                return
+            _delete_runs(database, OLDEST, PRUNE_RUNS)
+        message = f"the journal of runs is full ({self._quota.total_bytes:,} bytes), and none of them has ended"
+        raise StorageError(message, hint="wait until runs have ended, or answer those that wait: `onetool approvals`")
 
     def _check_waiting(self, database: Transaction, agent: str) -> None:
         waiting = "SELECT count(*), count(*) FILTER (WHERE agent = ?) FROM runs WHERE state = ?"

@@ -47,6 +47,7 @@ class SealedTables(Protocol):
     place: str
     row_lock: ClassVar[str]
     claim_lock: ClassVar[str]
+    size_query: ClassVar[str]  # for the bytes that are used
 
     @property
     def sealer(self) -> Sealer: ...
@@ -68,6 +69,10 @@ class SealedDatabase:
 
     row_lock: ClassVar[str] = ""  # the end of a query that locks its rows; here a transaction locks everything
     claim_lock: ClassVar[str] = ""
+    size_query: ClassVar[str] = (
+        "SELECT (page_count - freelist_count) * page_size "
+        "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+    )
 
     def __init__(self, file: Path, schema: str, version: int) -> None:
         self.file, self._key_file, self.place = file, file.with_suffix(".key"), str(file)
