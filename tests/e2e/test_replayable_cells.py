@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -222,6 +223,22 @@ def test_the_time_before_and_after_a_pause_is_limited() -> None:
             return seconds
 
     assert 2 * TIMEOUT <= asyncio.run(run_late()) < 10 * TIMEOUT
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much a process computes")
+@IN_THREADS
+def test_a_run_that_computes_while_it_waits_is_ended() -> None:
+    code = "import threading\nthreading.Thread(target=demo.call, args=[1]).start()\nwhile True: pass"
+
+    async def run_busy() -> float:
+        async with Cells(CellLimits(isolation=ISOLATION, timeout=TIMEOUT)) as cells:
+            await cells.probe(TIMEOUT_SECONDS)
+            started = time.monotonic()
+            with pytest.raises(ToolTimeout, match="it computed while it waited"):
+                await cells.run(make_params(code, pausable=True), Host(echo, pauses=60 * TIMEOUT))
+            return time.monotonic() - started
+
+    assert asyncio.run(run_busy()) < 30 * TIMEOUT
 
 
 @pytest.mark.parametrize(

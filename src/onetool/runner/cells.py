@@ -7,6 +7,7 @@ the run answers the requests of its code.
 import asyncio
 import contextlib
 import math
+import os
 import signal
 import sys
 from collections import deque
@@ -38,6 +39,7 @@ BUSY_WATCH_SECONDS = 0.02  # while the run writes fast
 CHECKS_PER_DISK_CHECK = 5
 BUSY_SHARE = 8  # a run is busy if it wrote this fraction of its limit since the last disk check
 PAGE_BYTES = 4096
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 MAX_DISK_CHECKS = 4  # concurrently, in threads that tools do not use
 MAX_THREADS = 1000
 BEGIN_SECONDS = 0.1  # in which a lost run has not done anything yet
@@ -89,6 +91,8 @@ class CellProcess:
     is_retryable: bool = False  # whether it was lost before its code did anything
     state: str = ""  # of its process, at the last check
     written: int = 0  # bytes, at the last disk check
+    processor_seconds: float = 0.0  # at the last check
+    paused_work: float = 0.0  # processor seconds that were used while a person was asked
     disk_check: asyncio.Future[None] | None = None
     reason: str = ""  # why it did not start; may arrive just after its exit
     watch: asyncio.TimerHandle | None = None
@@ -306,6 +310,7 @@ class Cells:
             return
         process = _read_process(cell.pid)
         self._check_process(cell, process, checks)
+        self._check_paused_work(cell, process.processor_seconds)
         is_busy = process.written - cell.written > self._limits.max_output_bytes // BUSY_SHARE
         if (is_busy or checks % CHECKS_PER_DISK_CHECK == 0) and (cell.disk_check is None or cell.disk_check.done()):
             cell.written = process.written
@@ -328,6 +333,19 @@ class Cells:
         elif repeated and state == ZOMBIE and threads > 1 and WASM not in (self._layers or ()):
             # Code in a WebAssembly sandbox cannot do this; a process that crashes looks like this for a moment.
             self.kill(cell, ToolError("the main thread of the run exited before its other threads; the run was ended"))
+
+    def _check_paused_work(self, cell: CellProcess, used: float) -> None:
+        """Kill a run that computes for longer than its time while a person is asked, which stops its timer."""
+        timer = None if cell.host is None else cell.host.timer
+        if timer is not None and timer.is_paused:
+            cell.paused_work += used - cell.processor_seconds
+            now = asyncio.get_running_loop().time()
+            timed = now - cell.started_at - timer.count_paused_seconds(now)
+            if timed + cell.paused_work > self._limits.timeout:
+                limit = f"{self._limits.timeout:g} s"
+                message = f"the run took longer than {limit} and was ended: it computed while it waited"
+                self.kill(cell, ToolTimeout(message, hint=TIMEOUT_HINT))
+        cell.processor_seconds = used
 
     async def _check_disk(self, cell: CellProcess) -> None:
         limit, scratch = self._limits.max_output_bytes, self._launcher.scratch(cell.ident)
@@ -478,6 +496,7 @@ class _ProcessState(NamedTuple):
     state: str = ""
     threads: int = 0
     written: int = 0
+    processor_seconds: float = 0.0
 
 
 def _read_process(pid: int) -> _ProcessState:
@@ -487,7 +506,9 @@ def _read_process(pid: int) -> _ProcessState:
         return _ProcessState()
     calls = _read(f"/proc/{pid}/io").partition("wchar:")[2].split()
     # Writing to a mapped file causes page faults, not system calls.
-    return _ProcessState(fields[0], int(fields[17]), int(calls[0] if calls else 0) + PAGE_BYTES * int(fields[7]))
+    written = int(calls[0] if calls else 0) + PAGE_BYTES * int(fields[7])
+    ticks = int(fields[11]) + int(fields[12])
+    return _ProcessState(fields[0], int(fields[17]), written, ticks / TICKS_PER_SECOND)
 
 
 def _read(path: str) -> str:

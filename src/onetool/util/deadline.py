@@ -23,9 +23,17 @@ class PausableDeadline:
         self._paused_before = 0.0
 
     @property
+    def is_paused(self) -> bool:
+        return self._pauses > 0
+
+    @property
     def paused_seconds(self) -> float:
         """The duration of all pauses, including the current one."""
-        return self._paused_before + (anyio.current_time() - self._paused_at if self._pauses else 0.0)
+        return self.count_paused_seconds(anyio.current_time()) if self._pauses else self._paused_before
+
+    def count_paused_seconds(self, now: float) -> float:
+        """Return the same at this time of the event loop, also outside of a task."""
+        return self._paused_before + (now - self._paused_at if self._pauses else 0.0)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
