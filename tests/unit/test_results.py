@@ -21,7 +21,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from onetool.errors import ArgumentError, StorageError, ToolError, ToolTimeout
 from onetool.results import Quota, ResultStore
-from onetool.results.files import LOCK, ResultFiles
+from onetool.results.files import LOCK, USAGE, ResultFiles
 from onetool.results.hits import Deadline
 from onetool.results.matches import compile_pattern, find_lines, find_parts
 from onetool.results.similar import find_similar, split_lines
@@ -65,7 +65,7 @@ def make_lines(count: int) -> str:
 
 
 def list_files(directory: Path, handle: str = "") -> set[str]:
-    return {path.name for path in directory.iterdir() if handle in path.name and path.name != LOCK}
+    return {path.name for path in directory.iterdir() if handle in path.name and path.name not in {LOCK, USAGE}}
 
 
 def measure_seconds(action: Callable[[], object], times: int = 5) -> float:
@@ -157,12 +157,37 @@ def test_the_quota_counts_separate_values_and_unfinished_files(directory: Path, 
     assert not result_exists(results, first)
     unfinished = directory / f"result-{NEVER_STORED}.txt.tmp"
     unfinished.write_bytes(b"x" * 60_000)
+    clock.now += 601  # from then on, the files are listed again
     os.utime(unfinished, (clock.now, clock.now))
-    clock.now += 1
     third = store_text(results, "x" * 10_000)
     assert (result_exists(results, second), result_exists(results, third), unfinished.exists()) == (False, True, True)
     with pytest.raises(StorageError, match="max_stored_bytes"):
         results.put("x" * 60_000, tool="t", beside="1" * 60_000)
+
+
+def test_storing_a_result_does_not_look_at_all_others(directory: Path, clock: Clock) -> None:
+    results = store_with_quota(directory, clock, 1 << 30, 1 << 30)
+
+    def store_many() -> None:
+        for _ in range(100):
+            store_text(results, "x" * 5_000)
+
+    store_many()
+    few = measure_seconds(store_many, times=1)
+    for _ in range(15):
+        store_many()
+    assert measure_seconds(store_many, times=2) < 3 * few
+
+
+def test_a_full_store_makes_room_for_several_results_at_once(directory: Path, clock: Clock) -> None:
+    results = store_with_quota(directory, clock, 1_000_000, 1_000_000)
+    removed = []
+    for _ in range(200):
+        answer = results.put("x" * 5_000, tool="t")
+        removed.append(int(answer.get("note", "0").partition(" ")[0]))
+        clock.now += 1
+    assert sum(map(bool, removed)) < sum(removed) / 2
+    assert sum(path.stat().st_size for path in directory.glob("*.txt")) > 250_000
 
 
 def test_small_results_count_with_their_size_on_disk(directory: Path, clock: Clock) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, cast, get_args
 
@@ -62,9 +62,12 @@ class PartRows:
             found.agent = found.agent or agent
         return {handle: found for handle, found in results.items() if found.has_content}
 
-    def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str) -> bool:
+    def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str, handle: str) -> bool:  # noqa: ARG002
         ((total, of_agent),) = self._database.select(SIZES, agent, self._scope, self._kind)
         return int(total) <= max_bytes and int(of_agent) <= max_agent_bytes
+
+    def record_usage(self, sizes: Mapping[str, int]) -> None:
+        """Do nothing: the database counts."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -3,16 +3,17 @@
 The content of the files, and the meaning of a missing one, are defined elsewhere.
 """
 
+import json
 import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeGuard, get_args
+from typing import Any, BinaryIO, Literal, Protocol, TypeAlias, TypeGuard, get_args
 
 from onetool.util import atomic
 from onetool.util.locks import locked
@@ -20,6 +21,7 @@ from onetool.util.locks import locked
 Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
 
 LOCK = "results.lock"
+USAGE = "results.usage"
 _REMEMBERED_SECONDS = 86_400.0  # how long expired handles are remembered
 _ABANDONED_SECONDS = 600.0  # when an unfinished file is considered abandoned
 DEFAULT_MAX_REMEMBERED = 1_000
@@ -68,7 +70,8 @@ class ResultParts(Protocol):
 
     def prepare(self) -> None: ...
     def clean(self, ttl: float) -> dict[str, StoredFiles]: ...
-    def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str) -> bool: ...
+    def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str, handle: str) -> bool: ...
+    def record_usage(self, sizes: Mapping[str, int]) -> None: ...
     def locked(self) -> AbstractContextManager[None]: ...
     def publish(self, handle: str, part: Part, chunks: Iterable[bytes], agent: str = ...) -> None: ...
     def remove(self, handle: str, parts: Iterable[Part] = ...) -> None: ...
@@ -115,9 +118,41 @@ class ResultFiles:
             self.remove(handle)
         return {handle: files for handle, files in results.items() if files.has_content}
 
-    def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str) -> bool:  # noqa: ARG002
-        """Return whether all results are known to fit the quotas. `clean` lists them to find out."""
-        return False
+    def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str, handle: str) -> bool:
+        """Count a new result, and return whether all are known to fit the quotas. Otherwise `clean` lists them."""
+        with self.locked():
+            usage = self._read_usage()
+            if usage is None:
+                return False
+            sizes = usage["sizes"]
+            sizes[agent] = sizes.get(agent, 0) + self._measure(handle)
+            self._write_usage(usage)
+        return sum(sizes.values()) <= max_bytes and sizes[agent] <= max_agent_bytes
+
+    def record_usage(self, sizes: Mapping[str, int]) -> None:
+        """Record the size of the listed results of each agent. The caller holds the lock."""
+        self._write_usage({"listed_at": self._clock(), "sizes": sizes})
+
+    def _write_usage(self, usage: Mapping[str, Any]) -> None:
+        with open(self._directory / USAGE, "w", encoding="utf-8", opener=atomic.owner_only) as file:
+            json.dump(usage, file)
+
+    def _read_usage(self) -> dict[str, Any] | None:
+        """Return the recorded sizes; None if they are missing or old: unfinished files are not in them."""
+        try:
+            usage = json.loads((self._directory / USAGE).read_bytes())
+            is_current = 0 <= self._clock() - usage["listed_at"] <= _ABANDONED_SECONDS
+            is_valid = all(type(size) is int for size in usage["sizes"].values())
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return None
+        return usage if is_current and is_valid else None
+
+    def _measure(self, handle: str) -> int:
+        files = StoredFiles()
+        for part in get_args(Part):
+            with suppress(FileNotFoundError):
+                files.add(part, self._path(handle, part).stat())
+        return files.size
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the directory, which all processes share."""

@@ -8,6 +8,7 @@ from onetool.errors import StorageError
 
 DEFAULT_MAX_BYTES = 1 << 30
 DEFAULT_MAX_AGENT_BYTES = 1 << 28
+SPARE_SHARE = 20  # of the results are removed beyond need, so that the next ones do not look at all others again
 
 
 class Stored(NamedTuple):
@@ -56,4 +57,5 @@ def _select_oldest(oldest_first: list[Stored], size: int, limit: int) -> list[St
             break
         selected.append(result)
         surplus -= result.size
-    return selected
+    spare = len(oldest_first) // SPARE_SHARE if selected else 0
+    return oldest_first[: len(selected) + spare]

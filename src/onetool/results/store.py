@@ -22,6 +22,7 @@ from onetool.results.summary import description, preview, summary
 from onetool.results.window import Unit
 
 _SEARCH_SECONDS = 30.0
+_CLEAN_SECONDS = 60.0
 _PART_CHARS = 1 << 20  # of one transferred part
 _MAX_QUOTED_CHARS = 200  # of an invalid handle in messages
 
@@ -47,6 +48,7 @@ class StoredResults:
         self._search_seconds = search_seconds
         self._quota = quota or Quota()
         self._agents: dict[str, str] = {}  # by handle
+        self._clean_at = 0.0
 
     def put(
         self,
@@ -69,7 +71,7 @@ class StoredResults:
         handle = new_handle()
         with self._removed_on_error(handle, tool):
             self._files.prepare()
-            self._files.clean(self._ttl)
+            self._clean_sometimes()
             value = None if beside is None else beside.encode("utf-8", "backslashreplace")
             marks, pieces = [START], [text] if isinstance(text, str) else text
             self._files.publish(handle, "txt", self._check_size(encode_pages(pieces, marks), len(value or b"")))
@@ -197,7 +199,7 @@ class StoredResults:
 
         The lock and a fresh list make sure that concurrently stored results are all counted.
         """
-        if self._files.has_room(self._quota.max_bytes, self._quota.max_agent_bytes, meta.agent):
+        if self._files.has_room(self._quota.max_bytes, self._quota.max_agent_bytes, meta.agent, meta.handle):
             return 0
         with self._files.locked():
             stored, now = self._files.clean(self._ttl), self._clock()
@@ -215,7 +217,19 @@ class StoredResults:
             surplus = self._quota.find_surplus(results, new, unfinished)
             for result in surplus:
                 self._files.evict(result.handle)
+            evicted = {result.handle for result in surplus}
+            sizes: dict[str, int] = {}
+            for result in results:
+                if result.handle not in evicted:
+                    sizes[result.agent] = sizes.get(result.agent, 0) + result.size
+            self._files.record_usage(sizes)
             return len(surplus)
+
+    def _clean_sometimes(self) -> None:
+        """Remove expired results, but not with each new one: this looks at all files."""
+        if (now := self._clock()) >= self._clean_at:
+            self._clean_at = now + _CLEAN_SECONDS
+            self._files.clean(self._ttl)
 
     def _find_agent(self, handle: str) -> str:
         """Return the agent of a result; empty if the result is incomplete."""
