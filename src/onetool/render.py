@@ -172,7 +172,7 @@ def _emitter() -> "type[Emitter]":
         def choose_scalar_style(self) -> str:
             style, text = super().choose_scalar_style(), getattr(self.event, "value", "")
             # A line of JSON is readable in single quotes. YAML folds a line break in them.
-            is_readable = '"' in text and "\n" not in text
+            is_readable = text.count('"') > text.count("'") and "\n" not in text
             return style if style != "'" or is_readable else '"'
 
         def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: ARG002 - overrides

@@ -1,4 +1,4 @@
-"""The value in a failed subscript such as `issue["titel"]`: its keys or its type, for the error message.
+"""The value in a failed subscript such as `issue["body"]`: its keys or its type, for the error message.
 
 Nothing is evaluated again: variables and parts of plain dicts and lists are read, and tools report their last value.
 """
