@@ -29,6 +29,7 @@ from onetool.errors import ArgumentError, BundleError
 from onetool.foreign_schema import ForeignSchema
 from onetool.schema import ANY_OBJECT, JSON
 from onetool.util.text import MAX_QUOTED_CHARS, shorten
+from onetool.util.validation_text import describe_problem
 
 T = TypeVar("T")
 MAX_NESTING: Final = 100  # nested objects and lists
@@ -299,7 +300,7 @@ def to_bundle_error(error: ValidationError) -> BundleError:
     problems = []
     for item in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_PROBLEMS]:
         field = shorten(".".join(map(str, item["loc"])), MAX_QUOTED_CHARS) or "body"
-        problems.append({"field": field, "problem": item["msg"].removeprefix("Value error, ")})
+        problems.append({"field": field, "problem": describe_problem(item)})
     text = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems)
     if count > MAX_PROBLEMS:
         text += f"; and {count - MAX_PROBLEMS:,} more"

@@ -38,6 +38,7 @@ from onetool.storage import StoredSettings
 from onetool.util import yaml_loader
 from onetool.util.store_url import find_passwords
 from onetool.util.text import suggestion_hint
+from onetool.util.validation_text import describe_problem
 from onetool.util.versioning import NewerVersion, reject_newer
 
 _PREFIX = "ONETOOL_"
@@ -540,7 +541,7 @@ class _Merged:
         """Return the reason and a hint."""
         if kind == "extra_forbidden":
             return _describe_unknown_key(str(loc[-1]), known_keys(kind_at(loc[:-1])))
-        phrase = _PHRASES[kind].format_map(error.get("ctx", {})) if kind in _PHRASES else str(error["msg"])
+        phrase = _PHRASES[kind].format_map(error.get("ctx", {})) if kind in _PHRASES else describe_problem(error)
         # The raw value may be shown; the substituted one may contain a secret.
         value = _value_at(self._raw, loc)
         echo = kind in _ECHOING_PHRASES and not isinstance(value, dict | list)
