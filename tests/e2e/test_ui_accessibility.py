@@ -79,6 +79,8 @@ def screens(visit: Visit, shop: ServedApp) -> Iterator[str]:
     page.locator(".cards").wait_for()
     yield "statistics"
     visit.go(f"code/{create_code(shop.onetool.directories.user)}")
+    page.get_by_role("button", name="Sign out").wait_for()
+    visit.go("approvals")
     page.locator("ot-approvals section").wait_for()
     yield "approvals"
     visit.go("health")

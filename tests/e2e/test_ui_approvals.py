@@ -51,12 +51,15 @@ def test_a_person_signs_in_and_answers_calls(browser: Browser, shop: ServedApp, 
         expect(page.locator("ot-approvals")).to_contain_text("Sign in to approve calls")
         expect(page.locator("ot-approvals")).to_contain_text("onetool ui")
         visit.go(f"code/{create_code(shop.onetool.directories.user)}")
+        expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+        expect(page.locator("ot-tools")).to_be_visible()
+        assert page.evaluate("location.hash") == "#/tools", "the code is not in the history"
+        visit.go("approvals")
         shown = page.locator(f"section[data-run='{first}']")
         expect(shown).to_contain_text("Agent default asks to make 1 call")
         expect(shown).to_contain_text('to: "ada"')
         expect(shown).to_contain_text("\\u202e")
         expect(page.locator("nav .count")).to_have_text("1")
-        assert page.evaluate("location.hash") == "#/approvals", "the code is not in the history"
         assert page.evaluate("window.hacked") is None
         assert page.evaluate("document.cookie") == ""
         visit.shoot("approvals")
@@ -93,6 +96,7 @@ def test_a_denial_that_arrives_after_the_sign_in_is_ignored(browser: Browser, sh
         eventually(lambda: visit.page.evaluate("1") and held)
         visit.go(f"code/{create_code(shop.onetool.directories.user)}")
         expect(visit.page.get_by_role("button", name="Sign out")).to_be_visible()
+        visit.go("approvals")
         held[0].continue_()
         expect(visit.page.locator("ot-approvals")).to_contain_text("No calls wait")
 

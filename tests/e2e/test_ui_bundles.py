@@ -54,7 +54,7 @@ def open_tab(browser: Browser, rest: Rest, home: Path, tmp_path: Path) -> Iterat
             url = f"http://127.0.0.1:{rest.port}"
             visit = stack.enter_context(open_page(browser, url, screenshot_directory(tmp_path), **options))
             visit.go(f"code/{create_code(home / '.onetool')}")
-            visit.page.locator("ot-approvals").wait_for()
+            visit.page.get_by_role("button", name="Sign out").wait_for()
             visit.go("bundles")
             visit.page.locator("ot-bundles h1").wait_for()
             return visit

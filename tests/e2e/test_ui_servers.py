@@ -50,7 +50,8 @@ def shop(tmp_path: Path, server: AuthorizationServer) -> Iterator[ServedApp]:
 def open_servers(visit: Visit, shop: ServedApp) -> None:
     """Sign in to the admin UI and open the screen with the keyboard."""
     visit.go(f"code/{create_code(shop.onetool.directories.user)}")
-    expect(visit.page.locator("ot-approvals")).to_contain_text("No calls wait")
+    expect(visit.page.get_by_role("button", name="Sign out")).to_be_visible()
+    expect(visit.page.locator("ot-tools")).to_be_visible()
     visit.page.keyboard.press("4")
     expect(visit.page.locator("ot-servers section.sign-in")).to_have_count(3)
 

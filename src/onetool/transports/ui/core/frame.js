@@ -118,17 +118,16 @@ class Frame extends HTMLElement {
   }
 
   async #signIn(code) {
-    history.replaceState(null, "", link("approvals")); // the code must not stay in the history
+    history.replaceState(null, "", link(DEFAULT_SCREEN)); // the code must not stay in the history
     try {
-      const scope = await (await loadSignIn()).signIn(code);
+      await (await loadSignIn()).signIn(code);
       document.querySelector("dialog.token")?.close();
       this.#watchApprovals();
       this.#showAccount();
-      if (scope === "use") return navigate(DEFAULT_SCREEN);
     } catch (error) {
       notify(error.message, "bad");
     }
-    route.value = ["approvals"];
+    route.value = [DEFAULT_SCREEN];
   }
 
   async #showAccount() {
