@@ -352,6 +352,21 @@ def test_a_body_of_another_media_type_is_415(rest: Rest, headers: dict[str, str]
     assert good.status_code == 201
 
 
+def test_unknown_query_parameters_are_rejected(rest: Rest) -> None:
+    misspelled = rest.send("GET", "/tools/bundles?pagesize=3")
+    assert get_error_code(misspelled) == (400, "invalid")
+    message = misspelled.json()["error"]["message"]
+    assert message.startswith("unknown query parameter 'pagesize': expected pageSize, pageToken, includeDisabled")
+    assert message.endswith("Hint: did you mean pageSize?")
+    assert get_error_code(rest.send("GET", f"/tools/bundles/{new_id()}?x=1")) == (400, "invalid")
+
+
+def test_problems_of_a_body_are_described_in_plain_words(rest: Rest) -> None:
+    answer = rest.send("PUT", f"/tools/bundles/{new_id()}", {"slug": 5, "isEnabled": True, "color": "red"})
+    problems = {each["field"]: each["problem"] for each in answer.json()["error"]["details"]["problems"]}
+    assert problems == {"slug": "must be a valid string", "displayName": "is required", "color": "unknown field"}
+
+
 @pytest.mark.spec("bundles.error.transport-status")
 def test_a_body_that_is_too_large_is_413_with_or_without_content_length(rest: Rest) -> None:
     path, headers = f"/tools/bundles/{new_id()}", {"content-type": "application/json"}

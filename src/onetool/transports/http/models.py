@@ -6,7 +6,7 @@ Names are snake_case here and camelCase in JSON. A response has every field, exc
 import re
 from collections.abc import Mapping
 from operator import not_
-from typing import Annotated, Any, Final, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import (
     AfterValidator,
@@ -49,6 +49,7 @@ from onetool.stats.summary import PERIODS, StatsSummary
 from onetool.transports.http.api.catalog import Kind
 from onetool.transports.http.errors import STATUS, ApiError, camel_case
 from onetool.util.time_format import parse_time
+from onetool.util.validation_text import describe_problem
 from onetool_child.data import FORMATS
 
 DEFAULT_PAGE_SIZE: Final = 25
@@ -183,9 +184,10 @@ BUNDLE_IDS: Final = Field(default=None, description=f"Only these bundles; {LIST_
 
 
 class Query(ApiModel):
-    """The query parameters of a request, each a list of values. Unknown parameters are ignored."""
+    """The query parameters of a request, each a list of values. Unknown parameters are rejected before."""
 
     model_config = ConfigDict(extra="ignore", validate_by_name=False)
+    ALIASES: ClassVar[tuple[str, ...]] = ()  # other names that are accepted
 
     @classmethod
     def parameters(cls) -> JSON:
@@ -198,8 +200,8 @@ class Query(ApiModel):
             return cls.model_validate({name: query.getlist(name) for name in query})
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            name, problem = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
-            raise ApiError("invalid", f"{name}: {problem}", {"parameter": name}) from None
+            name = str(first["loc"][0])
+            raise ApiError("invalid", f"{name}: {describe_problem(first)}", {"parameter": name}) from None
 
 
 class PageQuery(Query):
@@ -223,6 +225,8 @@ class StoredToolsQuery(StoredQuery):
         validation_alias=AliasChoices("recommendedPageSize", "pageSize"),
         description=f"{SIZE_DESCRIPTION}. pageSize is an alias; send only one",
     )
+
+    ALIASES = ("pageSize",)
 
     @classmethod
     def of(cls, request: Request) -> Self:
@@ -535,6 +539,10 @@ class SessionStatus(ApiModel):
 
 class SignInRequest(ApiModel):
     account: Annotated[str, Field(max_length=200, description="Account of the server; the first by default")] = ""
+
+
+class SignOutQuery(Query):
+    account: Text = Field(default="", description="Account of the server; the first by default")
 
 
 class SignInStarted(ApiModel):

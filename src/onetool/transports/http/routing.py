@@ -6,6 +6,8 @@ Handlers read request bodies themselves, because other errors take precedence ov
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -13,7 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from onetool.schema import JSON
-from onetool.transports.http.errors import STATUS
+from onetool.transports.http.errors import STATUS, ApiError
+from onetool.util.text import quote, suggestion_hint
 from onetool.util.version import __version__
 
 if TYPE_CHECKING:
@@ -65,7 +68,24 @@ class Operation:
 
     @property
     def route(self) -> Route:
-        return Route(self.path, self.handler, methods=[self.method])
+        return Route(self.path, self._handle, methods=[self.method])
+
+    async def _handle(self, request: Request) -> Response:
+        known = _list_parameters(self.query)
+        aliases = self.query.ALIASES if self.query else ()
+        unknown = next((name for name in request.query_params if name not in {*known, *aliases}), None)
+        if unknown is not None:
+            expected = f"expected {', '.join(known)}" if known else "this operation has none"
+            message = f"unknown query parameter {quote(unknown)}: {expected}"
+            raise ApiError(
+                "invalid", message, {"parameter": unknown}, hint=suggestion_hint(get_close_matches(unknown, known, 1))
+            )
+        return await self.handler(request)
+
+
+@cache
+def _list_parameters(query: "type[Query] | None") -> Sequence[str]:
+    return tuple(query.parameters()["properties"]) if query else ()
 
 
 # --- the document --------------------------------------------------------------------------------------------------

@@ -25,7 +25,14 @@ from onetool.transports.http.api.common import Api
 from onetool.transports.http.auth import get_agent
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
-from onetool.transports.http.models import ServerSignIn, ServerSignInList, SignInRequest, SignInStarted, SignOut
+from onetool.transports.http.models import (
+    ServerSignIn,
+    ServerSignInList,
+    SignInRequest,
+    SignInStarted,
+    SignOut,
+    SignOutQuery,
+)
 from onetool.transports.http.request_checks import LOCAL_NAMES
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
@@ -53,7 +60,7 @@ class SignInHandlers:
         summary, errors = "Start to sign in to a server", ("not_found",)
         yield Operation("POST", path, self.start, summary, started, body=SignInRequest, errors=errors)
         ended = {200: ResponseSpec("Whether there was a sign-in", SignOut)}
-        yield Operation("DELETE", path, self.sign_out, "Sign out of a server", ended, errors=errors)
+        yield Operation("DELETE", path, self.sign_out, "Sign out of a server", ended, SignOutQuery, errors=errors)
 
     def routes(self) -> list[Route]:
         return [Route(CALLBACK_PATH, self.receive_callback), Route(CLIENT_PATH, self.get_client_document)]
@@ -91,7 +98,7 @@ class SignInHandlers:
 
     async def sign_out(self, request: Request) -> Response:
         by = identity.require_scope(request, SCOPE, "signing out of servers")
-        wanted = await self._identify(request, request.query_params.get("account", ""))
+        wanted = await self._identify(request, SignOutQuery.of(request).account)
         is_ended = await self._api.app.sign_ins.sign_out(wanted)
         self._api.app.audit.change("sign_in.ended", [wanted.label], actor=by, transport="http")
         return self._api.respond(SignOut(signed_out=is_ended))
