@@ -10,6 +10,7 @@ import json
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -119,6 +120,7 @@ class OneTool:
         self._make_cells, self._log = make_cells if shared is None else shared.cells.open, log
         self._state: State | None = None
         self.times_configured = 0
+        self._plan_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by agent
         self.agents = Agents(self._warn)
         self.llm = LanguageModel(self._own_ports)
         self.sign_ins = SignIns(self._own_ports)
@@ -350,10 +352,16 @@ class OneTool:
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
     async def plan(self, code: str, context: ToolContext) -> dict[str, Any]:
-        """Return what the code would do. Only tools that read are called."""
-        from onetool.runner.planning import plan
+        """Return what the code would do. Only tools that read are called.
 
-        return await plan(self._require_state().runner, code, context, self.redact.redact_data)
+        An agent has one plan at a time, so that it takes one cell more than its runs. Waiting counts as time of
+        the caller.
+        """
+        from onetool.runner.planning import plan, reject_nested
+
+        reject_nested(context)
+        async with self._plan_turns[context.agent_id]:
+            return await plan(self._require_state().runner, code, context, self.redact.redact_data)
 
     async def replay(
         self, record: DurableRunRecord, calls: Iterable[DurableCall], code: str, context: ToolContext

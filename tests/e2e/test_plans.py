@@ -237,6 +237,9 @@ def test_an_agent_has_one_plan_at_a_time_which_ends_with_its_run() -> None:
         times = f"ot.parallel([lambda: ot.plan(code='{inner}')['value'][0]] * 3)"
         first, second, third = sorted(app.data(times))
         assert min(second - first, third - second) >= 0.3
+        after_reload = f"lambda: (__import__('time').sleep(0.1), ot.reload(), ot.plan(code='{inner}')['value'][0])[2]"
+        first, second = sorted(app.data(f"ot.parallel([lambda: ot.plan(code='{inner}')['value'][0], {after_reload}])"))
+        assert second - first >= 0.3, "a reload does not give another turn"
         assert "took longer than 3 s" in app.run("ot.plan(code='while True: pass')").text
         assert app.data("ot.plan(code='1')")["value"] == 1  # the turn is free again
 

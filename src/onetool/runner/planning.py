@@ -15,16 +15,16 @@ from onetool.runner.runner import Runner
 from onetool.runs.plan import PlanGate, PlannedCall, is_listed
 
 
-async def plan(runner: Runner, code: str, context: ToolContext, redact: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return the calls with effects that the code would make, and its value or why the plan ended.
-
-    An agent has one plan at a time, so that it takes one cell more than its runs. Waiting counts as time of the caller.
-    """
+def reject_nested(context: ToolContext) -> None:
+    """Raise if the caller is a plan, which would wait for its own turn."""
     if isinstance(context.gate, PlanGate | PlannedCall):
         raise ToolError("a plan cannot contain another plan", hint="put all code into one ot.plan(code=...)")
+
+
+async def plan(runner: Runner, code: str, context: ToolContext, redact: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the calls with effects that the code would make, and its value or why the plan ended."""
     gate = PlanGate(context.gate)
-    async with runner.plan_turns[context.agent_id]:
-        answer = await runner.run(code, replace(context, gate=gate), Journal(keeps_value=True))
+    answer = await runner.run(code, replace(context, gate=gate), Journal(keeps_value=True))
     calls = redact(gate.calls)  # bound arguments may come from settings
     if gate.ended is not None or answer.is_error:
         return {"calls": calls, "ended": gate.ended.message if gate.ended is not None else answer.text}

@@ -4,10 +4,8 @@
 the tools in the cell, `answer` renders the result and `explain` renders errors.
 """
 
-import asyncio
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -69,7 +67,6 @@ class Runner:
         self.bus, self.settings, self._saved_snippets = bus, settings, saved_snippets
         self._cells, self._presenter, self._projects = cells, presenter, projects
         self.has_secret = presenter.has_secret
-        self.plan_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by agent
 
     async def run(
         self,
