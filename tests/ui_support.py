@@ -36,7 +36,7 @@ SWITCHES: Final = (
     "--disable-sync",
 )
 AXE: Final = "axe-core@4.14.0"
-WIDE: Final = {"width": 1360, "height": 820}
+WIDE: Final[ViewportSize] = {"width": 1360, "height": 820}
 NARROW: Final[ViewportSize] = {"width": 320, "height": 640}
 TIMEOUT_SECONDS: Final = 40  # of a machine that is busy with other work
 MAX_TASK_MS: Final = 100.0  # of processor time

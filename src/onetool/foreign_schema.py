@@ -43,7 +43,7 @@ class ForeignSchema(Schema):
 
     @property
     def pattern_problem(self) -> str:
-        """Which patterns are not checked and why, for messages; empty if all are."""
+        """The patterns that are not checked, and why; empty if all are."""
         texts = [json.dumps(pattern)[:MAX_PATTERN_CHARS] for pattern in sorted(self._unchecked_patterns)]
         reason = "patterns that are not checked (look-around, backreferences or too many states)"
         return f"{reason}: {', '.join(texts[:MAX_LISTED_PATTERNS])}" if texts else ""

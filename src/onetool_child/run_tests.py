@@ -19,11 +19,11 @@ def run_tests(directory: str, tests: list[str], packages: str) -> dict[str, Any]
     """
     sys.path.append(packages)
     import builtins
+    import importlib
 
-    import ot
     import pytest
 
-    setattr(builtins, "ot", ot)  # noqa: B010 - predefined in tests too, as in the pack
+    builtins.ot = importlib.import_module("ot")  # predefined in tests too, as in the pack
 
     found = (os.path.join(directory, name) for name in CONFIG_NAMES)  # noqa: PTH118 - importing pathlib is slow
     # Files further up belong to another project.

@@ -192,7 +192,7 @@ class RunTables:
 
     @property
     def problem(self) -> str:
-        """Why runs do not expire now; empty if they do."""
+        """The reason for which runs do not expire now; empty if they do."""
         jump = self._clock_watch.jump
         return f"the clock jumped by {jump:+,.0f} s: no run expires or is deleted for some minutes" if jump else ""
 
