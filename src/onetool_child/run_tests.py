@@ -23,7 +23,7 @@ def run_tests(directory: str, tests: list[str], packages: str) -> dict[str, Any]
 
     import pytest
 
-    builtins.ot = importlib.import_module("ot")  # predefined in tests too, as in the pack
+    vars(builtins)["ot"] = importlib.import_module("ot")  # predefined in tests too, as in the pack
 
     found = (os.path.join(directory, name) for name in CONFIG_NAMES)  # noqa: PTH118 - importing pathlib is slow
     # Files further up belong to another project.
