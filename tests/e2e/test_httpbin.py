@@ -120,7 +120,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     home = tmp_path_factory.mktemp("home")
     with httpbin(tmp_path_factory.mktemp("httpbin")) as bin_:
         hosts = [f"{host}:{bin_.port}" for host in ("127.0.0.1", "localhost")]
-        configure(home, yaml.safe_dump({"http": {"allowedHosts": hosts, "allowPrivateAddresses": True}}))
+        allowed = {bundle: {name: [bin_.url("")] for name in SECRETS} for bundle in ("stored", "httpbin")}
+        http = {"allowedHosts": hosts, "allowPrivateAddresses": True}
+        configure(home, yaml.safe_dump({"http": http, "bundle_secrets": allowed}))
         secrets = home / ".onetool" / "secrets.yaml"
         secrets.touch(0o600)
         secrets.write_text(yaml.safe_dump(SECRETS, allow_unicode=True), encoding="utf-8")
