@@ -50,7 +50,7 @@ OWN_NAMES: Final = frozenset({
     *("pins.json", "snippets.json", "switches.json", "trust.json", "settings-history.json"),
 })  # fmt: skip
 SETTINGS_FILE: Final = re.compile(r".*\.(json|ya?ml)(\.bak(\.[0-9]+)?)?", re.DOTALL)
-TOOL_FILE: Final = re.compile(r"bundles/.*@.*\.json", re.DOTALL)
+TOOL_FILE: Final = re.compile(r"bundles/[^@]*+@.*\.json", re.DOTALL)
 MIN_SECRET_CHARS: Final = 4  # shorter ones cannot be replaced without changing other text
 MAX_MANIFEST_BYTES: Final = 64 << 20
 MAX_FILES: Final = 1_000_000

@@ -1,5 +1,6 @@
 """Problems as data. Every transport renders the same parts; no code reads the text of a message."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, Final, NamedTuple, Self
@@ -11,6 +12,7 @@ WARNING: Final = "warning"
 PROBLEM: Final = "problem"
 STORAGE: Final = "storage_unavailable"  # the code of problems with files and directories that OneTool stores
 UNTRUSTED: Final = "untrusted"
+MAX_LISTED_PROBLEMS: Final = 20
 DISABLED: Final = "disabled"  # the code of packs that a person has disabled
 
 
@@ -55,6 +57,15 @@ class Problem:
             **fields,
             "location": {"file": location.file, "line": location.line or None} if location else None,
         }
+
+
+def limit_problems(problems: Sequence[Problem], subject: str) -> list[Problem]:
+    """Return the first problems of a subject, and one that counts the others."""
+    more = len(problems) - MAX_LISTED_PROBLEMS
+    if more <= 0:
+        return list(problems)
+    last = Problem(f"{subject} has {more:,} more problems", problems[-1].hint, level=problems[-1].level)
+    return [*problems[:MAX_LISTED_PROBLEMS], last]
 
 
 def storage_problem(message: str, file: PathLike[str], hint: str = "", level: str = PROBLEM) -> Problem:

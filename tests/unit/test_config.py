@@ -18,6 +18,7 @@ from onetool.config.model import Agent, Settings
 from onetool.context import Permission
 from onetool.errors import ConfigError
 from onetool.paths import find_directories
+from onetool.problem import Problem, limit_problems
 from onetool.util import yaml_loader
 
 DEFAULTS = """
@@ -809,3 +810,18 @@ def test_issuers_need_https_an_audience_and_agents_that_exist(machine: FakeMachi
     assert "must be an agent (default)" in machine.error(
         'auth: {issuers: [{issuer: "http://[::1]:8", audience: x, default_agent: y}]}', is_named=True
     )
+
+
+def test_an_error_lists_the_first_of_many_problems(machine: FakeMachine) -> None:
+    keys = "\n".join(f"unknown_{number}: 1" for number in range(2_000))
+    text = machine.error(f"version: 1\n{keys}\n")
+    assert "the settings have 1,900 more problems" in text
+    assert text.count("unknown_") <= 220
+
+
+def test_other_problems_of_a_subject_are_counted() -> None:
+    problems = [Problem(f"{number} is wrong", "fix it", level="warning") for number in range(25)]
+    listed = limit_problems(problems, "server")
+    assert listed[:20] == problems[:20]
+    assert listed[20:] == [Problem("server has 5 more problems", "fix it", level="warning")]
+    assert limit_problems(problems[:20], "server") == problems[:20]

@@ -128,7 +128,7 @@ def collect() -> tuple[list[Expression], set[str]]:
 
 def sample(parts: Any, choice: int) -> str:
     """Return a text that the parsed expression may match; `choice` selects among alternatives."""
-    return "".join(sample_part(*part, choice) for part in parts)
+    return "".join(sample_part(kind, value, choice) for kind, value in parts)
 
 
 def sample_part(kind: Any, value: Any, choice: int) -> str:  # noqa: PLR0911 - one per kind
@@ -136,7 +136,7 @@ def sample_part(kind: Any, value: Any, choice: int) -> str:  # noqa: PLR0911 - o
         case ops.LITERAL:
             return chr(value)
         case ops.NOT_LITERAL | ops.ANY:
-            return "ab0 -"[choice % 5]
+            return ("a", "b", "0", " ", "-")[choice % 5]
         case ops.IN:
             options = list(list_members(value))
             return options[choice % len(options)] if options else "a"
@@ -145,7 +145,8 @@ def sample_part(kind: Any, value: Any, choice: int) -> str:  # noqa: PLR0911 - o
         case ops.SUBPATTERN:
             return sample(value[-1], choice)
         case ops.MAX_REPEAT | ops.MIN_REPEAT | ops.POSSESSIVE_REPEAT:
-            return sample(value[2], choice) * max(value[0], min(1, value[1]))
+            repeats: int = max(value[0], min(1, value[1]))
+            return sample(value[2], choice) * repeats
         case ops.ATOMIC_GROUP:
             return sample(value, choice)
     return ""

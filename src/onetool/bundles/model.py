@@ -27,13 +27,13 @@ from pydantic.alias_generators import to_camel
 from onetool.bundles import rules
 from onetool.errors import ArgumentError, BundleError
 from onetool.foreign_schema import ForeignSchema
+from onetool.problem import MAX_LISTED_PROBLEMS
 from onetool.schema import ANY_OBJECT, JSON
 from onetool.util.text import MAX_QUOTED_CHARS, shorten
 from onetool.util.validation_text import describe_problem
 
 T = TypeVar("T")
 MAX_NESTING: Final = 100  # nested objects and lists
-MAX_PROBLEMS: Final = 20  # in one error
 MAX_COUNTED_PROBLEMS: Final = 10_000  # listing more of them, to show the first, would take long
 Match = Literal["prefix", "word", "fuzzy"]
 ToolType = Literal["http", "python", "go"]
@@ -298,12 +298,12 @@ def to_bundle_error(error: ValidationError) -> BundleError:
     if count > MAX_COUNTED_PROBLEMS:
         return BundleError(f"invalid body: {count:,} problems", code="invalid", details={"problems": []})
     problems = []
-    for item in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_PROBLEMS]:
+    for item in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_LISTED_PROBLEMS]:
         field = shorten(".".join(map(str, item["loc"])), MAX_QUOTED_CHARS) or "body"
         problems.append({"field": field, "problem": describe_problem(item)})
     text = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems)
-    if count > MAX_PROBLEMS:
-        text += f"; and {count - MAX_PROBLEMS:,} more"
+    if count > MAX_LISTED_PROBLEMS:
+        text += f"; and {count - MAX_LISTED_PROBLEMS:,} more"
     return BundleError(f"invalid body: {text}", code="invalid", details={"problems": problems})
 
 

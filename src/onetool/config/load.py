@@ -71,6 +71,7 @@ _INSIDE_REFERENCE = re.compile(r"(secret:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?",
 _PROGRAM_KEYS = frozenset({"command", "args", "cwd"})
 _MIN_SIMILARITY = 70
 _MAX_REMOVALS = 100
+_MAX_PROBLEMS = 100  # of values, in one error
 _MAX_VALUE_LENGTH = 60
 
 _INTEGER, _NUMBER, _BOOLEAN = "must be an integer", "must be a number", "must be true or false"
@@ -485,9 +486,11 @@ class _Merged:
     def validate(self, data: dict[str, Any]) -> Settings:
         """Return the settings without invalid values; a server with an invalid value is left out."""
         settings, errors = _validate(data)
-        for error in errors:
-            if error["loc"] not in self._unresolved:
-                self._report(error["loc"], *self._phrase(error["type"], error["loc"], error))
+        own_errors = [error for error in errors if error["loc"] not in self._unresolved]
+        for error in own_errors[:_MAX_PROBLEMS]:
+            self._report(error["loc"], *self._phrase(error["type"], error["loc"], error))
+        if len(own_errors) > _MAX_PROBLEMS:
+            self.errors.append(Problem(f"the settings have {len(own_errors) - _MAX_PROBLEMS:,} more problems"))
         if settings is None or self._unresolved:
             settings = _keep_valid(data, self._unresolved)
         agents = self._raw.get("agents")

@@ -17,7 +17,7 @@ from onetool.config.trust import (
 )
 from onetool.errors import ConfigError, StorageError
 from onetool.paths import FOLDER, Directories, find_directories, is_directory
-from onetool.problem import UNTRUSTED, Location
+from onetool.problem import MAX_LISTED_PROBLEMS, UNTRUSTED, Location
 from onetool.storage import SettingsStorage, StoredSettings
 from onetool.util import yaml_loader
 
@@ -46,8 +46,9 @@ def validate_settings(values: Mapping[str, Any]) -> Settings:
         return Settings.model_validate(dict(values))
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
-        problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
-        raise ConfigError(f"invalid settings: {'; '.join(problems)}") from None
+        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:MAX_LISTED_PROBLEMS]]
+        more = f"; and {len(found) - len(problems):,} more" if len(found) > len(problems) else ""
+        raise ConfigError(f"invalid settings: {'; '.join(problems)}{more}") from None
 
 
 def wrap_settings(settings: Settings, directory: Path) -> Loaded:

@@ -6,7 +6,7 @@ Listing tools never waits long for a server: servers without a cached list are l
 import asyncio
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -26,7 +26,7 @@ from onetool.oauth.sign_ins import SignIns, identify, make_server_target
 from onetool.policy.effects import apply_settings, get_implied_permissions
 from onetool.policy.hints import Hints, read_hints
 from onetool.policy.labels import PRIVATE
-from onetool.problem import PROBLEM, WARNING, Problem
+from onetool.problem import PROBLEM, WARNING, Problem, limit_problems
 from onetool.proxy.connection import Connection, load_sdk
 from onetool.proxy.definitions import Definition, ToolListCache, UpstreamSchema
 from onetool.proxy.pins import ACCEPTED, Differences, Pins, accept, compare, list_claims
@@ -219,27 +219,18 @@ class Servers(HeldTools):
     @property
     def findings(self) -> list[Problem]:
         """Problems of tool definitions: changed, not accepted or invalid."""
-        unsound = [
-            Problem(
-                f"{each.name}.{definition.name} has "
-                + (definition.pattern_problem or "an invalid input schema: its arguments are not validated"),
-                f"report it to the authors of {each.name}",
-                level=WARNING,
-            )
-            for each in self._upstreams.values()
-            for definition in each.definitions
-            if definition.pattern_problem or not definition.is_sound
-        ]
-        changed = [
-            self._difference(server, f"{subject} {server}.{tool}", difference)
-            for server, differences in self._changed.items()
-            for subject, tools in (
-                ("changed definition of", differences.changed),
-                ("new tool, not accepted:", differences.new),
-            )
-            for tool, difference in tools.items()
-        ]
-        return [*unsound, *changed, *dict.fromkeys(Problem.of(error) for error in self._unpinnable.values())]
+        found: list[Problem] = []
+        for upstream in self._upstreams.values():
+            found += limit_problems(list(_list_unsound(upstream)), upstream.name)
+        for server, differences in self._changed.items():
+            subjects = [("changed definition of", differences.changed), ("new tool, not accepted:", differences.new)]
+            changed = [
+                self._difference(server, f"{subject} {server}.{tool}", difference)
+                for subject, tools in subjects
+                for tool, difference in tools.items()
+            ]
+            found += limit_problems(changed, server)
+        return [*found, *dict.fromkeys(Problem.of(error) for error in self._unpinnable.values())]
 
     def _difference(self, server: str, subject: str, difference: str) -> Problem:
         is_strict = self._upstreams[server].server.pin == "strict"
@@ -400,6 +391,15 @@ def _tool(
         labels=hints.labels | ({PRIVATE} if _has_private_data(upstream.server) else set()),
         source=f"proxy:{upstream.name}",
     )
+
+
+def _list_unsound(upstream: Upstream) -> Iterator[Problem]:
+    """Yield the problems of input schemas that are not used, or whose patterns are not checked."""
+    for definition in upstream.definitions:
+        if definition.pattern_problem or not definition.is_sound:
+            reason = definition.pattern_problem or "an invalid input schema: its arguments are not validated"
+            hint = f"report it to the authors of {upstream.name}"
+            yield Problem(f"{upstream.name}.{definition.name} has {reason}", hint, level=WARNING)
 
 
 def _has_private_data(server: Server) -> bool:

@@ -124,7 +124,7 @@ class ResultFiles:
             usage = self._read_usage()
             if usage is None:
                 return False
-            sizes = usage["sizes"]
+            sizes: dict[str, int] = usage["sizes"]
             sizes[agent] = sizes.get(agent, 0) + self._measure(handle)
             self._write_usage(usage)
         return sum(sizes.values()) <= max_bytes and sizes[agent] <= max_agent_bytes
