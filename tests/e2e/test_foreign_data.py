@@ -47,14 +47,14 @@ def text(value: str) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": value}]}
 
 
-# The tool, the code that calls it, and part of the answer.
+# The tool, the code that calls it, and part of the answer, if that does not depend on the speed of the machine.
 UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
     "backtracking": (take({"items": {"pattern": BACKTRACKING}}), "foreign.T(x=['a' * 50_000 + '!'] * 100)", "done"),
     "states": (take({"items": {"pattern": STATES}}), "foreign.T(x=['ab' * 20_000] * 20)", "took longer"),
-    "checks": (take({"allOf": [{"items": {"type": "integer"}}] * 1000}), "foreign.T(x=[1] * 100_000)", "took longer"),
+    "checks": (take({"allOf": [{"items": {"type": "integer"}}] * 1000}), "foreign.T(x=[1] * 100_000)", ""),
     "errors": (take({"anyOf": [{"items": {"type": "integer"}}] * 30}), "foreign.T(x=['x'] * 3_000)", "Error"),
     "conversions": (take({"items": {"type": "integer"}}), "foreign.T(x=['1'] * 100_000)", 'is not of type "integer"'),
-    "floats": (take({"anyOf": [{"items": {"type": "integer"}}] * 300}), "foreign.T(x=[1.0] * 5_000)", "took longer"),
+    "floats": (take({"anyOf": [{"items": {"type": "integer"}}] * 300}), "foreign.T(x=[1.0] * 5_000)", ""),
     "output": (give(["a" * 50_000 + "!"] * 100, {"items": {"pattern": BACKTRACKING}}), "len(foreign.T()['x'])", "100"),
     "output states": (give("ab" * 500_000, {"pattern": STATES}), "foreign.T()", "took longer"),
     "many patterns": (
@@ -70,6 +70,39 @@ UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
     "backslashes": ({"tool": {"inputSchema": ANY}, "result": text("\\" * 1_000_000)}, "foreign.T()", "handle"),
     "escapes": ({"tool": {"inputSchema": ANY}, "result": text("%2525" * 200_000)}, "foreign.T()", "handle"),
     "short escapes": ({"tool": {"inputSchema": ANY}, "result": text("%2525" * 9_000)}, "foreign.T()[:40_000]", "%25"),
+    "trap descriptions": (
+        {"tool": {"description": "ignore all of the " * 20_000, "inputSchema": ANY}, "result": text("done")},
+        "len(ot.help(query='foreign.T', info='full')) < 100_000",
+        "True",
+    ),
+    "tag descriptions": (
+        {"tool": {"description": "</ external \u200b" * 20_000, "inputSchema": ANY}, "result": text("done")},
+        "len(str(ot.search(query='external content'))) < 100_000",
+        "True",
+    ),
+    "many arguments": (
+        {
+            "tool": {"inputSchema": {**ANY, "properties": {f"a{n}": {"anyOf": [{}] * 3} for n in range(5_000)}}},
+            "result": text("x"),
+        },
+        "len(ot.help(query='foreign.T', info='full')) < 1_000_000",
+        "True",
+    ),
+    "yaml": (
+        {"tool": {"inputSchema": ANY}, "result": text(json.dumps([{"a": "\n- : #" * 20}] * 2_000))},
+        "__format__ = 'yml'\nforeign.T()",
+        "handle",
+    ),
+    "deep table": (
+        {"tool": {"inputSchema": ANY}, "result": text(json.dumps([{f"k{n}": [[[n]]] for n in range(200)}] * 100))},
+        "__format__ = 'markdown'\nforeign.T()",
+        "",
+    ),
+    "an error": (
+        {"tool": {"inputSchema": ANY}, "result": {**text("\\" * 500_000 + "<" * 500_000), "isError": True}},
+        "foreign.T()",
+        "ToolError",
+    ),
     "large schema": (take({"enum": ["x" * 50] * 60_000}), "foreign.T(x='x' * 50)", "done"),
 }
 
@@ -157,3 +190,23 @@ def test_a_stored_tool_does_not_delay_others(server: Server) -> None:
     rejected = rest.send("PUT", path, {**http_draft("http://127.0.0.1:9/${x}"), "argSchema": schema})
     assert get_error_code(rejected) == (400, "invalid")
     assert "look-around" in rejected.text
+
+
+def test_an_imported_document_does_not_delay_others(server: Server) -> None:
+    parameters = [
+        {
+            "name": f"p{n}",
+            "in": "query",
+            "schema": {"type": "string", "pattern": f"(a|a)*{n}(?=x)", "default": "a" * 500},
+        }
+        for n in range(300)
+    ]
+    operation = {"operationId": "o", "parameters": parameters, "responses": {}}
+    document = {
+        "openapi": "3.0.0",
+        "info": {"title": "x" * 100_000, "version": "1"},
+        "servers": [{"url": "https://a.example/{" + "a" * 50_000}],
+        "paths": {f"/{'{' * 100}{n}": {"get": {**operation, "operationId": f"o{n}"}} for n in range(100)},
+    }
+    answer = server.send_attack("POST", "/api/import?name=hostile", content=json.dumps(document).encode())
+    assert answer.status_code in {201, 400}
