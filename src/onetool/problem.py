@@ -48,7 +48,7 @@ class Problem:
     def to_line(self) -> str:
         """Return the message and the hint in one line, for lists."""
         text = f"{self.message}. Hint: {self.hint}" if self.hint else self.message
-        return "; ".join(text.splitlines())
+        return "; ".join(text.replace(":\n", ": ").splitlines())
 
     def to_json(self) -> dict[str, Any]:
         location = self.location

@@ -163,7 +163,7 @@ def test_a_server_that_exits_after_each_call_is_restarted(app: App) -> None:
     for _ in range(3):
         assert app.value(f"once.{ECHO}") == "a"
         assert eventually(lambda: get_state(app, "once") == "disconnected")
-    assert eventually(lambda: "connection to once lost. It last printed:\nthat was all" in get_problems(app))
+    assert eventually(lambda: "connection to once lost. It last printed: that was all" in get_problems(app))
 
 
 def test_a_killed_server_is_disconnected_and_restarted_by_a_call(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.support import App, eventually, open_app
 
+from onetool import tool
 from onetool.app import OneTool, read_settings
+from onetool.backends.threads import MAX_DEPTH
 from onetool.config.trust import trust
 from onetool.errors import ConfigError, ToolError
 from onetool.logging import Log
-from onetool.runner.cells import CellProcess
+from onetool.runner.cells import CellProcess, Cells
 
 
 def write_settings(home: Path, text: str) -> Path:
@@ -147,3 +149,20 @@ def has_open_cells() -> bool:
     """Return whether a cell that has run code has not been released."""
     cells: list[Any] = [thing for thing in gc.get_objects() if isinstance(thing, CellProcess)]
     return any(cell.host is not None and not cell.channel.closed.done() for cell in cells)
+
+
+def test_a_cell_that_a_call_started_does_not_count_its_calls_as_nested() -> None:
+    """Its requests are handled in the context in which it was created."""
+
+    @tool("cells.replace")
+    async def replace() -> None:
+        """Start the next cell during this call."""
+        cells = app.onetool._require_state().cells
+        assert isinstance(cells, Cells)
+        for cell in list(cells._idle):
+            cells._idle.remove(cell)
+            cells._end(cell)
+
+    with open_app(tools=[replace]) as app:
+        for _ in range(MAX_DEPTH + 2):
+            app.value("cells.replace()\n1")

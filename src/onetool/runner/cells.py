@@ -6,6 +6,7 @@ the run answers the requests of its code.
 
 import asyncio
 import contextlib
+import contextvars
 import math
 import os
 import signal
@@ -197,6 +198,7 @@ class Cells:
         self._cells: dict[int, CellProcess] = {}
         self._last_id = 0
         self._tasks = BackgroundTasks()
+        self._context = contextvars.copy_context()  # of no call: a cell that a call creates may serve another one
         self._slots = asyncio.Semaphore(limits.at_once)
         self._disk_checks = anyio.CapacityLimiter(MAX_DISK_CHECKS)
         self._layers: list[str] | None = None
@@ -448,7 +450,7 @@ class Cells:
         self._last_id += 1
         cell = CellProcess(self._last_id, loop.create_future(), loop.create_future(), on_excess=self.kill)
         self._cells[cell.ident] = cell
-        self._tasks.start(self._start(cell))
+        self._context.run(self._tasks.start, self._start(cell))
         return cell
 
     async def _start(self, cell: CellProcess) -> None:
