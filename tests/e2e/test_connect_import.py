@@ -303,6 +303,17 @@ def test_an_import_is_in_the_history_and_can_be_undone(tmp_path: Path) -> None:
     assert file.read_text() == old
 
 
+@pytest.mark.parametrize("history", ["{", '{"version": 99, "entries": []}'])
+def test_an_import_that_cannot_be_recorded_is_not_made(tmp_path: Path, history: str) -> None:
+    write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS)
+    write_file(tmp_path / ".onetool" / "settings-history.json", history)
+    done = run_import(tmp_path, make_project(tmp_path), "cursor", "--user")
+    assert done.returncode == 1
+    assert "settings-history.json" in done.stderr
+    assert not (tmp_path / ".onetool" / "onetool.yaml").exists()
+    assert not (tmp_path / ".onetool" / "secrets.yaml").exists()
+
+
 def test_an_import_keeps_the_existing_content_of_onetool_yaml(tmp_path: Path) -> None:
     directory = make_project(tmp_path)
     old = "# mine\nservers:\n  own: {command: x} # why\n\nlog_level: DEBUG   # for now\n"

@@ -11,7 +11,7 @@ import json
 import os
 import shlex
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from onetool import paths
 from onetool.cli import settings_file
 from onetool.cli.connect import next_step
 from onetool.cli.sign_in_notes import find_sign_in_notes
-from onetool.cli.signals import blocked_signals
 from onetool.cli.trust import require_file_trust, require_trust
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.catalog import CLIENTS, Machine
@@ -31,7 +30,7 @@ from onetool.config.load import examine
 from onetool.config.trust import is_trusted, trust
 from onetool.editing.edit_history import EditedItem
 from onetool.editing.server_changes import SERVERS, PlannedServers, ServerChanges, read_target
-from onetool.errors import StorageError, ToolError
+from onetool.errors import ToolError
 from onetool.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 
@@ -125,10 +124,10 @@ def _import_servers(options: argparse.Namespace) -> int:
     # Secrets are recognized by their keys, which a diff may not show.
     redact = Redactor({*plan.result.secrets.values(), *find_secrets(plan.result.servers)})
     diff = text_files.diff(plan.config, plan.config_text, redact)
-    with blocked_signals():
-        done = [] if options.dry_run else _apply(plan, directory, directories)
-        if done:
-            _record(plan, diff, directories)
+    done: list[str] = []
+    if plan.result.servers and not options.dry_run:
+        with settings_file.open_locked(directories), _recording(plan, diff, directories):
+            done = _apply(plan, directory, directories)
     print(_render_json(plan, diff, done) if options.json else _render_text(plan, diff, done, options))
     if plan.result.servers and not options.dry_run and not options.json:
         for note in find_sign_in_notes(directories, plan.result.servers):
@@ -200,8 +199,6 @@ def _read_sources(source: str, machine: Machine) -> list[ClientServers]:
 
 
 def _apply(plan: ImportPlan, directory: Path, directories: paths.Directories) -> list[str]:
-    if not plan.result.servers:
-        return []
     is_users = os.path.realpath(directory) == os.path.realpath(directories.user)
     try:
         directory.mkdir(mode=0o700 if is_users else 0o777, parents=True, exist_ok=True)
@@ -218,19 +215,18 @@ def _apply(plan: ImportPlan, directory: Path, directories: paths.Directories) ->
     return [*done, f"{directory} is trusted"]
 
 
-def _record(plan: ImportPlan, difference: str, directories: paths.Directories) -> None:
+def _recording(plan: ImportPlan, difference: str, directories: paths.Directories) -> AbstractContextManager[None]:
     items = [EditedItem(SERVERS, name, None, entry) for name, entry in plan.result.servers.items()]
-    with suppress(StorageError), settings_file.open_locked(directories):
-        settings_file.record(
-            directories,
-            "servers.add",
-            plan.config,
-            plan.config_text,
-            items,
-            names=plan.result.servers,
-            difference=difference,
-            secrets=plan.result.secrets,
-        )
+    return settings_file.recording(
+        directories,
+        "servers.add",
+        plan.config,
+        plan.config_text,
+        items,
+        names=plan.result.servers,
+        difference=difference,
+        secrets=plan.result.secrets,
+    )
 
 
 def _write_secrets(plan: ImportPlan, directory: Path) -> list[str]:

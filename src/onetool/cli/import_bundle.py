@@ -190,11 +190,11 @@ def _write_hosts(report: Report) -> None:
         text = yaml_edit.add_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
         redact = Redactor(find_secrets(yaml_edit.parse_mapping(before.text, source)))
         report.diff = text_files.diff(before, text, redact)
-        backup = settings_file.write(report.directories, before, text, keep=True)
         item = EditedItem(SECTION, KEY, existing or None, [*existing, *inherited, *report.hosts])
-        settings_file.record(
+        with settings_file.recording(
             report.directories, "hosts.change", before, text, [item], names=report.hosts, difference=report.diff
-        )
+        ):
+            backup = settings_file.write(report.directories, before, text, keep=True)
     kept = f" (backup: {backup.name})" if backup else ""
     report.done.append(f"Wrote {before.path}{kept}")
     report.is_written = True

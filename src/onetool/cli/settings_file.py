@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from onetool.audit import open_audit_log
@@ -14,7 +14,7 @@ from onetool.config.trust import is_trusted, trust
 from onetool.editing.edit_history import EditedFile, EditedItem, EditHistory, new_entry
 from onetool.editing.planned_edit import digest_text
 from onetool.editing.settings_editor import LOCK
-from onetool.errors import StorageError, ToolError
+from onetool.errors import StorageError
 from onetool.paths import Directories
 from onetool.util.locks import locked
 
@@ -41,7 +41,8 @@ def write(directories: Directories, before: text_files.TextFile, text: str, *, k
     return backup
 
 
-def record(
+@contextmanager
+def recording(
     directories: Directories,
     action: str,
     before: text_files.TextFile,
@@ -51,20 +52,23 @@ def record(
     names: Iterable[str],
     difference: str,
     secrets: Iterable[str] = (),
-) -> None:
-    """Add an edit that was written to the audit log, and to the history of the settings. The caller has the lock."""
+) -> Iterator[None]:
+    """Add the edit that the block writes to the audit log, and to the history of the settings.
+
+    The caller has the lock. If the history cannot be read or written, the block does not run.
+    """
     with closing(open_audit_log(examine(directories, os.environ).loaded)) as audit:
         audit.change(action, names, actor=user_name(), transport="cli")
     file = EditedFile(str(before.path), None if before.raw is None else before.text, digest_text(text))
-    with suppress(ToolError, OSError):  # the edit is made
-        entry = new_entry(
-            action,
-            names,
-            actor=user_name(),
-            transport="cli",
-            difference=difference,
-            files=(file,),
-            items=tuple(items),
-            secrets=tuple(secrets),
-        )
-        EditHistory(directories.user).add(entry)
+    entry = new_entry(
+        action,
+        names,
+        actor=user_name(),
+        transport="cli",
+        difference=difference,
+        files=(file,),
+        items=tuple(items),
+        secrets=tuple(secrets),
+    )
+    with EditHistory(directories.user).adding(entry):
+        yield
