@@ -20,6 +20,7 @@ from onetool.postgres.schema import MIGRATIONS, VERSION, Migration
 from onetool.postgres.sealed_rows import Leases
 from onetool.postgres.state import PostgresState
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.storage import CredentialKey
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
@@ -134,6 +135,27 @@ def test_tokens_that_were_written_without_the_key_are_rejected(open_state: Calla
     forged = Token(name="forged", hash="hash of the settings")
     assert [token.name for token in state.tokens.apply([forged])] == ["kept"]
     assert [token.name for token in open_state(f"{OTHER_KEY},{KEY}").tokens.apply([])] == ["kept"]
+
+
+def test_snippets_and_pins_that_were_written_without_the_key_are_rejected(
+    open_state: Callable[..., PostgresState],
+) -> None:
+    state = open_state(KEY)
+    state.snippets.put(SavedSnippet("default", "hello", "", "'secret code'"))
+    state.pins.update("gh", lambda _: {"read": {"hash": "1"}})
+    state.pins.update("other", lambda _: {"write": {"hash": "2"}})
+    database = state.database
+    assert b"secret" not in b"".join(row[0] for row in database.select("SELECT sealed FROM sealed_values"))
+    assert database.select("SELECT kind FROM documents") == []
+    database.execute(
+        "UPDATE sealed_values SET sealed = (SELECT sealed FROM sealed_values WHERE name = 'other') WHERE name = 'gh'"
+    )
+    database.execute("UPDATE sealed_values SET sealed = 'forged' WHERE kind = 'snippets'")
+    replica = open_state(KEY)
+    for read in (lambda: replica.pins.get("gh"), replica.snippets.list_all):
+        with pytest.raises(StorageError, match="was changed, or was not sealed with"):
+            read()
+    assert replica.pins.get("other") == {"write": {"hash": "2"}}
 
 
 def test_a_key_is_replaced_without_losing_what_it_sealed(open_state: Callable[..., PostgresState]) -> None:

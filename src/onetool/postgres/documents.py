@@ -16,6 +16,7 @@ from onetool.notify import DEFAULT_MAX_FILE_BYTES
 from onetool.postgres.changes import Cached, Changes
 from onetool.postgres.database import Database, Statements
 from onetool.postgres.keys import load_sealer
+from onetool.postgres.sealed_values import SealedValues
 from onetool.problem import STORAGE, Problem
 from onetool.proxy.definitions import VERSION as LIST_VERSION, Definition, Failure, digest
 from onetool.runs.sealing import Sealer
@@ -71,6 +72,28 @@ class Documents:
         return document
 
 
+class SealedDocuments:
+    """JSON documents of one kind that nobody without the key can read or change."""
+
+    def __init__(self, database: Database, kind: str) -> None:
+        self._values = SealedValues(database, kind)
+
+    def get(self, name: str) -> Any:
+        content = self._values.get(name)
+        return None if content is None else json.loads(content)
+
+    def names(self) -> list[str]:
+        return self._values.names()
+
+    def update(self, name: str, change: Callable[[Any], Any]) -> Any:
+        """Change a document. `change` gets the current one, or None, and nobody else changes it meanwhile."""
+
+        def apply(content: bytes | None) -> bytes:
+            return json.dumps(change(None if content is None else json.loads(content))).encode()
+
+        return json.loads(self._values.update(name, apply) or b"null")
+
+
 class SwitchRows:
     """The disabled tools and packs. Without a first answer of the database, all are disabled."""
 
@@ -107,10 +130,10 @@ class SwitchRows:
 
 
 class PinRows:
-    """The pinned definitions of each upstream server."""
+    """The pinned definitions of each upstream server, sealed: a pin decides which definitions count as accepted."""
 
     def __init__(self, database: Database) -> None:
-        self._documents = Documents(database, "pins")
+        self._documents = SealedDocuments(database, "pins")
 
     def get(self, server: str) -> Pinned | None:
         pinned: Pinned | None = self._documents.get(server)
@@ -208,10 +231,13 @@ class NoticeRows:
 
 
 class SnippetRows(SavedSnippetSet):
-    """The saved snippets of all agents, in one document. Changes of other replicas are known within two seconds."""
+    """The saved snippets of all agents, in one sealed document, because they are code that runs.
+
+    Changes of other replicas are known within two seconds.
+    """
 
     def __init__(self, database: Database, changes: Changes) -> None:
-        self._documents = Documents(database, "snippets")
+        self._documents = SealedDocuments(database, "snippets")
         self._known = Cached(changes, "snippets", lambda: _read_snippets(self._documents.get("saved")))
 
     def list_all(self) -> tuple[SavedSnippet, ...]:
