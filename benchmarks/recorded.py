@@ -25,6 +25,7 @@ from onetool.stats.tables import migrate
 
 CALLS, DAYS = 1_000_000, 365.0
 MAX_MS = 300.0
+CALL_COLUMNS = ("name", *CallRecord._fields[1:8])
 
 
 def measure(rounds: int, calls: int = CALLS, days: float = DAYS) -> list[Row]:
@@ -68,13 +69,14 @@ def fill(file: Path, calls: int, days: float = DAYS) -> None:
     step = days * rollup.DAY / calls
     at = f"{time.time()} - ({calls} - i) * {step}"
     with closing(sqlite3.connect(file, isolation_level=None)) as database:
+        rollup.add_functions(database)
         migrate(database, 0)
         database.execute("BEGIN")
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {calls})"
         failed = "CASE WHEN i % 10 = 0 THEN 'timeout' END"
         tool = "'pack.tool' || ((i * 7919) % 300)"
         call = f"{tool}, 'default', 's', 'r' || i, (i % 997) / 1000.0, {failed}, 10, {at}"
-        database.execute(f"INSERT INTO calls {numbers} SELECT {call} FROM n")
+        database.execute(f"INSERT INTO calls ({', '.join(CALL_COLUMNS)}) {numbers} SELECT {call} FROM n")
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {at}"
         database.execute(f"INSERT INTO runs ({', '.join(RunRecord._fields[:9])}) {numbers} SELECT {run} FROM n")
         rollup.add(database, call=0, run=0)

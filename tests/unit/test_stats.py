@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
+from benchmarks import recorded
 
 from onetool.app import OneTool
 from onetool.config.load import Loaded
@@ -769,3 +770,8 @@ def test_a_failure_of_statistics_never_fails_a_call(tmp_path: Path, monkeypatch:
 
     assert anyio.run(called)
     assert '"tool":"ot.version"' in (tmp_path / "logs" / "onetool.log").read_text(encoding="utf-8")
+
+
+def test_the_benchmark_of_recorded_calls_measures_something() -> None:
+    rows = recorded.measure(1, calls=200, days=2.0)
+    assert any("statistics of 200 calls in 2 days" in row.what for row in rows)
