@@ -32,6 +32,7 @@ from onetool.bundles.bundle_store import BundleStore
 from onetool.errors import ToolError
 from onetool.runs.model import DurableRunRecord
 from onetool.runs.run_store import RunStore
+from onetool.runs.session_store import SessionStore
 from onetool.stats.tables import VERSION as STATISTICS_VERSION
 
 pytestmark = pytest.mark.slow
@@ -238,6 +239,12 @@ def lose_run_key(home: Path) -> None:
     with closing(RunStore(home / ".onetool")) as store:
         store.put_run(DurableRunRecord("r_1", "default", "1"))
     (home / ".onetool" / "runs" / "runs.key").unlink()
+
+
+def lose_session_key(home: Path) -> None:
+    with closing(SessionStore(home / ".onetool")) as store:
+        store.create()
+    (home / ".onetool" / "runs" / "sessions.key").unlink()
 
 
 def configure_cursor(entry: Mapping[str, Any]) -> Work:
@@ -565,6 +572,22 @@ CASES = [
         lose_run_key,
         ".onetool/runs",
         "runs.key is missing: what it sealed cannot be read",
+        "rm -r ",
+        fix=apply_hint,
+    ),
+    Case(
+        "damaged sessions",
+        write_content(".onetool/runs/sessions.db", b"no database at all" * 1000),
+        ".onetool/runs/sessions.db",
+        "is damaged",
+        "rm ",
+        fix=apply_hint,
+    ),
+    Case(
+        "sessions without their key",
+        lose_session_key,
+        ".onetool/runs",
+        "sessions.key is missing: what it sealed cannot be read",
         "rm -r ",
         fix=apply_hint,
     ),

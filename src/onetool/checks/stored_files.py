@@ -20,13 +20,15 @@ from onetool.config.load import Loaded
 from onetool.errors import ToolError
 from onetool.problem import Problem, storage_problem
 from onetool.proxy import pins
-from onetool.runs import run_store
+from onetool.runs import run_store, session_store
+from onetool.runs.sealed_database import SealedDatabase
 from onetool.stats import record, shapes, tables
 from onetool.util.versioning import NewerVersion, reject_newer
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
 RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"
 LOST_RUNS = "restore it from a backup, or stop OneTool and run `rm {file}*` (runs that wait are lost)"
+LOST_SESSIONS = "restore it from a backup, or stop OneTool and run `rm {file}*` (the values of sessions are lost)"
 
 
 class _StoredFile(NamedTuple):
@@ -44,7 +46,10 @@ def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     data = loaded.directories.data
     return [
         *_check_database(data / "stats" / "stats.db", tables.VERSION, RECREATED, seconds),
-        *_check_runs(data, seconds),
+        *_check_sealed(data / "runs" / "runs.db", run_store.SCHEMA, run_store.VERSION, LOST_RUNS, seconds),
+        *_check_sealed(
+            data / "runs" / "sessions.db", session_store.SCHEMA, session_store.VERSION, LOST_SESSIONS, seconds
+        ),
         *(found for stored in _list_files(loaded) for found in _check_json(stored)),
     ]
 
@@ -93,15 +98,14 @@ def _check_json(stored: _StoredFile) -> Iterator[Problem]:
         yield replace(problem, fix=name_fix(PUT_ASIDE, stored.file)) if stored.is_recreated else problem
 
 
-def _check_runs(data: Path, seconds: float | None) -> Iterator[Problem]:
-    """Check the database of durable runs, then whether its key is the one that sealed them."""
-    file = data / "runs" / "runs.db"
-    problems = list(_check_database(file, run_store.VERSION, LOST_RUNS, seconds))
+def _check_sealed(file: Path, schema: str, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:
+    """Check a database with sealed values, then whether its key is the one that sealed them."""
+    problems = list(_check_database(file, version, damaged, seconds))
     yield from problems
     if not problems and file.exists():
-        with closing(run_store.RunStore(data)) as store:
+        with closing(SealedDatabase(file, schema, version)) as database:
             try:
-                store.list_runs(limit=1)
+                database.select("SELECT sealed FROM key_check")  # opening it checks the key
             except ToolError as error:
                 yield Problem.of(error)
 
