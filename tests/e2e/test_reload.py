@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -174,6 +175,29 @@ def test_no_token_is_accepted_while_settings_are_unreadable(tmp_path: Path) -> N
                 file.rmdir()
             backup.replace(file)
         assert wait_for_status(client, 200)
+
+
+def test_a_valid_token_is_not_unknown_if_the_settings_are_invalid_at_the_start(tmp_path: Path) -> None:
+    with start_server(tmp_path, f"{SETTINGS}no_such_key: 1\n") as (_, client):
+        answer = client.get("/api/runs", headers=build_auth_header())
+        assert (answer.status_code, answer.json()["error"]["details"]) == (503, {"reason": "tokens_unreadable"})
+        assert "the configuration is invalid" in answer.json()["error"]["message"]
+        configure(tmp_path, SETTINGS)
+        assert wait_for_status(client, 200)
+        assert get_status(client, "ot_guess") == 401
+
+
+@pytest.mark.parametrize("name", ["runs/runs.db", "stats/stats.db"])
+def test_files_of_a_newer_version_have_the_same_error(tmp_path: Path, name: str) -> None:
+    file = tmp_path / ".onetool" / name
+    file.parent.mkdir(parents=True)
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA user_version = 99")
+    with start_server(tmp_path, SETTINGS.replace("name: ada,", "name: ada, scope: approve,")) as (_, client):
+        path = "/api/approvals" if name == "runs/runs.db" else "/api/stats"
+        answer = client.get(path, headers=build_auth_header())
+        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_unavailable"), answer.text
+        assert "was written by a newer OneTool (version 99" in answer.json()["error"]["message"]
 
 
 # --- settings ------------------------------------------------------------------------------------------------------

@@ -202,6 +202,13 @@ def test_cross_origin_requests_are_rejected_even_with_a_token(origin: str, bind:
     assert auth.agents == []
 
 
+def test_probes_check_no_token() -> None:
+    """Its check may need the database, without which a server is still alive."""
+    auth = AuthHarness()
+    wrong = ("authorization", "Bearer ot_unknown")
+    assert [auth.get_status(LOCAL, wrong, path=path) for path in ("/healthz", "/readyz", "/")] == [200, 200, 401]
+
+
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "odd", "CROSS-SITE"])
 def test_cross_site_loads_are_rejected_and_links_are_accepted(site: str) -> None:
     auth, fetched = AuthHarness(), ("sec-fetch-site", site)

@@ -5,13 +5,13 @@ Each store has its own version and handles older ones. A cache is recreated inst
 
 from pathlib import Path
 
-from onetool.errors import ToolError
+from onetool.errors import StorageError
 from onetool.problem import STORAGE, Location
 
 UPGRADE = "upgrade OneTool, the way it was installed"
 
 
-class NewerVersion(ToolError):
+class NewerVersion(StorageError):
     """The file was written by a newer OneTool."""
 
 

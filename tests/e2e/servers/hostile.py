@@ -129,9 +129,7 @@ def call_tool(name: str, arguments: dict[str, Any], request: dict[str, Any]) -> 
             send({"id": "ask", "method": method, "params": {"messages": [content], "maxTokens": 9, **form}})
             answer = json.loads(sys.stdin.readline())
             return text(answer["error"]["message"])
-        case "hangs-later", _:
-            time.sleep(600)
-        case "hangs-at", _ if arguments["text"] == "hang":
+        case (("hangs-later" | "hangs-at"), _) if BEHAVIOR == "hangs-later" or arguments["text"] == "hang":
             time.sleep(600)
     return text(str(arguments["text"]) * int(arguments.get("times", 1)))
 

@@ -121,7 +121,10 @@ def create_live_tokens(app: OneTool) -> LiveTokens:
         remote = app.stores.remote
         return None if remote is None else remote.tokens
 
-    return LiveTokens(lambda: app.settings, app.environment, lambda: app.config_files, get_stored)
+    def is_invalid() -> bool:
+        return app.config_error is not None
+
+    return LiveTokens(lambda: app.settings, app.environment, lambda: app.config_files, get_stored, is_invalid)
 
 
 def create_throttle(app: OneTool) -> AuthThrottle:

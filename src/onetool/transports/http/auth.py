@@ -44,6 +44,7 @@ from onetool.transports.http.tokens import STORE_AWAY, TokenSet
 
 SESSION_PATH: Final = "/api/session"
 SIGN_IN_PATH, CALLBACK_PATH = "/auth/sign-in", "/auth/callback"
+PROBES: Final = frozenset({"/healthz", "/readyz"})  # answered without checking tokens, which may need the database
 PUBLIC_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
 OAUTH_PATHS: Final = frozenset({"/oauth/callback", "/oauth/client.json"})  # of sign-ins to upstream servers
 # Requests that need no token: their responses contain no private data, or they check a code or a state.
@@ -204,7 +205,7 @@ class AuthMiddleware:
         address = scope["client"][0] if scope.get("client") else ""
         is_local_peer = checks.is_loopback(address) if address else self._bind is not None
         is_local = bind.is_loopback and checks.is_local_name(name, bind) and is_local_peer
-        token = _parse_token(headers)
+        token = None if scope["path"] in PROBES else _parse_token(headers)
         proxy_header = None if token else checks.find_proxy_header(headers)
         if token is not None:
             client = checks.find_client_address(headers, address, self._settings().trusted_proxies)

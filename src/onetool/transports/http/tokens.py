@@ -79,8 +79,10 @@ class LiveTokens:
         env: Mapping[str, str],
         files: Callable[[], tuple[Path, ...]] = tuple,
         stored: Callable[[], StoredTokens | None] = lambda: None,
+        is_invalid: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings, self._env, self._files, self._stored = settings, env, files, stored
+        self._is_invalid = is_invalid  # whether the settings are invalid, so that nobody knows all tokens
         self._narrowed: Settings | None = None  # the loaded settings that `_remaining` and `_unreadable` refer to
         self._remaining: frozenset[Token] = frozenset()
         self._unreadable = ""
@@ -96,6 +98,9 @@ class LiveTokens:
         """Return the tokens that are accepted now. Raise an ApiError if a settings file cannot be read."""
         settings = self._settings()
         tokens = settings.auth.tokens
+        if not tokens and self._is_invalid():
+            message = "cannot check tokens: the configuration is invalid"
+            raise ApiError("busy", message, {"reason": "tokens_unreadable"}, hint="see `onetool doctor`")
         if settings is not self._narrowed:  # loaded after the last check of the files
             return self._make_set(tokens)
         if self._unreadable:

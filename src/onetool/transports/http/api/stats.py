@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from onetool.checks.fixes import apply_fix
-from onetool.errors import ToolError
+from onetool.errors import StorageError, ToolError
 from onetool.runner.cells import FULL_SANDBOX, NOT_ANSWERING, NOT_STARTED, is_isolated
 from onetool.stats import history
 from onetool.stats.details import FailureGroup
@@ -60,6 +60,8 @@ class StatsHandlers:
         query, agent = StatisticsQuery.of(request), identity.visible_agent(request)
         try:
             return await self._api.run_in_thread(lambda: self._api.respond(self._summary(query, agent)))
+        except StorageError:  # written by a newer OneTool
+            raise
         except ToolError as error:
             raise ApiError("busy", error.message) from None
 
