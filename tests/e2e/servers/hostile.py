@@ -95,7 +95,7 @@ def tools() -> list[dict[str, Any]]:
     return offers.get(BEHAVIOR, [ECHO])
 
 
-def call_tool(name: str, arguments: dict[str, Any], request: dict[str, Any]) -> dict[str, Any] | None:  # noqa: C901, PLR0911, PLR0912 - one behavior per case
+def call_tool(name: str, arguments: dict[str, Any], request: dict[str, Any]) -> dict[str, Any] | None:  # noqa: C901, PLR0911 - one behavior per case
     """Return the result of a call, or None for no response."""
     match BEHAVIOR, name:
         case "waits", "wait":
