@@ -2,7 +2,8 @@
 
 The fields of objects are written like those of a TypedDict: `tags: list[{'name': str, 'color': NotRequired[str]}]`. An
 optional argument without a default is shown as `= None`, and `None` means that it is omitted. Tools of
-upstream servers show `= '...'` instead.
+upstream servers show `= '...'` instead. Arguments after `*` are passed by name, and those whose names are not valid in
+Python as `**{'user-id': str}`.
 """
 
 import re
@@ -39,7 +40,7 @@ NOT_PYTHON = re.compile(r"[^\w.]")
 
 def signature(tool: Tool) -> str:
     """Return the signature with the types of all arguments; objects are shown with their fields."""
-    parts = [_format_parameter(each, tool) for each in _list_parameters(tool)]
+    parts = _format_parameters(tool)
     returns = f" -> {tool.returns}" if tool.returns else ""
     return clean_if_foreign(f"{_python_expression(tool.name)}({', '.join(parts)}){returns}", tool)
 
@@ -57,10 +58,43 @@ def _list_parameters(tool: Tool) -> Iterator[dict[str, Any]]:
             yield {"name": name, "kind": "variadic", "type": type_name(part.get("items", {}), root, MAX_FIELD_LEVELS)}
             continue
         default = {} if name in schema.required else {"default": part.get("default")}
-        yield {"name": name, "kind": "positional", "type": type_name(part, root, MAX_FIELD_LEVELS), **default}
+        kind = "keyword" if name in schema.keyword_only else "positional"
+        yield {"name": name, "kind": kind, "type": type_name(part, root, MAX_FIELD_LEVELS), **default}
     if schema.variadic_keywords:
         rest = type_name(root["additionalProperties"], root)
         yield {"name": schema.variadic_keywords, "kind": "keywords", "type": rest}
+
+
+def _format_parameters(tool: Tool) -> list[str]:
+    """Return the parameters in the order of a definition."""
+    passed_by_position: list[str] = []
+    passed_by_name: list[str] = []
+    fields: list[str] = []
+    collected: list[str] = []
+    for parameter in _list_parameters(tool):
+        text = _format_parameter(parameter, tool)
+        if parameter["kind"] == "keywords":
+            collected.append(text)
+        elif not is_python_name(parameter["name"]):
+            is_optional = "default" in parameter
+            kind = f"NotRequired[{parameter['type']}]" if is_optional else parameter["type"]
+            fields.append(f"{parameter['name']!r}: {kind}")
+        elif parameter["kind"] == "variadic":
+            passed_by_position.append(text)
+        elif parameter["kind"] == "keyword" or fields:  # the position of an argument counts those before it
+            passed_by_name.append(text)
+        else:
+            passed_by_position.append(text)
+    if passed_by_name and tool.input.variadic is None:
+        passed_by_name.insert(0, "*")
+    if fields:
+        collected.insert(0, f"**{{{', '.join(fields)}}}")
+    return [*passed_by_position, *passed_by_name, *collected]
+
+
+def is_python_name(name: str) -> bool:
+    """Return whether an argument with this name can be passed as `name=value`."""
+    return name.isidentifier() and not iskeyword(name)
 
 
 def _format_parameter(about: Mapping[str, Any], tool: Tool) -> str:
@@ -77,13 +111,31 @@ def short_call(tool: Tool, name: str) -> str:
     All required arguments are shown.
     """
     required = tool.input.required
-    parts = [key if key in required else f"{key}={part.get('default')!r}" for key, part in _sort_arguments(tool)]
+    parts = _list_call_arguments(tool)
     prefix, count = _call_prefix(name), len(parts)
     text = f"{prefix}{', '.join(parts)})"
     while len(text) > MAX_CALL_CHARS and count >= len(required):
         text = f"{prefix}{', '.join([*parts[:count], '...'])})"
         count -= 1
     return clean_if_foreign(text, tool)
+
+
+def _list_call_arguments(tool: Tool) -> list[str]:
+    parts: list[str] = []
+    is_by_name = False
+    for name, part in _sort_arguments(tool):
+        value = repr(part.get("default"))
+        is_by_name = is_by_name or name in tool.input.keyword_only
+        if name in tool.input.required:
+            value = name if is_python_name(name) else "..."
+        if not is_python_name(name):
+            is_by_name = True
+            parts.append(f"**{{{name!r}: {value}}}")
+        elif name in tool.input.required and not is_by_name:
+            parts.append(name)
+        else:
+            parts.append(f"{name}={value}")
+    return parts
 
 
 def required_types(tool: Tool) -> dict[str, str]:

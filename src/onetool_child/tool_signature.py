@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import inspect
     from typing import Any
 
-KINDS = ("positional", "variadic", "keywords")  # in the order of a signature
+KINDS = ("positional", "variadic", "keyword", "keywords")  # in the order of a signature
 
 
 class TypeText:
@@ -42,7 +42,10 @@ def build_signature(described: dict[str, Any]) -> inspect.Signature:
 def _make_parameter(about: dict[str, Any]) -> inspect.Parameter:
     from inspect import Parameter
 
-    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    kinds = (
+        *(Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL),
+        *(Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD),
+    )
     default = about.get("default", Parameter.empty)
     annotation = TypeText(about["type"])
     return Parameter(about["name"], kinds[KINDS.index(about["kind"])], default=default, annotation=annotation)

@@ -13,7 +13,7 @@ from onetool.bus.bind import bind
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError
 from onetool.schema import Schema
-from onetool.signature import MAX_TYPE_DEPTH, arguments, signature, type_name
+from onetool.signature import MAX_TYPE_DEPTH, arguments, short_call, signature, type_name
 from onetool.tools.argument_lines import list_arguments
 
 SOURCE = '''
@@ -143,6 +143,21 @@ def test_a_signature_is_valid_python() -> None:
     kinds = "kind: Literal['web', 'news'] = 'web', tags: list[str] | None = None"
     assert signature(tool) == f"web.search(query: str, count: int = 5, {kinds}) -> list"
     assert arguments(tool) == ["query: What to look for.", "count: How many."]
+
+
+def test_a_signature_shows_how_arguments_are_passed() -> None:
+    def run(first: int, second: int = 2, *, third: int, fourth: int = 4) -> None: ...
+
+    tool = Tool("a.run", NullBackend(), Schema.from_callable(run))
+    assert signature(tool).startswith("a.run(first: int, second: int = 2, *, third: int, fourth: int = 4)")
+    assert short_call(tool, "a.run") == "a.run(first, third=third, second=2, fourth=4)"
+    names = {"ok": {"type": "string"}, "user-id": {"type": "string"}, "class": {}, "x y": {"type": "integer"}}
+    odd = Tool("a.odd", NullBackend(), Schema.from_json({"properties": names, "required": ["user-id", "class", "ok"]}))
+    fields = "**{'user-id': str, 'class': Any, 'x y': NotRequired[int]}"
+    assert signature(odd) == f"a.odd(ok: str, {fields})"
+    assert short_call(odd, "a.odd") == "a.odd(ok, **{'user-id': ...}, **{'class': ...}, ...)"
+    late = Tool("a.late", NullBackend(), Schema.from_json({"properties": {"user-id": {}, "ok": {"default": 1}}}))
+    assert signature(late) == "a.late(*, ok: Any = 1, **{'user-id': NotRequired[Any]})"
 
 
 def test_an_optional_argument_without_default_is_none_and_may_be_passed_as_none() -> None:
