@@ -53,7 +53,6 @@ BAD_FILES: dict[str, tuple[str, str]] = {
     "a very long number": ("execution: {timeout: " + "9" * 100_000 + "}", "digits is too long"),
     "a key twice": ("aliases: {}\naliases: {}\n", "first defined in line 1"),
     "a list": ("- a\n- b\n", "the file must contain `key: value` lines"),
-    "nothing": ("", "the file is empty"),
     "control characters": ("a: \x07", "is not valid YAML"),
     "a tab": ("execution:\n\ttimeout: 5\n", "indent with spaces, not with tabs"),
     "an unterminated reference": ("docs_url: 'https://${'", "docs_url contains ${ without"),

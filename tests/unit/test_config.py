@@ -50,7 +50,7 @@ DEFAULTS = """
     agents: {default: {permissions: [read, network], sandbox: {enabled: true}}}
     approvals: {wait: 25, ttl: 86400, by: terminal, notify: {command: [], webhook: null}, record: false}
     daemon: {shared: true, idle: 600, http: false}
-    auth: {tokens: [], issuers: [], public_url: null, allowed_hosts: []}
+    auth: {tokens: [], issuers: [], public_url: null, allowed_hosts: [], trusted_proxies: []}
     limits: {running: 8, total: 32, waiting: 128}
     docs_url: https://onetool.beycom.online/reference/tools/
     store: ""

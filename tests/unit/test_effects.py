@@ -329,7 +329,7 @@ def test_health_names_packs_without_declared_effects_if_a_policy_can_ask() -> No
     with open_app({"agents": {"default": {"policy": "ask-writes"}}}, tools) as app:
         (found,) = [each for each in app.data("ot.health()")["problems"] if "effects" in each]
     assert found == (
-        "2 tools of crm without declared effects, and the policy of default can ask\n"
+        "2 tools of crm without declared effects, and the policy of default can ask. "
         "Hint: such tools count as write and external; declare them: tools: {crm: {effects: {NAME: read}}}"
     )
     with open_app({"agents": {"default": {"policy": "read-only"}}}, tools) as app:
