@@ -127,6 +127,12 @@ def test_an_installed_package_brings_packs_that_a_worker_loads(python: str, tmp_
         assert message in command(python, tmp_path, "run", f"shouts.whisper(text={wrong})").stdout
 
 
+@pytest.mark.slow
+def test_what_an_entry_point_names_is_not_called_ignored(python: str, tmp_path: Path) -> None:
+    code = "[note for note in ot.health().get('ignored', []) if 'named.py' in note]"
+    assert command(python, tmp_path, "run", code).stdout == "[]\n"
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.register.entry-points")

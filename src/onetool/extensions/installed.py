@@ -91,6 +91,9 @@ def _read_pack(package: str, entry: EntryPoint) -> Extension:
         raise ValueError(f"module {module!r} has no Python source")
     definition = _find_definition(file, function)
     read = replace(static_analysis.read(file), pack=entry.name, package=package, module=module, header=None)
+    if function:  # the entry point says what is a tool
+        problems = tuple(each for each in read.problems if each.code != static_analysis.IGNORED)
+        read = replace(read, problems=problems)
     if isinstance(definition, ast.ClassDef):
         return _select_class(read, definition)
     declared = _read_declared_name(definition) if definition is not None else ""
