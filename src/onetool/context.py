@@ -107,6 +107,12 @@ class ToolContext(Context):
     hidden: frozenset[str] = frozenset()  # packs that the code of a run cannot call or find
     waiting: Callable[[], AbstractContextManager[None]] | None = None  # entered while a person is asked: stops timers
 
+    def explain_setting(self, setting: str, field: str) -> str:
+        """Return how a person allows a rejected call: in the settings, or without an application in the context."""
+        if self.system is None:
+            return f"To allow it, pass {field} to ToolContext"
+        return f"To allow it, add this to onetool.yaml: {setting}"
+
     def admits(self, tool: Any) -> bool:
         """Return whether the agent may call the tool. Tools of `ot` without permissions are always allowed."""
         if self.tools is None or (tool.pack == OWN_PACK and not tool.permissions):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -589,6 +589,10 @@ def test_the_error_names_required_and_granted_permissions() -> None:
     assert failure["message"].startswith("Tool requires network permission but agent only has [read, write]")
     assert failure["required"] == ["network"]
     assert failure["granted"] == ["read", "write"]
+    assert failure["message"].endswith("To allow it, pass permissions to ToolContext"), "a bare bus has no settings"
+    narrow = replace(context_with("network"), tools=("other.*",))
+    failure = get_failure(call(bus, "http.fetch", {}, narrow))
+    assert failure["message"].endswith("its tools are [other.*]. To allow it, pass tools to ToolContext")
 
 
 @pytest.mark.spec("toolbus.permission.fields")

@@ -20,9 +20,10 @@ def authorize(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None
     if not context.admits(tool):
         allowed = list(context.tools or ())
         wanted = ", ".join([*allowed, tool.name])
+        setting = f"agents: {{{context.agent_id}: {{tools: [{wanted}]}}}}"
         raise PermissionDenied(
             f"agent {context.agent_id} may not call {tool.name}: its tools are [{', '.join(allowed)}]. "
-            f"To allow it, add this to onetool.yaml: agents: {{{context.agent_id}: {{tools: [{wanted}]}}}}",
+            f"{context.explain_setting(setting, 'tools')}",
             tool=tool.name,
             tools=allowed,
         )
@@ -64,7 +65,7 @@ def _check_permissions(tool: Tool, args: Mapping[str, Any], context: ToolContext
     granted, lacking = sort_permissions(context.permissions), " and ".join(sort_permissions(missing))
     raise PermissionDenied(
         f"Tool requires {lacking} permission but agent only has [{', '.join(granted)}]. "
-        f"To allow it, add this to onetool.yaml: {permission_setting(needed, context)}",
+        f"{context.explain_setting(permission_setting(needed, context), 'permissions')}",
         required=sort_permissions(needed),
         granted=granted,
     )

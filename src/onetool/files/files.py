@@ -230,11 +230,11 @@ def _denial_error(requested: RequestedPath, denial: Denial, context: ToolContext
     """Return the error for a rejected path. It does not reveal whether the path exists."""
     reason = _REASONS.get(denial)
     if reason is None:
-        kind = "It is read-only. To allow writing" if denial is Denial.READ_ONLY else "To allow it"
+        kind = "It is read-only. " if denial is Denial.READ_ONLY else ""
         paths = [*get_allowed_paths(context.sandbox or {}), requested.normalized]
         listed = ", ".join(json.dumps(path, ensure_ascii=False) for path in paths)
         setting = f"agents: {{{context.agent_id}: {{sandbox: {{allowed_paths: [{listed}]}}}}}}"
-        reason = f"{kind}, add this to onetool.yaml: {setting}"
+        reason = f"{kind}{context.explain_setting(setting, 'sandbox')}"
     return SandboxDenied(
         f"File access denied by sandbox: {requested.original}. {reason}{advice}", path=requested.original
     )
