@@ -240,7 +240,7 @@ def _check_members(archive: tarfile.TarFile, source: Path) -> dict[str, tarfile.
     for member in archive:
         path = PurePosixPath(member.name)
         if not member.isreg() or path.is_absolute() or ".." in path.parts or member.name in found:
-            raise ValueError(f"unexpected entry {member.name!a}")
+            raise ValueError(f"unexpected entry {member.name!r}")
         found[member.name] = member
         if len(found) > MAX_FILES:
             raise ValueError("too many files")
@@ -259,7 +259,7 @@ def _check_members(archive: tarfile.TarFile, source: Path) -> dict[str, tarfile.
         while content is not None and (block := content.read(1 << 16)):
             digest.update(block)
         if digest.hexdigest() != data["files"][name]:
-            raise ValueError(f"{name!a} was changed")
+            raise ValueError(f"{name!r} was changed")
     return found
 
 

@@ -131,7 +131,7 @@ class HeldTools(ToolSource):
         if not NAME.fullmatch(tool.name):
             raise ToolError(f"invalid tool name {quote(tool.name)}: expected 'pack.tool' or 'grep'")
         if character := find_in_name(tool.name):
-            raise ToolError(f"invalid tool name {tool.name!a}: it contains the invisible character {character}")
+            raise ToolError(f"invalid tool name {tool.name!r}: it contains the invisible character {character}")
         if tool.name in self.held:
             raise ToolError(
                 f"a tool named {tool.name!r} is already registered; unregister it first or choose another name"

@@ -361,6 +361,21 @@ def test_unknown_query_parameters_are_rejected(rest: Rest) -> None:
     assert get_error_code(rest.send("GET", f"/tools/bundles/{new_id()}?x=1")) == (400, "invalid")
 
 
+def test_messages_show_letters_and_escape_what_is_invisible(rest: Rest) -> None:
+    answer = rest.client.put(
+        f"/tools/bundles/{new_id()}",
+        content=b'{"gr\xc3\xbc\xc3\x9fe":1,"gr\xc3\xbc\xc3\x9fe":2}',
+        headers={"content-type": "application/json"},
+    )
+    assert "duplicate key 'grüße'" in answer.json()["error"]["message"]
+    answer = rest.client.put(
+        f"/tools/bundles/{new_id()}",
+        content=b'{"a\xe2\x80\xae":1,"a\xe2\x80\xae":2}',
+        headers={"content-type": "application/json"},
+    )
+    assert "duplicate key 'a\\u202e'" in answer.json()["error"]["message"]
+
+
 def test_problems_of_a_body_are_described_in_plain_words(rest: Rest) -> None:
     answer = rest.send("PUT", f"/tools/bundles/{new_id()}", {"slug": 5, "isEnabled": True, "color": "red"})
     problems = {each["field"]: each["problem"] for each in answer.json()["error"]["details"]["problems"]}

@@ -157,7 +157,7 @@ def _check_entries(entries: list[zipfile.ZipInfo]) -> None:
     for entry in entries:
         problem = _find_problem(entry)
         if problem:
-            raise invalid(f"invalid archive entry {entry.orig_filename[:100]!a}: {problem}")
+            raise invalid(f"invalid archive entry {entry.orig_filename[:100]!r}: {problem}")
     _reject_duplicates([entry.filename.casefold() for entry in entries], "invalid archive: duplicate entry {}")
 
 

@@ -129,12 +129,12 @@ def _length_problem(text: str) -> str | None:
 def _character_problem(text: str, allowed: str) -> str | None:
     for character in text:
         if find_in_name(character):
-            return f"{character!a} is invisible; only {allowed} are allowed"
+            return f"{character!r} is invisible; only {allowed} are allowed"
         category = unicodedata.category(character)
         if character != "-" and category != "Nd" and not category.startswith("L"):
-            return f"{character!a} is not allowed; only {allowed} are"
+            return f"{character!r} is not allowed; only {allowed} are"
     return None
 
 
 def _quote(text: object) -> str:
-    return ascii(text) if len(str(text)) <= MAX_NAME_LENGTH else f"{str(text)[:MAX_NAME_LENGTH]!a}…"
+    return repr(text) if len(str(text)) <= MAX_NAME_LENGTH else f"{str(text)[:MAX_NAME_LENGTH]!r}…"

@@ -24,7 +24,7 @@ def apply_fix(fix: str) -> str:
     """Make a fix and return what was done. Raise a ToolError if it fails. Blocks on disk access."""
     kind, _, path = fix.partition(" ")
     if kind not in FIXES:
-        raise ToolError(f"unknown fix {fix!a}")
+        raise ToolError(f"unknown fix {fix!r}")
     try:
         return FIXES[kind](Path(path))
     except OSError as error:

@@ -154,7 +154,7 @@ def check_place(journal: RunJournal, run: "DurableRunRecord") -> None:
     """Raise if calls of the run's agent cannot be approved on the command line."""
     agent = journal.loaded.settings.agents.get(run.agent)
     if agent is None:
-        raise ToolError(f"unknown agent {run.agent!a}", hint=f"run the command in {run.directory}")
+        raise ToolError(f"unknown agent {run.agent!r}", hint=f"run the command in {run.directory}")
     if "cli" not in agent.approvals.via:
         allowed = ", ".join(agent.approvals.via) or "nowhere"
         raise ToolError(

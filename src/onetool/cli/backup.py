@@ -38,7 +38,7 @@ def main(options: argparse.Namespace) -> int:
     if options.file == RESTORE:
         return _restore(options)
     if options.archive is not None:
-        options.usage_error(f"unknown argument {options.archive!a}")
+        options.usage_error(f"unknown argument {options.archive!r}")
     return _save(options)
 
 

@@ -71,7 +71,7 @@ def find_packs(loaded: "Loaded", queues: list[str]) -> Served:
     served = {queue: sorted(pack for pack, options in tools if options.queue == queue) for queue in queues}
     known = ", ".join(sorted({options.queue for _, options in tools if options.queue})) or "none"
     for queue in (queue for queue, packs in served.items() if not packs):
-        message = f"no jobs are taken from the queue {queue!a}: the settings give no pack to it (queues: {known})"
+        message = f"no jobs are taken from the queue {queue!r}: the settings give no pack to it (queues: {known})"
         print_notices([Problem(message, f"set `tools: {{PACK: {{queue: {queue}}}}}` in onetool.yaml")])
     return {queue: packs for queue, packs in served.items() if packs}
 
@@ -118,7 +118,7 @@ def _count_tools(loaded: "Loaded", extensions: "Extensions", served: Served) -> 
         if not extensions.list_tools(pack):
             directories = loaded.directories.pack_directories(loaded.settings.tools_dir)
             hint = f"put {pack}/{pack}_tools.py in {', '.join(map(str, directories))}"
-            raise ToolError(f"no pack {pack!a}: the settings give it to a queue, and no file has it", hint=hint)
+            raise ToolError(f"no pack {pack!r}: the settings give it to a queue, and no file has it", hint=hint)
     return sum(len(extensions.list_tools(pack)) for pack in packs)
 
 

@@ -96,12 +96,12 @@ def check_name(section: str, name: str) -> None:
         expected = f"expected up to {MAX_NAME_CHARS} characters without / and outer white space"
         raise ToolError(f"invalid {kind} name {quote(name)}: {expected}")
     if not name.isprintable() or find_in_name(name):
-        raise ToolError(f"invalid {kind} name {name!a}: it contains invisible characters")
+        raise ToolError(f"invalid {kind} name {name!r}: it contains invisible characters")
 
 
 def check_secret_name(name: str) -> None:
     if not SECRET_NAME.fullmatch(name):
-        raise ToolError(f"invalid secret name {name!a}", hint="use up to 100 letters, digits and _")
+        raise ToolError(f"invalid secret name {name!r}", hint="use up to 100 letters, digits and _")
 
 
 def check_sizes(changes: Sequence[ItemChange], secrets: Mapping[str, str | None]) -> None:

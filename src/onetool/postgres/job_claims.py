@@ -77,7 +77,7 @@ class JobClaims:
         """Return the job. Nobody else can claim it afterwards. Raise JobRejected if it must not be executed."""
         found = self._database.select(CLAIM, self.id, job, number, self._queues)
         if not found:
-            raise JobRejected(f"job {job!a} does not wait: it is unknown, was executed before, or has expired")
+            raise JobRejected(f"job {job!r} does not wait: it is unknown, was executed before, or has expired")
         sealed, attempt, queue = found[0]
         claimed = ClaimedJob(job, attempt, {}, {})
         try:

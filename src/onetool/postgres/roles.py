@@ -56,7 +56,7 @@ def render_grants(replica: str, worker: str) -> str:
     """
     for name in (replica, worker):
         if not NAME.fullmatch(name):
-            raise ArgumentError(f"invalid role {name!a}: expected lower-case letters, digits and _")
+            raise ArgumentError(f"invalid role {name!r}: expected lower-case letters, digits and _")
     names = {"schema": SCHEMA, "replica": replica, "worker": worker}
     jobs = JOBS.format(**names)
     return GRANTS.format(**names) + jobs + "".join(OWN_ROWS.format(table=table, **names) for table in WORKER_TABLES)

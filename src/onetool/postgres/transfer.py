@@ -64,7 +64,7 @@ def transfer(loaded: Loaded, target: str) -> dict[str, int]:
     is_to_files = target == FILES
     if not is_to_files and not target.startswith(SCHEMES):
         raise ToolError(
-            f"invalid store {target!a}", hint="use `files`, or a URL such as postgresql://user@host/database"
+            f"invalid store {target!r}", hint="use `files`, or a URL such as postgresql://user@host/database"
         )
     url = loaded.settings.store if is_to_files else target
     if not url:

@@ -33,9 +33,9 @@ def parse_pattern(text: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     try:
         patterns, varying = _parse_arguments(f"_({rest}") if parenthesis else ({}, ())
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
-        raise ArgumentError(f"invalid pattern {text!a}: expected a call such as {EXAMPLE}") from None
+        raise ArgumentError(f"invalid pattern {text!r}: expected a call such as {EXAMPLE}") from None
     if not TOOL_PATTERN.fullmatch(tool.strip()):
-        raise ArgumentError(f"invalid tool {tool!a} in the pattern: expected a name or pattern, such as {EXAMPLE}")
+        raise ArgumentError(f"invalid tool {tool!r} in the pattern: expected a name or pattern, such as {EXAMPLE}")
     return tool.strip(), patterns, varying
 
 
@@ -70,7 +70,7 @@ def complete(decision: Decision, run: DurableRunRecord, expires: float) -> Decis
 def resolve_call(store: RunStorage, run_id: str, number: int, outcome: str, by: str) -> None:
     """Record what a person says about a call that was sent: `happened`, `not-happened` or `repeat`."""
     if outcome not in OUTCOMES:
-        raise ToolError(f"invalid outcome {outcome!a}: expected {', '.join(OUTCOMES)}")
+        raise ToolError(f"invalid outcome {outcome!r}: expected {', '.join(OUTCOMES)}")
     state, result = OUTCOMES[outcome]
     if not store.resolve(run_id, number, state, by=by, result=result):
         raise ToolNotFound(f"call {number} of run {run_id} does not wait for this answer")

@@ -70,7 +70,7 @@ def make_grants(
         return (Grant(_new_id(), tool, patterns or {}, names, left=count, expires=expires),)
     if not grants:
         raise ArgumentError(
-            f"cannot allow further calls of {tool!a}: none of the calls matches, so their arguments are unknown",
+            f"cannot allow further calls of {tool!r}: none of the calls matches, so their arguments are unknown",
             hint=f"to allow any arguments, use '{tool}(...)'",
         )
     return tuple(grants.values())

@@ -87,8 +87,8 @@ def find_run(store: RunStorage, run_id: str) -> DurableRunRecord:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ToolError(f"{run_id!a} is ambiguous: {pluralize(len(found), 'run')} begin with it, such as {found[0].id}")
-    raise ToolNotFound(f"no run {run_id!a}, or it has expired", hint="list runs with `onetool runs`")
+        raise ToolError(f"{run_id!r} is ambiguous: {pluralize(len(found), 'run')} begin with it, such as {found[0].id}")
+    raise ToolNotFound(f"no run {run_id!r}, or it has expired", hint="list runs with `onetool runs`")
 
 
 def show(value: Any, redact: Redactor) -> Any:

@@ -25,5 +25,5 @@ def parse_duration(text: str, max_days: int) -> int:
     found = DURATION.fullmatch(text.strip())
     seconds = int(found[1]) * UNITS[found[2]] if found else 0
     if not 0 < seconds <= max_days * UNITS["d"]:
-        raise ArgumentError(f"invalid duration {text!a}: expected up to {max_days} days, such as 30m, 2h or 1d")
+        raise ArgumentError(f"invalid duration {text!r}: expected up to {max_days} days, such as 30m, 2h or 1d")
     return seconds

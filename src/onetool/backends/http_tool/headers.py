@@ -60,7 +60,7 @@ class HeaderTemplate:
         forbidden = _FORBIDDEN_IN_COOKIE if self.name.lower() == "cookie" else FORBIDDEN_IN_VALUES
         if found := forbidden.search(text):
             raise invalid_value_error(
-                [placeholder], f"contains {found[0]!a}, which is not allowed in the header {self.name}"
+                [placeholder], f"contains {found[0]!r}, which is not allowed in the header {self.name}"
             )
         return text
 

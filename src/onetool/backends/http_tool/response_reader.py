@@ -77,7 +77,7 @@ class ResponseReader:
     def _parse(self, response: Response, redactor: SecretRedactor | None, store: StoreBinary) -> Any:
         if encoding := get_unsupported_encoding(response):  # it cannot be parsed, and secrets in it cannot be redacted
             raise ToolError(
-                f"unsupported compression {encoding[:40]!a} of the response (expected gzip or deflate)",
+                f"unsupported compression {encoding[:40]!r} of the response (expected gzip or deflate)",
                 hint="remove Accept-Encoding from the headers of the tool, or set it to identity",
             )
         media_type = response.media_type

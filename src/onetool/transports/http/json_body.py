@@ -60,10 +60,10 @@ def _check_media_type(body: RequestBody) -> None:
     kind, _, parameters = body.media_type.partition(";")
     charset = parameters.replace(" ", "").replace('"', "").lower()
     if kind.strip().lower() != MEDIA_TYPE or charset not in {"", "charset=utf-8"}:
-        problem = f"unsupported Content-Type {body.media_type!a}" if body.media_type else "missing Content-Type"
+        problem = f"unsupported Content-Type {body.media_type!r}" if body.media_type else "missing Content-Type"
         raise ApiError("unsupported_media_type", problem, hint=f"send the header Content-Type: {MEDIA_TYPE}")
     if body.encoding.strip().lower() not in {"", "identity"}:
-        message = f"unsupported Content-Encoding {body.encoding!a}"
+        message = f"unsupported Content-Encoding {body.encoding!r}"
         raise ApiError("unsupported_media_type", message, hint="remove the Content-Encoding header")
 
 
@@ -91,7 +91,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _invalid(f"duplicate key {twice!a} in the request body")
+        raise _invalid(f"duplicate key {twice!r} in the request body")
     return members
 
 

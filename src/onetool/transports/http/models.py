@@ -130,21 +130,21 @@ def take_single(values: list[str]) -> str:
 def _parse_number(values: list[str]) -> int:
     text = take_single(values)
     if not (text.isascii() and text.isdecimal()) or not text.strip("0"):
-        raise ValueError(f"{text!a} is not a positive integer")
+        raise ValueError(f"{text!r} is not a positive integer")
     return int(text) if len(text) <= len(str(MAX_NUMBER)) else MAX_NUMBER
 
 
 def _parse_flag(values: list[str]) -> bool:
     text = take_single(values)
     if text not in {"true", "false"}:
-        raise ValueError(f"invalid boolean {text!a} (expected true or false)")
+        raise ValueError(f"invalid boolean {text!r} (expected true or false)")
     return text == "true"
 
 
 def _parse_milliseconds(values: list[str]) -> float:
     text = take_single(values)
     if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text, re.ASCII):
-        raise ValueError(f"{text!a} is not a number of milliseconds")
+        raise ValueError(f"{text!r} is not a number of milliseconds")
     return float(text)
 
 
@@ -153,7 +153,7 @@ def _parse_moment(values: list[str]) -> float:
     try:
         return parse_time(text)
     except (ValueError, OverflowError):
-        raise ValueError(f"invalid time {text!a} (expected RFC 3339, such as 2027-01-31T12:00:00Z)") from None
+        raise ValueError(f"invalid time {text!r} (expected RFC 3339, such as 2027-01-31T12:00:00Z)") from None
 
 
 def _check_tag(text: str) -> str:

@@ -90,7 +90,7 @@ class TokenChanges:
 
     def _check(self, request: TokenRequest) -> None:
         if not NAME.fullmatch(request.name):
-            message = f"invalid token name {request.name!a}: expected up to 64 letters, digits and _ . @ -"
+            message = f"invalid token name {request.name!r}: expected up to 64 letters, digits and _ . @ -"
             raise ArgumentError(f"{message}, such as laptop")
         agents = self.settings.agents
         if request.agent not in agents:

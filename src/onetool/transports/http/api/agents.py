@@ -121,7 +121,7 @@ class AgentHandlers:
     async def _list_tools(self, request: Request, check: PermissionCheck) -> Response:
         query = AgentToolsQuery.of(request)
         if query.decision not in {"", "allow", "ask", "deny"}:
-            raise ApiError("invalid", f"decision: {query.decision!a} is not one of allow, ask, deny")
+            raise ApiError("invalid", f"decision: {query.decision!r} is not one of allow, ask, deny")
         await self._catalog.refresh()
         return await self._api.run_in_thread(lambda: self._api.respond(_select(check.list_tools(query.q), query)))
 

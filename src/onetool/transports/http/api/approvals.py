@@ -86,7 +86,7 @@ class ApprovalHandlers:
         app = self._api.app
         run = await self._api.run_in_thread(lambda: app.stores.runs.get_run(run_id))
         if run is None:
-            raise ToolNotFound(f"no run {run_id!a}, or it has expired", hint="list approvals with GET /api/approvals")
+            raise ToolNotFound(f"no run {run_id!r}, or it has expired", hint="list approvals with GET /api/approvals")
         agent = app.settings.agents.get(run.agent)
         if agent is None or "ui" not in agent.approvals.via:
             setting = f"agents.{run.agent}.approvals.via"

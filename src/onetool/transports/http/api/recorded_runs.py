@@ -150,7 +150,7 @@ class RecordedRunHandlers:
         app = self._api.app
         run = describe_run(app.stores.runs, run_id, app.redact)
         if agent not in {None, run["agent"]} or actor not in {None, run["actor"]}:
-            raise ToolNotFound(f"no run {run_id!a}, or it has expired")
+            raise ToolNotFound(f"no run {run_id!r}, or it has expired")
         return DurableRun(**run)
 
 

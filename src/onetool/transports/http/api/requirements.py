@@ -71,4 +71,4 @@ def _check_names(body: RequirementsBody) -> None:
             raise ApiError("invalid", error.message, {"name": name}, hint=error.hint) from None
     for host in body.hosts:
         if not HOST.fullmatch(host):
-            raise ApiError("invalid", f"invalid host {host!a}", {"host": host}, hint="use a host without wildcards")
+            raise ApiError("invalid", f"invalid host {host!r}", {"host": host}, hint="use a host without wildcards")

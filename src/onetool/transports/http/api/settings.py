@@ -109,7 +109,7 @@ class SettingsHandlers:
 
         def plan(editor: SettingsEditor) -> PlannedEdit:
             if all(entry.id != change_id for entry in editor.history.list_entries()):
-                raise ApiError("not_found", f"no change {change_id!a} in the history", {"changeID": change_id})
+                raise ApiError("not_found", f"no change {change_id!r} in the history", {"changeID": change_id})
             return editor.plan_undo(change_id)
 
         return self._api.respond(await self._edits.edit(request, plan))

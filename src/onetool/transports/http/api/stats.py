@@ -77,7 +77,7 @@ class StatsHandlers:
     async def spending(self, request: Request) -> Response:
         query, visible = SpendingQuery.of(request), identity.visible_runs(request)
         if query.month and not MONTH.fullmatch(query.month):
-            raise ApiError("invalid", f"month: {query.month!a} is not a month, such as 2027-01", {"parameter": "month"})
+            raise ApiError("invalid", f"month: {query.month!r} is not a month, such as 2027-01", {"parameter": "month"})
         rows = list[Spending]()
         for stores in list_stores(self._api, sees_all=visible["agent"] is None):
             fields = query.month or None, visible["actor"], visible["agent"]
