@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 from tests.bundles_support import open_store
 from tests.rest_support import http_draft, new_id
-from tests.support import TIMEOUT_SECONDS
+from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool import OneTool
 from onetool._tool import Tool
+from onetool.bundles import BundleStore
+from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.source import MAX_RECENT
 from onetool.bundles.store_lock import StoreLock
 from onetool.bus.bus import ToolBus
 from onetool.config.model import Settings
+from onetool.errors import BundleError
 from onetool.logging import Log
 from onetool.schema import ANY_OBJECT, Schema
 from onetool.transports.http.asgi_app import build
@@ -165,16 +168,54 @@ async def test_lists_and_searches_report_that_the_index_is_being_built(tmp_path:
 
 
 @pytest.mark.anyio
-async def test_stored_tools_are_not_held_in_memory(tmp_path: Path) -> None:
-    tools = {f"tool-{number}": http_draft("http://127.0.0.1/") for number in range(MAX_RECENT + 50)}
-    with open_store(tmp_path / "bundles") as store:
+async def test_a_process_for_one_command_completes_the_index_that_it_builds(tmp_path: Path) -> None:
+    """The list does not wait long enough. If the process ended then, the next one would begin again."""
+    directory = _store_with_many_tools(tmp_path)
+    shutil.rmtree(directory / ".index")
+    settings = Settings.model_validate({"execution": {"timeout": 0.01}})
+    async with OneTool(settings, folder=tmp_path, log=Log()) as app:
+        await asyncio.wait_for(app.bundles.refresh(), TIMEOUT_SECONDS)
+        store = app.bundles.store
+        assert await asyncio.to_thread(eventually, lambda: store.is_rebuilding or store.is_indexed)
+    assert BundleDirectory(directory).is_ready
+
+
+@pytest.mark.anyio
+async def test_a_process_waits_longer_for_the_one_that_builds_the_index_than_for_other_writers(tmp_path: Path) -> None:
+    directory = _store_without_index(tmp_path)
+    async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
+        app.bundles._store = _LockedStore(directory)
+        assert "weather.today" in (await app.run("ot.tools(pattern='weather')")).text
+
+
+class _LockedStore(BundleStore):
+    """A store for whose lock the first read waited in vain."""
+
+    was_locked = False
+
+    def version(self) -> int:
+        if not self.was_locked:
+            self.was_locked = True
+            raise BundleError("another process has locked the bundle store", code="busy", details={})
+        return super().version()
+
+
+def _store_with_many_tools(home: Path) -> Path:
+    tools = [(f"tool-{number}", "1", http_draft("http://127.0.0.1/")) for number in range(MAX_RECENT + 50)]
+    with open_store(home / "bundles") as store:
         bundle = new_id()
         store.put_bundle(bundle, {"slug": "many", "displayName": "Many", "isEnabled": True})
-        store.put_many(bundle, [(slug, "1", body) for slug, body in tools.items()])
+        store.put_many(bundle, tools)
+    return home / "bundles"
+
+
+@pytest.mark.anyio
+async def test_stored_tools_are_not_held_in_memory(tmp_path: Path) -> None:
+    _store_with_many_tools(tmp_path)
     async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
         held = len(list(app.registry))
-        assert (await app.run("len(ot.tools(pattern='many.', info='full'))")).text == str(len(tools))
+        assert (await app.run("len(ot.tools(pattern='many.', info='full'))")).text == str(MAX_RECENT + 50)
         assert (await app.run("len(dir(many))")).text != "0"
         assert len(list(app.registry)) == held
-        assert len(app.registry) == held + len(tools)
+        assert len(app.registry) == held + MAX_RECENT + 50
         assert len(app.bundles._recent) <= MAX_RECENT

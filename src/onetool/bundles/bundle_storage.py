@@ -115,6 +115,7 @@ class BundleDirectory:
         self._empty_index: sqlite3.Connection | None = None  # the index of a store that does not exist
         self._memory_until = float("-inf")  # reads use the index in memory until then
         self.problem: Problem | None = None  # why the index cannot be written
+        self.is_rebuilding = False
         self._on_scanned = on_scanned
         self._interval = interval
         self._background: Thread | None = None
@@ -288,8 +289,12 @@ class BundleDirectory:
         return [*journal.paths, *(self._index_sync.find_differences(Event()) if journal.is_unknown else ())]
 
     def _rebuild(self) -> None:
-        with self.index.rebuilding() as database:
-            self._index_sync.fill(database)
+        self.is_rebuilding = True
+        try:
+            with self.index.rebuilding() as database:
+                self._index_sync.fill(database)
+        finally:
+            self.is_rebuilding = False
 
     @contextmanager
     def _repairing_index(self) -> Iterator[None]:

@@ -158,6 +158,11 @@ class BundleStore:
         """Whether reads do not wait for the index to be built."""
         return self._directory.is_ready
 
+    @property
+    def is_rebuilding(self) -> bool:
+        """Whether this object builds the index at this moment."""
+        return self._directory.is_rebuilding
+
     def may_have(self, slugs: Collection[str]) -> bool:
         """Return whether a bundle may have one of these names in code. Without an index, the files are checked."""
         if self.is_indexed:

@@ -105,7 +105,7 @@ class BundleSource(ToolSource):
         self._counted: tuple[int, dict[str, tuple[int, int]]] = (NOT_READ, {})
         self._secret_uses: tuple[int, list[SecretUse]] = (NOT_READ, [])
         self._building: asyncio.Future[None] | None = None
-        self._list_deadline = 0.0
+        self._building_since = 0.0
         self.keeps_running = False  # whether this process outlives one command
         self._closing_stores = BackgroundTasks()
 
@@ -151,7 +151,14 @@ class BundleSource(ToolSource):
         return use.name in self._loaded.secrets and not use.is_allowed(self._loaded.settings)
 
     async def close(self) -> None:
+        """Close the store. A process for one command first completes the index, which the next one would begin again.
+
+        Cancel it to give up the index.
+        """
         await self._closing_stores.wait()
+        if self._building is not None and not self.keeps_running and self.store.is_rebuilding:
+            await asyncio.wait((self._building,))
+        self._building = None
         if self._store is not None:
             await anyio.to_thread.run_sync(self._store.close)
 
@@ -160,18 +167,22 @@ class BundleSource(ToolSource):
     async def refresh(self, words: Collection[str] | None = None, /) -> None:
         """Read the packs of the store; `words`, if given, are the only names that matter.
 
-        A missing index is built in a thread. A call that names a pack waits for it; a list waits for a limited time.
+        A missing index is built in a thread. A call that names a pack waits for it; a list waits for a limited time,
+        which is longer if the process cannot list the tools later.
         """
-        await self._read_or_build(words, is_limited=words is None and self.keeps_running)
+        for_lists = LIST_TIMEOUT_SECONDS if self.keeps_running else self._loaded.settings.execution.timeout / 2
+        await self._read_or_build(words, for_lists if words is None else None)
 
     async def load_pack_names(self) -> None:
-        await self._read_or_build(None, is_limited=True)
+        await self._read_or_build(None, LIST_TIMEOUT_SECONDS)
 
-    async def _read_or_build(self, words: Collection[str] | None, *, is_limited: bool) -> None:
+    async def _read_or_build(self, words: Collection[str] | None, max_seconds: float | None) -> None:
+        """Read the packs. Wait for a missing index until it has been built for `max_seconds`; None is no limit."""
         is_ready, is_wanted = await anyio.to_thread.run_sync(self._read_packs, words)
         if not is_ready and is_wanted:
-            timeout = self._list_timeout() if is_limited else None
-            await asyncio.wait((self._start_building(),), timeout=timeout)
+            building = self._start_building()
+            spent = asyncio.get_running_loop().time() - self._building_since
+            await asyncio.wait((building,), timeout=None if max_seconds is None else max(0.0, max_seconds - spent))
             if not self.is_building:
                 await anyio.to_thread.run_sync(self._read_packs, words)
 
@@ -239,21 +250,18 @@ class BundleSource(ToolSource):
         if self._building is None or self._building.done():
             loop = asyncio.get_running_loop()
             building = self._building = loop.create_future()
-            self._list_deadline = loop.time() + LIST_TIMEOUT_SECONDS
+            self._building_since = loop.time()
 
             def build(store: BundleStorage) -> None:
                 gc.freeze()  # building triggers many garbage collections, which must not scan all live objects
-                with suppress(BundleError):  # the next read of the store raises it
-                    store.version()
+                is_busy = True
+                while is_busy and self._building is building:
+                    is_busy = _is_busy(store)
                 with suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(building.set_result, None)
 
             Thread(target=build, args=[self.store], name="onetool-index", daemon=True).start()
         return self._building
-
-    def _list_timeout(self) -> float:
-        now = asyncio.get_running_loop().time()
-        return LIST_TIMEOUT_SECONDS if not self.is_building else max(0.0, self._list_deadline - now)
 
     @property
     def pack_names(self) -> AbstractSet[str]:
@@ -459,6 +467,15 @@ class BundleSource(ToolSource):
         if value is not None:
             SecretUse(bundle, name, origin).require_allowed(self._loaded.settings)
         return value
+
+
+def _is_busy(store: BundleStorage) -> bool:
+    """Build a missing index. Return whether another process still does that; the next read raises other errors."""
+    try:
+        store.version()
+    except BundleError as error:
+        return error.fields.get("code") == "busy"
+    return False
 
 
 def find_flows(impl: "JSON | None") -> "Iterator[tuple[str, OAuthFlow]]":
