@@ -95,8 +95,6 @@ class Redactor:
     def redact_prefix(self, text: str, length: int) -> str:
         """Return the first `length` characters; a secret that continues after them is redacted too."""
         border = min(length, len(text))
-        if not self._forms:
-            return text[:border]
         return self._redact_until(text[: border + MAX_ESCAPE_CHARS * self._max_form_chars], 0, border)[0]
 
     def redact_pieces(self, pieces: Iterable[str], *, max_seconds: float = MAX_SECONDS) -> Iterator[str]:
@@ -148,6 +146,8 @@ class Redactor:
 
         `hidden` is that number for the preceding text. Overlapping secrets are redacted as one.
         """
+        if not self._forms:
+            return text[hidden:border], max(0, hidden - border)
         parts, at = [], hidden
         for start, end in sorted(self._find_secrets(text)):
             if start >= border:
@@ -198,6 +198,10 @@ class RedactionStream:
     ) -> None:
         self._redact_until, self._find_open_secret = redact_until, find_open_secret
         self._rest, self._hidden = "", 0
+
+    @property
+    def held_chars(self) -> int:
+        return len(self._rest)
 
     def add(self, piece: str) -> str:
         """Add a piece and return the redacted text that is complete."""

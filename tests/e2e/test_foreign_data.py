@@ -5,6 +5,7 @@ server (`run_attack`, `send_attack`).
 """
 
 import json
+import random
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -145,11 +146,14 @@ class Server:
         self.rest = rest
         self._process = process
 
-    def send_attack(self, method: str, path: str, body: Any = None, content: bytes | None = None) -> httpx2.Response:
+    def send_attack(
+        self, method: str, path: str, body: Any = None, content: bytes | None = None, accept: str = "*/*"
+    ) -> httpx2.Response:
         """Send the request and return its response. Meanwhile, a neighbor must never wait for long."""
         with ThreadPoolExecutor(1) as threads, make_client(str(self.rest.client.base_url)) as attacker:
             data = json.dumps(body).encode() if content is None else content
-            attacking = threads.submit(attacker.request, method, path, content=data, headers=JSON_TYPE)
+            headers = {**JSON_TYPE, "accept": accept}
+            attacking = threads.submit(attacker.request, method, path, content=data, headers=headers)
             delays: list[float] = []
             while not attacking.done() or not delays:
                 started = cpu_seconds(self._process)
@@ -160,12 +164,15 @@ class Server:
 
 
 JSON_TYPE = {"content-type": "application/json"}
+LONG_SECRET = f"% {random.Random(1).randbytes(3_000).hex()}"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("home")
     configure(home, "{}")
+    (home / ".onetool" / "secrets.yaml").write_text(json.dumps({"KEY": LONG_SECRET}))
+    (home / ".onetool" / "secrets.yaml").chmod(0o600)
     with serve_process(home) as (process, started), make_client(started["url"]) as client:
         rest = Rest(client)
         rest.send("POST", "/api/run", {"command": "1 + 1"})
@@ -210,3 +217,10 @@ def test_an_imported_document_does_not_delay_others(server: Server) -> None:
     }
     answer = server.send_attack("POST", "/api/import?name=hostile", content=json.dumps(document).encode())
     assert answer.status_code in {201, 400}
+
+
+def test_live_output_does_not_delay_others(server: Server) -> None:
+    code = "for _ in range(4): print('%2525' * 13_000, end='')"
+    answer = server.send_attack("POST", "/api/run", {"command": code}, accept="text/event-stream")
+    assert "event: output" in answer.text
+    assert "searching the rest for secrets takes too long" in answer.text or answer.text.count("%2525") >= 52_000

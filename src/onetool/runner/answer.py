@@ -3,8 +3,10 @@
 Values larger than `output.max_inline_size` are put into the result store and replaced by a summary with a handle.
 """
 
+import asyncio
 import base64
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -16,7 +18,7 @@ import anyio.to_thread
 from onetool.config.model import Output
 from onetool.context import AskClient, Foreign, OnAsk, OnLog, ToolContext
 from onetool.errors import ToolError, error_type
-from onetool.redact import Redactor
+from onetool.redact import MAX_PIECE_CHARS, TOO_SLOW, Redactor
 from onetool.render import render
 from onetool.results.window import cut_answer
 from onetool.runner import explain
@@ -33,6 +35,7 @@ from onetool_child.summary import summary
 
 NO_VALUE = "Done: the code has no value. End it with an expression or use return to see one."
 LARGE_ANSWER_BYTES = 1 << 13  # processed in a thread
+MAX_LIVE_SECONDS = 3.0  # of processor time for the live output of a run
 MAX_YAML_BYTES = 1 << 21  # YAML takes a second per megabyte
 SLOW_BYTES = 1 << 12  # of data in YAML or indented JSON
 MAX_META = 20
@@ -128,20 +131,53 @@ class Journal:
 
 
 class LiveOutput:
-    """A stream of redacted output to the listener of a run. Untrusted output is never streamed."""
+    """A stream of redacted output to the listener of a run. Untrusted output is never streamed.
+
+    Long pieces are redacted in a thread, and streaming stops after MAX_LIVE_SECONDS of processor time there.
+    """
 
     def __init__(self, journal: Journal, redact: Redactor, *, is_wrapped: bool) -> None:
         self._journal, self._stream = journal, redact.stream()
         self._is_streamed = journal.listener is not None and not is_wrapped
+        self._waiting: list[str] = []
+        self._redacting: asyncio.Task[None] | None = None
+        self._seconds = 0.0
 
     def add(self, text: str) -> None:
-        if self._is_streamed:
+        if not self._is_streamed:
+            return
+        if self._redacting is None and self._stream.held_chars + len(text) <= LARGE_ANSWER_BYTES:
             self._emit(self._stream.add(text))
+            return
+        self._waiting.append(text)
+        if self._redacting is None:
+            self._redacting = asyncio.ensure_future(self._redact_waiting())
 
-    def end(self) -> None:
+    async def end(self) -> None:
+        """Emit the rest. Afterwards, nothing is emitted."""
+        if self._redacting is not None:
+            await self._redacting
         if self._is_streamed:
-            self._emit(self._stream.end())
-        self._is_streamed = False
+            self._is_streamed = False
+            self._emit(await run_in_thread_if(self._stream.held_chars > LARGE_ANSWER_BYTES, self._stream.end))
+
+    async def _redact_waiting(self) -> None:
+        while self._waiting and self._is_streamed:
+            text = "".join(self._waiting)
+            self._waiting.clear()
+            self._emit(await anyio.to_thread.run_sync(self._redact, text))
+        self._redacting = None
+
+    def _redact(self, text: str) -> str:
+        started, parts = time.thread_time(), list[str]()
+        for start in range(0, len(text), MAX_PIECE_CHARS):
+            parts.append(self._stream.add(text[start : start + MAX_PIECE_CHARS]))
+            if self._seconds + time.thread_time() - started > MAX_LIVE_SECONDS:
+                self._is_streamed = False
+                parts.append(TOO_SLOW)
+                break
+        self._seconds += time.thread_time() - started
+        return "".join(parts)
 
     def _emit(self, text: str) -> None:
         if text and not self._journal.is_untrusted:

@@ -96,7 +96,7 @@ class Runner:
             result = await self._cells.run({"code": code, "names": names, "format": preset_format, **repeatable}, host)
             if result["bytes"] > self.settings.execution.max_output_bytes:
                 raise _size_error(self.settings.execution.max_output_bytes)
-            live.end()
+            await live.end()
             return await self._presenter.render_success(journal, result, context)
         except RemoteError as error:
             if error.data.get("class") == "SyntaxError" and not snippet and (hint := fence_processor.find_hint(code)):
@@ -113,7 +113,7 @@ class Runner:
             data, line = error.data, None if snippet else error.data.get("line")
         except ToolError as error:
             text, kind, data = explain.render_error(error, journal.calls), error_type(error), describe(error)
-        live.end()
+        await live.end()
         return await self._presenter.render_failure(
             journal, text, kind, context, sanitize=sanitize, error=data, line=line
         )
