@@ -2,7 +2,8 @@
 
 Two JSON lines per call: `call.started` before it is made, and `call` with the outcome. A call whose first line cannot
 be written is not made. A change of stored tools or disabled tools likewise has `change.started` and `change`. A
-rejected call is only a `call` line. Values of secrets are redacted; long arguments are truncated.
+rejected call is only a `call` line. Values of secrets are redacted; long arguments are truncated. Calls beyond the
+share of their agent are counted in lines `calls.counted` (`onetool.audit_shares`).
 `onetool.logging` records every call, for debugging.
 """
 
@@ -20,6 +21,7 @@ import anyio.to_thread
 
 from onetool._tool import Tool
 from onetool.audit_records import AuditFilter, AuditPage, read_page
+from onetool.audit_shares import AuditShares
 from onetool.bus.authorize import required_permissions, sort_permissions
 from onetool.bus.events import CallFinished
 from onetool.config.load import Loaded
@@ -43,6 +45,7 @@ SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a th
 WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
 STORE_AWAY = "store_unavailable"
 Facts = dict[str, Any]
+COUNTED: Facts = {"is_counted": True}  # instead of the facts of a call beyond the share of its agent
 
 
 def open_audit_log(loaded: Loaded, remote: "RemoteState | None" = None) -> "AuditLog":
@@ -61,6 +64,7 @@ class AuditLog:
         self.file, self._redact = file, redact
         self._log = Log(file, "INFO", redact, gathers=False, name=f"the audit log {file}")
         self._records: AuditStorage = records or self._log
+        self._shares = AuditShares()
         self._is_remote = self._is_slow = records is not None  # each write takes a round trip
         self.place = "in the database" if records is not None else str(file)
         self.on_record: Callable[[], object] = lambda: None  # called after each outcome, from any thread
@@ -69,6 +73,7 @@ class AuditLog:
         self._redact = redact
         self._records.configure("INFO", redact)
         self._records.max_bytes, self._records.keep = max_bytes, keep
+        self._shares.configure(max_bytes * (keep + 1))
 
     async def admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts | None:
         """Record that the call is about to be made. Raise AuditUnavailable if the system does not accept the record.
@@ -78,6 +83,8 @@ class AuditLog:
         if not _is_audited(tool, args):
             return None
         facts = self._describe_call(tool, args, context)
+        if not self._shares.take(facts):
+            return COUNTED
         try:
             await self._write_first("call.started", facts)
         except OSError as error:
@@ -149,13 +156,23 @@ class AuditLog:
         tool, args = event.tool, event.args or {}
         if event.is_allowed is None or tool is None or not _is_audited(tool, args):
             return
-        self._event(
-            "call",
-            **(event.admitted or self._describe_call(tool, args, event.context)),
-            decision="allowed" if event.is_allowed and event.error != SandboxDenied.type else "refused",
-            outcome=event.error or "ok",
-            duration_ms=round(event.seconds * 1000, 3),
-        )
+        facts = event.admitted or self._describe_call(tool, args, event.context)
+        is_allowed = event.is_allowed and event.error != SandboxDenied.type
+        if facts == COUNTED or not (event.admitted or self._shares.take(facts)):
+            self._shares.count(event.context.agent_id, tool.name, is_refused=not is_allowed)
+        else:
+            self._event(
+                "call",
+                **facts,
+                decision="allowed" if is_allowed else "refused",
+                outcome=event.error or "ok",
+                duration_ms=round(event.seconds * 1000, 3),
+            )
+        self._summarize()
+
+    def _summarize(self, *, is_last: bool = False) -> None:
+        for summary in self._shares.take_summaries(is_last=is_last):
+            self._event("calls.counted", **summary, outcome="counted")
 
     def _describe_call(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts:
         return {
@@ -238,6 +255,7 @@ class AuditLog:
         return self._records.problem
 
     def close(self) -> None:
+        self._summarize(is_last=True)
         self._records.close()
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.support import App, eventually, open_app
 
 from onetool import ToolError, tool
 from onetool.audit import MAX_ARGUMENT_CHARS, AuditLog
+from onetool.audit_shares import MIN_SHARE_BYTES, PERIOD_SECONDS, AuditShares
 from onetool.bus.adapt import as_tool
 from onetool.bus.events import CallFinished
 from onetool.context import ToolContext
@@ -120,6 +122,44 @@ def test_a_record_is_short_and_has_the_declared_arguments(app: App) -> None:
     assert line["arguments"]["..."].endswith(" more arguments")
     file = app.onetool.directories.data / "logs" / "audit.jsonl"
     assert max(map(len, file.read_bytes().splitlines())) <= 16 << 10
+
+
+def test_many_calls_of_one_agent_are_counted_and_displace_no_records_of_others() -> None:
+    settings = {"agents": AGENTS, "audit": {"max_bytes": 1 << 20, "keep": 1}}
+    with open_app(settings, [put, take_many, stray]) as app:
+        file = app.onetool.directories.data / "logs" / "audit.jsonl"
+        app.call("demo.put", agent="poor")
+        for number in range(60):
+            assert app.call("demo.many", {f"{n}": "x" * 900 for n in range(13)} | {"to": str(number)}).ok
+        app.call("demo.stray")
+        app.call("demo.put", agent="narrow")
+        app.onetool.audit.change("x", ["y"], actor="a", transport="cli")
+        assert eventually(lambda: "calls.counted" in file.read_text())
+        app.onetool.audit.close()
+        lines = read_all_lines(file)
+    recorded = Counter(line["agent"] for line in lines if line["name"] == "call")
+    counted = [line for line in lines if line["name"] == "calls.counted"]
+    assert recorded["poor"] == recorded["narrow"] == 1
+    assert 30 < recorded["default"] < 60
+    assert {line["agent"] for line in counted} == {"default"}
+    assert recorded["default"] + sum(line["calls"] for line in counted) == 61
+    assert counted[-1]["tools"] == {"demo.many": counted[-1]["calls"] - 1, "demo.stray": 1}
+    assert counted[-1]["refused"] == 1
+    assert [line["names"] for line in lines if line["name"] == "change"] == [["y"]]
+
+
+def test_an_agent_has_a_new_share_after_a_day() -> None:
+    shares = AuditShares()
+    shares.configure(0)
+    now = 0.0
+    shares.now = lambda: now
+    facts = {"agent": "a", "arguments": "x" * (MIN_SHARE_BYTES // 3)}
+    assert [shares.take(facts), shares.take(facts), shares.take({**facts, "agent": "b"})] == [True, False, True]
+    shares.count("a", "p.t", is_refused=False)
+    now = PERIOD_SECONDS
+    assert shares.take(facts)
+    assert [(each["agent"], each["calls"]) for each in shares.take_summaries()] == [("a", 1)]
+    assert not [*shares.take_summaries(is_last=True)]
 
 
 @pytest.mark.anyio
