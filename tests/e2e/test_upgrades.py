@@ -221,8 +221,8 @@ TABLE = [
     StoredFile(
         "trust.json",
         trust_project,
-        keep_only("folders"),
-        set_version(3),
+        remove_version,
+        set_version(4),
         lambda home: run_in_project(home, "call", "moment"),
         "20",
         lambda home: run_in_project(home, "trust"),
