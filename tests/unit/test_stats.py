@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from benchmarks import recorded
 
 from onetool.app import OneTool
+from onetool.checks import stored_files
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
 from onetool.errors import ToolError
@@ -266,11 +268,30 @@ def test_damage_in_the_middle_is_detected_at_the_next_start(file: Path) -> None:
     whole = fill_file(file)
     middle = len(whole) // 2 // 4096 * 4096
     file.write_bytes(whole[:middle] + b"\xff" * 8192 + whole[middle + 8192 :])
+    os.utime(file, (time.time() + 1, time.time() + 1))  # later, even if the clock of the disk is coarse
     recorder = Recorder(file, enabled=True)
     recorder.add(make_call())
     recorder.close()
     assert "damaged" in str(recorder.problem)
     assert count_rows(file) == 1
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_only_a_file_that_changed_since_the_last_write_is_checked(file: Path, *, is_changed: bool) -> None:
+    """A check reads all rows. Damage that keeps the time of the file shows whether it was done."""
+    whole = fill_file(file)
+    changed = file.stat().st_mtime_ns + is_changed * 1_000_000_000
+    middle = len(whole) // 2 // 4096 * 4096
+    file.write_bytes(whole[:middle] + b"\xff" * 8192 + whole[middle + 8192 :])
+    os.utime(file, ns=(changed, changed))
+    home = file.parent.parent
+    loaded = Loaded(Settings(), {}, (), (), Directories(working_dir=home, user=home))
+    assert len(stored_files.problems(loaded, seconds=60.0)) == is_changed
+    assert len(stored_files.problems(loaded)) == 1  # `onetool doctor` always checks
+    recorder = Recorder(file, enabled=True)
+    recorder.add(make_call())
+    recorder.close()
+    assert (recorder.problem is not None) == is_changed
 
 
 def test_a_file_that_is_not_a_database_is_kept(file: Path) -> None:

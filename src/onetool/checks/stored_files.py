@@ -23,6 +23,7 @@ from onetool.proxy import pins
 from onetool.runs import run_store, session_store
 from onetool.runs.sealed_database import SealedDatabase
 from onetool.stats import record, shapes, tables
+from onetool.util.background import is_unchanged
 from onetool.util.versioning import NewerVersion, reject_newer
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
@@ -111,6 +112,7 @@ def _check_sealed(file: Path, schema: str, version: int, damaged: str, seconds: 
 
 
 def _check_database(file: Path, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:
+    """Check a database. With a limit in `seconds`, one that is as OneTool left it is not read."""
     if not file.exists():
         return
     try:
@@ -119,7 +121,8 @@ def _check_database(file: Path, version: int, damaged: str, seconds: float | Non
                 deadline = time.monotonic() + seconds
                 database.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_INTERVAL)
             reject_newer(database.execute("pragma user_version").fetchone()[0], version, file)
-            (result,) = database.execute("pragma quick_check(1)").fetchone()
+            is_known = seconds is not None and is_unchanged(file)
+            (result,) = ("ok",) if is_known else database.execute("pragma quick_check(1)").fetchone()
     except NewerVersion as error:
         yield Problem.of(error)
         return

@@ -19,7 +19,7 @@ from onetool.stats import details, rollup, spending
 from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.rollup import DAY
 from onetool.stats.tables import COUNT_USE, VERSION, migrate, read_version
-from onetool.util.background import Background, exclusive, put_aside
+from onetool.util.background import Background, exclusive, is_unchanged, put_aside, remember_state
 from onetool.util.storage_errors import is_full_disk
 
 if TYPE_CHECKING:
@@ -281,23 +281,33 @@ class Recorder(BufferedRecorder):
                 self._insert(records)
 
     def _insert(self, records: list[Record]) -> None:
+        was_unchanged = is_unchanged(self._file)
         self._file.touch(mode=0o600)
         with open_database(self._file) as database:
-            self._prepare(database)
+            is_intact = self._prepare(database, was_unchanged=was_unchanged)
             database.execute("BEGIN IMMEDIATE")
             self._insert_records(database, records)
             database.execute("COMMIT")
             self._prune(database)
+        if is_intact:
+            remember_state(self._file)
 
-    def _prepare(self, database: "Connection") -> None:
-        """Migrate the tables. Check an existing file once, because inserts alone do not detect damage."""
+    def _prepare(self, database: "Connection", *, was_unchanged: bool) -> bool:
+        """Migrate the tables. Return whether the file is intact, False if that is unknown.
+
+        An existing file is checked once, unless it is as the last write left it: inserts alone do not detect damage.
+        """
+        is_intact = was_unchanged
         if (version := read_version(database, self._file)) < VERSION:
             migrate(database, version, _read_uses(self._old_usage) if version <= 1 else ())
-        elif not self._is_prepared:
+            is_intact = version == 0
+        elif not was_unchanged and not self._is_prepared:
             (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if result != "ok":
                 raise Damaged(result)
+            is_intact = True
         self._is_prepared = True
+        return is_intact
 
 
 @contextmanager

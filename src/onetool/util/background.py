@@ -74,6 +74,25 @@ def exclusive(file: Path) -> Iterator[None]:
         yield
 
 
+def remember_state(file: Path) -> None:
+    """Remember for `is_unchanged` that the file is intact as it is. The caller must hold the lock (`exclusive`)."""
+    with suppress(OSError):
+        Path(f"{file}.lock").write_text(_describe_state(file), "utf-8")
+
+
+def is_unchanged(file: Path) -> bool:
+    """Return whether the file is as it was at the last `remember_state`, so that it need not be checked again."""
+    try:
+        return Path(f"{file}.lock").read_text("utf-8") == _describe_state(file)
+    except (OSError, ValueError):
+        return False
+
+
+def _describe_state(file: Path) -> str:
+    status = file.stat()
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+
+
 def put_aside(file: Path, now: float) -> Path:
     """Rename a damaged file, so that a new one can be created. The caller must hold the lock (`exclusive`)."""
     timestamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
