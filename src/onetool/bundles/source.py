@@ -177,7 +177,7 @@ class BundleSource(ToolSource):
         await self._read_or_build(None, LIST_TIMEOUT_SECONDS)
 
     async def _read_or_build(self, words: Collection[str] | None, max_seconds: float | None) -> None:
-        """Read the packs. Wait for a missing index until it has been built for `max_seconds`; None is no limit."""
+        """Read the packs. Wait for a missing index until it has been built for `max_seconds`, if that is given."""
         is_ready, is_wanted = await anyio.to_thread.run_sync(self._read_packs, words)
         if not is_ready and is_wanted:
             building = self._start_building()
