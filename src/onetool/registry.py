@@ -77,9 +77,17 @@ class ToolSource(Protocol):
         """Return the current tool with this name."""
 
     def entries(
-        self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
+        self,
+        pack: str | None = None,
+        *,
+        described: bool = False,
+        at_once: int | None = None,
+        is_wanted: Callable[[str], bool] = lambda _name: True,
     ) -> Iterator[RegistryEntry]:
-        """Yield all tools, or those of a pack, sorted by name; `at_once` is the size of the first batch."""
+        """Yield all tools, or those of a pack, sorted by name; `at_once` is the size of the first batch.
+
+        Tools whose names are not wanted may be left out.
+        """
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
         """Return the number of tools of a pack, optionally only enabled ones."""
@@ -366,11 +374,9 @@ class Registry:
     def names(self) -> list[str]:
         return [entry.name for entry in self.entries()]
 
-    def entries(
-        self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
-    ) -> Iterator[RegistryEntry]:
-        """Yield all tools, or those of a pack, sorted by name."""
-        parts = (source.entries(pack, described=described, at_once=at_once) for source in self.sources)
+    def entries(self, pack: str | None = None, **options: Any) -> Iterator[RegistryEntry]:
+        """Yield all tools, or those of a pack, sorted by name. `options` are those of the sources."""
+        parts = (source.entries(pack, **options) for source in self.sources)
         last = ""
         for entry in merge(*parts, key=itemgetter(0)):  # for equal names, the first source comes first
             if entry.name != last and (self._admits is None or self._admits(entry)):

@@ -3,10 +3,12 @@
 import asyncio
 import gc
 import shutil
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from tests.bundles_support import open_store
@@ -23,7 +25,9 @@ from onetool.bus.bus import ToolBus
 from onetool.config.model import Settings
 from onetool.errors import BundleError
 from onetool.logging import Log
+from onetool.sanitize import clean
 from onetool.schema import ANY_OBJECT, Schema
+from onetool.tools.ot_tools import _list_tools
 from onetool.transports.http.asgi_app import build
 from onetool.transports.http.request_checks import Bind
 
@@ -219,3 +223,24 @@ async def test_stored_tools_are_not_held_in_memory(tmp_path: Path) -> None:
         assert len(list(app.registry)) == held
         assert len(app.registry) == held + MAX_RECENT + 50
         assert len(app.bundles._recent) <= MAX_RECENT
+
+
+@pytest.mark.anyio
+async def test_a_list_cleans_only_descriptions_of_tools_that_it_shows(tmp_path: Path) -> None:
+    """Cleaning takes most of the time of a list of many tools."""
+    _store_with_many_tools(tmp_path)
+    cleaned = 0
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal cleaned
+        cleaned += event == "call" and frame.f_code is clean.__code__
+
+    async with OneTool(Settings(), folder=tmp_path, log=Log()) as app:
+        await app.bundles.refresh()
+        sys.setprofile(count)
+        try:
+            found = _list_tools(app, "tool-77", "min")
+        finally:
+            sys.setprofile(None)
+    assert len(found) == len([number for number in range(MAX_RECENT + 50) if str(number).startswith("77")])
+    assert cleaned == len(found)

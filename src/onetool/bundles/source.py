@@ -332,9 +332,15 @@ class BundleSource(ToolSource):
         return {python_name(name.removeprefix(start)) for name in recent}
 
     def entries(
-        self, pack: str | None = None, *, described: bool = False, at_once: int | None = None
+        self,
+        pack: str | None = None,
+        *,
+        described: bool = False,
+        at_once: int | None = None,
+        is_wanted: Callable[[str], bool] = lambda _name: True,
     ) -> Iterator[RegistryEntry]:
-        for name, text, enabled in self.names(pack, described=described, at_once=at_once):
+        named = self.names(pack, described=described, at_once=at_once)
+        for name, text, enabled in (row for row in named if is_wanted(row.name)):
             yield RegistryEntry(name, clean(text).strip().partition("\n")[0] if text else "", enabled)
 
     def names(

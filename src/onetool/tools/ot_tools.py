@@ -642,8 +642,11 @@ def _contains(pattern: str, *texts: str) -> bool:
 
 @no_gc_pauses()
 def _list_tools(system: System, pattern: str, info: Info) -> list[Any]:
-    entries = system.registry.entries(described=info == "min")
-    found = [each for each in entries if each.enabled and _contains(pattern, each.name, python_name(each.name))]
+    def is_wanted(name: str) -> bool:
+        return _contains(pattern, name, python_name(name))
+
+    entries = system.registry.entries(described=info == "min", is_wanted=is_wanted)
+    found = [each for each in entries if each.enabled and is_wanted(each.name)]
     if info == "list":
         return [each.name for each in found]
     if info == "min":
