@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.http_support import Site, page, serve_site
 from tests.rest_support import Rest, get_error_code, http_draft, make_client, serve_process
 from tests.support import (
     MAX_DELAY_SECONDS,
@@ -170,7 +171,7 @@ LONG_SECRET = f"% {random.Random(1).randbytes(3_000).hex()}"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("home")
-    configure(home, "{}")
+    configure(home, json.dumps({"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True, "timeoutMs": 60_000}}))
     (home / ".onetool" / "secrets.yaml").write_text(json.dumps({"KEY": LONG_SECRET}))
     (home / ".onetool" / "secrets.yaml").chmod(0o600)
     with serve_process(home) as (process, started), make_client(started["url"]) as client:
@@ -224,3 +225,46 @@ def test_live_output_does_not_delay_others(server: Server) -> None:
     answer = server.send_attack("POST", "/api/run", {"command": code}, accept="text/event-stream")
     assert "event: output" in answer.text
     assert "searching the rest for secrets takes too long" in answer.text or answer.text.count("%2525") >= 52_000
+
+
+# The body of the response, the selector, and part of the answer.
+SELECTORS = {
+    "doubling": (b"[1]", "[@,@][]" + " | [@,@][]" * 30, "takes more than"),
+    "joining": (b'["x"]', "join('', [@[0],@[0]])" + " | join('', [@,@])" * 40, "takes more than"),
+    "nesting": (b"[1]", "[@,@]" + " | [@,@]" * 40 + " | to_string(@)", "takes more than"),
+    "comparing": (b"[1]", f"[{'[@,@]' + ' | [@,@]' * 40} == {'[@,@]' + ' | [@,@]' * 40}]", "takes more than"),
+    "sorting": (json.dumps([f"{n * 7919 % 900_007:x}" for n in range(900_000)]).encode(), "sort(@)[0]", "takes more"),
+    "reversing": (b"[" + b"1," * 400_000 + b"1]", "reverse(@)[0]", "1"),
+    "wildcards": (json.dumps([{f"k{n}": [n] for n in range(50)}] * 2_000).encode(), "length([*].*[][])", "100000"),
+}
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with serve_site() as site:
+        yield site
+
+
+@pytest.mark.parametrize("case", SELECTORS)
+def test_a_selector_does_not_delay_others(server: Server, site: Site, case: str) -> None:
+    body, selector, expected = SELECTORS[case]
+    site.pages["/data"] = page(body, ("Content-Type", "application/json"))
+    response = {"mode": "json", "selector": selector}
+    tool = server.rest.tool(server.rest.bundle(), **http_draft(site.url("/data"), response=response))
+    assert expected in server.send_attack("POST", f"{tool}/invoke", {"args": {}}).text
+
+
+STREAMS = {
+    "a huge event": b"data: [" + b"[]," * 2_000_000 + b"[]]\n\n",
+    "no line breaks": b"data: " + b"x" * 9_000_000,
+    "small lines": b"data:\n" * 1_000_000 + b"\n",
+    "empty lines": b"\n" * 5_000_000,
+    "small events": b"data: 1\n\n" * 500_000,
+}
+
+
+@pytest.mark.parametrize("case", STREAMS)
+def test_an_event_stream_does_not_delay_others(server: Server, site: Site, case: str) -> None:
+    site.pages["/events"] = page(STREAMS[case], ("Content-Type", "text/event-stream"))
+    tool = server.rest.tool(server.rest.bundle(), **http_draft(site.url("/events"), response={"mode": "events"}))
+    assert server.send_attack("POST", f"{tool}/invoke", {"args": {}}).status_code in {200, 502}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import jmespath
 import pytest
 from tests.http_support import Page, ReceivedRequest, Site, page, send_response
 
@@ -22,6 +23,7 @@ from onetool.backends.http import HttpBackend
 from onetool.backends.http_tool.impl import HttpImpl
 from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.backends.http_tool.response_reader import ResponseReader
+from onetool.backends.http_tool.selector import select
 from onetool.config.model import Http
 from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
@@ -804,3 +806,29 @@ def test_secrets_in_events_are_redacted_and_errors_are_errors(call: Caller) -> N
     assert call.value("/events", **EVENTS, **sent)[0]["data"] == "[REDACTED]!"
     assert call.failure("/status/403", **EVENTS)["status"] == 403
     assert call.value("/echo", **EVENTS)["method"] == "GET"
+
+
+SELECTED = {"items": [{"id": 2, "tags": ["b", "a"]}, {"id": 1, "tags": []}], "name": "x"}
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "items[].tags[]",
+        "items[*].tags",
+        "items[::-1].id",
+        "name[]",
+        "name[::2]",
+        "items[?id > `1`].tags | [0]",
+        "items[?contains(tags, 'a')]",
+        "sort_by(items, &id)[].id",
+        "max_by(items, &id).{a: id, b: tags[0]}",
+        "map(&id, items)",
+        "reverse(sort(items[0].tags))",
+        "items[?tags == `[]`].id",
+        "to_string(items)",
+        "[name, missing, @.items[0].id] | join('-', [[0], 'y'])",
+    ],
+)
+def test_a_selector_selects_what_jmespath_selects(selector: str) -> None:
+    assert select(selector, SELECTED) == jmespath.search(selector, SELECTED)

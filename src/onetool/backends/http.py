@@ -229,8 +229,8 @@ class HttpBackend:
         """Return what later requests may use, such as a token. It contains none of the secrets sent so far."""
         redactor = self._get_redactor(call.values.used_secrets)
         read = functools.partial(reader.read, response, redactor, call.settings.max_response_bytes)
-        is_large = len(response.body) >= LARGE_RESPONSE_BYTES
-        body = await anyio.to_thread.run_sync(read, abandon_on_cancel=True) if is_large else read()
+        is_slow = len(response.body) >= LARGE_RESPONSE_BYTES or reader.has_selector
+        body = await anyio.to_thread.run_sync(read, abandon_on_cancel=True) if is_slow else read()
         received = {"headers": join_headers(response), "cookies": read_cookies(response)}
         redacted = redactor.redact.redact_data(received) if redactor else received
         return {"status": response.status, "body": body, **redacted}
@@ -240,7 +240,8 @@ class HttpBackend:
         if events.limit:
             call.context.note(f"the event stream was closed after {events.limit}; there may be more events")
         read = functools.partial(self._read_body, call, response, redactor, events)
-        is_slow = len(response.body) >= LARGE_RESPONSE_BYTES or call.path or self._reader.is_binary(response)
+        is_small = len(response.body) < LARGE_RESPONSE_BYTES and not events.is_stream
+        is_slow = not is_small or self._reader.has_selector or call.path or self._reader.is_binary(response)
         body = await anyio.to_thread.run_sync(read, abandon_on_cancel=True) if is_slow else read()
         return {**read_headers(response, redactor), "body": body} if call.is_full else body
 
@@ -249,7 +250,7 @@ class HttpBackend:
     ) -> Any:
         max_bytes = call.settings.max_response_bytes
         if events.is_stream:
-            return self._reader.read_events(events.events, redactor, max_bytes)
+            return self._reader.read_events(events.parse(), redactor, max_bytes)
         if call.path:
             saved = save_file(call.context, call.path, redact_body(response, redactor))
             return {**saved, "content_type": response.media_type or OTHER_TYPE}

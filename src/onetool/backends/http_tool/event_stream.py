@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import anyio
 
 from onetool.net.messages import EVENT_STREAM
 from onetool.util.text import pluralize
+from onetool_child.messages import has_few_values
 
 
 @dataclass(slots=True)
@@ -18,7 +20,7 @@ class EventCollector:
     max_events: int
     max_bytes: int
     seconds: float
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
     is_stream: bool = False
     limit: str = ""  # that ended the stream
 
@@ -39,7 +41,7 @@ class EventCollector:
         response = httpx2.Response(200, headers={"Content-Type": EVENT_STREAM}, stream=Body(), request=request)
         with anyio.move_on_after(self.seconds) as scope:
             async for event in httpx2.EventSource(response, max_event_size=None):
-                self.events.append(_to_json(event))
+                self.events.append(event)
                 if len(self.events) == self.max_events:
                     self.limit = pluralize(self.max_events, "event")
                     break
@@ -48,11 +50,15 @@ class EventCollector:
         elif size >= self.max_bytes:
             self.limit = f"{self.max_bytes:,} bytes"
 
+    def parse(self) -> list[dict[str, Any]]:
+        """Return the events as data. Call it in a thread: the parsing of large events takes long."""
+        return [_to_json(event) for event in self.events]
+
 
 def _to_json(event: Any) -> dict[str, Any]:
-    """Return an event; data that is JSON is parsed."""
-    try:
-        data = json.loads(event.data, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        data = event.data
+    """Return an event. Data that is JSON is parsed, unless it has so many values that others would wait."""
+    data = event.data
+    if has_few_values(data):
+        with suppress(ValueError, RecursionError):
+            data = json.loads(data, parse_constant=lambda _: None)
     return {"event": event.event, "data": data, **({"id": event.id} if event.id else {})}

@@ -64,6 +64,10 @@ class ResponseReader:
         _check_limits(events, max_bytes * 8, "the response")
         return self._apply_selector(redactor.redact.redact_data(events) if redactor else events, max_bytes)
 
+    @property
+    def has_selector(self) -> bool:
+        return self._select is not None
+
     def is_binary(self, response: Response) -> bool:
         return self._mode == "auto" and self._select is None and not _is_text(response.media_type, response.body)
 
@@ -212,14 +216,13 @@ def _check_limits(value: Any, max_bytes: int, name: str) -> None:
 def _compile_selector(selector: str | None) -> Callable[[Any], Any] | None:
     if selector is None:
         return None
-    import jmespath
     from jmespath.exceptions import JMESPathError
 
-    expression = jmespath.compile(selector)
+    from onetool.backends.http_tool.selector import select as select_limited
 
     def select(data: Any) -> Any:
         try:
-            return expression.search(data)
+            return select_limited(selector, data)
         except (JMESPathError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ToolError(f"the selector {selector} failed on the response: {error}") from None
 
