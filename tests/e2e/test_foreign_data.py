@@ -4,6 +4,7 @@ Each gets adversarial input at its maximum size, through its real transport, whi
 server (`run_attack`, `send_attack`).
 """
 
+import io
 import json
 import random
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import httpx2
 import pytest
@@ -27,8 +29,11 @@ from tests.support import (
     run_attack,
 )
 
+from onetool.bundles.archive import pack
+
 SERVER = Path(__file__).parent / "servers" / "scripted.py"
 ANY = {"type": "object"}
+JSON_TYPE = "application/json"
 BACKTRACKING = "^(a|a)*(?=x)$"
 STATES = "(a?[ab]?[abc]?){1000}[c-z]"
 
@@ -137,6 +142,35 @@ def test_an_upstream_tool_does_not_delay_others(client: Connection, case: str) -
     assert len(answer) <= 40_000
 
 
+# Code that parses hostile text or validates data against a hostile schema.
+PARSED = {
+    "json pattern": f"json.parse(json='\"' + 'a' * 50_000 + '!\"', schema={{'pattern': {BACKTRACKING!r}}})",
+    "json states": f"json.parse(json='\"' + 'ab' * 50_000 + '\"', schema={{'pattern': {STATES!r}}})",
+    "json checks": "json.parse(json='[' + '1,' * 90_000 + '1]', "
+    "schema={'allOf': [{'items': {'type': 'integer'}}] * 1000})",
+    "json unique": "json.parse(json='[' + '[{}],' * 30_000 + '1]', schema={'uniqueItems': True})",
+    "json references": "json.parse(json='1', schema={'$ref': '#/$defs/d0', '$defs': {f'd{n}': {'allOf': "
+    "[{'$ref': f'#/$defs/d{n + 1}'}] * 2} for n in range(40)} | {'d40': {}}})",
+    "json text": "json.parse(json='[' * 1_000_000)",
+    "yaml aliases": "lines = [f'a{n}: &a{n} [{\"*a%d,\" % (n - 1) * 9}]' for n in range(1, 30)]\n"
+    "yaml.parse(yaml='\\n'.join(['a0: &a0 [x]', *lines]))",
+    "yaml nesting": "yaml.parse(yaml='[' * 100_000)",
+    "yaml text": "yaml.parse(yaml='- {a: [b, \"c\", d: e]}\\n' * 20_000)",
+    "yaml pattern": f"yaml.parse(yaml='a' * 50_000 + '!', schema={{'pattern': {BACKTRACKING!r}}})",
+}
+
+
+SLOWLY_PARSED = {"json states", "json checks", "json references"}  # they end after five seconds
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.nightly] * (case in SLOWLY_PARSED)) for case in PARSED]
+)
+def test_parsing_does_not_delay_others(client: Connection, case: str) -> None:
+    answer = run_attack(client, PARSED[case])
+    assert "Error: " in answer or case == "yaml text", answer
+
+
 # --- over HTTP -----------------------------------------------------------------------------------------------------
 
 
@@ -148,12 +182,19 @@ class Server:
         self._process = process
 
     def send_attack(
-        self, method: str, path: str, body: Any = None, content: bytes | None = None, accept: str = "*/*"
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content: bytes | None = None,
+        accept: str = "*/*",
+        kind: str = JSON_TYPE,
     ) -> httpx2.Response:
         """Send the request and return its response. Meanwhile, a neighbor must never wait for long."""
         with ThreadPoolExecutor(1) as threads, make_client(str(self.rest.client.base_url)) as attacker:
             data = json.dumps(body).encode() if content is None else content
-            headers = {**JSON_TYPE, "accept": accept}
+            headers = {"content-type": kind, "accept": accept}
             attacking = threads.submit(attacker.request, method, path, content=data, headers=headers)
             delays: list[float] = []
             while not attacking.done() or not delays:
@@ -164,7 +205,6 @@ class Server:
             return attacking.result()
 
 
-JSON_TYPE = {"content-type": "application/json"}
 LONG_SECRET = f"% {random.Random(1).randbytes(3_000).hex()}"
 
 
@@ -268,3 +308,23 @@ def test_an_event_stream_does_not_delay_others(server: Server, site: Site, case:
     site.pages["/events"] = page(STREAMS[case], ("Content-Type", "text/event-stream"))
     tool = server.rest.tool(server.rest.bundle(), **http_draft(site.url("/events"), response={"mode": "events"}))
     assert server.send_attack("POST", f"{tool}/invoke", {"args": {}}).status_code in {200, 502}
+
+
+def test_an_imported_archive_does_not_delay_others(server: Server) -> None:
+    tool = {**http_draft("http://a.example/"), "slug": "t", "version": "1"}
+    bundle = {"slug": "shop", "displayName": "Shop", "isEnabled": True}
+    hostile = {
+        "many": {f"tools/{n}.json": b"[" * 100 for n in range(20_000)},
+        "deep": {"tools/a.json": b"[" * 1_900_000},
+        "compressed": {f"tools/{n}.json": b"0" * 2_000_000 for n in range(20)},
+        "values": {f"tools/{n}.json": b"[" + b"[]," * 500_000 + b"1]" for n in range(10)},
+    }
+    for case, entries in hostile.items():
+        content = io.BytesIO(pack(bundle, [tool]))
+        with ZipFile(content, "a", ZIP_DEFLATED if case == "compressed" else ZIP_STORED) as archive:
+            for name, data in entries.items():
+                archive.writestr(name, data)
+        answer = server.send_attack(
+            "POST", "/api/import?name=hostile", content=content.getvalue(), kind="application/zip"
+        )
+        assert answer.status_code in {201, 400}, answer.text
