@@ -109,16 +109,18 @@ def _ignore_bind(_bind: Bind) -> None:
     """Ignore the address: the socket accepts connections before the server is ready."""
 
 
-def raw_call(server: Published, name: str, arguments: Any, client: str = "somebody", **more: Any) -> Any:
+def raw_call(server: Published, name: str, arguments: Any, token: str = "", **more: Any) -> Any:
     """Send a request of the 2026 protocol and return its result or error."""
     version = "2026-07-28"
     meta = {
         "io.modelcontextprotocol/protocolVersion": version,
-        "io.modelcontextprotocol/clientInfo": {"name": client, "version": "1"},
+        "io.modelcontextprotocol/clientInfo": {"name": "somebody", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}, "sampling": {}},
     }
     params = {"name": name, "arguments": arguments, "_meta": meta, **more}
     headers = {"mcp-protocol-version": version, "mcp-method": "tools/call", "mcp-name": name}
+    if token:
+        headers["authorization"] = f"Bearer {token}"
     body = server.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers).json()
     return body.get("result") or body["error"]
 

@@ -121,11 +121,11 @@ def configure(home: Path, text: str) -> None:
     new.replace(file)
 
 
-def run_cli(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_cli(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PROGRAM, *arguments],
         cwd=home,
-        env=environment(home),
+        env={**environment(home), **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",

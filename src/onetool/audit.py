@@ -43,6 +43,7 @@ MAX_NAMES = 100  # of changed tools
 MAX_DIFFERENCE_CHARS = 20_000
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
 WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
+DATABASE_TIMEOUT_SECONDS = 3.0  # the same for the database: a call fails before it would wait for a free connection
 STORE_AWAY = "store_unavailable"
 Facts = dict[str, Any]
 COUNTED: Facts = {"is_counted": True}  # instead of the facts of a call beyond the share of its agent
@@ -135,14 +136,16 @@ class AuditLog:
     async def _write_first(self, name: str, facts: Facts) -> None:
         """Write a line before something is done. Raise OSError if the system does not accept it."""
         write, started = partial(self._records.write, name, **facts), time.perf_counter()
+        seconds = DATABASE_TIMEOUT_SECONDS if self._is_remote else WRITE_TIMEOUT_SECONDS
         try:
             if self._is_slow:
-                with anyio.fail_after(WRITE_TIMEOUT_SECONDS):
+                with anyio.fail_after(seconds):
                     await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
             else:
                 write()
         except TimeoutError:
-            raise TimeoutError(f"the disk did not respond within {WRITE_TIMEOUT_SECONDS:g} s") from None
+            what = "database" if self._is_remote else "disk"
+            raise TimeoutError(f"the {what} did not respond within {seconds:g} s") from None
         finally:
             self._is_slow = self._is_remote or time.perf_counter() - started > SLOW_WRITE_SECONDS
 

@@ -23,7 +23,7 @@ class Call:
         return f"{self.name}({given})"
 
 
-SETTINGS: dict[str, Any] = {"agents": {"default": {"permissions": []}}}
+SETTINGS: dict[str, Any] = {"agents": {"default": {"permissions": ["read"]}}}
 HARD_TEXT = "ünï 😀 \"quoted\" 'it''s' \\n = {} $HOME\n\tline 2"
 
 TRANSPORTS = (
@@ -45,7 +45,8 @@ TRANSPORTS = (
     Call("machine.now", {"zone": 1}, error="validation_error"),
     Call("machine.now", {"utc": None}, error="validation_error"),
     Call("ot.tools", {"pattern": "a", "p": "b"}, error="validation_error"),
-    Call("machine.cpu", error="permission_denied"),
+    Call("fs.write", {"path": "a.txt", "content": "a"}, error="permission_denied"),
+    Call("fs.write", {"path": 1}, error="permission_denied"),  # before its arguments are validated
 )
 
 BACKENDS = (

@@ -31,6 +31,7 @@ def outcome(name, args):
 [outcome(name, args) for name, args in {calls!r}]
 """
 BROKEN = "agents: {default: {permissions: [], sandbx: {}}}"
+ABBREVIATED = {"p", "i"}
 FAILING = [call for call in TRANSPORTS if call.error]
 STORED = [call for call in TRANSPORTS if call.error != "not_found"]  # a stored tool refers to an existing tool
 CLASS_OF = {cls.type: name for name, cls in TREE.items()}
@@ -183,6 +184,10 @@ def test_a_call_has_the_same_outcome_on_every_transport(transport: Transport, bu
 
 @pytest.mark.parametrize("call", STORED, ids=str)
 def test_a_call_over_http_has_the_same_outcome(api: Transport, stored: Transport, bus: Transport, call: Call) -> None:
+    if ABBREVIATED & call.args.keys():  # REST takes arguments as they are sent
+        assert api(call)["error"]["type"] == "validation_error"
+        assert stored(call) == bus(call)  # a stored tool of type python calls the function as code does
+        return
     assert api(call) == stored(call) == bus(call)
 
 

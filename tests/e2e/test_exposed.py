@@ -17,17 +17,18 @@ from tests.proxy_support import node_server
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, connect, eventually, run_cli
 
 from onetool._tool import tool
+from onetool.transports.http.tokens import hash_token
 
 UPSTREAM_ERAS = ["modern", "legacy"]
 ONLY_MODERN, ONLY_LEGACY = (pytest.mark.parametrize("published", [era], indirect=True) for era in UPSTREAM_ERAS)
 TIMEOUT = 20
 AGENTS = {
     "default": {"permissions": ["read", "network"]},
-    "narrow": {"permissions": ["read", "network"], "tools": ["fixtures.test_simple_text"], "clients": ["narrow"]},
-    "deaf": {"permissions": ["read"], "clients": ["deaf"]},
-    "stranger": {"permissions": ["network"], "tools": ["ot.*"], "clients": ["stranger"]},
-    "other": {"clients": ["other"]},
-    "picky": {"permissions": ["network"], "tools": ["ot.*", "fixtures.test://watched-*"], "clients": ["picky"]},
+    "narrow": {"permissions": ["read", "network"], "tools": ["fixtures.test_simple_text"]},
+    "deaf": {"permissions": ["read"]},
+    "stranger": {"permissions": ["network"], "tools": ["ot.*"]},
+    "other": {},
+    "picky": {"permissions": ["network"], "tools": ["ot.*", "fixtures.test://watched-*"]},
 }
 
 
@@ -46,7 +47,9 @@ def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Published]
 
 
 def publish_fixtures(directory: Path, era: str) -> AbstractContextManager[Published]:
-    settings = {"servers": {"fixtures": fixtures(era, timeout=TIMEOUT)}, "agents": AGENTS}
+    tokens = [{"name": name, "hash": hash_token(f"ot_{name}"), "agent": name} for name in AGENTS]
+    servers = {"fixtures": fixtures(era, timeout=TIMEOUT)}
+    settings = {"servers": servers, "agents": AGENTS, "auth": {"tokens": tokens}}
     return publish(directory, settings, "fixtures")
 
 
@@ -127,8 +130,7 @@ def test_resources_and_prompts_are_hidden_from_agents_without_the_server(publish
         return [str(each.uri) for each in client.list_resources().resources if not str(each.uri).startswith("ot://")]
 
     for name, seen in (("stranger", []), ("picky", ["test://watched-resource"])):
-        info = types.Implementation(name=name, version="1")
-        with published.client(mode, client_info=info) as client:
+        with published.client(mode, token=f"ot_{name}") as client:
             assert uris(client) == seen
             assert client.list_prompts().prompts == []
             for ask in (
@@ -310,7 +312,7 @@ def test_a_question_cannot_be_answered_by_another_client(published: Published) -
     (key,) = question["inputRequests"]
     answer = {key: {"action": "accept", "content": {"username": "x", "email": "y"}}}
     again = {"inputResponses": answer, "requestState": question["requestState"]}
-    stolen = raw_call(published, "test_elicitation", {"message": "?"}, client="other", **again)
+    stolen = raw_call(published, "test_elicitation", {"message": "?"}, token="ot_other", **again)
     assert stolen["code"] == types.INVALID_PARAMS
     moved = raw_call(published, "test_sampling", {"prompt": "?"}, **again)
     assert moved["code"] == types.INVALID_PARAMS
@@ -453,10 +455,7 @@ def test_changes_are_sent_in_legacy_sessions(fresh: Published) -> None:
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_an_agent_sees_and_calls_only_permitted_tools(published: Published, mode: str) -> None:
-    def identify_as(name: str) -> dict[str, Any]:
-        return {"client_info": types.Implementation(name=name, version="1")}
-
-    with published.client(mode, **identify_as("narrow")) as client:
+    with published.client(mode, token="ot_narrow") as client:
         assert list_names(client) == ["run", "test_simple_text"]
         assert client.said("test_simple_text")
         assert "no tool 'test_rich'" in texts(client.call("test_rich"))[0]
@@ -466,7 +465,7 @@ def test_an_agent_sees_and_calls_only_permitted_tools(published: Published, mode
             client.read_resource("test://static-text")
         with pytest.raises(MCPError):
             client.get_prompt("test_simple_prompt")
-    with published.client(mode, **identify_as("deaf")) as client:
+    with published.client(mode, token="ot_deaf") as client:
         rejected = client.call("test_simple_text")
         assert rejected.is_error
         assert "network permission" in texts(rejected)[0]

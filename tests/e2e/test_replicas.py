@@ -14,7 +14,15 @@ import psycopg
 import pytest
 from tests.postgres_support import PostgresServer
 from tests.proxy_support import hostile_server
-from tests.replicas_support import KEY, Replica, create_token, prepare_home, start_replica, start_replicas
+from tests.replicas_support import (
+    KEY,
+    Replica,
+    create_token,
+    prepare_home,
+    run_store_cli,
+    start_replica,
+    start_replicas,
+)
 from tests.rest_support import get_error_code, http_draft
 from tests.support import eventually
 
@@ -275,7 +283,9 @@ def test_commands_on_several_machines_at_once_all_succeed(replicas: list[Replica
     assert found == {f"t{number}": {"limit": number} for number in range(6)}
     file = replicas[0].home / "servers.json"
     file.write_text('{"mcpServers": {"tracker": {"url": "https://t.example.com/mcp"}}}')
-    imported = replicas[0].cli("import", str(file))
+    first = replicas[0]
+    trusting = {**first.variables, "ONETOOL_TRUST": "1"}
+    imported = run_store_cli(first.home, first.work, trusting, "import", str(file))
     assert imported.returncode == 0, imported.stderr
     assert eventually(lambda: send(replicas[1], owner, "GET", "/api/servers/tracker").status_code == 200)
 

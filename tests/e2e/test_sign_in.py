@@ -57,7 +57,7 @@ def test_a_server_without_the_setting_is_recognized_by_its_answer(tmp_path: Path
     assert "onetool login gh" in run_cli(tmp_path, "doctor").stdout
     assert "gh requires a sign-in: onetool login gh" in run_cli(tmp_path, "connect", "cursor").stdout
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"other": {"url": server.url}}}), encoding="utf-8")
-    imported = run_cli(tmp_path, "import", "mcp.json", "--user")
+    imported = run_cli(tmp_path, "import", "mcp.json", "--user", ONETOOL_TRUST="1")
     assert "other requires a sign-in: onetool login other" in imported.stdout, imported.stdout + imported.stderr
     login(tmp_path, "gh")
     assert json.loads(run_cli(tmp_path, "call", "gh.whoami").stdout) == "ada"

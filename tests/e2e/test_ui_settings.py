@@ -116,7 +116,7 @@ def test_a_person_reads_and_accepts_a_changed_tool(visit: Visit, home: EditedHom
     (home.home / "changed").touch()
     card.get_by_role("button", name="Start moody").click()
     changes = card.get_by_role("region", name="Changed tools of moody")
-    expect(changes).to_contain_text("1 tool differs from its pin")
+    expect(changes).to_contain_text("1 change to accept")
     expect(changes).to_contain_text("What it was given.")
     expect(changes).to_contain_text("delete everything")
     visit.shoot("servers-changes")

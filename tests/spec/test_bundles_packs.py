@@ -527,8 +527,8 @@ def test_a_missing_secret_is_named_and_nothing_is_sent(app: App, other: BundleSt
     put(other, "weather", {"now@1": http_draft(site.url("/echo"), headers={"X-Key": "${secret:NOT_THERE}"})})
     before = len(site.requests)
     message = app.failure("weather.now()")
-    assert "NOT_THERE" in message
-    assert "secrets.yaml" in message
+    assert "secret NOT_THERE is not set" in message
+    assert "onetool secret set NOT_THERE" in message
     assert len(site.requests) == before
 
 

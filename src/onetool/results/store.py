@@ -22,7 +22,7 @@ from onetool.results.summary import description, preview, summary
 from onetool.results.window import Unit
 
 _SEARCH_SECONDS = 30.0
-_CLEAN_SECONDS = 60.0
+_CLEAN_SECONDS = 1.0  # between two looks for expired results, which read the whole directory
 _PART_CHARS = 1 << 20  # of one transferred part
 _MAX_QUOTED_CHARS = 200  # of an invalid handle in messages
 
@@ -226,7 +226,7 @@ class StoredResults:
             return len(surplus)
 
     def _clean_sometimes(self) -> None:
-        """Remove expired results, but not with each new one: this looks at all files."""
+        """Remove expired results, but not with each of many new ones."""
         if (now := self._clock()) >= self._clean_at:
             self._clean_at = now + _CLEAN_SECONDS
             self._files.clean(self._ttl)
