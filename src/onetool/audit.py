@@ -45,6 +45,7 @@ SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a th
 WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
 DATABASE_TIMEOUT_SECONDS = 3.0  # the same for the database: a call fails before it would wait for a free connection
 STORE_AWAY = "store_unavailable"
+RETRY_SECONDS = 2  # until a database may answer again
 Facts = dict[str, Any]
 COUNTED: Facts = {"is_counted": True}  # instead of the facts of a call beyond the share of its agent
 
@@ -89,13 +90,11 @@ class AuditLog:
         try:
             await self._write_first("call.started", facts)
         except OSError as error:
-            raise AuditUnavailable(
-                f"{tool.name} was not called: cannot write the audit log {self.place}: {error.strerror or error}",
-                hint="repeat the call later"
-                if self._is_remote
-                else "free disk space, make the file writable, or set audit.file in onetool.yaml",
-                file=str(self.file),
-            ) from None
+            message = f"{tool.name} was not called: cannot write the audit log {self.place}: {error.strerror or error}"
+            if self._is_remote:
+                raise AuditUnavailable(message, hint="repeat the call later", retry_after=RETRY_SECONDS) from None
+            hint = "free disk space, make the file writable, or set audit.file in onetool.yaml"
+            raise AuditUnavailable(message, hint=hint, file=str(self.file)) from None
         return facts
 
     @asynccontextmanager

@@ -88,6 +88,7 @@ def lose_database(
         assert counted["ok"], counted
         rejected = replica.call("notes.add", text="lost")
         assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "audit_unavailable")
+        assert rejected.headers["retry-after"] == "2"
         body = {"slug": "away", "displayName": "Away", "isEnabled": True}
         bundle = replica.rest.send("PUT", f"/tools/bundles/{new_id()}", body)
         assert get_error_code(bundle) == (503, "store_unavailable")

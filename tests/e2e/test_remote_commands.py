@@ -89,7 +89,6 @@ def run_command(app: App, *argv: str) -> Outcome:
         (("run", "1/0", "--json"), 1),
         (("run", "1", "--agent", "nobody"), 1),
         (("run", "--plan", "fs.write(path='x', content='y')"), 0),
-        (("run", "fs.write(path='x', content='y')", "--agent", "careful"), 3),
         (("run", f"'{SECRET[:7]}' + '{SECRET[7:]}'"), 0),
         (("call", "json.parse", f'json=["{SECRET}"]'), 0),
         (("call", "json.parse", f"json={SECRET}"), 1),
@@ -146,6 +145,11 @@ def test_progress_is_sent_only_to_a_terminal(app: App) -> None:
     assert execute(app, *slow, terminals=frozenset({STDOUT})) == (0, written, "")
 
 
+def test_a_run_that_may_ask_is_left_to_the_process_of_the_terminal(app: App) -> None:
+    with pytest.raises(remote.NotRemote):
+        execute(app, "run", "1 + 1", "--agent", "careful")
+
+
 def test_cancelling_the_command_cancels_the_run(app: App) -> None:
     started, ended = threading.Event(), threading.Event()
 
@@ -159,7 +163,7 @@ def test_cancelling_the_command_cancels_the_run(app: App) -> None:
             ended.set()
 
     app.onetool.bus.register_tool(wait)
-    for argv in (("run", "sample.wait()"), ("run", "sample.wait()", "--agent", "careful"), ("call", "sample.wait")):
+    for argv in (("run", "sample.wait()"), ("call", "sample.wait")):
         started.clear()
         ended.clear()
         output = RemoteOutput(lambda *_: None, TERMINAL, {})

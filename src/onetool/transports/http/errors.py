@@ -86,17 +86,19 @@ class ApiError(Exception):
     def from_error(cls, error: ToolError) -> "ApiError":
         fields = dict(error.fields)
         code = fields.pop("code", None)
+        wait = fields.pop("retry_after", None)
+        headers = {"retry-after": str(wait)} if isinstance(wait, int) else {}
         if isinstance(error, BundleError):
             details = {**(fields.get("details") or {}), **({"hint": error.hint} if error.hint else {})}
             return cls(code or "invalid", error.message, {camel_case(key): value for key, value in details.items()})
         if code == "rate_limited":
-            wait = fields.pop("retry_after", None)
-            headers = {"retry-after": str(wait)} if isinstance(wait, int) else {}
             return cls(code, error.message, {camel_case(key): value for key, value in fields.items()}, headers)
         if code == "store_unavailable":
             return cls(code, error.message, {camel_case(key): value for key, value in fields.items()})
-        code = StorageError.type if isinstance(error, StorageError) else CODES.get(error.type, "invalid")
-        return cls(code, error.message, {**error.fields, "type": error.type})
+        if code is not None:
+            fields["code"] = code
+        status = StorageError.type if isinstance(error, StorageError) else CODES.get(error.type, "invalid")
+        return cls(status, error.message, {**fields, "type": error.type}, headers)
 
     @property
     def status(self) -> int:
