@@ -1,7 +1,6 @@
 """Secrets that the tools of a bundle may send, and where: the setting `bundle_secrets`, which only an owner changes.
 
-Whoever may store a tool can name any secret in it. So a secret is sent only if an owner allowed it for that bundle and
-that origin.
+A stored tool can name any secret. OneTool sends the secret only if an owner allowed it for that bundle and that origin.
 """
 
 import json
