@@ -32,7 +32,7 @@ from onetool.app import OneTool
 from onetool.config.model import Settings
 from onetool.context import ToolContext
 from onetool.logging import Log
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs import runs
 from onetool.runs.model import Decision, Grant
 from onetool.runs.questions import APPROVE, APPROVE_SIMILAR, COUNT, VARYING, Approver, Question
@@ -63,7 +63,8 @@ async def count_questions(app: OneTool) -> int:
         asked.append(question)
         return {"decision": APPROVE_SIMILAR, COUNT: CALLS, VARYING: "text"} if len(asked) > 1 else {"decision": APPROVE}
 
-    result = await app.run(LOOP, journal=Journal(approve=Approver(answer, "ann", "stdio")))
+    channel = ClientChannel(approve=Approver(answer, "ann", "stdio"))
+    result = await app.run(LOOP, output=RunOutput(channel))
     if result.blocks != ("done",):
         raise SystemExit(f"wrong answer: {result.blocks}")
     return len(asked)

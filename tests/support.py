@@ -31,7 +31,8 @@ from onetool.app import OneTool
 from onetool.config.model import Settings
 from onetool.extensions.environments import make_uv_environment
 from onetool.logging import Log
-from onetool.runner.answer import Answer, Journal
+from onetool.runner.answer import Answer
+from onetool.runner.run_output import RunOutput
 
 PROGRAM = forked_program.PROGRAM
 THREE_LINES = """\
@@ -54,8 +55,8 @@ class App:
     portal: BlockingPortal
     onetool: OneTool
 
-    def run(self, command: object, *, agent: str = "default", journal: Journal | None = None) -> Answer:
-        return self.portal.call(partial(self.onetool.run, command, agent=agent, journal=journal))
+    def run(self, command: object, *, agent: str = "default", output: RunOutput | None = None) -> Answer:
+        return self.portal.call(partial(self.onetool.run, command, agent=agent, output=output))
 
     def start(self, command: str) -> Future[Answer]:
         return self.portal.start_task_soon(self.onetool.run, command)

@@ -52,10 +52,11 @@ from onetool.proxy.servers import Servers
 from onetool.redact import Redactor
 from onetool.registry import Registry
 from onetool.render import render
-from onetool.runner.answer import Answer, Journal
+from onetool.runner.answer import Answer
 from onetool.runner.cells import Cells, CellSource
 from onetool.runner.fence_processor import strip
 from onetool.runner.isolation import describe_interpreter, find_isolation_problem
+from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runner.tool_loader import load_builtin_tools
 from onetool.runs.gate import Gate
 from onetool.runs.model import DurableCall, DurableRunRecord
@@ -287,7 +288,7 @@ class OneTool:
         command: object,
         *,
         agent: str = "default",
-        journal: Journal | None = None,
+        output: RunOutput | None = None,
         preset_format: str | None = None,
         meta: Mapping[str, Any] | None = None,
         is_owner: bool = False,
@@ -304,11 +305,11 @@ class OneTool:
                 is_error=True,
                 error="config_error",
             )
-        journal = journal or Journal(keeps_value=True)
+        output = output or RunOutput(keeps_value=True)
         try:
             context = self.context(
                 agent,
-                journal,
+                output,
                 meta,
                 is_owner=is_owner,
                 token_id=token_id,
@@ -321,7 +322,7 @@ class OneTool:
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         gate: Gate = context.gate
         gate.record = replace(gate.record, code=command if isinstance(command, str) else "", format=preset_format)
-        work = partial(self._run_once, command, context, journal, preset_format, session)
+        work = partial(self._run_once, command, context, output, preset_format, session)
         if not gate.is_replayable:
             return await work()
         try:
@@ -329,17 +330,17 @@ class OneTool:
         except ToolError as error:  # a person stopped the run
             return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
         if answer is None:
-            journal.listener = None
+            output.channel.listener = None
             return Answer((self.runs.describe_pause(gate),), is_paused=True)
         return answer
 
     async def _run_once(
-        self, command: object, context: ToolContext, journal: Journal, preset_format: str | None, session: str = ""
+        self, command: object, context: ToolContext, output: RunOutput, preset_format: str | None, session: str = ""
     ) -> Answer:
         state = self._require_state()
-        with self._telemetry.run(context, journal, command) as outcome:
+        with self._telemetry.run(context, output, command) as outcome:
             try:
-                answer = outcome.answer = await state.runner.run(command, context, journal, preset_format)
+                answer = outcome.answer = await state.runner.run(command, context, output, preset_format)
             finally:
                 if not context.gate.is_replayable:
                     self.runs.finish_later(
@@ -348,7 +349,7 @@ class OneTool:
         unisolated = find_isolation_problem(state.cells.isolation["sandbox"], self.settings.execution.isolation)
         if unisolated is not None and unisolated not in self._notices.general:
             self._notices.general = (*self._notices.general, unisolated)
-        notices = (*self._notices.take(context.agent_id, session), *(f"Note: {notice}" for notice in journal.notices))
+        notices = (*self._notices.take(context.agent_id, session), *(f"Note: {notice}" for notice in output.notices))
         return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
 
     async def plan(self, code: str, context: ToolContext) -> dict[str, Any]:
@@ -368,8 +369,8 @@ class OneTool:
     ) -> Answer:
         """Run code with the recorded answers of a run, and return its answer. No tool is called."""
         gate = ReplayGate.from_record(record, calls)
-        journal = Journal(keeps_value=True)
-        return await self._require_state().runner.run(code, replace(context, gate=gate), journal, record.format)
+        output = RunOutput(keeps_value=True)
+        return await self._require_state().runner.run(code, replace(context, gate=gate), output, record.format)
 
     async def save_snippet(self, name: str, description: str, run_id: str, context: ToolContext) -> "SavedSnippet":
         """Save a run that worked as a snippet of its agent."""
@@ -381,12 +382,12 @@ class OneTool:
 
     async def _run_again(self, record: DurableRunRecord, gate: Gate) -> DurableOutcome:
         """Execute a run of an ended process again, or make its call."""
-        journal = Journal(keeps_value=True)
+        output = RunOutput(keeps_value=True)
         context = self.context(
-            record.agent, journal, token_id=record.token_id, actor=record.actor, client=record.client, gate=gate
+            record.agent, output, token_id=record.token_id, actor=record.actor, client=record.client, gate=gate
         )
         if record.kind == "run":
-            return _to_outcome(await self._run_once(record.code, context, journal, record.format))
+            return _to_outcome(await self._run_once(record.code, context, output, record.format))
         call = json.loads(record.code)
         context = replace(context, account=call.get("account", ""))
         result = await self.bus.call_tool(call["tool"], call["arguments"], context)
@@ -413,7 +414,7 @@ class OneTool:
     def context(
         self,
         agent: str = "default",
-        journal: Journal | None = None,
+        output: RunOutput | None = None,
         meta: Mapping[str, Any] | None = None,
         *,
         is_owner: bool = False,
@@ -431,9 +432,10 @@ class OneTool:
         """
         self.registry.apply_switches()
         system: System = self
+        channel = output.channel if output else ClientChannel()
         correlation_id = gate.id.removeprefix("r_") if gate is not None else os.urandom(16).hex()
         if gate is None:
-            ask = journal.approve if journal else None
+            ask = channel.approve
             hold = self.settings.approvals.wait if kind == "run" else hold
             identity = {"token_id": token_id, "actor": actor, "client": client, "session": session}
             gate = self.runs.open_gate(agent, correlation_id, kind, **identity, ask=ask, hold=hold)
@@ -445,15 +447,15 @@ class OneTool:
             gate=gate,
             bus=self.bus,
             system=system,
-            on_progress=(lambda text, *numbers: journal.note(self.redact(text), *numbers)) if journal else None,
-            on_log=partial(self._log_message, journal),
-            on_ask=journal.ask if journal else None,
+            on_progress=partial(self._report_progress, output) if output else None,
+            on_log=partial(self._log_message, channel),
+            on_ask=channel.ask,
             get_settings=self._get_pack_settings,
             store_media=lambda data, mime_type: self.media.put(data, mime_type, agent, token_id),
-            on_foreign_value=journal.record_foreign if journal else None,
-            is_untrusted=(lambda: journal.is_untrusted) if journal else None,
-            notice=journal.notify if journal else None,
-            ask_client=journal.ask_client if journal else None,
+            on_foreign_value=output.record_foreign if output else None,
+            is_untrusted=(lambda: output.is_untrusted) if output else None,
+            notice=output.notify if output else None,
+            ask_client=channel.ask_client,
             metadata={"_meta": meta} if meta else {},
             is_owner=is_owner,
             token_id=token_id,
@@ -473,10 +475,13 @@ class OneTool:
         found = self.settings.tools.get(pack)
         return found.options if found is not None else {}
 
-    def _log_message(self, journal: Journal | None, message: str, level: str) -> None:
+    def _report_progress(self, output: RunOutput, text: str, *numbers: float | None) -> None:
+        output.report_progress(self.redact(text), *numbers)
+
+    def _log_message(self, channel: ClientChannel, message: str, level: str) -> None:
         self.log.event("tool.log", level=LOG_LEVELS.get(level, "ERROR"), text=message)
-        if journal is not None and journal.log is not None:
-            journal.log(message, level)
+        if channel.log is not None:
+            channel.log(message, level)
 
     def warm_up(self) -> None:
         """Start a cell before the first run. Returns immediately."""

@@ -13,7 +13,8 @@ from onetool.audit import AuditLog
 from onetool.bus.events import RUN, CallFinished, Events, RunFinished, RunStarted
 from onetool.context import ToolContext
 from onetool.logging import Log
-from onetool.runner.answer import Answer, Journal
+from onetool.runner.answer import Answer
+from onetool.runner.run_output import RunOutput
 from onetool.stats.details import (
     MARGIN_CHARS,
     MAX_CALLS,
@@ -90,7 +91,7 @@ class Telemetry:
         self._log, self._audit, self._stores = log, audit, stores
 
     @contextmanager
-    def run(self, context: ToolContext, journal: Journal, command: object) -> Iterator[RunOutcome]:
+    def run(self, context: ToolContext, output: RunOutput, command: object) -> Iterator[RunOutcome]:
         """Report the start and the end of a run."""
         outcome, at, started = RunOutcome(), time.time(), time.perf_counter()
         call_id = self._events.start_run(context, command)
@@ -100,9 +101,9 @@ class Telemetry:
             answer = outcome.answer
             error = "cancelled" if answer is None else answer.error
             tokens = 0 if answer is None else sum(map(count_text_tokens, answer.blocks))
-            seconds, calls = time.perf_counter() - started, len(journal.calls)
-            fields = call_id, context, seconds, error, calls, tokens, journal.request_id, at
-            self._events.emit(RunFinished(*fields, *_split_answer(answer, journal)))
+            seconds, calls = time.perf_counter() - started, len(output.calls)
+            fields = call_id, context, seconds, error, calls, tokens, output.channel.request_id, at
+            self._events.emit(RunFinished(*fields, *_split_answer(answer, output)))
 
     def begin_session(
         self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, *, agent: str, client: str
@@ -209,12 +210,12 @@ class Telemetry:
         add(DetailRecord(run_id, 0, redact, event.printed, None, result, message, event.at))
 
 
-def _split_answer(answer: Answer | None, journal: Journal) -> tuple[str | None, str | None]:
+def _split_answer(answer: Answer | None, output: RunOutput) -> tuple[str | None, str | None]:
     """Return the printed output and the value or error, as the client sees them."""
     if answer is None:
         return None, None
     blocks = list(answer.blocks)
-    printed = blocks.pop(0)[:MAX_CHARS] if journal.printed_bytes and len(blocks) > 1 else None
+    printed = blocks.pop(0)[:MAX_CHARS] if output.printed_bytes and len(blocks) > 1 else None
     return printed, "\n".join(blocks)[:MAX_CHARS]
 
 

@@ -34,7 +34,7 @@ from tests.support import (
 
 from onetool.app import OneTool, read_settings
 from onetool.logging import Log
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import ClientChannel, RunOutput
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -130,11 +130,11 @@ def test_a_failed_server_is_retried(tmp_path: Path) -> None:
 def test_a_run_waits_for_a_slow_server_and_reports_progress(tmp_path: Path) -> None:
     """Listing waits for it only briefly; code that names it waits until it responds."""
     events: list[tuple[str, Any]] = []
-    journal = Journal(listener=lambda event, detail: events.append((event, detail)))
+    output = RunOutput(ClientChannel(listener=lambda event, detail: events.append((event, detail))))
     with open_app({"servers": {"slow": hostile_server("slow", tmp_path)}}) as app:
         app.onetool.servers.list_seconds = 0.1
         app.value("ot.tools()")
-        assert app.run(f"slow.{ECHO}", journal=journal).text == "a"
+        assert app.run(f"slow.{ECHO}", output=output).text == "a"
     assert ("progress", "listing the tools of slow") in events
 
 
@@ -271,11 +271,11 @@ def test_prompt_injections_in_definitions_are_redacted(app: App) -> None:
 
 
 def test_server_progress_is_relayed_and_cancelling_the_run_cancels_the_call(tmp_path: Path) -> None:
-    journal = Journal()
+    output = RunOutput()
     with open_app({"servers": {"s": hostile_server("waits", tmp_path)}}) as app:
         app.value(f"s.{ECHO}")
-        run = app.portal.start_task_soon(partial(app.onetool.run, "s.wait()", journal=journal))
-        assert eventually(lambda: journal.doing == "s: one of three")
+        run = app.portal.start_task_soon(partial(app.onetool.run, "s.wait()", output=output))
+        assert eventually(lambda: output.doing == "s: one of three")
         run.cancel()
         assert eventually((tmp_path / "cancelled").exists)
         assert app.value(f"s.{ECHO}") == "a"

@@ -30,7 +30,7 @@ from onetool.errors import NetworkError, ToolError, ToolTimeout
 from onetool.logging import Log
 from onetool.proxy import connection_manager
 from onetool.proxy.relay import RELAY_KEY, Relay
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runner.shared_cells import UNUSED_SECONDS
 from onetool.shared_processes import SharedProcesses
 
@@ -86,8 +86,8 @@ class Application(App):
     def value_of(self, name: str, **args: Any) -> Any:
         return self.call(name, args).unwrap()
 
-    def begin(self, name: str, relay: Relay | None = None, journal: Journal | None = None, **args: Any) -> "Call":
-        context = self.onetool.context(journal=journal)
+    def begin(self, name: str, relay: Relay | None = None, output: RunOutput | None = None, **args: Any) -> "Call":
+        context = self.onetool.context(output=output)
         if relay is not None:
             context = replace(context, metadata={RELAY_KEY: relay})
         return self.portal.start_task_soon(self.onetool.bus.call_tool, name, args, context)
@@ -95,8 +95,8 @@ class Application(App):
     def wait(self, text: str, server: str = "s") -> "Call":
         """Start a call that the server has received when this returns, and does not answer."""
         progress: list[Any] = []
-        journal = Journal(listener=lambda event, detail: progress.append((event, detail)))
-        calling = self.begin(f"{server}.wait", journal=journal, text=text)
+        output = RunOutput(ClientChannel(listener=lambda event, detail: progress.append((event, detail))))
+        calling = self.begin(f"{server}.wait", output=output, text=text)
         assert eventually(lambda: ("progress", f"{server}: {text}") in progress)
         return calling
 
@@ -460,8 +460,8 @@ def test_calls_of_a_shared_worker_reach_their_own_application(packs: Shared) -> 
         def listen(_event: str, detail: Any, to: list[Any] = progress) -> None:
             to.append(detail)
 
-        journal = Journal(listener=listen, ask=ask)
-        assert each.begin("pack.use", journal=journal, text=name).result().unwrap() == [name, name, name]
+        output = RunOutput(ClientChannel(listener=listen, ask=ask))
+        assert each.begin("pack.use", output=output, text=name).result().unwrap() == [name, name, name]
         assert (questions, progress) == ([f"question {name}"], [f"pack: progress {name}"])
     for name in ("one", "two"):
         packs.close(name)

@@ -10,7 +10,7 @@ from tests.extensions_support import HEADER, configure, open_app_in, write_pack
 from tests.support import eventually
 from tests.workers_support import Workers, is_alive, open_workers
 
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import ClientChannel, RunOutput
 
 SETTINGS = """
     workers: {call_timeout: 30}
@@ -546,9 +546,9 @@ def test_waiting_for_an_environment_is_limited_by_the_start_timeout(tmp_path: Pa
     write_pack(tmp_path / ".onetool" / "tools", "waits", f"{HEADER}def f(): return 1\n")
     variables = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_DEFAULT_INDEX": silent_index}
     events: list[tuple[str, object]] = []
-    journal = Journal(listener=lambda event, function: events.append((event, function)))
+    output = RunOutput(ClientChannel(listener=lambda event, function: events.append((event, function))))
     with open_app_in(tmp_path, environment=variables) as app:
-        answer = app.run("waits.f()", journal=journal)
+        answer = app.run("waits.f()", output=output)
         assert app.value("1 + 1") == "2"
     assert "the environment of waits was not ready within 1 s" in answer.text
     assert ("progress", "waits: uv is preparing the environment") in events

@@ -23,7 +23,7 @@ from onetool.config.model import Settings
 from onetool.logging import Log
 from onetool.paths import Directories
 from onetool.redact import REDACTED
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import RunOutput
 
 pytestmark = pytest.mark.slow  # values of several megabytes
 
@@ -590,19 +590,19 @@ while True:
 """
     with open_app({"execution": {"timeout": 2}}, TOOLS) as app:
         greedy = app.start(code)
-        journal = Journal()
+        output = RunOutput()
         while not greedy.done():
-            assert app.run("sample.give('here')", journal=journal).text == "here"
+            assert app.run("sample.give('here')", output=output).text == "here"
         assert greedy.result().is_error
-        assert len(journal.calls) > 1
+        assert len(output.calls) > 1
 
 
 def test_a_result_sent_in_parts_is_loaded_by_one_call_without_savings() -> None:
     with open_app() as app:
         handle = json.loads(app.value("'line\\n' * 1_000_000"))["handle"]
-        journal = Journal()
-        assert app.run(f"len(ot.load({handle!r}))", journal=journal).blocks == ("5000000",)
-        assert journal.calls == [("ot.load", "ok")]
+        output = RunOutput()
+        assert app.run(f"len(ot.load({handle!r}))", output=output).blocks == ("5000000",)
+        assert output.calls == [("ot.load", "ok")]
         stats = app.data("ot.stats()")
     assert [(tool["name"], tool["calls"], tool["result_tokens"]) for tool in stats["tools"]] == [("ot.load", 1, 0)]
     assert (stats["context_saved"], stats["time_saved_ms"]) == (0, 0)

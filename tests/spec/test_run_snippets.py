@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support import App, give, open_app, search
 
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import RunOutput
 
 SNIPPETS: dict[str, Any] = {
     "wsq": {
@@ -57,10 +57,10 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
 
 @pytest.mark.spec("run-tool.snippet.snippet-invocation")
 def test_a_snippet_is_expanded_and_run(app: App) -> None:
-    journal = Journal()
-    answer = app.run("$wsq q1=AI q2=ML p=Compare", journal=journal)
+    output = RunOutput()
+    answer = app.run("$wsq q1=AI q2=ML p=Compare", output=output)
     assert answer.blocks == ('["Compare","AI","ML"]',)
-    assert journal.calls == [("sample.search", "ok")] * 2
+    assert output.calls == [("sample.search", "ok")] * 2
 
 
 @pytest.mark.parametrize(
@@ -270,9 +270,9 @@ def test_leaving_the_project_must_be_explicit(app: App) -> None:
 
 
 def test_reading_uses_the_fs_tools(app: App) -> None:
-    journal = Journal()
-    assert app.run("(proj.real / 'readme.md').read_text()", journal=journal).blocks == ("# é\n",)
-    assert journal.calls == [("fs.read", "ok")]
+    output = RunOutput()
+    assert app.run("(proj.real / 'readme.md').read_text()", output=output).blocks == ("# é\n",)
+    assert output.calls == [("fs.read", "ok")]
     assert "File not found" in app.failure("(proj.real / 'missing').read_text()")
     assert app.data("[path.name for path in proj.real.iterdir()]") == ["readme.md"]
     assert app.data("[proj.real.is_dir(), (proj.real / 'x').exists()]") == [True, False]

@@ -14,7 +14,7 @@ from tests.support import App, give, make_tool, open_app, search
 
 from onetool import tool
 from onetool.runner import fence_processor, runner, tool_loader
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import RunOutput
 from onetool_child import pack_proxy
 
 
@@ -95,9 +95,9 @@ def test_the_old_prefix_is_rejected_with_a_hint(app: App) -> None:
     ],
 )
 def test_a_call_and_a_block_are_executed_the_same(app: App, command: str) -> None:
-    journal = Journal()
-    assert app.run(command, journal=journal).blocks == ("HELLO",)
-    assert journal.calls == [("upper", "ok")]
+    output = RunOutput()
+    assert app.run(command, output=output).blocks == ("HELLO",)
+    assert output.calls == [("upper", "ok")]
 
 
 # --- the value ---------------------------------------------------------------------------------------------
@@ -273,9 +273,9 @@ def test_tools_with_the_same_name_in_two_packs_are_distinct(app: App) -> None:
 
 @pytest.mark.spec("run-tool.alias.simple-alias")
 def test_an_alias_calls_its_target(app: App) -> None:
-    journal = Journal()
-    assert app.run('ws(query="test")', journal=journal).blocks == ('{"query":"test","count":5}',)
-    assert journal.calls == [("sample.search", "ok")]
+    output = RunOutput()
+    assert app.run('ws(query="test")', output=output).blocks == ('{"query":"test","count":5}',)
+    assert output.calls == [("sample.search", "ok")]
 
 
 @pytest.mark.spec("run-tool.alias.unknown-alias-passthrough")

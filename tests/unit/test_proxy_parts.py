@@ -35,7 +35,7 @@ from onetool.proxy.connection_manager import ConnectionManager, list_all_pages
 from onetool.proxy.definitions import Definition, ToolListCache, cache_key, check_schemas
 from onetool.proxy.pins import MAX_DIFF_LINES, Pins, accept, compare
 from onetool.results.blobs import Media
-from onetool.runner.answer import MAX_META, Journal
+from onetool.runner.run_output import MAX_META, RunOutput
 from onetool.sanitize import clean_schema
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
@@ -350,18 +350,18 @@ def test_media_files_are_private_and_expire(tmp_path: Path) -> None:
 
 
 def test_a_run_keeps_a_bounded_amount_of_response_metadata() -> None:
-    journal = Journal()
+    output = RunOutput()
     for number in range(MAX_META + 5):
-        journal.record_foreign(Foreign(f"s.t{number}", {"n": number}, is_untrusted=False))
-    assert len(journal.meta) == MAX_META
-    assert not journal.is_untrusted
+        output.record_foreign(Foreign(f"s.t{number}", {"n": number}, is_untrusted=False))
+    assert len(output.meta) == MAX_META
+    assert not output.is_untrusted
 
 
 def test_one_untrusted_response_makes_a_run_untrusted() -> None:
-    journal = Journal()
+    output = RunOutput()
     for is_untrusted in (True, False):
-        journal.record_foreign(Foreign("s.t", {}, is_untrusted))
-    assert journal.is_untrusted
+        output.record_foreign(Foreign("s.t", {}, is_untrusted))
+    assert output.is_untrusted
 
 
 # --- lists ----------------------------------------------------------------------------------------------------------

@@ -20,12 +20,12 @@ async def show_result(
     to_text: Callable[[Any], str],
 ) -> int:
     """Call the tool, print its result as text, and print the notices of the call to standard error."""
-    from onetool.runner.answer import Journal
+    from onetool.runner.run_output import RunOutput
 
     check_settings(app, output)
-    journal = Journal()
+    run_output = RunOutput()
     with output.progress(progress):
-        found = (await app.bus.call_tool(tool, arguments, app.context(journal=journal))).unwrap()
+        found = (await app.bus.call_tool(tool, arguments, app.context(output=run_output))).unwrap()
     output.write(app.redact(to_text(found)) + "\n")
-    output.notify(journal.notices)
+    output.notify(run_output.notices)
     return 0

@@ -18,7 +18,7 @@ from onetool.app import OneTool
 from onetool.bus.authorize import sort_permissions
 from onetool.cli.outcomes import FAILED, OK, SKIPPED, CheckOutcome
 from onetool.context import Permission
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import ClientChannel, RunOutput
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 CHECKER = doctest.OutputChecker()
@@ -67,10 +67,10 @@ async def _run_chosen(
         return []
     sources = [example.source for example in examples]
     await app.discover({word for source in sources for word in IDENTIFIER.findall(source)})
-    journal = Journal(listener=listener)
-    answer = await app.run(f"{RUN_EXAMPLES}run_examples(dict(globals()), {sources!r})", journal=journal, is_owner=True)
+    output = RunOutput(ClientChannel(listener=listener))
+    answer = await app.run(f"{RUN_EXAMPLES}run_examples(dict(globals()), {sources!r})", output=output, is_owner=True)
     failure = answer.blocks[-1].partition("\n")[0] if answer.is_error else ""
-    results = islice(_parse_results("".join(journal.printed)), len(examples))
+    results = islice(_parse_results("".join(output.printed)), len(examples))
     return list(_judge_all(tool, examples, results, failure, effects=effects))
 
 

@@ -29,7 +29,7 @@ from onetool.extensions.worker_backend import WorkerBackend
 from onetool.paths import FOLDER, Directories, extension_files, find_directories, is_directory
 from onetool.problem import Location, Problem
 from onetool.registry import python_name
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.util.text import quote, suggestion_hint
 
 T = TypeVar("T")
@@ -132,15 +132,15 @@ async def check_pack(app: OneTool, extension: Extension, *, effects: bool) -> Pa
     if not tools:
         return report
     with Progress(f"starting {extension.pack}") as progress:
-        journal = Journal(listener=progress.on_event)
-        if (failure := await _start_worker(app, tools, journal)) is not None:
+        output = RunOutput(ClientChannel(listener=progress.on_event))
+        if (failure := await _start_worker(app, tools, output)) is not None:
             report.problems.append(failure)
             return report
         for tool in tools:
             progress.update(f"running the examples of {tool.name}")
             report.outcomes.extend(await run_examples(app, tool, progress.on_event, effects=effects))
         progress.update(f"running the tests of {extension.pack}")
-        report.outcomes.extend(await _run_tests(app, extension, tools, journal, effects=effects))
+        report.outcomes.extend(await _run_tests(app, extension, tools, output, effects=effects))
     return report
 
 
@@ -154,19 +154,19 @@ def _find_problems(app: OneTool, extension: Extension) -> list[Problem]:
     return [Problem(message, "write a function whose name does not begin with _", Location(str(extension.file)))]
 
 
-async def _start_worker(app: OneTool, tools: list[Tool], journal: Journal) -> Problem | None:
+async def _start_worker(app: OneTool, tools: list[Tool], output: RunOutput) -> Problem | None:
     """Start the worker of a pack; return the problem if that fails."""
     backend = tools[0].backend
     assert isinstance(backend, WorkerBackend)
     try:
-        await backend.warm_up(app.context(journal=journal))
+        await backend.warm_up(app.context(output=output))
     except ToolError as error:
         return app.extensions.failures.get(tools[0].pack) or Problem.of(error)
     return None
 
 
 async def _run_tests(
-    app: OneTool, extension: Extension, tools: list[Tool], journal: Journal, *, effects: bool
+    app: OneTool, extension: Extension, tools: list[Tool], output: RunOutput, *, effects: bool
 ) -> list[CheckOutcome]:
     """Run the tests in `tests/` beside the file, if there are any."""
     # A directory `tests` beside an installed module may belong to another package.
@@ -176,7 +176,7 @@ async def _run_tests(
     if not effects and (reason := explain_effects(needed)):
         return [CheckOutcome(f"{TESTS_DIRECTORY}/", SKIPPED, detail=reason)]
     try:
-        tests = await app.extensions.run_tests(extension.pack, app.context(journal=journal))
+        tests = await app.extensions.run_tests(extension.pack, app.context(output=output))
     except Exception as error:  # noqa: BLE001 - the worker passes on whatever pytest raises
         return [CheckOutcome(f"{TESTS_DIRECTORY}/", FAILED, detail=f"cannot run pytest: {error}")]
     return [CheckOutcome(**test) for test in tests]

@@ -34,14 +34,14 @@ def main(options: argparse.Namespace) -> int:
 
 
 async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
-    from onetool.runner.answer import Journal
+    from onetool.runner.run_output import ClientChannel, RunOutput
 
     code = f"ot.plan(code={options.code!r})" if options.plan else options.code
     approver = _find_approver(app, options, output)
     with output.progress("running") as progress:
-        journal = Journal(listener=progress.on_event, approve=approver)
+        channel = ClientChannel(listener=progress.on_event, approve=approver)
         facts = {"agent": options.agent, "preset_format": options.format, **identify_command()}
-        answer = await app.run(code, journal=journal, is_owner=True, **facts)
+        answer = await app.run(code, output=RunOutput(channel), is_owner=True, **facts)
     if options.json:
         from onetool.render import render
 

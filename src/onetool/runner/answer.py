@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from onetool.config.model import Output
-from onetool.context import AskClient, Foreign, OnAsk, OnLog, ToolContext
+from onetool.context import ToolContext
 from onetool.errors import ToolError, error_type
 from onetool.redact import MAX_PIECE_CHARS, TOO_SLOW, Redactor
 from onetool.render import render
 from onetool.results.window import cut_answer
 from onetool.runner import explain
-from onetool.runs.questions import Approver
+from onetool.runner.run_output import RunOutput
 from onetool.sanitize import sanitize_text
 from onetool.storage import ResultStorage
 from onetool.util.invisible import escape_invisible
@@ -38,10 +38,8 @@ LARGE_ANSWER_BYTES = 1 << 13  # processed in a thread
 MAX_LIVE_SECONDS = 3.0  # of processor time for the live output of a run
 MAX_YAML_BYTES = 1 << 21  # YAML takes a second per megabyte
 SLOW_BYTES = 1 << 12  # of data in YAML or indented JSON
-MAX_META = 20
 MAX_PARTS = 1000  # of a value, in which media are looked for
 BASE64_BYTES = 3 << 16  # encoded at a time; without padding, because it is a multiple of 3
-MAX_NOTICES = 10
 MAX_HELP_BYTES = 1 << 18
 HELP = "ot.help"
 DISCOVERY = {HELP, "ot.search", "ot.tools", "ot.packs", "ot.aliases", "ot.snippets"}
@@ -83,62 +81,16 @@ class Answer:
         raise ToolError(self.text, type=self.error or ToolError.type)
 
 
-@dataclass(slots=True)
-class Journal:
-    """The calls, output and value of a run so far."""
-
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    call_error: str = ""  # the message of the last call, if it failed
-    printed: list[str] = field(default_factory=list)
-    printed_bytes: int = 0
-    value: list[str] = field(default_factory=list)
-    value_bytes: int = 0
-    media: bytearray = field(default_factory=bytearray)  # an image or audio in the value, received so far
-    media_bytes: int = 0
-    media_count: int = 0
-    sources: set[str] = field(default_factory=set)
-    doing: str = ""
-    meta: dict[str, Any] = field(default_factory=dict)  # metadata of upstream responses, by tool
-    request_id: str = ""  # of the request that started the run, if it has one
-    is_untrusted: bool = False  # whether a value came from an untrusted server
-    hidden: frozenset[str] = frozenset()  # packs that the client calls directly, and code cannot
-    keeps_value: bool = False  # whether the answer has the value even if it is too large for one message
-    notices: list[str] = field(default_factory=list)  # shown beside the value
-    ask_client: AskClient | None = None  # sends a request to the client of the run
-    listener: Callable[[str, Any], None] | None = None  # called immediately, from any thread; only `output` is redacted
-    ask: OnAsk | None = None  # asks the person at the client
-    approve: Approver | None = None  # asks the person at the client to approve calls
-    log: OnLog | None = None  # sends a log message to the client, if it wants any
-
-    def emit(self, event: str, data: Any) -> None:
-        if self.listener is not None:
-            self.listener(event, data)
-
-    def note(self, text: str, _done: float | None = None, _total: float | None = None) -> None:
-        """Record what the run is waiting for."""
-        self.doing = text
-        self.emit("progress", text)
-
-    def notify(self, text: str) -> None:
-        """Show a notice beside the value, once."""
-        if text not in self.notices and len(self.notices) < MAX_NOTICES:
-            self.notices.append(text)
-
-    def record_foreign(self, foreign: Foreign) -> None:
-        self.is_untrusted |= foreign.is_untrusted
-        if foreign.meta and (foreign.source in self.meta or len(self.meta) < MAX_META):
-            self.meta[foreign.source] = dict(foreign.meta)
-
-
 class LiveOutput:
     """A stream of redacted output to the listener of a run. Untrusted output is never streamed.
 
     Long pieces are redacted in a thread, and streaming stops after MAX_LIVE_SECONDS of processor time there.
     """
 
-    def __init__(self, journal: Journal, redact: Redactor, *, is_wrapped: bool) -> None:
-        self._journal, self._stream = journal, redact.stream()
-        self._is_streamed = journal.listener is not None and not is_wrapped
+    def __init__(self, output: RunOutput, redact: Redactor, *, is_wrapped: bool) -> None:
+        self._output = output
+        self._stream = redact.stream()
+        self._is_streamed = output.channel.listener is not None and not is_wrapped
         self._waiting: list[str] = []
         self._redacting: asyncio.Task[None] | None = None
         self._seconds = 0.0
@@ -180,8 +132,8 @@ class LiveOutput:
         return "".join(parts)
 
     def _emit(self, text: str) -> None:
-        if text and not self._journal.is_untrusted:
-            self._journal.emit("output", text)
+        if text and not self._output.is_untrusted:
+            self._output.channel.emit("output", text)
 
 
 @dataclass(slots=True, eq=False)
@@ -202,33 +154,35 @@ class _Block:
 class Presenter:
     """A renderer of answers, configured by `output:`."""
 
-    def __init__(self, output: Output, store: ResultStorage, redact: Redactor) -> None:
-        self._output, self._store, self._redact = output, store, redact
+    def __init__(self, settings: Output, store: ResultStorage, redact: Redactor) -> None:
+        self._settings = settings
+        self._store = store
+        self._redact = redact
 
-    def open_stream(self, journal: Journal) -> LiveOutput:
-        return LiveOutput(journal, self._redact, is_wrapped=self._output.sanitize)
+    def open_stream(self, output: RunOutput) -> LiveOutput:
+        return LiveOutput(output, self._redact, is_wrapped=self._settings.sanitize)
 
     def has_secret(self, data: bytes) -> bool:
         """Return whether binary data contains a secret. It is searched as base64, which has no brackets."""
         pieces = (base64.b64encode(piece).decode("ascii") for piece in split_bytes(data, BASE64_BYTES))
         return any("[" in piece for piece in self._redact.redact_pieces(pieces))
 
-    async def render_success(self, journal: Journal, result: dict[str, Any], caller: ToolContext) -> Answer:
+    async def render_success(self, output: RunOutput, result: dict[str, Any], caller: ToolContext) -> Answer:
         """Return the answer of a successful run. The code may have forged `result`; only its size is reliable."""
         sanitize = result.get("sanitize")
         try:
             value = await run_in_thread_if(
                 result["bytes"] > LARGE_ANSWER_BYTES or _is_slow(result),
-                partial(_value_blocks, journal, result, self._redact),
+                partial(_value_blocks, output, result, self._redact),
             )
         except ToolError as error:  # the value cannot be shown
-            text = explain.render_error(error, journal.calls)
-            return await self.render_failure(journal, text, error_type(error), caller, sanitize=sanitize)
-        load_value = self._make_loader(journal, result)
-        printed = _output_blocks(journal)
-        _mark_blocks(printed, value, journal, result)
+            text = explain.render_error(error, output.calls)
+            return await self.render_failure(output, text, error_type(error), caller, sanitize=sanitize)
+        load_value = self._make_loader(output, result)
+        printed = _output_blocks(output)
+        _mark_blocks(printed, value, output, result)
         blocks = [*printed, *value]
-        texts = await self._render_blocks(blocks, journal, caller, sanitize)
+        texts = await self._render_blocks(blocks, output, caller, sanitize)
         kind = next((block.error for block in blocks if block.error), None)
         media = find_media(result.get("value"))
         return Answer(texts or (NO_VALUE,), kind is not None, kind, media=media, load_value=load_value)
@@ -245,12 +199,12 @@ class Presenter:
             return "ot.tools()"
         return f"ot.result(handle={stored['handle']!r})"
 
-    def _make_loader(self, journal: Journal, result: dict[str, Any]) -> Callable[[], Any]:
+    def _make_loader(self, output: RunOutput, result: dict[str, Any]) -> Callable[[], Any]:
         """Return a function that returns the value of the run, which is parsed at the first call."""
         redact = self._redact
-        if not journal.value:
+        if not output.value:
             return cache(lambda: redact.redact_data(result.get("value")))
-        pieces = list(journal.value) if journal.keeps_value else []
+        pieces = list(output.value) if output.keeps_value else []
 
         def parse() -> Any:
             text = "".join(pieces)
@@ -263,7 +217,7 @@ class Presenter:
 
     async def render_failure(
         self,
-        journal: Journal,
+        output: RunOutput,
         text: str,
         kind: str,
         caller: ToolContext,
@@ -274,23 +228,23 @@ class Presenter:
     ) -> Answer:
         """Return the answer of a failed run; `error` is its error as data. The code may have forged the line."""
         message = escape_invisible(explain.truncate(text, MAX_ERROR_CHARS))
-        blocks = [*_output_blocks(journal), _Block([message], len(message.encode("utf-8", "replace")), is_inline=True)]
-        texts = await self._render_blocks(blocks, journal, caller, sanitize)
+        blocks = [*_output_blocks(output), _Block([message], len(message.encode("utf-8", "replace")), is_inline=True)]
+        texts = await self._render_blocks(blocks, output, caller, sanitize)
         make_exception = partial(_make_exception, error, self._redact) if error is not None else None
         known_line = line if type(line) is int and 0 < line <= MAX_LINE else None
         return Answer(texts, is_error=True, error=kind, line=known_line, make_exception=make_exception)
 
     async def _render_blocks(
-        self, blocks: list[_Block], journal: Journal, caller: ToolContext, sanitize: object
+        self, blocks: list[_Block], output: RunOutput, caller: ToolContext, sanitize: object
     ) -> tuple[str, ...]:
-        size, limit = sum(block.size for block in blocks), self._output.max_inline_size
+        size, limit = sum(block.size for block in blocks), self._settings.max_inline_size
         needs_thread = size > LARGE_ANSWER_BYTES or bool(limit and size > limit)  # storing writes to disk
-        return await run_in_thread_if(needs_thread, partial(self._render_texts, blocks, journal, caller, sanitize))
+        return await run_in_thread_if(needs_thread, partial(self._render_texts, blocks, output, caller, sanitize))
 
     def _render_texts(
-        self, blocks: list[_Block], journal: Journal, caller: ToolContext, sanitize: object
+        self, blocks: list[_Block], output: RunOutput, caller: ToolContext, sanitize: object
     ) -> tuple[str, ...]:
-        self._store_large_blocks(blocks, journal, caller, is_marked=sanitize is True)
+        self._store_large_blocks(blocks, output, caller, is_marked=sanitize is True)
         texts = []
         for block in blocks:
             text = "".join(block.pieces)
@@ -298,17 +252,17 @@ class Presenter:
                 text = text.replace("\n", "")
             # An unpaired surrogate, which only hostile code sends, would make the answer impossible to encode.
             texts.append(self._redact(text).encode("utf-8", "backslashreplace").decode())
-        is_sanitized = sanitize if isinstance(sanitize, bool) else self._output.sanitize
-        if not (is_sanitized or journal.is_untrusted):
+        is_sanitized = sanitize if isinstance(sanitize, bool) else self._settings.sanitize
+        if not (is_sanitized or output.is_untrusted):
             return tuple(texts)
-        source = ", ".join(sorted(journal.sources)[:MAX_SOURCES]) or "run"
+        source = ", ".join(sorted(output.sources)[:MAX_SOURCES]) or "run"
         return tuple(sanitize_text(text, source) for text in texts)
 
     def _store_large_blocks(
-        self, blocks: list[_Block], journal: Journal, caller: ToolContext, *, is_marked: bool
+        self, blocks: list[_Block], output: RunOutput, caller: ToolContext, *, is_marked: bool
     ) -> None:
         """Store blocks, largest first, until the rest fits: a short value beside long output stays inline."""
-        total, limit = sum(block.size for block in blocks), self._output.max_inline_size
+        total, limit = sum(block.size for block in blocks), self._settings.max_inline_size
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
             if limit and total > limit and not block.is_inline:
                 total -= block.size
@@ -317,9 +271,9 @@ class Presenter:
                     block.pieces, block.is_json = [text], False
                     total += len(text.encode("utf-8", "replace"))
                 else:
-                    self._store_block(block, journal, caller, is_marked=is_marked)
+                    self._store_block(block, output, caller, is_marked=is_marked)
 
-    def _store_block(self, block: _Block, journal: Journal, caller: ToolContext, *, is_marked: bool) -> None:
+    def _store_block(self, block: _Block, output: RunOutput, caller: ToolContext, *, is_marked: bool) -> None:
         """Store a block. One that the code marked with `__sanitize__` is sanitized whenever it is read."""
         labels = None if caller.gate is None else caller.gate.labels
         pieces = _split_records(block)
@@ -329,17 +283,17 @@ class Presenter:
         try:
             stored_summary = self._store.put(
                 redacted,
-                tool=next(iter(journal.sources)) if len(journal.sources) == 1 else "run",
+                tool=next(iter(output.sources)) if len(output.sources) == 1 else "run",
                 agent=caller.agent_id,
                 token_id=caller.token_id,
                 about=block.about,
                 is_json=block.is_json,
                 beside=None if block.beside is None else self._redact(block.beside()),
-                is_untrusted=journal.is_untrusted or is_marked,
+                is_untrusted=output.is_untrusted or is_marked,
                 labels=None if labels is None else labels.to_json(),
             )
         except ToolError as error:
-            block.pieces, block.error = [explain.render_error(error, journal.calls)], error.type
+            block.pieces, block.error = [explain.render_error(error, output.calls)], error.type
         else:
             block.pieces = [render(stored_summary, block.format)]
 
@@ -356,15 +310,15 @@ async def run_in_thread_if(needs_thread: bool, work: Callable[[], T]) -> T:
     return await anyio.to_thread.run_sync(work) if needs_thread else work()
 
 
-def _output_blocks(journal: Journal) -> list[_Block]:
-    return [_Block(journal.printed, journal.printed_bytes)] if journal.printed else []
+def _output_blocks(output: RunOutput) -> list[_Block]:
+    return [_Block(output.printed, output.printed_bytes)] if output.printed else []
 
 
-def _value_blocks(journal: Journal, result: dict[str, Any], redact: Redactor) -> list[_Block]:
+def _value_blocks(output: RunOutput, result: dict[str, Any], redact: Redactor) -> list[_Block]:
     chosen = _get_format(result)
-    if journal.value:
+    if output.value:
         is_json, about = result.get("is_json") is True, str(result.get("about") or "")[:MAX_SUMMARY_CHARS]
-        return [_Block(journal.value, journal.value_bytes, about, is_json=is_json, format=chosen)]
+        return [_Block(output.value, output.value_bytes, about, is_json=is_json, format=chosen)]
     if not result.get("has_value"):
         return []
     value, flow = result.get("value"), bool(result.get("from_ot"))
@@ -381,9 +335,9 @@ def _value_blocks(journal: Journal, result: dict[str, Any], redact: Redactor) ->
     return [_Block([text], len(text.encode()), summary(value), is_json, chosen, beside)]
 
 
-def _mark_blocks(printed: list[_Block], value: list[_Block], journal: Journal, result: dict[str, Any]) -> None:
+def _mark_blocks(printed: list[_Block], value: list[_Block], output: RunOutput, result: dict[str, Any]) -> None:
     """Keep help inline regardless of its size, and never store part of a stored result again."""
-    called = {name for name, _ in journal.calls}
+    called = {name for name, _ in output.calls}
     for block in (*printed, *value):
         block.is_inline = HELP in called and called <= DISCOVERY and block.size <= MAX_HELP_BYTES
         if called == {"ot.result"}:

@@ -10,7 +10,7 @@ from onetool.bus.bind import NO_ARGUMENTS, bind
 from onetool.bus.bus import ToolBus
 from onetool.context import ToolContext
 from onetool.errors import ToolError
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import RunOutput
 from onetool.runner.runner import Runner
 from onetool.runs.plan import PlanGate, PlannedCall, is_listed
 
@@ -24,7 +24,7 @@ def reject_nested(context: ToolContext) -> None:
 async def plan(runner: Runner, code: str, context: ToolContext, redact: Callable[[Any], Any]) -> dict[str, Any]:
     """Return the calls with effects that the code would make, and its value or why the plan ended."""
     gate = PlanGate(context.gate)
-    answer = await runner.run(code, replace(context, gate=gate), Journal(keeps_value=True))
+    answer = await runner.run(code, replace(context, gate=gate), RunOutput(keeps_value=True))
     calls = redact(gate.calls)  # bound arguments may come from settings
     if gate.ended is not None or answer.is_error:
         return {"calls": calls, "ended": gate.ended.message if gate.ended is not None else answer.text}

@@ -31,8 +31,9 @@ from onetool.errors import (
 )
 from onetool.registry import MAX_NAME_LENGTH, check_name, find_hidden_error, python_name
 from onetool.runner import explain, fence_processor, tool_loader
-from onetool.runner.answer import Answer, Journal, LiveOutput, Presenter, run_in_thread_if
+from onetool.runner.answer import Answer, LiveOutput, Presenter, run_in_thread_if
 from onetool.runner.cells import CellSource, RunTimer
+from onetool.runner.run_output import RunOutput
 from onetool.runs.plan import PlanGate
 from onetool.runs.replay import ReplayGate
 from onetool.signature import describe_signature
@@ -72,14 +73,15 @@ class Runner:
         self,
         command: object,
         context: ToolContext,
-        journal: Journal | None = None,
+        output: RunOutput | None = None,
         preset_format: str | None = None,
     ) -> Answer:
         """Run the command; `preset_format` is the default of `__format__`."""
-        journal = journal if journal is not None else Journal()
-        context = replace(context, hidden=journal.hidden) if journal.hidden else context
-        journal.emit("start", context.correlation_id)
-        live = self._presenter.open_stream(journal)
+        output = output if output is not None else RunOutput()
+        channel = output.channel
+        context = replace(context, hidden=channel.hidden) if channel.hidden else context
+        channel.emit("start", context.correlation_id)
+        live = self._presenter.open_stream(output)
         sanitize: object = None
         snippet, line = "", None
         try:
@@ -91,31 +93,31 @@ class Runner:
                 code = await anyio.to_thread.run_sync(self._expand, snippets.expand, code, context.agent_id)
                 self._check_length(code)
             names = await self._find_names(code)
-            host = _Host(self, context, journal, live)
+            host = _Host(self, context, output, live)
             repeatable = {} if context.gate is None else context.gate.cell_params
             result = await self._cells.run({"code": code, "names": names, "format": preset_format, **repeatable}, host)
             if result["bytes"] > self.settings.execution.max_output_bytes:
                 raise _size_error(self.settings.execution.max_output_bytes)
             await live.end()
-            return await self._presenter.render_success(journal, result, context)
+            return await self._presenter.render_success(output, result, context)
         except RemoteError as error:
             if error.data.get("class") == "SyntaxError" and not snippet and (hint := fence_processor.find_hint(code)):
                 error.data["hint"] = hint
             await self._discover_suspects(error.data)
             registry, known = self.bus.registry, self.settings.snippets
-            render = partial(explain.render_failure, error.data, journal.calls, registry, snippet, known)
+            render = partial(explain.render_failure, error.data, output.calls, registry, snippet, known)
             store_names = partial(self._presenter.store_names, context)
             # It may compare an unknown name with all others.
             text = await anyio.to_thread.run_sync(
-                partial(render, store_names=store_names, call_error=journal.call_error)
+                partial(render, store_names=store_names, call_error=output.call_error)
             )
             kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
             data, line = error.data, None if snippet else error.data.get("line")
         except ToolError as error:
-            text, kind, data = explain.render_error(error, journal.calls), error_type(error), describe(error)
+            text, kind, data = explain.render_error(error, output.calls), error_type(error), describe(error)
         await live.end()
         return await self._presenter.render_failure(
-            journal, text, kind, context, sanitize=sanitize, error=data, line=line
+            output, text, kind, context, sanitize=sanitize, error=data, line=line
         )
 
     def _expand(self, expand: Callable[..., str], code: str, agent: str) -> str:
@@ -148,7 +150,7 @@ class Runner:
                 hint="let a tool read the data instead of putting it in code, or raise execution.max_command_bytes",
             )
 
-    async def resolve_names(self, names: Collection[str], used: Collection[str], journal: Journal) -> dict[str, Any]:
+    async def resolve_names(self, names: Collection[str], used: Collection[str], output: RunOutput) -> dict[str, Any]:
         """Return the meaning of these names after refreshing their sources.
 
         An upstream server that was never listed is started for this, which may take a while.
@@ -156,7 +158,7 @@ class Runner:
         registry = self.bus.registry
         packs = set(registry.match_packs(names).values())
         if servers := packs.intersection(map(python_name, self.settings.servers)):
-            journal.note(f"listing the tools of {', '.join(sorted(servers))}")
+            output.report_progress(f"listing the tools of {', '.join(sorted(servers))}")
         await registry.refresh(packs)
         known = tool_loader.bind_names(names, used, registry, self._projects)
         for name in set(names).intersection(registry.problems()):
@@ -203,8 +205,10 @@ def _pause(host: "weakref.ref[_Host]") -> AbstractContextManager[None]:
 class _Host:
     """The requests that the code of one run may make."""
 
-    def __init__(self, runner: Runner, context: ToolContext, journal: Journal, live: LiveOutput) -> None:
-        self._runner, self._journal, self._live = runner, journal, live
+    def __init__(self, runner: Runner, context: ToolContext, output: RunOutput, live: LiveOutput) -> None:
+        self._runner = runner
+        self._output = output
+        self._live = live
         self.timer: RunTimer | None = None  # set when the code starts
         waiting = partial(_pause, weakref.ref(self))
         self._context = replace(context, waiting=waiting) if context.gate is not None else context
@@ -242,41 +246,43 @@ class _Host:
         return Result(ok=False, error=ToolError(f"unknown request {method!r}"))
 
     def output(self, data: bytes) -> None:
-        self._journal.printed_bytes += len(data)
-        if self._journal.printed_bytes > self._max_output:
+        self._output.printed_bytes += len(data)
+        if self._output.printed_bytes > self._max_output:
             message = f"the run printed more than {self._max_output} bytes and was ended"
             raise BudgetExceeded(message, hint="print less, or raise execution.max_output_bytes in onetool.yaml")
         text = data.decode(*UTF8)
-        self._journal.printed.append(text)
+        self._output.printed.append(text)
         self._live.add(text)
 
     @property
     def has_acted(self) -> bool:
         """Whether the run has called a tool, printed, or sent a value."""
-        journal = self._journal
-        return bool(journal.calls or journal.printed or journal.value or journal.media_bytes)
+        output = self._output
+        return bool(output.calls or output.printed or output.value or output.media_bytes)
 
     def value(self, data: bytes) -> None:
         """Add a rendered piece of a value that is too large for one message."""
-        self._journal.value_bytes += len(data)
-        if self._journal.value_bytes > self._max_output:
+        self._output.value_bytes += len(data)
+        if self._output.value_bytes > self._max_output:
             raise _size_error(self._max_output)
-        self._journal.value.append(data.decode(*UTF8))
+        self._output.value.append(data.decode(*UTF8))
 
     def media(self, data: bytes) -> None:
         """Add a piece of an image or of audio in the value."""
-        self._journal.media_bytes += len(data)
-        if self._journal.media_bytes > self._max_output:
+        self._output.media_bytes += len(data)
+        if self._output.media_bytes > self._max_output:
             raise _size_error(self._max_output)
-        self._journal.media += data
+        self._output.media += data
 
     async def _store_media(self) -> Result:
         """Store the received image or audio and return its handle; None if it cannot be shown."""
-        journal, store = self._journal, self._context.store_media
-        data, journal.media = bytes(journal.media), bytearray()
+        output = self._output
+        store = self._context.store_media
+        data = bytes(output.media)
+        output.media = bytearray()
         mime_type = detect_type(data[:16])  # the code may have forged the one in the request
-        journal.media_count += 1
-        if store is None or not mime_type or journal.media_count > MAX_MEDIA:
+        output.media_count += 1
+        if store is None or not mime_type or output.media_count > MAX_MEDIA:
             return Result(ok=True, value=None)
         try:
             if await anyio.to_thread.run_sync(self._runner.has_secret, data):
@@ -286,7 +292,7 @@ class _Host:
             return Result(ok=False, error=error)
 
     async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any], account: str = "") -> Result:
-        calls = self._journal.calls
+        calls = self._output.calls
         if len(calls) >= self._max_calls:
             message = f"the run exceeded its limit of {pluralize(self._max_calls, 'tool call')}"
             hint = "make fewer calls in one run, or raise execution.max_tool_calls in onetool.yaml"
@@ -296,15 +302,15 @@ class _Host:
             return await self._call_tool(name, args, kwargs, account)
         index, started = len(calls), time.perf_counter()
         calls.append((name, "under way"))
-        self._journal.sources.add(name)
-        self._journal.emit("call", {"state": "began", "number": index, "name": name})
+        self._output.sources.add(name)
+        self._output.channel.emit("call", {"state": "began", "number": index, "name": name})
         result = await self._call_tool(name, args, kwargs, account)
         error = None if result.error is None else error_type(result.error)
-        self._journal.call_error = "" if result.error is None else get_message(result.error)
+        self._output.call_error = "" if result.error is None else get_message(result.error)
         calls[index] = (name, error or "ok")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         ended = {"state": "ended", "number": index, "name": name, "durationMs": milliseconds, "error": error}
-        self._journal.emit("call", ended)
+        self._output.channel.emit("call", ended)
         return result
 
     async def _call_tool(self, name: str, args: list[Any], kwargs: dict[str, Any], account: str) -> Result:
@@ -368,7 +374,7 @@ class _Host:
             [each for each in map(str, group[:MAX_NAMES]) if len(each) <= MAX_NAME_LENGTH and each.isidentifier()]
             for group in (names, used)
         )
-        return await self._runner.resolve_names(wanted, others, self._journal)
+        return await self._runner.resolve_names(wanted, others, self._output)
 
     async def _describe_tool(self, name: str) -> dict[str, Any]:
         """Return the parameters of a tool that the agent may call."""

@@ -13,7 +13,7 @@ from onetool import snippets
 from onetool.context import ToolContext
 from onetool.errors import ArgumentError, ToolError
 from onetool.runner import fence_processor
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import RunOutput
 from onetool.runner.runner import Runner
 from onetool.runs.model import DurableCall, DurableRunRecord, RunState
 from onetool.runs.replay import ReplayGate, check_replayable
@@ -73,7 +73,7 @@ class SnippetSaver:
         known = {snippet.name: snippet.to_snippet()}
         code = await anyio.to_thread.run_sync(snippets.expand_call, snippet.name, {}, known)
         gate = ReplayGate.from_record(run, calls)
-        answer = await self._runner.run(code, replace(context, gate=gate), Journal(keeps_value=True), run.format)
+        answer = await self._runner.run(code, replace(context, gate=gate), RunOutput(keeps_value=True), run.format)
         expected: Any = json.loads(run.outcome or "{}")["value"]
         if answer.is_error or as_data(answer.value) != expected:
             problem = answer.text if answer.is_error else "it returned another value"

@@ -18,7 +18,8 @@ from onetool.cli.demo.steps import HANDLE, STEPS, Step, StepResult
 from onetool.cli.signals import SignalHandler
 from onetool.cli.terminal import Progress
 from onetool.render import render
-from onetool.runner.answer import Answer, Journal
+from onetool.runner.answer import Answer
+from onetool.runner.run_output import RunOutput
 
 if TYPE_CHECKING:
     from onetool.stats.summary import StatsSummary
@@ -68,20 +69,21 @@ async def _demonstrate(app: OneTool, built: environment.DemoEnvironment, *, is_s
 
 
 async def _run_step(app: OneTool, step: Step, code: str) -> StepResult:
-    journal, started = Journal(), time.perf_counter()
+    run_output = RunOutput()
+    started = time.perf_counter()
     with Progress(step.meanwhile) as progress:
-        journal.listener = progress.on_event
-        answer = await _answer(app, code, journal)
+        run_output.channel.listener = progress.on_event
+        answer = await _answer(app, code, run_output)
     ms = round((time.perf_counter() - started) * 1000)
-    calls = [name for name, _ in journal.calls]
+    calls = [name for name, _ in run_output.calls]
     return StepResult(step.title, code, answer.text, answer.is_error, ms, calls, step.problem(answer))
 
 
-async def _answer(app: OneTool, code: str, journal: Journal) -> Answer:
+async def _answer(app: OneTool, code: str, run_output: RunOutput) -> Answer:
     """Run the code with a timeout, so that an unresponsive network does not block the demonstration."""
     try:
         async with asyncio.timeout(environment.TIMEOUT_SECONDS):
-            return await app.run(code, journal=journal)
+            return await app.run(code, output=run_output)
     except TimeoutError:
         return Answer((f"no response within {environment.TIMEOUT_SECONDS} s",), is_error=True)
 

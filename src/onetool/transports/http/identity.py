@@ -16,7 +16,7 @@ from onetool.bus.authorize import permission_setting
 from onetool.context import Permission, ToolContext
 from onetool.errors import ToolError
 from onetool.registry import RegistryEntry
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import RunOutput
 from onetool.transports.http.auth import ACTOR, SCOPE, get_agent, get_token_id
 from onetool.transports.http.errors import ApiError
 from onetool.util.token_ids import includes_scope
@@ -62,10 +62,10 @@ def caller_fields(request: Request) -> dict[str, Any]:
     return {"agent": agent, "is_owner": is_owner, "token_id": token_id, "actor": actor, "client": "http"}
 
 
-def build_context(request: Request, app: OneTool, journal: Journal | None = None) -> ToolContext:
+def build_context(request: Request, app: OneTool, output: RunOutput | None = None) -> ToolContext:
     """Return the context for a call by this caller."""
     try:
-        return app.context(journal=journal, **caller_fields(request))
+        return app.context(output=output, **caller_fields(request))
     except ToolError as error:  # the token's agent was removed from the settings
         raise ApiError("permission_denied", error.message) from None
 

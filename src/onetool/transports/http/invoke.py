@@ -13,7 +13,7 @@ from starlette.responses import Response
 from onetool._tool import Result
 from onetool.errors import BundleError, SignInRequired, ToolError, describe
 from onetool.redact import Redactor
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.schema import JSON
 from onetool.transports.fair_queue import turn
 from onetool.transports.http import identity
@@ -47,8 +47,8 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
         await check()
         raise
 
-    async def call(journal: Journal) -> Result:
-        context = identity.build_context(request, api.app, journal)
+    async def call(output: RunOutput) -> Result:
+        context = identity.build_context(request, api.app, output)
         async with turn(request.scope, context.agent_id, is_run=False):
             result = await api.app.bus.call_tool(name, args, context, exact=True)
         if result.error is not None and not result.ran and not isinstance(result.error, SignInRequired):
@@ -56,13 +56,15 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
         return result
 
     async def work(feed: Feed) -> None:
-        journal = Journal(listener=lambda event, text: feed.put(event, {"message": api.app.redact(text)}))
-        result = await call(journal)
+        def report(event: str, text: str) -> None:
+            feed.put(event, {"message": api.app.redact(text)})
+
+        result = await call(RunOutput(ClientChannel(listener=report)))
         feed.put("result", await api.run_in_thread(lambda: build_outcome(result, api.app.redact)))
 
     if events.wants_events(request):
         return EventStream(work)
-    result = await events.while_connected(request, call(Journal()))
+    result = await events.while_connected(request, call(RunOutput()))
     return await api.run_in_thread(lambda: json_response(build_outcome(result, api.app.redact)))
 
 

@@ -23,7 +23,7 @@ from mcp.server.stdio import stdio_server
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.proxy.relay import Progress, Relay
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs.questions import Question
 from onetool.runs.sealing import load_key
 from onetool.stats.tokens import count_text_tokens, count_tokens
@@ -285,23 +285,24 @@ class OneToolServer(Server[Any]):
     async def _run(self, context: Any, command: Any, relay: Relay | None = None) -> types.CallToolResult:
         """Run a command; `relay` sends requests of its tools to the client."""
         app, facts = self._app, caller_fields(self._app, context)
-        journal = Journal(request_id=get_request_id(context), hidden=self._exposed.hidden)
+        channel = ClientChannel(get_request_id(context), self._exposed.hidden)
+        output = RunOutput(channel)
         client = None
         if relay is not None or wants_log(context):
             client = ClientMessages(relay or create_relay(context), app.redact, RUN.name)
-            journal.log = client.log if wants_log(context) else None
+            channel.log = client.log if wants_log(context) else None
             if relay is not None:
-                journal.ask = client.ask
-                journal.ask_client = relay.ask
-                journal.approve = make_approver(app, context, client.approve)
+                channel.ask = client.ask
+                channel.ask_client = relay.ask
+                channel.approve = make_approver(app, context, client.approve)
         progress = relay.progress if relay else get_progress(context)
-        async with _report_progress(progress, journal):
-            answer = await app.run(command, journal=journal, session=session_key(app, context), **facts)
+        async with _report_progress(progress, output):
+            answer = await app.run(command, output=output, session=session_key(app, context), **facts)
         if client is not None:
             await client.flush()
         result = _text(*answer.blocks, is_error=answer.is_error)
         result.content += await load_handles(app, answer.media, facts["agent"], facts["token_id"])
-        result.meta = journal.meta or None
+        result.meta = output.meta or None
         return result
 
     async def _answer_question(self, context: Any, state: str, answers: Mapping[str, Any]) -> types.CallToolResult:
@@ -369,7 +370,7 @@ async def _set_log_level(context: Any, params: types.SetLevelRequestParams) -> t
 
 
 @contextlib.asynccontextmanager
-async def _report_progress(progress: Progress | None, journal: Journal) -> AsyncIterator[None]:
+async def _report_progress(progress: Progress | None, output: RunOutput) -> AsyncIterator[None]:
     """Send output as progress messages within 100 ms, if the client asked for progress, while the block runs.
 
     Messages are limited in number and length; the result has the complete output.
@@ -394,10 +395,10 @@ async def _report_progress(progress: Progress | None, journal: Journal) -> Async
             has_output.clear()
             seconds, message = time.perf_counter() - started, printed
             printed = ""
-            await progress(round(seconds, 3), None, message or _describe(journal, seconds))
+            await progress(round(seconds, 3), None, message or _describe(output, seconds))
             await asyncio.sleep(OUTPUT_SECONDS)
 
-    journal.listener = on_event
+    output.channel.listener = on_event
     task = asyncio.ensure_future(report())
     try:
         yield
@@ -405,10 +406,10 @@ async def _report_progress(progress: Progress | None, journal: Journal) -> Async
         task.cancel()
 
 
-def _describe(journal: Journal, seconds: float) -> str:
-    last = f", last {journal.calls[-1][0]}" if journal.calls else ""
-    activity = f"; {journal.doing}" if journal.doing else ""
-    return f"running for {seconds:.0f} s, {pluralize(len(journal.calls), 'tool call')}{last}{activity}"
+def _describe(output: RunOutput, seconds: float) -> str:
+    last = f", last {output.calls[-1][0]}" if output.calls else ""
+    activity = f"; {output.doing}" if output.doing else ""
+    return f"running for {seconds:.0f} s, {pluralize(len(output.calls), 'tool call')}{last}{activity}"
 
 
 async def serve_stdio(app: OneTool) -> None:

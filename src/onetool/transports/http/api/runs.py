@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from onetool.config.model import Token
 from onetool.errors import ToolError
-from onetool.runner.answer import Journal
+from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.schema import JSON
 from onetool.transports.fair_queue import turn
 from onetool.transports.http import identity
@@ -63,9 +63,10 @@ class RunHandlers:
 
     async def _run(self, run_request: RunRequest, request: Request, listener: "_RunListener") -> JSON:
         facts, app = identity.caller_fields(request), self._api.app
-        journal = Journal(listener=listener.on_event, request_id=request.scope["state"]["request_id"])
+        channel = ClientChannel(request_id=request.scope["state"]["request_id"], listener=listener.on_event)
+        output = RunOutput(channel)
         async with turn(request.scope, facts["agent"], is_run=True):
-            answer = await app.run(run_request.command, journal=journal, preset_format=run_request.format, **facts)
+            answer = await app.run(run_request.command, output=output, preset_format=run_request.format, **facts)
 
         def media() -> Iterator[Medium]:
             for handle in answer.media:

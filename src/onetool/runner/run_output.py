@@ -1,0 +1,64 @@
+"""The output of a run while it is executed, and the channel to its client."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from onetool.context import AskClient, Foreign, OnAsk, OnLog
+from onetool.runs.questions import Approver
+
+MAX_META = 20
+MAX_NOTICES = 10
+
+
+@dataclass(slots=True)
+class ClientChannel:
+    """Messages between a run and its client. A client that supports none of them has the default."""
+
+    request_id: str = ""  # of the request that started the run, if it has one
+    hidden: frozenset[str] = frozenset()  # packs that the client calls directly, and code cannot
+    listener: Callable[[str, Any], None] | None = None  # called immediately, from any thread; only `output` is redacted
+    log: OnLog | None = None  # sends a log message, if the client wants any
+    ask: OnAsk | None = None  # asks the person at the client
+    ask_client: AskClient | None = None  # sends a request to the client
+    approve: Approver | None = None  # asks the person at the client to approve calls
+
+    def emit(self, event: str, data: Any) -> None:
+        if self.listener is not None:
+            self.listener(event, data)
+
+
+@dataclass(slots=True)
+class RunOutput:
+    """The calls, printed text, value and notices of a run so far."""
+
+    channel: ClientChannel = field(default_factory=ClientChannel)
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    call_error: str = ""  # the message of the last call, if it failed
+    printed: list[str] = field(default_factory=list)
+    printed_bytes: int = 0
+    value: list[str] = field(default_factory=list)
+    value_bytes: int = 0
+    media: bytearray = field(default_factory=bytearray)  # an image or audio in the value, received so far
+    media_bytes: int = 0
+    media_count: int = 0
+    sources: set[str] = field(default_factory=set)
+    doing: str = ""  # what the run waits for
+    meta: dict[str, Any] = field(default_factory=dict)  # metadata of upstream responses, by tool
+    is_untrusted: bool = False  # whether a value came from an untrusted server
+    keeps_value: bool = False  # whether the answer has the value even if it is too large for one message
+    notices: list[str] = field(default_factory=list)  # shown beside the value
+
+    def report_progress(self, text: str, _done: float | None = None, _total: float | None = None) -> None:
+        self.doing = text
+        self.channel.emit("progress", text)
+
+    def notify(self, text: str) -> None:
+        """Show a notice beside the value, once."""
+        if text not in self.notices and len(self.notices) < MAX_NOTICES:
+            self.notices.append(text)
+
+    def record_foreign(self, foreign: Foreign) -> None:
+        self.is_untrusted |= foreign.is_untrusted
+        if foreign.meta and (foreign.source in self.meta or len(self.meta) < MAX_META):
+            self.meta[foreign.source] = dict(foreign.meta)
