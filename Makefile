@@ -16,6 +16,7 @@ lint:
 	$(RUN) mypy
 	$(RUN) lint-imports
 	$(RUN) python tests/style/check.py
+	$(RUN) python tests/style/measures.py
 	$(RUN) codespell
 
 test:
