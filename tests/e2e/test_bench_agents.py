@@ -1,4 +1,4 @@
-"""Test `onetool bench agents` on a sample of its tasks: every arm reaches the expected state, and no gate fails.
+"""Test `benchmarks/agents/run.py` on a sample of its tasks: every arm reaches the expected state, and no gate fails.
 
 It is also a test of binding, validation and proxying: the tools must receive exactly the expected calls.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.agents.measurements import Measurement
+from benchmarks.agents.report import check_gates, list_direct_wins
+from benchmarks.agents.task_process import SCRIPT, tau_worlds
+from benchmarks.agents.tasks import GoldCall, Task, Turn, group_calls, plan_runs
 from tests.cells_support import NIGHTLY
-from tests.support import PROGRAM, environment, run_cli
+from tests.support import environment
 
-from onetool.bench.agents import Measurement
-from onetool.bench.agents_report import check_gates, list_direct_wins
-from onetool.bench.task_process import SCRIPT, tau_worlds
-from onetool.bench.tasks import GoldCall, Task, Turn, group_calls, plan_runs
-
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "agents" / "run.py"
 SAMPLE, ALL = 40, 400
 TIMEOUT_SECONDS = 1800 if NIGHTLY else 240
 ARMS = ["direct", "search", "code", "code-cold"] if NIGHTLY else ["direct", "code", "code-cold"]
@@ -27,9 +27,8 @@ ARMS = ["direct", "search", "code", "code-cold"] if NIGHTLY else ["direct", "cod
 
 def run_bench(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the benchmark. If its data cannot be installed, skip the test, or fail it with CI=true."""
-    command = [PROGRAM, "bench", "agents", *options]
     done = subprocess.run(
-        command,
+        [sys.executable, BENCHMARK, *options],
         cwd=home,
         env=environment(home),
         stdin=subprocess.DEVNULL,
@@ -177,7 +176,7 @@ def test_invalid_options_are_usage_errors(tmp_path: Path) -> None:
         (("--arms", "code,x"), "invalid arms 'code,x' (expected some of direct, search, code, code-cold)"),
         (("--tasks", "0"), "invalid number '0' (expected 1 or more)"),
     ):
-        done = run_cli(tmp_path, "bench", "agents", *options)
+        done = run_bench(tmp_path, *options)
         assert done.returncode == 2
         assert message in done.stderr
 

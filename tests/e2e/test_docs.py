@@ -429,12 +429,6 @@ def read_help(script: str) -> str:
     ).stdout
 
 
-def check_bench(words: list[str]) -> None:
-    program = str(Path(sys.executable).with_name("onetool"))
-    done = subprocess.run([program, *words[1:3], "--help"], capture_output=True, text=True, check=True)
-    assert all(word in done.stdout for word in words if word.startswith("--"))
-
-
 def check_options(run: Callable[[list[str]], str], arguments: list[str]) -> None:
     command, *options = arguments
     help_text = run([str(Path(sys.executable).with_name("onetool")), command, "--help"])
@@ -461,7 +455,6 @@ ONLY_CHECKED: dict[str, Callable[[list[str]], Any]] = {
     "pip install": check_packages,  # it would change the environment that the tests run in
     "uv run pytest": check_test_paths,  # it would run itself
     "make": check_target,  # it runs all of the above
-    "onetool bench": check_bench,  # it takes minutes, and has a test of its own
     "uv run python": check_script,  # benchmarks take minutes; the reference has a test of its own
 }
 

@@ -37,8 +37,6 @@ CALLER_LIMITS: dict[str, int] = {
 DYNAMIC = {
     "onetool.backends.http_tool.placeholder_check:pattern",
     "onetool.backends.http_tool.preview:f'S{nonce}(.*?)E{nonce}'",
-    "onetool.bench.arms:f'\\\\b{name.lower()}\\\\b'",
-    "onetool.bench.arms:f'\\\\b{self._pack}\\\\.{call.tool.lower()}\\\\b'",
     "onetool.files.globs:fnmatch.translate(part)",
     "onetool.policy.rules:translate(pattern)",
     "onetool.runner.explain:pattern",

@@ -34,7 +34,6 @@ COMMANDS = {
     "runs": "Show runs and what they did",
     "snippets": "Manage snippets that agents saved",
     "ui": "Open the admin UI of a running server",
-    "bench": "Measure OneTool on this machine",
     "stats": "Show usage statistics and savings",
     "doctor": "Check the installation and suggest fixes",
     "demo": "Run a short demonstration",

@@ -1,4 +1,4 @@
-"""`onetool bench agents`: the same tasks with known calls, directly and through OneTool, without a language model.
+"""Play the same tasks with known calls, directly and through OneTool, without a language model.
 
 All arms use the same task server. Each process of it has the state of one task: `direct` has its own, and the one of
 the other arms is behind OneTool, which runs as a separate process with empty settings of its own.
@@ -15,11 +15,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from benchmarks.agents.arms import ARMS, Arm, DirectArm
+from benchmarks.agents.task_process import Control, World
+from benchmarks.agents.tasks import Task
 from mcp import Client, StdioServerParameters
 
-from onetool.bench.arms import ARMS, Arm, DirectArm
-from onetool.bench.task_process import Control, World
-from onetool.bench.tasks import Task
 from onetool.errors import ToolError
 from onetool.paths import CONFIG, FOLDER
 

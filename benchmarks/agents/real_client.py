@@ -1,4 +1,4 @@
-"""Play the tasks of `onetool bench agents` with a real client, started by a command line for each task and arm.
+"""Play the tasks of `benchmarks/agents/run.py` with a real client, started by a command line for each task and arm.
 
 The command gets the messages of the user as one prompt, and a file with the MCP server to use: the task server itself
 (`direct`), or OneTool with the task server behind it (`code`). The task server writes the comparison of its state.
@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onetool.bench.agents import onetool_command, open_direct, write_settings
-from onetool.bench.task_process import World
-from onetool.bench.tasks import Task
+from benchmarks.agents.measurements import onetool_command, open_direct, write_settings
+from benchmarks.agents.task_process import World
+from benchmarks.agents.tasks import Task
+
 from onetool.errors import ToolError
 
 PLACEHOLDERS = ("{config}", "{prompt}")

@@ -38,7 +38,7 @@ def _run_uv(*arguments: str) -> None:
     command = [find_uv(), *arguments]
     environment = make_script_environment(os.environ)
     try:
-        done = subprocess.run(  # noqa: S603 - the command is uv with constant packages
+        done = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS
         )
     except subprocess.TimeoutExpired:

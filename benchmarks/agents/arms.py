@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from benchmarks.agents.context_meter import ContextMeter
+from benchmarks.agents.tasks import GoldCall, PlannedRun, Task, group_calls, plan_runs, write_call
 from mcp import Client
 
-from onetool.bench.context_meter import ContextMeter
-from onetool.bench.tasks import GoldCall, PlannedRun, Task, group_calls, plan_runs, write_call
 from onetool.errors import ToolError
 
 HANDLE = re.compile(r"handle[\"'=:\s]+([\w-]{8,})")

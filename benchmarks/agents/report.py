@@ -1,10 +1,11 @@
-"""Sums, gates and the table of `onetool bench agents`."""
+"""Sums, gates and the table of `benchmarks/agents/run.py`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onetool.bench.agents import Measurement
+from benchmarks.agents.measurements import Measurement
+
 from onetool.util.text import pluralize
 
 SMALL_CATALOG = 20  # tools: from here on, code may not need more tokens

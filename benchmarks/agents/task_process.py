@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onetool.bench.tasks import Task
+from benchmarks.agents.tasks import Task
+
 from onetool.errors import ToolError
 
 SCRIPT = Path(__file__).with_name("task_server")

@@ -1,1 +1,0 @@
-"""Benchmarks that users run with `onetool bench`."""
