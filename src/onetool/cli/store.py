@@ -1,4 +1,4 @@
-"""Manage the store of the state: show it, create its tables, and move state between files and PostgreSQL."""
+"""Manage the store of the state: show it, create its tables, and copy state from files to PostgreSQL."""
 
 import argparse
 import json
@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--worker", default="onetool_worker", metavar="ROLE", help="role of workers")
     reset = actions.add_parser("reset-budgets", help="Reset the budgets that agents have used")
     reset.add_argument("agent", nargs="?", default="", metavar="AGENT", help="name of one agent (default: all)")
-    migrate = actions.add_parser("migrate", help="Copy all state to another store, and verify the copy")
-    migrate.add_argument("--to", required=True, metavar="URL", help="a postgresql:// URL, or `files`")
+    migrate = actions.add_parser("migrate", help="Copy all state from files to PostgreSQL, and verify the copy")
+    migrate.add_argument("--to", required=True, metavar="URL", help="a postgresql:// URL")
     for action in (status, upgrade, reset, migrate):
         action.add_argument("--json", action="store_true", help="print JSON")
 
@@ -114,62 +114,9 @@ def _migrate(loaded: "Loaded", options: argparse.Namespace) -> int:
     from onetool.postgres.transfer import transfer
 
     counts = transfer(loaded, options.to)
-    if options.to == "files":
-        counts["settings"] = _write_settings(loaded)
-        counts["tokens"] = _write_tokens(loaded)
     lines = [f"{kind:12} {count:>8}" for kind, count in counts.items()]
-    _print(options, {"to": options.to if options.to == "files" else "postgresql", "verified": counts}, "\n".join(lines))
+    _print(options, {"to": "postgresql", "verified": counts}, "\n".join(lines))
     return 0
-
-
-def _write_settings(loaded: "Loaded") -> int:
-    """Write the entries and secrets in the store to the settings files, and return their number."""
-    from onetool.cli.identity import user_name
-    from onetool.clients import yaml_edit
-    from onetool.config.load import STORED_CONFIG, STORED_SECRETS
-    from onetool.editing.planned_edit import ItemChange
-    from onetool.editing.settings_editor import SettingsEditor
-    from onetool.postgres.opening import opened_state
-
-    with opened_state(loaded) as state:
-        assert state is not None
-        stored = state.settings.refresh()
-    if stored.problem:
-        raise ToolError(f"cannot copy the settings in the store: {stored.problem}")
-    data = yaml_edit.parse_mapping(stored.text, str(STORED_CONFIG))
-    sections = {section: entries for section, entries in data.items() if isinstance(entries, dict)}
-    changes = [ItemChange(section, *entry) for section, entries in sections.items() for entry in entries.items()]
-    secrets = yaml_edit.parse_mapping(stored.secrets, str(STORED_SECRETS), typed=False)
-    editor = SettingsEditor(loaded.directories, os.environ)
-    planned = editor.plan("store.migrate", changes, secrets=secrets)
-    if planned.changes_anything:
-        editor.apply(planned, actor=user_name(), transport="cli")
-    return len(changes) + len(secrets)
-
-
-def _write_tokens(loaded: "Loaded") -> int:
-    """Write the tokens of the database to the settings file, and remove those that were revoked there."""
-    from onetool.cli import settings_file
-    from onetool.clients import yaml_edit
-    from onetool.postgres.opening import opened_state
-    from onetool.transports.http.token_changes import KEY, SECTION
-
-    with opened_state(loaded) as state, settings_file.open_locked(loaded.directories) as before:
-        assert state is not None
-        source, text = str(before.path), before.text
-        accepted = state.tokens.apply(loaded.settings.auth.tokens)
-        existing = yaml_edit.read_list(text, source, SECTION, KEY)
-        names = [entry.get("name") if isinstance(entry, dict) else None for entry in existing]
-        for index in reversed(range(len(names))):
-            if names[index] not in {token.name for token in accepted}:
-                text = yaml_edit.remove_item(text, source, SECTION, KEY, index)
-        new = [token for token in accepted if token.name not in names and token.hash]
-        if new:
-            items = [token.model_dump(exclude_none=True, exclude_defaults=True) for token in new]
-            text = yaml_edit.add_items(text, source, SECTION, KEY, items)
-        if text != before.text:
-            settings_file.write(loaded.directories, before, text, keep=False)
-    return len(accepted)
 
 
 def _require_store(loaded: "Loaded") -> str:

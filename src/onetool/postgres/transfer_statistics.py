@@ -1,18 +1,16 @@
-"""Copy statistics between a file of SQLite and the database: rows, aggregates and call counts of stored tools."""
+"""Copy statistics from a SQLite file to the database: rows, aggregates and call counts of stored tools."""
 
 import json
 import socket
-import time
 from pathlib import Path
 from typing import Any, Final
 
 from onetool.errors import StorageError
 from onetool.postgres.state import PostgresState
 from onetool.stats import rollup, spending
-from onetool.stats.record import CallRecord, Record, RunRecord, StatisticsTables, open_database, reading
+from onetool.stats.record import CallRecord, Record, RunRecord, StatisticsTables, reading
 from onetool.stats.spending import Spending
-from onetool.stats.tables import COUNT_USE, migrate
-from onetool.util.background import exclusive, put_aside
+from onetool.stats.tables import COUNT_USE
 
 SESSION_COLUMNS: Final = ("session", "agent", "catalogue", "definition_tokens", "own_tokens", "at")
 ROLLUP_COLUMNS: Final = (
@@ -47,7 +45,7 @@ ON CONFLICT (kind, name) DO UPDATE SET document = excluded.document
 """
 
 
-def statistics_to_rows(file: Path, state: PostgresState) -> int:
+def copy_statistics(file: Path, state: PostgresState) -> int:
     """Copy the statistics of a file, or what was added to it since it was last copied. Return its number of calls."""
     if not file.exists():
         return 0
@@ -63,27 +61,6 @@ def statistics_to_rows(file: Path, state: PostgresState) -> int:
         count, copied = _count_calls(source), _count_calls(target)
         if copied < count:
             raise StorageError(f"the copy of statistics has {copied} of {count} calls", hint="repeat it")
-    return count
-
-
-def statistics_to_files(state: PostgresState, file: Path) -> int:
-    """Replace the file by the statistics of the database. An existing file is renamed. Return the number of calls."""
-    new = file.with_name(f"{file.name}.new")
-    with exclusive(file):
-        for suffix in ("", "-wal", "-shm"):
-            Path(f"{new}{suffix}").unlink(missing_ok=True)
-        new.touch(mode=0o600)
-        with open_database(new) as target, state.recorder.reading() as source:
-            migrate(target, 0)
-            target.execute("BEGIN IMMEDIATE")
-            _copy_tables(source, target)
-            target.execute("COMMIT")
-            count, copied = _count_calls(source), _count_calls(target)
-        if copied != count:
-            raise StorageError(f"the copy of statistics has {copied} of {count} calls", hint="repeat it")
-        if file.exists():
-            put_aside(file, time.time())
-        new.rename(file)
     return count
 
 
