@@ -365,8 +365,11 @@ def test_a_browser_signs_in_once_with_a_code(served: ServedApp) -> None:
 
 
 def test_people_are_told_that_calls_wait_without_the_arguments(served: ServedApp) -> None:
-    file = served.onetool.directories.user / "notices.json"
-    assert eventually(file.exists)
+    run = ask(served, "gh.create_issue(repo='me/a', title='b')")
+    file = served.onetool.directories.user / "notices.json"  # one line per notice; the first may be of an earlier test
+    assert eventually(lambda: file.exists() and file.read_text().endswith("\n"))
+    stop = {"decision": "reject", "stop": True}
+    assert served.rest.send("POST", f"/api/approvals/{run}", stop, headers=bearer("approve")).status_code == 200
     (text,), environment = json.loads(file.read_text().splitlines()[0])
     assert text.startswith("OneTool: calls of agent default wait for approval: gh.create_issue")
     assert "me/a" not in text
