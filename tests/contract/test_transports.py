@@ -96,7 +96,10 @@ def call_command(home: Path) -> Transport:
         process = run_cli(home, "call", "--json", call.name, *arguments)
         printed = json.loads(process.stdout)
         assert (process.returncode, process.stderr) == (int(call.error is not None), "")
-        outcome: Outcome = printed if process.returncode else {"value": printed}
+        if not process.returncode:
+            return {"value": printed}
+        assert printed.pop("ok") is False
+        outcome: Outcome = printed
         return outcome
 
     return transport

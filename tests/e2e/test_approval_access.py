@@ -154,15 +154,18 @@ def test_the_outcome_of_an_interrupted_call_is_recorded(home: Path) -> None:
 def test_commands_that_wait_exit_with_status_3(home: Path) -> None:
     settings = "agents: {default: {permissions: [read, write], policy: ask-writes}}\napprovals: {wait: 0}\n"
     configure(home, settings)
-    call = ("call", "fs.write", "path=a.txt", "content=x", "--json")
-    called = in_background(home, *call)
-    assert called.returncode == 3, called.stderr
-    assert json.loads(called.stdout)["error"]["type"] == "approval_required"
+    call = ("call", "fs.write", "path=a.txt", "content=x")
+    for options in ((), ("--json",)):
+        called = in_background(home, *call, *options)
+        assert called.returncode == 3, called.stderr
+        answer = json.loads(called.stdout)
+        assert (answer["ok"], answer["error"]["type"]) == (False, "approval_required")
+        assert answer["error"]["run"].startswith("r_")
     ran = in_background(home, "run", "fs.write(path='a.txt', content='x')")
     assert ran.returncode == 3, ran.stderr
     assert ran.stdout.startswith("paused: run r_")
     assert not (home / "a.txt").exists()
-    assert len(json.loads(run_cli(home, "approvals", "--json").stdout)["approvals"]) == 2
+    assert len(json.loads(run_cli(home, "approvals", "--json").stdout)["approvals"]) == 3
 
 
 def test_a_run_in_a_terminal_asks_there(home: Path) -> None:
@@ -184,6 +187,28 @@ def test_a_run_in_a_terminal_asks_there(home: Path) -> None:
         configure(home, settings.format("cli" if "token" in more else "ui") + more)
         status, shown = answer_in_terminal(home, "y", "run", "fs.write(path='c.txt', content='x')")
         assert (status, "Continue?" in shown) == (3, False), shown
+
+
+def test_a_call_in_a_terminal_asks_there(home: Path) -> None:
+    settings = "agents: {{default: {{permissions: [read, write], policy: ask-writes, approvals: {{via: [{}]}}}}}}\n"
+    configure(home, settings.format("cli"))
+    call = ("call", "fs.write", "content=x")
+    status, shown = answer_in_terminal(home, "y", *call, "path=a.txt")
+    assert (status, shown.count("Continue? [y/N]")) == (0, 1), shown
+    assert "(agent default):\n  1. fs.write (write)\n" in shown
+    assert '     path: "a.txt"' in shown
+    assert (home / "a.txt").read_text() == "x"
+    (decision,) = [each for each in read_audit(home) if each["name"] == "decision"]
+    assert (decision["via"], decision["transport"], decision["decision"]) == ("cli", "cli", "approve")
+    status, shown = answer_in_terminal(home, "n", *call, "path=b.txt")
+    assert status == 1
+    assert "rejected fs.write" in shown
+    for more, via in (("approvals: {by: token}\n", "cli"), ("", "ui")):
+        configure(home, settings.format(via) + more)
+        status, shown = answer_in_terminal(home, "y", *call, "path=b.txt")
+        assert (status, "Continue?" in shown) == (3, False), shown
+        assert json.loads(shown)["error"]["type"] == "approval_required"
+    assert not (home / "b.txt").exists()
 
 
 def test_only_the_places_of_the_agent_approve(home: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onetool.cli.identity import user_name
-from onetool.cli.terminal import print_notices
+from onetool.cli.terminal import CommandOutput, print_notices
 from onetool.errors import ToolError
 from onetool.paths import find_directories
 from onetool.util.invisible import escape_invisible
@@ -188,7 +188,21 @@ def _check_token(journal: RunJournal, given: str) -> str:
     return f"token {token.name}"
 
 
-def make_terminal_approver(app: "OneTool") -> "Approver | None":
+def find_terminal_approver(app: "OneTool", agent: str, output: CommandOutput) -> "Approver | None":
+    """Return the person at the terminal, if the policy of the agent asks. The shared server has no terminal."""
+    if app.config_error is not None or agent not in app.settings.agents:
+        return None  # the command says what is wrong
+    policy, _ = app.agents.get_policy(agent)
+    if not policy.can_ask:
+        return None
+    if output.is_remote:
+        from onetool.cli.remote import NotRemote
+
+        raise NotRemote
+    return _make_terminal_approver(app)
+
+
+def _make_terminal_approver(app: "OneTool") -> "Approver | None":
     """Return the person at the controlling terminal, who is asked about calls of a run; None if nobody can be asked."""
     import anyio.to_thread
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onetool.bus.bind import expand_name
 from onetool.cli.app_runner import check_settings, run_here
+from onetool.cli.approver import find_terminal_approver
 from onetool.cli.exit_status import FAILED, WAITING
 from onetool.cli.identity import identify_command
 from onetool.cli.terminal import CommandOutput
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--agent", default="default", metavar="NAME", help="agent whose permissions and limits apply (default: default)"
     )
     parser.add_argument("--account", default="", metavar="ACCOUNT", help="account of the server (default: the first)")
-    parser.add_argument("--json", action="store_true", help="print errors as JSON")
+    parser.add_argument("--json", action="store_true", help="print errors as JSON: {ok, error}")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -46,17 +47,19 @@ def main(options: argparse.Namespace) -> int:
 
 async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
     texts = _split_arguments(options)
+    approver = find_terminal_approver(app, options.agent, output)
     check_settings(app, output)
     with output.progress(f"calling {options.name}"):
         arguments = await _parse_arguments(app, options.name, texts)
         context = app.context(options.agent, is_owner=True, **identify_command())
         context = replace(context, account=options.account)
+        context.gate.ask = approver
         result = await app.bus.call_tool(options.name, arguments, context)
     if result.error is not None:
         error = describe(result.error)
         status = WAITING if error["type"] == ApprovalRequired.type else FAILED
-        if options.json:
-            output.write(app.redact(render({"error": error}, "json")) + "\n")
+        if options.json or status == WAITING:
+            output.write(app.redact(render({"ok": False, "error": error}, "json")) + "\n")
             return status
         # On the command line, the hint is a shell command instead of a function call.
         message = error["message"].replace("Call ot.tools() to list all.", "Run `onetool tools` to list all.")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_here
+from onetool.cli.approver import find_terminal_approver
 from onetool.cli.exit_status import WAITING
 from onetool.cli.identity import identify_command
 from onetool.cli.terminal import CommandOutput
@@ -14,7 +15,6 @@ from onetool_child.data import FORMATS
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
-    from onetool.runs.questions import Approver
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     from onetool.runner.run_output import ClientChannel, RunOutput
 
     code = f"ot.plan(code={options.code!r})" if options.plan else options.code
-    approver = _find_approver(app, options, output)
+    approver = find_terminal_approver(app, options.agent, output)
     with output.progress("running") as progress:
         channel = ClientChannel(listener=progress.on_event, approve=approver)
         facts = {"agent": options.agent, "preset_format": options.format, **identify_command()}
@@ -49,22 +49,6 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     else:
         output.write(f"{answer.text}\n")
     return WAITING if answer.is_paused or answer.error == ApprovalRequired.type else int(answer.is_error)
-
-
-def _find_approver(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> "Approver | None":
-    """Return the person at the terminal, if the policy of the agent asks. The shared server has no terminal."""
-    from onetool.cli.approver import make_terminal_approver
-
-    if app.config_error is not None or options.agent not in app.settings.agents:
-        return None  # the run says what is wrong
-    policy, _ = app.agents.get_policy(options.agent)
-    if not policy.can_ask:
-        return None
-    if output.is_remote:
-        from onetool.cli.remote import NotRemote
-
-        raise NotRemote
-    return make_terminal_approver(app)
 
 
 def _read_code(options: argparse.Namespace) -> str:
