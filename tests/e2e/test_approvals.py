@@ -137,7 +137,7 @@ rows = [notes.add(text=f"{tag} {name}") for name in {"a", "b", "c"}]
     with connect(notes.home) as client:
         run = pause(client, code)
         notes.decide(run)
-        assert eventually(lambda: len(notes.written) == 1 and notes.waiting())
+        assert eventually(lambda: [call.state for call in notes.list_calls(run)][1:] == ["done", "pending"])
         os.kill(client.server, signal.SIGKILL)
     tag = notes.written[0].rpartition(" ")[0]
     with connect(notes.home) as client:
