@@ -16,6 +16,7 @@ agents: {default: {policy: ask-writes, permissions: [read, write, network]}}
 approvals: {wait: 0.2}
 tools: {notes: {effects: {count: read, "*": write}, idempotent: [put]}}
 """
+DISMISS = "dismiss"  # an answer of `Approver`: close the question
 NOTES = '''\
 import os
 from pathlib import Path
@@ -92,7 +93,7 @@ def make_notes(home: Path, settings: str = SETTINGS) -> Notes:
 
 @dataclass
 class Approver:
-    """A person at a client who answers questions in this order; the last answer is repeated."""
+    """A person at a client who answers questions in this order; the last answer is repeated. None declines."""
 
     answers: list[str | None] = field(default_factory=lambda: ["approve"])
     asked: list[Any] = field(default_factory=list)
@@ -107,6 +108,8 @@ class Approver:
         decision = self.answers[min(len(self.asked), len(self.answers)) - 1]
         if decision is None:
             return types.ElicitResult(action="decline")
+        if decision == DISMISS:
+            return types.ElicitResult(action="cancel")
         similar = self.similar if decision == "approve_similar" else {}
         return types.ElicitResult(action="accept", content={"decision": decision, "reason": "as agreed", **similar})
 

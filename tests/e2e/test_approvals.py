@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.approvals_support import Approver, Notes, make_notes, read_value
+from tests.approvals_support import DISMISS, Approver, Notes, make_notes, read_value
 from tests.conformance_support import ERAS
-from tests.support import TIMEOUT_SECONDS, Connection, RawClient, connect, eventually, get_texts
+from tests.support import PROGRAM, TIMEOUT_SECONDS, Connection, RawClient, connect, eventually, get_texts
 
 PAUSED = re.compile(r"paused: run (r_[0-9a-f]{32}) waits for a person to approve (.+)\. Continue with other work")
 MANY = "ot.parallel([lambda i=i: notes.add(text=f'note {i}') for i in range(5)])"
@@ -124,6 +124,22 @@ def test_without_a_client_that_asks_the_run_is_paused(notes: Notes) -> None:
         notes.decide(rejected, is_approved=False, reason="not today")
         assert "Ada rejected notes.add: not today" in wait_for_value(client, rejected)
     assert "never" not in notes.written
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_dismissed_question_leaves_the_call_to_others(notes: Notes, mode: str) -> None:
+    person = Approver([DISMISS])
+    with connect(notes.home, mode, (PROGRAM, "--expose", "notes.add"), **person.able) as client:
+        asked = pause(client, "notes.add(text='run')")
+        (text,) = get_texts(client.call("add", {"text": "call"}))
+        called = re.search("run (r_[0-9a-f]{32}) waits", text)
+        assert called is not None, text
+        assert "a person must approve notes.add" in text
+        assert len(person.asked) == 2
+        for run in (asked, called[1]):
+            notes.decide(run)
+            wait_for_value(client, run)
+    assert notes.written == ["run", "call"]
 
 
 def test_a_waiting_run_survives_a_killed_server(notes: Notes) -> None:

@@ -111,7 +111,7 @@ class Gate:
         self.record, self.policy, self.labels = record, policy, labels
         self.is_replayable = self.keeps_outcome = record.is_replayable
         self.via, self.ask, self.hold = frozenset(via), ask, hold
-        self.paused = asyncio.Event()  # nobody has answered for `hold` seconds
+        self.paused = asyncio.Event()  # while calls wait: nobody has answered for `hold` seconds
         self.stopped: ToolError | None = None  # why the run makes no more calls
         self.in_flight = 0
         self._runs = runs
@@ -418,9 +418,9 @@ class Gate:
             self._storing.discard(call.number)
             self._waiting.pop(call.number, None)
             if not self._waiting:
+                self.paused.clear()
                 self._runs.stop_waiting(self)
         if not self._waiting and self.stopped is None:
-            self.paused.clear()
             await self._runs.set_state(self, RunState.RUNNING)
         if answer.state is CallState.APPROVED:
             await self._check_unchanged(ticket, answer)
@@ -445,11 +445,15 @@ class Gate:
             raise CallRejected(f"{call.tool} was not called: {CHANGED}", tool=call.tool)
 
     async def _hold(self, answered: "asyncio.Future[DurableCall]") -> DurableCall:
-        """Wait for the answer. A call outside of a run waits only for `hold` seconds; it is made later."""
+        """Wait for the answer. A call outside of a run waits only until it is paused; it is made later."""
         if self.record.kind == "run" or self.hold == math.inf:
             return await answered
-        done, _ = await asyncio.wait({answered}, timeout=None if self._can_ask else self.hold)
-        if done:
+        paused = asyncio.ensure_future(self.paused.wait())
+        try:
+            await asyncio.wait({answered, paused}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            paused.cancel()
+        if answered.done():
             return answered.result()
         calls = [call for call, _ in self._waiting.values()]
         raise ApprovalRequired(
