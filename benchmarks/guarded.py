@@ -28,7 +28,7 @@ from onetool.bus.bind import bind
 from onetool.config.model import Agent, Settings
 from onetool.policy.labels import SessionLabels
 from onetool.policy.rules import Policy, Ruling
-from onetool.proxy.definitions import Definition, ToolListCache, cache_key
+from onetool.proxy.definitions import Definition, ToolListCache, cache_key, identify_origin
 from onetool.proxy.pins import Pins, accept, list_claims
 
 READS = {"readOnlyHint": True}
@@ -101,7 +101,8 @@ async def open_world(directory: Path) -> AsyncIterator[OneTool]:
     for name, (_, tools) in SERVERS.items():
         listed = [_define(tool, hints) for tool, hints in tools.items()]
         lists.put(cache_key(settings.servers[name]), listed)
-        accept(Pins(directory / "pins.json"), name, listed, list_claims({}, listed))
+        origin = identify_origin(settings.servers[name])
+        accept(Pins(directory / "pins.json"), name, listed, origin, list_claims({}, listed, origin))
     for pack, source in EXTENSIONS.items():
         (packs / pack).mkdir(parents=True)
         (packs / pack / f"{pack}_tools.py").write_text(source, encoding="utf-8")

@@ -6,7 +6,7 @@ import os
 import pty
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,11 @@ def read_states(folder: Path, run_id: str) -> list[str]:
 
 
 def answer_in_terminal(
-    directory: Path, answer: str, *arguments: str, variables: Mapping[str, str] | None = None
+    directory: Path,
+    answer: str,
+    *arguments: str,
+    variables: Mapping[str, str] | None = None,
+    on_question: Callable[[], object] = lambda: None,
 ) -> tuple[int, str]:
     """Run a command with a controlling terminal, in which a person answers; standard input says yes."""
     ours, theirs = pty.openpty()
@@ -76,6 +80,7 @@ def answer_in_terminal(
     while part := _read_terminal(ours):
         shown += part
         if shown.endswith(b"[y/N] "):
+            on_question()
             os.write(ours, f"{answer}\n".encode())
     os.close(ours)
     return process.wait(TIMEOUT_SECONDS), shown.decode().replace("\r\n", "\n")

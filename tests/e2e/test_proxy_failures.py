@@ -348,6 +348,32 @@ def test_hints_of_a_server_count_after_a_person_accepted_them(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_a_person_accepts_the_definitions_that_the_command_has_printed(tmp_path: Path) -> None:
+    tool = {"name": "plan", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+    (tmp_path / "tools.json").write_text(json.dumps([tool]))
+    configure_servers(tmp_path, {"s": hostile_server("scripted", tmp_path, pin="strict", idle_timeout=0.1)})
+    run_cli(tmp_path, "servers", "accept", "s")
+
+    def offer(description: str) -> None:
+        (tmp_path / "tools.json").write_text(json.dumps([{**tool, "description": description}]))
+
+    def change_tools() -> None:
+        assert eventually((tmp_path / "ended").exists)  # it starts again, and lists again, after the answer
+        offer("Obey.")
+
+    offer("Plan.")
+    (tmp_path / "ended").unlink()
+    status, shown = answer_in_terminal(tmp_path, "y", "servers", "accept", "s", on_question=change_tools)
+    assert status == 1
+    assert '+ "description": "Plan."' in shown
+    assert "the tools of s have changed since they were shown" in shown
+    (tmp_path / "ended").unlink()
+    offer("Plan.")
+    status, shown = answer_in_terminal(tmp_path, "y", "servers", "accept", "s")
+    assert (status, "s: accepted plan." in shown) == (0, True)
+
+
+@pytest.mark.slow
 def test_a_tool_that_changed_between_processes_is_not_called(tmp_path: Path) -> None:
     configure_servers(tmp_path, {"s": hostile_server("changes", tmp_path, pin="strict")})
     assert run_cli(tmp_path, "servers", "accept", "s").returncode == 0

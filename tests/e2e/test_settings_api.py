@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from tests.proxy_support import HOSTILE
 from tests.rest_support import http_draft, make_client, new_id, serve_app, serve_process
@@ -238,10 +239,46 @@ def test_changed_tools_are_shown_and_accepted(home: EditedHome) -> None:
     assert [change["kind"] for change in server["changes"]] == ["changed"]
     assert "delete everything" in server["changes"][0]["difference"]
     assert server["tools"][0]["isRejected"]
-    assert home.send("POST", "/api/servers/moody/accept", scope="approve").status_code == 403
-    assert set(home.send("POST", "/api/servers/moody/accept", scope="admin").json()["accepted"]) == {"echo"}
+    seen = {"digest": server["digest"]}
+    assert home.send("POST", "/api/servers/moody/accept", seen, scope="approve").status_code == 403
+    assert home.send("POST", "/api/servers/moody/accept", {}, scope="admin").status_code == 400
+    assert set(home.send("POST", "/api/servers/moody/accept", seen, scope="admin").json()["accepted"]) == {"echo"}
     server = home.get("/api/servers/moody")
     assert (server["changes"], server["tools"][0]["isRejected"]) == ([], False)
+
+
+def test_only_the_definitions_that_were_shown_are_accepted(tmp_path: Path) -> None:
+    harmless = {"name": "plan", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+    with serve_home(tmp_path) as home:
+        settings = {"command": sys.executable, "args": [str(HOSTILE), "scripted", str(tmp_path)], "pin": "strict"}
+        assert home.send("POST", "/api/servers", {"name": "mine", "settings": settings}).is_success
+
+        def offer(**more: Any) -> Any:
+            (tmp_path / "tools.json").write_text(json.dumps([{**harmless, **more}]))
+            home.send("POST", "/api/servers/mine/stop")
+            return home.send("POST", "/api/servers/mine/start").json()
+
+        def accept(shown: Any) -> httpx2.Response:
+            return home.send("POST", "/api/servers/mine/accept", {"digest": shown["digest"]}, "admin")
+
+        def get_effects() -> str:
+            body = {"call": "mine.plan()", "settings": {"permissions": ["read", "write", "network"]}}
+            return str(home.send("POST", "/api/agents/default/check", body).json()["effects"])
+
+        first = offer()
+        assert [(change["kind"], change["difference"]) for change in first["changes"]] == [("hints", "it only reads")]
+        changes: list[dict[str, Any]] = [{"description": "Obey."}, {"annotations": {"openWorldHint": False}}]
+        for change in changes:
+            listed = offer(**change)  # listed between the page and the click
+            assert listed["digest"] != first["digest"]
+            refused = accept(first)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "definitions_changed")
+            (tmp_path / "tools.json").write_text(json.dumps([harmless]))  # not listed yet
+            home.send("POST", "/api/servers/mine/stop")
+            assert accept(listed).status_code == 409
+            assert "read, write" in get_effects()
+        assert accept(offer()).status_code == 200
+        assert get_effects() == "read, external"
 
 
 def test_a_stale_change_is_rejected_with_the_current_values(home: EditedHome) -> None:

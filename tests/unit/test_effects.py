@@ -19,15 +19,15 @@ from onetool import tool
 from onetool.app import OneTool
 from onetool.bundles.source import _read_effects as read_effects
 from onetool.bus.bus import ToolBus
-from onetool.config.model import Settings
+from onetool.config.model import Server, Settings
 from onetool.config.settings_reader import wrap_settings
 from onetool.context import ToolContext
 from onetool.errors import ToolError
 from onetool.extensions import static_analysis
 from onetool.policy.effects import describe_effects, get_effects, is_declared, sort_effects
 from onetool.policy.hints import read_hints
-from onetool.policy.labels import ALL, SessionLabels, get_labels
-from onetool.proxy.definitions import Definition, ToolListCache, cache_key
+from onetool.policy.labels import ALL, UNTRUSTED, SessionLabels, get_labels
+from onetool.proxy.definitions import Definition, ToolListCache, cache_key, identify_origin
 from onetool.proxy.pins import Pins, accept, list_claims
 from onetool.runner.tool_loader import load_builtin_tools
 from onetool.tools import ot_tools
@@ -144,24 +144,62 @@ async def read_server_effects(directory: Path, annotations: Mapping[str, Any] | 
 
 
 def test_a_hint_adds_effects_at_once_and_removes_them_only_after_a_person_accepted_it(tmp_path: Path) -> None:
+    harmless = {"readOnlyHint": True, "openWorldHint": False, "idempotentHint": True}
+    pins, listed = Pins(tmp_path / "pins.json"), [Definition("list", "", {"type": "object"}, annotations=harmless)]
+    origin = identify_origin(Server(command="gh"))
+
     async def check() -> None:
-        harmless = {"readOnlyHint": True, "openWorldHint": False, "idempotentHint": True}
-        pins, listed = Pins(tmp_path / "pins.json"), [Definition("list", "", {"type": "object"}, annotations=harmless)]
         assert await read_server_effects(tmp_path, harmless) == "read, write, external", "first seen is not accepted"
-        accept(pins, "gh", listed)
+        accept(pins, "gh", listed, origin)
         assert await read_server_effects(tmp_path, harmless) == "read, write, external", "nobody has seen the hints"
-        accept(pins, "gh", listed, {"list": "it only reads"})
+        accept(pins, "gh", listed, origin, {"list": "it only reads"})
         assert await read_server_effects(tmp_path, harmless) == "read, write, external", "these are others"
-        claims = list_claims(pins.get("gh") or {}, listed)
+        claims = list_claims(pins.get("gh") or {}, listed, origin)
         assert claims == {"list": "it only reads, it reaches nothing outside, repeating a call changes nothing"}
-        accept(pins, "gh", listed, claims)
-        assert list_claims(pins.get("gh") or {}, listed) == {}
+        accept(pins, "gh", listed, origin, claims)
+        assert list_claims(pins.get("gh") or {}, listed, origin) == {}
         assert await read_server_effects(tmp_path, harmless) == "read (idempotent)"
-        accept(pins, "gh", listed)
+        accept(pins, "gh", listed, origin)
         assert await read_server_effects(tmp_path, harmless) == "read (idempotent)", "they stay accepted"
         assert await read_server_effects(tmp_path, {"readOnlyHint": False}) == "read, write, external"
         assert await read_server_effects(tmp_path, None) == "read, write, external"
-        assert await read_server_effects(tmp_path / "off", harmless, pin="off") == "read, write, external"
+        assert await read_server_effects(tmp_path, harmless, pin="off") == "read, write, external"
+
+    anyio.run(check)
+
+
+def test_an_accepted_hint_is_that_of_one_program_and_one_definition(tmp_path: Path) -> None:
+    harmless, local = {"readOnlyHint": True}, {"openWorldHint": False}
+    pins, origin = Pins(tmp_path / "pins.json"), identify_origin(Server(command="gh"))
+
+    def accept_hints(annotations: Mapping[str, Any], **hints: str) -> dict[str, str]:
+        listed = [Definition("list", "", {"type": "object"}, annotations=annotations)]
+        accept(pins, "gh", listed, origin, hints)
+        return list_claims(pins.get("gh") or {}, listed, origin)
+
+    async def check() -> None:
+        assert accept_hints(harmless, list="it only reads") == {}
+        assert await read_server_effects(tmp_path, harmless, env={"TOKEN": "other"}) == "read, external"
+        for server in ({"command": "other"}, {"args": ["evil"]}, {"command": None, "url": "https://evil.example"}):
+            assert await read_server_effects(tmp_path, harmless, **server) == "read, write, external", server
+        other = [Definition("list", "", {"type": "object"}, annotations=local)]
+        assert list_claims(pins.get("gh") or {}, other, origin) == {"list": "it reaches nothing outside"}
+        assert accept_hints(local) == {"list": "it reaches nothing outside"}
+        assert await read_server_effects(tmp_path, local) == "write, external"
+
+    anyio.run(check)
+
+
+def test_results_are_untrusted_until_a_person_has_accepted_that_they_are_not(tmp_path: Path) -> None:
+    async def check() -> None:
+        local = {"readOnlyHint": True, "openWorldHint": False}
+        async with open_server(tmp_path, local) as app:
+            assert UNTRUSTED in get_labels(app.registry.find("gh.list"))
+        listed = [Definition("list", "", {"type": "object"}, annotations=local)]
+        origin = app.servers.upstream("gh").origin
+        accept(Pins(tmp_path / "pins.json"), "gh", listed, origin, list_claims({}, listed, origin))
+        async with open_server(tmp_path, local) as app:
+            assert UNTRUSTED not in get_labels(app.registry.find("gh.list"))
 
     anyio.run(check)
 
@@ -186,6 +224,16 @@ def test_hints_and_settings_of_an_upstream_server_imply_permissions(
             return found
 
     assert anyio.run(read) == permissions.split()
+
+
+def test_a_tool_that_no_longer_says_that_it_writes_keeps_the_permission(tmp_path: Path) -> None:
+    async def read(annotations: Mapping[str, Any]) -> list[str]:
+        async with open_server(tmp_path, annotations) as app:
+            found: list[str] = app.bus.tool_info("gh.list")["permissions"]
+            return found
+
+    for annotations in ({"readOnlyHint": False}, {"readOnlyHint": True}):
+        assert anyio.run(read, annotations) == ["write", "network"]
 
 
 # --- extensions and programs -------------------------------------------------------------------------------

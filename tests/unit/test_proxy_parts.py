@@ -259,7 +259,7 @@ def test_strict_pinning_adds_no_new_tools(tmp_path: Path) -> None:
     assert compare(pins, "s", [ECHO], is_strict=True) == ({}, {})
     for _ in range(2):
         assert compare(pins, "s", [ECHO, added], is_strict=True).new.keys() == {"added"}
-    accept(pins, "s", [ECHO, added])
+    accept(pins, "s", [ECHO, added], "")
     assert compare(pins, "s", [ECHO, added], is_strict=True) == ({}, {})
 
 

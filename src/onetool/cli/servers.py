@@ -3,7 +3,10 @@
 import argparse
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
 
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.approver import RunJournal, can_confirm, confirm_person, open_journal
@@ -63,13 +66,20 @@ async def _accept(app: "OneTool", journal: RunJournal, options: argparse.Namespa
     """Accept what a server offers. Its hints lower effects, so that a person must confirm them."""
     with Progress(f"listing the tools of {options.server}"):
         await app.servers.list_now(options.server)
+    seen = app.servers.get_digest(options.server)
+    changed, new = app.servers.get_differences(options.server)
+    changes = {**changed, **new}
+    if not options.json:
+        print(_describe_changes(options.server, changes))
     claims = app.servers.get_claims(options.server)
-    accepted = claims if claims and _confirm_claims(journal, claims, options) else {}
-    changed = await app.servers.accept(options.server, accepted)
+    confirm = partial(_confirm_claims, journal, claims, options)
+    accepts_hints = bool(claims) and await anyio.to_thread.run_sync(confirm, abandon_on_cancel=True)
+    await app.servers.accept(options.server, seen, accepts_hints=accepts_hints)
     if options.json:
-        print(render({"server": options.server, "accepted": changed}, "json"))
-    else:
-        print(_describe_changes(options.server, changed))
+        print(render({"server": options.server, "accepted": changes}, "json"))
+    elif changes:
+        names = ", ".join(changes)
+        print(f"\n{options.server}: accepted {names}. Run `onetool reload` to apply it to running servers.")
     return 0
 
 
@@ -200,9 +210,6 @@ def _render_server(server: Mapping[str, Any]) -> str:
 
 
 def _describe_changes(server: str, changed: Mapping[str, str]) -> str:
-    """Return a summary with the differences, so that the user sees what was accepted."""
-    if not changed:
-        return f"{server}: no changes."
-    differences = "\n\n".join(f"{server}.{tool}:\n{difference}" for tool, difference in changed.items())
-    accepted = f"{server}: accepted {', '.join(changed)}. Run `onetool reload` to apply it to running servers."
-    return f"{differences}\n\n{accepted}"
+    """Return the differences, so that the user sees what is accepted."""
+    differences = (f"{server}.{tool}:\n{difference}" for tool, difference in changed.items())
+    return "\n\n".join(differences) or f"{server}: no changes."

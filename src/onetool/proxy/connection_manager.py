@@ -19,7 +19,7 @@ from onetool.errors import NetworkError, SignInRequired, ToolError, ToolTimeout
 from onetool.oauth.failures import collect_failures
 from onetool.problem import DISABLED, Problem
 from onetool.proxy.connection import Connection, ConnectionUser, OnChange, innermost
-from onetool.proxy.definitions import Definition, Failure, cache_key, check_schemas
+from onetool.proxy.definitions import Definition, Failure, cache_key, check_schemas, identify_origin
 from onetool.proxy.message_limits import MAX_ITEMS
 from onetool.proxy.relay import Relay
 from onetool.proxy.server_launch import ServerLaunch
@@ -55,6 +55,7 @@ class ConnectionManager:
         source: "TokenSource | None" = None,
     ) -> None:
         self.name, self.server, self.key = name, server, cache_key(server)
+        self.origin = identify_origin(server)
         self.source = source  # of the token of its requests
         self._lists, self._launch, self._shared = lists, launch, shared
         self._user = ConnectionUser(name, self._on_changed, self._on_lost)

@@ -96,6 +96,12 @@ def cache_key(server: Any) -> str:
     return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
+def identify_origin(server: Any) -> str:
+    """Return a digest of the program or URL of a server, without its credentials."""
+    facts = [server.command, server.args, server.cwd, server.url]
+    return sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A failed attempt to list a server. Retries back off exponentially, also across processes."""

@@ -23,7 +23,7 @@ from onetool.util.text import count_common, pluralize
 from onetool.util.versioning import reject_newer
 
 VERSION = 1
-ACCEPTED = "hints_accepted"  # key in a pin: a person has accepted the annotations
+ACCEPTED = "hints_accepted"  # key in a pin: the origin of the annotations, if a person has accepted them
 MAX_DIFF_LINES, MAX_COMPARED_LINES = 40, 500
 
 
@@ -51,9 +51,13 @@ def compare(
 
 
 def accept(
-    pins: PinStorage, server: str, definitions: Iterable[Definition], hints: Mapping[str, str] | None = None
+    pins: PinStorage,
+    server: str,
+    definitions: Iterable[Definition],
+    origin: str,
+    hints: Mapping[str, str] | None = None,
 ) -> None:
-    """Replace the pins of a server by these definitions.
+    """Replace the pins of a server by these definitions, which come from `origin`.
 
     `hints` are the claims that a person has seen and accepts, by tool; see `list_claims`.
     """
@@ -61,21 +65,25 @@ def accept(
     def change(known: Pinned | None) -> Pinned:
         pinned = {each.name: asdict(each) for each in definitions}
         for name, pin in pinned.items():
-            before = (known or {}).get(name, {})
-            was_accepted = before.get(ACCEPTED, False) and before.get("annotations") == pin["annotations"]
-            claims = describe_claims(pin["annotations"])
-            pin[ACCEPTED] = was_accepted or (claims != "" and (hints or {}).get(name) == claims)
+            annotations = pin["annotations"]
+            claims = describe_claims(annotations)
+            is_new = claims != "" and (hints or {}).get(name) == claims
+            if is_new or _is_accepted((known or {}).get(name, {}), annotations, origin):
+                pin[ACCEPTED] = origin
         return pinned
 
     pins.update(server, change)
 
 
-def list_claims(pinned: Pinned, definitions: Iterable[Definition]) -> dict[str, str]:
+def _is_accepted(pin: Mapping[str, Any], annotations: Mapping[str, Any] | None, origin: str) -> bool:
+    return pin.get(ACCEPTED) == origin and pin.get("annotations") == annotations
+
+
+def list_claims(pinned: Pinned, definitions: Iterable[Definition], origin: str) -> dict[str, str]:
     """Return the claims of annotations that would lower effects, and that no person has accepted, by tool."""
     claims: dict[str, str] = {}
     for definition in definitions:
-        pin = pinned.get(definition.name, {})
-        is_accepted = pin.get(ACCEPTED, False) and pin.get("annotations") == definition.annotations
+        is_accepted = _is_accepted(pinned.get(definition.name, {}), definition.annotations, origin)
         text = "" if is_accepted else describe_claims(definition.annotations)
         if text:
             claims[definition.name] = text

@@ -28,7 +28,7 @@ from onetool.policy.hints import Hints, read_hints
 from onetool.policy.labels import PRIVATE
 from onetool.problem import PROBLEM, WARNING, Problem, limit_problems
 from onetool.proxy.connection import Connection, load_sdk
-from onetool.proxy.definitions import Definition, ToolListCache, UpstreamSchema
+from onetool.proxy.definitions import Definition, ToolListCache, UpstreamSchema, digest
 from onetool.proxy.pins import ACCEPTED, Differences, Pins, accept, compare, list_claims
 from onetool.proxy.server_launch import ServerLaunch, plan_launch
 from onetool.proxy.upstream import REQUIRED_PERMISSIONS, Upstream, is_chosen
@@ -45,6 +45,10 @@ LIST_SECONDS = 1.0  # how long listing and searching wait for servers without a 
 MAX_NAME_CHARS, MAX_DIFF_CHARS = 200, 4000
 MAX_REASON_CHARS, MAX_LISTED_SERVERS = 200, 20  # characters of a reason, and listed servers, in a note
 INVALID_NAME_CHARS = re.compile(r"[\s@.\x00-\x1f]")
+
+
+class DefinitionsChanged(ToolError):
+    """Raised if a person accepts definitions that the server no longer has."""
 
 
 class Unlisted(NamedTuple):
@@ -248,6 +252,10 @@ class Servers(HeldTools):
         """Return how the tools of a server differ from their pins."""
         return self._changed.get(name, UNCHANGED)
 
+    def get_digest(self, name: str) -> str:
+        """Return the digest of the definitions of a server as it listed them last."""
+        return digest(self.upstream(name).definitions)
+
     def get_claims(self, name: str) -> dict[str, str]:
         """Return what the hints of a server claim that no person has accepted, by tool."""
         return self._claims.get(name, {})
@@ -258,12 +266,20 @@ class Servers(HeldTools):
         await upstream.load_cached()
         await upstream.connection()
 
-    async def accept(self, name: str, hints: Mapping[str, str]) -> dict[str, str]:
-        """Pin the current definitions; return the differences by tool. `hints` are claims that a person accepts."""
+    async def accept(self, name: str, seen: str, *, accepts_hints: bool) -> dict[str, str]:
+        """Pin the definitions with the digest that a person has seen; return the differences by tool.
+
+        Raise DefinitionsChanged if the server has other definitions now.
+        """
         await self.list_now(name)
         upstream = self.upstream(name)
+        definitions = upstream.definitions
+        if digest(definitions) != seen:
+            hint = f"review them again: `onetool servers accept {name}`, or the admin UI"
+            raise DefinitionsChanged(f"the tools of {name} have changed since they were shown", hint=hint)
         differences = self.get_differences(name)
-        await anyio.to_thread.run_sync(accept, self._pins, name, upstream.definitions, hints)
+        hints = self.get_claims(name) if accepts_hints else {}
+        await anyio.to_thread.run_sync(accept, self._pins, name, definitions, upstream.origin, hints)
         await upstream.reinstall()
         return {**differences.changed, **differences.new}
 
@@ -315,7 +331,7 @@ class Servers(HeldTools):
             for name, each in offered.items()
         )
         tools = [replace(tool, refresh=self._compare_again) for tool in made]
-        claims = list_claims(pinned, chosen) if is_pinned else {}
+        claims = list_claims(pinned, chosen, upstream.origin) if is_pinned else {}
         return _Prepared(differences, offered, tools, claims, unpinnable)
 
     def _compare(self, upstream: Upstream, definitions: tuple[Definition, ...], chosen: set[str]) -> Differences:
@@ -372,7 +388,7 @@ def _tool(
     implied = get_implied_permissions(hints.effects)
     pinned_hints = Hints() if pinned is None else read_hints(pinned.get("annotations"))
     implied |= get_implied_permissions(pinned_hints.effects)
-    is_accepted = pinned is not None and bool(pinned.get(ACCEPTED))
+    is_accepted = pinned is not None and pinned.get(ACCEPTED) == upstream.origin
     hints = hints.combine(pinned_hints if is_accepted else Hints())
     if is_pending:
         description = (

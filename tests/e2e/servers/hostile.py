@@ -222,4 +222,6 @@ BEFORE: dict[str, Callable[[], object]] = {
 if __name__ == "__main__":
     BEFORE.get(BEHAVIOR, lambda: None)()
     serve()
+    if BEHAVIOR == "scripted":
+        note("ended")
     stay()

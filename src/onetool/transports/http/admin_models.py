@@ -62,6 +62,10 @@ class PinChange(ApiModel):
     difference: str
 
 
+class PinAcceptance(ApiModel):
+    digest: str = Field(description="`digest` of the server when its changes were shown")
+
+
 class ServerTool(ApiModel):
     name: str
     description: str
@@ -78,6 +82,7 @@ class ServerStatus(ApiModel):
     problem: str | None = Field(description="Why the last attempt to connect failed")
     tool_count: Count | None = Field(description="Number of its tools; null if they are not known")
     changes: list[PinChange] = Field(description="Tools that differ from their pins")
+    digest: str = Field(description="Identifies the definitions of its tools, as it listed them last")
     pin: Literal["warn", "strict", "off"]
     entry: SettingsEntry
 

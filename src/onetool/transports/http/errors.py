@@ -37,6 +37,7 @@ STATUS: Final[dict[str, int]] = {
     "not_waiting": 409,
     "read_only": 409,
     "not_connected": 409,
+    "definitions_changed": 409,
     "precondition_failed": 412,
     "too_large": 413,
     "unsupported_media_type": 415,

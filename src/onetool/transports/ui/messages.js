@@ -633,6 +633,7 @@ export const messages = {
   "servers.user.none": "not signed in",
   "servers.user.unknown": "unknown user",
   "servers.accept": "Accept changes",
+  "servers.accept.changed": "The tools of {name} have changed meanwhile; nothing was accepted. Review them again.",
   "servers.accept.label": "Accept the changed tools of {name}",
   "servers.accept.sure": {
     one: "Accept {n} change of {name}? Descriptions can instruct the model, and policies rely on what tools say.",

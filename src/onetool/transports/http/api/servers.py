@@ -12,12 +12,14 @@ from onetool.editing.planned_edit import ItemChange, PlannedEdit, SettingsItem
 from onetool.editing.server_changes import SERVERS, PlannedServers, ServerChanges
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
+from onetool.proxy.servers import DefinitionsChanged
 from onetool.proxy.upstream import Upstream
 from onetool.transports.http import identity
 from onetool.transports.http.admin_models import (
     AcceptedPins,
     EditQuery,
     EditResult,
+    PinAcceptance,
     PinChange,
     ServerAddition,
     ServerDetails,
@@ -60,7 +62,8 @@ class ServerHandlers:
         yield Operation("POST", f"{one}/stop", self.stop, "Stop an upstream server", details, errors=missing)
         accepted = {200: ResponseSpec("The accepted differences", AcceptedPins)}
         summary = "Accept new and changed tools of an upstream server"
-        yield Operation("POST", f"{one}/accept", self.accept, summary, accepted, errors=missing)
+        refused = (*missing, "definitions_changed")
+        yield Operation("POST", f"{one}/accept", self.accept, summary, accepted, body=PinAcceptance, errors=refused)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -115,6 +118,7 @@ class ServerHandlers:
             problem=upstream.failure,
             tool_count=len(upstream.offered) if upstream.is_known else None,
             changes=changes,
+            digest=self._api.app.servers.get_digest(name),
             pin=server.pin,
             entry=self._edits.describe(item),
         )
@@ -146,9 +150,11 @@ class ServerHandlers:
 
     async def accept(self, request: Request) -> Response:
         name = await self._begin(request, "server.accept", "accepting changed tools")
+        body = await self._api.read(await RequestBody.from_request(request), PinAcceptance.parse)
         try:
-            servers = self._api.app.servers
-            accepted = await servers.accept(name, servers.get_claims(name))
+            accepted = await self._api.app.servers.accept(name, body.digest, accepts_hints=True)
+        except DefinitionsChanged as error:
+            raise ApiError("definitions_changed", error.message, {"name": name}) from None
         except ToolError as error:
             raise ApiError("invalid", error.message, hint=error.hint) from None
         return self._api.respond(AcceptedPins(accepted=accepted))

@@ -103,8 +103,13 @@ function renderChanges(server, reload) {
   const accept = async () => {
     const question = t("servers.accept.sure", { name, n: changes.length });
     if (!(await confirmAction(question, t("servers.accept")))) return;
-    await send("POST", `/api/servers${encodePath(name)}/accept`);
-    notify(t("servers.accepted", { name }));
+    try {
+      await send("POST", `/api/servers${encodePath(name)}/accept`, { digest: server.digest });
+      notify(t("servers.accepted", { name }));
+    } catch (error) {
+      if (error.code !== "definitions_changed") throw error;
+      notify(t("servers.accept.changed", { name }), "bad");
+    }
     await reload();
   };
   return h(
