@@ -642,10 +642,12 @@ def test_a_project_whose_secrets_are_not_set_can_be_trusted(home: Path, clone: P
     assert onetool(home, clone, "trust", answer="yes\n").returncode == 0
 
 
-@pytest.mark.parametrize("answer", ["", "no\n"])
-def test_init_does_not_trust_an_existing_directory_unasked(home: Path, clone: Path, answer: str) -> None:
+@pytest.mark.parametrize(("answer", "env"), [("", {}), ("no\n", {}), ("", {"ONETOOL_TRUST": "1"})])
+def test_init_does_not_trust_an_existing_directory_unasked(
+    home: Path, clone: Path, answer: str, env: Mapping[str, str]
+) -> None:
     configure(clone, "servers: {evil: {command: theirs}}\n")
-    done = onetool(home, clone, "init", answer=answer)
+    done = onetool(home, clone, "init", answer=answer, **env)
     assert done.returncode == 1
     assert "  evil  theirs\n" in done.stdout
     assert f"{clone / '.onetool'} is not trusted: not confirmed" in done.stderr

@@ -4,6 +4,7 @@ import json
 import stat
 import subprocess
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -414,12 +415,14 @@ def test_a_trusted_file_is_imported_without_a_question_until_it_changes(tmp_path
     assert list(load_settings(directory)["servers"]) == ["a", "b"]
 
 
-@pytest.mark.parametrize("answer", ["", "no\n"])
-def test_an_import_does_not_trust_an_existing_directory_unasked(tmp_path: Path, answer: str) -> None:
+@pytest.mark.parametrize(("answer", "env"), [("", {}), ("no\n", {}), ("", {"ONETOOL_TRUST": "1"})])
+def test_an_import_does_not_trust_an_existing_directory_unasked(
+    tmp_path: Path, answer: str, env: Mapping[str, str]
+) -> None:
     directory = make_project(tmp_path)
     write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS)
     evil = write_file(directory / ".onetool" / "onetool.yaml", "servers: {evil: {command: theirs}}\n")
-    done = run_import(tmp_path, directory, "cursor", answer=answer)
+    done = run_import(tmp_path, directory, "cursor", answer=answer, **env)
     assert done.returncode == 1
     assert "  evil  theirs\n" in done.stdout
     assert f"{directory / '.onetool'} is not trusted: not confirmed" in done.stderr

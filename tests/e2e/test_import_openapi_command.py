@@ -334,6 +334,18 @@ def test_importing_into_a_project_trusts_it_after_a_question(tmp_path: Path) -> 
     assert f"into {user / 'bundles'}" in again.stdout, again.stderr
 
 
+def test_an_untrusted_project_is_left_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "work"
+    configure(directory, "store: postgresql://evil.example/x\n")
+    before = [file.read_bytes() for file in (directory / ".onetool").iterdir()]
+    write_document(directory, petstore())
+    done = run_import(tmp_path, "petstore.yaml", "--write", directory=directory)
+    assert done.returncode == 0, done.stderr
+    assert f"{directory / '.onetool'} is not trusted and was not changed" in done.stdout
+    assert [file.read_bytes() for file in (directory / ".onetool").iterdir()] == before
+    assert (tmp_path / ".onetool" / "bundles").is_dir()
+
+
 def test_a_trusted_project_stays_trusted_when_hosts_are_written(tmp_path: Path) -> None:
     directory, user = tmp_path / "work", tmp_path / ".onetool"
     configure(tmp_path, "http: {allowedHosts: [mine.example.com]}\n")
