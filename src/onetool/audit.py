@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 MAX_ARGUMENT_CHARS = 1000
-MAX_NAME_CHARS = 200  # of an argument
-MAX_ARGUMENTS_BYTES = 14 << 10  # as JSON; the rest of a record of a call is short
+MAX_NAME_CHARS = 200  # of an argument, or of what was changed
+MAX_ARGUMENTS_BYTES = 14 << 10  # of arguments or names, as JSON; the rest of a record is short
 MAX_NAMES = 100  # of changed tools
-MAX_DIFFERENCE_CHARS = 20_000
+MAX_DIFFERENCE_CHARS = 12_000
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
 WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
 DATABASE_TIMEOUT_SECONDS = 3.0  # the same for the database: a call fails before it would wait for a free connection
@@ -105,19 +105,23 @@ class AuditLog:
         *,
         actor: str,
         transport: str,
+        agent: str = "",
         frees_space: bool = False,
         difference: str = "",
     ) -> AsyncIterator[Facts]:
         """Record a change of stored or disabled tools or of settings before it is made, and its outcome.
 
         It has names only, never values, except for the difference of settings, which contains no secrets. The block may
-        add to the yielded facts. On a full disk, a change that frees space is made anyway.
+        add to the yielded facts. On a full disk, a change that frees space is made anyway. Changes by an `agent`, and
+        not by a person, beyond its share are counted like its calls.
         """
         facts: Facts = {"action": action, "names": list(names), "actor": actor, "transport": transport}
         if difference:
             facts["difference"] = self._redact(difference)[:MAX_DIFFERENCE_CHARS]
+        is_recorded = not agent or self._shares.take({**_limit_names(facts), "agent": agent})
         try:
-            await self._write_first("change.started", _limit_names(facts))
+            if is_recorded:
+                await self._write_first("change.started", _limit_names(facts))
         except OSError as error:
             failure = self._storage_error(error)
             if self._is_remote or not (frees_space and is_full(failure)):
@@ -130,7 +134,11 @@ class AuditLog:
             outcome = getattr(error, "code", None) or getattr(error, "fields", {}).get("code") or error_type(error)
             raise
         finally:
-            self._event("change", **_limit_names(facts), outcome=outcome)
+            if is_recorded:
+                self._event("change", **_limit_names(facts), outcome=outcome)
+            else:
+                self._shares.count(agent, action, is_refused=outcome != "ok")
+                self._summarize()
 
     async def _write_first(self, name: str, facts: Facts) -> None:
         """Write a line before something is done. Raise OSError if the system does not accept it."""
@@ -276,9 +284,11 @@ class _CharacterBudget:
 
 def _limit_names(facts: Facts) -> Facts:
     """Return the facts with the first names, and how many others there are."""
-    names = facts["names"]
-    more = [f"... and {len(names) - MAX_NAMES:,} more"] if len(names) > MAX_NAMES else []
-    return {**facts, "names": [*names[:MAX_NAMES], *more]}
+    names = [name[:MAX_NAME_CHARS] for name in facts["names"][:MAX_NAMES]]
+    while len(json.dumps(names)) > MAX_ARGUMENTS_BYTES:
+        names.pop()
+    left = len(facts["names"]) - len(names)
+    return {**facts, "names": [*names, f"... and {left:,} more"] if left else names}
 
 
 def _is_audited(tool: Tool, args: Mapping[str, Any]) -> bool:

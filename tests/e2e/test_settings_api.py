@@ -155,6 +155,32 @@ def test_an_agent_sees_stored_tools_of_its_list_only(tmp_path: Path) -> None:
         assert home.send("GET", f"{bundles['sun']}/tools/now/version/1", scope="use").status_code == 404
 
 
+def test_changes_by_an_agent_beyond_its_share_of_the_audit_log_are_counted(tmp_path: Path) -> None:
+    with serve_home(tmp_path) as home:
+        reviewer: dict[str, Any] = {"permissions": ["write", "network"], "tools": None}
+        assert home.send("PATCH", "/api/agents/reviewer", {"settings": reviewer}).is_success
+        switch = partial(home.send, "PATCH", "/api/tools/machine.now")
+        home.onetool.audit.configure(home.onetool.redact, 1 << 20, 0)
+        facts = {"agent": "reviewer", "arguments": "x" * (1 << 20)}
+        assert not home.onetool.audit._shares.take(facts)
+        assert switch({"isEnabled": False}, "use").is_success
+        for scope in ("", "admin", "owner"):  # others have not used their shares, and people have none
+            assert switch({"isEnabled": scope != ""}, scope).is_success
+        assert home.send("PATCH", "/api/tools/none.such", {"isEnabled": True}, "use").status_code == 404
+
+        def read_log(name: str) -> list[dict[str, Any]]:
+            lines = (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text("utf-8").splitlines()
+            return [record for record in map(json.loads, lines) if record["name"] == name]
+
+        assert eventually(lambda: read_log("calls.counted"))
+        home.onetool.audit.close()
+        counted = read_log("calls.counted")
+        assert {record["agent"] for record in counted} == {"reviewer"}
+        assert sum(record["calls"] for record in counted) == 2
+        assert sum(record["refused"] for record in counted) == 1
+        assert [record["actor"] for record in home.audited()[1:]] == ["owner", "token admin", "token owner"]
+
+
 def test_agents_with_the_policy_read_only_change_nothing(tmp_path: Path) -> None:
     with serve_home(tmp_path) as home:
         reviewer: dict[str, Any] = {"permissions": ["read", "write"], "tools": None, "policy": "read-only"}

@@ -167,9 +167,12 @@ async def test_a_record_of_many_changes_is_short(tmp_path: Path) -> None:
     audit = AuditLog(file := tmp_path / "audit.jsonl", Redactor())
     async with audit.changing("bundle.import", [f"pack.tool_{n}" for n in range(5_000)], actor="a", transport="cli"):
         pass
+    async with audit.changing("tool.patch", ["\x07" * 15_000, "é" * 15_000] * 50, actor="a", transport="http"):
+        pass
     audit.close()
-    for line in read_all_lines(file):
-        assert line["names"][-1] == "... and 4,900 more"
+    lines = read_all_lines(file)
+    assert {line["names"][-1] for line in lines} == {"... and 4,900 more", "... and 89 more"}
+    assert max(map(len, file.read_bytes().splitlines())) <= 16 << 10
 
 
 def test_a_call_that_only_reads_is_not_audited(app: App) -> None:

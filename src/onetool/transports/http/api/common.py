@@ -15,7 +15,7 @@ from onetool.app import OneTool
 from onetool.audit import Facts
 from onetool.schema import JSON
 from onetool.transports.http import identity
-from onetool.transports.http.auth import ACTOR
+from onetool.transports.http.auth import ACTOR, get_agent
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import json_response
@@ -55,7 +55,8 @@ class Api:
         self.check_change(request)
         state, names = request.scope["state"], map(str, request.path_params.values())
         agent = "owner" if state["agent"] is None else f"agent {state['agent']}"
-        source = {"actor": state.get(ACTOR) or agent, "transport": "http"}
+        counted = "" if identity.has_scope(request, "admin") else get_agent(request.scope)
+        source = {"actor": state.get(ACTOR) or agent, "transport": "http", "agent": counted}
         async with self.app.audit.changing(action, names, **source, frees_space=request.method == "DELETE") as facts:
             yield facts
 
