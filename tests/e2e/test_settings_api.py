@@ -193,14 +193,20 @@ def test_agents_with_the_policy_read_only_change_nothing(tmp_path: Path) -> None
             ("PATCH", "/api/packs/machine", {"isEnabled": False}),
             ("POST", "/api/request-preview", {"httpImpl": draft}),
         ]
-        for policy in ({}, {"policy": "open", "permissions": ["read"]}):  # the policy, then the permission
-            if policy:
-                assert home.send("PATCH", "/api/agents/reviewer", {"settings": policy}).is_success
+        rules = [{"tools": "fs.*", "effect": ["read"], "decision": "allow"}, {"effect": ["write"], "decision": "deny"}]
+        denials: list[dict[str, Any]] = [{}, {"policy": rules}, {"policy": "open", "permissions": ["read"]}]
+        for settings in denials:  # the preset, rules of its own, then the permission
+            if settings:
+                assert home.send("PATCH", "/api/agents/reviewer", {"settings": settings}).is_success
             for method, path, sent in changes:
                 assert home.send(method, path, sent, "use").status_code == 403, path
         assert home.send(*changes[3], "").status_code == 200
         invalid = home.send("POST", "/api/request-preview", {"httpImpl": 7}, "use")
         assert invalid.status_code == 403  # before the body is validated
+        rules = [{"tools": "fs.*", "effect": ["write"], "decision": "deny"}, {"effect": ["write"], "decision": "ask"}]
+        narrow: dict[str, Any] = {"policy": rules, "permissions": ["write"]}
+        assert home.send("PATCH", "/api/agents/reviewer", {"settings": narrow}).is_success
+        assert home.send(*changes[0], "use").is_success
 
 
 def test_large_edits_are_limited(home: EditedHome) -> None:

@@ -42,6 +42,11 @@ class _Rule:
     arguments: tuple[tuple[str, Callable[[Any], bool]], ...] = ()
     account: str | None = None
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether it depends on the arguments or the account of a call."""
+        return bool(self.arguments) or self.account is not None
+
     def matches(self, tool: Tool, effects: frozenset[Effect], args: Mapping[str, Any], account: str) -> bool:
         if self.account is not None and not (account and fnmatchcase(account, self.account)):
             return False
@@ -114,17 +119,22 @@ class Policy:
         if _is_discovery(tool, effects):
             return False
         for rule in self.rules:
-            if rule.matches_tool(tool, effects):
-                is_conditional = bool(rule.arguments) or rule.account is not None
-                if rule.decision != "deny" or not is_conditional:
-                    return rule.decision == "deny"
+            if rule.matches_tool(tool, effects) and (rule.decision != "deny" or not rule.is_conditional):
+                return rule.decision == "deny"
         return False
+
+    def explain_denied_changes(self) -> str:
+        """Return which rule denies writing with every tool; empty if none does."""
+        for rule in self.rules:
+            is_general = rule.tools == "*" and not rule.is_conditional
+            if is_general and (rule.effects is None or Effect.WRITE in rule.effects):
+                return rule.reason if rule.decision == "deny" else ""
+        return ""
 
     def depends_on_arguments(self, tool: Tool) -> bool:
         """Return whether the arguments or the account of a call decide whether a rule matches it."""
         effects = get_effects(tool)
-        conditional = (rule for rule in self.rules if rule.arguments or rule.account is not None)
-        return any(rule.matches_tool(tool, effects) for rule in conditional)
+        return any(rule.is_conditional and rule.matches_tool(tool, effects) for rule in self.rules)
 
 
 def _is_discovery(tool: Tool, effects: frozenset[Effect]) -> bool:

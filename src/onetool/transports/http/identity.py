@@ -6,7 +6,7 @@ identifies one agent. It sees only its own runs and activity, and the statistics
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from starlette.requests import Request
 
@@ -20,8 +20,6 @@ from onetool.runner.run_output import RunOutput
 from onetool.transports.http.auth import ACTOR, SCOPE, get_agent, get_token_id
 from onetool.transports.http.errors import ApiError
 from onetool.util.token_ids import includes_scope
-
-READ_ONLY: Final = "read-only"  # the policy
 
 
 def visible_agent(request: Request) -> str | None:
@@ -85,9 +83,10 @@ def require_write_permission(request: Request, app: OneTool) -> None:
         message = f"agent '{context.agent_id}' may not make changes: it lacks the permission 'write'"
         details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
         raise ApiError("permission_denied", message, details, hint=f"add this to onetool.yaml: {line}")
-    if app.settings.agents[context.agent_id].policy == READ_ONLY:
-        message = f"agent '{context.agent_id}' may not make changes: its policy is {READ_ONLY}"
-        raise ApiError("permission_denied", message, {"policy": READ_ONLY}, hint="use a token of scope 'owner'")
+    policy, _ = app.agents.get_policy(context.agent_id)
+    if reason := policy.explain_denied_changes():
+        message = f"agent '{context.agent_id}' may not make changes: {reason}"
+        raise ApiError("permission_denied", message, {"reason": reason}, hint="use a token of scope 'owner'")
 
 
 def require_enabling(request: Request, app: OneTool, keys: Iterable[str]) -> None:
