@@ -144,8 +144,9 @@ def write_to_index(
 ) -> tuple[int, ToolFile]:
     draft = ToolDraft.of(tool_body(displayName=" ".join(name), description=" ".join(about)))
     file = ToolFile.new(new_id(), f"{'-'.join(slug)}-{number}", "1", draft, START + timedelta(seconds=number))
-    key = write_tool(database, BUNDLE, f"{number}.json", file, STAMP, known_words=set())
-    index_rows(database, key, key)
+    write_tool(database, BUNDLE, f"{number}.json", file, STAMP, known_words=set())
+    index_rows(database)
+    (key,) = database.execute("select key from tools where id = ?", (file.id,)).fetchone()
     return key, file
 
 

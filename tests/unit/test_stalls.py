@@ -13,12 +13,11 @@ from types import FrameType
 import pytest
 from tests.bundles_support import open_store
 from tests.rest_support import http_draft, new_id
-from tests.support import TIMEOUT_SECONDS, eventually
+from tests.support import TIMEOUT_SECONDS
 
 from onetool import OneTool
 from onetool._tool import Tool
 from onetool.bundles import BundleStore
-from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.source import MAX_RECENT
 from onetool.bundles.store_lock import StoreLock
 from onetool.bus.bus import ToolBus
@@ -169,19 +168,6 @@ async def test_lists_and_searches_report_that_the_index_is_being_built(tmp_path:
             answer = await app.run(code)
             assert "weather.today" in answer.text
             assert "not listed yet" not in answer.text
-
-
-@pytest.mark.anyio
-async def test_a_process_for_one_command_completes_the_index_that_it_builds(tmp_path: Path) -> None:
-    """The list does not wait long enough. If the process ended then, the next one would begin again."""
-    directory = _store_with_many_tools(tmp_path)
-    shutil.rmtree(directory / ".index")
-    settings = Settings.model_validate({"execution": {"timeout": 0.01}})
-    async with OneTool(settings, folder=tmp_path, log=Log()) as app:
-        await asyncio.wait_for(app.bundles.refresh(), TIMEOUT_SECONDS)
-        store = app.bundles.store
-        assert await asyncio.to_thread(eventually, lambda: store.is_rebuilding or store.is_indexed)
-    assert BundleDirectory(directory).is_ready
 
 
 @pytest.mark.anyio

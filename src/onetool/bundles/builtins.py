@@ -8,13 +8,13 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Final, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from onetool.bundles import filesystem
-from onetool.bundles.bundle_index import Index, create_tables, open_database
+from onetool.bundles.bundle_index import create_tables, open_database
 from onetool.bundles.filesystem import Stamp, read_stamp
 from onetool.bundles.model import camel_case
 from onetool.bundles.records import SCHEMA_VERSION, Unreadable, check_version
@@ -91,7 +91,7 @@ class BuiltIns:
         self._database, self._stamp = open_database(":memory:"), stamp
         create_tables(self._database)
         if self._directory is not None:
-            IndexSync(self._directory, Index(self._directory)).fill(self._database)
+            IndexSync(self._directory).update_all(self._database, Event())
             self._apply(self._database)
 
     def _apply(self, database: sqlite3.Connection) -> None:

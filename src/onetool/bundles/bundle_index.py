@@ -32,11 +32,10 @@ from onetool.search import index as search
 from onetool.search.words import HIDDEN
 from onetool.util import atomic
 
-FORMAT: Final = 8  # increase it with every change of what is written, here, in `search_text` or in `onetool.search`
+FORMAT: Final = 9  # increase it with every change of what is written, here, in `search_text` or in `onetool.search`
 BUSY_SECONDS: Final = 15.0
 KEYS_PER_MICROSECOND: Final = 1024
 MAX_MICROSECONDS: Final = (1 << 63) // KEYS_PER_MICROSECOND - 2
-LAST_KEY: Final = (1 << 63) - 1
 MAX_WAL_BYTES: Final = 16 << 20  # bytes
 BUILD_BUFFER_BYTES, BUFFER_BYTES = 16 << 20, 1 << 20
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,6 +56,7 @@ _PART_TABLES: Final = "\n".join(
     for field in FIELDS
 )
 SCHEMA: Final = f"""
+begin;
 create table meta (name text primary key, value integer not null) without rowid;
 create table bundles (
     id text primary key, folder text not null unique, slug text not null, python_name text not null,
@@ -94,11 +94,13 @@ create trigger one_more after insert on tools begin update meta set value = valu
 create trigger one_less after delete on tools begin update meta set value = value - 1 where name = 'tools'; end;
 insert into meta values ('tools', 0);
 pragma user_version = {FORMAT};
+commit;
 """  # noqa: S608 - names of ours
 
 
 Identity = tuple[int, int]
-_OUR_NAMES = re.compile(r"[0-9a-f]{16}\.db(-wal|-shm|-journal)?")
+UNFINISHED: Final = "unfinished.db"
+_OUR_NAMES = re.compile(r"([0-9a-f]{16}|unfinished)\.db(-wal|-shm|-journal)?")
 
 
 class IndexMissing(Exception):
@@ -165,24 +167,26 @@ class Index:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        with self.connection() as database:
-            database.execute("begin immediate")
-            before = database.total_changes
+        with self.connection() as database, changing(database):
             yield database
-            if database.total_changes > before:
-                increment_version(database)
-            database.execute("commit")
 
     @contextmanager
     def rebuilding(self) -> Iterator[sqlite3.Connection]:
-        """Replace all databases with a new one as soon as it is complete. The caller holds the lock of the store."""
+        """Replace all databases with a new one as soon as it is complete. The caller holds the lock of the store.
+
+        What is committed is kept for the next rebuild if this one is interrupted.
+        """
         self._directory.mkdir(exist_ok=True, mode=0o700)
+        unfinished = self._directory / UNFINISHED
         file = self._directory / f"{os.urandom(8).hex()}.db"
         try:
-            with _build_database(file) as database:
+            with closing(_open_unfinished(unfinished)) as database:
                 yield database
+                _finish(database)
+            unfinished.rename(file)
             atomic.write(self._pointer, file.name)
-        except BaseException:
+        except (OSError, sqlite3.Error):
+            unfinished.unlink(missing_ok=True)
             file.unlink(missing_ok=True)
             raise
         self._remove_old(file)
@@ -256,27 +260,55 @@ def open_database(address: str) -> sqlite3.Connection:
     return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
 
-@contextmanager
-def _build_database(file: Path) -> Iterator[sqlite3.Connection]:
-    """Build a new database. Nobody uses it before it is complete, so it needs neither a journal nor syncs."""
-    with closing(open_database(f"{file.absolute().as_uri()}?mode=rwc")) as database:
-        database.execute("pragma journal_mode = off")
-        database.execute("pragma synchronous = off")
+def _open_unfinished(file: Path) -> sqlite3.Connection:
+    """Open the database that an interrupted process left, or a new one."""
+    database = open_database(f"{file.absolute().as_uri()}?mode=rwc")
+    try:
+        if not _is_usable(database):
+            database.close()
+            file.unlink()
+            database = open_database(f"{file.absolute().as_uri()}?mode=rwc")
+            create_tables(database)
         database.execute("pragma cache_size = -64000")
-        create_tables(database)
+        database.execute("pragma journal_mode = truncate")
+        database.execute("pragma synchronous = normal")
         _set_buffer_size(database, BUILD_BUFFER_BYTES)
-        database.execute("begin")
-        yield database
-        database.execute("commit")
-        _set_buffer_size(database, BUFFER_BYTES)
-        # The mode is persistent. It is set here, because two connections that change it at once would block each other.
-        database.execute("pragma journal_mode = wal")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _is_usable(database: sqlite3.Connection) -> bool:
+    """Return whether a database is readable and has the tables of this version."""
+    try:
+        (version,) = database.execute("pragma user_version").fetchone()
+    except sqlite3.DatabaseError:
+        return False
+    return bool(version == FORMAT)
+
+
+def _finish(database: sqlite3.Connection) -> None:
+    _set_buffer_size(database, BUFFER_BYTES)
+    # The mode is persistent. It is set here, because two connections that change it at once would block each other.
+    database.execute("pragma journal_mode = wal")
 
 
 def _set_buffer_size(database: sqlite3.Connection, number: int) -> None:
     """Set how many bytes FTS5 buffers before it writes: large buffers avoid merges."""
     for table in (*_TABLES, "forms"):
         database.execute(f"insert into {table} ({table}, rank) values ('hashsize', ?)", (number,))  # noqa: S608
+
+
+@contextmanager
+def changing(database: sqlite3.Connection) -> Iterator[None]:
+    """Open a write transaction. It is rolled back if an error is raised."""
+    with database:
+        database.execute("begin immediate")
+        before = database.total_changes
+        yield
+        if database.total_changes > before:
+            increment_version(database)
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
@@ -311,8 +343,8 @@ def drop_bundle(database: sqlite3.Connection, bundle_id: str) -> None:
 
 def write_tool(
     database: sqlite3.Connection, bundle_id: str, name: str, file: ToolFile, stamp: Stamp, *, known_words: set[str]
-) -> int:
-    """Insert a tool and return its key. It is found after `index_rows`. The old row must have been dropped.
+) -> None:
+    """Insert a tool. It is found after `index_rows`. The old row must have been dropped.
 
     `known_words` are words that were written before.
     """
@@ -325,25 +357,24 @@ def write_tool(
     database.execute(f"insert into tools values ({', '.join('?' * len(values))})", values)  # noqa: S608
     database.executemany("insert into tags values (?, ?, ?, ?)", ((tag, bundle_id, file.id, key) for tag in file.tags))
     _write_texts(database, key, file, bundle_names(database, bundle_id), known_words)
-    return key
 
 
 def rewrite_texts(database: sqlite3.Connection, bundle_id: str) -> None:
     """Write the search texts of a bundle's tools again, because the bundle was renamed."""
     names = bundle_names(database, bundle_id)
-    query = "select key, body from tools where bundle = ?"
-    for key, body in database.execute(query, (bundle_id,)).fetchall():
+    rows = database.execute("select key, body from tools where bundle = ?", (bundle_id,)).fetchall()
+    for key, _ in rows:
         _drop_texts(database, key)
+    for key, body in rows:
         _write_texts(database, key, ToolFile.read(body.encode()), names, set())
-        index_rows(database, key, key)
 
 
-def index_rows(database: sqlite3.Connection, first: int = 0, last: int = LAST_KEY) -> None:
-    """Add the tools with these keys to the full-text tables."""
+def index_rows(database: sqlite3.Connection) -> None:
+    """Add new tools to the full-text tables."""
     for table, (column, view) in _TABLES.items():
         insert = f"insert into {table} (rowid, {column}) select key, {column} from {view}"  # noqa: S608 - names of ours
-        database.execute(f"{insert} where key between ? and ? order by key", (first, last))
-    search.index_rows(database, first, last)
+        database.execute(f"{insert} where key in {search.UNINDEXED} order by key")
+    search.index_rows(database)
 
 
 def bundle_names(database: sqlite3.Connection, bundle_id: str) -> tuple[str, str]:
@@ -360,6 +391,7 @@ def drop_tool(database: sqlite3.Connection, key: int) -> None:
 
 
 def _drop_texts(database: sqlite3.Connection, key: int) -> None:
+    index_rows(database)  # FTS5 must not delete what it does not have
     for table in _TABLES:  # before the texts, which FTS5 reads to delete its entries
         database.execute(f"delete from {table} where rowid = ?", (key,))  # noqa: S608 - names of ours
     database.execute("delete from texts where key = ?", (key,))

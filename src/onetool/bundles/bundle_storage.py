@@ -8,7 +8,7 @@ background. If the index cannot be written, because the disk is full or read-onl
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, RLock, Thread, local
@@ -21,7 +21,7 @@ from onetool.bundles.filesystem import NewFile, Scratch
 from onetool.bundles.records import BundleFile, Unreadable
 from onetool.bundles.rules import unavailable
 from onetool.bundles.store_lock import StoreLock, WriteJournal
-from onetool.bundles.sync import IndexSync
+from onetool.bundles.sync import BATCH_FILES, IndexSync, sort_paths
 from onetool.errors import BundleError
 from onetool.problem import STORAGE, Location, Problem
 from onetool.util.storage_errors import storage_error
@@ -43,7 +43,7 @@ class MemoryIndex:
 
     def __init__(self, root: Path, clock: Callable[[], float]) -> None:
         self._root, self._clock = root, clock
-        self._index_sync = IndexSync(root, self)
+        self._index_sync = IndexSync(root)
         self.database: sqlite3.Connection | None = None
         self._lock = RLock()
         self.checked_at = float("-inf")
@@ -52,8 +52,7 @@ class MemoryIndex:
         """Return what `work` finds. Raise OSError if the directory cannot be read."""
         with self._lock:
             self._update()
-            with self.reading() as database:
-                return work(database)
+            return work(self._connection())
 
     def close(self) -> None:
         with self._lock:
@@ -61,29 +60,15 @@ class MemoryIndex:
                 self.database.close()
             self.database = None
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def increment_version(self) -> None:
         with self._lock:
-            yield self._connection()
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            database = self._connection()
-            before = database.total_changes
-            yield database
-            if database.total_changes > before:
-                increment_version(database)
+            increment_version(self._connection())
 
     def _update(self) -> None:
         if self._clock() < self.checked_at + CHECK_SECONDS:
             return
         os.scandir(self._root).close()  # raises what would otherwise look like an empty store
-        if self.database is None:
-            with self.reading() as database:
-                self._index_sync.fill(database)
-        elif paths := self._index_sync.find_differences(Event()):
-            self._index_sync.sync(paths)
+        self._index_sync.update_all(self._connection(), Event())
         self.checked_at = self._clock()
 
     def _connection(self) -> sqlite3.Connection:
@@ -100,6 +85,7 @@ class BundleDirectory:
         *,
         on_scanned: Callable[[], None] = lambda: None,
         interval: float = REAP_SECONDS,
+        batch_files: int = BATCH_FILES,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object without disk access.
@@ -109,18 +95,17 @@ class BundleDirectory:
         self.root = root
         self.index = Index(root / ".index")
         self.scratch = Scratch(root)
-        self._store_lock = StoreLock(root / ".lock")
-        self._index_sync = IndexSync(root, self.index)
+        self._closing = Event()
+        self._store_lock = StoreLock(root / ".lock", self._closing)
+        self._index_sync = IndexSync(root, batch_files)
         self._memory, self._monotonic = MemoryIndex(root, monotonic), monotonic
         self._empty_index: sqlite3.Connection | None = None  # the index of a store that does not exist
         self._memory_until = float("-inf")  # reads use the index in memory until then
         self.problem: Problem | None = None  # why the index cannot be written
-        self.is_rebuilding = False
         self._on_scanned = on_scanned
         self._interval = interval
         self._background: Thread | None = None
         self._starting, self._empty_index_lock, self._thread = Lock(), RLock(), local()
-        self._closing = Event()
 
     @property
     def is_ready(self) -> bool:
@@ -224,15 +209,13 @@ class BundleDirectory:
     def sync(self, journal: WriteJournal, paths: list[str]) -> None:
         """Bring the index up to date with these files and mark the write as finished. The caller holds the lock."""
         try:
-            self._index_sync.sync({*paths, *self._list_stale(journal)})
-            journal.finish()
+            self._update_index(journal, {*paths, *self._list_stale(journal)})
         except (OSError, sqlite3.Error, IndexMissing) as error:  # the journal stays for the next process
             self._use_memory(error)
 
     def increment_version(self) -> None:
         """Give the index a new version number, for a change that it does not hold."""
-        with self._memory.writing() as database:
-            increment_version(database)
+        self._memory.increment_version()
         with suppress(sqlite3.Error, IndexMissing), self.index.writing() as database:
             increment_version(database)
 
@@ -242,7 +225,8 @@ class BundleDirectory:
             return
         for _ in range(ATTEMPTS):
             with self._repairing_index():
-                paths = self._index_sync.find_differences(self._closing)
+                with self.index.reading() as database:
+                    paths = self._index_sync.find_differences(database, self._closing)
                 if paths:
                     self.refresh(paths)
                 return
@@ -277,24 +261,27 @@ class BundleDirectory:
                     if path.endswith(f"/{BUNDLE_FILE}"):
                         with suppress(OSError):  # it is not empty, so it was not being created or deleted
                             (self.root / path).parent.rmdir()
-                self._index_sync.sync(paths)
-                journal.finish()
+                self._update_index(journal, paths)
         except (IndexMissing, sqlite3.DatabaseError) as error:
             if not _is_index_damaged(error):
                 raise
             self._rebuild()
 
+    def _update_index(self, journal: WriteJournal, paths: Iterable[str]) -> None:
+        with self.index.writing() as database:
+            self._index_sync.update(database, sort_paths(paths))
+        journal.finish()
+
     def _list_stale(self, journal: WriteJournal) -> list[str]:
         """Return the files with which the index may disagree."""
-        return [*journal.paths, *(self._index_sync.find_differences(Event()) if journal.is_unknown else ())]
+        if not journal.is_unknown:
+            return journal.paths
+        with self.index.reading() as database:
+            return [*journal.paths, *self._index_sync.find_differences(database, Event())]
 
     def _rebuild(self) -> None:
-        self.is_rebuilding = True
-        try:
-            with self.index.rebuilding() as database:
-                self._index_sync.fill(database)
-        finally:
-            self.is_rebuilding = False
+        with self.index.rebuilding() as database:
+            self._index_sync.update_all(database, self._closing)
 
     @contextmanager
     def _repairing_index(self) -> Iterator[None]:

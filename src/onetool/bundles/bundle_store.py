@@ -158,19 +158,12 @@ class BundleStore:
         """Whether reads do not wait for the index to be built."""
         return self._directory.is_ready
 
-    @property
-    def is_rebuilding(self) -> bool:
-        """Whether this object builds the index at this moment."""
-        return self._directory.is_rebuilding
-
-    def may_have(self, slugs: Collection[str]) -> bool:
-        """Return whether a bundle may have one of these names in code. Without an index, the files are checked."""
-        if self.is_indexed:
-            return True
-        names = {python_name(slug) for slug in slugs}
-        if self._builtins.read(lambda db: any(listing.get_bundle_by_slug(db, name, exactly=False) for name in names)):
-            return True
-        return not names.isdisjoint(map(python_name, self._directory.read_slugs()))
+    def find_slugs(self, words: Collection[str]) -> set[str]:
+        """Return the bundles whose names are among these words. They are read from the files, without the index."""
+        built_in = self._builtins.read(partial(listing.list_packs, built_in=True))
+        slugs = self._directory.read_slugs() | {pack.slug for pack in built_in}
+        names = set(map(python_name, words))
+        return {slug for slug in slugs if python_name(slug) in names}
 
     def list_bundles(
         self,

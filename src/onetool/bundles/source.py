@@ -57,6 +57,7 @@ IDEMPOTENT_METHODS = SAFE_METHODS | {"PUT", "DELETE"}
 MAX_RECENT = 1_000  # cached tools
 MAX_SIMILAR = 20
 LIST_TIMEOUT_SECONDS = 1.0  # how long lists and searches of a server wait for an index that is being built
+CLOSE_TIMEOUT_SECONDS = 2.0  # time to complete the batch of an index that is being built
 
 
 def bundles_directory(loaded: Loaded) -> Path:
@@ -151,52 +152,59 @@ class BundleSource(ToolSource):
         return use.name in self._loaded.secrets and not use.is_allowed(self._loaded.settings)
 
     async def close(self) -> None:
-        """Close the store. A process for one command first completes the index, which the next one would begin again.
-
-        Cancel it to give up the index.
-        """
+        """Close the store. What an index being built has so far is kept for the next process."""
         await self._closing_stores.wait()
-        if self._building is not None and not self.keeps_running and self.store.is_rebuilding:
-            await asyncio.wait((self._building,))
-        self._building = None
+        building, self._building = self._building, None
         if self._store is not None:
             await anyio.to_thread.run_sync(self._store.close)
+        if building is not None:
+            await asyncio.wait((building,), timeout=CLOSE_TIMEOUT_SECONDS)
 
     # --- packs --------------------------------------------------------------------------------------------------------
 
     async def refresh(self, words: Collection[str] | None = None, /) -> None:
         """Read the packs of the store; `words`, if given, are the only names that matter.
 
-        A missing index is built in a thread. A call that names a pack waits for it; a list waits for a limited time,
-        which is longer if the process cannot list the tools later.
+        A missing index is built in a thread. A list waits for it for a limited time. Who names a pack waits longer, and
+        so does a process that cannot list the tools later.
         """
-        for_lists = LIST_TIMEOUT_SECONDS if self.keeps_running else self._loaded.settings.execution.timeout / 2
-        await self._read_or_build(words, for_lists if words is None else None)
+        is_brief = words is None and self.keeps_running
+        max_seconds = LIST_TIMEOUT_SECONDS if is_brief else self._loaded.settings.execution.timeout / 2
+        await self._read_or_build(words, max_seconds)
 
     async def load_pack_names(self) -> None:
         await self._read_or_build(None, LIST_TIMEOUT_SECONDS)
 
-    async def _read_or_build(self, words: Collection[str] | None, max_seconds: float | None) -> None:
-        """Read the packs. Wait for a missing index until it has been built for `max_seconds`, if that is given."""
-        is_ready, is_wanted = await anyio.to_thread.run_sync(self._read_packs, words)
-        if not is_ready and is_wanted:
-            building = self._start_building()
-            spent = asyncio.get_running_loop().time() - self._building_since
-            await asyncio.wait((building,), timeout=None if max_seconds is None else max(0.0, max_seconds - spent))
-            if not self.is_building:
-                await anyio.to_thread.run_sync(self._read_packs, words)
+    async def _read_or_build(self, words: Collection[str] | None, max_seconds: float) -> None:
+        """Read the packs. Wait for a missing index: lists until it has been built for `max_seconds`, others as long."""
+        if await anyio.to_thread.run_sync(self._read_packs):
+            return
+        slugs: set[str] = set()
+        if words is not None:
+            slugs = await anyio.to_thread.run_sync(self.store.find_slugs, words)
+            if not slugs:  # most words are variables, not packs
+                return
+        building = self._start_building()
+        if words is None:
+            max_seconds -= asyncio.get_running_loop().time() - self._building_since
+        await asyncio.wait((building,), timeout=max(0.0, max_seconds))
+        if not self.is_building:
+            await anyio.to_thread.run_sync(self._read_packs)
+        else:
+            problem = Problem("the index of stored tools is being built", "try again in a minute")
+            self._unusable |= dict.fromkeys([*slugs, *map(python_name, slugs)], problem)
 
-    def _read_packs(self, words: Collection[str] | None) -> tuple[bool, bool]:
-        """Return whether the index exists, and whether to wait for it if not: most words are variables, not packs."""
+    def _read_packs(self) -> bool:
+        """Return whether there is an index to read."""
         store, store_options = self.store, self._store_options
         if not store.is_indexed:
-            return False, words is None or store.may_have(words)
+            return False
         if (version := store.version()) != self.version:
             packs = {python_name(pack.slug): pack for pack in reversed(store.packs())}
             with self._lock:
                 if store_options == self._store_options:
                     self._apply(version, packs)
-        return True, True
+        return True
 
     def _apply(self, version: int, packs: "Mapping[str, StoredPack]") -> None:
         unusable: dict[str, Problem] = {}

@@ -13,8 +13,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Final
 
+from onetool.bundles.rules import unavailable
 from onetool.errors import BundleError
 from onetool.util.locks import try_lock
 
@@ -78,8 +80,10 @@ class WriteJournal:
 
 
 class StoreLock:
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, closing: Event | None = None) -> None:
+        """Create the object without disk access. Setting `closing` ends all waiting for the lock."""
         self._file = file
+        self._closing = closing or Event()
 
     @contextmanager
     def hold(self) -> Iterator[WriteJournal]:
@@ -120,7 +124,8 @@ class StoreLock:
             waited = time.monotonic() - started
             if waited > LOCK_TIMEOUT_SECONDS:
                 raise self._busy_error()
-            time.sleep(SHORT_PAUSE_SECONDS if waited < LONG_WAIT_SECONDS else LONG_PAUSE_SECONDS)
+            if self._closing.wait(SHORT_PAUSE_SECONDS if waited < LONG_WAIT_SECONDS else LONG_PAUSE_SECONDS):
+                raise unavailable("it was closed while another process had locked it")
 
     def _is_current(self, descriptor: int) -> bool:
         """Return whether the locked file still exists: a lock on a deleted file is useless."""

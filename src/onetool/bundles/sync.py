@@ -1,4 +1,4 @@
-"""Synchronization of the index with the files of the store: a full build, or an update for changed files.
+"""Synchronization of the index with the files of the store: all files, or those that changed.
 
 The files are authoritative. A file that cannot be read is recorded as a problem and left unchanged. Everything except
 `find_differences` requires the lock of the store.
@@ -8,15 +8,16 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from shlex import quote
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from onetool.bundles import filesystem
 from onetool.bundles.bundle_index import (
-    Index,
     bundle_names,
+    changing,
     drop_bundle,
     drop_tool,
     index_rows,
@@ -27,50 +28,57 @@ from onetool.bundles.bundle_index import (
 from onetool.bundles.filenames import BUNDLE_FILE, is_tool_file, parse_id, tool_file_names
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile, Unreadable
+from onetool.bundles.rules import unavailable
 from onetool.problem import Problem, storage_problem
 
-if TYPE_CHECKING:
-    from onetool.bundles.bundle_storage import MemoryIndex
-
+BATCH_FILES: Final = 5_000  # files whose rows are committed together
 STORE_FILES: Final = {"builtins.json"}  # next to the directories of bundles
 
 
 class IndexSync:
-    def __init__(self, root: Path, index: "Index | MemoryIndex") -> None:
-        self._root, self._index = root, index
+    def __init__(self, root: Path, batch_files: int = BATCH_FILES) -> None:
+        self._root = root
+        self._batch_files = batch_files
         self._known_words: set[str] = set()
-        self._is_filling = False
+        self._has_all_paths = False  # whether the tools of a new bundle are among the paths
 
-    def fill(self, database: sqlite3.Connection) -> None:
-        """Fill an empty database. The full-text tables are filled at the end, which is many times as fast."""
-        self._known_words, self._is_filling = set(), True
+    def update(self, database: sqlite3.Connection, paths: Iterable[str]) -> None:
+        """Update the index from these files, in this order and in the caller's transaction.
+
+        The paths are relative to the root of the store.
+        """
+        self._known_words = set()  # earlier writes may have been rolled back
+        for path in paths:
+            self._sync(database, path)
+        index_rows(database)
+
+    def update_all(self, database: sqlite3.Connection, closing: Event) -> None:
+        """Update the index from all files, in batches. Each is kept if the process ends or `closing` is set."""
+        paths = sort_paths(self.find_differences(database, closing))
+        self._has_all_paths = True
         try:
-            for name in sorted(_list_visible(self._root)):
-                self._sync(database, f"{name}/{BUNDLE_FILE}" if is_directory(self._root / name) else name)
-        finally:  # rows that are not indexed cannot be dropped from the index
-            index_rows(database)
+            for start in range(0, len(paths), self._batch_files):
+                batch = paths[start : start + self._batch_files]
+                with changing(database):
+                    self.update(database, takewhile(lambda _path: not closing.is_set(), batch))
+        finally:
+            self._has_all_paths = False
+        if closing.is_set():
+            raise unavailable("it was closed while its index was being built")
 
-    def sync(self, paths: Iterable[str]) -> None:
-        """Update the index from these files. Paths are relative to the root of the store."""
-        self._known_words, self._is_filling = set(), False  # earlier writes may have been rolled back
-        with self._index.writing() as database:
-            for path in sorted(paths, key=lambda path: (not path.endswith(f"/{BUNDLE_FILE}"), path)):  # bundles first
-                self._sync(database, path)
-
-    def find_differences(self, closing: Event) -> list[str]:
+    def find_differences(self, database: sqlite3.Connection, closing: Event) -> list[str]:
         """Return the files whose time or size differs between the index and the disk."""
-        with self._index.reading() as database:
-            found = [path for (path,) in database.execute("select path from problems")]
-            missing = dict(database.execute("select folder, id from bundles").fetchall())
-            for name in _list_visible(self._root) - STORE_FILES:
-                if closing.is_set():
-                    return []
-                if is_directory(self._root / name):
-                    missing.pop(name, None)
-                    found += self._find_differences_in(database, name)
-                else:
-                    found.append(name)
-            return found + [f"{directory}/{BUNDLE_FILE}" for directory in missing]
+        found = [path for (path,) in database.execute("select path from problems")]
+        missing = dict(database.execute("select folder, id from bundles").fetchall())
+        for name in _list_visible(self._root) - STORE_FILES:
+            if closing.is_set():
+                return []
+            if is_directory(self._root / name):
+                missing.pop(name, None)
+                found += self._find_differences_in(database, name)
+            else:
+                found.append(name)
+        return found + [f"{directory}/{BUNDLE_FILE}" for directory in missing]
 
     # --- one directory --------------------------------------------------------------------------------------------
 
@@ -126,7 +134,7 @@ class IndexSync:
         write_bundle(database, directory, file, stamp)
         if known and names != bundle_names(database, file.id):
             rewrite_texts(database, file.id)
-        if not known:
+        if not known and not self._has_all_paths:
             for name in sorted(_list_visible(self._root / directory) - {BUNDLE_FILE}):
                 self._sync(database, f"{directory}/{name}")
 
@@ -161,9 +169,7 @@ class IndexSync:
         if known:
             drop_tool(database, known[0])
         _check_tool(database, bundle[0], file)
-        key = write_tool(database, bundle[0], name, file, stamp, known_words=self._known_words)
-        if not self._is_filling:
-            index_rows(database, key, key)
+        write_tool(database, bundle[0], name, file, stamp, known_words=self._known_words)
 
 
 def _parse_tool_file(name: str, content: bytes) -> ToolFile:
@@ -220,6 +226,11 @@ def list_problems(database: sqlite3.Connection, root: Path) -> list[Problem]:
 def is_directory(path: Path) -> bool:
     """Return whether the path is a directory and not a link, whose target would be outside the store."""
     return path.is_dir() and not path.is_symlink()
+
+
+def sort_paths(paths: Iterable[str]) -> list[str]:
+    """Return the paths with bundles before their tools."""
+    return sorted(paths, key=lambda path: (not path.endswith(f"/{BUNDLE_FILE}"), path))
 
 
 def _list_visible(directory: Path) -> set[str]:

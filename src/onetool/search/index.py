@@ -14,13 +14,14 @@ from onetool.search.scoring import compute_impacts
 from onetool.search.word_vectors import load_word_vectors
 from onetool.search.words import deletions, is_one_typo_away, may_be_misspelled, squeeze, words
 
-FORMAT: Final = "9"  # increase it with every change of what is written, here or in `words` and `scoring`
+FORMAT: Final = "10"  # increase it with every change of what is written, here or in `words` and `scoring`
 SCHEMA: Final = """
 create table if not exists passages (number integer primary key, digest blob, meaning blob, terms text, impacts blob,
     form text, vector blob, name text, description text);
 create table if not exists postings (term text, impact integer, number integer, primary key (term, impact, number))
     without rowid;
 create table if not exists frequencies (term text primary key, count integer) without rowid;
+create table if not exists unindexed (number integer primary key);
 create table if not exists names (form text, document integer, primary key (form, document)) without rowid;
 create index if not exists names_of_documents on names (document);
 create table if not exists vocabulary (word text primary key) without rowid;
@@ -28,7 +29,8 @@ create table if not exists near (cut text, word text, primary key (cut, word)) w
 create virtual table if not exists forms using fts5(form, content = 'passages', content_rowid = 'number',
     tokenize = 'trigram case_sensitive 1', detail = none);
 """
-TABLES: Final = ("postings", "frequencies", "names", "vocabulary", "near", "forms", "passages")
+TABLES: Final = ("postings", "frequencies", "unindexed", "names", "vocabulary", "near", "forms", "passages")
+UNINDEXED: Final = "(select number from unindexed)"
 MAX_CHARACTERS: Final = 20_000  # of a field
 MAX_SHOWN_CHARACTERS: Final = 1_000  # of a description, for vectors that are computed on demand
 MAX_KNOWN_WORDS: Final = 10_000  # words to remember during bulk writes; each slows down garbage collections
@@ -53,15 +55,16 @@ def put(
     terms, form = " ".join(impacts), squeeze(document.name)
     row = (number, digest, meaning, terms, bytes(impacts.values()), form, vector, *shown)
     connection.execute("insert into passages values (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    connection.execute("insert into unindexed values (?)", (number,))
     names = ((form, number) for form in name_forms(document.name))
     connection.executemany("insert into names values (?, ?)", names)
     return texts[0]
 
 
-def index_rows(connection: sqlite3.Connection, first: int, last: int) -> None:
-    """Make these documents searchable. Entries are written in order, which is much faster if there are many."""
+def index_rows(connection: sqlite3.Connection) -> None:
+    """Make new documents searchable. Entries are written in order, which is much faster if there are many."""
     connection.execute("create temp table if not exists pending (term text, impact integer, number integer)")
-    rows = connection.execute("select number, terms, impacts from passages where number between ? and ?", (first, last))
+    rows = connection.execute(f"select number, terms, impacts from passages where number in {UNINDEXED}")  # noqa: S608
     entries = (entry for row in rows for entry in list_entries(*row))
     connection.executemany("insert into pending values (?, ?, ?)", entries)
     connection.execute("insert into postings select term, impact, number from pending order by 1, 2, 3")
@@ -70,8 +73,9 @@ def index_rows(connection: sqlite3.Connection, first: int, last: int) -> None:
         " on conflict (term) do update set count = count + excluded.count"
     )
     connection.execute("delete from pending")
-    insert = "insert into forms (rowid, form) select number, form from passages where number between ? and ?"
-    connection.execute(f"{insert} order by number", (first, last))  # out of order, FTS5 would flush each time
+    insert = f"insert into forms (rowid, form) select number, form from passages where number in {UNINDEXED}"  # noqa: S608
+    connection.execute(f"{insert} order by number")  # out of order, FTS5 would flush each time
+    connection.execute("delete from unindexed")
 
 
 def list_entries(number: int, terms: str, impacts: bytes) -> Iterator[tuple[str, int, int]]:
@@ -89,6 +93,7 @@ def learn(connection: sqlite3.Connection, found: Iterable[str], known_words: set
 
 
 def drop(connection: sqlite3.Connection, number: int) -> None:
+    """Delete a document that is searchable: FTS5 must not delete what it does not have."""
     connection.execute("delete from names where document = ?", (number,))
     query = "select number, terms, impacts from passages where number = ?"
     entries = [entry for row in connection.execute(query, (number,)) for entry in list_entries(*row)]

@@ -179,7 +179,7 @@ def write(connection: sqlite3.Connection, content: IndexContent) -> None:
         learned: set[str] = set()
         for number, ((digest, document), vector) in enumerate(zip(missing.items(), vectors, strict=True), first):
             learn(connection, put(connection, number, document, digest=digest, vector=vector), learned)
-        index_rows(connection, first, first + len(missing))
+        index_rows(connection)
 
 
 def _read_numbers(connection: sqlite3.Connection) -> dict[bytes, int]:
