@@ -62,8 +62,8 @@ def main(options: argparse.Namespace) -> int:
 async def _accept(app: "OneTool", journal: RunJournal, options: argparse.Namespace) -> int:
     """Accept what a server offers. Its hints lower effects, so that a person must confirm them."""
     with Progress(f"listing the tools of {options.server}"):
-        await app.servers.list_now(options.server)
-    claims = app.servers.get_claims(options.server)
+        upstream = await app.servers.list_now(options.server)
+    claims = upstream.tools.claims
     accepted = claims if claims and _confirm_claims(journal, claims, options) else {}
     changed = await app.servers.accept(options.server, accepted)
     if options.json:
@@ -164,8 +164,9 @@ async def _describe_server(app: "OneTool", name: str) -> dict[str, Any]:
     """Return the state of a server from files. Nothing is started."""
     from onetool.oauth.sign_ins import make_server_target
 
-    server, upstream = app.settings.servers[name], app.servers.upstream(name)
-    await upstream.load_cached()
+    server = app.settings.servers[name]
+    session = app.servers.upstream(name).main
+    await session.load_cached()
     target = make_server_target(name, server)
     identities = [] if target is None else await app.sign_ins.list_identities(target)
     states = [await app.sign_ins.describe(each) for each in identities]
@@ -175,7 +176,7 @@ async def _describe_server(app: "OneTool", name: str) -> dict[str, Any]:
         "name": name,
         "enabled": server.enabled,
         "kind": "stdio" if server.url is None else server.transport,
-        "tools": len(upstream.definitions) if upstream.is_known else None,
+        "tools": len(session.tools.definitions) if session.is_known else None,
         "auth": "oauth" if uses_oauth else "header" if server.headers else None,
         "signed_in": first["signed_in"] if uses_oauth else None,
         "user": first.get("user"),

@@ -79,6 +79,12 @@ def convert_prompt(result: Any, store_media: StoreMedia) -> dict[str, Any]:
     return {**({"description": result.description} if result.description else {}), "messages": messages}
 
 
+def convert_resources(result: Any, store_media: StoreMedia) -> Any:
+    """Return the content of a resource, or a list if it has several parts."""
+    parts = [convert_resource(content, store_media) for content in result.contents]
+    return parts[0] if len(parts) == 1 else parts
+
+
 def convert_resource(content: Any, store_media: StoreMedia) -> dict[str, Any]:
     details = {"uri": str(content.uri), "mimeType": content.mime_type or ""}
     if hasattr(content, "text"):

@@ -55,18 +55,27 @@ class Relay:
 
     async def exchange(self, send: Callable[..., Awaitable[Any]], seconds: float) -> Any:
         """Send the request and answer questions until there is a result. Waiting for a person does not time out."""
-        async with self._timeout(seconds):
-            result = await send(input_responses=self.input_responses, request_state=self.request_state)
-            for _ in range(MAX_ROUNDS):
-                if self.takes_questions or not is_question(result):
-                    break
-                responses = {key: await self.ask_or_raise(each) for key, each in (result.input_requests or {}).items()}
-                if not responses:
-                    await asyncio.sleep(PAUSE_SECONDS)
-                result = await send(input_responses=responses or None, request_state=result.request_state)
-        if is_question(result) and not self.takes_questions:
-            raise ToolError(f"the server requested input more than {MAX_ROUNDS} times")
-        self.result = result
+        try:
+            async with asyncio.timeout(seconds) as self._clock:
+                self._seconds = seconds
+                self.result = await self._send_until_answered(send)
+        except Exception as error:
+            self.error = error
+            raise
+        return self.result
+
+    async def _send_until_answered(self, send: Callable[..., Awaitable[Any]]) -> Any:
+        result = await send(input_responses=self.input_responses, request_state=self.request_state)
+        rounds = 0
+        while is_question(result) and not self.takes_questions:
+            if rounds == MAX_ROUNDS:
+                raise ToolError(f"the server requested input more than {MAX_ROUNDS} times")
+            rounds += 1
+            requests = result.input_requests or {}
+            responses = {key: await self.ask_or_raise(request) for key, request in requests.items()}
+            if not responses:
+                await asyncio.sleep(PAUSE_SECONDS)
+            result = await send(input_responses=responses or None, request_state=result.request_state)
         return result
 
     async def ask_or_raise(self, request: Any) -> Any:
@@ -109,12 +118,6 @@ class Relay:
         self._restart_timeout()
         if self.progress is not None:
             await self.progress(progress, total, message)
-
-    @asynccontextmanager
-    async def _timeout(self, seconds: float) -> AsyncIterator[None]:
-        async with asyncio.timeout(seconds) as self._clock:
-            self._seconds = seconds
-            yield
 
     def _restart_timeout(self) -> None:
         self._set_clock(asyncio.get_running_loop().time() + self._seconds)
@@ -184,7 +187,7 @@ class Relays:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def needs_level(self, relay: Relay) -> str | None:
+    def choose_level(self, relay: Relay) -> str | None:
         """Return the log level to set on a server before 2026, the lowest that any client wants, or None."""
         wanted = relay.log_level
         if wanted is None or (self._level is not None and LEVELS.index(self._level) <= LEVELS.index(wanted)):

@@ -249,8 +249,7 @@ class ExposedTools:
         for server in await self._find_servers(context, uri):
             upstream = self._app.servers.upstream(server)
             with suppress(ToolError):
-                await upstream.watch_for(uri, build_caller(self._app, context))
-                return partial(upstream.unwatch, uri)
+                return await upstream.watch(uri, build_caller(self._app, context))
         return None
 
     async def _find_prompt(self, context: Any, prompt: str) -> tuple[str | None, str]:
@@ -343,9 +342,9 @@ class ExposedTools:
         if (stored := {tool.name: tool for tool in found}) != self._stored_tools:
             self._stored_tools = stored
         upstreams = _upstreams(self._app, wanted)
-        unlisted = [each for each in upstreams if each.server.enabled and not each.raw_tools]
+        unlisted = [each for each in upstreams if each.server.enabled and not each.main.raw_tools]
         if unlisted:
-            connecting = [asyncio.ensure_future(_catch_tool_error(each.connection())) for each in unlisted]
+            connecting = [asyncio.ensure_future(_catch_tool_error(each.main.connect())) for each in unlisted]
             await asyncio.wait(connecting, timeout=CONNECT_SECONDS)
 
 
