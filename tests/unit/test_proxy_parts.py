@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from onetool.proxy.definitions import Definition, ToolListCache, cache_key, chec
 from onetool.proxy.pins import MAX_DIFF_LINES, Pins, accept, compare
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
-from onetool.proxy.upstream import Install, Upstream
+from onetool.proxy.upstream import Install, Upstream, UpstreamServices
 from onetool.results.blobs import Media
 from onetool.runner.answer import MAX_META, Journal
 from onetool.sanitize import clean_schema
@@ -279,15 +278,6 @@ def test_strict_pinning_accepts_a_returning_tool_only_unchanged(tmp_path: Path) 
     assert compare(pins, "s", [replace(ECHO, description="new")], is_strict=True).changed.keys() == {"echo"}
 
 
-def test_pins_of_an_older_version_are_completed(tmp_path: Path) -> None:
-    file = tmp_path / "pins.json"
-    older = {"name": ECHO.name, "description": ECHO.description, "input_schema": ECHO.input_schema}
-    file.write_text(json.dumps({"version": 1, "servers": {"s": {"echo": older}}}), encoding="utf-8")
-    titled = replace(ECHO, title="Echo")
-    assert compare(Pins(file), "s", [titled], is_strict=True) == ({}, {})
-    assert compare(Pins(file), "s", [replace(titled, title="Other")], is_strict=True).changed.keys() == {"echo"}
-
-
 def test_a_long_diff_is_truncated(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "pins.json")
     compare(pins, "s", [ECHO])
@@ -389,8 +379,9 @@ SERVER = Server(command="evil")
 
 
 def make_upstream(directory: Path, install: Install) -> Upstream:
-    options: dict[str, Any] = {"sign_ins": None, "media": None, "apply_disabled": None, "log": lambda *_, **__: None}
-    return Upstream("evil", SERVER, launch=LAUNCH, lists=ToolListCache(directory), install=install, **options)
+    unused: Any = None
+    services = UpstreamServices(unused, lambda *_, **__: None, unused, unused)
+    return Upstream("evil", SERVER, services, launch=LAUNCH, lists=ToolListCache(directory), install=install)
 
 
 def connect_to(client: FakeClient) -> Connection:

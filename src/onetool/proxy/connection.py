@@ -7,12 +7,11 @@ server is kept for error messages. `session` decides when to connect.
 import asyncio
 import importlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
-    contextmanager,
     nullcontext,
     suppress,
 )
@@ -82,11 +81,10 @@ class Connection:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self._process: Process | None = None
-        self._is_lost = False
 
     @property
     def is_over(self) -> bool:
-        return self._is_lost or self._leave.is_set() or (self._task is not None and self._task.done())
+        return self._leave.is_set() or (self._task is not None and self._task.done())
 
     async def open(self, user: ConnectionUser) -> None:
         """Connect, once for all users, or raise why that failed. The user releases the connection in both cases."""
@@ -164,20 +162,22 @@ class Connection:
                     message_handler=self._on_message,
                     client_info=Implementation(name="onetool", version=__version__),
                     read_timeout_seconds=start_seconds(self._server),  # calls have their own timeout
+                    cache=None,
                     **(self.relays.callbacks if self.relays is not None else {}),
                 )
                 await stack.enter_async_context(client)
                 # The SDK validates on the event loop, in a time that the schema and the patterns of the server decide.
                 setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010 - a method of the SDK
-                with self._subscribe(client) as subscribed:
-                    if self.relays is not None:  # clients must not miss changes from now on
-                        await subscribed.wait()
-                    self.client = client
-                    self._ready.set_result(None)
-                    await self._leave.wait()
+                stack.callback(self._unsubscribe)
+                subscribed = self._subscribe(client)
+                if self.relays is not None:  # clients must not miss changes from now on
+                    await subscribed.wait()
+                self.client = client
+                self._ready.set_result(None)
+                await self._leave.wait()
         except Exception as error:  # noqa: BLE001 - any error is the reason for the failure
             if not self._ready.done():
-                self._is_lost = True
+                self._leave.set()
                 self._fail(innermost(error))
 
     # --- errors and output ----------------------------------------------------------------------------------------
@@ -221,18 +221,25 @@ class Connection:
 
         return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
-    def take_turn(self, relay: Relay | None) -> AbstractAsyncContextManager[None]:
+    def take_turn(self, relay: Relay) -> AbstractAsyncContextManager[None]:
         """Wait until questions of the server during this call can be related to its client."""
         return nullcontext() if self.relays is None else self.relays.track(relay)
 
-    async def list_all(self, part: str, **options: Any) -> list[Any]:
+    async def list_all(self, part: str) -> list[Any]:
         """Return all pages of the tools, prompts, resources or resource templates; stop if a cursor repeats."""
+        from mcp import MCPError
+
         items: list[Any] = []
         size = 0
         cursors: list[str | None] = [None]
         async with asyncio.timeout(self._server.timeout):
             while len(cursors) <= MAX_PAGES:
-                page = await getattr(self.client, f"list_{part}")(cursor=cursors[-1], **options)
+                try:
+                    page = await getattr(self.client, f"list_{part}")(cursor=cursors[-1])
+                except MCPError:
+                    if part == "resource_templates":  # servers with resources need not list templates
+                        break
+                    raise
                 items += getattr(page, part)
                 size += len(page.model_dump_json())
                 if len(items) > MAX_ITEMS or size > MAX_LIST_BYTES:
@@ -242,16 +249,16 @@ class Connection:
                 cursors.append(page.next_cursor)
         return items
 
-    def choose_log_level(self, relay: Relay) -> str | None:
-        """Return the level to set on a server before 2026; newer ones get it with each request."""
-        if self.relays is None or self.is_modern or self.client.server_capabilities.logging is None:
-            return None
-        return self.relays.choose_level(relay)
-
-    async def set_log_level(self, level: str) -> None:
+    async def set_log_level(self, relay: Relay) -> None:
+        """Set the level on a server before 2026, if a client needs a lower one; newer ones get it with each request."""
         from mcp_types import SetLevelRequest, SetLevelRequestParams
 
-        await self._send_legacy(SetLevelRequest(params=SetLevelRequestParams.model_validate({"level": level})))
+        if self.relays is None or self.is_modern or self.client.server_capabilities.logging is None:
+            return
+        level = self.relays.choose_level(relay)
+        if level is not None:
+            params = SetLevelRequestParams.model_validate({"level": level})
+            await self._send_legacy(SetLevelRequest(params=params))
 
     async def watch(self, uri: str) -> None:
         """Subscribe to changes of a resource."""
@@ -285,17 +292,18 @@ class Connection:
             for user in self.users:
                 user.on_change(kind, str(getattr(message.params, "uri", "")))
 
-    @contextmanager
-    def _subscribe(self, client: Any) -> Iterator[asyncio.Event]:
+    def _subscribe(self, client: Any) -> asyncio.Event:
         """Subscribe to list changes. Protocols of 2026 require it; older servers notify all clients."""
         kinds = ("tools", "prompts", "resources") if self.relays is not None else ("tools",)
-        capabilities = {kind: getattr(client.server_capabilities, kind) for kind in kinds}
-        changing = [kind for kind, capability in capabilities.items() if getattr(capability, "list_changed", False)]
-        try:
-            yield self._listen(client, "", **{f"{kind}_list_changed": True for kind in changing})
-        finally:
-            for task in self._subscriptions.values():
-                task.cancel()
+        changes = {}
+        for kind in kinds:
+            if getattr(getattr(client.server_capabilities, kind), "list_changed", False):
+                changes[f"{kind}_list_changed"] = True
+        return self._listen(client, "", **changes)
+
+    def _unsubscribe(self) -> None:
+        for task in self._subscriptions.values():
+            task.cancel()
 
     def _listen(self, client: Any, name: str, **changes: Any) -> asyncio.Event:
         """Open a subscription; the event is set when it is open, or cannot be opened."""
@@ -320,11 +328,11 @@ class Connection:
 
     def _on_stream_end(self) -> None:
         """Handle the end of the stream; report a loss unless the connection was closed."""
-        self._is_lost = True
-        if not self._leave.is_set() and self.client is not None:
+        is_lost = self.client is not None and not self._leave.is_set()
+        self._leave.set()
+        if is_lost:
             for user in self.users:
                 user.on_lost(self)
-        self._leave.set()
 
     # --- transports -----------------------------------------------------------------------------------------------
 

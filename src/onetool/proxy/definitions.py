@@ -23,6 +23,7 @@ VERSION = 4
 FAILURE_VERSION = 2
 FIRST_RETRY_SECONDS = 30.0
 MAX_RETRY_SECONDS = 3600.0
+DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 WRAPPED_KEY = "x-fastmcp-wrap-result"  # marks values that are sent as {"result": value}
 
 
@@ -123,6 +124,11 @@ class Failure:
             return replace(before, count=count, at=at)
         return cls(reason, count, at, is_interrupted, summary)
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether it can be used after it was read. Raises TypeError if a field has another type."""
+        return self.count > 0 and math.isfinite(self.at) and isinstance(self.reason + self.summary, str)
+
     def wait_seconds(self, now: float) -> float:
         """Return the seconds until the next attempt; a clock that was set back does not block it."""
         exponent = min(self.count - 1, 20)  # a larger power only overflows
@@ -144,14 +150,12 @@ class ToolListCache:
         self._redact = redact
 
     def get(self, key: str) -> tuple[Definition, ...] | None:
-        try:
-            data = json.loads(self._file(key).read_bytes())
-            if data["version"] != VERSION:
-                return None
+        with suppress(*DAMAGED):
+            data = _load(self._file(key), VERSION)
             definitions = tuple(Definition(**tool) for tool in data["tools"])
-            return definitions if digest(definitions) == data["hash"] else None
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return None
+            if digest(definitions) == data["hash"]:
+                return definitions
+        return None
 
     def put(self, key: str, definitions: Iterable[Definition]) -> None:
         tools = [asdict(definition) for definition in definitions]
@@ -161,20 +165,11 @@ class ToolListCache:
             self._failure_file(key).unlink(missing_ok=True)
 
     def get_failure(self, key: str) -> Failure | None:
-        try:
-            data = json.loads(self._failure_file(key).read_bytes())
-            if data.pop("version") != FAILURE_VERSION:
-                return None
-            failure = Failure(
-                str(data["reason"]),
-                int(data["count"]),
-                float(data["at"]),
-                bool(data["is_interrupted"]),
-                str(data["summary"]),
-            )
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            return None
-        return failure if failure.count > 0 and math.isfinite(failure.at) else None
+        with suppress(*DAMAGED):
+            failure = Failure(**_load(self._failure_file(key), FAILURE_VERSION))
+            if failure.is_sound:
+                return failure
+        return None
 
     def put_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> Failure:
         """Record one more failed attempt and return it."""
@@ -190,3 +185,10 @@ class ToolListCache:
 
     def _failure_file(self, key: str) -> Path:
         return self._directory / f"failure-{key}.json"
+
+
+def _load(file: Path, version: int) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(file.read_bytes())
+    if data.pop("version") != version:
+        raise ValueError
+    return data

@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio.to_thread
 
 from onetool._tool import Tool
-from onetool.children.shared import SharedPool
 from onetool.config.load import Loaded
 from onetool.context import ToolContext
 from onetool.errors import ToolError
-from onetool.oauth.sign_ins import SignIns
 from onetool.policy.effects import apply_settings, get_implied_permissions
 from onetool.problem import Problem
 from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, check_tools, list_problems
-from onetool.proxy.connection import Connection, load_sdk
+from onetool.proxy.connection import load_sdk
 from onetool.proxy.definitions import Definition, ToolListCache
 from onetool.proxy.pins import Pins, accept
 from onetool.proxy.server_launch import plan_launch
 from onetool.proxy.session import UpstreamSession
-from onetool.proxy.upstream import Upstream
+from onetool.proxy.upstream import Upstream, UpstreamServices
 from onetool.redact import Redactor
 from onetool.registry import HeldTools, python_name
 from onetool.sanitize import clean
-from onetool.storage import MediaStorage, PinStorage, RemoteState, ToolListStorage
+from onetool.storage import PinStorage, RemoteState, ToolListStorage
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.text import pluralize, quote
 
@@ -50,30 +48,21 @@ class Unlisted(NamedTuple):
 
 
 class Servers(HeldTools):
-    """The upstream servers. `apply_disabled` returns the tool, disabled if a person has disabled it."""
+    """The upstream servers."""
 
     kind = "proxy"
 
     def __init__(
         self,
-        apply_disabled: Callable[[Tool], Tool],
+        services: UpstreamServices,
         environment: Mapping[str, str],
-        log: Callable[..., None],
-        media: Callable[[], MediaStorage],
-        *,
-        sign_ins: SignIns,
-        shared: SharedPool[Connection] | None = None,
         remote: Callable[[], RemoteState | None] = lambda: None,
     ) -> None:
         super().__init__()
         self.environment = environment
         self.list_seconds = LIST_SECONDS
         self.keeps_running = False  # whether this process outlives one command
-        self._apply_disabled = apply_disabled
-        self._log = log
-        self._media = media
-        self._sign_ins = sign_ins
-        self._shared = shared
+        self._services = services
         self._remote = remote
         self._followed: RemoteState | None = None
         self._upstreams: dict[str, Upstream] = {}
@@ -110,17 +99,9 @@ class Servers(HeldTools):
         self._mark_unpinned()
         for name, server in servers.items():
             if name not in self._upstreams:
+                launch = plan_launch(name, server, loaded, self.environment)
                 self._upstreams[name] = Upstream(
-                    name,
-                    server,
-                    launch=plan_launch(name, server, loaded, self.environment),
-                    lists=lists,
-                    install=self._install,
-                    apply_disabled=self._apply_disabled,
-                    log=self._log,
-                    media=self._media,
-                    sign_ins=self._sign_ins,
-                    shared=self._shared,
+                    name, server, self._services, launch=launch, lists=lists, install=self._install
                 )
 
     def _mark_unpinned(self) -> None:
@@ -148,6 +129,10 @@ class Servers(HeldTools):
         return [upstream.main for upstream in self._upstreams.values()]
 
     @property
+    def _unlisted(self) -> list[UpstreamSession]:
+        return [session for session in self._sessions if session.server.enabled and not session.is_known]
+
+    @property
     def connected_names(self) -> list[str]:
         return sorted(session.name for session in self._sessions if session.state == "connected")
 
@@ -158,7 +143,7 @@ class Servers(HeldTools):
         the background, with a short wait for all of them together.
         """
         await self._compare_again()
-        unlisted = [session for session in self._sessions if session.server.enabled and not session.is_known]
+        unlisted = self._unlisted
         await asyncio.gather(*(session.load_cached() for session in unlisted))
         await asyncio.gather(*(session.notice_sign_in() for session in unlisted))
         if pack_names is None:
@@ -172,13 +157,12 @@ class Servers(HeldTools):
     async def _list_in_background(self, sessions: list[UpstreamSession]) -> None:
         """List servers; those that failed before come last."""
         loop = asyncio.get_running_loop()
-        if any(session.is_due(keeps_running=self.keeps_running) for session in sessions):
-            await load_sdk()  # must not count as time of the servers
         due = [session for session in sessions if session.is_due(keeps_running=self.keeps_running)]
+        if due:
+            await load_sdk()  # must not count as time of the servers
+            self._wait_until = loop.time() + self.list_seconds
         for session in sorted(due, key=lambda session: session.last_failure.count):
             session.start_listing(self._slots)
-        if due:
-            self._wait_until = loop.time() + self.list_seconds
         tasks = [session.listing for session in sessions if session.listing is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, self._wait_until - loop.time()))
@@ -187,8 +171,8 @@ class Servers(HeldTools):
         """Return the enabled servers that the agent may use and whose tools are not known."""
         return [
             Unlisted(session.name, session.state, clean(" ".join(session.why_unlisted.split()), MAX_REASON_CHARS))
-            for session in self._sessions
-            if session.server.enabled and not session.is_known and context.admits_pack(session.name)
+            for session in self._unlisted
+            if context.admits_pack(session.name)
         ]
 
     def note_unlisted(self, context: ToolContext) -> str:

@@ -5,6 +5,8 @@ The tools are listed after each connect, before anything is called.
 """
 
 import asyncio
+import math
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -49,16 +51,14 @@ class UpstreamSession:
         self.is_known = False
         self.last_failure = NEVER_FAILED  # to list the tools, in any process
         self.listing: asyncio.Future[None] | None = None  # in the background, while it runs
-        self.in_flight = 0  # requests
         self.watched: Counter[str] = Counter()  # number of subscribers by URI
-        self.was_called = False  # so that the normal idle timeout applies
+        self.idle_seconds = 0.0  # without requests, until it disconnects; more once it is used for more than listing
         self._supervised = Supervised(upstream.name, self._open, self._disconnect, self._get_idle_timeout)
-        self._log = partial(upstream.log, "proxy.connect", server=upstream.name)
+        self._log = partial(upstream.services.log, "proxy.connect", server=upstream.name)
         self._tasks = BackgroundTasks(lambda error: self._log(status="error", text=str(error)))
         self._listing_lock = asyncio.Lock()
         self._installing_lock = asyncio.Lock()
         self._is_outdated = False  # whether the server has announced changes since the last listing began
-        self._is_needed = False  # for more than listing
         self._last_connection: Connection | None = None  # also after it was closed, for its output
 
     # --- state ----------------------------------------------------------------------------------------------------
@@ -73,14 +73,14 @@ class UpstreamSession:
             return "sign_in_required"
         if self.listing is not None and not self.is_known:
             return "discovering"
-        return "idle" if self.failure is None else "disconnected"
+        return "disconnected" if self.failure else "idle"
 
     @property
-    def failure(self) -> str | None:
-        """The reason why the last attempt to connect failed, in this process or another one."""
+    def failure(self) -> str:
+        """The reason why the last attempt to connect failed, in this process or another one; empty if it did not."""
         if self._supervised.failure is not None:
             return self._supervised.failure.message
-        return None if self.last_failure.is_interrupted else self.last_failure.reason or None
+        return "" if self.last_failure.is_interrupted else self.last_failure.reason
 
     @property
     def problem(self) -> Problem:
@@ -107,7 +107,7 @@ class UpstreamSession:
             return "starting"
         if isinstance(self._supervised.failure, SignInRequired):
             return f"not signed in: {self._supervised.failure.fields['command']}"
-        prefix = "" if self.failure is None else "failed: "
+        prefix = "failed: " if self.failure else ""
         return f"{prefix}{self.last_failure.summary}; next attempt in {self._get_listing_delay():.0f} s"
 
     @property
@@ -163,7 +163,7 @@ class UpstreamSession:
         """Connect on request: skip the back-off and use the normal idle timeout."""
         self._supervised.retry_now()
         await self.connect()
-        self.was_called = True
+        self.idle_seconds = math.inf
 
     async def notice_sign_in(self) -> None:
         """Allow the next attempt at once if somebody has signed in since the last one."""
@@ -179,7 +179,8 @@ class UpstreamSession:
 
     def begin(self, *, only_list: bool = False) -> asyncio.Task[Connection]:
         """Start to connect, unless that is in progress. Raise if the server is disabled or not due."""
-        self._is_needed |= not only_list
+        if not only_list:
+            self.idle_seconds = max(self.idle_seconds, LISTED_IDLE_SECONDS)
         if not self.server.enabled:
             raise ToolError(self._disabled_message)
         failure = self._supervised.failure
@@ -190,8 +191,7 @@ class UpstreamSession:
 
     async def _open(self) -> Connection:
         """Connect and list the tools. A failure is recorded for other processes."""
-        clock = asyncio.get_running_loop().time
-        began = clock()
+        began = time.monotonic()
         await self._require_sign_in()
         connection = self._last_connection = self.upstream.get_connection(self.source)
         connection.users.add(self)
@@ -205,40 +205,37 @@ class UpstreamSession:
             self._tasks.start(connection.release(self, at_once=True))
             raise
         except asyncio.CancelledError:
-            seconds = clock() - began
+            seconds = time.monotonic() - began
             if seconds >= MIN_RESPONSE_SECONDS:
                 await self._record_failure(f"no response within {seconds:.1f} s", is_interrupted=True)
             await connection.release(self, at_once=True)
             raise
-        self._log(status="ok", duration_ms=round((clock() - began) * 1000, 3))
-        self.was_called = False
+        self._log(status="ok", duration_ms=round((time.monotonic() - began) * 1000, 3))
+        self.idle_seconds = min(self.idle_seconds, LISTED_IDLE_SECONDS)
         if self.watched:
             self._tasks.start(self._restore_watches(connection))
         return connection
 
     async def _record_failure(self, reason: str, summary: str = "", *, is_interrupted: bool = False) -> None:
         if not self.is_known:
-            put = partial(self.upstream.lists.put_failure, self.upstream.key, reason, summary)
-            self.last_failure = await anyio.to_thread.run_sync(partial(put, is_interrupted=is_interrupted))
+            put = self.upstream.lists.put_failure
+            record = partial(put, self.upstream.key, reason, summary, is_interrupted=is_interrupted)
+            self.last_failure = await anyio.to_thread.run_sync(record)
 
     # --- disconnecting ----------------------------------------------------------------------------------------------
 
-    def _get_idle_timeout(self, _connection: Connection) -> float | None:
-        """Return the idle timeout, which is shorter if the server has only listed its tools."""
-        if self.in_flight or self.watched:
-            return None
-        if self.was_called:
-            return self.server.idle_timeout
-        return min(LISTED_IDLE_SECONDS if self._is_needed else 0.0, self.server.idle_timeout)
+    def _get_idle_timeout(self, connection: Connection) -> float | None:
+        is_used = connection.users.is_calling(self) or self.watched
+        return None if is_used else min(self.idle_seconds, self.server.idle_timeout)
 
     def _disconnect(self, connection: Connection) -> None:
-        self._is_needed = False
+        self.idle_seconds = 0.0
         self._tasks.start(connection.release(self))
 
     def disconnect_unrelayed(self) -> None:
         """Disconnect if the connection cannot relay requests of the server to clients."""
         connection = self._supervised.live
-        if connection is not None and connection.relays is None and not self.in_flight:
+        if connection is not None and connection.relays is None and not connection.users.is_calling(self):
             self._supervised.release()
             self._tasks.start(connection.release(self))
 
@@ -260,7 +257,7 @@ class UpstreamSession:
 
     async def stop(self) -> None:
         """Disconnect. Calls in flight fail, and the next call connects again."""
-        self._is_needed = False
+        self.idle_seconds = 0.0
         waiting = [task for task in (self.listing, self._supervised.starting) if task is not None]
         for task in waiting:
             task.cancel()
@@ -279,10 +276,8 @@ class UpstreamSession:
     @asynccontextmanager
     async def request(self, subject: str, connection: Connection) -> AsyncIterator[None]:
         """Send a request in this block. Whatever the SDK and its transports raise becomes a ToolError."""
-        self.in_flight += 1
-        failures: list[ToolError] = []
         try:
-            with collect_failures(failures):
+            with collect_failures() as failures:
                 async with connection.users.track(self):
                     yield
         except Exception as error:  # noqa: BLE001 - see above
@@ -290,7 +285,6 @@ class UpstreamSession:
                 raise failures[-1] from None
             raise await self._make_request_error(subject, innermost(error), connection) from None
         finally:
-            self.in_flight -= 1
             self._supervised.last_use = asyncio.get_running_loop().time()
 
     async def _make_request_error(self, subject: str, error: BaseException, connection: Connection) -> ToolError:
@@ -313,7 +307,7 @@ class UpstreamSession:
         """Close the connection if the server does not respond at all. The next call waits for this, and restarts it."""
         try:
             async with asyncio.timeout(min(ALIVE_SECONDS, self.server.timeout)):
-                await connection.client.list_tools(cache_mode="bypass")
+                await connection.client.list_tools()
         except Exception:  # noqa: BLE001 - see above
             if not connection.is_over:
                 connection.loss = f": it did not respond after {subject} timed out"
@@ -344,7 +338,8 @@ class UpstreamSession:
 
     def start_listing(self, slots: asyncio.Semaphore) -> None:
         """Connect in the background to learn the tools, then disconnect."""
-        self.listing = self._tasks.start(self._list_in_background(slots))
+        if self.listing is None:
+            self.listing = self._tasks.start(self._list_in_background(slots))
 
     async def _list_in_background(self, slots: asyncio.Semaphore) -> None:
         try:
@@ -357,10 +352,9 @@ class UpstreamSession:
     async def _list_tools(self, connection: Connection) -> None:
         async with self._listing_lock:
             self._is_outdated = False
-            failures: list[ToolError] = []
             try:
-                with collect_failures(failures):
-                    tools = await connection.list_all("tools", cache_mode="bypass")
+                with collect_failures() as failures:
+                    tools = await connection.list_all("tools")
             except Exception as error:  # noqa: BLE001 - see above
                 if failures:
                     raise failures[-1] from None

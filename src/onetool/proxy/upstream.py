@@ -5,9 +5,9 @@ use, and how requests and results are passed on; the session connects.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -30,7 +30,7 @@ from onetool.proxy import content
 from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, CheckedTools, is_chosen
 from onetool.proxy.connection import Connection
 from onetool.proxy.definitions import Definition, UpstreamSchema, cache_key, digest
-from onetool.proxy.relay import MAX_CALL_SECONDS, get_relay, is_question
+from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
 from onetool.schema import ANY_OBJECT
@@ -43,39 +43,45 @@ OnChange = Callable[[str, str], None]  # kind (tools, prompts, resources or reso
 Install = Callable[[UpstreamSession, tuple[Definition, ...]], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True)
+class UpstreamServices:
+    """What the application provides to its upstream servers.
+
+    `apply_disabled` returns a tool, disabled if a person has disabled it. With `shared`, other applications may use the
+    same connections.
+    """
+
+    apply_disabled: Callable[[Tool], Tool]
+    log: Callable[..., None]
+    media: Callable[[], MediaStorage]
+    sign_ins: SignIns
+    shared: SharedPool[Connection] | None = None
+
+
 class Upstream:
     """An upstream server. `main` is the session with the default sign-in, whose tools are in the registry.
 
-    `install` creates the tools of a session; `apply_disabled` returns a tool, disabled if a person has disabled it.
-    With `shared`, other applications may use the same connections.
+    `install` creates the tools of a session.
     """
 
     def __init__(
         self,
         name: str,
         server: Server,
+        services: UpstreamServices,
         *,
         launch: ServerLaunch,
         lists: ToolListStorage,
         install: Install,
-        apply_disabled: Callable[[Tool], Tool],
-        log: Callable[..., None],
-        media: Callable[[], MediaStorage],
-        sign_ins: SignIns,
-        shared: SharedPool[Connection] | None = None,
     ) -> None:
         self.name = name
         self.server = server
+        self.services = services
         self.key = cache_key(server)
         self.lists = lists
         self.install = install
-        self.log = log
-        self._on_change: OnChange | None = None  # set by a transport that publishes this server
         self._launch = launch
-        self._apply_disabled = apply_disabled
-        self._media = media
-        self._sign_ins = sign_ins
-        self._shared = shared
+        self._on_change: OnChange | None = None  # set by a transport that publishes this server
         self._sessions: dict[Identity | None, UpstreamSession] = {}  # by sign-in; None for servers that need none
         target = make_server_target(name, server)
         self.main = self._get_session(None if target is None else identify(target))
@@ -112,17 +118,18 @@ class Upstream:
 
     def _get_session(self, identity: Identity | None) -> UpstreamSession:
         if identity not in self._sessions:
-            source = None if identity is None else self._sign_ins.get_source(identity)
+            source = None if identity is None else self.services.sign_ins.get_source(identity)
             self._sessions[identity] = UpstreamSession(self, source)
         return self._sessions[identity]
 
     def get_connection(self, source: TokenSource | None) -> Connection:
         """Return a new connection, or one of another application. Questions of a server to clients are never shared."""
         make = partial(Connection, self.server, self._launch, source, is_relayed=self.is_published)
-        if self._shared is None or self.is_published or not self.server.is_shared:
+        shared = self.services.shared
+        if shared is None or self.is_published or not self.server.is_shared:
             return make()
         identity = None if source is None else source.identity
-        return self._shared.get((self.server, self._launch, identity), make)
+        return shared.get((self.server, self._launch, identity), make)
 
     def publish(self, on_change: OnChange) -> None:
         """Relay requests and changes of the server to clients from now on. Connections without relays are closed."""
@@ -166,7 +173,7 @@ class Upstream:
         definition = session.get_definition(tool.name)  # connecting may have changed it
         if definition != before and definition.is_sound:
             args = await check_arguments(ForeignSchema.from_json(definition.input_schema), dict(args))
-        session.was_called = True
+        session.idle_seconds = math.inf
         arguments = (definition.name, dict(args))
         result = await self._send(tool.name, "call_tool", arguments, session, connection, context=context)
         convert = partial(self._convert, tool.name, result, definition, context)
@@ -190,28 +197,22 @@ class Upstream:
     ) -> Any:
         """Send a request and return the result. A question is left to the transport, which can relay it."""
         relay = get_relay(context)
-        meta = context.metadata.get(META_KEY) or {}
         is_call = method == "call_tool"
-        options: dict[str, Any] = {}
+        meta = dict(context.metadata.get(META_KEY) or {})
         if relay is None:
+            ask = partial(getattr(connection.client, method), *arguments, meta=meta or None)
             if is_call:
-                options["progress_callback"] = _make_progress_callback(self.name, context.on_progress)
-            elif method == "read_resource":
-                options["cache_mode"] = "bypass"
-            ask = partial(getattr(connection.client, method), *arguments, meta=dict(meta) or None, **options)
-            async with session.request(subject, connection), connection.take_turn(None):
+                ask = partial(ask, progress_callback=_make_progress_callback(self.name, context.on_progress))
+            async with session.request(subject, connection), connection.take_turn(Relay()):
                 return await ask()
+        ask = partial(getattr(connection.client.session, method), *arguments, meta={**meta, **relay.meta})
         if is_call:
-            options["progress_callback"] = relay.report_progress if relay.progress is not None else None
-            options["read_timeout_seconds"] = MAX_CALL_SECONDS
-        level = connection.choose_log_level(relay)
-        if level is not None:
-            async with session.request("its log", connection):
-                await connection.set_log_level(level)
-        options |= {"meta": {**meta, **relay.meta}, "allow_input_required": True}
-        ask = partial(getattr(connection.client.session, method), *arguments, **options)
+            progress_callback = relay.report_progress if relay.progress is not None else None
+            ask = partial(ask, progress_callback=progress_callback, read_timeout_seconds=MAX_CALL_SECONDS)
+        async with session.request("its log", connection):
+            await connection.set_log_level(relay)
         async with session.request(subject, connection), connection.take_turn(relay):
-            result = await relay.exchange(ask, self.server.timeout)
+            result = await relay.exchange(partial(ask, allow_input_required=True), self.server.timeout)
         if is_question(result):
             raise Cancelled(f"{subject} requires more input")
         return result
@@ -227,44 +228,32 @@ class Upstream:
         """Return the function that stores media. A relay gets the result unchanged and needs no handles."""
         if get_relay(context) is not None:
             return lambda _data, _mime_type: ""
-        return lambda data, mime_type: self._media().put(data, mime_type, context.agent_id, context.token_id)
+        return lambda data, mime_type: self.services.media().put(data, mime_type, context.agent_id, context.token_id)
 
     # --- resources and prompts ------------------------------------------------------------------------------------
 
     async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]:
         """List the resources and templates that the agent may read."""
-        from mcp import MCPError
-
-        session, connection = await self._connect("", context)
-        if connection.client.server_capabilities.resources is None:
-            return []
-        templates: list[Any] = []
-        async with session.request("its resources", connection):
-            resources = await connection.list_all("resources")
-            with suppress(MCPError):
-                templates = await connection.list_all("resource_templates")
-        resources = [resource for resource in resources if self._is_allowed(str(resource.uri), context)]
-        templates = [template for template in templates if self._is_allowed(template.uri_template, context)]
-        return self._to_plain([*resources, *templates], (resources, templates), context)
+        return await self._list("resources", ("resources", "resource_templates"), context)
 
     async def list_prompts(self, context: ToolContext) -> list[dict[str, Any]]:
         """List the prompts that the agent may use."""
-        session, connection = await self._connect("", context)
-        if connection.client.server_capabilities.prompts is None:
-            return []
-        async with session.request("its prompts", connection):
-            prompts = await connection.list_all("prompts")
-        prompts = [prompt for prompt in prompts if self._is_allowed(prompt.name, context)]
-        return self._to_plain(prompts, prompts, context)
+        return await self._list("prompts", ("prompts",), context)
 
-    def _to_plain(self, models: list[Any], relayed: Any, context: ToolContext) -> list[dict[str, Any]]:
-        """Return a list as data. A relay gets it unchanged."""
+    async def _list(self, capability: str, parts: Sequence[str], context: ToolContext) -> list[dict[str, Any]]:
+        """Return these lists of the server as one, without what the agent may not use. A relay gets them unchanged."""
+        session, connection = await self._connect("", context)
+        if getattr(connection.client.server_capabilities, capability) is None:
+            return []
+        async with session.request(f"its {capability}", connection):
+            lists = [await connection.list_all(part) for part in parts]
+        lists = [[item for item in items if self._is_allowed(_get_key(item), context)] for items in lists]
         relay = get_relay(context)
         if relay is not None:
-            relay.result = relayed
+            relay.result = lists
         if context.on_foreign_value is not None and self.server.sanitize:
             context.on_foreign_value(Foreign(self.name, {}, is_untrusted=True))
-        return [content.to_plain(model) for model in models]
+        return [content.to_plain(item) for items in lists for item in items]
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
         session, connection = await self._connect(uri, context)
@@ -326,7 +315,7 @@ class Upstream:
             context = replace(context, tools=None)  # each listed item is checked on its own
         schema = UpstreamSchema.from_json(ANY_OBJECT)
         tool = _Feature(f"{name}.{feature or '*'}", self, schema, permissions=REQUIRED_PERMISSIONS)
-        authorize(self._apply_disabled(tool), {}, context)
+        authorize(self.services.apply_disabled(tool), {}, context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +325,11 @@ class _Feature(Tool):
     @property
     def pack(self) -> str:
         return self.name.partition(".")[0]
+
+
+def _get_key(item: Any) -> str:
+    """Return the URI of a resource, the URI template of a resource template, or the name of a prompt."""
+    return str(getattr(item, "uri", None) or getattr(item, "uri_template", None) or item.name)
 
 
 def _decode_repeatedly(feature: str) -> list[str]:

@@ -189,7 +189,7 @@ class ExposedTools:
 
     async def prompts(self, context: Any) -> dict[str, tuple[str, types.Prompt]]:
         """Return prompts with their servers by published name. Duplicate names get the server as a prefix."""
-        found = [(server, each) for server, items in await self._list_servers(context, PROMPTS) for each in items]
+        found = [(server, each) for server, (items,) in await self._list_servers(context, PROMPTS) for each in items]
         counted = Counter([*(each.name for _, each in found), *self._app.settings.snippets])
         return {
             each.name if counted[each.name] == 1 else f"{server}_{each.name}": (server, clean_texts(each))

@@ -112,7 +112,7 @@ class ServerHandlers:
             kind="stdio" if server.url is None else server.transport,
             is_enabled=server.enabled,
             state=upstream.main.state,
-            problem=upstream.main.failure,
+            problem=upstream.main.failure or None,
             tool_count=len(upstream.tools.offered) if upstream.main.is_known else None,
             changes=changes,
             pin=server.pin,
