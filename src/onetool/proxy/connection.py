@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
-    asynccontextmanager,
     nullcontext,
     suppress,
 )
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+import anyio
 import anyio.to_thread
 
 from onetool.children.process import Printed, Process
@@ -138,13 +138,10 @@ class Connection:
             return not self.is_over
         address = urlsplit(self._server.url)
         port = address.port or (443 if address.scheme == "https" else 80)
-        try:
-            async with asyncio.timeout(REACH_SECONDS):
-                _, writer = await asyncio.open_connection(address.hostname, port)
-        except (OSError, TimeoutError):
-            return False
-        writer.close()
-        return True
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(REACH_SECONDS), await anyio.connect_tcp(str(address.hostname), port):
+                return True
+        return False
 
     async def _run(self) -> None:
         await load_sdk()
@@ -157,8 +154,12 @@ class Connection:
             logger.addHandler(logging.NullHandler())
         try:
             async with AsyncExitStack() as stack:
+                reader, writer = await self._open_streams(stack)
+                if self.relays is not None:
+                    writer = DeclaringStream(writer)
+                streams: Any = (_WatchedStream(reader, self._on_received, self._on_stream_end), writer)
                 client = Client(
-                    self._open_streams(await self._open_transport(stack)),
+                    nullcontext(streams),
                     message_handler=self._on_message,
                     client_info=Implementation(name="onetool", version=__version__),
                     read_timeout_seconds=start_seconds(self._server),  # calls have their own timeout
@@ -311,14 +312,6 @@ class Connection:
         self._subscriptions[name] = asyncio.ensure_future(_keep_subscribed(client, subscribed, changes))
         return subscribed
 
-    @asynccontextmanager
-    async def _open_streams(self, transport: Any) -> AsyncIterator[tuple[Any, Any]]:
-        async with transport as (reader, writer):
-            yield (
-                _WatchedStream(reader, self._on_received, self._on_stream_end),
-                DeclaringStream(writer) if self.relays is not None else writer,
-            )
-
     def _on_received(self, message: Any) -> None:
         """Do not offer the connection to more applications after the server has asked a client for something."""
         result = getattr(message, "result", None)
@@ -336,10 +329,12 @@ class Connection:
 
     # --- transports -----------------------------------------------------------------------------------------------
 
-    async def _open_transport(self, stack: AsyncExitStack) -> Any:
+    async def _open_streams(self, stack: AsyncExitStack) -> tuple[Any, Any]:
+        """Return the streams of messages from and to the server."""
         server = self._server
         if server.url is None:
-            return stdio_streams(self._launch, self._on_started)
+            self._process, reader, writer = await stack.enter_async_context(stdio_streams(self._launch))
+            return reader, writer
         from onetool.oauth.bearer_auth import BearerAuth
         from onetool.proxy.http_limits import http_client, tls_context
 
@@ -349,16 +344,17 @@ class Connection:
         if server.transport == "sse":
             from mcp.client.sse import sse_client
 
-            return sse_client(
-                server.url, headers, timeout=server.timeout, httpx_client_factory=http_client, auth=self._auth
+            return await stack.enter_async_context(
+                sse_client(
+                    server.url, headers, timeout=server.timeout, httpx_client_factory=http_client, auth=self._auth
+                )
             )
         from mcp.client.streamable_http import streamable_http_client
 
         client = await stack.enter_async_context(http_client(headers, auth=self._auth))
-        return streamable_http_client(server.url, http_client=client, max_sse_event_size=2 * MAX_UPSTREAM_BYTES)
-
-    def _on_started(self, process: Process) -> None:
-        self._process = process
+        return await stack.enter_async_context(
+            streamable_http_client(server.url, http_client=client, max_sse_event_size=2 * MAX_UPSTREAM_BYTES)
+        )
 
 
 class _WatchedStream(WrappedStream):
@@ -368,10 +364,6 @@ class _WatchedStream(WrappedStream):
         super().__init__(stream)
         self._on_received = on_received
         self._on_end = on_end
-
-    @property
-    def last_context(self) -> Any:
-        return getattr(self._stream, "last_context", None)
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -384,9 +376,6 @@ class _WatchedStream(WrappedStream):
             raise
         self._on_received(getattr(message, "message", None))
         return message
-
-    async def receive(self) -> Any:
-        return await self._stream.receive()
 
 
 def _limit_items(message: Any) -> Any:

@@ -261,8 +261,8 @@ class WrappedStream:
     async def __aexit__(self, *error: object) -> None:
         await self._stream.__aexit__(*error)
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class DeclaringStream(WrappedStream):

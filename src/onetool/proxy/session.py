@@ -148,15 +148,13 @@ class UpstreamSession:
         connection = self._supervised.live
         if connection is not None and connection.checking is not None:
             await asyncio.wait([connection.checking])
-            connection = self._supervised.live
-        if connection is not None:
-            return connection
-        if self.server.enabled:
-            await self.notice_sign_in()
-            await self._require_sign_in()
-        if progress is not None:
-            progress(f"{self.name}: connecting")
-        self.begin(only_list=only_list)
+        if self._supervised.live is None:
+            if self.server.enabled:
+                await self.notice_sign_in()
+                await self._require_sign_in()
+            if progress is not None:
+                progress(f"{self.name}: connecting")
+            self.begin(only_list=only_list)
         return await self._supervised.get()
 
     async def start(self) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,9 @@ class MissingProgram(Exception):
 
 @asynccontextmanager
 async def stdio_streams(
-    launch: ServerLaunch, on_started: Callable[[Process], None]
-) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Any], MemoryObjectSendStream[Any]]]:
-    """Start the server and yield its two message streams for the SDK; end the server afterwards."""
+    launch: ServerLaunch,
+) -> AsyncIterator[tuple[Process, MemoryObjectReceiveStream[Any], MemoryObjectSendStream[Any]]]:
+    """Start the server and yield it with its two message streams for the SDK; end it afterwards."""
     from mcp.client.stdio import get_default_environment
 
     if not await anyio.to_thread.run_sync(launch.has_program):
@@ -83,12 +83,11 @@ async def stdio_streams(
         cwd=await anyio.to_thread.run_sync(launch.prepare_directory),
         guarded=bool(guard),
     )
-    on_started(process)
     to_session, incoming = anyio.create_memory_object_stream[Any](0)
     outgoing, from_session = anyio.create_memory_object_stream[Any](0)
     tasks = [asyncio.ensure_future(_read(pipes, to_session)), asyncio.ensure_future(_write(pipes, from_session))]
     try:
-        yield incoming, outgoing
+        yield process, incoming, outgoing
     finally:
         with anyio.CancelScope(shield=True):
             incoming.close()

@@ -77,6 +77,7 @@ class Upstream:
         self.name = name
         self.server = server
         self.services = services
+        self.accounts = server.accounts
         self.key = cache_key(server)
         self.lists = lists
         self.install = install
@@ -85,10 +86,6 @@ class Upstream:
         self._sessions: dict[Identity | None, UpstreamSession] = {}  # by sign-in; None for servers that need none
         target = make_server_target(name, server)
         self.main = self._get_session(None if target is None else identify(target))
-
-    @property
-    def accounts(self) -> tuple[str, ...]:
-        return tuple(self.server.accounts)
 
     @property
     def tools(self) -> CheckedTools:
@@ -256,16 +253,18 @@ class Upstream:
         return [content.to_plain(item) for items in lists for item in items]
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
-        session, connection = await self._connect(uri, context)
-        result = await self._send(uri, "read_resource", (uri,), session, connection, context=context)
-        self._report(f"{self.name} {uri}", result, context)
-        return await anyio.to_thread.run_sync(content.convert_resources, result, self._make_media_store(context))
+        return await self._get(uri, "read_resource", (uri,), content.convert_resources, context)
 
-    async def get_prompt(self, name: str, arguments: Mapping[str, str], context: ToolContext) -> dict[str, Any]:
-        session, connection = await self._connect(name, context)
-        result = await self._send(name, "get_prompt", (name, dict(arguments)), session, connection, context=context)
-        self._report(f"{self.name} {name}", result, context)
-        return await anyio.to_thread.run_sync(content.convert_prompt, result, self._make_media_store(context))
+    async def get_prompt(self, name: str, arguments: Mapping[str, str], context: ToolContext) -> Any:
+        return await self._get(name, "get_prompt", (name, dict(arguments)), content.convert_prompt, context)
+
+    async def _get(
+        self, feature: str, method: str, arguments: Sequence[Any], convert: Callable[..., Any], context: ToolContext
+    ) -> Any:
+        session, connection = await self._connect(feature, context)
+        result = await self._send(feature, method, arguments, session, connection, context=context)
+        self._report(f"{self.name} {feature}", result, context)
+        return await anyio.to_thread.run_sync(convert, result, self._make_media_store(context))
 
     async def complete(self, feature: str, context: ToolContext, *arguments: Any) -> Any:
         """Complete an argument of a prompt or resource template; `arguments` are those of the SDK's `complete`."""
