@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from onetool.children.process import Printed, Process
-from onetool.children.shared import Users
+from onetool.children.shared import SharedProcess
 from onetool.config.model import Server
 from onetool.config.programs import start_seconds
 from onetool.errors import NetworkError, ToolError, ToolTimeout
@@ -60,13 +59,13 @@ class ConnectionUser(Protocol):
     def on_lost(self, connection: "Connection", /) -> None: ...
 
 
-class Connection:
+class Connection(SharedProcess[ConnectionUser]):
     """A connection to one server. Each of its users calls `open`, and `release` afterwards."""
 
     def __init__(
         self, server: Server, launch: ServerLaunch, source: "TokenSource | None" = None, *, is_relayed: bool = False
     ) -> None:
-        self.users: Users[ConnectionUser] = Users(self._clear_output)
+        super().__init__()
         self.is_offered = not is_relayed
         self.relays = Relays(server.timeout) if is_relayed else None
         self.checking: asyncio.Future[None] | None = None  # whether the server responds, after a call timed out
@@ -78,9 +77,7 @@ class Connection:
         self._auth: BearerAuth | None = None
         self._subscriptions: dict[str, asyncio.Task[None]] = {}  # by URI; the key of lists is empty
         self._leave = asyncio.Event()
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
-        self._process: Process | None = None
 
     @property
     def is_over(self) -> bool:
@@ -127,10 +124,6 @@ class Connection:
             self._fail(ConnectionAbortedError("it was closed"))
         with suppress(TimeoutError, asyncio.CancelledError):
             await asyncio.wait_for(asyncio.shield(self._task), CLOSE_SECONDS)
-
-    def _fail(self, error: BaseException) -> None:
-        self._ready.set_exception(error)
-        self._ready.exception()  # mark it as retrieved
 
     async def is_reachable(self) -> bool:
         """Return whether the server is reachable; a lost network connection is not noticed between requests."""
@@ -202,17 +195,6 @@ class Connection:
         if self._process is not None and self.is_over:
             await asyncio.wait([self._process.ended], timeout=STDERR_SECONDS)
         return self.get_output(user).sentence.rstrip("\n")
-
-    def get_output(self, user: ConnectionUser) -> Printed:
-        """Return what the server printed; nothing if that could be about calls of other applications."""
-        if self._process is None or not self.users.may_read_output(user):
-            return Printed()
-        return self._process.printed
-
-    def _clear_output(self) -> None:
-        """Discard the output so far, which is not related to the next call."""
-        if self._process is not None:
-            self._process.printed.clear()
 
     # --- requests -------------------------------------------------------------------------------------------------
 

@@ -2,25 +2,21 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-import onetool_child
 from onetool.children.collector import Collector
 from onetool.children.pace import Pace
-from onetool.children.process import Process
+from onetool.children.process import GUARD, Process
 from onetool.proxy.message_limits import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit, reject
 from onetool.proxy.server_launch import ServerLaunch
 from onetool_child.messages import TooLarge, parse_without_gc
 
-GUARD = (sys.executable, "-I", "-S", str(Path(onetool_child.__file__).with_name("guard.py")))
 READ_SIZE = 1 << 16
 MAX_UNSENT_BYTES = 1 << 20
 ROOM_SECONDS = 0.01
