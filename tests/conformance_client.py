@@ -60,8 +60,8 @@ async def sign_in(app: OneTool) -> None:
 async def call_tools(app: OneTool) -> None:
     await app.discover({"server"})
     upstream = app.servers.upstream("server")
-    await upstream.connection()
-    for name in upstream.offered:
+    await upstream.main.connect()
+    for name in upstream.tools.offered:
         (await app.bus.call_tool(name, {}, app.context())).unwrap()
 
 

@@ -49,6 +49,7 @@ from onetool.oauth.sign_ins import SignIns, identify, make_server_target
 from onetool.paths import FOLDER, Directories
 from onetool.problem import Problem
 from onetool.proxy.servers import Servers
+from onetool.proxy.upstream import UpstreamServices
 from onetool.redact import Redactor
 from onetool.registry import Registry
 from onetool.render import render
@@ -143,14 +144,15 @@ class OneTool:
             shared=None if shared is None else shared.workers,
             get_jobs=self._get_jobs,
         )
-        self.servers = Servers(
+        services = UpstreamServices(
             registry.mark_disabled,
-            make_worker_environment(environment),
             log_event,
             lambda: self._require_state().media,
-            sign_ins=self.sign_ins,
-            shared=None if shared is None else shared.connections,
-            remote=lambda: self._require_state().stores.remote,
+            self.sign_ins,
+            None if shared is None else shared.connections,
+        )
+        self.servers = Servers(
+            services, make_worker_environment(environment), lambda: self._require_state().stores.remote
         )
         self.bundles = BundleSource(
             registry,

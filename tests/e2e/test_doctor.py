@@ -111,7 +111,7 @@ def health(home: Path, directory: str = ".", env: Mapping[str, str] | None = Non
         async with app:
             for name in app.servers.names:
                 with suppress(ToolError):
-                    await app.servers.upstream(name).connection()
+                    await app.servers.upstream(name).main.connect()
             await app.discover()
             for write_extension in app.extensions.states:
                 await app.bus.call_tool(f"{write_extension}.echo", {"text": "x"}, app.context())

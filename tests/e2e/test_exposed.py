@@ -17,6 +17,7 @@ from tests.proxy_support import node_server
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, connect, eventually, run_cli
 
 from onetool._tool import tool
+from onetool.proxy.upstream import Upstream
 from onetool.transports.http.tokens import hash_token
 
 UPSTREAM_ERAS = ["modern", "legacy"]
@@ -55,6 +56,12 @@ def publish_fixtures(directory: Path, era: str) -> AbstractContextManager[Publis
 
 def texts(result: types.CallToolResult) -> list[str]:
     return [block.text for block in result.content if isinstance(block, types.TextContent)]
+
+
+def is_calling(upstream: Upstream) -> bool:
+    """Return whether a request to the server is in flight."""
+    connection = upstream.main._supervised.live
+    return connection is not None and connection.users.is_calling(upstream.main)
 
 
 def list_names(client: Caller) -> list[str]:
@@ -201,7 +208,7 @@ def test_several_questions_are_relayed_in_one_call(published: Published, mode: s
 def test_a_shared_legacy_server_never_sees_roots_of_a_client(published: Published) -> None:
     person = Person()
     with published.client("legacy", **person.able) as client:
-        connection = published.portal.call(published.onetool.servers.upstream("fixtures").connection)
+        connection = published.portal.call(published.onetool.servers.upstream("fixtures").main.connect)
         assert connection.client.protocol_version == "2025-11-25"
         assert client.said("test_input_required_result_capabilities") == "answered"
         assert len(person.heard) == 2
@@ -277,9 +284,9 @@ def test_cancelling_a_call_cancels_it_upstream(published: Published, mode: str) 
         )
         assert started.wait(TIMEOUT_SECONDS)
         upstream = published.onetool.servers.upstream("fixtures")
-        assert upstream._in_flight == 1
+        assert is_calling(upstream)
         calling.cancel()
-        assert eventually(lambda: upstream._in_flight == 0)
+        assert eventually(lambda: not is_calling(upstream))
         assert client.said("test_simple_text")
 
 
@@ -343,7 +350,7 @@ def test_a_server_that_ends_during_a_question_is_reported(tmp_path: Path) -> Non
         question = raw_call(server, "test_elicitation", {"message": "?"})
         (key,) = question["inputRequests"]
         upstream = server.onetool.servers.upstream("fixtures")
-        connection = server.portal.call(upstream.connection)
+        connection = server.portal.call(upstream.main.connect)
         server.portal.call(connection.close)
         again = {"inputResponses": {key: {"action": "decline"}}, "requestState": question["requestState"]}
         output = raw_call(server, "test_elicitation", {"message": "?"}, **again)
@@ -370,7 +377,7 @@ def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(publi
     threading.Thread(target=call).start()
     assert disconnected.wait(TIMEOUT_SECONDS)
     upstream = published.onetool.servers.upstream("fixtures")
-    assert eventually(lambda: upstream._in_flight == 0)
+    assert eventually(lambda: not is_calling(upstream))
     with published.client("legacy", **Person().able) as client:
         assert "Ada" in client.said("test_elicitation", message="?")
 
@@ -446,8 +453,8 @@ def test_changes_are_sent_in_legacy_sessions(fresh: Published) -> None:
         assert eventually(lambda: "notifications/resources/updated" in methods())
         assert received[-1].params.uri == uri
         upstream = fresh.onetool.servers.upstream("fixtures")
-        assert dict(upstream._watched) == {uri: 1}
-    assert eventually(lambda: not upstream._watched)
+        assert dict(upstream.main.watched) == {uri: 1}
+    assert eventually(lambda: not upstream.main.watched)
 
 
 # --- permissions ---------------------------------------------------------------------------------------------------

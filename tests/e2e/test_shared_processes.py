@@ -28,7 +28,7 @@ from onetool.app import OneTool, read_settings
 from onetool.config.model import Settings, needs_own_application
 from onetool.errors import NetworkError, ToolError, ToolTimeout
 from onetool.logging import Log
-from onetool.proxy import connection_manager
+from onetool.proxy import session
 from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runner.shared_cells import UNUSED_SECONDS
@@ -283,7 +283,7 @@ def test_a_timeout_of_one_application_leaves_the_calls_of_the_other(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An application whose call timed out drops a server that does not respond at all; others keep their calls."""
-    monkeypatch.setattr(connection_manager, "ALIVE_SECONDS", 0.3)
+    monkeypatch.setattr(session, "ALIVE_SECONDS", 0.3)
     configure(shared.home, json.dumps({"servers": {"s": {**NEIGHBOR, "timeout": 4}}}))
     one, two = shared.open("one"), shared.open("two")
     pid = one.value_of("s.facts")["pid"]
@@ -295,7 +295,7 @@ def test_a_timeout_of_one_application_leaves_the_calls_of_the_other(
         assert eventually(lambda: time.monotonic() > began + 2)  # it times out later than the other call
         kept = two.begin("s.facts")
         assert isinstance(lost.result().error, ToolTimeout)
-        assert eventually(lambda: one.onetool.servers.upstream("s").state == "disconnected")
+        assert eventually(lambda: one.onetool.servers.upstream("s").main.state == "disconnected")
     finally:
         os.kill(pid, signal.SIGCONT)
     assert kept.result().unwrap()["pid"] == pid

@@ -76,7 +76,7 @@ def test_an_error_is_recorded_for_the_call_that_made_the_request() -> None:
         lists: list[list[ToolError]] = [[], []]
 
         async def call(number: int) -> None:
-            with collect_failures(lists[number]):
+            with collect_failures() as lists[number]:
                 await anyio.lowlevel.checkpoint()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(anyio.sleep, 0)

@@ -36,9 +36,9 @@ def _check_server(name: str, server: Server, servers: Servers, read: Examined, p
     if server.command and not plan_launch(name, server, read.loaded, servers.environment).has_program():
         error = missing_program(name, server.command)
         yield Problem(f"{place}: {error.message}", error.hint, place)
-    elif name in servers.names and (problem := servers.upstream(name).problem).code == SignInRequired.type:
+    elif name in servers.names and (problem := servers.upstream(name).main.problem).code == SignInRequired.type:
         yield Problem(f"{place}: {problem.message}", problem.hint, place, problem.code, WARNING)
-    elif name in servers.names and (failure := servers.upstream(name).failure):
+    elif name in servers.names and (failure := servers.upstream(name).main.failure):
         hint = f"or disable it: set servers.{name}.enabled to false"
         if server.command:
             hint = f"check its output: {shlex.join([server.command, *server.args])}\n{hint}"

@@ -16,10 +16,11 @@ from typing import Any, Protocol
 
 import anyio.to_thread
 
-from onetool_child.guard import kill_descendants
+from onetool_child import guard
 
 MAX_KEPT_CHARS, MAX_QUOTED_CHARS = 4000, 1500  # of the output of a process
 MAX_LINE_CHARS = 8000  # a longer line is passed on incomplete
+GUARD = (sys.executable, "-I", "-S", str(Path(guard.__file__)))  # followed by the command of the process
 READ_BYTES = 1 << 16  # the default of asyncio is four times as large and mapped again for every read
 AFTER_KILL_SECONDS = 1.0
 STDERR = 2
@@ -71,6 +72,14 @@ class Printed:
         return f"{PRINTED}\n{self.shown}\n" if self.shown else ""
 
 
+def describe_status(status: int) -> str:
+    """Return the name of the signal or the status. A killed process has -9 in Python, 137 in shells and our guard."""
+    number = -status if status < 0 else status - guard.SIGNAL_STATUS_OFFSET
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"status {status}"
+
+
 def _last_lines(text: str, size: int) -> str:
     """Return the last complete lines that fit; if a single line is too long, its end."""
     if len(text) <= size:
@@ -120,7 +129,7 @@ class Process(asyncio.SubprocessProtocol):
         if not await self._wait_until_ended(seconds):
             self.kill()
         if not await self._wait_until_ended(AFTER_KILL_SECONDS) and sys.platform != "win32":
-            await anyio.to_thread.run_sync(kill_descendants, self.pid, self.pid)
+            await anyio.to_thread.run_sync(guard.kill_descendants, self.pid, self.pid)
             await self._wait_until_ended(AFTER_KILL_SECONDS)
         self._transport.close()
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-import onetool_child
+from onetool.children.process import GUARD
 from onetool.errors import ToolError
 from onetool_child.guard import kill_descendants
 
@@ -28,7 +28,6 @@ if sys.platform != "win32":
 
 T = TypeVar("T")
 OnData = Callable[[bytes], bool | None]  # returns true to stop the program
-GUARD = Path(onetool_child.__file__).with_name("guard.py")
 # The guard watches descriptor 0. The program gets an empty standard input, so that it never waits for input.
 WITHOUT_INPUT = ("/bin/sh", "-c", 'exec "$@" </dev/null', "sh")
 READ_BYTES = 1 << 16
@@ -123,7 +122,7 @@ def _start(program: Program) -> tuple[subprocess.Popen[bytes], int]:
     """
     if program.readable is not None:
         _restrict_reading(program.readable)
-    guard = [sys.executable, "-I", "-S", str(GUARD), *WITHOUT_INPUT] if _is_guarded(program) else []
+    guard = [*GUARD, *WITHOUT_INPUT] if _is_guarded(program) else []
     read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 - the caller decides what to run

@@ -7,7 +7,9 @@ of them does must not affect the calls of the others. The last user ends the chi
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from onetool.children.process import Printed, Process
 
 User = TypeVar("User")
 
@@ -91,6 +93,33 @@ class Users(Generic[User]):
     def find_output_owner(self) -> User | None:
         """Return the user whose call is in flight; if several or none have one, any of those it may belong to."""
         return next((user for users in (self._calls, self._callers, self._users) for user in users), None)
+
+
+class SharedProcess(Generic[User]):
+    """A child with its users, and what its process printed. Without a process of its own, it prints nothing."""
+
+    def __init__(self) -> None:
+        self.users: Users[User] = Users(self._clear_output)
+        self.is_offered = True  # whether other applications may still use it
+        self._process: Process | None = None
+        self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def _printed(self) -> Printed:
+        return Printed() if self._process is None else self._process.printed
+
+    def get_output(self, user: User) -> Printed:
+        """Return what the process printed; nothing if that could be about calls of other users."""
+        return self._printed if self.users.may_read_output(user) else Printed()
+
+    def _clear_output(self) -> None:
+        """Discard the output so far, which is not related to the next call."""
+        self._printed.clear()
+
+    def _fail(self, error: BaseException) -> None:
+        """Record why it did not become ready."""
+        self._ready.set_exception(error)
+        self._ready.exception()  # mark it as retrieved
 
 
 class SharedChild(Protocol):

@@ -13,6 +13,7 @@ from onetool.cli.approver import RunJournal, can_confirm, confirm_person, open_j
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.cli.terminal import Progress
 from onetool.errors import ToolError
+from onetool.proxy.definitions import digest
 from onetool.render import render
 from onetool.util.text import pluralize, quote
 
@@ -65,16 +66,14 @@ def main(options: argparse.Namespace) -> int:
 async def _accept(app: "OneTool", journal: RunJournal, options: argparse.Namespace) -> int:
     """Accept what a server offers. Its hints lower effects, so that a person must confirm them."""
     with Progress(f"listing the tools of {options.server}"):
-        await app.servers.list_now(options.server)
-    seen = app.servers.get_digest(options.server)
-    changed, new = app.servers.get_differences(options.server)
-    changes = {**changed, **new}
+        upstream = await app.servers.list_now(options.server)
+    tools = upstream.tools
+    changes = {**tools.differences.changed, **tools.differences.new}
     if not options.json:
         print(_describe_changes(options.server, changes))
-    claims = app.servers.get_claims(options.server)
-    confirm = partial(_confirm_claims, journal, claims, options)
-    accepts_hints = bool(claims) and await anyio.to_thread.run_sync(confirm, abandon_on_cancel=True)
-    await app.servers.accept(options.server, seen, accepts_hints=accepts_hints)
+    confirm = partial(_confirm_claims, journal, tools.claims, options)
+    accepts_hints = bool(tools.claims) and await anyio.to_thread.run_sync(confirm, abandon_on_cancel=True)
+    await app.servers.accept(options.server, digest(tools.definitions), accepts_hints=accepts_hints)
     if options.json:
         print(render({"server": options.server, "accepted": changes}, "json"))
     elif changes:
@@ -174,8 +173,9 @@ async def _describe_server(app: "OneTool", name: str) -> dict[str, Any]:
     """Return the state of a server from files. Nothing is started."""
     from onetool.oauth.sign_ins import make_server_target
 
-    server, upstream = app.settings.servers[name], app.servers.upstream(name)
-    await upstream.load_cached()
+    server = app.settings.servers[name]
+    session = app.servers.upstream(name).main
+    await session.load_cached()
     target = make_server_target(name, server)
     identities = [] if target is None else await app.sign_ins.list_identities(target)
     states = [await app.sign_ins.describe(each) for each in identities]
@@ -185,7 +185,7 @@ async def _describe_server(app: "OneTool", name: str) -> dict[str, Any]:
         "name": name,
         "enabled": server.enabled,
         "kind": "stdio" if server.url is None else server.transport,
-        "tools": len(upstream.definitions) if upstream.is_known else None,
+        "tools": len(session.tools.definitions) if session.is_known else None,
         "auth": "oauth" if uses_oauth else "header" if server.headers else None,
         "signed_in": first["signed_in"] if uses_oauth else None,
         "user": first.get("user"),

@@ -5,9 +5,7 @@ calls fail with an error that says why. `worker_backend` decides when to start a
 """
 
 import asyncio
-import contextlib
 import math
-import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
@@ -20,15 +18,14 @@ import anyio.to_thread
 import onetool_child
 from onetool._tool import Result
 from onetool.children.channel import Channel, ChannelClosed, RemoteError
-from onetool.children.process import Process
-from onetool.children.shared import CallInterrupted, Users
+from onetool.children.process import Process, describe_status
+from onetool.children.shared import CallInterrupted, SharedProcess
 from onetool.context import NO_CLIENT, ToolContext
 from onetool.errors import Cancelled, CannotAsk, ToolError, ToolTimeout
 from onetool.extensions.environments import BOOT, StartCommand, environment_error
 from onetool.problem import Location
 from onetool.util.deadline import PausableDeadline, Waiting
 from onetool.util.raw_json import RawJson
-from onetool_child.guard import SIGNAL_STATUS_OFFSET
 from onetool_child.interface import LOG_LEVELS
 from onetool_child.messages import MAX_MESSAGE_BYTES, MEDIA
 
@@ -132,19 +129,16 @@ class _Timer(PausableDeadline):
         self._handle.cancel()
 
 
-class Worker:
+class Worker(SharedProcess[WorkerUser]):
     """One worker process and its calls. Each of its users calls `start`, and `leave` or `release` afterwards."""
 
     def __init__(self, launch: WorkerLaunch) -> None:
+        super().__init__()
         self._launch = launch
-        self.users: Users[WorkerUser] = Users(self._clear_output)
-        self.is_offered = True
         self._channel = Channel(
             self._handle_request, self._handle_notification, self._handle_piece, at_once=MAX_NESTED_CALLS, messages=None
         )
-        self._process: Process | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._calls: dict[int, _Call] = {}
         self._retired = self._has_ended = False
         self._ending: asyncio.Task[None] | None = None
@@ -166,12 +160,12 @@ class Worker:
             self._starting = asyncio.ensure_future(self._start())
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.shield(self._ready)
+                return str(await asyncio.shield(self._ready))
         except TimeoutError:
             self.is_offered = False
             self._give_up(user)
             raise ToolTimeout(
-                f"{self._launch.pack} was not ready within {seconds:g} s{self._stderr_tail(user)}"
+                f"{self._launch.pack} was not ready within {seconds:g} s{self.get_output(user).sentence}"
             ) from None
         except asyncio.CancelledError:
             self._give_up(user)
@@ -190,8 +184,7 @@ class Worker:
             )
         except OSError as error:
             if not self._ready.done():
-                self._ready.set_exception(ToolError(f"cannot start {launch.pack}: {error}"))
-                self._ready.exception()  # mark it as retrieved
+                self._fail(ToolError(f"cannot start {launch.pack}: {error}"))
             self.kill()
             return
         if self._ending is not None:  # it was killed meanwhile
@@ -209,11 +202,6 @@ class Worker:
     def _log_output(self, text: str) -> None:
         if (user := self.users.find_output_owner()) is not None:
             user.log_output(text)
-
-    def _clear_output(self) -> None:
-        """Discard the output so far, which is not related to the next call."""
-        if self._process is not None:
-            self._process.printed.clear()
 
     # --- calls --------------------------------------------------------------------------------------------------
 
@@ -285,16 +273,12 @@ class Worker:
             await asyncio.wait([self._process.ended], timeout=EXIT_SECONDS)
         why = reason or f"its process {self._exit_status()}"
         return ToolError(
-            f"{self._launch.pack}.{function} failed: {why}{self._stderr_tail(user)}. The next call restarts it."
+            f"{self._launch.pack}.{function} failed: {why}{self.get_output(user).sentence}. The next call restarts it."
         )
 
     def _exit_status(self) -> str:
         status = self._process.ended.result() if self._process and self._process.ended.done() else None
-        return "is gone" if status is None else f"ended with {_describe_status(status)}"
-
-    def _stderr_tail(self, user: WorkerUser) -> str:
-        """Return the output as the end of an error message, unless it could be about calls of other applications."""
-        return self._process.printed.sentence if self._process and self.users.may_read_output(user) else ""
+        return "is gone" if status is None else f"ended with {describe_status(status)}"
 
     # --- messages of the worker ---------------------------------------------------------------------------------------
 
@@ -325,7 +309,7 @@ class Worker:
             case "ready" if not self._ready.done():
                 self._ready.set_result(str(params["python"]))
             case "failed" if not self._ready.done():
-                self._ready.set_exception(_load_error(self._launch, params))
+                self._fail(_load_error(self._launch, params))
                 self.kill()
             case "progress":
                 self._handle_progress(params)
@@ -405,8 +389,7 @@ class Worker:
         if self._process is not None:
             await self._process.end(END_SECONDS)
         if not self._ready.done():  # only now all output has been read
-            self._ready.set_exception(self._start_error())
-            self._ready.exception()  # mark it as retrieved
+            self._fail(self._start_error())
         self._has_ended = True
 
     def _end_if_done(self) -> None:
@@ -421,22 +404,13 @@ class Worker:
             self._start_ending()
 
     def _start_error(self) -> ToolError:
-        output = self._process.printed.shown if self._process else ""
         if self._launch.start.by_uv and not self._is_loading:
-            return environment_error(self._launch.file, output)
+            return environment_error(self._launch.file, self._printed.shown)
         return ToolError(
             f"{self._launch.file}: cannot load {self._launch.pack}: "
-            f"its process {self._exit_status()} at import{self._process.printed.sentence if self._process else ''}",
+            f"its process {self._exit_status()} at import{self._printed.sentence}",
             location=Location(str(self._launch.file)),
         )
-
-
-def _describe_status(status: int) -> str:
-    """Return the name of the signal or the status. A killed process has -9 in Python, 137 in shells and our guard."""
-    number = -status if status < 0 else status - SIGNAL_STATUS_OFFSET
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"status {status}"
 
 
 async def _run_nested(call: _Call, name: str, work: Callable[[], Awaitable[Result]]) -> Result:

@@ -13,11 +13,12 @@ _FAILURES: ContextVar[list[ToolError] | None] = ContextVar("_FAILURES", default=
 
 
 @contextmanager
-def collect_failures(failures: list[ToolError]) -> Iterator[None]:
-    """Add the errors of the requests inside the block to the list."""
+def collect_failures() -> Iterator[list[ToolError]]:
+    """Collect the errors of the requests inside the block."""
+    failures: list[ToolError] = []
     token = _FAILURES.set(failures)
     try:
-        yield
+        yield failures
     finally:
         _FAILURES.reset(token)
 

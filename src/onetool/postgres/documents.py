@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from onetool.disabled_tools import EVERYTHING
@@ -196,12 +195,11 @@ class ToolListRows:
             transaction.execute(DELETE, (self._failures.kind, key))
 
     def get_failure(self, key: str) -> Failure | None:
-        try:
-            data = self._failures.get(key)
-            failure = None if data is None else Failure(**data)
-        except (StorageError, TypeError):
-            return None
-        return failure if failure is not None and failure.count > 0 and isfinite(failure.at) else None
+        with suppress(StorageError, TypeError):
+            failure = Failure(**self._failures.get(key))  # without a record, None raises TypeError
+            if failure.is_sound:
+                return failure
+        return None
 
     def put_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> Failure:
         reason, summary = self._redact(reason), self._redact(summary or reason)

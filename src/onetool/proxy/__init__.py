@@ -1,6 +1,6 @@
 """Upstream MCP servers as packs: their tool lists are cached on disk, and they start on the first call.
 
-`servers.Servers` is the entry point. `upstream` is the backend of a server, `connection_manager` decides when to
-connect, `connection` is a live connection, `definitions` caches tool lists, `content` converts results and `pins`
-detects changes.
+`servers.Servers` is the source of tools. A server is one `upstream.Upstream`, the backend of its tools, with a
+`session` for each sign-in; a session decides when to connect, and `connection` is live. `definitions` caches tool
+lists, `checked_tools` compares them with their `pins` and makes tools, and `content` converts results.
 """

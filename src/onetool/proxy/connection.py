@@ -1,33 +1,33 @@
 """A live connection to an MCP server: a client of the SDK in a separate task.
 
 Applications may share a connection that relays no requests of the server to clients. The last stderr output of the
-server is kept for error messages. `connection_manager` decides when to connect.
+server is kept for error messages. `session` decides when to connect.
 """
 
 import asyncio
 import importlib
 import logging
-import os
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    nullcontext,
+    suppress,
+)
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+import anyio
 import anyio.to_thread
 
-import onetool_child
-from onetool.children.process import Process
-from onetool.children.shared import Users
+from onetool.children.shared import SharedProcess
 from onetool.config.model import Server
 from onetool.config.programs import start_seconds
 from onetool.errors import NetworkError, ToolError, ToolTimeout
 from onetool.proxy.message_limits import MAX_ITEMS, MAX_UPSTREAM_BYTES, error_response, has_too_many_items
-from onetool.proxy.relay import DeclaringStream, Relays, WrappedStream
+from onetool.proxy.relay import DeclaringStream, Relay, Relays, WrappedStream
 from onetool.proxy.server_launch import ServerLaunch
-from onetool.proxy.stdio import stdio_streams
+from onetool.proxy.stdio import MissingProgram, stdio_streams
 from onetool.util.version import __version__
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 STDERR_SECONDS = 0.5  # to read the last output of a lost process
 REACH_SECONDS = 2.0
 CLOSE_SECONDS = 8.0
-GUARD_FILE = Path(onetool_child.__file__).with_name("guard.py")
+MAX_PAGES = 500  # of one list
+MAX_LIST_BYTES = 64 << 20
 CHANGE_KINDS = {
     "notifications/tools/list_changed": "tools",
     "notifications/prompts/list_changed": "prompts",
@@ -45,55 +46,56 @@ CHANGE_KINDS = {
     "notifications/resources/updated": "resource",
 }
 QUESTIONS = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
-OnChange = Callable[[str, str], None]  # kind (tools, prompts, resources or resource), and the URI of a resource
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ConnectionUser:
-    """An application that uses a connection, and its name for the server."""
+class ConnectionUser(Protocol):
+    """A user of a connection, with its own name for the server."""
 
     name: str
-    on_change: OnChange
-    on_lost: Callable[["Connection"], None]
+
+    def on_change(self, kind: str, uri: str, /) -> None:
+        """Handle a change: its kind (tools, prompts, resources or resource), and the URI of a resource."""
+
+    def on_lost(self, connection: "Connection", /) -> None: ...
 
 
-class Connection:
+class Connection(SharedProcess[ConnectionUser]):
     """A connection to one server. Each of its users calls `open`, and `release` afterwards."""
 
     def __init__(
         self, server: Server, launch: ServerLaunch, source: "TokenSource | None" = None, *, is_relayed: bool = False
     ) -> None:
-        self._server, self._launch, self._source = server, launch, source
-        self._auth: BearerAuth | None = None
-        self.users: Users[ConnectionUser] = Users(self._clear_output)
+        super().__init__()
         self.is_offered = not is_relayed
         self.relays = Relays(server.timeout) if is_relayed else None
-        self._subscriptions: dict[str, asyncio.Task[None]] = {}  # by URI; the key of lists is empty
-        self._leave = asyncio.Event()
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task: asyncio.Task[None] | None = None
-        self._process: Process | None = None
-        self._is_lost = False
         self.checking: asyncio.Future[None] | None = None  # whether the server responds, after a call timed out
         self.loss = ""  # why it was given up, as a part of an error message
         self.client: Any = None
+        self._server = server
+        self._launch = launch
+        self._source = source
+        self._auth: BearerAuth | None = None
+        self._subscriptions: dict[str, asyncio.Task[None]] = {}  # by URI; the key of lists is empty
+        self._leave = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def is_over(self) -> bool:
-        return self._is_lost or self._leave.is_set() or (self._task is not None and self._task.done())
+        return self._leave.is_set() or (self._task is not None and self._task.done())
 
     async def open(self, user: ConnectionUser) -> None:
         """Connect, once for all users, or raise why that failed. The user releases the connection in both cases."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
+        seconds = start_seconds(self._server)
         try:
-            async with asyncio.timeout(start_seconds(self._server)) as clock:
+            async with asyncio.timeout(seconds) as clock:
                 await asyncio.shield(self._ready)
         except Exception as error:  # noqa: BLE001 - any error is the reason for the failure
             if not clock.expired():
-                raise await self._connect_error(error, user) from None
+                raise await self._make_connect_error(error, user) from None
             self.is_offered = False
-            reason = f"{user.name} did not respond within {start_seconds(self._server):g} s"
+            reason = f"{user.name} did not respond within {seconds:g} s"
             raise await self.build_error(ToolTimeout, reason, user) from None
 
     async def release(self, user: ConnectionUser, *, at_once: bool = False) -> None:
@@ -106,9 +108,9 @@ class Connection:
     def give_up(self, user: ConnectionUser) -> None:
         """Treat a server that does not respond as lost, except for other users with a call in flight."""
         self.is_offered = False
-        for each in self.users:
-            if each is user or not self.users.is_calling(each):
-                each.on_lost(self)
+        for other in self.users:
+            if other is user or not self.users.is_calling(other):
+                other.on_lost(self)
 
     async def close(self, *, at_once: bool = False) -> None:
         """Close the connection. `at_once` kills the process, which otherwise gets two seconds to exit."""
@@ -119,35 +121,9 @@ class Connection:
             self._process.kill()
         if not self._ready.done():
             self._task.cancel()
-            self._ready.set_exception(ConnectionAbortedError("it was closed"))
-            self._ready.exception()  # mark it as retrieved
+            self._fail(ConnectionAbortedError("it was closed"))
         with suppress(TimeoutError, asyncio.CancelledError):
             await asyncio.wait_for(asyncio.shield(self._task), CLOSE_SECONDS)
-
-    async def build_error(self, kind: type[ToolError], reason: str, user: ConnectionUser) -> ToolError:
-        """Return the error for this reason with the output of the server; `summary` is the reason only."""
-        return kind(f"{reason}{await self.stderr_tail(user)}", summary=reason)
-
-    async def stderr_tail(self, user: ConnectionUser) -> str:
-        """Return what the server printed since the last call started, as the end of an error message.
-
-        It is empty if the output could be about calls of other applications.
-        """
-        if self._process is None:
-            return ""
-        if self.is_over:
-            await asyncio.wait([self._process.ended], timeout=STDERR_SECONDS)
-        return self._process.printed.sentence.rstrip("\n") if self.users.may_read_output(user) else ""
-
-    def read_output(self, user: ConnectionUser) -> str:
-        """Return the last lines that the server printed; empty if they could be about calls of other applications."""
-        is_readable = self._process is not None and self.users.may_read_output(user)
-        return self._process.printed.tail if is_readable and self._process is not None else ""
-
-    def _clear_output(self) -> None:
-        """Discard the output so far, which is not related to the next call."""
-        if self._process is not None:
-            self._process.printed.clear()
 
     async def is_reachable(self) -> bool:
         """Return whether the server is reachable; a lost network connection is not noticed between requests."""
@@ -155,13 +131,10 @@ class Connection:
             return not self.is_over
         address = urlsplit(self._server.url)
         port = address.port or (443 if address.scheme == "https" else 80)
-        try:
-            async with asyncio.timeout(REACH_SECONDS):
-                _, writer = await asyncio.open_connection(address.hostname, port)
-        except (OSError, TimeoutError):
-            return False
-        writer.close()
-        return True
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(REACH_SECONDS), await anyio.connect_tcp(str(address.hostname), port):
+                return True
+        return False
 
     async def _run(self) -> None:
         await load_sdk()
@@ -174,38 +147,124 @@ class Connection:
             logger.addHandler(logging.NullHandler())
         try:
             async with AsyncExitStack() as stack:
+                reader, writer = await self._open_streams(stack)
+                if self.relays is not None:
+                    writer = DeclaringStream(writer)
+                streams: Any = (_WatchedStream(reader, self._on_received, self._on_stream_end), writer)
                 client = Client(
-                    self._open_streams(await self._open_transport(stack)),
+                    nullcontext(streams),
                     message_handler=self._on_message,
                     client_info=Implementation(name="onetool", version=__version__),
                     read_timeout_seconds=start_seconds(self._server),  # calls have their own timeout
+                    cache=None,
                     **(self.relays.callbacks if self.relays is not None else {}),
                 )
                 await stack.enter_async_context(client)
                 # The SDK validates on the event loop, in a time that the schema and the patterns of the server decide.
                 setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010 - a method of the SDK
-                with self._subscribe(client) as subscribed:
-                    if self.relays is not None:  # clients must not miss changes from now on
-                        await subscribed.wait()
-                    self.client = client
-                    self._ready.set_result(None)
-                    await self._leave.wait()
+                stack.callback(self._unsubscribe)
+                subscribed = self._subscribe(client)
+                if self.relays is not None:  # clients must not miss changes from now on
+                    await subscribed.wait()
+                self.client = client
+                self._ready.set_result(None)
+                await self._leave.wait()
         except Exception as error:  # noqa: BLE001 - any error is the reason for the failure
             if not self._ready.done():
-                self._is_lost = True
-                self._ready.set_exception(innermost(error))
-                self._ready.exception()  # mark it as retrieved
+                self._leave.set()
+                self._fail(innermost(error))
 
-    async def _connect_error(self, error: BaseException, user: ConnectionUser) -> ToolError:
+    # --- errors and output ----------------------------------------------------------------------------------------
+
+    async def _make_connect_error(self, error: BaseException, user: ConnectionUser) -> ToolError:
         if isinstance(error, ToolError):
             return error
         if self._auth is not None and self._auth.failure is not None:
             return self._auth.failure
-        if isinstance(error, _MissingProgram):
+        if isinstance(error, MissingProgram):
             return missing_program(user.name, str(error))
         kind = NetworkError if self._server.url else ToolError
-        reason = f"cannot connect to {user.name}: {str(error) or type(error).__name__}"
-        return await self.build_error(kind, reason, user)
+        return await self.build_error(kind, f"cannot connect to {user.name}: {describe_error(error)}", user)
+
+    async def build_error(self, kind: type[ToolError], reason: str, user: ConnectionUser) -> ToolError:
+        """Return the error for this reason with the output of the server; `summary` is the reason only."""
+        return kind(f"{reason}{await self.read_last_output(user)}", summary=reason)
+
+    async def read_last_output(self, user: ConnectionUser) -> str:
+        """Return what the server printed since the last call started, as the end of an error message."""
+        if self._process is not None and self.is_over:
+            await asyncio.wait([self._process.ended], timeout=STDERR_SECONDS)
+        return self.get_output(user).sentence.rstrip("\n")
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_modern(self) -> bool:
+        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+        return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    def take_turn(self, relay: Relay) -> AbstractAsyncContextManager[None]:
+        """Wait until questions of the server during this call can be related to its client."""
+        return nullcontext() if self.relays is None else self.relays.track(relay)
+
+    async def list_all(self, part: str) -> list[Any]:
+        """Return all pages of the tools, prompts, resources or resource templates; stop if a cursor repeats."""
+        from mcp import MCPError
+
+        items: list[Any] = []
+        size = 0
+        cursors: list[str | None] = [None]
+        async with asyncio.timeout(self._server.timeout):
+            while len(cursors) <= MAX_PAGES:
+                try:
+                    page = await getattr(self.client, f"list_{part}")(cursor=cursors[-1])
+                except MCPError:
+                    if part == "resource_templates":  # servers with resources need not list templates
+                        break
+                    raise
+                items += getattr(page, part)
+                size += len(page.model_dump_json())
+                if len(items) > MAX_ITEMS or size > MAX_LIST_BYTES:
+                    raise ToolError(f"the list has more than {MAX_ITEMS} items or {MAX_LIST_BYTES >> 20} MiB")
+                if not page.next_cursor or page.next_cursor in cursors:
+                    break
+                cursors.append(page.next_cursor)
+        return items
+
+    async def set_log_level(self, relay: Relay) -> None:
+        """Set the level on a server before 2026, if a client needs a lower one; newer ones get it with each request."""
+        from mcp_types import SetLevelRequest, SetLevelRequestParams
+
+        if self.relays is None or self.is_modern or self.client.server_capabilities.logging is None:
+            return
+        level = self.relays.choose_level(relay)
+        if level is not None:
+            params = SetLevelRequestParams.model_validate({"level": level})
+            await self._send_legacy(SetLevelRequest(params=params))
+
+    async def watch(self, uri: str) -> None:
+        """Subscribe to changes of a resource."""
+        from mcp_types import SubscribeRequest, SubscribeRequestParams
+
+        if self.is_modern:
+            await self._listen(self.client, uri, resource_subscriptions=[uri]).wait()
+        else:
+            await self._send_legacy(SubscribeRequest(params=SubscribeRequestParams(uri=uri)))
+
+    async def unwatch(self, uri: str) -> None:
+        from mcp_types import UnsubscribeRequest, UnsubscribeRequestParams
+
+        if self.is_modern:
+            self._subscriptions.pop(uri).cancel()
+        else:
+            await self._send_legacy(UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri)))
+
+    async def _send_legacy(self, request: Any) -> None:
+        """Send a request that protocols of 2026 do not have, and whose method of the SDK is deprecated."""
+        from mcp_types import EmptyResult
+
+        await self.client.session.send_request(request, EmptyResult)
 
     # --- notifications --------------------------------------------------------------------------------------------
 
@@ -216,57 +275,24 @@ class Connection:
             for user in self.users:
                 user.on_change(kind, str(getattr(message.params, "uri", "")))
 
-    @contextmanager
-    def _subscribe(self, client: Any) -> Iterator[asyncio.Event]:
+    def _subscribe(self, client: Any) -> asyncio.Event:
         """Subscribe to list changes. Protocols of 2026 require it; older servers notify all clients."""
-        capabilities = client.server_capabilities
         kinds = ("tools", "prompts", "resources") if self.relays is not None else ("tools",)
-        announced = [kind for kind in kinds if getattr(getattr(capabilities, kind), "list_changed", False)]
-        try:
-            yield self._listen(client, "", **{f"{kind}_list_changed": True for kind in announced})
-        finally:
-            for task in self._subscriptions.values():
-                task.cancel()
+        changes = {}
+        for kind in kinds:
+            if getattr(getattr(client.server_capabilities, kind), "list_changed", False):
+                changes[f"{kind}_list_changed"] = True
+        return self._listen(client, "", **changes)
 
-    def _listen(self, client: Any, name: str, **to: Any) -> asyncio.Event:
+    def _unsubscribe(self) -> None:
+        for task in self._subscriptions.values():
+            task.cancel()
+
+    def _listen(self, client: Any, name: str, **changes: Any) -> asyncio.Event:
         """Open a subscription; the event is set when it is open, or cannot be opened."""
         subscribed = asyncio.Event()
-        task = self._subscriptions[name] = asyncio.ensure_future(_keep_subscribed(client, subscribed, to))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        task.add_done_callback(lambda _: subscribed.set())
+        self._subscriptions[name] = asyncio.ensure_future(_keep_subscribed(client, subscribed, changes))
         return subscribed
-
-    @property
-    def is_modern(self) -> bool:
-        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-
-        return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
-
-    async def watch(self, uri: str) -> None:
-        """Subscribe to changes of a resource."""
-        if self.is_modern:
-            await self._listen(self.client, uri, resource_subscriptions=[uri]).wait()
-            return
-        from mcp_types import EmptyResult, SubscribeRequest, SubscribeRequestParams
-
-        await self.client.session.send_request(SubscribeRequest(params=SubscribeRequestParams(uri=uri)), EmptyResult)
-
-    async def unwatch(self, uri: str) -> None:
-        if self.is_modern:
-            self._subscriptions.pop(uri).cancel()
-            return
-        from mcp_types import EmptyResult, UnsubscribeRequest, UnsubscribeRequestParams
-
-        request = UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
-        await self.client.session.send_request(request, EmptyResult)
-
-    @asynccontextmanager
-    async def _open_streams(self, transport: Any) -> AsyncIterator[tuple[Any, Any]]:
-        async with transport as (reader, writer):
-            yield (
-                _WatchedStream(reader, self._on_received, self._on_stream_end),
-                DeclaringStream(writer) if self.relays is not None else writer,
-            )
 
     def _on_received(self, message: Any) -> None:
         """Do not offer the connection to more applications after the server has asked a client for something."""
@@ -277,65 +303,40 @@ class Connection:
 
     def _on_stream_end(self) -> None:
         """Handle the end of the stream; report a loss unless the connection was closed."""
-        self._is_lost = True
-        if not self._leave.is_set() and self.client is not None:
+        is_lost = self.client is not None and not self._leave.is_set()
+        self._leave.set()
+        if is_lost:
             for user in self.users:
                 user.on_lost(self)
-        self._leave.set()
 
-    # --- transports -------------------------------------------------------------------------------------------------
+    # --- transports -----------------------------------------------------------------------------------------------
 
-    async def _open_transport(self, stack: AsyncExitStack) -> Any:
+    async def _open_streams(self, stack: AsyncExitStack) -> tuple[Any, Any]:
+        """Return the streams of messages from and to the server."""
         server = self._server
         if server.url is None:
-            return self._open_stdio()
+            self._process, reader, writer = await stack.enter_async_context(stdio_streams(self._launch))
+            return reader, writer
+        from onetool.oauth.bearer_auth import BearerAuth
         from onetool.proxy.http_limits import http_client, tls_context
 
         await anyio.to_thread.run_sync(tls_context)  # before a client needs it on the event loop
-        auth = self._auth = self._make_auth()
+        self._auth = None if self._source is None else BearerAuth(self._source)
+        headers = dict(server.headers)
         if server.transport == "sse":
             from mcp.client.sse import sse_client
 
-            return sse_client(
-                server.url,
-                headers=dict(server.headers),
-                timeout=server.timeout,
-                httpx_client_factory=http_client,
-                auth=auth,
+            return await stack.enter_async_context(
+                sse_client(
+                    server.url, headers, timeout=server.timeout, httpx_client_factory=http_client, auth=self._auth
+                )
             )
         from mcp.client.streamable_http import streamable_http_client
 
-        http = await stack.enter_async_context(http_client(dict(server.headers), auth=auth))
-        return streamable_http_client(server.url, http_client=http, max_sse_event_size=2 * MAX_UPSTREAM_BYTES)
-
-    def _make_auth(self) -> "BearerAuth | None":
-        from onetool.oauth.bearer_auth import BearerAuth
-
-        return None if self._source is None else BearerAuth(self._source)
-
-    @asynccontextmanager
-    async def _open_stdio(self) -> AsyncIterator[Any]:
-        from mcp.client.stdio import get_default_environment
-
-        launch = self._launch
-        if not await anyio.to_thread.run_sync(launch.has_program):
-            raise _MissingProgram(launch.command[0])
-        guard = [sys.executable, "-I", "-S", str(GUARD_FILE)] if hasattr(os, "fork") else []
-        async with stdio_streams(
-            [*guard, *launch.command],
-            self._on_started,
-            env={**get_default_environment(), **launch.environment},
-            cwd=await anyio.to_thread.run_sync(launch.prepare_directory),
-            guarded=bool(guard),
-        ) as streams:
-            yield streams
-
-    def _on_started(self, process: Process) -> None:
-        self._process = process
-
-
-class _MissingProgram(Exception):
-    """The program of the server is not installed. The message is its name."""
+        client = await stack.enter_async_context(http_client(headers, auth=self._auth))
+        return await stack.enter_async_context(
+            streamable_http_client(server.url, http_client=client, max_sse_event_size=2 * MAX_UPSTREAM_BYTES)
+        )
 
 
 class _WatchedStream(WrappedStream):
@@ -343,13 +344,10 @@ class _WatchedStream(WrappedStream):
 
     def __init__(self, stream: Any, on_received: Callable[[Any], None], on_end: Callable[[], None]) -> None:
         super().__init__(stream)
-        self._on_received, self._on_end = on_received, on_end
+        self._on_received = on_received
+        self._on_end = on_end
 
-    @property
-    def last_context(self) -> Any:
-        return getattr(self._stream, "last_context", None)
-
-    def __aiter__(self) -> Self:
+    def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
@@ -360,9 +358,6 @@ class _WatchedStream(WrappedStream):
             raise
         self._on_received(getattr(message, "message", None))
         return message
-
-    async def receive(self) -> Any:
-        return await self._stream.receive()
 
 
 def _limit_items(message: Any) -> Any:
@@ -381,17 +376,17 @@ async def _accept_result(_name: str, _result: Any) -> None:
     """Leave the validation of results to the bus."""
 
 
-async def _keep_subscribed(client: Any, subscribed: asyncio.Event, to: Mapping[str, Any]) -> None:
+async def _keep_subscribed(client: Any, subscribed: asyncio.Event, changes: Mapping[str, Any]) -> None:
     """Keep a subscription open. Changes arrive as notifications, as from older servers."""
-    from mcp import MCPError
-    from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
-
-    with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
-        if to:
-            async with client.listen(**to) as changes:
-                subscribed.set()
-                async for _ in changes:
-                    pass
+    try:
+        with suppress(Exception):  # the server has no subscriptions, or the connection was lost
+            if changes:
+                async with client.listen(**changes) as subscription:
+                    subscribed.set()
+                    async for _ in subscription:
+                        pass
+    finally:
+        subscribed.set()
 
 
 async def load_sdk() -> None:
@@ -410,3 +405,8 @@ def innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def describe_error(error: BaseException) -> str:
+    error = innermost(error)
+    return str(error) or type(error).__name__

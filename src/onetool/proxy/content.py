@@ -19,36 +19,40 @@ LARGE_CHARS = 1 << 15  # characters: converted in a thread
 
 
 def convert_result(result: Any, definition: Definition, store_media: StoreMedia) -> Any:
-    """Return the value of a result; raise the error that the server reports. `keep` stores binary content."""
+    """Return the value of a result; raise the error that the server reports."""
     if result.is_error:
         text = "\n".join(block.text for block in result.content if block.type == "text").strip()
         raise ToolError(text or f"{definition.name} failed without an error message")
-    if (value := result.structured_content) is not None:
-        if definition.is_wrapped and isinstance(value, dict) and value.keys() == {"result"}:
-            value = value["result"]
+    value = result.structured_content
+    if value is None:
         if definition.output_schema is not None:
-            return value  # other content does not fit the output schema
-        media = [convert_block(block, store_media) for block in result.content if block.type != "text"]
-        return [value, *media] if media else value
-    if definition.output_schema is not None:
-        raise OutputInvalid(f"{definition.name} returned no structured content, which its output schema requires")
-    if len(result.content) == 1 and result.content[0].type == "text":
-        text = result.content[0].text  # large data is parsed where it is used
-        return RawJson.from_text(text) if _looks_like_json(text) and not has_few_values(text) else _parse(text)
-    parts = [convert_block(block, store_media) for block in result.content]
-    return parts[0] if len(parts) == 1 else parts or None
+            raise OutputInvalid(f"{definition.name} returned no structured content, which its output schema requires")
+        parts = [convert_block(block, store_media) for block in result.content]
+        if len(parts) != 1:
+            return parts or None
+        value = parts[0]
+        is_unparsed = isinstance(value, str) and _looks_like_json(value) and not has_few_values(value)
+        return RawJson.from_text(value) if is_unparsed else value  # large data is parsed where it is used
+    if definition.is_wrapped and isinstance(value, dict) and value.keys() == {"result"}:
+        value = value["result"]
+    media = [] if definition.output_schema is not None else _convert_media(result, store_media)
+    return [value, *media] if media else value
+
+
+def find_omitted(result: Any, definition: Definition, store_media: StoreMedia) -> list[Any]:
+    """Return the content that the value does not include, because it does not fit the output schema."""
+    if result.structured_content is None or definition.output_schema is None:
+        return []
+    return _convert_media(result, store_media)
+
+
+def _convert_media(result: Any, store_media: StoreMedia) -> list[Any]:
+    return [convert_block(block, store_media) for block in result.content if block.type != "text"]
 
 
 def is_expensive(result: Any) -> bool:
     """Return whether converting the result would block the event loop."""
     return any(block.type != "text" or len(block.text) > LARGE_CHARS for block in result.content)
-
-
-def find_omitted(result: Any, definition: Definition, store_media: StoreMedia) -> list[Any]:
-    """Return the content that the value does not include: media next to data with an output schema."""
-    if result.structured_content is None or definition.output_schema is None:
-        return []
-    return [convert_block(block, store_media) for block in result.content if block.type != "text"]
 
 
 def convert_block(block: Any, store_media: StoreMedia) -> Any:
@@ -69,24 +73,27 @@ def to_plain(model: Any) -> dict[str, Any]:
 
 def convert_prompt(result: Any, store_media: StoreMedia) -> dict[str, Any]:
     """Return the messages of a prompt: text as it is, other content as in results."""
-    messages = [
-        {
-            "role": each.role,
-            "content": each.content.text if each.content.type == "text" else convert_block(each.content, store_media),
-        }
-        for each in result.messages
-    ]
-    return {**({"description": result.description} if result.description else {}), "messages": messages}
+    messages = []
+    for message in result.messages:
+        block = message.content
+        content = block.text if block.type == "text" else convert_block(block, store_media)
+        messages.append({"role": message.role, "content": content})
+    description = {"description": result.description} if result.description else {}
+    return {**description, "messages": messages}
+
+
+def convert_resources(result: Any, store_media: StoreMedia) -> Any:
+    """Return the content of a resource, or a list if it has several parts."""
+    parts = [convert_resource(content, store_media) for content in result.contents]
+    return parts[0] if len(parts) == 1 else parts
 
 
 def convert_resource(content: Any, store_media: StoreMedia) -> dict[str, Any]:
     details = {"uri": str(content.uri), "mimeType": content.mime_type or ""}
     if hasattr(content, "text"):
         return {**details, "text": content.text}
-    return {
-        **details,
-        **_store_media("blob", content.blob, content.mime_type or "application/octet-stream", store_media),
-    }
+    mime_type = content.mime_type or "application/octet-stream"
+    return {**details, **_store_media("blob", content.blob, mime_type, store_media)}
 
 
 def _store_media(kind: str, data: str, mime_type: str, store_media: StoreMedia) -> dict[str, Any]:

@@ -5,13 +5,13 @@ descriptions are cleaned before a model sees them, and an invalid schema is igno
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,9 @@ from onetool.util import atomic
 
 VERSION = 4
 FAILURE_VERSION = 2
-FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 30.0, 3600.0
+FIRST_RETRY_SECONDS = 30.0
+MAX_RETRY_SECONDS = 3600.0
+DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 WRAPPED_KEY = "x-fastmcp-wrap-result"  # marks values that are sent as {"result": value}
 
 
@@ -40,15 +42,16 @@ class Definition:
 
     @classmethod
     def from_sdk(cls, tool: Any) -> Self:
-        annotations = (
-            tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True) if tool.annotations else None
-        )
+        title = tool.title or ""
+        annotations = None
+        if tool.annotations:
+            annotations = tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True)
         return cls(
             tool.name,
-            tool.description or tool.title or "",
+            tool.description or title,
             tool.input_schema,
             tool.output_schema,
-            title=tool.title or "",
+            title=title,
             annotations=annotations,
         )
 
@@ -71,11 +74,12 @@ class UpstreamSchema(ForeignSchema):
 def check_schemas(definition: Definition) -> Definition:
     """Return the definition with `is_sound` and `pattern_problem` set, and without an invalid output schema."""
     output = definition.output_schema
-    keeps = output if output is not None and _is_valid(ForeignSchema.from_json(output)) else None
+    if output is not None and not _is_valid(ForeignSchema.from_json(output)):
+        output = None
     schema = ForeignSchema.from_json(definition.input_schema)
     is_sound = _is_valid(schema)
     problem = schema.pattern_problem if is_sound else ""
-    return replace(definition, output_schema=keeps, is_sound=is_sound, pattern_problem=problem)
+    return replace(definition, output_schema=output, is_sound=is_sound, pattern_problem=problem)
 
 
 def _is_valid(schema: ForeignSchema) -> bool:
@@ -87,13 +91,17 @@ def _is_valid(schema: ForeignSchema) -> bool:
 
 
 def digest(definitions: Iterable[Definition]) -> str:
-    return sha256(json.dumps([asdict(each) for each in definitions], sort_keys=True).encode()).hexdigest()
+    return hash_json([asdict(definition) for definition in definitions])
+
+
+def hash_json(data: Any) -> str:
+    return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def cache_key(server: Any) -> str:
     """Return the cache key of a server: a hash, because its settings may contain secrets."""
     facts = [server.command, server.args, dict(server.env), server.cwd, server.url, dict(server.headers)]
-    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+    return hash_json(facts)[:32]
 
 
 def identify_origin(server: Any) -> str:
@@ -112,23 +120,29 @@ class Failure:
     is_interrupted: bool = False  # the process ended before the server answered
     summary: str = ""  # the reason without the output of the server
 
-    @property
-    def retry_at(self) -> float:
-        exponent = min(self.count - 1, 20)  # a larger power only overflows
-        return self.at + min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0**exponent)
-
     @classmethod
     def after(
         cls, before: "Failure | None", reason: str, summary: str, at: float, *, is_interrupted: bool
     ) -> "Failure":
         """Return one more failure. An interruption never hides a failure that has a reason."""
+        count = 1 if before is None else before.count + 1
         if before is not None and is_interrupted and not before.is_interrupted:
-            reason, summary, is_interrupted = before.reason, before.summary, False
-        return cls(reason, 1 if before is None else before.count + 1, at, is_interrupted, summary)
+            return replace(before, count=count, at=at)
+        return cls(reason, count, at, is_interrupted, summary)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it can be used after it was read. Raises TypeError if a field has another type."""
+        return self.count > 0 and math.isfinite(self.at) and isinstance(self.reason + self.summary, str)
 
     def wait_seconds(self, now: float) -> float:
         """Return the seconds until the next attempt; a clock that was set back does not block it."""
-        return max(0.0, self.retry_at - now) if self.at <= now else 0.0
+        exponent = min(self.count - 1, 20)  # a larger power only overflows
+        delay = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0**exponent)
+        return max(0.0, self.at + delay - now) if self.at <= now else 0.0
+
+
+NEVER_FAILED = Failure("", 0, -math.inf, summary="not started yet")
 
 
 class ToolListCache:
@@ -137,39 +151,36 @@ class ToolListCache:
     def __init__(
         self, directory: Path, redact: Callable[[str], str] = str, clock: Callable[[], float] = time.time
     ) -> None:
-        self._directory, self._redact, self.clock = directory, redact, clock
+        self.clock = clock
+        self._directory = directory
+        self._redact = redact
 
     def get(self, key: str) -> tuple[Definition, ...] | None:
-        try:
-            data = json.loads(self._file(key).read_bytes())
-            if data["version"] != VERSION:
-                return None
-            known = tuple(Definition(**each) for each in data["tools"])
-            return known if digest(known) == data["hash"] else None
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return None
+        with suppress(*DAMAGED):
+            data = _load(self._file(key), VERSION)
+            definitions = tuple(Definition(**tool) for tool in data["tools"])
+            if digest(definitions) == data["hash"]:
+                return definitions
+        return None
 
     def put(self, key: str, definitions: Iterable[Definition]) -> None:
-        known = list(definitions)
-        data = {"version": VERSION, "hash": digest(known), "tools": [asdict(each) for each in known]}
+        tools = [asdict(definition) for definition in definitions]
+        data = {"version": VERSION, "hash": hash_json(tools), "tools": tools}
         with suppress(OSError):
             atomic.write(self._file(key), json.dumps(data))
             self._failure_file(key).unlink(missing_ok=True)
 
     def get_failure(self, key: str) -> Failure | None:
-        try:
-            data = json.loads(self._failure_file(key).read_bytes())
-            if data.pop("version") != FAILURE_VERSION:
-                return None
-            reason, summary = str(data["reason"]), str(data["summary"])
-            failure = Failure(reason, int(data["count"]), float(data["at"]), bool(data["is_interrupted"]), summary)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            return None
-        return failure if failure.count > 0 and isfinite(failure.at) else None
+        with suppress(*DAMAGED):
+            failure = Failure(**_load(self._failure_file(key), FAILURE_VERSION))
+            if failure.is_sound:
+                return failure
+        return None
 
     def put_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> Failure:
         """Record one more failed attempt and return it."""
-        reason, summary = self._redact(reason), self._redact(summary or reason)
+        summary = self._redact(summary or reason)
+        reason = self._redact(reason)
         failure = Failure.after(self.get_failure(key), reason, summary, self.clock(), is_interrupted=is_interrupted)
         with suppress(OSError):
             atomic.write(self._failure_file(key), json.dumps({"version": FAILURE_VERSION, **asdict(failure)}))
@@ -180,3 +191,10 @@ class ToolListCache:
 
     def _failure_file(self, key: str) -> Path:
         return self._directory / f"failure-{key}.json"
+
+
+def _load(file: Path, version: int) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(file.read_bytes())
+    if data.pop("version") != version:
+        raise ValueError
+    return data

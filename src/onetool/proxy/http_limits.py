@@ -9,10 +9,10 @@ import httpx2
 
 from onetool.children.collector import Collector
 from onetool.children.pace import Pace
+from onetool.net.messages import EVENT_STREAM
 from onetool.proxy.message_limits import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit
 from onetool_child.messages import TooLarge
 
-EVENTS = "text/event-stream"
 MAX_EVENT_LINES = 1000
 CONNECT_SECONDS = 30
 READ_SECONDS = 300  # a server may hold a stream of events open
@@ -42,7 +42,7 @@ async def _limit_response(response: httpx2.Response) -> None:
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     if response.headers.get("content-encoding", "identity") != "identity":
         response.stream = _CompressedBody(response.stream)
-    elif response.headers.get("content-type", "").lower().startswith(EVENTS):
+    elif response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
         response.stream = _EventStream(response.stream)
     else:
         response.stream = _Body(response.stream)
@@ -68,7 +68,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class _CompressedBody(_Body):
-    """A compressed response, which is rejected."""
+    """A compressed response, which is rejected when it is read: an error of the request would end the connection."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         raise httpx2.StreamError("the server sent a compressed response despite Accept-Encoding: identity")
@@ -78,36 +78,38 @@ class _EventStream(_Body):
     """A response body that is a stream of events with one message each."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        whole, pace = _EventSplitter(), Pace()
+        splitter = _EventSplitter()
+        pace = Pace()
         async for chunk in self._stream:
             try:
-                events = [*whole.add(chunk)]
+                events = list(splitter.add(chunk))
             except TooLarge as error:
                 raise httpx2.SSEError(str(error)) from None
             for event in events:
-                rest = pace.charge(pace.now(), max(len(event), MIN_CHARGED_BYTES))
+                pause = pace.charge(pace.now(), max(len(event), MIN_CHARGED_BYTES))
                 yield event
-                if rest:
-                    await asyncio.sleep(rest)
+                if pause:
+                    await asyncio.sleep(pause)
 
 
 class _EventSplitter:
     """Split chunks into complete events, and check each of them."""
 
     def __init__(self) -> None:
-        self._collector, self._held = Collector(MAX_UPSTREAM_BYTES), b""
+        self._collector = Collector(MAX_UPSTREAM_BYTES)
+        self._unread = b""  # the end of the last chunk, which may be a part of a line end
 
     def add(self, chunk: bytes) -> Iterator[bytes]:
-        text = self._held + chunk
-        held = b"\r" if text.endswith(b"\r") else b""  # it may be the first half of a line end
+        text = self._unread + chunk
+        self._unread = b"\r" if text.endswith(b"\r") else b""
         text = text.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *ends, start = text.split(b"\n\n")
         for end in ends:
             self._collector.add(end)
             yield _admit_event(*self._collector.take())
-        is_half = start.endswith(b"\n")  # of the empty line behind an event
-        self._held = b"\n" + held if is_half else held
-        self._collector.add(start[:-1] if is_half else start)
+        if start.endswith(b"\n"):
+            self._unread = b"\n" + self._unread
+        self._collector.add(start.removesuffix(b"\n"))
 
 
 def _admit_event(event: bytes, problem: str | None) -> bytes:

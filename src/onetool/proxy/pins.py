@@ -24,7 +24,8 @@ from onetool.util.versioning import reject_newer
 
 VERSION = 1
 ACCEPTED = "hints_accepted"  # key in a pin: the origin of the annotations, if a person has accepted them
-MAX_DIFF_LINES, MAX_COMPARED_LINES = 40, 500
+MAX_DIFF_LINES = 40
+MAX_COMPARED_LINES = 500
 
 
 class Differences(NamedTuple):
@@ -41,13 +42,25 @@ def compare(
 
     Tools that appear later are pinned at once, unless `is_strict`: then they are new until a person accepts them.
     """
-    now = {each.name: asdict(each) for each in definitions}
+
+    def add(stored: Pinned | None) -> Pinned:
+        if stored is None or not is_strict:
+            return {**current, **(stored or {})}
+        return stored
+
+    current = {definition.name: asdict(definition) for definition in definitions}
     pinned = pins.get(server)
-    if pinned is None or any(_is_incomplete(pinned.get(name), each, is_strict) for name, each in now.items()):
-        pinned = pins.update(server, lambda known: _complete(known, now, is_strict))
-    known = {name: {key: pin[key] for key in pin if key != ACCEPTED} for name, pin in pinned.items()}
-    changed = {name: _difference(known[name], now[name]) for name in known if now.get(name, known[name]) != known[name]}
-    return Differences(changed, {name: _difference({}, now[name]) for name in now if name not in pinned})
+    if pinned is None or not (is_strict or current.keys() <= pinned.keys()):
+        pinned = pins.update(server, add)
+    differences = Differences({}, {})
+    for name, definition in current.items():
+        if name not in pinned:
+            differences.new[name] = _describe_difference({}, definition)
+            continue
+        pin = {key: value for key, value in pinned[name].items() if key != ACCEPTED}
+        if pin != definition:
+            differences.changed[name] = _describe_difference(pin, definition)
+    return differences
 
 
 def accept(
@@ -62,32 +75,33 @@ def accept(
     `hints` are the claims that a person has seen and accepts, by tool; see `list_claims`.
     """
 
-    def change(known: Pinned | None) -> Pinned:
-        pinned = {each.name: asdict(each) for each in definitions}
-        for name, pin in pinned.items():
-            annotations = pin["annotations"]
-            claims = describe_claims(annotations)
-            is_new = claims != "" and (hints or {}).get(name) == claims
-            if is_new or _is_accepted((known or {}).get(name, {}), annotations, origin):
-                pin[ACCEPTED] = origin
+    def replace(stored: Pinned | None) -> Pinned:
+        pinned = {}
+        for definition in definitions:
+            pin = (stored or {}).get(definition.name, {})
+            claims = describe_claims(definition.annotations)
+            is_accepted_now = claims != "" and (hints or {}).get(definition.name) == claims
+            pinned[definition.name] = asdict(definition)
+            if is_accepted_now or _accepts_hints(pin, definition, origin):
+                pinned[definition.name][ACCEPTED] = origin
         return pinned
 
-    pins.update(server, change)
-
-
-def _is_accepted(pin: Mapping[str, Any], annotations: Mapping[str, Any] | None, origin: str) -> bool:
-    return pin.get(ACCEPTED) == origin and pin.get("annotations") == annotations
+    pins.update(server, replace)
 
 
 def list_claims(pinned: Pinned, definitions: Iterable[Definition], origin: str) -> dict[str, str]:
     """Return the claims of annotations that would lower effects, and that no person has accepted, by tool."""
-    claims: dict[str, str] = {}
-    for definition in definitions:
-        is_accepted = _is_accepted(pinned.get(definition.name, {}), definition.annotations, origin)
-        text = "" if is_accepted else describe_claims(definition.annotations)
-        if text:
-            claims[definition.name] = text
-    return claims
+    claims = {
+        definition.name: describe_claims(definition.annotations)
+        for definition in definitions
+        if not _accepts_hints(pinned.get(definition.name, {}), definition, origin)
+    }
+    return {name: text for name, text in claims.items() if text}
+
+
+def _accepts_hints(pin: Mapping[str, Any], definition: Definition, origin: str) -> bool:
+    """Return whether a person has accepted the annotations of the definition from this origin."""
+    return pin.get(ACCEPTED) == origin and pin.get("annotations") == definition.annotations
 
 
 class Pins:
@@ -117,44 +131,40 @@ class Pins:
 
     def _read(self) -> dict[str, Pinned]:
         try:
-            pinned: Any = json.loads(self._file.read_bytes())
+            data: Any = json.loads(self._file.read_bytes())
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise self._unreadable(str(error)) from None
-        if isinstance(pinned, dict) and isinstance(pinned.get("version"), int):  # older files contain only the servers
-            reject_newer(pinned["version"], VERSION, self._file)
-            pinned = pinned.get("servers")
+            raise self._make_error(str(error)) from None
+        if not isinstance(data, dict) or not isinstance(data.get("version"), int):
+            raise self._make_error("not a valid pin file")
+        reject_newer(data["version"], VERSION, self._file)
+        pinned: Any = data.get("servers")
         tools = pinned.values() if isinstance(pinned, dict) else [None]
-        if not all(isinstance(each, dict) and all(isinstance(pin, dict) for pin in each.values()) for each in tools):
-            raise self._unreadable("not a valid pin file")
+        if not all(isinstance(pins, dict) and all(isinstance(pin, dict) for pin in pins.values()) for pins in tools):
+            raise self._make_error("not a valid pin file")
         return dict(pinned)
 
-    def _unreadable(self, reason: str) -> ToolError:
-        hint, location = "fix it, or delete it to pin all servers again", Location(str(self._file))
-        return ToolError(f"cannot read {self._file}: {reason}", hint=hint, location=location, code=STORAGE)
+    def _make_error(self, reason: str) -> ToolError:
+        hint = "fix it, or delete it to pin all servers again"
+        return ToolError(
+            f"cannot read {self._file}: {reason}", hint=hint, location=Location(str(self._file)), code=STORAGE
+        )
 
 
-def _is_incomplete(pin: Mapping[str, Any] | None, definition: Mapping[str, Any], is_strict: bool) -> bool:
-    """Return whether the pin is missing, or was written by a version that recorded fewer fields."""
-    return not is_strict if pin is None else bool(definition.keys() - pin.keys())
-
-
-def _complete(known: Pinned | None, now: Pinned, is_strict: bool) -> Pinned:
-    """Add missing fields to the pins, and pins for tools that need no acceptance."""
-    if known is None:
-        return now
-    completed = {name: {**now.get(name, {}), **pin} for name, pin in known.items()}
-    return completed if is_strict else {**now, **completed}
-
-
-def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    old, new = (json.dumps(each, indent=1, sort_keys=True, ensure_ascii=False).splitlines() for each in (before, after))
+def _describe_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    old = _to_lines(before)
+    new = _to_lines(after)
     start = max(0, count_common(old, new) - 1)
-    old, new = old[start:], new[start:]
-    end = max(0, count_common(old[::-1], new[::-1]) - 1)
-    # difflib takes quadratic time, and a server chooses the lines.
-    old, new = (side[: len(side) - end][:MAX_COMPARED_LINES] for side in (old, new))
+    # The common end is left out too, because difflib takes quadratic time, and a server chooses the lines.
+    common_end = max(0, count_common(old[:start:-1], new[:start:-1]) - 1)
+    old = old[start : len(old) - common_end][:MAX_COMPARED_LINES]
+    new = new[start : len(new) - common_end][:MAX_COMPARED_LINES]
     lines = list(difflib.unified_diff(old, new, "pinned", "current", lineterm="", n=1))
-    omitted = [f"… {pluralize(len(lines) - MAX_DIFF_LINES, 'more line')}"] if len(lines) > MAX_DIFF_LINES else []
-    return "\n".join([*lines[:MAX_DIFF_LINES], *omitted])
+    if len(lines) > MAX_DIFF_LINES:
+        lines[MAX_DIFF_LINES:] = [f"… {pluralize(len(lines) - MAX_DIFF_LINES, 'more line')}"]
+    return "\n".join(lines)
+
+
+def _to_lines(data: Mapping[str, Any]) -> list[str]:
+    return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False).splitlines()

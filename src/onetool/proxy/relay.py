@@ -24,13 +24,21 @@ Ask = Callable[[Any], Awaitable[Any]]  # request of a server -> response of the 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
+async def _refuse(request: Any) -> Any:
+    return _error_data(f"no client can handle {request.method}")
+
+
+async def _ignore(_params: Any) -> None:
+    """Drop a log message."""
+
+
 @dataclass(slots=True, eq=False)
 class Relay:
-    """The client of one call. `result` and `error` are the response of the server, unchanged."""
+    """The client of one call, by default none. `result` and `error` are the response of the server, unchanged."""
 
-    client: object  # the same for all calls of one client
-    ask: Ask
-    log: Callable[[Any], Awaitable[None]]
+    client: object = None  # the same for all calls of one client
+    ask: Ask = _refuse
+    log: Callable[[Any], Awaitable[None]] = _ignore
     progress: Progress | None = None
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     log_level: str | None = None
@@ -50,27 +58,35 @@ class Relay:
         """The metadata of requests for this client."""
         from mcp_types import LOG_LEVEL_META_KEY
 
-        wanted = {LOG_LEVEL_META_KEY: self.log_level} if self.log_level else {}
-        return {DECLARED_KEY: dict(self.capabilities), **wanted}
+        level = {LOG_LEVEL_META_KEY: self.log_level} if self.log_level else {}
+        return {DECLARED_KEY: dict(self.capabilities), **level}
 
     async def exchange(self, send: Callable[..., Awaitable[Any]], seconds: float) -> Any:
         """Send the request and answer questions until there is a result. Waiting for a person does not time out."""
-        async with self._timeout(seconds):
-            result = await send(input_responses=self.input_responses, request_state=self.request_state)
-            for _ in range(MAX_ROUNDS):
-                if self.takes_questions or not is_question(result):
-                    break
-                responses = {key: await self.ask_or_raise(each) for key, each in (result.input_requests or {}).items()}
-                if not responses:
-                    await asyncio.sleep(PAUSE_SECONDS)
-                result = await send(input_responses=responses or None, request_state=result.request_state)
-        if is_question(result) and not self.takes_questions:
-            raise ToolError(f"the server requested input more than {MAX_ROUNDS} times")
-        self.result = result
+        try:
+            async with asyncio.timeout(seconds) as self._clock:
+                self._seconds = seconds
+                self.result = await self._send_until_answered(send)
+        except Exception as error:
+            self.error = error
+            raise
+        return self.result
+
+    async def _send_until_answered(self, send: Callable[..., Awaitable[Any]]) -> Any:
+        result = await send(input_responses=self.input_responses, request_state=self.request_state)
+        rounds = 0
+        while is_question(result) and not self.takes_questions:
+            if rounds == MAX_ROUNDS:
+                raise ToolError(f"the server requested input more than {MAX_ROUNDS} times")
+            rounds += 1
+            requests = result.input_requests or {}
+            responses = {key: await self._ask_or_raise(request) for key, request in requests.items()}
+            if not responses:
+                await asyncio.sleep(PAUSE_SECONDS)
+            result = await send(input_responses=responses or None, request_state=result.request_state)
         return result
 
-    async def ask_or_raise(self, request: Any) -> Any:
-        """Return the response of the client, or raise its error."""
+    async def _ask_or_raise(self, request: Any) -> Any:
         from mcp import MCPError
         from mcp_types import ErrorData
 
@@ -86,11 +102,9 @@ class Relay:
         self._questions.add(question)
         try:
             await asyncio.wait((question,))
-            return (
-                _error_data("no response in time; other clients are waiting")
-                if question.cancelled()
-                else question.result()
-            )
+            if question.cancelled():
+                return _error_data("no response in time; other clients are waiting")
+            return question.result()
         finally:
             question.cancel()
             self._questions.discard(question)
@@ -110,12 +124,6 @@ class Relay:
         if self.progress is not None:
             await self.progress(progress, total, message)
 
-    @asynccontextmanager
-    async def _timeout(self, seconds: float) -> AsyncIterator[None]:
-        async with asyncio.timeout(seconds) as self._clock:
-            self._seconds = seconds
-            yield
-
     def _restart_timeout(self) -> None:
         self._set_clock(asyncio.get_running_loop().time() + self._seconds)
 
@@ -126,8 +134,8 @@ class Relay:
 
 
 def get_relay(context: ToolContext) -> Relay | None:
-    found = context.metadata.get(RELAY_KEY)
-    return found if isinstance(found, Relay) else None
+    relay = context.metadata.get(RELAY_KEY)
+    return relay if isinstance(relay, Relay) else None
 
 
 def is_question(result: Any) -> bool:
@@ -135,7 +143,7 @@ def is_question(result: Any) -> bool:
 
 
 class Relays:
-    """The calls in flight on one connection; None for calls whose client cannot be asked.
+    """The calls in flight on one connection.
 
     A question that could belong to several clients waits until only one is left. After that has happened once, clients
     take turns, so that it does not happen again. A client that does not answer delays others for a short time only.
@@ -143,16 +151,16 @@ class Relays:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._in_flight: list[Relay | None] = []
+        self._in_flight: list[Relay] = []
         self._waiting = 0  # questions whose client is not known yet
         self._take_turns = False
         self._changed = asyncio.Event()
         self._level: str | None = None
 
     @asynccontextmanager
-    async def track(self, relay: Relay | None) -> AsyncIterator[None]:
+    async def track(self, relay: Relay) -> AsyncIterator[None]:
         if self._take_turns:
-            await self._wait_for_turn(_client(relay))
+            await self._wait_for_turn(relay.client)
         self._in_flight.append(relay)
         try:
             yield
@@ -173,24 +181,23 @@ class Relays:
 
     def _cancel_questions(self) -> None:
         for relay in self._in_flight:
-            if relay is not None:
-                relay.cancel_questions()
+            relay.cancel_questions()
 
     @property
     def _clients(self) -> set[object]:
-        return {_client(each) for each in self._in_flight}
+        return {relay.client for relay in self._in_flight}
 
     def _change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def needs_level(self, relay: Relay) -> str | None:
+    def choose_level(self, relay: Relay) -> str | None:
         """Return the log level to set on a server before 2026, the lowest that any client wants, or None."""
-        wanted = relay.log_level
-        if wanted is None or (self._level is not None and LEVELS.index(self._level) <= LEVELS.index(wanted)):
+        level = relay.log_level
+        if level is None or (self._level is not None and LEVELS.index(self._level) <= LEVELS.index(level)):
             return None
-        self._level = wanted
-        return wanted
+        self._level = level
+        return level
 
     @property
     def callbacks(self) -> dict[str, Any]:
@@ -208,15 +215,12 @@ class Relays:
 
     async def _relay_log(self, params: Any) -> None:
         """Relay a log message; drop it if its client is not known."""
-        relay = self._only_client()
-        if relay is not None:
-            await relay.log(params)
+        relay = self._only_client() or Relay()
+        await relay.log(params)
 
     async def _relay_request(self, request: Any) -> Any:
         relay = await self._wait_for_client() if len(self._clients) > 1 else self._only_client()
-        if relay is None:
-            return _error_data(f"no client can handle {request.method}")
-        return await relay.ask_client(request)
+        return await (relay or Relay()).ask_client(request)
 
     def _only_client(self) -> Relay | None:
         """Return a call if all calls in flight are of one client, else None: no other client may see a question."""
@@ -244,10 +248,6 @@ def _error_data(message: str) -> Any:
     return ErrorData(code=INVALID_REQUEST, message=message)
 
 
-def _client(relay: Relay | None) -> object:
-    return None if relay is None else relay.client
-
-
 class WrappedStream:
     """A stream of messages that wraps another one."""
 
@@ -261,8 +261,8 @@ class WrappedStream:
     async def __aexit__(self, *error: object) -> None:
         await self._stream.__aexit__(*error)
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class DeclaringStream(WrappedStream):

@@ -38,8 +38,8 @@ class ServerLaunch:
     def has_program(self) -> bool:
         """Return whether the program exists; a path with a slash is relative to the start directory."""
         program = self.command[0]
-        found = self.directory / program if "/" in program else program
-        return shutil.which(found, path=self.environment.get("PATH")) is not None
+        path = self.directory / program if "/" in program else program
+        return shutil.which(path, path=self.environment.get("PATH")) is not None
 
     def prepare_directory(self) -> Path:
         """Create and return the start directory. If the home directory is not writable, return another one."""
@@ -53,18 +53,16 @@ class ServerLaunch:
 
 def plan_launch(name: str, server: Server, loaded: Loaded, environment: Mapping[str, str]) -> ServerLaunch:
     """Return the parameters of the process of a server under these settings."""
-    directory, private = start_directory(name, server, loaded), private_directory(name, loaded.directories)
+    directory = start_directory(name, server, loaded)
+    private = private_directory(name, loaded.directories)
     is_user_server = name in loaded.user_servers and not (server.cwd and Path(server.cwd).expanduser().is_absolute())
     ignores_files = is_user_server or server.cwd == PROJECT
     variables = {**environment, **uv_settings(environment)}
     if directory != private and (ignores_files or not imports_from_directory(server, directory)):
         variables |= SAFE_PATH_VARIABLES
-    used = private if ignores_files or ignores_packages(server) else None
-    return ServerLaunch(_build_command(server, used), directory, {**variables, **server.env}, used)
-
-
-def _build_command(server: Server, npm_prefix: Path | None) -> tuple[str, ...]:
-    """Return the command; npm and npx read `.npmrc` and `node_modules/.bin` from the prefix only."""
     command = str(server.command)
-    is_npm = PurePath(command).name in NPM
-    return (command, *(("--prefix", str(npm_prefix)) if is_npm and npm_prefix else ()), *server.args)
+    if not (ignores_files or ignores_packages(server)):
+        return ServerLaunch((command, *server.args), directory, {**variables, **server.env})
+    # npm and npx read `.npmrc` and `node_modules/.bin` from the prefix only.
+    options = ("--prefix", str(private)) if PurePath(command).name in NPM else ()
+    return ServerLaunch((command, *options, *server.args), directory, {**variables, **server.env}, private)

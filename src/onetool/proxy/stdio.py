@@ -1,18 +1,20 @@
 """Upstream servers over stdio. Message sizes are checked before parsing, and reading is paced."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from onetool.children.collector import Collector
 from onetool.children.pace import Pace
-from onetool.children.process import Process
+from onetool.children.process import GUARD, Process
 from onetool.proxy.message_limits import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit, reject
+from onetool.proxy.server_launch import ServerLaunch
 from onetool_child.messages import TooLarge, parse_without_gc
 
 READ_SIZE = 1 << 16
@@ -54,28 +56,38 @@ class _Pipes:
         self._input.close()
 
 
+class MissingProgram(Exception):
+    """The program of the server is not installed. The message is its name."""
+
+
 @asynccontextmanager
 async def stdio_streams(
-    command: Sequence[str],
-    on_started: Callable[[Process], None],
-    *,
-    env: Mapping[str, str],
-    cwd: Path,
-    guarded: bool,
-) -> AsyncIterator[tuple[Any, Any]]:
-    """Start the server and yield its two message streams for the SDK; end the server afterwards."""
+    launch: ServerLaunch,
+) -> AsyncIterator[tuple[Process, MemoryObjectReceiveStream[Any], MemoryObjectSendStream[Any]]]:
+    """Start the server and yield it with its two message streams for the SDK; end it afterwards."""
+    from mcp.client.stdio import get_default_environment
+
+    if not await anyio.to_thread.run_sync(launch.has_program):
+        raise MissingProgram(launch.command[0])
     pipes = _Pipes()
-    process = await Process.start(command, pipes, lambda _text: None, env=env, cwd=cwd, guarded=guarded)
-    on_started(process)
+    guard = GUARD if hasattr(os, "fork") else ()
+    process = await Process.start(
+        [*guard, *launch.command],
+        pipes,
+        lambda _text: None,
+        env={**get_default_environment(), **launch.environment},
+        cwd=await anyio.to_thread.run_sync(launch.prepare_directory),
+        guarded=bool(guard),
+    )
     to_session, incoming = anyio.create_memory_object_stream[Any](0)
     outgoing, from_session = anyio.create_memory_object_stream[Any](0)
     tasks = [asyncio.ensure_future(_read(pipes, to_session)), asyncio.ensure_future(_write(pipes, from_session))]
     try:
-        yield incoming, outgoing
+        yield process, incoming, outgoing
     finally:
         with anyio.CancelScope(shield=True):
-            for stream in (incoming, outgoing):
-                stream.close()
+            incoming.close()
+            outgoing.close()
             pipes.close()
             await process.end(END_SECONDS)
             for task in tasks:
@@ -92,7 +104,8 @@ async def _read(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> None:
 
 
 async def _read_messages(pipes: _Pipes, to_session: MemoryObjectSendStream[Any]) -> None:
-    collector, pace = Collector(MAX_UPSTREAM_BYTES), Pace()
+    collector = Collector(MAX_UPSTREAM_BYTES)
+    pace = Pace()
     while chunk := await pipes.output.read(READ_SIZE):
         *ends, start = chunk.split(b"\n")
         for end in ends:
@@ -101,10 +114,10 @@ async def _read_messages(pipes: _Pipes, to_session: MemoryObjectSendStream[Any])
             line = admit(*collector.take())
             if line.strip():
                 message = parse_without_gc(_parse, line)
-                rest = pace.charge(started, max(len(line), MIN_CHARGED_BYTES))
+                pause = pace.charge(started, max(len(line), MIN_CHARGED_BYTES))
                 await to_session.send(message)
-                if rest:
-                    await asyncio.sleep(rest)
+                if pause:
+                    await asyncio.sleep(pause)
         collector.add(start)
 
 

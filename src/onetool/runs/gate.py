@@ -449,8 +449,9 @@ class Gate:
         if self.record.kind == "run" or self.hold == math.inf:
             return await answered
         paused = asyncio.ensure_future(self.paused.wait())
+        first: set[asyncio.Future[Any]] = {answered, paused}
         try:
-            await asyncio.wait({answered, paused}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         finally:
             paused.cancel()
         if answered.done():

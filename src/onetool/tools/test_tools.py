@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -21,6 +20,7 @@ import anyio.to_thread
 
 from onetool._tool import tool
 from onetool.children import programs
+from onetool.children.process import describe_status
 from onetool.context import Permission, ToolContext
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
 from onetool.extensions.environments import make_worker_environment
@@ -255,17 +255,10 @@ def _no_result_error(suite: _Suite, status: int, problem: str, tail: str) -> Too
     meaning = PYTEST_STATUSES.get(status, "") if suite.name == "pytest" else ""
     reason = "; ".join(dict.fromkeys(part for part in (meaning, problem) if part))
     return ToolError(
-        f"no test result: {suite.name} exited with {_format_status(status)}: {reason}{_format_output(tail)}",
+        f"no test result: {suite.name} exited with {describe_status(status)}: {reason}{_format_output(tail)}",
         status=status,
         output=tail,
     )
-
-
-def _format_status(status: int) -> str:
-    try:
-        return signal.Signals(status - SIGNAL_STATUS_OFFSET if status > SIGNAL_STATUS_OFFSET else -status).name
-    except ValueError:
-        return f"status {status}"
 
 
 def _format_output(tail: str) -> str:

@@ -117,7 +117,7 @@ async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -
             waiting.append(name)
             report()
             try:
-                await upstream.connection(only_list=True)
+                await upstream.main.connect(only_list=True)
             except SignInRequired as error:
                 return await trace_sign_in(app, name, error)
             except ToolError:
@@ -126,6 +126,6 @@ async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -
                 waiting.remove(name)
                 done.append(name)
                 report()
-        return Problem(f"server {name} responds: {pluralize(len(upstream.definitions), 'tool')}", level=OK)
+        return Problem(f"server {name} responds: {pluralize(len(upstream.tools.definitions), 'tool')}", level=OK)
 
     return [found for found in await asyncio.gather(*map(ask, names)) if found]

@@ -69,7 +69,7 @@ class Metrics(Collector):
         """Yield the current gauges."""
         app = self._app
         workers, servers = app.extensions.states, app.settings.servers
-        up = sum(app.servers.upstream(name).state == "connected" for name in servers)
+        up = sum(app.servers.upstream(name).main.state == "connected" for name in servers)
         running = sum(state == "running" for state in workers.values())
         yield GaugeMetricFamily("onetool_cells", "Cells, idle and running", app.cells.count)
         yield GaugeMetricFamily("onetool_workers", "Running workers of extensions", running)

@@ -189,7 +189,7 @@ class ExposedTools:
 
     async def prompts(self, context: Any) -> dict[str, tuple[str, types.Prompt]]:
         """Return prompts with their servers by published name. Duplicate names get the server as a prefix."""
-        found = [(server, each) for server, items in await self._list_servers(context, PROMPTS) for each in items]
+        found = [(server, each) for server, (items,) in await self._list_servers(context, PROMPTS) for each in items]
         counted = Counter([*(each.name for _, each in found), *self._app.settings.snippets])
         return {
             each.name if counted[each.name] == 1 else f"{server}_{each.name}": (server, clean_texts(each))
@@ -249,8 +249,7 @@ class ExposedTools:
         for server in await self._find_servers(context, uri):
             upstream = self._app.servers.upstream(server)
             with suppress(ToolError):
-                await upstream.watch_for(uri, build_caller(self._app, context))
-                return partial(upstream.unwatch, uri)
+                return await upstream.watch(uri, build_caller(self._app, context))
         return None
 
     async def _find_prompt(self, context: Any, prompt: str) -> tuple[str | None, str]:
@@ -343,9 +342,9 @@ class ExposedTools:
         if (stored := {tool.name: tool for tool in found}) != self._stored_tools:
             self._stored_tools = stored
         upstreams = _upstreams(self._app, wanted)
-        unlisted = [each for each in upstreams if each.server.enabled and not each.raw_tools]
+        unlisted = [each for each in upstreams if each.server.enabled and not each.main.raw_tools]
         if unlisted:
-            connecting = [asyncio.ensure_future(_catch_tool_error(each.connection())) for each in unlisted]
+            connecting = [asyncio.ensure_future(_catch_tool_error(each.main.connect())) for each in unlisted]
             await asyncio.wait(connecting, timeout=CONNECT_SECONDS)
 
 

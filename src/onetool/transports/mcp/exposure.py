@@ -111,4 +111,4 @@ class Exposure:
 
 def is_publishable(tool: Tool) -> bool:
     """Tell whether the tool is enabled and its definition matches its pin."""
-    return tool.enabled and not (isinstance(tool.backend, Upstream) and tool.name in tool.backend.rejected)
+    return tool.enabled and not (isinstance(tool.backend, Upstream) and tool.name in tool.backend.tools.rejected)

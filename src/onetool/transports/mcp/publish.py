@@ -51,7 +51,7 @@ def assign_names(tools: Iterable[Tool]) -> dict[str, Tool]:
 
 def _original_name(tool: Tool) -> str:
     """Return the name that the upstream server uses, with invalid characters replaced."""
-    offered = tool.backend.offered.get(tool.name) if isinstance(tool.backend, Upstream) else None
+    offered = tool.backend.tools.offered.get(tool.name) if isinstance(tool.backend, Upstream) else None
     return _sanitize_name(offered.name if offered is not None else tool.short_name)
 
 
@@ -60,8 +60,8 @@ def _sanitize_name(name: str) -> str:
 
 
 def build_definition(name: str, tool: Tool) -> types.Tool:
-    if isinstance(tool.backend, Upstream) and (offered := tool.backend.offered.get(tool.name)) is not None:
-        definition = tool.backend.raw_tools.get(offered.name)
+    if isinstance(tool.backend, Upstream) and (offered := tool.backend.tools.offered.get(tool.name)) is not None:
+        definition = tool.backend.main.raw_tools.get(offered.name)
         if definition is not None:
             output = clean_schema(offered.output_schema) if offered.output_schema is not None else None
             changes = {"name": name, "input_schema": _object_schema(tool), "output_schema": output, "execution": None}

@@ -141,9 +141,10 @@ class PackHandlers:
             description = app.settings.prompts.packs.get(pack.name, "")
             pack.description = pack.description or app.registry.describe(python_name(pack.name)) or description
             if pack.kind == "proxy" and pack.name in app.settings.servers:
-                server = app.servers.upstream(pack.name)
-                pack.state, pack.is_enabled = server.state, server.server.enabled
-                pack.problem = _to_finding(server.problem) if server.failure else None
+                session = app.servers.upstream(pack.name).main
+                pack.state = session.state
+                pack.is_enabled = session.server.enabled
+                pack.problem = _to_finding(session.problem) if session.failure else None
             elif pack.kind == "extension" and not pack.state:
                 problem = app.extensions.failures.get(pack.name)
                 pack.state, pack.problem = (

@@ -12,6 +12,7 @@ from onetool.editing.planned_edit import ItemChange, PlannedEdit, SettingsItem
 from onetool.editing.server_changes import SERVERS, PlannedServers, ServerChanges
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
+from onetool.proxy.definitions import digest
 from onetool.proxy.servers import DefinitionsChanged
 from onetool.proxy.upstream import Upstream
 from onetool.transports.http import identity
@@ -89,36 +90,36 @@ class ServerHandlers:
             ServerTool(
                 name=tool,
                 description=definition.description[:MAX_DESCRIPTION_CHARS],
-                is_rejected=tool in upstream.rejected,
+                is_rejected=tool in upstream.tools.rejected,
             )
-            for tool, definition in sorted(upstream.offered.items())
+            for tool, definition in sorted(upstream.tools.offered.items())
         ]
         status = self._describe(name, item).model_dump()
-        details = ServerDetails(**status, tools=tools, output=upstream.output)
+        details = ServerDetails(**status, tools=tools, output=upstream.main.output)
         headers = {"etag": item.etag} if item.etag else None
         return await self._api.run_in_thread(lambda: json_response(self._api.to_json(details), headers=headers))
 
     async def _load_cached(self, name: str) -> None:
         """Load the known tools of a server. Tools that cannot be used must not hide the server."""
         with contextlib.suppress(ToolError, ValueError):
-            await self._upstream(name).load_cached()
+            await self._upstream(name).main.load_cached()
 
     def _describe(self, name: str, item: SettingsItem) -> ServerStatus:
         server, upstream = self._api.app.settings.servers[name], self._api.app.servers.upstream(name)
-        differences = self._api.app.servers.get_differences(name)
-        changes = [PinChange(tool=tool, kind="changed", difference=text) for tool, text in differences.changed.items()]
-        changes += [PinChange(tool=tool, kind="new", difference=text) for tool, text in differences.new.items()]
-        claims = self._api.app.servers.get_claims(name)
-        changes += [PinChange(tool=tool, kind="hints", difference=text) for tool, text in claims.items()]
+        tools = upstream.tools
+        changed, new = tools.differences
+        changes = [PinChange(tool=tool, kind="changed", difference=text) for tool, text in changed.items()]
+        changes += [PinChange(tool=tool, kind="new", difference=text) for tool, text in new.items()]
+        changes += [PinChange(tool=tool, kind="hints", difference=text) for tool, text in tools.claims.items()]
         return ServerStatus(
             name=name,
             kind="stdio" if server.url is None else server.transport,
             is_enabled=server.enabled,
-            state=upstream.state,
-            problem=upstream.failure,
-            tool_count=len(upstream.offered) if upstream.is_known else None,
+            state=upstream.main.state,
+            problem=upstream.main.failure or None,
+            tool_count=len(upstream.tools.offered) if upstream.main.is_known else None,
             changes=changes,
-            digest=self._api.app.servers.get_digest(name),
+            digest=digest(tools.definitions),
             pin=server.pin,
             entry=self._edits.describe(item),
         )
@@ -136,7 +137,7 @@ class ServerHandlers:
         name = await self._begin(request, "server.start", "starting servers")
         try:
             async with asyncio.timeout(START_SECONDS):
-                await self._upstream(name).start()
+                await self._upstream(name).main.start()
         except TimeoutError:
             raise ApiError("invalid", f"{name} did not start within {START_SECONDS:g} s") from None
         except ToolError as error:

@@ -72,7 +72,7 @@ class SignInHandlers:
             target = make_server_target(name, server)
             if target is None or target.is_machine:
                 continue
-            is_listed = not target.is_optional or app.servers.upstream(name).state == "sign_in_required"
+            is_listed = not target.is_optional or app.servers.upstream(name).main.state == "sign_in_required"
             for account in target.accounts or ("",):
                 state = await app.sign_ins.describe(identify(target, account, agent))
                 if is_listed or state["signed_in"]:
