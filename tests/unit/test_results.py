@@ -179,6 +179,17 @@ def test_storing_a_result_does_not_look_at_all_others(directory: Path, clock: Cl
     assert measure_seconds(store_many, times=2) < 3 * few
 
 
+def test_the_recorded_sizes_are_not_written_through_a_link(directory: Path, clock: Clock) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (other := directory.parent / "other").write_text("mine")
+    (directory / USAGE).symlink_to(other)
+    results = store_with_quota(directory, clock, 1 << 30, 1 << 30)
+    for _ in range(2):
+        store_text(results, "x" * 5_000)
+    assert other.read_text() == "mine"
+    assert not (directory / USAGE).is_symlink()
+
+
 def test_a_full_store_makes_room_for_several_results_at_once(directory: Path, clock: Clock) -> None:
     results = store_with_quota(directory, clock, 1_000_000, 1_000_000)
     removed = []

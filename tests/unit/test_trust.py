@@ -86,7 +86,11 @@ def test_a_linked_working_directory_is_the_same_directory(project: Path, user: P
 
 
 @pytest.mark.parametrize(
-    "name", ["onetool.yaml", "secrets.yaml", "prompts.yaml", "agents/x.yml", "tools/x/x_tools.py", "logs", "tools/y"]
+    "name",
+    [
+        *("onetool.yaml", "secrets.yaml", "prompts.yaml", "agents/x.yml", "tools/x/x_tools.py", "logs", "tools/y"),
+        *("logs/audit.jsonl", "stats/stats.db", "bundles/x", "cache/x.db"),
+    ],
 )
 @pytest.mark.parametrize("env", [{}, {"ONETOOL_TRUST": "1"}])
 def test_a_file_that_is_a_link_out_of_the_directory_is_rejected(

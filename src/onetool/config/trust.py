@@ -36,6 +36,8 @@ _READABLE_KEY = re.compile(r"[\w-]{1,60}")
 PRESENTATIONAL = frozenset({"aliases", "docs_url", "expose", "log_level", "projects", "prompts", "snippets", "version"})
 # Settings that are shown for review, but can neither run code nor reach data or the network.
 HARMLESS = frozenset({"limits", "runs", "stats", "workers"})
+# Directories of a project whose files are loaded, or written in place.
+LINKED_FROM = ("tools", "bundles", "cache", "logs", "stats")
 # Lists that only allow: with fewer items, less is possible. GRANTS are those of an agent.
 GRANTS = frozenset({"hosts", "permissions", "tools"})
 ALLOWED = frozenset({("http", "allowedHosts"), ("tools_dir",)})
@@ -222,12 +224,16 @@ def _list_extension_names(project: Path, home: Path, config: Any) -> Iterator[st
 
 
 def find_outside_link(project: Path) -> tuple[str, str] | None:
-    """Return the reason and a hint if a link leads out of a project directory, since its target was not reviewed."""
+    """Return the reason and a hint if a link leads out of a project directory.
+
+    Nobody has reviewed its target, which OneTool would execute or write.
+    """
     if project.is_symlink():
         return "it is a symbolic link", "replace the link with a directory"
     entries: list[Path] = []
     with suppress(OSError):
-        entries = [path for path in (*project.iterdir(), *(project / "tools").glob("*")) if path.is_symlink()]
+        inside = (path for name in LINKED_FROM for path in (project / name).glob("*"))
+        entries = [path for path in (*project.iterdir(), *inside) if path.is_symlink()]
     for path in (*entries, *paths.agent_files(project), *paths.extension_files(project / "tools")):
         if not paths.is_inside(path, project):
             return f"{path} is a symbolic link that leads out of it", "replace the link with the file"

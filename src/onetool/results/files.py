@@ -134,8 +134,7 @@ class ResultFiles:
         self._write_usage({"listed_at": self._clock(), "sizes": sizes})
 
     def _write_usage(self, usage: Mapping[str, Any]) -> None:
-        with open(self._directory / USAGE, "w", encoding="utf-8", opener=atomic.owner_only) as file:
-            json.dump(usage, file)
+        atomic.write(self._directory / USAGE, json.dumps(usage))
 
     def _read_usage(self) -> dict[str, Any] | None:
         """Return the recorded sizes; None if they are missing or old: unfinished files are not in them."""
