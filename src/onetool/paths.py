@@ -6,6 +6,7 @@ Paths are computed from the arguments; nothing is created. A directory whose set
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from os.path import commonpath, lexists, realpath
 from pathlib import Path
 
@@ -13,6 +14,7 @@ FOLDER = ".onetool"
 CONFIG = "onetool.yaml"
 PROMPTS = "prompts.yaml"
 SECRETS = "secrets.yaml"
+PROJECTS = "projects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,16 @@ class Directories:
     def data(self) -> Path:
         """Return the directory of results, statistics, logs and bundles."""
         return self.layers[-1]
+
+    @property
+    def private(self) -> Path:
+        """Return the directory of what a person has decided: approvals and grants, accepted tools and snippets.
+
+        For a project, it is in the user's directory, because a cloned repository could contain such files.
+        """
+        if self.config_file is not None or self.data == self.user:
+            return self.data
+        return self.user / PROJECTS / sha256(realpath(self.data).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
     @property
     def root(self) -> Path:

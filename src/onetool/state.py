@@ -104,7 +104,8 @@ def _open_stores(loaded: Loaded, old: State | None) -> Stores:
     is_same = old is not None and old.loaded.settings.store == loaded.settings.store
     if old is None or not is_same or old.stores.directory != directory:
         old_usage, scope = bundles_directory(loaded) / ".usage" / "usage.db", str(loaded.directories.working_dir)
-        stores = Stores.open(directory, settings, old_usage, remote=_open_remote(loaded), scope=scope)
+        private = loaded.directories.private
+        stores = Stores.open(directory, private, settings, old_usage, remote=_open_remote(loaded), scope=scope)
         configure_values(stores.recorder, loaded.settings.runs)
         return stores
     old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days

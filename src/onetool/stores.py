@@ -1,4 +1,4 @@
-"""The stores in the data directory: results, statistics, result shapes, durable runs, sessions and the search index.
+"""The stores in files: results, statistics, result shapes, durable runs, sessions and the search index.
 
 They are opened and closed together. Opening touches no disk; each store creates its files when it first writes.
 """
@@ -48,6 +48,7 @@ class Stores:
     def open(
         cls,
         directory: Path,
+        private: Path,
         settings: Stats,
         old_usage: Path | None = None,
         *,
@@ -66,9 +67,9 @@ class Stores:
             recorder,
             shapes,
             search,
-            RunStore(directory),
-            SessionStore(directory),
-            SavedSnippetFile(directory),
+            RunStore(private),
+            SessionStore(private),
+            SavedSnippetFile(private),
         )
 
     def results(self, output: Output) -> ResultStorage:

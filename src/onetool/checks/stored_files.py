@@ -44,13 +44,11 @@ class _StoredFile(NamedTuple):
 
 def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     """Check each file; limit the check of a database to `seconds`, because a large one takes long."""
-    data = loaded.directories.data
+    data, runs = loaded.directories.data, loaded.directories.private / "runs"
     return [
         *_check_database(data / "stats" / "stats.db", tables.VERSION, RECREATED, seconds),
-        *_check_sealed(data / "runs" / "runs.db", run_store.SCHEMA, run_store.VERSION, LOST_RUNS, seconds),
-        *_check_sealed(
-            data / "runs" / "sessions.db", session_store.SCHEMA, session_store.VERSION, LOST_SESSIONS, seconds
-        ),
+        *_check_sealed(runs / "runs.db", run_store.SCHEMA, run_store.VERSION, LOST_RUNS, seconds),
+        *_check_sealed(runs / "sessions.db", session_store.SCHEMA, session_store.VERSION, LOST_SESSIONS, seconds),
         *(found for stored in _list_files(loaded) for found in _check_json(stored)),
     ]
 
@@ -69,12 +67,12 @@ def check_bundles(loaded: Loaded) -> list[Problem]:
 
 
 def _list_files(loaded: Loaded) -> Iterator[_StoredFile]:
-    data, user = loaded.directories.data, loaded.directories.user
+    data, private, user = loaded.directories.data, loaded.directories.private, loaded.directories.user
     yield _StoredFile(
         data / "stats" / "shapes.json", shapes.VERSION, "shapes", "run `rm {file}` (it is created again)", True
     )
     yield _StoredFile(
-        data / "pins.json", pins.VERSION, None, "run `rm {file}` (the current tool definitions are pinned again)"
+        private / "pins.json", pins.VERSION, None, "run `rm {file}` (the current tool definitions are pinned again)"
     )
     yield _StoredFile(user / trust.STORE, trust.VERSION, None, "run `rm {file}`, then `onetool trust` in your projects")
 

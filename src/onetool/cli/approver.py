@@ -51,7 +51,7 @@ class RunJournal:
     def saved_snippets(self) -> "SavedSnippetStorage":
         from onetool.snippets.saved_snippets import SavedSnippetFile
 
-        return SavedSnippetFile(self.loaded.directories.data) if self.remote is None else self.remote.snippets
+        return SavedSnippetFile(self.loaded.directories.private) if self.remote is None else self.remote.snippets
 
     def list_tokens(self) -> "Iterable[Token]":
         """Return the tokens of the settings and of the store, without those that were revoked."""
@@ -99,7 +99,7 @@ def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
         if remote is not None:
             yield RunJournal(loaded, remote.runs, redact, remote)
             return
-        with closing(RunStore(loaded.directories.data)) as store:
+        with closing(RunStore(loaded.directories.private)) as store:
             yield RunJournal(loaded, store, redact)
 
 

@@ -223,7 +223,7 @@ class _Names:
             if pack in self._files:
                 tools = outline(self._files[pack])
             elif pack in self.section("servers"):
-                pins = Pins(self._directories.data / "pins.json").get(pack) or {}
+                pins = Pins(self._directories.private / "pins.json").get(pack) or {}
                 tools = {tool: _properties(pin.get("input_schema")) for tool, pin in pins.items()}
             else:
                 tools = self._read_bundle_tools(

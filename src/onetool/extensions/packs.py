@@ -95,7 +95,7 @@ class Extensions(HeldTools):
         """Apply new settings. They take effect with the next `refresh`."""
         self._loaded = loaded
         self._found, self._installed = {}, None  # a reload reads everything, regardless of timestamps
-        directory = loaded.directories.data / "environments"
+        directory = loaded.directories.private / "environments"
         self._environments = self._environments_by_directory.setdefault(
             directory, Environments(directory, self._environment)
         )

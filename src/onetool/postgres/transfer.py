@@ -52,6 +52,10 @@ class Places:
         return self.loaded.directories.data
 
     @property
+    def private(self) -> Path:
+        return self.loaded.directories.private
+
+    @property
     def user(self) -> Path:
         return self.loaded.directories.user
 
@@ -95,7 +99,7 @@ def _verify(kind: str, source: Iterable[Any], target: Iterable[Any]) -> int:
 
 def _copy_runs(places: Places) -> int:
     target = places.rows.runs
-    with closing(RunStore(places.data)) as source:
+    with closing(RunStore(places.private)) as source:
         grants = source.list_all_grants()
         run_ids = source.list_ids()
         for run_id in run_ids:
@@ -111,7 +115,7 @@ def _copy_runs(places: Places) -> int:
 def _copy_sessions(places: Places) -> int:
     target = places.rows.sessions
     handles = []
-    with closing(SessionStore(places.data)) as source:
+    with closing(SessionStore(places.private)) as source:
         for session in source.list_all():
             handle, agent, token_id, _ = session
             try:
@@ -138,7 +142,7 @@ def _copy_switches(places: Places) -> int:
 
 
 def _copy_pins(places: Places) -> int:
-    source = Pins(places.data / "pins.json")
+    source = Pins(places.private / "pins.json")
     target = places.rows.pins
     servers = source.servers()
     for server in servers:
@@ -160,7 +164,7 @@ def _copy_credentials(places: Places) -> int:
 
 def _copy_snippets(places: Places) -> int:
     target = places.rows.snippets
-    saved = SavedSnippetFile(places.data).list_all()
+    saved = SavedSnippetFile(places.private).list_all()
 
     def add_missing(current: list[SavedSnippet]) -> list[SavedSnippet]:
         names = set(map(_identify_snippet, current))

@@ -84,7 +84,7 @@ class Servers(HeldTools):
         directory = loaded.directories.data
         lists: ToolListStorage
         if remote is None:
-            self._pins = Pins(directory / "pins.json")
+            self._pins = Pins(loaded.directories.private / "pins.json")
             lists = ToolListCache(directory / "cache", redact)
         else:
             self._pins = remote.pins

@@ -129,7 +129,7 @@ class KeptKeyCodec:
 
     def _load(self) -> AESGCMRequestStateCodec:
         if self._codec is None:
-            file, remote = self._app.directories.data / "runs" / "request-state.key", self._app.stores.remote
+            file, remote = self._app.directories.private / "runs" / "request-state.key", self._app.stores.remote
             key = load_key(file) if remote is None else remote.load_key("request state")
             self._codec = AESGCMRequestStateCodec([key])
         return self._codec
