@@ -8,6 +8,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,36 @@ def test_only_owners_enable_what_an_owner_disabled(tmp_path: Path) -> None:
         assert home.send("PATCH", tool, {"isEnabled": True}, "use").status_code == 403
 
 
+def test_what_an_owner_disabled_in_one_way_is_not_enabled_in_another(tmp_path: Path) -> None:
+    with serve_home(tmp_path) as home:
+        bundle = f"/tools/bundles/{new_id()}"
+        tool = f"{bundle}/tools/now/version/1"
+        body = {"slug": "rain", "displayName": "Rain"}
+        on, off = {"isEnabled": True}, {"isEnabled": False}
+        assert home.send("PUT", bundle, {**body, **on}).is_success
+        assert home.send("PUT", tool, http_draft("https://example.com/now")).is_success
+        reviewer: dict[str, Any] = {"permissions": ["read", "write", "network"], "tools": None}
+        assert home.send("PATCH", "/api/agents/reviewer", {"settings": reviewer}).is_success
+        bundle_ways: list[tuple[str, str, dict[str, Any]]]
+        bundle_ways = [("PATCH", bundle, {}), ("PUT", bundle, body), ("PATCH", "/api/packs/rain", {})]
+        tool_ways: list[tuple[str, str, dict[str, Any]]] = [("PATCH", tool, {}), ("PATCH", "/api/tools/rain.now", {})]
+        tool_ways.append(("PATCH", "/api/tools/rain.now@1", {}))
+        for ways, name in ((bundle_ways, "rain"), (tool_ways, "rain.now")):
+
+            def disable(method: str, path: str, sent: dict[str, Any]) -> None:
+                assert home.send(method, path, {**sent, **off}, "admin").is_success
+
+            def disable_by_command(name: str = name) -> None:
+                assert run_cli(home.home, "bundles", "disable", name).returncode == 0
+
+            for step in (*(partial(disable, *way) for way in ways), disable_by_command):
+                step()
+                for (method, path, sent), scope in product(ways, ("use", "approve", "")):
+                    assert home.send(method, path, {**sent, **on}, scope).status_code == 403, (path, scope)
+                assert home.get(bundle if name == "rain" else tool)["isEnabled"] is False
+                assert home.send(*ways[0][:2], on).is_success
+
+
 def test_an_agent_sees_stored_tools_of_its_list_only(tmp_path: Path) -> None:
     with serve_home(tmp_path) as home:
         bundles = {slug: f"/tools/bundles/{new_id()}" for slug in ("rain", "sun")}
@@ -192,6 +223,7 @@ def test_agents_with_the_policy_read_only_change_nothing(tmp_path: Path) -> None
             ("PATCH", "/api/tools/machine.now", {"isEnabled": False}),
             ("PATCH", "/api/packs/machine", {"isEnabled": False}),
             ("POST", "/api/request-preview", {"httpImpl": draft}),
+            ("POST", "/api/import?dryRun=true", {"openapi": "3.1.0"}),
         ]
         rules = [{"tools": "fs.*", "effect": ["read"], "decision": "allow"}, {"effect": ["write"], "decision": "deny"}]
         denials: list[dict[str, Any]] = [{}, {"policy": rules}, {"policy": "open", "permissions": ["read"]}]
