@@ -33,6 +33,7 @@ from onetool.config.settings_reader import (
     config_files,
     examine_settings,
     read_settings,
+    stamp_files,
     validate_settings,
     wrap_settings,
 )
@@ -122,6 +123,7 @@ class OneTool:
         self._make_cells, self._log = make_cells if shared is None else shared.cells.open, log
         self._state: State | None = None
         self.times_configured = 0
+        self.times_fixed = 0  # what health reports as fixable
         self._plan_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by agent
         self.agents = Agents(self._warn)
         self.llm = LanguageModel(self._own_ports)
@@ -642,7 +644,10 @@ class OneTool:
 
         Raise, and change nothing, if the configuration is invalid or would be left out.
         """
-        return await self._reload.join(self._reload_all)
+        key: object = object()  # only a program knows whether the settings that it passes have changed
+        if self.has_settings_files:
+            key = await anyio.to_thread.run_sync(stamp_files, self.directories), self.stored_settings
+        return await self._reload.join(self._reload_all, key)
 
     async def _reload_all(self) -> str:
         answer = await self.apply_settings(unasked=True)
@@ -693,7 +698,8 @@ class OneTool:
 
     async def health(self) -> dict[str, Any]:
         """Return the health report; `findings` are the problems as data."""
-        return await self._health.join(lambda: self._checks().report_health(self._require_state(), self.log))
+        report = lambda: self._checks().report_health(self._require_state(), self.log)  # noqa: E731 - it is short
+        return await self._health.join(report, (self.times_configured, self.times_fixed))
 
     async def check(self, seconds: float | None = None, stored: Iterable[Problem] = ()) -> list[Problem]:
         """Return the results of all checks, from files and recorded states. Nothing is started.

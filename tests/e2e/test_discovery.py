@@ -142,7 +142,7 @@ def test_a_listed_server_is_stopped_and_started_again_by_a_call(tmp_path: Path) 
         assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"] == {"s": "idle"})
         assert app.value("s.echo(text='a')") == "a"
         assert len(list(tmp_path.glob("listed-*"))) == 2
-        assert app.data("ot.health()")["proxy"]["servers"] == {"s": "connected"}
+        assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"] == {"s": "connected"})
 
 
 def test_the_number_of_cores_limits_concurrent_listing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_no_worker_is_started_before_the_first_call(tmp_path: Path) -> None:
         assert list_bundle_tools(app, "plain") == ["plain.where"]
         assert app.data("ot.health()['workers']") == {"plain": "not started"}
         app.value("plain.where()")
-        assert app.data("ot.health()['workers']") == {"plain": "running"}
+        assert eventually(lambda: app.data("ot.health()['workers']") == {"plain": "running"})
 
 
 @pytest.mark.spec("tool-execution.worker.worker-idle-timeout")

@@ -2,6 +2,7 @@
 
 import gc
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from anyio.from_thread import start_blocking_portal
 from tests.support import App, eventually, open_app
 
 from onetool import tool
-from onetool.app import OneTool, read_settings
+from onetool.app import OneTool, examine_settings, read_settings
 from onetool.backends.threads import MAX_DEPTH
 from onetool.config.trust import trust
 from onetool.errors import ConfigError, ToolError
@@ -40,6 +41,33 @@ def test_a_reload_applies_changed_settings(tmp_path: Path) -> None:
         assert "T" in app.value("u()")
         assert "NameError" in app.failure("t()")
         assert onetool.settings.execution.timeout == 7
+
+
+def test_concurrent_reloads_of_the_same_files_are_one(tmp_path: Path) -> None:
+    write_settings(tmp_path, "aliases: {t: machine.now}")
+    read = partial(read_settings, {}, tmp_path, None, tmp_path)
+    onetool = OneTool(read=read, examine=partial(examine_settings, {}, tmp_path, None, tmp_path), log=Log())
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(onetool):
+        app = App(portal, onetool)
+        before = onetool.times_configured
+        for answer in [app.start("ot.reload()") for _ in range(20)]:
+            assert answer.result().text == "OK: Configuration reloaded"
+        assert onetool.times_configured == before + 1
+        for name in ("u", "v"):  # changed files count at once
+            write_settings(tmp_path, f"aliases: {{{name}: machine.now}}")
+            app.value("ot.reload()")
+            assert "T" in app.value(f"{name}()")
+
+
+def test_health_is_computed_once_a_second_and_again_after_a_reload(tmp_path: Path) -> None:
+    write_settings(tmp_path, "log_level: INFO")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool:
+        first = portal.call(onetool.health)
+        reports = [portal.start_task_soon(onetool.health) for _ in range(50)]
+        assert [report.result() is first for report in reports] == [True] * 50
+        write_settings(tmp_path, "log_level: DEBUG")
+        portal.call(onetool.reload)
+        assert portal.call(onetool.health) is not first
 
 
 def test_an_invalid_reload_changes_nothing(tmp_path: Path) -> None:

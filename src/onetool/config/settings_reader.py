@@ -1,13 +1,15 @@
 """Reads the settings at start and at each reload, and rejects changes that a reload must not make."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from onetool import paths
 from onetool.config.load import STORED_CONFIG, STORED_SECTIONS, Examined, Loaded, examine, load
 from onetool.config.model import Settings
 from onetool.config.trust import (
+    STORE,
     Snapshot,
     TrustDecision,
     changes_since_trusted,
@@ -21,6 +23,8 @@ from onetool.problem import MAX_LISTED_PROBLEMS, UNTRUSTED, Location
 from onetool.storage import SettingsStorage, StoredSettings
 from onetool.util import yaml_loader
 
+FileStamp = tuple[int, int, int, int]
+Stamp = tuple[FileStamp | None, ...]
 RESTORE: Final = "restore it, or run `onetool reload` to continue without it"
 
 
@@ -244,3 +248,23 @@ def config_files(loaded: Loaded) -> tuple[Path, ...]:
     """Return the settings files that were read; none if a program passed the settings in."""
     configured = (loaded.directories.config_path(layer) for layer in loaded.directories.layers)
     return tuple(path for path in configured if path in loaded.files)
+
+
+def stamp_files(directories: Directories) -> Stamp:
+    """Return times and sizes of the settings files, which change with their content."""
+    return tuple(map(_get_stamp, _settings_files(directories)))
+
+
+def _settings_files(directories: Directories) -> Iterator[Path]:
+    yield directories.user / STORE
+    for directory in directories.layers:
+        yield from (directories.config_path(directory), directory / paths.PROMPTS, directory / paths.SECRETS)
+        yield from paths.agent_files(directory)
+
+
+def _get_stamp(path: Path) -> FileStamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

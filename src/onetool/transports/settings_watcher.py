@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,10 @@ from typing import Final, TypeVar
 import anyio
 import anyio.to_thread
 
-from onetool import paths
 from onetool.app import OneTool
 from onetool.config.load import Examined, examine
-from onetool.config.trust import STORE
+from onetool.config.settings_reader import Stamp, stamp_files
 from onetool.errors import ToolError
-from onetool.paths import Directories
 from onetool.storage import StoredSettings
 from onetool.util.running_servers import Registration, ServerEntry, read_generation
 
@@ -30,8 +28,6 @@ POLL_SECONDS: Final = 0.5
 SIGHUP: Final = getattr(signal, "SIGHUP", None)
 T = TypeVar("T")
 CLOCK_STEP_NS: Final = 20_000_000  # times of files may lag behind the clock by this much
-FileStamp = tuple[int, int, int, int]
-Stamp = tuple[FileStamp | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,23 +157,3 @@ class SettingsWatcher:
 
     def _log(self, event: str, level: str, text: str) -> None:
         self.app.log.event(event, level=level, text=text)
-
-
-def stamp_files(directories: Directories) -> Stamp:
-    """Return times and sizes of the settings files, which change with their content."""
-    return tuple(map(_get_stamp, _settings_files(directories)))
-
-
-def _settings_files(directories: Directories) -> Iterator[Path]:
-    yield directories.user / STORE
-    for directory in directories.layers:
-        yield from (directories.config_path(directory), directory / paths.PROMPTS, directory / paths.SECRETS)
-        yield from paths.agent_files(directory)
-
-
-def _get_stamp(path: Path) -> FileStamp | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

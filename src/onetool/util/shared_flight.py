@@ -3,49 +3,54 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from math import inf
 from typing import Any, Generic, TypeVar
 
-MAX_PAUSE_SECONDS = 1.0
+KEPT_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class SharedFlight(Generic[T]):
-    """A slow computation that runs at most once at a time.
+@dataclass(slots=True)
+class _Flight(Generic[T]):
+    task: asyncio.Task[T]
+    expires: float = inf  # while it is computed
 
-    Callers that wait for the same key share the next result, which is computed after all of them have called: nobody
-    gets an outdated one. Before the next computation there is a pause as long as the last one, so that callers in a
-    loop leave others at least half of the time.
+
+class SharedFlight(Generic[T]):
+    """A slow computation that runs at most once at a time, and whose result is kept for a second.
+
+    If it took longer than a second, its result is kept for as long as it took. Computations for other keys start after
+    a pause of that length. So callers in a loop leave others at least half of the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = asyncio.Lock()
-        self._waiting: dict[Hashable, asyncio.Task[T]] = {}
+        self._flights: dict[Hashable, _Flight[T]] = {}
         self._next_start = 0.0
 
     async def join(self, compute: Callable[[], Awaitable[T]], key: Hashable = None) -> T:
-        """Return the result of the next computation for this key."""
-        task = self._waiting.get(key)
-        if task is None:
-            task = asyncio.create_task(self._compute(compute, key))
-            task.add_done_callback(_ignore_error)
-            self._waiting[key] = task
-        return await asyncio.shield(task)
+        """Return the result for this key: a recent one, that of the current computation, or a new one."""
+        now = self._clock()
+        self._flights = {key: flight for key, flight in self._flights.items() if now < flight.expires}
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = _Flight(asyncio.create_task(self._compute(compute, key)))
+            flight.task.add_done_callback(_ignore_error)
+            self._flights[key] = flight
+        return await asyncio.shield(flight.task)
 
     async def _compute(self, compute: Callable[[], Awaitable[T]], key: Hashable) -> T:
-        try:
-            await self._lock.acquire()
-        finally:
-            del self._waiting[key]
-        try:
-            await asyncio.sleep(self._next_start - time.monotonic())
-            started = time.monotonic()
+        async with self._lock:
+            await asyncio.sleep(self._next_start - self._clock())
+            started = self._clock()
             try:
                 return await compute()
             finally:
-                ended = time.monotonic()
-                self._next_start = ended + min(ended - started, MAX_PAUSE_SECONDS)
-        finally:
-            self._lock.release()
+                ended = self._clock()
+                self._next_start = ended + (ended - started)
+                self._flights[key].expires = ended + max(ended - started, KEPT_SECONDS)
 
 
 def _ignore_error(task: "asyncio.Task[Any]") -> None:

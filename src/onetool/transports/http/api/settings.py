@@ -9,6 +9,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.config.settings_reader import stamp_files
 from onetool.editing.edit_history import EditHistory
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
 from onetool.editing.secret_changes import plan_secret_use
@@ -36,7 +37,6 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import SecretUseInfo
 from onetool.transports.http.routing import Operation, ResponseSpec
-from onetool.transports.settings_watcher import stamp_files
 
 HISTORY, SECRETS, HOSTS = "/api/settings/history", "/api/secrets", "/api/settings/hosts"
 USES: Final = "/api/secret-uses"
