@@ -55,7 +55,7 @@ from onetool.redact import Redactor
 from onetool.registry import Registry
 from onetool.render import render
 from onetool.runner.answer import Answer
-from onetool.runner.cells import Cells, CellSource
+from onetool.runner.cells import MEASURES_WORK, Cells, CellSource
 from onetool.runner.fence_processor import strip
 from onetool.runner.isolation import describe_interpreter, find_isolation_problem
 from onetool.runner.run_output import ClientChannel, RunOutput
@@ -255,6 +255,7 @@ class OneTool:
             loaded.settings.approvals,
             str(loaded.directories.working_dir),
             python=describe_interpreter(state.cells.isolation["cells"]),
+            keeps_cells=MEASURES_WORK,
             get_policy=self.agents.get_policy,
             is_revoked=self._is_revoked,
             on_event=self._record_decision,

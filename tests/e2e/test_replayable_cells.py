@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -19,7 +18,7 @@ from onetool.bus.bus import ToolBus
 from onetool.children.channel import Reply
 from onetool.context import ToolContext
 from onetool.errors import ToolTimeout
-from onetool.runner.cells import CellLimits, Cells, RunTimer
+from onetool.runner.cells import MEASURES_WORK, CellLimits, Cells, ProcessState, RunTimer
 from onetool.runner.launch import SpawnLauncher
 
 CLOCK = 1_700_000_000.0
@@ -194,8 +193,10 @@ def test_ordinary_runs_have_real_time_and_their_own_random_numbers() -> None:
 
 TIMEOUT = 1.0 if ISOLATION == "auto" else 4.0  # a WebAssembly sandbox takes longer to start
 FRAME = "frame = sys._getframe()\nwhile 'self' not in frame.f_locals: frame = frame.f_back"
+ON_MEASURING_SYSTEMS = pytest.mark.skipif(not MEASURES_WORK, reason="where work is not measured, waiting counts")
 
 
+@ON_MEASURING_SYSTEMS
 def test_a_paused_run_outlives_its_timeout_and_frees_its_slot() -> None:
     async def run_paused() -> tuple[Any, Any]:
         async with Cells(CellLimits(isolation=ISOLATION, timeout=TIMEOUT, at_once=1)) as cells:
@@ -211,6 +212,7 @@ def test_a_paused_run_outlives_its_timeout_and_frees_its_slot() -> None:
     assert asyncio.run(run_paused()) == ([1, 2, 3], 2)
 
 
+@ON_MEASURING_SYSTEMS
 def test_the_time_before_and_after_a_pause_is_limited() -> None:
     async def run_late() -> float:
         async with Cells(CellLimits(isolation=ISOLATION, timeout=TIMEOUT, at_once=1)) as cells:
@@ -225,7 +227,7 @@ def test_the_time_before_and_after_a_pause_is_limited() -> None:
     assert 2 * TIMEOUT <= asyncio.run(run_late()) < 10 * TIMEOUT
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much a process computes")
+@ON_MEASURING_SYSTEMS
 @IN_THREADS
 def test_a_run_that_computes_while_it_waits_is_ended() -> None:
     code = "import threading\nthreading.Thread(target=demo.call, args=[1]).start()\nwhile True: pass"
@@ -239,6 +241,18 @@ def test_a_run_that_computes_while_it_waits_is_ended() -> None:
             return time.monotonic() - started
 
     assert asyncio.run(run_busy()) < 30 * TIMEOUT
+
+
+def test_waiting_counts_where_the_system_does_not_tell_how_much_a_run_computes() -> None:
+    async def run_waiting() -> None:
+        read_nothing = lambda _process: ProcessState(processor_seconds=None)  # noqa: E731 - as the system reports it
+        limits = CellLimits(isolation=ISOLATION, timeout=TIMEOUT)
+        async with Cells(limits, read_process=read_nothing) as cells:
+            await cells.probe(TIMEOUT_SECONDS)
+            with pytest.raises(ToolTimeout, match="waiting for a person counts"):
+                await cells.run(make_params("demo.call(1)", pausable=True), Host(echo, pauses=20 * TIMEOUT))
+
+    asyncio.run(run_waiting())
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from onetool.policy.rules import Policy
 from onetool.runs.gate import Gate, digest_call, encode_arguments
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.runs.run_store import RETENTION_SECONDS, RunQuota, RunStore
-from onetool.runs.runs import Runs
+from onetool.runs.runs import DurableOutcome, Runs
 from onetool.runs.sealing import Sealer
 from onetool.util.clock_watch import SETTLE_SECONDS, ClockWatch
 
@@ -643,3 +643,45 @@ def test_the_wait_for_people_does_not_depend_on_the_clock(tmp_path: Path) -> Non
         await runs.close()
 
     asyncio.run(pause())
+
+
+def test_a_run_that_waits_is_replayed_if_cells_are_not_kept(tmp_path: Path) -> None:
+    @tool("fake.put", effects=["write"])
+    def put(value: int) -> int:
+        """Put a value."""
+        return value
+
+    async def pause() -> tuple[int, Any]:
+        ended = [asyncio.Event(), asyncio.Event()]
+        executions = iter(ended)
+        bus = ToolBus()
+        bus.register_tool(put)
+
+        async def execute(_record: DurableRunRecord, gate: Gate) -> DurableOutcome:
+            event = next(executions)
+            try:
+                result = await bus.call_tool("fake.put", {"value": 1}, ToolContext(gate=gate))
+            finally:
+                event.set()
+            return DurableOutcome((), result.unwrap())
+
+        runs = Runs(execute)
+        policy = Policy.from_settings(Agent(policy="ask-writes"))
+        ways = frozenset({"cli"})
+        runs.configure(
+            *(RunStore(tmp_path), Approvals(), "here"),
+            keeps_cells=False,
+            get_policy=lambda _: (policy, ways),
+            is_revoked=lambda _: False,
+            on_event=lambda *_, **__: None,
+        )
+        gate = runs.open_gate("default", "0" * 32, "run", hold=0.01)
+        assert await runs.run(gate, lambda: execute(gate.record, gate), lambda outcome: outcome) is None
+        await asyncio.wait_for(ended[0].wait(), 20)
+        await runs.decide(gate.id, Decision(by="ann", is_approved=True, calls=(1,)), via="cli", transport="cli")
+        outcome = await runs.wait_for_end(gate.id, "default", "", 20)
+        await runs.close()
+        return sum(event.is_set() for event in ended), outcome
+
+    executions, outcome = asyncio.run(pause())
+    assert (executions, outcome.value) == (2, 1)

@@ -41,6 +41,7 @@ CHECKS_PER_DISK_CHECK = 5
 BUSY_SHARE = 8  # a run is busy if it wrote this fraction of its limit since the last disk check
 PAGE_BYTES = 4096
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+MEASURES_WORK = os.path.exists("/proc/self/stat")  # noqa: PTH110 - whether the system tells how much a process computes
 MAX_DISK_CHECKS = 4  # concurrently, in threads that tools do not use
 MAX_THREADS = 1000
 BEGIN_SECONDS = 0.1  # in which a lost run has not done anything yet
@@ -190,8 +191,10 @@ class Cells:
         limits: CellLimits,
         on_stray: Callable[[str], None] = lambda _text: None,
         make_launcher: Callable[..., Launcher] | None = None,
+        read_process: Callable[[int], "ProcessState"] | None = None,
     ) -> None:
         self._limits = limits
+        self._read_process = read_process or _read_process
         self._on_stray = on_stray
         self._stray_tail = ""
         self._idle: deque[CellProcess] = deque()
@@ -310,7 +313,7 @@ class Cells:
         """Check what the kernel does not limit, ten times per second during the run."""
         if cell.ident not in self._cells or cell.gone.done():
             return
-        process = _read_process(cell.pid)
+        process = self._read_process(cell.pid)
         self._check_process(cell, process, checks)
         self._check_paused_work(cell, process.processor_seconds)
         is_busy = process.written - cell.written > self._limits.max_output_bytes // BUSY_SHARE
@@ -320,7 +323,7 @@ class Cells:
         seconds = BUSY_WATCH_SECONDS if is_busy else WATCH_SECONDS
         cell.watch = asyncio.get_running_loop().call_later(seconds, self._watch, cell, checks + 1)
 
-    def _check_process(self, cell: CellProcess, process: "_ProcessState", checks: int) -> None:
+    def _check_process(self, cell: CellProcess, process: "ProcessState", checks: int) -> None:
         """Kill a run that has too many threads, no main thread, or was stopped.
 
         A state counts if two checks in a row find it, because a process passes through it when it exits or resumes.
@@ -336,16 +339,22 @@ class Cells:
             # Code in a WebAssembly sandbox cannot do this; a process that crashes looks like this for a moment.
             self.kill(cell, ToolError("the main thread of the run exited before its other threads; the run was ended"))
 
-    def _check_paused_work(self, cell: CellProcess, used: float) -> None:
-        """Kill a run that computes for longer than its time while a person is asked, which stops its timer."""
+    def _check_paused_work(self, cell: CellProcess, used: float | None) -> None:
+        """Kill a run that computes for longer than its time while a person is asked, which stops its timer.
+
+        If the system does not tell how much it computes, it may have computed all the time.
+        """
         timer = None if cell.host is None else cell.host.timer
+        now = asyncio.get_running_loop().time()
+        reason = "it computed while it waited"
+        if used is None:
+            used = now - cell.started_at
+            reason = "on this system, waiting for a person counts"
         if timer is not None and timer.is_paused:
             cell.paused_work += used - cell.processor_seconds
-            now = asyncio.get_running_loop().time()
             timed = now - cell.started_at - timer.count_paused_seconds(now)
             if timed + cell.paused_work > self._limits.timeout:
-                limit = f"{self._limits.timeout:g} s"
-                message = f"the run took longer than {limit} and was ended: it computed while it waited"
+                message = f"the run took longer than {self._limits.timeout:g} s and was ended: {reason}"
                 self.kill(cell, ToolTimeout(message, hint=TIMEOUT_HINT))
         cell.processor_seconds = used
 
@@ -402,7 +411,7 @@ class Cells:
             async with asyncio.timeout(seconds):
                 while not await self._launcher.check():
                     pass
-                for cell in [cell for cell in self._idle if _read_process(cell.pid).state == STOPPED]:
+                for cell in [cell for cell in self._idle if self._read_process(cell.pid).state == STOPPED]:
                     self._idle.remove(cell)
                     self._end(cell)
                 self.warm_up()
@@ -492,25 +501,25 @@ class Cells:
         self._on_stray(text)
 
 
-class _ProcessState(NamedTuple):
+class ProcessState(NamedTuple):
     """The state of a process; `written` never grows slower than its files."""
 
     state: str = ""
     threads: int = 0
     written: int = 0
-    processor_seconds: float = 0.0
+    processor_seconds: float | None = 0.0 if MEASURES_WORK else None
 
 
-def _read_process(pid: int) -> _ProcessState:
+def _read_process(pid: int) -> ProcessState:
     """Return the state of a process, if the system has /proc."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if not fields:
-        return _ProcessState()
+        return ProcessState()
     calls = _read(f"/proc/{pid}/io").partition("wchar:")[2].split()
     # Writing to a mapped file causes page faults, not system calls.
     written = int(calls[0] if calls else 0) + PAGE_BYTES * int(fields[7])
     ticks = int(fields[11]) + int(fields[12])
-    return _ProcessState(fields[0], int(fields[17]), written, ticks / TICKS_PER_SECOND)
+    return ProcessState(fields[0], int(fields[17]), written, ticks / TICKS_PER_SECOND)
 
 
 def _read(path: str) -> str:

@@ -92,6 +92,7 @@ class Runs:
         directory: str,
         *,
         python: str = PYTHON,
+        keeps_cells: bool = True,
         get_policy: Callable[[str], tuple[Policy, frozenset[str]]],
         is_revoked: Callable[[DurableRunRecord], bool],
         on_event: Callable[..., None],
@@ -99,9 +100,11 @@ class Runs:
         """Apply new settings. `get_policy` returns the policy of an agent, and where its calls may be approved.
 
         `is_revoked` returns whether the token that started a run was revoked: the run is not continued. `python` is the
-        interpreter of the cells: another one does not replay a run.
+        interpreter of the cells: another one does not replay a run. `keeps_cells` says whether paused runs keep their
+        cells for a while.
         """
         self._python = python
+        self._keep_seconds = PAUSED_SECONDS if keeps_cells else 0.0
         self.store, self.settings, self._directory = store, settings, directory
         self._get_policy, self._is_revoked, self._on_event = get_policy, is_revoked, on_event
 
@@ -397,7 +400,7 @@ class Runs:
         """Keep the cell of a paused run for a while. If there are too many, the oldest are replayed later."""
         gate.ask = None
         loop = asyncio.get_running_loop()
-        self._paused[gate.id] = loop.call_later(PAUSED_SECONDS, self._park, gate.id)
+        self._paused[gate.id] = loop.call_later(self._keep_seconds, self._park, gate.id)
         same = [each for each in self._paused if self._live[each].record.agent == gate.record.agent]
         for run_id in {*same[:-PAUSED_PER_AGENT], *list(self._paused)[:-PAUSED_IN_ALL]}:
             self._park(run_id)
