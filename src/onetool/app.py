@@ -361,7 +361,7 @@ class OneTool:
         """Return what the code would do. Only tools that read are called.
 
         An agent has one plan at a time, so that it takes one cell more than its runs. Waiting counts as time of
-        the caller.
+        the caller, and the plan gets half of the memory that the run does not use.
         """
         from onetool.runner.planning import plan, reject_nested
 

@@ -106,6 +106,7 @@ class ToolContext(Context):
     ticket: Any = field(default=None, repr=False, compare=False)  # of a call that another process may repeat
     hidden: frozenset[str] = frozenset()  # packs that the code of a run cannot call or find
     waiting: Callable[[], AbstractContextManager[None]] | None = None  # entered while a person is asked: stops timers
+    split_memory: Callable[[], int] | None = None  # of the run, for a plan; returns the bytes that the run keeps
 
     def explain_setting(self, setting: str, field: str) -> str:
         """Return how a person allows a rejected call: in the settings, or without an application in the context."""

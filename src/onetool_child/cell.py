@@ -95,6 +95,10 @@ class Cell:
             self._encode_success(execute(REHEARSAL, self._create_namespace()))
 
     def _run(self) -> None:
+        if used_elsewhere := self._params.get("used_memory"):
+            from onetool_child import confine  # WebAssembly sandboxes do not have it
+
+            confine.give_up_memory(used_elsewhere)
         replay, is_pausable = self._params.get("replay"), self._params.get("pausable")
         if replay or is_pausable:
             self._peer.on_answer = self._handle_answer

@@ -290,6 +290,30 @@ def limit_resources(*, memory_bytes: int, file_bytes: int) -> None:
     limit_files(file_bytes)
 
 
+def split_memory(process: int, memory_bytes: int) -> int:
+    """Take half of its free memory from another process, for good. Return how much of `memory_bytes` it keeps.
+
+    Where memory is not limited by `limit_resources`, nothing changes, and the result is 0.
+    """
+    if sys.platform != "linux":
+        return 0
+    try:
+        limit = resource.prlimit(process, resource.RLIMIT_AS)[1]
+        if limit == resource.RLIM_INFINITY:
+            return 0
+        kept = min(limit, (_read_mapped_bytes(process) + limit) // 2)
+        resource.prlimit(process, resource.RLIMIT_AS, (kept, kept))
+    except ProcessLookupError:  # it has ended
+        return 0
+    used = _read_mapped_bytes(process)  # it may have grown in between, but no further
+    return memory_bytes - limit + max(kept, used)
+
+
+def give_up_memory(memory_bytes: int) -> None:
+    """Lower the memory limit of this process by so much."""
+    _limit(resource.RLIMIT_AS, max(0, resource.getrlimit(resource.RLIMIT_AS)[1] - memory_bytes))
+
+
 def limit_files(file_bytes: int) -> None:
     """Limit the size of each file, and write no core dumps."""
     if sys.platform != "win32":
@@ -314,9 +338,9 @@ def limit_malloc_arenas() -> None:
         _libc().mallopt(M_ARENA_MAX, 1)
 
 
-def _read_mapped_bytes() -> int:
+def _read_mapped_bytes(process: int | str = "self") -> int:
     try:
-        with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123 - see above
+        with open(f"/proc/{process}/statm", encoding="ascii") as statm:  # noqa: PTH123 - see above
             return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0

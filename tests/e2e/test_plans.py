@@ -225,8 +225,11 @@ def look(ctx: Context) -> str:
     assert not (tmp_path / "written.txt").exists()
 
 
-def test_a_plan_contains_no_other_plan(app: App) -> None:
-    found = plan(app, "ot.plan(code='1')")
+@pytest.mark.parametrize(
+    "code", ["ot.plan(code='1')", "ot.call('ot.plan', code='1')", "ot.parallel([lambda: ot.plan(code='1')])"]
+)
+def test_a_plan_contains_no_other_plan(app: App, code: str) -> None:
+    found = plan(app, code)
     assert found["calls"] == []
     assert "a plan cannot contain another plan" in found["ended"]
 
@@ -242,6 +245,33 @@ def test_an_agent_has_one_plan_at_a_time_which_ends_with_its_run() -> None:
         assert second - first >= 0.3, "a reload does not give another turn"
         assert "took longer than 3 s" in app.run("ot.plan(code='while True: pass')").text
         assert app.data("ot.plan(code='1')")["value"] == 1  # the turn is free again
+
+
+FILL_MEMORY = """\
+held = []
+try:
+    __import__('resource').setrlimit(9, (-1, -1))  # of the address space
+except (OSError, ValueError):
+    pass
+try:
+    while True: held.append(bytearray(1 << 20))
+except MemoryError:
+    megabytes = len(held)
+    held.clear()
+megabytes"""
+
+
+@pytest.mark.kernel
+def test_a_run_and_its_plans_have_the_memory_of_one_run() -> None:
+    with open_app({"execution": {"memory_mb": 192}}) as app:
+        whole = app.data(FILL_MEMORY)
+        code = f"code = {FILL_MEMORY!r}\nplanned = ot.plan(code=code)['value']\n{FILL_MEMORY}"
+        planned, own, planned_later = app.data(f"{code}\n(planned, megabytes, ot.plan(code=code)['value'])")
+        assert min(planned, own) > whole / 4
+        assert own + max(planned, planned_later) <= whole
+        # A run that uses most of its memory leaves little to its plan.
+        large = f"held = bytearray({whole * 3 // 4} << 20)\not.plan(code={FILL_MEMORY!r})['value']"
+        assert app.data(large) <= whole / 8
 
 
 def test_the_command_prints_the_plan(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.launch import Launcher, launcher_for
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.deadline import PausableDeadline
+from onetool_child.confine import split_memory
 from onetool_child.errors import TIMEOUT_HINT
 from onetool_child.messages import MEDIA
 from onetool_child.scratch import larger_than
@@ -95,6 +96,7 @@ class CellProcess:
     written: int = 0  # bytes, at the last disk check
     processor_seconds: float = 0.0  # at the last check
     paused_work: float = 0.0  # processor seconds that were used while a person was asked
+    kept_memory: int | None = None  # bytes, since a plan of its run began
     disk_check: asyncio.Future[None] | None = None
     reason: str = ""  # why it did not start; may arrive just after its exit
     watch: asyncio.TimerHandle | None = None
@@ -176,6 +178,7 @@ class CellSource(Protocol):
     async def retire(self) -> None: ...
     async def run(self, params: dict[str, Any], host: Host) -> dict[str, Any]: ...
     def warm_up(self) -> None: ...
+    def split_memory(self, host: Host) -> int: ...
     async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]: ...
     @property
     def isolation(self) -> dict[str, str]: ...
@@ -256,6 +259,15 @@ class Cells:
             if not limit.expired():
                 raise
             raise ToolTimeout(f"the run took longer than {seconds:g} s and was ended", hint=TIMEOUT_HINT) from None
+
+    def split_memory(self, host: Host) -> int:
+        """Take half of its free memory from the run of this host, for its plans. Return how many bytes it keeps."""
+        for cell in self._cells.values():
+            if cell.host is host:
+                if cell.kept_memory is None:
+                    cell.kept_memory = split_memory(cell.pid, self._limits.memory_mb << 20)
+                return cell.kept_memory
+        return 0  # it has ended
 
     async def _run_by(
         self, deadline: float, params: dict[str, Any], host: Host, on_stray: Callable[[str], None] | None

@@ -23,7 +23,8 @@ def reject_nested(context: ToolContext) -> None:
 
 async def plan(runner: Runner, code: str, context: ToolContext, redact: Callable[[Any], Any]) -> dict[str, Any]:
     """Return the calls with effects that the code would make, and its value or why the plan ended."""
-    gate = PlanGate(context.gate)
+    used_memory = 0 if context.split_memory is None else context.split_memory()
+    gate = PlanGate(context.gate, used_memory)
     answer = await runner.run(code, replace(context, gate=gate), RunOutput(keeps_value=True))
     calls = redact(gate.calls)  # bound arguments may come from settings
     if gate.ended is not None or answer.is_error:

@@ -93,7 +93,7 @@ class Runner:
                 code = await anyio.to_thread.run_sync(self._expand, snippets.expand, code, context.agent_id)
                 self._check_length(code)
             names = await self._find_names(code)
-            host = _Host(self, context, output, live)
+            host = _Host(self, self._cells, context, output, live)
             repeatable = {} if context.gate is None else context.gate.cell_params
             result = await self._cells.run({"code": code, "names": names, "format": preset_format, **repeatable}, host)
             if result["bytes"] > self.settings.execution.max_output_bytes:
@@ -202,16 +202,26 @@ def _pause(host: "weakref.ref[_Host]") -> AbstractContextManager[None]:
     return nullcontext() if running is None or running.timer is None else running.timer.paused()
 
 
+def _split_memory(host: "weakref.ref[_Host]", cells: CellSource) -> int:
+    running = host()
+    return 0 if running is None else cells.split_memory(running)
+
+
 class _Host:
     """The requests that the code of one run may make."""
 
-    def __init__(self, runner: Runner, context: ToolContext, output: RunOutput, live: LiveOutput) -> None:
+    def __init__(
+        self, runner: Runner, cells: CellSource, context: ToolContext, output: RunOutput, live: LiveOutput
+    ) -> None:
         self._runner = runner
         self._output = output
         self._live = live
         self.timer: RunTimer | None = None  # set when the code starts
-        waiting = partial(_pause, weakref.ref(self))
-        self._context = replace(context, waiting=waiting) if context.gate is not None else context
+        own = weakref.ref(self)
+        split_memory = partial(_split_memory, own, cells)
+        if context.gate is not None:
+            context = replace(context, waiting=partial(_pause, own), split_memory=split_memory)
+        self._context = context
         self._bus, execution = runner.bus, runner.settings.execution
         self._max_calls, self._max_output = execution.max_tool_calls, execution.max_output_bytes
         self._request_count = 0

@@ -44,6 +44,9 @@ class SharedCells:
         except CallInterrupted:
             raise ToolError(CLOSED_MESSAGE) from None
 
+    def split_memory(self, host: Host) -> int:
+        return self._pool.cells.split_memory(host)
+
     def warm_up(self) -> None:
         self._pool.cells.warm_up()
 

@@ -33,6 +33,7 @@ class PlanGate:
 
     is_direct: ClassVar[bool] = False
     outer: Any = None
+    used_memory: int = 0  # bytes of the memory of the run, which the plan must not use
     calls: list[dict[str, Any]] = field(default_factory=list)
     ended: ToolError | None = None  # why the plan ended early
     _marker: str = field(default_factory=lambda: f"result-{secrets.token_hex(16)}")
@@ -40,7 +41,7 @@ class PlanGate:
 
     @property
     def cell_params(self) -> dict[str, Any]:
-        return {"placeholder": self._marker}
+        return {"placeholder": self._marker, "used_memory": self.used_memory}
 
     @property
     def labels(self) -> Any:
