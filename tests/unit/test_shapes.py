@@ -1,8 +1,12 @@
 """Shapes of results: types and keys, never values, for any results in any order."""
 
+import gc
 import json
 import subprocess
 import sys
+import time
+import weakref
+from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ from hypothesis import given, settings, strategies as st
 
 from onetool.stats.shapes import (
     MAX_KEYS,
+    MAX_PENDING,
     MAX_TEXT_CHARS,
     NOTHING,
     SAMPLE_AFTER,
@@ -240,6 +245,56 @@ def test_learned_shapes_are_loaded_at_the_next_start(file: Path) -> None:
     assert ShapeFile(file).text("web.search") == "list[{title: str, score: float | None}]"
     assert ShapeFile(file).text("web.fetch") is None
     assert file.stat().st_mode & 0o077 == 0
+
+
+def make_names(count: int) -> Iterator[str]:
+    """Yield different keys that may be names, each of which takes several regular expressions to check."""
+    for number in range(count):
+        word = f"{number:012d}".translate(str.maketrans("0123456789", "abcdefghij"))
+        yield f"{word} {word} {word[1:]}"
+
+
+def test_learning_takes_little_of_the_time_that_a_shape_takes(file: Path) -> None:
+    known, names = ShapeFile(file), make_names(1_000_000)
+    wide = [{next(names): {next(names): 1 for _ in range(31)} for _ in range(31)} for _ in range(20)]
+    deep = [[[{next(names): [1] for _ in range(10)} for _ in range(9)] for _ in range(10)] for _ in range(20)]
+    started = time.thread_time()
+    for value in (*wide, *deep):
+        known.learn("a.b", value)
+    learned = time.thread_time()
+    known.flush()
+    assert learned - started < (time.thread_time() - learned) / 2
+    known.close()
+
+
+def test_a_result_may_change_after_it_was_learned_and_is_not_kept(file: Path) -> None:
+    class Row(dict[str, Any]):
+        """A dict that may have weak references."""
+
+    known, row = ShapeFile(file), Row(title="x", tags=["y"])
+    known.learn("a.b", [row])
+    row["tags"].append(1)
+    row["secret"] = 1
+    held = weakref.ref(row)
+    del row
+    gc.collect()
+    assert held() is None
+    assert known.text("a.b") == "list[{title: str, tags: list[str]}]"
+    known.close()
+
+
+def test_results_wait_in_a_bounded_queue(file: Path) -> None:
+    known = ShapeFile(file)
+    known.close()  # nothing takes from the queue
+    for number in range(10 * MAX_PENDING):
+        known.learn(f"a.t{number}", 1)
+    known.flush()
+    assert sum(known.text(f"a.t{number}") is not None for number in range(10 * MAX_PENDING)) == MAX_PENDING
+
+
+def test_of_a_table_in_a_result_a_few_entries_are_read() -> None:
+    table = {f"{number}@example.org": {f"field_{letter}": 1 for letter in "abcdefghijklmnop"} for number in range(99)}
+    assert "total: int" in render_shape(infer_shape({"table": table, "total": 1}))
 
 
 def test_only_a_changed_shape_is_written(file: Path) -> None:

@@ -35,7 +35,7 @@ MAX_ITEMS = 10  # of a list: this many from its start, and as many from all of i
 MAX_VALUES = 1000  # read in one result
 MAX_PARTS = 400  # of a stored shape
 MAX_TEXT_CHARS = 800
-MAX_PENDING = 1_000  # results that are not merged yet
+MAX_PENDING = 100  # results that are not merged yet; the oldest are dropped
 SAMPLE_AFTER = 32  # results of a tool; from then on only one of this many is read
 
 TYPE_NAMES: Mapping[type, str] = {
@@ -90,42 +90,68 @@ UNINFORMATIVE: Final = (NOTHING, SOME_DICT, Shape(items=NOTHING))
 
 def infer_shape(value: Any) -> Shape:
     """Return the shape of a JSON value; tuples and sets are lists."""
-    return _ShapeReader().infer(value, 0)
+    return _infer(outline(value))
 
 
-class _ShapeReader:
+def outline(value: Any) -> Any:
+    """Return what the shape of a value depends on: its keys, and the names of types instead of other values.
+
+    This takes about a millisecond at most. Others may change the value afterwards, but not its outline. The type of
+    values that are not read, because there are too many, is "".
+    """
+    return _OutlineReader().read(value, 0)
+
+
+class _OutlineReader:
     """Reads one result, up to a maximum number of values."""
 
     def __init__(self) -> None:
         self._values_left = MAX_VALUES
 
-    def infer(self, value: Any, depth: int) -> Shape:
+    def read(self, value: Any, depth: int) -> Any:
         self._values_left -= 1
         if self._values_left < 0:
-            return NOTHING
-        if isinstance(value, Mapping):
-            return self._infer_dict(value, depth) if depth < MAX_DEPTH else SOME_DICT
+            return ""
+        kind = type(value)
+        if kind in TYPE_NAMES:
+            return TYPE_NAMES[kind]
+        if kind is dict or isinstance(value, Mapping):
+            return self._read_dict(value, depth + 1) if depth < MAX_DEPTH else {}
         if isinstance(value, list | tuple | AbstractSet):
-            return self._infer_list(value, depth) if depth < MAX_DEPTH else _make_shape("list")
-        return _make_shape(next((word for kind, word in TYPE_NAMES.items() if isinstance(value, kind)), "Any"))
+            return [self.read(item, depth + 1) for item in _sample(value)] if depth < MAX_DEPTH else "list"
+        return next((word for kind, word in TYPE_NAMES.items() if isinstance(value, kind)), "Any")
 
-    def _infer_list(self, value: Iterable[Any], depth: int) -> Shape:
-        items = value if isinstance(value, list | tuple) else list(islice(value, MAX_VALUES))
-        return Shape(items=_merge_all(self.infer(item, depth + 1) for item in _sample(items)))
-
-    def _infer_dict(self, value: Mapping[Any, Any], depth: int) -> Shape:
-        if not value:
-            return SOME_DICT
-        if len(value) > MAX_KEYS or any(map(is_data, value)):
-            return Shape(values=_merge_all(self.infer(item, depth + 1) for item in islice(value.values(), MAX_ITEMS)))
-        fields = {key: self.infer(item, depth + 1) for key, item in value.items()}
-        return Shape(values=_merge_all(fields.values())) if _are_entries(fields.values()) else Shape(fields=fields)
+    def _read_dict(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
+        """Return the members of a dict, and numbers for keys that are not names. Of a table, read a few entries."""
+        count = len(value)
+        if count > MAX_KEYS or (count > MAX_ITEMS and is_data(next(iter(value)))):
+            return {number: self.read(item, depth) for number, item in enumerate(islice(value.values(), MAX_ITEMS))}
+        return {
+            key[: MAX_KEY_LENGTH + 1] if isinstance(key, str) else number: self.read(item, depth)
+            for number, (key, item) in enumerate(value.items())
+        }
 
 
-def _sample(items: Sequence[Any]) -> Sequence[Any]:
+def _sample(value: Iterable[Any]) -> Sequence[Any]:
     """Return the first items and a sample of the others, to see alternating and late items."""
-    step = max(1, -(-len(items) // MAX_ITEMS))
+    items = value if isinstance(value, list | tuple) else list(islice(value, MAX_VALUES))
+    if len(items) <= MAX_ITEMS:
+        return items
+    step = -(-len(items) // MAX_ITEMS)
     return [*items[:MAX_ITEMS], *items[MAX_ITEMS::step]]
+
+
+def _infer(outlined: Any) -> Shape:
+    if isinstance(outlined, str):
+        return _make_shape(outlined) if outlined else NOTHING
+    if isinstance(outlined, list):
+        return Shape(items=_merge_all(map(_infer, outlined)))
+    if not outlined:
+        return SOME_DICT
+    if any(map(is_data, outlined)):
+        return Shape(values=_merge_all(map(_infer, islice(outlined.values(), MAX_ITEMS))))
+    fields = {key: _infer(item) for key, item in outlined.items()}
+    return Shape(values=_merge_all(fields.values())) if _are_entries(fields.values()) else Shape(fields=fields)
 
 
 def _make_shape(word: str) -> Shape:
@@ -283,7 +309,7 @@ class Shapes:
     def __init__(self, place: str) -> None:
         self._place = place
         self._known: dict[str, Shape] | None = None
-        self._learned: deque[tuple[str, Shape]] = deque(maxlen=MAX_PENDING)
+        self._learned: deque[tuple[str, Any]] = deque(maxlen=MAX_PENDING)
         self._changed: set[str] = set()
         self._seen: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -292,11 +318,11 @@ class Shapes:
         self.problem: str | None = None
 
     def learn(self, name: str, value: Any) -> None:
-        """Learn from a result of a tool. The result is not stored, and the call does not wait for the file."""
+        """Learn from a result of a tool. Only its outline is kept, for the thread that makes and writes shapes."""
         seen = self._seen[name] = self._seen.get(name, 0) + 1
         if seen > SAMPLE_AFTER and seen % SAMPLE_AFTER:
             return
-        self._learned.append((name, infer_shape(value)))
+        self._learned.append((name, outline(value)))
         self._background.wake()
 
     def text(self, name: str) -> str | None:
@@ -327,8 +353,8 @@ class Shapes:
             except (OSError, ToolError, _Damaged):  # reported and handled at the next write
                 self._known = {}
         while self._learned:
-            name, shape = self._learned.popleft()
-            merged = limit_size(merge(self._known.get(name, NOTHING), shape))
+            name, outlined = self._learned.popleft()
+            merged = limit_size(merge(self._known.get(name, NOTHING), _infer(outlined)))
             if merged != self._known.get(name):
                 self._known[name] = merged
                 self._changed.add(name)
