@@ -113,6 +113,52 @@ def test_a_recorded_run_with_nan_and_infinity_is_a_test(home: Path) -> None:
     assert "1 failed, 2 passed" in output, output
 
 
+REFUSED = {
+    "invalid": "shop.price('x')",
+    "missing": "shop.find()",
+    "caught": "try:\n    shop.find('tea', color='green')\nexcept ToolError as error:\n    text = error.type\ntext",
+    "several": "shop.find('tea', limit=1)\nshop.find('tea', limit='many')",
+    "rejected": "fs.write(path='a.txt', content='x')",
+    "text": "shop.find('Tee für 日本 \\u202e')[0]['nom \\U0001f375']",
+    "long": "\n".join(f"name_{number} = {number}" for number in range(5_000)) + "\nshop.find('tea', limit=1)",
+}
+
+
+@pytest.mark.slow
+def test_a_run_with_refused_calls_is_a_test_that_expects_their_errors(home: Path) -> None:
+    agents = "agents: {default: {permissions: [read, write], policy: ask-writes}}\n"
+    configure(home, RECORD + agents + 'tools: {shop: {effects: {"*": read}}}\n')
+    texts: dict[str, str] = {}
+    with connect(home, **Approver(["reject"]).able) as client:
+        for name, code in REFUSED.items():
+            client.run(code)
+            shown = run_cli(home, "runs", "show", "last", "--as-test")
+            assert shown.returncode == 0, shown.stderr
+            texts[name] = shown.stdout
+        listed = json.loads(run_cli(home, "runs", "show", "last", "--json").stdout)
+    assert f"{len(REFUSED)} passed" in run_tests(home, **texts)
+    assert [call["tool"] for call in listed["calls"]] == ["shop.find"]
+
+
+NO_TEST = {
+    "ot.snippet('one')": "without tools and settings, the code raises ToolNotFound: unknown snippet $one",
+    "shop.nope()": "without tools and settings, the code raises NameError: name 'shop' is not defined",
+    "while True: pass": "it timed out",
+    "x = []\nfor _ in range(200): x = [x]\nx": "too many nested parentheses in a value",
+}
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_be_repeated_elsewhere_is_no_test(home: Path) -> None:
+    configure(home, RECORD + "execution: {timeout: 1}\nsnippets: {one: {body: '1'}}\n")
+    with connect(home) as client:
+        for code, problem in NO_TEST.items():
+            client.run(code)
+            shown = run_cli(home, "runs", "show", "last", "--as-test")
+            assert (shown.returncode, shown.stdout) == (1, ""), code
+            assert problem in shown.stderr
+
+
 SAVE = "ot.save_snippet(name='cheapest', description='The second product')"
 
 

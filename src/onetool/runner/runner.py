@@ -336,6 +336,8 @@ class _Host:
         result = await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
         if isinstance(result.error, SignInRequired) and await self._sign_in(result.error, context):
             return await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
+        if result.error is not None and not result.ran and context.gate is not None:
+            context.gate.record_refusal(name, args, kwargs, result.error)
         return result
 
     @staticmethod

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from onetool.runs.questions import MAX_ARGUMENTS, Approver, Question, describe_d
 from onetool.util.raw_json import RawJson
 from onetool.util.text import pluralize
 from onetool_child.data import as_data
-from onetool_child.errors import restore
+from onetool_child.errors import get_message, restore
 
 if TYPE_CHECKING:
     from onetool.runs.runs import Runs
@@ -283,6 +283,28 @@ class Gate:
             return result  # its run has another clock
         return replace(result, clock=now) if self.is_replayable else result
 
+    def record_refusal(
+        self, name: str, positional: Sequence[Any], keywords: Mapping[str, Any], error: Exception
+    ) -> None:
+        """Record the error of a call that was not made, for tests of this run. A continued run makes the call again."""
+        if not self.is_replayable or isinstance(error, CallRejected):
+            return
+        numbered = {f"*{number}": value for number, value in enumerate(positional, 1)}
+        self._last_number += 1
+        call = DurableCall(
+            number=self._last_number,
+            tool=name,
+            arguments=encode_arguments({**numbered, **keywords}),
+            key="",
+            occurrence=0,
+            state=CallState.REJECTED,
+            reason=get_message(error),
+            result=encode_result(Result(ok=False, error=error)),
+        )
+        self._results_bytes += len(call.arguments) + len(call.result or "")
+        if self._results_bytes <= MAX_RESULTS_BYTES:
+            self._unsaved[call.number] = call
+
     # --- replay -----------------------------------------------------------------------------------------------------
 
     async def _identify(self, tool: Tool, args: Mapping[str, Any], account: str = "") -> DurableCall:
@@ -512,13 +534,16 @@ class Gate:
                 waiting[1].set_result(call)
 
     def _rejection(self, call: DurableCall) -> CallRejected:
-        if not call.by:
-            return CallRejected(
-                f"{call.tool} was not called: nobody approved it in time", tool=call.tool, reason="expired"
-            )
-        because = f": {call.reason}" if call.reason else ""
-        message = f"{call.by} rejected {call.tool}{because}"
-        return CallRejected(message, tool=call.tool, by=call.by, reason=call.reason)
+        """Return the error for the code, and record it."""
+        message = f"{call.tool} was not called: nobody approved it in time"
+        fields = {"reason": "expired"}
+        if call.by:
+            because = f": {call.reason}" if call.reason else ""
+            message = f"{call.by} rejected {call.tool}{because}"
+            fields = {"by": call.by, "reason": call.reason}
+        error = CallRejected(message, tool=call.tool, **fields)
+        self._unsaved[call.number] = replace(call, result=encode_result(Result(ok=False, error=error)))
+        return error
 
     # --- the journal ------------------------------------------------------------------------------------------------
 

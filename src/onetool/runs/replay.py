@@ -15,6 +15,7 @@ from onetool.registry import python_name
 from onetool.runs.gate import SETTLED, read_result
 from onetool.runs.model import DurableCall, DurableRunRecord
 from onetool_child.data import as_data
+from onetool_child.errors import TIMEOUT_HINT
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class ReplayGate:
 
     @classmethod
     def from_record(cls, run: DurableRunRecord, calls: Iterable[DurableCall]) -> "ReplayGate":
-        return cls(run.seed, run.started, [call for call in calls if call.state in SETTLED])
+        return cls(run.seed, run.started, list_answered(calls))
 
     @property
     def cell_params(self) -> dict[str, Any]:
@@ -51,6 +52,11 @@ class ReplayGate:
         raise ToolError("a replay calls no tools")
 
 
+def list_answered(calls: Iterable[DurableCall]) -> list[DurableCall]:
+    """Return the calls whose result or error the code has received."""
+    return [call for call in calls if call.state in SETTLED or call.result is not None]
+
+
 def check_replayable(run: DurableRunRecord, calls: Iterable[DurableCall]) -> None:
     """Raise if a run cannot be replayed from its journal."""
     reason = ""
@@ -60,8 +66,12 @@ def check_replayable(run: DurableRunRecord, calls: Iterable[DurableCall]) -> Non
         reason = f"it is {run.state}" if run.state not in {"done", "failed"} else "its results were not recorded"
     elif not run.is_replayable or any(call.result is None for call in calls if call.state in SETTLED):
         reason = "its results were not recorded"
-    elif json.loads(run.outcome)["is_cut"]:
-        reason = "its value is too large"
+    else:
+        outcome = json.loads(run.outcome)
+        if outcome["is_cut"]:
+            reason = "its value is too large"
+        elif outcome["error"] and outcome["error"].get("hint") == TIMEOUT_HINT:
+            reason = "it timed out"
     if reason:
         hint = "set `approvals: {record: true}` in ~/.onetool/onetool.yaml, then run the code again"
         raise ToolError(f"cannot replay {run.id}: {reason}", hint=hint if "recorded" in reason else "")

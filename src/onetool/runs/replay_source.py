@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pprint import pformat
 from typing import Any, Final
 
-from onetool.runs.gate import SETTLED
+from onetool.errors import ToolError
 from onetool.runs.model import DurableCall, DurableRunRecord
-from onetool.runs.replay import check_replayable
+from onetool.runs.replay import check_replayable, list_answered
 from onetool.util.time_format import in_utc
 
 WIDTH: Final = 110
@@ -38,9 +38,12 @@ FAILS: Final = """\
 def write_test(
     run: DurableRunRecord, calls: Iterable[DurableCall], redact: Callable[[Any], Any], code: str | None = None
 ) -> str:
-    """Return the source of the test. Secrets are redacted in the code, the arguments and the results alike."""
-    settled = [call for call in calls if call.state in SETTLED]
-    check_replayable(run, settled)
+    """Return the source of the test. Secrets are redacted in the code, the arguments and the results alike.
+
+    Raise if the replay ends differently than the run. It takes about a second and starts an event loop.
+    """
+    answered = list_answered(calls)
+    check_replayable(run, answered)
     outcome: Mapping[str, Any] = json.loads(run.outcome or "{}")
     recorded = [
         {
@@ -49,15 +52,19 @@ def write_test(
             "result": redact(json.loads(call.result or "{}")),
             "clock": call.clock,
         }
-        for call in settled
+        for call in answered
     ]
     error = outcome["error"]
+    code = redact(run.code if code is None else code)
+    value = redact(outcome["value"])
+    message = None if error is None else redact(str(error.get("message", "")).partition(LINE_BREAK)[0])
+    _check_replay(run, code, recorded, value, message)
     written_calls = _write_value(recorded)
-    if error is None:
-        expected = f"VALUE = {_write_value(redact(outcome['value']))}"
+    if message is None:
+        expected = f"VALUE = {_write_value(value)}"
         body = PASSES
     else:
-        expected = f"ERROR = {redact(str(error.get('message', '')).partition(LINE_BREAK)[0])!r}"
+        expected = f"ERROR = {message!r}"
         body = FAILS
     special_floats = _find_names(f"{written_calls}\n{expected}") & SPECIAL_FLOATS
     if "nan" in _find_names(expected):
@@ -72,11 +79,30 @@ def write_test(
         short=run.id.removeprefix("r_")[:8],
         started=in_utc(run.started, "seconds"),
         imports=imports,
-        code=_write_text(redact(run.code if code is None else code)),
+        code=_write_text(code),
         calls=written_calls,
         expected=expected,
         body=body.format(seed=run.seed, started=run.started),
     )
+
+
+def _check_replay(
+    run: DurableRunRecord, code: str, calls: list[dict[str, Any]], value: Any, message: str | None
+) -> None:
+    """Raise unless the replay returns this value, or raises an error with this message."""
+    from onetool.testing import replay
+
+    try:
+        replayed = replay(code, calls, seed=run.seed, started=run.started)
+    except Exception as error:  # noqa: BLE001 - of the code
+        if message is not None and message in str(error):
+            return
+        difference = f"raises {type(error).__name__}: {str(error).partition(LINE_BREAK)[0]}"
+    else:
+        if message is None and (replayed == value or repr(replayed) == repr(value)):
+            return
+        difference = "returns another value" if message is None else "raises no error"
+    raise ToolError(f"cannot write a test of {run.id}: without tools and settings, the code {difference}")
 
 
 def _write_value(value: Any) -> str:
@@ -84,7 +110,11 @@ def _write_value(value: Any) -> str:
 
 
 def _find_names(source: str) -> set[str]:
-    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise ToolError(f"cannot write a test: {error.msg} in a value") from None
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _write_text(text: str) -> str:
