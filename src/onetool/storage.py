@@ -474,6 +474,11 @@ class LastUseStorage(Protocol):
 class EndedSessionStorage(Protocol):
     """Sessions of browsers that have ended before they expired, on any replica. `list_all` returns at once."""
 
+    @property
+    def problem(self) -> Problem | None:
+        """The reason why it is not known which sessions have ended; None if it is."""
+        ...
+
     def end(self, identifier: str, until: float) -> None: ...
     def list_all(self) -> Collection[str]: ...
 

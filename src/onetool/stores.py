@@ -106,8 +106,10 @@ class Stores:
         hint = "check the date of the machine; runs expire again when the clock has been steady for ten minutes"
         jumps = [Problem(self.runs.problem, hint, level=WARNING)] if self.runs.problem else []
         if self.remote is not None:
-            away = self.remote.problem
-            return [Problem(away)] if away else [*jumps, *(Problem(problem) for problem in problems if problem)]
+            away, ended = self.remote.problem, self.remote.ended_sessions.problem
+            if away:
+                return [Problem(away)]
+            return [*jumps, *(Problem(problem) for problem in problems if problem), *([ended] if ended else [])]
         files = (self.directory / "stats" / name for name in ("stats.db", "shapes.json"))
         broken = [storage_problem(problem, file) for problem, file in zip(problems, files, strict=True) if problem]
         return [*jumps, *broken]

@@ -45,6 +45,7 @@ def database(postgres_server: PostgresServer) -> str:
 def state(database: str, tmp_path: Path) -> Iterator[PostgresState]:
     state = PostgresState(database, KEY, tmp_path / "cache")
     state.database.execute("DELETE FROM sealed_values")
+    state.database.execute("DELETE FROM keys")
     yield state
     state.close()
 

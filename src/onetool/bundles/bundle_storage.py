@@ -108,6 +108,10 @@ class BundleDirectory:
         self._starting, self._empty_index_lock, self._thread = Lock(), RLock(), local()
 
     @property
+    def problems(self) -> list[Problem]:
+        return [self.problem] if self.problem else []
+
+    @property
     def is_ready(self) -> bool:
         """Whether there is an index to read, on disk or, if that cannot be written, in memory."""
         return not self.root.is_dir() or self.index.is_ready or self._memory.database is not None

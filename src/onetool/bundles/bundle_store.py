@@ -374,9 +374,8 @@ class BundleStore:
     def problems(self) -> list[Problem]:
         """Problems of the store and its files."""
         found = self._directory.read(lambda database: list_problems(database, self._root))
-        directory = [self._directory.problem] if self._directory.problem else []
         usage = [Problem(self._usage.problem)] if self._usage.problem else []
-        return [*found, *directory, *self._builtins.problems, *usage]
+        return [*found, *self._directory.problems, *self._builtins.problems, *usage]
 
     def remove_expired(self) -> None:
         """Remove bundles that were deleted two days ago and are still empty."""

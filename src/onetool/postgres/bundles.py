@@ -2,15 +2,16 @@
 
 A change is made in the copy, by the rules of `onetool.bundles`, while the lock of the database is held. It is committed
 to the database before it counts. If that fails, or the process ends, the copy is compared with the database again.
+
+Files are sealed values with the generation of the store as version. What was not sealed with the key is not copied.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from hashlib import md5
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.bundle_storage import BundleDirectory
@@ -18,7 +19,11 @@ from onetool.bundles.store_lock import WriteJournal
 from onetool.errors import StorageError
 from onetool.postgres.changes import Changes
 from onetool.postgres.database import Database, Statements
+from onetool.postgres.keys import PUT_VALUE, VARIABLE
+from onetool.postgres.sealed_values import SealedValues
+from onetool.problem import STORAGE, Problem
 from onetool.util import atomic
+from onetool.util.text import quote
 
 T = TypeVar("T")
 STATE: Final = ".generation"  # the generation of the store that the copy has; missing if it may differ
@@ -26,14 +31,19 @@ KEY: Final = ".key"  # of page tokens, which are valid on every replica
 LOCK: Final = "bundles"
 KIND: Final = "bundles"
 GENERATION: Final = "SELECT number FROM generations WHERE kind = 'bundles'"
-CHANGED: Final = "SELECT path, content FROM bundle_files WHERE version > ?"
-DIGESTS: Final = "SELECT path, md5(content) FROM bundle_files WHERE content IS NOT NULL"
-CONTENTS: Final = "SELECT path, content FROM bundle_files WHERE path = ANY(?)"
-PUT: Final = """
-INSERT INTO bundle_files VALUES (?, ?, ?)
-ON CONFLICT (path) DO UPDATE SET version = excluded.version, content = excluded.content
-"""
-PUT_KEY: Final = "INSERT INTO bundle_files VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+STORED: Final = "SELECT name, version, sealed FROM sealed_values WHERE kind = 'bundles'"
+CHANGED: Final = f"{STORED} AND (version > ? OR name = ANY(?))"
+PUT_KEY: Final = "INSERT INTO sealed_values VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+DELETED: Final = b""  # the content of a file that was deleted
+UNKNOWN_STATES: Final = b"unknown"  # not valid, so that all built-in bundles are disabled
+MAX_NAMED: Final = 5
+
+
+class CopyState(NamedTuple):
+    """The generation that the copy has, and the files of which the database has rows that are not authentic."""
+
+    generation: int
+    rejected: list[str]
 
 
 class BundleMirror(BundleDirectory):
@@ -42,6 +52,7 @@ class BundleMirror(BundleDirectory):
     def __init__(self, root: Path, *, database: Database, changes: Changes, **options: Any) -> None:
         super().__init__(root, **options)
         self._database, self._changes = database, changes
+        self._values = SealedValues(database, KIND)
         self._seen: int | None = None  # the number of changes up to which the copy is current
 
     def read(self, work: Callable[[Any], T]) -> T:
@@ -57,9 +68,10 @@ class BundleMirror(BundleDirectory):
             with super().writing() as journal:
                 yield journal
             return
+        self._values.load()
         with super().writing() as journal, self._database.transaction() as transaction:
             transaction.lock(LOCK)
-            self._pull(transaction, journal)
+            rejected = self._pull(transaction, journal)
             touched = self._thread.touched = set[str]()
             try:
                 yield journal
@@ -67,7 +79,7 @@ class BundleMirror(BundleDirectory):
             finally:
                 self._thread.touched = None
         if generation is not None:
-            self._write_state(generation)
+            self._write_state(CopyState(generation, [path for path in rejected if path not in touched]))
 
     def sync(self, journal: WriteJournal, paths: list[str]) -> None:
         touched = getattr(self._thread, "touched", None)
@@ -75,6 +87,20 @@ class BundleMirror(BundleDirectory):
             touched.update(paths)
             (self.root / STATE).unlink(missing_ok=True)
         super().sync(journal, paths)
+
+    @property
+    def problems(self) -> list[Problem]:
+        state = self._read_state()
+        if state is None or not state.rejected:
+            return super().problems
+        names = [quote(path) for path in state.rejected[:MAX_NAMED]]
+        if len(state.rejected) > MAX_NAMED:
+            names.append(f"{len(state.rejected) - MAX_NAMED:,} more")
+        message = (
+            f"files of bundles in {self._database.place} are not used: changed without {VARIABLE}: {', '.join(names)}"
+        )
+        hint = "store these bundles and tools again, or restore the database from a backup"
+        return [*super().problems, Problem(message, hint, code=STORAGE)]
 
     # --- from the database ------------------------------------------------------------------------------------------
 
@@ -84,45 +110,75 @@ class BundleMirror(BundleDirectory):
         if number == self._seen:
             return
         rows = self._database.select(GENERATION)
-        if self._read_state() != (int(rows[0][0]) if rows else 0):
+        if self._read_state() != CopyState(int(rows[0][0]) if rows else 0, []):
+            self._values.load()
             with super().writing() as journal, self._database.transaction() as transaction:
                 transaction.lock(LOCK)
                 self._pull(transaction, journal)
         self._seen = number
 
-    def _pull(self, transaction: Statements, journal: WriteJournal) -> None:
+    def _pull(self, transaction: Statements, journal: WriteJournal) -> list[str]:
+        """Bring the copy up to date, and return the files whose rows are not authentic. They are not in the copy."""
         found = transaction.execute(GENERATION).fetchone()
-        generation, known = int(found[0]) if found else 0, self._read_state()
-        if known == generation:
-            return
-        if known is None or known > generation:
-            transaction.execute(PUT_KEY, (KEY, generation, os.urandom(32).hex().encode()))
-            contents = self._find_differences(transaction)
+        generation, state = int(found[0]) if found else 0, self._read_state()
+        if state == CopyState(generation, []):
+            return []
+        if state is None or state.generation > generation:
+            sealed = self._values.seal(KEY, generation, os.urandom(32).hex().encode())
+            transaction.execute(PUT_KEY, (KIND, KEY, generation, sealed))
+            contents, rejected = self._find_differences(transaction)
         else:
-            contents = dict(transaction.execute(CHANGED, (known,)).fetchall())
+            contents, rejected = self._find_changes(transaction, state)
+        if STATES_FILE in rejected:
+            contents[STATES_FILE] = UNKNOWN_STATES
         self._apply(journal, contents)
-        self._write_state(generation)
+        self._write_state(CopyState(generation, rejected))
+        return rejected
 
-    def _find_differences(self, transaction: Statements) -> dict[str, bytes | None]:
-        """Return the content of all files that differ from the copy; None for those that do not exist."""
-        stored = dict(transaction.execute(DIGESTS).fetchall())
-        local = {path: md5((self.root / path).read_bytes()).hexdigest() for path in self._list_files()}  # noqa: S324
-        different = [path for path, digest in stored.items() if local.get(path) != digest]
-        contents: dict[str, bytes | None] = dict.fromkeys(local.keys() - stored.keys())
-        contents.update(transaction.execute(CONTENTS, (different,)).fetchall())
-        return contents
+    def _find_differences(self, transaction: Statements) -> tuple[dict[str, bytes], list[str]]:
+        """Return the content of all files that differ from the copy, and the files whose rows are not authentic."""
+        contents = dict.fromkeys(self._list_files(), DELETED)
+        rejected, missing = list[str](), {STATES_FILE}
+        for path, content in self._open_rows(transaction.execute(STORED)):
+            missing.discard(path)
+            if content is None:
+                rejected.append(path)
+            elif content == self._read(path):
+                contents.pop(path, None)
+            else:
+                contents[path] = content
+        return contents, sorted({*rejected, *missing})
+
+    def _find_changes(self, transaction: Statements, state: CopyState) -> tuple[dict[str, bytes], list[str]]:
+        """Return the content of the files that were changed since the copy was made, as `_find_differences` does."""
+        rows = dict(self._open_rows(transaction.execute(CHANGED, state)))
+        rejected = {path for path, content in rows.items() if content is None}
+        if STATES_FILE in state.rejected and STATES_FILE not in rows:
+            rejected.add(STATES_FILE)
+        contents = {path: content for path, content in rows.items() if content is not None}
+        if rejected:  # the names of their rows may be anything
+            contents.update(dict.fromkeys(rejected.intersection(self._list_files()), DELETED))
+        return contents, sorted(rejected)
+
+    def _open_rows(self, rows: Iterable[tuple[str, int, bytes]]) -> Iterator[tuple[str, bytes | None]]:
+        """Yield each file with its content; None if somebody without the key wrote the row."""
+        for path, version, sealed in rows:
+            try:
+                yield path, self._values.open(path, version, sealed)
+            except StorageError:
+                yield path, None
 
     def _list_files(self) -> list[str]:
         bundles = (file.relative_to(self.root).as_posix() for file in self.root.glob("[!.]*/*.json"))
         return [*bundles, *(name for name in (STATES_FILE, KEY) if (self.root / name).exists())]
 
-    def _apply(self, journal: WriteJournal, contents: Mapping[str, bytes | None]) -> None:
+    def _apply(self, journal: WriteJournal, contents: Mapping[str, bytes]) -> None:
         (self.root / STATE).unlink(missing_ok=True)
         indexed = [path for path in contents if "/" in path]
         journal.begin(indexed)
         for path, content in contents.items():
             file = self.root / path
-            if content is not None:
+            if content != DELETED:
                 file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 atomic.write(file, content.decode())
             else:
@@ -137,24 +193,27 @@ class BundleMirror(BundleDirectory):
 
     def _push(self, transaction: Statements, paths: set[str]) -> int:
         generation = transaction.announce(KIND)
-        transaction.executemany(PUT, [(path, generation, self._read(path)) for path in sorted(paths)])
+        rows = [
+            (KIND, path, generation, self._values.seal(path, generation, self._read(path))) for path in sorted(paths)
+        ]
+        transaction.executemany(PUT_VALUE, rows)
         return generation
 
-    def _read(self, path: str) -> bytes | None:
+    def _read(self, path: str) -> bytes:
         try:
             return (self.root / path).read_bytes()
         except FileNotFoundError:
-            return None
+            return DELETED
 
-    def _read_state(self) -> int | None:
+    def _read_state(self) -> CopyState | None:
         try:
-            state = json.loads((self.root / STATE).read_bytes())
-            return int(state["generation"]) if state["store"] == self._database.place else None
+            data = json.loads((self.root / STATE).read_bytes())
+            state = CopyState(int(data["generation"]), list(data["rejected"]))
+            return state if data["store"] == self._database.place else None
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError):
             return None
 
-    def _write_state(self, generation: int) -> None:
-        state = {"store": self._database.place, "generation": generation}
-        atomic.write(self.root / STATE, json.dumps(state))
+    def _write_state(self, state: CopyState) -> None:
+        atomic.write(self.root / STATE, json.dumps({"store": self._database.place, **state._asdict()}))

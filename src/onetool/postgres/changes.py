@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from onetool.errors import ToolError
+from onetool.errors import StorageError, ToolError
 from onetool.postgres.database import Database, StoreUnavailable
+from onetool.postgres.keys import VALUES, load_key
 from onetool.postgres.migrations import compare_version
 from onetool.postgres.sealed_rows import Leases
 
@@ -146,7 +147,11 @@ class Changes:
             if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
                 self._leases.renew(connection)
                 self._renewed_at = time.monotonic()
-        self._answered_at, self.problem, self._database.is_away = time.monotonic(), None, False
+        self._answered_at = time.monotonic()
+        self._database.is_away = False
+        if not self._generations:
+            load_key(self._database, VALUES)  # a replica without the right key is not ready
+        self.problem = None
         self._apply(generations or {})
         self._first.set()
 
@@ -182,17 +187,36 @@ class Cached(Generic[T]):
     def __init__(self, changes: Changes, kind: str, load: Callable[[], T]) -> None:
         self._changes, self._load = changes, load
         self._value: T | None = None
+        self._error: StorageError | None = None
         self._is_loaded = False
-        changes.subscribe(kind, self.refresh)
+        changes.subscribe(kind, self._update)
 
     def refresh(self) -> T:
-        self._value = self._load()
+        """Read the value. If it was forged, raise StorageError, which `get` does from then on."""
+        try:
+            self._value = self._load()
+        except StoreUnavailable:
+            raise
+        except StorageError as error:
+            self._error = error
+            raise
+        self._error = None
         self._is_loaded = True
         return self._value
 
     def get(self) -> T:
         if not self._changes.is_following:
             return self.refresh()
+        if self._error is not None:
+            raise self._error.with_traceback(None)
         if not self._is_loaded:
             raise self._changes.away()
         return self._value  # type: ignore[return-value]
+
+    def _update(self) -> None:
+        try:
+            self.refresh()
+        except StoreUnavailable:
+            raise
+        except StorageError:
+            pass  # `get` raises it

@@ -13,8 +13,8 @@ from onetool.disabled_tools import EVERYTHING
 from onetool.errors import BundleError, StorageError, ToolError
 from onetool.notify import DEFAULT_MAX_FILE_BYTES
 from onetool.postgres.changes import Cached, Changes
-from onetool.postgres.database import Database, Statements
-from onetool.postgres.keys import load_sealer
+from onetool.postgres.database import Database, Statements, StoreUnavailable
+from onetool.postgres.keys import ALL, BROWSER_SESSIONS, VALUES, load_sealer
 from onetool.postgres.sealed_values import SealedValues
 from onetool.problem import STORAGE, Problem
 from onetool.proxy.definitions import VERSION as LIST_VERSION, Definition, Failure, digest
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from onetool.config.model import Token
 
 CLOCK_SECONDS: Final = 3600.0  # by which clocks of replicas may differ
+END_SESSIONS: Final = """\
+DELETE FROM onetool.keys WHERE name = 'browser sessions'; \
+DELETE FROM onetool.sealed_values WHERE kind = 'ended session'"""
 GET: Final = "SELECT document, version FROM documents WHERE kind = ? AND name = ?"
 PUT: Final = """
 INSERT INTO documents VALUES (?, ?, 1, ?)
@@ -74,8 +77,8 @@ class Documents:
 class SealedDocuments:
     """JSON documents of one kind that nobody without the key can read or change."""
 
-    def __init__(self, database: Database, kind: str) -> None:
-        self._values = SealedValues(database, kind)
+    def __init__(self, database: Database, kind: str, key: str = VALUES) -> None:
+        self._values = SealedValues(database, kind, key)
 
     def get(self, name: str) -> Any:
         content = self._values.get(name)
@@ -94,11 +97,14 @@ class SealedDocuments:
 
 
 class SwitchRows:
-    """The disabled tools and packs. Without a first answer of the database, all are disabled."""
+    """The disabled tools and packs, in one sealed document.
+
+    Without a first answer of the database, or if somebody without the key changed the document, all are disabled.
+    """
 
     def __init__(self, database: Database, changes: Changes) -> None:
-        self._database, self._documents = database, Documents(database, "disabled")
-        self._names = Cached(changes, "disabled", self._read)
+        self._documents, self._place = SealedDocuments(database, "disabled"), database.place
+        self._names = Cached(changes, "disabled", lambda: frozenset(self._documents.get(ALL)))
         self.problem: Problem | None = None
 
     def off(self) -> frozenset[str]:
@@ -112,20 +118,15 @@ class SwitchRows:
         return names
 
     def set(self, name: str, *, on: bool) -> None:
+        def change(names: list[str]) -> list[str]:
+            return sorted({*names} - {name} if on else {*names, name})
+
         try:
-            with self._database.transaction() as transaction:
-                if on:
-                    transaction.execute(DELETE, ("disabled", name))
-                else:
-                    self._documents.put(transaction, name, True)
-                transaction.announce("disabled")
+            self._documents.update(ALL, change)
             self._names.refresh()
         except StorageError as error:
-            fields = {**error.fields, "details": {"database": self._database.place, "reason": "failed"}}
-            raise BundleError(error.message, hint=error.hint, **fields) from None
-
-    def _read(self) -> frozenset[str]:
-        return frozenset(self._documents.names())
+            fields = {**error.fields, "details": {"database": self._place, "reason": "failed"}}
+            raise BundleError(error.message, **fields) from None
 
 
 class PinRows:
@@ -274,23 +275,39 @@ class LastUseRows:
 
 
 class EndedSessionRows:
-    """Sessions of browsers that have ended. Those of other replicas are known within two seconds."""
+    """Sessions of browsers that have ended, in one document. Those of other replicas are known within two seconds.
+
+    It is sealed with the key of the sessions: deleting both makes the sessions invalid.
+    """
 
     def __init__(self, database: Database, changes: Changes) -> None:
-        self._database, self._documents = database, Documents(database, "ended session")
-        self._known = Cached(changes, "ended session", lambda: frozenset(self._documents.names()))
+        self._documents, self._now = SealedDocuments(database, "ended session", BROWSER_SESSIONS), database.now
+        self._known = Cached(changes, "ended session", lambda: frozenset(self._documents.get(ALL)))
 
     def end(self, identifier: str, until: float) -> None:
         """Remember a session until it would have expired, and forget those that have."""
-        expired = "DELETE FROM documents WHERE kind = ? AND (document#>>'{}')::double precision < ?"
-        with self._database.transaction() as transaction:
-            transaction.execute(expired, (self._documents.kind, self._database.now() - CLOCK_SECONDS))
-            self._documents.put(transaction, identifier, until)
-            transaction.announce(self._documents.kind)
+        oldest = self._now() - CLOCK_SECONDS
+
+        def change(ended: Mapping[str, float]) -> dict[str, float]:
+            return {**{known: end for known, end in ended.items() if end >= oldest}, identifier: until}
+
+        self._documents.update(ALL, change)
         self._known.refresh()
 
     def list_all(self) -> frozenset[str]:
         return self._known.get()
+
+    @property
+    def problem(self) -> Problem | None:
+        """The reason why all sessions count as ended."""
+        try:
+            self._known.get()
+        except StoreUnavailable:  # which is reported elsewhere
+            return None
+        except StorageError as error:
+            hint = f"{error.hint}; or let all people sign in again: execute `{END_SESSIONS}` and restart the servers"
+            return Problem(f"no browser session is valid: {error.message}", hint, code=STORAGE)
+        return None
 
 
 class TokenRows:

@@ -6,15 +6,39 @@ setting `new,old` on every replica, and later `new`.
 
 import os
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from onetool.errors import StorageError, ToolError
-from onetool.postgres.database import Database
+from onetool.postgres.database import Database, Statements
 from onetool.problem import STORAGE
 from onetool.runs.sealing import KEY_BYTES, Sealer
 
 VARIABLE: Final = "ONETOOL_KEY"
 GENERATE: Final = f"export {VARIABLE}=$(openssl rand -hex {KEY_BYTES})"
+VALUES: Final = "values"  # the key of most values, the first one of each database
+BROWSER_SESSIONS: Final = "browser sessions"
+ALL: Final = "all"  # the name of the only value of a kind
+PUT_VALUE: Final = """
+INSERT INTO sealed_values VALUES (?, ?, ?, ?)
+ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, sealed = excluded.sealed
+"""
+
+
+class RequiredValue(NamedTuple):
+    """A value that is stored together with its key, so that a missing one was deleted by somebody without the key."""
+
+    key: str
+    kind: str
+    name: str
+    initial: bytes
+
+
+REQUIRED: Final = (
+    RequiredValue(VALUES, "disabled", ALL, b"[]"),
+    RequiredValue(VALUES, "bundles", "builtins.json", b""),
+    RequiredValue(VALUES, "settings", "current", b'{"version": 1, "text": "", "secrets": ""}'),
+    RequiredValue(BROWSER_SESSIONS, "ended session", ALL, b"{}"),
+)
 
 
 def load_sealer(database: Database, name: str) -> Sealer:
@@ -28,15 +52,34 @@ def load_key(database: Database, name: str) -> bytes:
     about = f"key {name}".encode()
     with database.transaction() as transaction:
         transaction.lock("keys")
+        if transaction.execute("SELECT 1 FROM keys").fetchone() is None:
+            _create_key(transaction, outer[0], VALUES)
         found = transaction.execute("SELECT sealed FROM keys WHERE name = ?", (name,)).fetchone()
+        if found is None and name == VALUES:
+            raise make_error(f"the key {name} of {database.place} is missing: what it sealed cannot be read")
         if found is None:
-            key = os.urandom(KEY_BYTES)
-            transaction.execute("INSERT INTO keys VALUES (?, ?)", (name, outer[0].seal(key, about)))
-        else:
-            key, is_current = open_any(outer, found[0], about)
-            if not is_current:
-                transaction.execute("UPDATE keys SET sealed = ? WHERE name = ?", (outer[0].seal(key, about), name))
+            return _create_key(transaction, outer[0], name)
+        key, is_current = open_any(outer, found[0], about)
+        if not is_current:
+            transaction.execute("UPDATE keys SET sealed = ? WHERE name = ?", (outer[0].seal(key, about), name))
     return key
+
+
+def _create_key(transaction: Statements, outer: Sealer, name: str) -> bytes:
+    """Store a new key, and the first values that it seals."""
+    key = os.urandom(KEY_BYTES)
+    transaction.execute("INSERT INTO keys VALUES (?, ?)", (name, outer.seal(key, f"key {name}".encode())))
+    sealer = _make_sealer(key, name)
+    for value in REQUIRED:
+        if value.key == name:
+            sealed = sealer.seal(value.initial, describe_value(value.kind, value.name, 1))
+            transaction.execute(PUT_VALUE, (value.kind, value.name, 1, sealed))
+    return key
+
+
+def describe_value(kind: str, name: str, version: int) -> bytes:
+    """Return what a sealed value is bound to."""
+    return f"{kind} {name} (version {version})".encode()
 
 
 def parse_keys(text: str) -> list[bytes]:

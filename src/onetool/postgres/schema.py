@@ -45,8 +45,7 @@ CREATE TABLE tokens (
     name text PRIMARY KEY, version bigint NOT NULL, hash text, agent text, scope text, created text, expires text,
     is_revoked boolean NOT NULL
 );
-CREATE TABLE bundle_files (path text PRIMARY KEY, version bigint NOT NULL, content bytea);
-CREATE INDEX bundle_files_version ON bundle_files (version);
+CREATE INDEX sealed_bundles ON sealed_values (version) WHERE kind = 'bundles';
 CREATE TABLE notices (id bigserial PRIMARY KEY, name text NOT NULL, document bytea NOT NULL, at double precision);
 CREATE INDEX notices_name ON notices (name);
 CREATE TABLE audit (id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), record text NOT NULL);

@@ -8,28 +8,30 @@ from typing import Final
 
 from onetool.postgres.changes import Changes
 from onetool.postgres.database import Database
-from onetool.postgres.keys import load_sealer
+from onetool.postgres.keys import PUT_VALUE, REQUIRED, VALUES, VARIABLE, describe_value, load_sealer, make_error
 from onetool.runs.sealing import Sealer
 from onetool.storage import CredentialKey
 
-GET: Final = "SELECT sealed FROM sealed_values WHERE kind = ? AND name = ?"
-PUT: Final = """
-INSERT INTO sealed_values AS known VALUES (?, ?, 1, ?)
-ON CONFLICT (kind, name) DO UPDATE SET version = known.version + 1, sealed = excluded.sealed
-"""
+GET: Final = "SELECT version, sealed FROM sealed_values WHERE kind = ? AND name = ?"
 DELETE: Final = "DELETE FROM sealed_values WHERE kind = ? AND name = ?"
 NAMES: Final = "SELECT name FROM sealed_values WHERE kind = ? ORDER BY name"
 
 
 class SealedValues:
-    """The values of one kind. Methods block on the database."""
+    """The values of one kind. Methods block on the database.
 
-    def __init__(self, database: Database, kind: str) -> None:
-        self._database, self._kind = database, kind
+    A value is bound to its name and version. Reading one that somebody without the key wrote, or deleted although it is
+    required, raises StorageError.
+    """
+
+    def __init__(self, database: Database, kind: str, key: str = VALUES) -> None:
+        self._database, self._kind, self._key = database, kind, key
+        self._required = {value.name for value in REQUIRED if value.kind == kind}
 
     def get(self, name: str) -> bytes | None:
-        found = self._database.select(GET, self._kind, name)
-        return self._sealer.open(found[0][0], self._about(name)) if found else None
+        self.load()
+        rows = self._database.select(GET, self._kind, name)
+        return self._open_row(name, rows[0] if rows else None)
 
     def update(self, name: str, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
         """Change a value while its lock is held; None deletes it. `change` may take as long as a request."""
@@ -43,29 +45,44 @@ class SealedValues:
         self, names: Sequence[str], change: Callable[[Mapping[str, bytes | None]], dict[str, bytes | None]]
     ) -> dict[str, bytes | None]:
         """Change several values in one transaction, while the lock of the first one is held."""
-        sealer = self._sealer
+        self.load()
         with self._database.transaction() as transaction:
             transaction.lock(f"{self._kind} {names[0]}")
-            found = {name: transaction.execute(GET, (self._kind, name)).fetchone() for name in names}
-            opened = {name: row and sealer.open(row[0], self._about(name)) for name, row in found.items()}
-            values = change(opened)
+            rows = {name: transaction.execute(GET, (self._kind, name)).fetchone() for name in names}
+            values = change({name: self._open_row(name, row) for name, row in rows.items()})
             for name, value in values.items():
+                row = rows[name]
                 if value is None:
                     transaction.execute(DELETE, (self._kind, name))
                 else:
-                    transaction.execute(PUT, (self._kind, name, sealer.seal(value, self._about(name))))
+                    version = 1 if row is None else row[0] + 1
+                    transaction.execute(PUT_VALUE, (self._kind, name, version, self.seal(name, version, value)))
             transaction.announce(self._kind)
         return values
 
     def names(self) -> list[str]:
         return [name for (name,) in self._database.select(NAMES, self._kind)]
 
+    def load(self) -> None:
+        """Load the key, before a transaction that would wait for it, and before required values are read."""
+        assert self._sealer is not None
+
+    def seal(self, name: str, version: int, value: bytes) -> bytes:
+        return self._sealer.seal(value, describe_value(self._kind, name, version))
+
+    def open(self, name: str, version: int, sealed: bytes) -> bytes:
+        return self._sealer.open(sealed, describe_value(self._kind, name, version))
+
+    def _open_row(self, name: str, row: tuple[int, bytes] | None) -> bytes | None:
+        if row is not None:
+            return self.open(name, *row)
+        if name in self._required:
+            raise make_error(f"{self._kind} {name} was deleted from {self._database.place} without {VARIABLE}")
+        return None
+
     @cached_property
     def _sealer(self) -> Sealer:
-        return load_sealer(self._database, "values")
-
-    def _about(self, name: str) -> bytes:
-        return f"{self._kind} {name}".encode()
+        return load_sealer(self._database, self._key)
 
 
 class CredentialRows:

@@ -21,9 +21,11 @@ from onetool.llm.token_budget import TokenUsageFile
 from onetool.logging import list_rotated
 from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import resolve_path
-from onetool.postgres.bundles import KEY, KIND, LOCK, PUT
+from onetool.postgres.bundles import DELETED, KEY, KIND, LOCK, STORED
+from onetool.postgres.keys import PUT_VALUE
 from onetool.postgres.opening import open_state
 from onetool.postgres.results import CHUNK_BYTES, PartRows
+from onetool.postgres.sealed_values import SealedValues
 from onetool.postgres.state import PostgresState
 from onetool.postgres.transfer_statistics import copy_statistics
 from onetool.proxy.pins import Pins
@@ -253,17 +255,25 @@ def _select_missing(source: Iterable[T], target: Iterable[T]) -> list[T]:
 
 def _copy_bundles(places: Places) -> int:
     root = bundles_directory(places.loaded)
+    values = SealedValues(places.rows.database, KIND)
     paths = [file.relative_to(root).as_posix() for file in root.glob("[!.]*/*.json")]
     paths += [name for name in (STATES_FILE, KEY) if (root / name).exists()]
     with places.rows.database.transaction() as transaction:
         transaction.lock(LOCK)
-        present = {path for (path,) in transaction.execute("SELECT path FROM bundle_files").fetchall()}
+        present = _read_bundles(places)
         new = [path for path in paths if path not in present]
         if new:
             version = transaction.announce(KIND)
-            transaction.executemany(PUT, [(path, version, (root / path).read_bytes()) for path in new])
-    rows = places.rows.database.select("SELECT path FROM bundle_files WHERE content IS NOT NULL")
-    return _verify("bundles", paths, (path for (path,) in rows))
+            rows = [(KIND, path, version, values.seal(path, version, (root / path).read_bytes())) for path in new]
+            transaction.executemany(PUT_VALUE, rows)
+    return _verify("bundles", paths, _read_bundles(places))
+
+
+def _read_bundles(places: Places) -> dict[str, bytes]:
+    values = SealedValues(places.rows.database, KIND)
+    values.load()
+    contents = {path: values.open(path, *row) for path, *row in places.rows.database.select(STORED)}
+    return {path: content for path, content in contents.items() if content != DELETED}
 
 
 def _copy_results(places: Places) -> int:

@@ -1,0 +1,196 @@
+"""PostgreSQL: rows that were written, replayed or deleted by somebody without `ONETOOL_KEY`."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.bundles_support import bundle_body, list_slugs, new_bundle, open_store, tool_body
+from tests.support import eventually
+
+from onetool.bundles import BundleStore
+from onetool.disabled_tools import EVERYTHING
+from onetool.errors import BundleError, StorageError
+from onetool.postgres.state import PostgresState
+
+KEY = "11" * 32
+Open = Callable[[], PostgresState]
+OpenBundles = Callable[[], BundleStore]
+FORGE = """
+UPDATE sealed_values SET sealed = (SELECT sealed FROM sealed_values WHERE kind = 'bundles' AND name LIKE ?), version = ?
+WHERE kind = 'bundles' AND name LIKE ?
+"""
+SEALED = "SELECT sealed FROM sealed_values WHERE kind = ? AND name LIKE ?"
+
+
+@pytest.fixture
+def open_state(postgres_url: str, tmp_path: Path) -> Iterator[Open]:
+    """Yield a function that opens the state as one more replica does."""
+    opened: list[PostgresState] = []
+
+    def open_replica() -> PostgresState:
+        state = PostgresState(postgres_url, KEY, tmp_path / f"cache-{len(opened)}")
+        opened.append(state)
+        return state
+
+    yield open_replica
+    for state in opened:
+        state.close()
+
+
+@pytest.fixture
+def open_bundles(open_state: Open, tmp_path: Path) -> Iterator[OpenBundles]:
+    """Yield a function that opens the bundles as one more replica does. One bundle with two tools is built in."""
+    opened: list[BundleStore] = []
+    with open_store(tmp_path / "shipped") as shipped:
+        bundle = new_bundle(shipped, "essentials")
+        for slug in ("first", "second"):
+            shipped.put_tool(bundle, slug, "1", tool_body())
+
+    def open_replica() -> BundleStore:
+        opened.append(open_state().bundles(1_000, tmp_path / "shipped"))
+        return opened[-1]
+
+    yield open_replica
+    for store in opened:
+        store.close()
+
+
+def announce(state: PostgresState, kind: str) -> int:
+    """Count a change, as anybody who can write the database can do."""
+    with state.database.transaction() as transaction:
+        return transaction.announce(kind)
+
+
+def is_everything_off(state: PostgresState) -> bool:
+    return state.disabled_tools.off() == {EVERYTHING}
+
+
+def own_slugs(store: BundleStore) -> list[str]:
+    return [tool.slug for tool in store.list_tools(size=256).items if not tool.is_built_in]
+
+
+def test_forged_tools_are_not_loaded_and_reported_until_they_are_stored_again(
+    open_state: Open, open_bundles: OpenBundles
+) -> None:
+    database, follower = open_state().database, open_bundles()
+    bundle = new_bundle(follower, "rain")
+    for slug in ("kept", "copied", "replayed", "removed"):
+        follower.put_tool(bundle, slug, "1", tool_body())
+    ((old,),) = database.select(SEALED, "bundles", "%/replayed@1.json")
+    follower.set_tool_enabled(bundle, "replayed", "1", False)
+    generation = announce(open_state(), "bundles")
+    database.execute(FORGE, ("%/kept@1.json", generation, "%/copied@1.json"))
+    replay = "UPDATE sealed_values SET sealed = ?, version = ? WHERE kind = 'bundles' AND name LIKE '%/replayed@1.json'"
+    database.execute(replay, (old, generation))
+    remove = "UPDATE sealed_values SET sealed = '', version = ? WHERE kind = 'bundles' AND name LIKE '%/removed@1.json'"
+    database.execute(remove, (generation,))
+    outside = follower._root.parent / "outside.json"
+    outside.touch()
+    for name in ("../outside.json", f"rain-{bundle}/added@1.json", "x" * 5_000):
+        database.execute("INSERT INTO sealed_values VALUES ('bundles', ?, ?, 'forged')", (name, generation))
+    for store in (follower, open_bundles()):
+        assert own_slugs(store) == ["kept"]
+        (problem,) = store.problems
+        assert "changed without ONETOOL_KEY" in problem.message
+        assert "copied@1.json" in problem.message
+        assert "1 more" in problem.message
+        assert "store these bundles and tools again" in problem.hint
+    assert outside.exists()
+    follower.put_tool(bundle, "copied", "1", tool_body())
+    follower.put_tool(bundle, "added", "1", tool_body())
+    follower.delete_tool(bundle, "added", "1")
+    assert own_slugs(follower) == ["kept", "copied"]
+    (problem,) = follower.problems
+    assert "copied@1.json" not in problem.message
+    assert "added@1.json" not in problem.message
+    database.execute(
+        "DELETE FROM sealed_values WHERE kind = 'bundles' AND (sealed = 'forged' OR sealed IN ('', ?))", (old,)
+    )
+    for store in (follower, open_bundles()):
+        assert own_slugs(store) == ["kept", "copied"]
+        assert store.problems == []
+
+
+def test_a_forged_bundle_is_not_used_and_can_be_stored_again(open_state: Open, open_bundles: OpenBundles) -> None:
+    store = open_bundles()
+    bundle = new_bundle(store, "rain", isEnabled=False)
+    generation = announce(open_state(), "bundles")
+    open_state().database.execute(
+        "UPDATE sealed_values SET sealed = 'forged', version = ? WHERE name LIKE '%/bundle.json'", (generation,)
+    )
+    assert store.bundle_by_slug("rain") is None
+    assert len(store.problems) == 1
+    store.put_bundle(bundle, bundle_body("rain"))
+    for replica in (store, open_bundles()):
+        assert replica.bundle_by_slug("rain") is not None
+        assert replica.problems == []
+
+
+@pytest.mark.parametrize("attack", ["DELETE FROM sealed_values", "UPDATE sealed_values SET sealed = 'forged'"])
+def test_built_in_bundles_are_disabled_if_it_is_unknown_which_were(
+    attack: str, open_state: Open, open_bundles: OpenBundles
+) -> None:
+    store = open_bundles()
+    (built_in,) = store.list_bundles().items
+    store.set_tool_enabled(built_in.id, "first", "1", False)
+    assert list_slugs(open_bundles()) == ["second"]
+    open_state().database.execute(f"{attack} WHERE kind = 'bundles' AND name = 'builtins.json'")
+    replica = open_bundles()
+    assert list_slugs(replica) == []
+    assert any("builtins.json" in problem.message and "ONETOOL_KEY" in problem.message for problem in replica.problems)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "UPDATE sealed_values SET sealed = 'forged' WHERE kind = 'disabled'",
+        "DELETE FROM sealed_values WHERE kind = 'disabled'",
+        "DELETE FROM keys WHERE name = 'values'; DELETE FROM sealed_values",
+    ],
+)
+def test_without_an_authentic_list_all_tools_are_disabled(attack: str, open_state: Open) -> None:
+    writer, follower = open_state(), open_state()
+    follower.start()
+    assert follower.wait(5)
+    writer.disabled_tools.set("a.b", on=False)
+    assert eventually(lambda: follower.disabled_tools.off() == {"a.b"})
+    writer.database.execute(attack)
+    announce(writer, "disabled")
+    for state in (follower, open_state()):
+        assert eventually(partial(is_everything_off, state))
+        assert state.disabled_tools.problem is not None
+        assert "all tools are disabled" in state.disabled_tools.problem.message
+        assert "backup" in state.disabled_tools.problem.hint
+        with pytest.raises(BundleError):
+            state.disabled_tools.set("a.b", on=True)
+    assert follower.problem is None, "the database answers"
+
+
+def test_an_ended_session_does_not_return(open_state: Open) -> None:
+    state = open_state()
+    database = state.database
+    (until, expired) = database.now() + 60, database.now() - 10_000
+    for identifier, end in (("old", expired), ("first", until), ("second", until)):
+        state.ended_sessions.end(identifier, end)
+    assert open_state().ended_sessions.list_all() == {"first", "second"}
+    assert state.ended_sessions.problem is None
+    for attack in ("UPDATE sealed_values SET sealed = 'forged'", "DELETE FROM sealed_values"):
+        database.execute(f"{attack} WHERE kind = 'ended session'")
+        replica = open_state()
+        with pytest.raises(StorageError):
+            replica.ended_sessions.list_all()
+        assert replica.ended_sessions.problem is not None
+        assert "no browser session is valid" in replica.ended_sessions.problem.message
+    key = state.load_key("browser sessions")
+    database.execute("DELETE FROM keys WHERE name = 'browser sessions'")
+    replica = open_state()
+    assert replica.ended_sessions.list_all() == frozenset()
+    assert replica.load_key("browser sessions") != key, "sessions that have ended cannot be opened any more"
+
+
+def test_deleted_settings_are_missed(open_state: Open) -> None:
+    state = open_state()
+    assert not state.settings.refresh().problem
+    state.database.execute("DELETE FROM sealed_values WHERE kind = 'settings'")
+    assert "was deleted" in open_state().settings.refresh().problem
