@@ -81,9 +81,9 @@ def make_settings(home: Path) -> str:
 
 
 @contextlib.contextmanager
-def serve_home(home: Path) -> Iterator[EditedHome]:
+def serve_home(home: Path, **variables: str) -> Iterator[EditedHome]:
     configure(home, make_settings(home))
-    env = environment(home)
+    env = {**environment(home), **variables}
     with start_blocking_portal("asyncio") as portal:
         onetool = OneTool(
             read=lambda: read_settings(env, home, None, home),

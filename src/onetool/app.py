@@ -38,7 +38,7 @@ from onetool.config.settings_reader import (
     wrap_settings,
 )
 from onetool.context import ToolContext
-from onetool.disabled_tools import OWNER_MARK
+from onetool.disabled_tools import OWNER_MARK, list_owner_marks
 from onetool.errors import ConfigError, SignInRequired, ToolError, describe
 from onetool.extensions.environments import make_worker_environment
 from onetool.extensions.packs import Extensions
@@ -573,14 +573,17 @@ class OneTool:
 
     @property
     def owner_disabled(self) -> frozenset[str]:
-        """The names of tools and packs, and the IDs of stored tools and bundles, that an owner disabled."""
-        off = self._require_state().switches.off()
-        return frozenset(name.removeprefix(OWNER_MARK) for name in off if name.startswith(OWNER_MARK))
+        """The names of tools, versions and packs, and the IDs of stored tools and bundles, that an owner disabled.
+
+        `*` if that is unknown.
+        """
+        return list_owner_marks(self._require_state().switches.off())
 
     def mark_disabled(self, keys: Iterable[str], *, on: bool) -> None:
         """Record that an owner disabled these names or IDs, or enabled them. Blocks on the disk."""
-        for key in self.owner_disabled.intersection(keys) if on else keys:
-            self._require_state().switches.set(f"{OWNER_MARK}{key}", on=on)
+        marks = [f"{OWNER_MARK}{key}" for key in (self.owner_disabled.intersection(keys) if on else keys)]
+        if marks:
+            self._require_state().switches.set(*marks, on=on)
 
     @property
     def results(self) -> ResultStorage:

@@ -7,6 +7,7 @@ If it cannot be read, all tools are disabled, because any of them may have been 
 import json
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 from typing import Final
@@ -22,6 +23,12 @@ FILE = "switches.json"
 VERSION = 1
 EVERYTHING: Final = "*"  # not a valid name of a tool or pack
 OWNER_MARK: Final = "owner:"  # before the name or ID of what an owner disabled; not a part of a valid name
+
+
+def list_owner_marks(off: Iterable[str]) -> frozenset[str]:
+    """Return the names and IDs that an owner disabled; `EVERYTHING` if that is unknown."""
+    marks = (name.removeprefix(OWNER_MARK) for name in off if name == EVERYTHING or name.startswith(OWNER_MARK))
+    return frozenset(marks)
 
 
 class Switches:
@@ -40,8 +47,8 @@ class Switches:
             self._stamp, self._off = stamp, self._read()
         return self._off
 
-    def set(self, name: str, *, on: bool) -> None:
-        """Enable or disable a tool or pack. Blocks on the disk."""
+    def set(self, *names: str, on: bool) -> None:
+        """Enable or disable tools and packs. Blocks on the disk."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locked(self._file.with_name(f"{FILE}.lock")):
@@ -50,7 +57,7 @@ class Switches:
                     assert self.problem is not None
                     details = {"file": str(self._file)}
                     raise BundleError(self.problem.message, hint=self.problem.hint, code=STORAGE, details=details)
-                wanted = current - {name} if on else current | {name}
+                wanted = current.difference(names) if on else current.union(names)
                 if wanted != current:
                     atomic.write(
                         self._file, json.dumps({"version": VERSION, "off": sorted(wanted)}, indent=2), durable=True

@@ -193,13 +193,21 @@ class BundleStore:
         return self.put_many(bundle_id, [(slug, version, draft)], check)[0]
 
     def put_many(
-        self, bundle_id: str, tools: Iterable[tuple[str, str, ToolDraft | Body]], check: Check = allow_any
+        self,
+        bundle_id: str,
+        tools: Iterable[tuple[str, str, ToolDraft | Body]],
+        check: Check = allow_any,
+        *,
+        may_be_disabled: bool = False,
     ) -> list[StoredTool]:
-        """Store all tools, or none if one is rejected. The error details name it (`index`, `slug`, `version`)."""
+        """Store all tools, or none if one is rejected. The error details name it (`index`, `slug`, `version`).
+
+        With `may_be_disabled`, a disabled bundle accepts them.
+        """
         items = list(tools)
         bundle_id = rules.check_id(bundle_id)
         pairs = [store_errors.check_pair(number, slug, version) for number, (slug, version, _) in enumerate(items)]
-        self._get_writable_bundle(bundle_id)
+        self._get_writable_bundle(bundle_id, may_be_disabled=may_be_disabled)
         restore = partial(self._restore_credentials, bundle_id)
         drafts = [store_errors.check_draft(number, *item, restore) for number, item in enumerate(items)]
         self._reject_duplicates(bundle_id, pairs, check)
@@ -208,7 +216,7 @@ class BundleStore:
             ToolFile.new(new_id(), *pair, draft, start + timedelta(microseconds=number))
             for number, (pair, draft) in enumerate(zip(pairs, drafts, strict=True))
         ]
-        return self._store_new(bundle_id, files, check) if items else []
+        return self._store_new(bundle_id, files, check, may_be_disabled=may_be_disabled) if items else []
 
     def _restore_credentials(self, bundle_id: str, slug: str, body: Body) -> Body:
         """Return the body with each mask replaced with the credential of the newest version."""
@@ -218,12 +226,14 @@ class BundleStore:
         newest = max(self.list_bundle_tools(bundle_id, slug), key=attrgetter("modified_at"), default=None)
         return {**body, "httpImpl": credentials.restore(impl, newest.http_impl if newest else None)}
 
-    def _store_new(self, bundle_id: str, files: Sequence[ToolFile], check: Check) -> list[StoredTool]:
+    def _store_new(
+        self, bundle_id: str, files: Sequence[ToolFile], check: Check, *, may_be_disabled: bool
+    ) -> list[StoredTool]:
         contents = [store_errors.check_content(number, file) for number, file in enumerate(files)]
         written = self._writer.write(contents)
         try:
             with self._directory.writing() as journal:
-                bundle = self._get_writable_bundle(bundle_id).row
+                bundle = self._get_writable_bundle(bundle_id, may_be_disabled=may_be_disabled).row
                 self._reject_duplicates(bundle_id, [(file.slug, file.version) for file in files], check)
                 stored = self._directory.read(lambda database: read_meta(database, "tools"))
                 if stored + len(files) > self._max_tools:
@@ -393,11 +403,12 @@ class BundleStore:
 
     # --- checks ------------------------------------------------------------------------------------------------
 
-    def _get_writable_bundle(self, bundle_id: str) -> LocatedBundle:
+    def _get_writable_bundle(self, bundle_id: str, *, may_be_disabled: bool) -> LocatedBundle:
         """Return a bundle whose tools may be changed."""
         located = self._reader.bundle(bundle_id)
         self._reject_built_in(located)
-        self._reject_disabled(located)
+        if not may_be_disabled:
+            self._reject_disabled(located)
         return located
 
     def _reject_built_in(self, located: LocatedBundle | None) -> None:

@@ -120,14 +120,12 @@ def compute_basis(store: BundleStorage, bundle: Bundle) -> str:
 def _import_new(store: BundleStorage, found: BundleImport) -> ImportResult:
     """Store a new bundle with all its tools. If a tool is rejected, the bundle is deleted again."""
     bundle_id = store.new_id()
-    is_enabled = bool(found.bundle.get("isEnabled", True))
-    store.put_bundle(bundle_id, {**found.bundle, "isEnabled": True})
+    bundle, _ = store.put_bundle(bundle_id, {"isEnabled": True, **found.bundle})
     try:
-        store.put_many(bundle_id, found.tools)
+        store.put_many(bundle_id, found.tools, may_be_disabled=True)
     except BaseException:
         store.delete_bundle(bundle_id)
         raise
-    bundle = store.set_bundle_enabled(bundle_id, is_enabled)
     return ImportResult(bundle, is_new=True, added=found.tools)
 
 

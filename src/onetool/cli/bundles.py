@@ -244,17 +244,19 @@ def _record(app: "OneTool", action: str, names: list[str]) -> None:
 
 
 def _set_enabled(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
+    from onetool.bundles.owner_marks import list_marks
+
     on = options.action == "enable"
     slug, tool, version = _split_name(options.what)
     bundle, store = _bundle(app, slug), app.bundles.store
     if not tool:
         store.set_bundle_enabled(bundle.id, on)
         changed = [bundle.slug]
-        app.mark_disabled([bundle.id], on=on)
+        app.mark_disabled([bundle.id, bundle.slug], on=on)
     else:
         chosen = _versions(bundle, store.list_bundle_tools(bundle.id), tool, version)
         changed = [_set_tool_enabled(store, bundle, one, on=on) for one in chosen]
-        app.mark_disabled([one.id for one in chosen], on=on)
+        app.mark_disabled(list_marks(store, chosen, on=on), on=on)
     _record(app, f"{'tool' if tool else 'bundle'}.{options.action}d", changed)
     if as_json:
         print(json.dumps({"changed": changed, "isEnabled": on}, ensure_ascii=False))

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from onetool.audit import open_audit_log
 from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult, import_bundle, read
+from onetool.bundles.owner_marks import keep_disabled
 from onetool.bundles.secret_bindings import SecretUse
 from onetool.bundles.source import bundles_directory, open_store
 from onetool.bundles.update_plan import UpdateOptions
@@ -31,6 +32,7 @@ from onetool.clients import text_files, yaml_edit
 from onetool.clients.yaml_text import flow
 from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
+from onetool.disabled_tools import Switches, list_owner_marks
 from onetool.editing.edit_history import EditedItem
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
@@ -150,6 +152,8 @@ def _project(directories: Directories, *, is_dry: bool, stream: TextIO) -> tuple
 
 def _import(path: Path, loaded: Loaded, found: BundleImport, update: UpdateOptions, *, is_dry: bool) -> Report:
     with opened_state(loaded) as remote:
+        switches = Switches(loaded.directories.data) if remote is None else remote.disabled_tools
+        found = keep_disabled(found, list_owner_marks(switches.off()))
         with closing(open_store(loaded, remote)) as store:
             result = import_bundle(store, found, update, dry=is_dry)
         if not is_dry:

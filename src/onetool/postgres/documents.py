@@ -117,9 +117,9 @@ class SwitchRows:
         self.problem = None
         return names
 
-    def set(self, name: str, *, on: bool) -> None:
-        def change(names: list[str]) -> list[str]:
-            return sorted({*names} - {name} if on else {*names, name})
+    def set(self, *names: str, on: bool) -> None:
+        def change(off: list[str]) -> list[str]:
+            return sorted({*off}.difference(names) if on else {*off}.union(names))
 
         try:
             self._documents.update(ALL, change)

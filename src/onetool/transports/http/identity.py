@@ -14,6 +14,7 @@ from onetool.app import OneTool
 from onetool.bundles.model import StoredTool
 from onetool.bus.authorize import permission_setting
 from onetool.context import Permission, ToolContext
+from onetool.disabled_tools import EVERYTHING
 from onetool.errors import ToolError
 from onetool.registry import RegistryEntry
 from onetool.runner.run_output import RunOutput
@@ -91,8 +92,11 @@ def require_write_permission(request: Request, app: OneTool) -> None:
 
 def require_enabling(request: Request, app: OneTool, keys: Iterable[str]) -> None:
     """Raise if an owner disabled one of these names or IDs, and the caller may not enable it."""
-    if not has_scope(request, "admin") and not app.owner_disabled.isdisjoint(keys):
-        hint = "an owner can enable it in the admin UI, or with `onetool tools --enable` or `onetool bundles enable`"
+    if not has_scope(request, "admin") and not app.owner_disabled.isdisjoint({EVERYTHING, *keys}):
+        hint = (
+            "an owner can enable it in the admin UI, or with `onetool tools --enable` or `onetool bundles enable`; "
+            "others can store it as disabled"
+        )
         raise ApiError("forbidden", "an owner disabled it", {"required": "admin"}, hint=hint)
 
 

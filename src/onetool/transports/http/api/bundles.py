@@ -10,6 +10,7 @@ from starlette.responses import Response
 from onetool.audit import Facts
 from onetool.bundles import store_errors
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolHit
+from onetool.bundles.owner_marks import list_marks, list_names
 from onetool.bus.authorize import describe_disabled
 from onetool.context import ToolContext
 from onetool.registry import python_name
@@ -118,9 +119,22 @@ class BundleHandlers:
         body = await RequestBody.from_request(request)
 
         def put(facts: Facts) -> Response:
-            draft, check = body.data(), self._build_check(request, body)
-            bundle, is_new = self._store.put_bundle(_bundle_id(request), draft, check)
-            identity.mark_disabled(request, self._app, [bundle.id], on=bundle.is_enabled)
+            bundle_id, draft = _bundle_id(request), body.data()
+
+            def list_bundle_names(current: Bundle | StoredTool | None) -> list[str]:
+                return [bundle_id, str(draft["slug"]), *_list_names(current)]
+
+            check_enabling = self._build_check(request, body, list_bundle_names)
+
+            def check(current: Bundle | StoredTool | None) -> None:
+                check_enabling(current)
+                slug = draft["slug"]
+                if current is not None and current.slug != slug:  # its tools would get other names
+                    names = [name for name in self._app.owner_disabled if name.startswith(f"{slug}.")]
+                    identity.require_enabling(request, self._app, names)
+
+            bundle, is_new = self._store.put_bundle(bundle_id, draft, check)
+            identity.mark_disabled(request, self._app, _list_names(bundle), on=bundle.is_enabled)
             facts.update(action="bundle.created" if is_new else "bundle.updated", names=[bundle.slug])
             return stored_response(bundle, 201 if is_new else 200)
 
@@ -130,9 +144,9 @@ class BundleHandlers:
         body = await RequestBody.from_request(request)
 
         def patch(facts: Facts) -> Response:
-            switch, check = body.data(), self._build_check(request, body)
+            switch, check = body.data(), self._build_check(request, body, _list_names)
             bundle = self._store.set_bundle_enabled(_bundle_id(request), switch, check)
-            identity.mark_disabled(request, self._app, [bundle.id], on=bundle.is_enabled)
+            identity.mark_disabled(request, self._app, _list_names(bundle), on=bundle.is_enabled)
             facts.update(action=f"bundle.{'enabled' if bundle.is_enabled else 'disabled'}", names=[bundle.slug])
             return stored_response(bundle)
 
@@ -159,7 +173,15 @@ class BundleHandlers:
         body = await RequestBody.from_request(request)
 
         def put(facts: Facts) -> StoredTool:
-            tool = self._store.put_tool(*_tool_path(request), body.data(), build_precondition(request.headers))
+            bundle_id, slug, version = _tool_path(request)
+
+            def list_new_names(current: Bundle | StoredTool | None) -> list[str]:
+                return [] if current else list_names(self._store.get_bundle(bundle_id).slug, slug, version)
+
+            check = self._build_check(request, body, list_new_names)
+            tool = self._store.put_tool(bundle_id, slug, version, body.data(), check)
+            if tool.is_enabled:
+                identity.mark_disabled(request, self._app, _list_names(tool), on=True)
             facts["names"] = [self._app.bundles.tool_name(tool)]
             return tool
 
@@ -169,9 +191,10 @@ class BundleHandlers:
         body = await RequestBody.from_request(request)
 
         def patch(facts: Facts) -> StoredTool:
-            check = self._build_check(request, body)
+            check = self._build_check(request, body, _list_names)
             tool = self._store.set_tool_enabled(*_tool_path(request), body.data(), check)
-            identity.mark_disabled(request, self._app, [tool.id], on=tool.is_enabled)
+            marks = list_marks(self._store, [tool], on=tool.is_enabled)
+            identity.mark_disabled(request, self._app, marks, on=tool.is_enabled)
             action, name = f"tool.{'enabled' if tool.is_enabled else 'disabled'}", self._app.bundles.tool_name(tool)
             facts.update(action=action, names=[name])
             return tool
@@ -236,14 +259,16 @@ class BundleHandlers:
 
         return await self._read(read)
 
-    def _build_check(self, request: Request, body: RequestBody) -> Callable[[Bundle | StoredTool | None], None]:
-        """Return a function that raises if a bundle or tool must not be changed, or not be enabled."""
+    def _build_check(
+        self, request: Request, body: RequestBody, get_names: Callable[[Bundle | StoredTool | None], list[str]]
+    ) -> Callable[[Bundle | StoredTool | None], None]:
+        """Return a function that raises if a bundle or tool must not be changed, or not be enabled by its names."""
         check_precondition = build_precondition(request.headers)
 
         def check(current: Bundle | StoredTool | None) -> None:
             check_precondition(current)
-            if current is not None and body.data().get("isEnabled") is True:
-                identity.require_enabling(request, self._app, [current.id])
+            if body.data().get("isEnabled") is True:
+                identity.require_enabling(request, self._app, get_names(current))
 
         return check
 
@@ -266,6 +291,15 @@ class BundleHandlers:
     async def _read(self, work: Callable[[BundleStorage], T]) -> T:
         self._api.check_settings()
         return await self._api.run_in_thread(lambda: work(self._store))
+
+
+def _list_names(stored: Bundle | StoredTool | None) -> list[str]:
+    """Return the ID of a bundle or tool, and the names under which an owner disables it."""
+    if stored is None:
+        return []
+    if isinstance(stored, Bundle):
+        return [stored.id, stored.slug]
+    return [stored.id, *list_names(stored.bundle_slug, stored.slug, stored.version)]
 
 
 def _check_in_use(tool: StoredTool) -> None:

@@ -15,6 +15,7 @@ from onetool.audit import Facts
 from onetool.bundles import archive, importer
 from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult
+from onetool.bundles.owner_marks import keep_disabled
 from onetool.bundles.update_plan import UpdateOptions
 from onetool.context import Permission, ToolContext
 from onetool.errors import NetworkError, ToolTimeout
@@ -113,6 +114,7 @@ class ImportHandlers:
         found = importer.read(
             content, name=query.name, server=query.server or None, auth=query.auth or None, headers=query.header
         )
+        found = keep_disabled(found, self._api.app.owner_disabled)
         if not (query.update or query.dry_run):
             _check_slug_is_free(store, found.bundle["slug"])
         check(_find_basis(store, found.bundle["slug"]))

@@ -57,7 +57,7 @@ class PackHandlers:
                 hint = f"set servers.{pack.name}.enabled to true"
                 raise ApiError("bundle_disabled", message, {"pack": pack.name}, hint=hint)
             build_precondition(request.headers)(self._api.to_json(pack))
-            keys = [pack.bundle_id or pack.name]
+            keys = [pack.bundle_id, pack.name] if pack.bundle_id else [pack.name]
             if on:
                 identity.require_enabling(request, app, keys)
             facts.update(action=f"pack.{'enabled' if on else 'disabled'}", names=[pack.name])

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from onetool._tool import Tool
 from onetool.bundles.model import StoredTool, Switch
+from onetool.bundles.owner_marks import list_marks, list_names
 from onetool.bundles.paging import PageTokens
 from onetool.bus.authorize import describe_disabled, sort_permissions
 from onetool.context import ToolContext
@@ -186,16 +187,16 @@ class ToolHandlers:
                 raise ApiError("bundle_disabled", message, {"pack": tool.pack})
             build_precondition(request.headers)(await self._api.run_in_thread(lambda: self._details(request, tool)))
             stored = await self._api.run_in_thread(lambda: self._select_versions(tool, name))
-            keys = [each.id for each in stored] or [tool.name]
             if on:
-                identity.require_enabling(request, app, keys)
+                names = [name for each in stored for name in (each.id, *list_names(tool.pack, each.slug, each.version))]
+                identity.require_enabling(request, app, names or [tool.name])
             facts["action"] = f"tool.{'enabled' if on else 'disabled'}"
             if get_kind(tool) == "bundle":
                 await self._api.run_in_thread(partial(self._switch_stored, stored, on=on))
                 await app.bundles.refresh()
             if get_kind(tool) != "bundle" or on:
                 await app.switch(tool.name, on=on)
-            await self._api.run_in_thread(partial(identity.mark_disabled, request, app, keys, on=on))
+            await self._api.run_in_thread(lambda: self._mark(request, tool, stored, on=on))
         updated = await self._catalog.find(name, context)
         tag = compute_etag(await self._api.run_in_thread(lambda: self._details(request, updated)))
         return json_response(self._api.to_json(_summarize(updated)), headers={"etag": tag})
@@ -204,6 +205,10 @@ class ToolHandlers:
         """Return the version in the name, or all versions, so that no other version takes over; none if not stored."""
         version = name.partition("@")[2]
         return [stored for stored in self._list_versions(tool) if version in {"", stored.version}]
+
+    def _mark(self, request: Request, tool: Tool, stored: list[StoredTool], *, on: bool) -> None:
+        marks = list_marks(self._api.app.bundles.store, stored, on=on) if stored else [tool.name]
+        identity.mark_disabled(request, self._api.app, marks, on=on)
 
     def _switch_stored(self, versions: list[StoredTool], *, on: bool) -> None:
         for stored in versions:
