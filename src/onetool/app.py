@@ -47,7 +47,7 @@ from onetool.logging import Log
 from onetool.net import Net
 from onetool.oauth.credential import SignInTarget
 from onetool.oauth.sign_ins import SignIns, identify, make_server_target
-from onetool.paths import FOLDER, Directories
+from onetool.paths import FOLDER, Directories, extension_files
 from onetool.problem import Problem
 from onetool.proxy.servers import Servers
 from onetool.proxy.upstream import UpstreamServices
@@ -650,8 +650,13 @@ class OneTool:
         """
         key: object = object()  # only a program knows whether the settings that it passes have changed
         if self.has_settings_files:
-            key = await anyio.to_thread.run_sync(stamp_files, self.directories), self.stored_settings
+            key = await anyio.to_thread.run_sync(self._stamp_sources), self.stored_settings
         return await self._reload.join(self._reload_all, key)
+
+    def _stamp_sources(self) -> object:
+        """Return what changes if a reload has anything to read or to reject."""
+        tools = self.directories.pack_directories(self.settings.tools_dir)
+        return stamp_files(self.directories), tuple(map(extension_files, tools))
 
     async def _reload_all(self) -> str:
         answer = await self.apply_settings(unasked=True)
