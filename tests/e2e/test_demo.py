@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from docs.pictures.make import select_steps
+from docs.pictures.terminal_svg import CONTROL_CHARACTERS
 from tests.cells_support import NIGHTLY
 from tests.support import (
     PROGRAM,
@@ -25,9 +28,13 @@ from tests.support import (
 )
 from tests.ui_support import find_browser
 
+from onetool.cli.demo import output
+from onetool.cli.demo.steps import STEPS, StepResult
+
 pytestmark = pytest.mark.slow
 REJECTED = {"open('/etc/passwd').read()", "fs.write('notes.md', 'Call Ada back')", "machine.dsk()"}
 MAX_LINE_LENGTH = 104
+DOCS = Path(__file__).parents[2] / "docs"
 EXIT_STATUSES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -79,6 +86,36 @@ def test_the_savings_are_computed_from_the_runs(demo_result: dict[str, Any]) -> 
     assert saved["result_tokens"] > 25_000, "two logs of 54,025 bytes did not pass through the model"
 
 
+NUMBERS = re.compile(r"[0-9a-f]{32}|\d[\d.,:T+-]*")  # times, sizes and handles, which differ from run to run
+
+
+def mask(line: str) -> str:
+    """Return a line of the demonstration without numbers, except in code."""
+    text = CONTROL_CHARACTERS.sub("", line)
+    return text if ">>>" in text else NUMBERS.sub("0", text.partition("isolated processes:")[0])
+
+
+def print_steps(demo_result: Mapping[str, Any]) -> None:
+    """Print the results as `onetool demo` does."""
+    saved = demo_result["saved"]
+    output.print_title()
+    for place, (step, result) in enumerate(zip(STEPS, demo_result["steps"], strict=True), 1):
+        output.print_code(place, step, result["code"])
+        output.print_response(StepResult(**result))
+    summary: Any = {**saved, "savings": saved, "runs": {"total": saved["runs"]}, "total_calls": saved["calls"]}
+    output.print_savings(summary, "")
+
+
+def test_the_image_shows_what_the_demonstration_prints(
+    demo_result: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_steps(demo_result)
+    printed = select_steps(capsys.readouterr().out)
+    drawn = ET.parse(DOCS / "pictures" / "demo.svg").iter("{http://www.w3.org/2000/svg}text")
+    shown = ["".join(line.itertext()) for line in drawn]
+    assert list(map(mask, shown)) == list(map(mask, printed)), "run `uv run python docs/pictures/make.py`"
+
+
 @pytest.mark.nightly
 def test_output_fits_the_terminal_and_names_the_next_commands(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "demo")
@@ -97,7 +134,7 @@ def test_output_fits_the_terminal_and_names_the_next_commands(tmp_path: Path) ->
 @pytest.mark.skipif(not NIGHTLY, reason="slow: plays the demo and starts a browser; `make nightly` runs it")
 def test_the_images_of_the_documentation_can_be_regenerated(tmp_path: Path) -> None:
     find_browser()
-    script = Path(__file__).parents[2] / "docs" / "pictures" / "make.py"
+    script = DOCS / "pictures" / "make.py"
     done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     drawn = "".join(ET.parse(tmp_path / "demo.svg").getroot().itertext())
@@ -107,7 +144,7 @@ def test_the_images_of_the_documentation_can_be_regenerated(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not NIGHTLY, reason="slow: creates thirty issues; `make nightly` runs it")
 def test_the_recording_of_approvals_can_be_regenerated(tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "docs" / "pictures" / "make_approvals.py"
+    script = DOCS / "pictures" / "make_approvals.py"
     done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     drawn = "".join(ET.parse(tmp_path / "approvals.svg").getroot().itertext())
@@ -117,7 +154,7 @@ def test_the_recording_of_approvals_can_be_regenerated(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not NIGHTLY, reason="slow: starts a shared server; `make nightly` runs it")
 def test_the_recording_of_the_shared_server_can_be_regenerated(tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "docs" / "pictures" / "make_shared_server.py"
+    script = DOCS / "pictures" / "make_shared_server.py"
     done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     drawn = "".join(ET.parse(tmp_path / "shared-server.svg").getroot().itertext())
