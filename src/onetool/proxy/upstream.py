@@ -45,7 +45,7 @@ Install = Callable[[UpstreamSession, tuple[Definition, ...]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class UpstreamServices:
-    """What the application provides to its upstream servers.
+    """The services of the application for its upstream servers.
 
     `apply_disabled` returns a tool, disabled if a person has disabled it. With `shared`, other applications may use the
     same connections.
