@@ -154,7 +154,7 @@ class UpstreamSession:
                 await self._require_sign_in()
             if progress is not None:
                 progress(f"{self.name}: connecting")
-            self.begin(only_list=only_list)
+        self._prepare_start(only_list=only_list)
         return await self._supervised.get()
 
     async def start(self) -> None:
@@ -177,6 +177,10 @@ class UpstreamSession:
 
     def begin(self, *, only_list: bool = False) -> asyncio.Task[Connection]:
         """Start to connect, unless that is in progress. Raise if the server is disabled or not due."""
+        self._prepare_start(only_list=only_list)
+        return self._supervised.begin()
+
+    def _prepare_start(self, *, only_list: bool) -> None:
         if not only_list:
             self.idle_seconds = max(self.idle_seconds, LISTED_IDLE_SECONDS)
         if not self.server.enabled:
@@ -185,7 +189,6 @@ class UpstreamSession:
         if failure is not None and not self.may_try and self._supervised.starting is None:
             message = f"{failure.message} (next attempt in {self._supervised.wait_seconds:.0f} s)"
             raise type(failure)(message, **failure.fields)
-        return self._supervised.begin()
 
     async def _open(self) -> Connection:
         """Connect and list the tools. A failure is recorded for other processes."""
