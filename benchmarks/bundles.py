@@ -129,6 +129,7 @@ def measure_catalog(none: Path, many: Path) -> list[Row]:
             "MB",
             1.5,
         ),
+        Row(f"a list of all {MANY:,} stored tools in code", [large["list"]]),
         Row("a call of an unknown tool", [large["unknown tool"]], target=10),
         Row("a call of an unknown tool of a stored pack", [large["unknown in pack"]], target=10),
         Row("the first call of a stored tool after an edit", [large["edited"]], target=10),
@@ -173,6 +174,7 @@ async def run_server(folder: Path) -> dict[str, float]:
         await timed("unknown in pack", lambda: app.bus.call_tool("bundle-1.nothing-there"), 5)
         await timed("search before", lambda: app.search("forecast of an invoice"), 5)
         found["memory"] = memory(os.getpid()).resident
+        await timed("list", lambda: app.run("len(ot.tools())"), 3)
         store = app.bundles.store
         for bundle in store.list_bundles(size=1).items:
             store.put_tool(bundle.id, "edited", "1", make_body(random.Random(1)))

@@ -76,18 +76,8 @@ class ToolSource(Protocol):
     def find(self, name: str) -> Tool | None:
         """Return the current tool with this name."""
 
-    def entries(
-        self,
-        pack: str | None = None,
-        *,
-        described: bool = False,
-        at_once: int | None = None,
-        is_wanted: Callable[[str], bool] = lambda _name: True,
-    ) -> Iterator[RegistryEntry]:
-        """Yield all tools, or those of a pack, sorted by name; `at_once` is the size of the first batch.
-
-        Tools whose names are not wanted may be left out.
-        """
+    def entries(self, pack: str | None = None, *, at_once: int | None = None) -> Iterator[RegistryEntry]:
+        """Yield all tools, or those of a pack, sorted by name; `at_once` is the size of the first batch."""
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
         """Return the number of tools of a pack, optionally only enabled ones."""
@@ -463,7 +453,7 @@ class Registry:
             packs = join_packs(self.enabled_packs())
             message = f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))} Packs: {packs}."
             return ToolNotFound(f"{message} Call ot.tools() to list all.", nearest=near)
-        entries = islice(self.entries(pack, described=True, at_once=MAX_LISTED_NAMES), MAX_COMPARED_NAMES)
+        entries = islice(self.entries(pack, at_once=MAX_LISTED_NAMES), MAX_COMPARED_NAMES)
         summaries = {python_name(entry.name).rpartition(".")[2]: entry.summary for entry in entries}
         short = name.rpartition(".")[2]
         near = near or [f"{pack}.{other}" for other in _find_by_words(short, summaries)]

@@ -28,11 +28,13 @@ from onetool.bundles.search_text import (
     to_document,
 )
 from onetool.registry import python_name
+from onetool.sanitize import clean
 from onetool.search import index as search
 from onetool.search.words import HIDDEN
 from onetool.util import atomic
 
-FORMAT: Final = 9  # increase it with every change of what is written, here, in `search_text` or in `onetool.search`
+# Increase it with every change of what is written: here, in `search_text`, `onetool.sanitize` or `onetool.search`.
+FORMAT: Final = 9
 BUSY_SECONDS: Final = 15.0
 KEYS_PER_MICROSECOND: Final = 1024
 MAX_MICROSECONDS: Final = (1 << 63) // KEYS_PER_MICROSECOND - 2
@@ -67,7 +69,7 @@ create index bundles_by_python_name on bundles (python_name);
 create table tools (
     key integer primary key, id text not null, bundle text not null, slug text not null, version text not null,
     file text not null, enabled integer not null, sound integer not null, slug_start text not null,
-    name_start text not null, body text not null, mtime integer not null, size integer not null,
+    name_start text not null, summary text not null, body text not null, mtime integer not null, size integer not null,
     definition integer not null
 );
 create unique index tools_by_id on tools (id, bundle, enabled);
@@ -351,7 +353,8 @@ def write_tool(
     key = _next_free_key(database, microseconds(file.modified_at))
     starts = fold_name(file.slug), fold_name(file.display_name)
     switches = file.is_enabled, has_valid_structure(file.arg_schema)
-    row = (key, file.id, bundle_id, file.slug, file.version, name, *switches, *starts, _to_body(file))
+    summary = clean(file.description or file.display_name).strip().partition("\n")[0]
+    row = (key, file.id, bundle_id, file.slug, file.version, name, *switches, *starts, summary, _to_body(file))
     definition = len(file.description.encode()) + len(json.dumps(file.arg_schema))  # bytes, about
     values = (*row, stamp.mtime, stamp.size, definition)
     database.execute(f"insert into tools values ({', '.join('?' * len(values))})", values)  # noqa: S608

@@ -18,7 +18,7 @@ from onetool.bundles.builtins import STATES_FILE, BuiltIns
 from onetool.bundles.bundle_index import read_meta
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE
-from onetool.bundles.listing import BundleRow, Filters, NameRow, StoredPack, ToolRow
+from onetool.bundles.listing import BundleRow, Filters, StoredPack, ToolRow
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit, now
 from onetool.bundles.paging import PageTokens, check_page_size, make_page
 from onetool.bundles.ranking import RANKS, ToolQuery, score
@@ -29,7 +29,7 @@ from onetool.bundles.usage import StoredToolUsage, ToolUsageSource, UsageCounts
 from onetool.bundles.writer import BundleWriter
 from onetool.errors import BundleError
 from onetool.problem import Problem
-from onetool.registry import python_name
+from onetool.registry import RegistryEntry, python_name
 from onetool.util.storage_errors import is_full
 
 if TYPE_CHECKING:
@@ -340,12 +340,10 @@ class BundleStore:
                 return row, built_in
         return None, False
 
-    def list_names(
-        self, pack: StoredPack, after: str, limit: int | None = None, *, described: bool = False
-    ) -> list[NameRow]:
+    def list_names(self, pack: StoredPack, after: str, limit: int | None = None) -> list[RegistryEntry]:
         """Return tools of a bundle after this slug, at most `limit`."""
         read = self._builtins.read if pack.built_in else self._directory.read
-        return read(lambda db: listing.list_names(db, pack.id, after, limit or NAMES_PER_PAGE, described=described))
+        return read(lambda db: listing.list_names(db, pack.id, after, limit or NAMES_PER_PAGE))
 
     def count_tools(self) -> dict[str, tuple[int, int]]:
         """Return the number of tools of each bundle by ID, and how many are enabled. Versions count once."""

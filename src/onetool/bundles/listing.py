@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile
-from onetool.registry import python_name
+from onetool.registry import RegistryEntry, python_name
 
 BUNDLE: Final = "select id, folder, slug, enabled, deleted_at, body, mtime, size from bundles"
 TOOL: Final = """
@@ -125,14 +125,6 @@ class StoredPack(NamedTuple):
     built_in: bool
 
 
-class NameRow(NamedTuple):
-    """A tool as shown in lists."""
-
-    name: str
-    description: str
-    enabled: bool
-
-
 def list_packs(database: sqlite3.Connection, *, built_in: bool) -> list[StoredPack]:
     query = """
     select slug, id, enabled, not exists (select 1 from tools t where t.bundle = b.id),
@@ -153,19 +145,15 @@ def get_tool_by_name(database: sqlite3.Connection, slug: str, tool_slug: str, ve
     return ToolRow(*row) if row else None
 
 
-def list_names(
-    database: sqlite3.Connection, bundle_id: str, after: str, limit: int, *, described: bool = False
-) -> list[NameRow]:
+def list_names(database: sqlite3.Connection, bundle_id: str, after: str, limit: int) -> list[RegistryEntry]:
     """Return tools of a bundle after this slug, ordered by slug."""
-    about, title = "json_extract(t.body, '$.description')", "json_extract(t.body, '$.displayName')"
-    text = f"coalesce(nullif({about}, ''), {title})" if described else "''"
     query = f"""
-    select b.slug || '.' || t.slug, {text}, t.enabled and t.sound and b.enabled
+    select b.slug || '.' || t.slug, t.summary, t.enabled and t.sound and b.enabled
     from tools t join bundles b on b.id = t.bundle
     where t.bundle = ? and t.slug > ? and {IS_CURRENT} order by t.slug limit ?
     """  # noqa: S608 - texts of ours
     rows = database.execute(query, (bundle_id, after, limit))
-    return [NameRow(name, about, bool(enabled)) for name, about, enabled in rows]
+    return [RegistryEntry(name, summary, bool(enabled)) for name, summary, enabled in rows]
 
 
 def count_tools(database: sqlite3.Connection) -> dict[str, tuple[int, int]]:

@@ -44,7 +44,7 @@ from onetool.util.background_tasks import BackgroundTasks
 if TYPE_CHECKING:
     from onetool.backends.http import HttpBackend
     from onetool.backends.http_tool.impl import HttpImpl, OAuthFlow
-    from onetool.bundles.listing import NameRow, StoredPack, ToolRow
+    from onetool.bundles.listing import StoredPack, ToolRow
     from onetool.bundles.model import Bundle, StoredTool
     from onetool.search.shelf import Shelf
 
@@ -339,27 +339,17 @@ class BundleSource(ToolSource):
         recent = [name for name in list(self._recent) if name.startswith(start) and "@" not in name]
         return {python_name(name.removeprefix(start)) for name in recent}
 
-    def entries(
-        self,
-        pack: str | None = None,
-        *,
-        described: bool = False,
-        at_once: int | None = None,
-        is_wanted: Callable[[str], bool] = lambda _name: True,
-    ) -> Iterator[RegistryEntry]:
-        named = self.names(pack, described=described, at_once=at_once)
-        for name, text, enabled in (row for row in named if is_wanted(row.name)):
-            yield RegistryEntry(name, clean(text).strip().partition("\n")[0] if text else "", enabled)
+    def entries(self, pack: str | None = None, *, at_once: int | None = None) -> Iterator[RegistryEntry]:
+        return self.names(pack, at_once=at_once)
 
     def names(
         self,
         pack: str | None = None,
         after: str = "",
         *,
-        described: bool = False,
         include_disabled: bool = False,
         at_once: int | None = None,
-    ) -> "Iterator[NameRow]":
+    ) -> Iterator[RegistryEntry]:
         """Yield the tools that can be called by name, ordered by name. Blocks on disk access.
 
         With `include_disabled`, tools of disabled bundles are included.
@@ -372,7 +362,7 @@ class BundleSource(ToolSource):
             if start < after and not after.startswith(start):
                 continue
             last = after.removeprefix(start) if after.startswith(start) else ""
-            while page := self.store.list_names(stored, last, at_once, described=described):
+            while page := self.store.list_names(stored, last, at_once):
                 yield from page
                 last = page[-1].name.partition(".")[2]
 

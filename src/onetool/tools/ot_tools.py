@@ -642,11 +642,11 @@ def _contains(pattern: str, *texts: str) -> bool:
 
 @no_gc_pauses()
 def _list_tools(system: System, pattern: str, info: Info) -> list[Any]:
-    def is_wanted(name: str) -> bool:
-        return _contains(pattern, name, python_name(name))
-
-    entries = system.registry.entries(described=info == "min", is_wanted=is_wanted)
-    found = [each for each in entries if each.enabled and is_wanted(each.name)]
+    found = [
+        entry
+        for entry in system.registry.entries()
+        if entry.enabled and (not pattern or _contains(pattern, entry.name, python_name(entry.name)))
+    ]
     if info == "list":
         return [each.name for each in found]
     if info == "min":

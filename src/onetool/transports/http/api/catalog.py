@@ -73,10 +73,9 @@ class ToolCatalog:
         """Yield the stored tools after this name that the agent may call, including disabled ones."""
         registry = self._app.registry
         try:
-            for name, _, enabled in self._app.bundles.names(pack, after, include_disabled=True):
-                entry = RegistryEntry(name, "", enabled)
-                if name not in registry and context.admits(entry):
-                    yield entry._replace(enabled=enabled and not registry.is_disabled(entry))
+            for entry in self._app.bundles.names(pack, after, include_disabled=True):
+                if entry.name not in registry and context.admits(entry):
+                    yield entry._replace(enabled=entry.enabled and not registry.is_disabled(entry))
         except BundleError:  # the store cannot be read; the health check reports that
             return
 
