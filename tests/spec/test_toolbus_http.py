@@ -218,8 +218,8 @@ def test_a_bus_alone_reaches_only_hosts_of_the_agent(site: Site) -> None:
     with pytest.raises(NetworkError) as rejected:
         get(site.url(), {})
     assert rejected.value.message == (
-        "host 127.0.0.1 is not allowed. To allow it, add this to onetool.yaml: "
-        f'agents: {{default: {{tool_config: {{http.get: {{allowed_hosts: ["127.0.0.1:{site.port}"]}}}}}}}}'
+        "host 127.0.0.1 is not allowed. To allow it, pass agent_config with "
+        f'http.get: {{allowed_hosts: ["127.0.0.1:{site.port}"]}} to ToolContext'
     )
     with pytest.raises(NetworkError) as rejected:
         get(site.url(), {"allowed_hosts": "127.0.0.1"})

@@ -290,9 +290,11 @@ async def _validate(
     except ArgumentError as error:
         path = error.fields.get("path") or [""]
         setting = path[0] if path[0] in configured and args.get(path[0]) == unfreeze(configured[path[0]]) else None
-        location = (
-            f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{setting}: ...}}}}}}}} in onetool.yaml"
-        )
+        location = "agent_config of ToolContext"
+        if context.system is not None:
+            location = (
+                f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{setting}: ...}}}}}}}} in onetool.yaml"
+            )
         source = f" (the value comes from {location})" if setting else ""
         fields = {name: error.fields[name] for name in ("path", "reason") if name in error.fields}
         raise call_error(tool, f"{tool.name}(): {error.message}{source}", **fields) from None

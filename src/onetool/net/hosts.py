@@ -18,15 +18,20 @@ from onetool.net.urls import Target, parse_target, split_host_port
 from onetool.util.text import quote
 
 HOSTS_PLACEHOLDER: Final = "HOSTS"
+PRIVATE_ADVICE: Final = "To allow private addresses, add this to onetool.yaml: http: {allowPrivateAddresses: true}"
 
 
 @dataclass(frozen=True, slots=True)
 class HostRules:
-    """The hosts that requests may reach, and whether they may have private addresses."""
+    """The hosts that requests may reach, and whether they may have private addresses.
+
+    The advice says how to allow a host, or private addresses.
+    """
 
     allowed_hosts: tuple[str, ...] = ()
     allow_private_addresses: bool = False
-    setting: str = f"http: {{allowedHosts: [{HOSTS_PLACEHOLDER}]}}"  # the setting that allows a host
+    advice: str = f"To allow it, add this to onetool.yaml: http: {{allowedHosts: [{HOSTS_PLACEHOLDER}]}}"
+    private_advice: str = PRIVATE_ADVICE
 
     @classmethod
     def for_url(cls, url: str, *, allow_private_addresses: bool) -> "HostRules":
@@ -41,7 +46,8 @@ class HostRules:
         if context.hosts is None:
             return ()
         setting = f"agents: {{{context.agent_id}: {{hosts: [{HOSTS_PLACEHOLDER}]}}}}"
-        return (cls(context.hosts, allow_private_addresses=True, setting=setting),)
+        advice = context.explain_setting(setting, "hosts")
+        return (cls(context.hosts, allow_private_addresses=True, advice=advice),)
 
     def check(self, url: str) -> None:
         """Raise unless the URL is allowed. The address of a host name is checked when connecting."""
@@ -51,28 +57,27 @@ class HostRules:
         if not any(_parse_pattern(text).matches(target) for text in self.allowed_hosts):
             raise NetworkError(self._format_rejection(target), reason="host_not_allowed", host=target.host)
         if parse_address(target.host) is not None and not self.allow_private_addresses:
-            require_public(target.host, [target.host])
+            require_public(target.host, [target.host], self.private_advice)
 
     def _format_rejection(self, target: Target) -> str:
         hosts = [*self.allowed_hosts, target.authority]
         items = (
             host if host[0].isalnum() and ":" not in host else json.dumps(host, ensure_ascii=False) for host in hosts
         )
-        line = self.setting.replace(HOSTS_PLACEHOLDER, ", ".join(items))
+        advice = self.advice.replace(HOSTS_PLACEHOLDER, ", ".join(items))
         is_port_rejected = any(_parse_pattern(text).matches_host(target.host) for text in self.allowed_hosts)
         port = f" on port {target.port}" if is_port_rejected else ""
-        return f"host {target.host} is not allowed{port}. To allow it, add this to onetool.yaml: {line}"
+        return f"host {target.host} is not allowed{port}. {advice}"
 
 
-def require_public(host: str, addresses: Iterable[str]) -> None:
+def require_public(host: str, addresses: Iterable[str], advice: str = PRIVATE_ADVICE) -> None:
     """Raise unless all addresses are public, because any of them may be used."""
     private = next((address for address in addresses if not is_public(address)), None)
     if private is None:
         return
     subject = f"address {host}" if private == host else f"host {host} has the address {private}, which"
     raise NetworkError(
-        f"{subject} is not public. To allow private addresses, add this to onetool.yaml: "
-        "http: {allowPrivateAddresses: true}",
+        f"{subject} is not public. {advice}",
         reason="address_not_allowed",
         host=host,
     )

@@ -43,8 +43,10 @@ class RequestLimits:
             rules.check_target(target)
 
     @property
-    def public_only(self) -> bool:
-        return not all(rules.allow_private_addresses for rules in self.rules)
+    def private_advice(self) -> str:
+        """Advice to allow private addresses; empty if they are allowed."""
+        limited = (rules.private_advice for rules in self.rules if not rules.allow_private_addresses)
+        return next(limited, "")
 
     def find_location(self, response: Response) -> str | None:
         """Return the target of a redirect to follow, or None."""
@@ -57,7 +59,7 @@ class Sender:
     def __init__(self, resolve: Resolve, own_ports: OwnPorts = tuple) -> None:
         self._resolve, self._own_ports = resolve, own_ports
         self._pool_lock = anyio.Lock()
-        self._pools: dict[tuple[str, bool], httpcore2.AsyncConnectionPool] = {}
+        self._pools: dict[tuple[str, str], httpcore2.AsyncConnectionPool] = {}
 
     async def close(self) -> None:
         pools, self._pools = list(self._pools.values()), {}
@@ -86,7 +88,7 @@ class Sender:
 
     async def _send_once(self, outgoing: OutgoingRequest, limits: RequestLimits) -> Response:
         """Send one request and read the response. The body of a redirect that is followed is not read."""
-        pool = await self._get_pool(outgoing.target.scheme, limits.public_only)
+        pool = await self._get_pool(outgoing.target.scheme, limits.private_advice)
         with transport.convert_errors(outgoing.name):
             async with aclosing(await transport.send(pool, outgoing)) as raw:
                 headers = tuple((name.decode("ascii", "replace"), _decode_header(value)) for name, value in raw.headers)
@@ -110,13 +112,13 @@ class Sender:
                     response, body=await read_body(raw.aiter_stream(), get_encodings(headers), limits.max_bytes)
                 )
 
-    async def _get_pool(self, scheme: str, public_only: bool) -> httpcore2.AsyncConnectionPool:
+    async def _get_pool(self, scheme: str, private_advice: str) -> httpcore2.AsyncConnectionPool:
         """Return the pool. Requests limited to public addresses have their own, so that they share no connection."""
-        key = (scheme, public_only)
+        key = (scheme, private_advice)
         async with self._pool_lock:
             if key not in self._pools:
                 open_pool = functools.partial(
-                    transport.open_pool, self._resolve, scheme, public_only=public_only, own_ports=self._own_ports
+                    transport.open_pool, self._resolve, scheme, private_advice=private_advice, own_ports=self._own_ports
                 )
                 try:
                     self._pools[key] = await anyio.to_thread.run_sync(open_pool)

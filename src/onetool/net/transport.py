@@ -32,7 +32,7 @@ MAX_ERROR_CHARS: Final = 300  # characters of an error that may repeat what a se
 
 
 def open_pool(
-    resolve: Resolve, scheme: str, *, public_only: bool, own_ports: OwnPorts = tuple
+    resolve: Resolve, scheme: str, *, private_advice: str, own_ports: OwnPorts = tuple
 ) -> httpcore2.AsyncConnectionPool:
     """Create a connection pool. This blocks, because certificates are read from disk."""
     return httpcore2.AsyncConnectionPool(
@@ -40,7 +40,7 @@ def open_pool(
         max_connections=MAX_CONNECTIONS,
         max_keepalive_connections=MAX_IDLE_CONNECTIONS,
         keepalive_expiry=IDLE_SECONDS,
-        network_backend=CheckedBackend(resolve, public_only=public_only, own_ports=own_ports),
+        network_backend=CheckedBackend(resolve, private_advice=private_advice, own_ports=own_ports),
     )
 
 
@@ -68,10 +68,13 @@ async def send(pool: httpcore2.AsyncConnectionPool, request: OutgoingRequest) ->
 
 
 class CheckedBackend(httpcore2.AsyncNetworkBackend):
-    """A network backend that connects only to allowed addresses."""
+    """A network backend that connects only to allowed addresses.
 
-    def __init__(self, resolve: Resolve, *, public_only: bool, own_ports: OwnPorts = tuple) -> None:
-        self._resolve, self._public_only, self._own_ports = resolve, public_only, own_ports
+    `private_advice` says how to allow private addresses; they are allowed if it is empty.
+    """
+
+    def __init__(self, resolve: Resolve, *, private_advice: str, own_ports: OwnPorts = tuple) -> None:
+        self._resolve, self._private_advice, self._own_ports = resolve, private_advice, own_ports
         self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -85,8 +88,8 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
         addresses = [host] if parse_address(host) is not None else list(await self._resolve(host, port))
         if not addresses:
             raise httpcore2.ConnectError(f"no address found for {host}")
-        if self._public_only:
-            require_public(host, addresses)
+        if self._private_advice:
+            require_public(host, addresses, self._private_advice)
         # That server would treat a request from this machine as its owner's.
         if any(map(_is_local, addresses)) and port in await anyio.to_thread.run_sync(self._own_ports):
             raise NetworkError(

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from onetool._tool import tool
 from onetool.context import ToolContext
-from onetool.errors import ArgumentError
+from onetool.errors import ArgumentError, NetworkError
 from onetool.net import HostRules, Net, Request, Response
 from onetool.system import get_system
 
@@ -125,6 +125,9 @@ async def _open_client(name: str, context: ToolContext) -> AsyncIterator[tuple[N
     net = Net(_host_rules(name, context, HostRules()))
     try:
         yield net, MAX_RESPONSE_BYTES, HostRules.for_agent(context)
+    except NetworkError as error:
+        error.fields.pop("hint", None)  # it names a setting
+        raise
     finally:
         await net.close()
 
@@ -135,8 +138,15 @@ def _host_rules(name: str, context: ToolContext, default: HostRules) -> HostRule
     configured = config.get("allowed_hosts", default.allowed_hosts) or ()
     hosts = configured if isinstance(configured, list | tuple) else (configured,)
     is_private_allowed = config.get("allow_private_addresses", default.allow_private_addresses) is True
-    setting = f"agents: {{{context.agent_id}: {{tool_config: {{{name}: {{allowed_hosts: [HOSTS]}}}}}}}}"
-    return HostRules(tuple(map(str, hosts)), is_private_allowed, setting)
+    advice = _explain(name, context, "allowed_hosts: [HOSTS]")
+    private_advice = _explain(name, context, "allow_private_addresses: true")
+    return HostRules(tuple(map(str, hosts)), is_private_allowed, advice, private_advice)
+
+
+def _explain(name: str, context: ToolContext, entry: str) -> str:
+    """Return how to change the `tool_config` of the agent."""
+    setting = f"agents: {{{context.agent_id}: {{tool_config: {{{name}: {{{entry}}}}}}}}}"
+    return context.explain_setting(setting, f"agent_config with {name}: {{{entry}}}")
 
 
 # --- bodies ----------------------------------------------------------------------------------------------------------

@@ -72,9 +72,10 @@ def require_permission(context: ToolContext, permission: Permission, reason: str
         return
     granted = [str(each) for each in Permission if each in context.permissions]
     wanted = ", ".join(str(each) for each in Permission if each in context.permissions | {permission})
+    setting = f"agents: {{{context.agent_id}: {{permissions: [{wanted}]}}}}"
     raise PermissionDenied(
         f"{reason}, which requires {permission} permission, but agent only has [{', '.join(granted)}]. "
-        f"To allow it, add this to onetool.yaml: agents: {{{context.agent_id}: {{permissions: [{wanted}]}}}}",
+        f"{context.explain_setting(setting, 'permissions')}",
         required=[str(permission)],
         granted=granted,
     )
