@@ -21,7 +21,7 @@ from onetool.stats import rollup
 from onetool.stats.record import CallRecord, Recorder, RunRecord
 from onetool.stats.report import render_html
 from onetool.stats.summary import PERIODS, get_usage, summarize
-from onetool.stats.tables import migrate
+from onetool.stats.tables import create_tables
 
 CALLS, DAYS = 1_000_000, 365.0
 MAX_MS = 300.0
@@ -70,7 +70,7 @@ def fill(file: Path, calls: int, days: float = DAYS) -> None:
     at = f"{time.time()} - ({calls} - i) * {step}"
     with closing(sqlite3.connect(file, isolation_level=None)) as database:
         rollup.add_functions(database)
-        migrate(database, 0)
+        create_tables(database)
         database.execute("BEGIN")
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {calls})"
         failed = "CASE WHEN i % 10 = 0 THEN 'timeout' END"

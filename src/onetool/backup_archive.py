@@ -31,7 +31,7 @@ from onetool.util.secret_finder import find_secrets
 from onetool.util.storage_errors import is_full_disk
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import check_version
 
 FORMAT, VERSION = "onetool-backup", 1
 MANIFEST: Final = "manifest.json"
@@ -250,7 +250,7 @@ def _check_members(archive: tarfile.TarFile, source: Path) -> dict[str, tarfile.
     data = json.loads(archive.extractfile(manifest).read())  # type: ignore[union-attr]  # a regular file
     if data["format"] != FORMAT:
         raise ValueError("unknown format")
-    reject_newer(data["version"], VERSION, source)
+    check_version(data.get("version"), VERSION, source)
     if set(found) != set(data["files"]):
         raise ValueError("files are missing or were added")
     for name, member in found.items():

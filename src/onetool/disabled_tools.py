@@ -17,7 +17,7 @@ from onetool.problem import STORAGE, Problem, storage_problem
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
-from onetool.util.versioning import NewerVersion, reject_newer
+from onetool.util.versioning import NewerVersion, check_version
 
 FILE = "switches.json"
 VERSION = 1
@@ -78,7 +78,7 @@ class Switches:
         self.problem = None
         try:
             data = json.loads(self._read_bytes())
-            reject_newer(data.get("version"), VERSION, self._file)
+            check_version(data.get("version"), VERSION, self._file)
             names = data["off"]
             if isinstance(names, list) and all(isinstance(name, str) for name in names):
                 return frozenset(names)

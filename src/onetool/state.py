@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import anyio.to_thread
 
 from onetool.audit import AuditLog
-from onetool.bundles.source import bundles_directory
 from onetool.bus.bus import ToolBus
 from onetool.config.load import Loaded
 from onetool.disabled_tools import Switches
@@ -103,9 +102,9 @@ def _open_stores(loaded: Loaded, old: State | None) -> Stores:
     directory, settings = loaded.directories.data, loaded.settings.stats
     is_same = old is not None and old.loaded.settings.store == loaded.settings.store
     if old is None or not is_same or old.stores.directory != directory:
-        old_usage, scope = bundles_directory(loaded) / ".usage" / "usage.db", str(loaded.directories.working_dir)
+        scope = str(loaded.directories.working_dir)
         private = loaded.directories.private
-        stores = Stores.open(directory, private, settings, old_usage, remote=_open_remote(loaded), scope=scope)
+        stores = Stores.open(directory, private, settings, remote=_open_remote(loaded), scope=scope)
         configure_values(stores.recorder, loaded.settings.runs)
         return stores
     old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days

@@ -50,7 +50,6 @@ class Stores:
         directory: Path,
         private: Path,
         settings: Stats,
-        old_usage: Path | None = None,
         *,
         remote: RemoteState | None = None,
         scope: str = "",
@@ -60,7 +59,7 @@ class Stores:
             rows = remote.recorder, remote.shapes, search, remote.runs, remote.sessions, remote.snippets
             return cls(directory, *rows, remote, scope)
         stats, keep_days = directory / "stats", settings.keep_days
-        recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days, old_usage=old_usage)
+        recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days)
         shapes, search = ShapeFile(stats / "shapes.json"), Search(directory / "cache")
         return cls(
             directory,

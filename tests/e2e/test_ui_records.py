@@ -27,7 +27,7 @@ from tests.ui_support import (
 
 from onetool.stats import rollup
 from onetool.stats.record import RunRecord
-from onetool.stats.tables import migrate
+from onetool.stats.tables import create_tables
 from onetool.transports.http.tokens import hash_token, new_token
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def fill_history(file: Path) -> None:
     assert set(columns) == set(RunRecord._fields)
     with closing(sqlite3.connect(file, isolation_level=None)) as database:
         rollup.add_functions(database)
-        migrate(database, 0)
+        create_tables(database)
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})"
         database.execute(
             f"INSERT INTO runs ({', '.join(columns)}) {numbers} SELECT {', '.join(columns.values())} FROM n"

@@ -1,4 +1,4 @@
-"""Test versions of stored files: older files open, and newer files are rejected with an error.
+"""Test versions of stored files: files of a newer version are rejected, and those of an unknown one are damaged.
 
 A rejected file is not changed, and everything else works without it. Caches are rebuilt.
 """
@@ -19,18 +19,14 @@ from tests.bundles_support import bundle_body, expect_error, new_bundle, open_st
 from tests.proxy_support import hostile_server
 from tests.support import PROGRAM, configure, environment, run_cli
 
-from onetool.bundles.usage import UsageCounts
 from onetool.disabled_tools import Switches
+from onetool.errors import ToolError
 from onetool.results.blobs import Media
-from onetool.stats import rollup
-from onetool.stats.history import RunFilter, find_run, list_page
-from onetool.stats.record import CallRecord, Recorder, UseRecord
 from onetool.stats.shapes import ShapeFile
-from onetool.stats.summary import summarize
-from onetool.stats.tables import ROWS, USAGE
 
 pytestmark = pytest.mark.slow
-NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+; this one supports \d\)")
+NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+; this one supports 1\)")
+UNKNOWN = re.compile(r"(?:expected version 1, not (?:0|None)|is damaged|Result not found).*")
 Change = Callable[[Path], object]
 
 
@@ -38,17 +34,16 @@ Change = Callable[[Path], object]
 class StoredFile:
     """A stored file. `show` is a command whose output contains `content` if the file is intact.
 
-    `use` is a command that reports a file of a newer version; `onetool doctor` reports it in any case.
+    `use` is a command that reports a file of a newer version; so does `onetool doctor`.
     """
 
     name: str
     make: Callable[[Path], Path]
-    older: Change
     newer: Change
+    unknown: Change
     show: Callable[[Path], str]
     content: str
     use: Callable[[Path], str]
-    message: re.Pattern[str] = NEWER
 
 
 def run_command(home: Path, *arguments: str) -> str:
@@ -71,11 +66,6 @@ def set_version(number: int, key: str = "version") -> Change:
 
 def remove_version(file: Path) -> None:
     rewrite(file, lambda data: {name: value for name, value in data.items() if name != "version"})
-
-
-def keep_only(key: str) -> Change:
-    """Keep only the content of a key, as in files without a version."""
-    return lambda file: rewrite(file, lambda data: data[key])
 
 
 def set_user_version(number: int) -> Change:
@@ -185,8 +175,8 @@ TABLE = [
     StoredFile(
         "onetool.yaml",
         write_settings,
-        replace_line("version: 1\n", ""),
         replace_line("version: 1\n", "version: 2\nthings: {}\n"),
+        replace_line("version: 1\n", "version: 0\n"),
         make_command("call", "moment"),
         "20",
         make_command("tools"),
@@ -194,8 +184,8 @@ TABLE = [
     StoredFile(
         "tokens",
         write_tokens,
-        replace_line("version: 1\n", ""),
         replace_line("version: 1\n", "version: 2\n"),
+        replace_line("version: 1\n", "version: 0\n"),
         make_command("token", "list"),
         "laptop",
         make_command("token", "create", "another"),
@@ -203,8 +193,8 @@ TABLE = [
     StoredFile(
         "agents/*.yaml",
         write_agent,
-        replace_line("version: 1\n", ""),
         replace_line("version: 1", "version: 2"),
+        replace_line("version: 1", "version: 0"),
         make_command("run", "--agent", "pilot", "6 * 7"),
         "42",
         make_command("run", "--agent", "pilot", "6 * 7"),
@@ -212,8 +202,8 @@ TABLE = [
     StoredFile(
         "prompts.yaml",
         write_prompts,
-        replace_line("version: 1\n", ""),
         replace_line("version: 1", "version: 2"),
+        replace_line("version: 1", "version: 0"),
         make_command("run", "6 * 7"),
         "42",
         make_command("run", "6 * 7"),
@@ -221,8 +211,8 @@ TABLE = [
     StoredFile(
         "trust.json",
         trust_project,
+        set_version(2),
         remove_version,
-        set_version(4),
         lambda home: run_in_project(home, "call", "moment"),
         "20",
         lambda home: run_in_project(home, "trust"),
@@ -230,18 +220,18 @@ TABLE = [
     StoredFile(
         "stats.db",
         record_statistics,
+        set_user_version(2),
         set_user_version(0),
-        set_user_version(9),
         make_command("stats"),
         "machine.now",
         make_command("stats"),
     ),
-    StoredFile("results", store_result, remove_version, set_version(2), read_result, "needle", read_result),
+    StoredFile("results", store_result, set_version(2), remove_version, read_result, "needle", read_result),
     StoredFile(
         "switches.json",
         write_switches,
-        remove_version,
         set_version(2),
+        remove_version,
         make_command("call", "machine.now"),
         "machine.now is disabled",
         make_command("doctor"),
@@ -249,8 +239,8 @@ TABLE = [
     StoredFile(
         "pins.json",
         write_pins,
-        keep_only("servers"),
         set_version(2),
+        remove_version,
         make_command("doctor"),
         "changed definition of odd.echo",
         make_command("call", "odd.echo", "text=x"),
@@ -260,11 +250,14 @@ TABLE = [
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("stored_file", TABLE, ids=lambda stored_file: stored_file.name)
-def test_files_of_this_version_and_without_a_version_are_read(tmp_path: Path, stored_file: StoredFile) -> None:
-    file = stored_file.make(tmp_path)
+def test_files_of_this_version_are_read(tmp_path: Path, stored_file: StoredFile) -> None:
+    stored_file.make(tmp_path)
     assert stored_file.content in stored_file.show(tmp_path)
-    stored_file.older(file)
-    assert stored_file.content in stored_file.show(tmp_path)
+
+
+def test_settings_without_a_version_are_read(tmp_path: Path) -> None:
+    replace_line("version: 1\n", "")(write_settings(tmp_path))
+    assert "20" in run_command(tmp_path, "call", "moment")
 
 
 @pytest.mark.sampled(3)
@@ -273,22 +266,38 @@ def test_a_file_of_a_newer_version_is_rejected_and_not_changed(tmp_path: Path, s
     file = stored_file.make(tmp_path)
     stored_file.newer(file)
     before = file.read_bytes()
-    assert stored_file.message.search(stored_file.use(tmp_path))
+    assert NEWER.search(stored_file.use(tmp_path))
     assert "upgrade OneTool" in stored_file.use(tmp_path)
     run_cli(tmp_path, "run", "machine.now()")  # must not change the file
     assert file.read_bytes() == before
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("stored_file", TABLE, ids=lambda stored_file: stored_file.name)
+def test_a_file_of_an_unknown_version_is_rejected_and_kept(tmp_path: Path, stored_file: StoredFile) -> None:
+    file = stored_file.make(tmp_path)
+    stored_file.unknown(file)
+    before = file.read_bytes()
+    output = stored_file.show(tmp_path)
+    assert UNKNOWN.search(output), output
+    run_cli(tmp_path, "run", "machine.now()")
+    assert before in [kept.read_bytes() for kept in file.parent.iterdir() if kept.is_file()]  # maybe renamed
+
+
 @pytest.mark.sampled(4)
+@pytest.mark.parametrize("message", [NEWER, UNKNOWN], ids=["newer", "unknown"])
 @pytest.mark.parametrize(
     "stored_file", [each for each in TABLE if each.name != "results"], ids=lambda stored_file: stored_file.name
 )
-def test_the_doctor_reports_a_file_of_a_newer_version(tmp_path: Path, stored_file: StoredFile) -> None:
+def test_the_doctor_reports_a_file_of_another_version(
+    tmp_path: Path, stored_file: StoredFile, message: re.Pattern[str]
+) -> None:
     file = stored_file.make(tmp_path)
-    stored_file.newer(file)
+    change = stored_file.newer if message is NEWER else stored_file.unknown
+    change(file)
     before = file.read_bytes()
     output = run_in_project(tmp_path, "doctor") if stored_file.name == "trust.json" else run_command(tmp_path, "doctor")
-    assert len(NEWER.findall(output)) == 1, output
+    assert len(message.findall(output)) == 1, output
     assert str(file) in output
     assert file.read_bytes() == before
 
@@ -311,19 +320,22 @@ def learn_shapes(file: Path, *values: object) -> ShapeFile:
     return shapes
 
 
-def test_shapes_without_a_version_are_read(tmp_path: Path) -> None:
+def test_shapes_without_a_version_are_put_aside(tmp_path: Path) -> None:
     file = tmp_path / "shapes.json"
     learn_shapes(file, {"old": 1}).close()
     remove_version(file)
-    assert learn_shapes(file, {"old": 1}).text("a.b") == "{old: int}"
+    before = file.read_bytes()
+    with closing(learn_shapes(file, {"new": 1})) as shapes:
+        assert shapes.text("a.b") == "{new: int}"
+    assert before in [kept.read_bytes() for kept in tmp_path.iterdir()]
 
 
-def test_media_without_a_version_are_read(tmp_path: Path) -> None:
+def test_media_without_a_version_are_rejected(tmp_path: Path) -> None:
     media = Media(tmp_path, 60)
     handle = media.put(b"picture", "image/png", "default")
-    file = tmp_path / f"media-{handle}.json"
-    remove_version(file)
-    assert media.get(handle, "default").data == b"picture"
+    remove_version(tmp_path / f"media-{handle}.json")
+    with pytest.raises(ToolError, match="not found or expired"):
+        media.get(handle, "default")
 
 
 # --- bundles ---------------------------------------------------------------------------------------------------------
@@ -351,59 +363,10 @@ def test_an_index_of_another_version_is_rebuilt(tmp_path: Path, version: int) ->
     assert "animals" in run_command(tmp_path, "bundles")
 
 
-def test_usage_counts_are_migrated_from_their_old_file(tmp_path: Path) -> None:
-    old, file = tmp_path / "bundles" / ".usage" / "usage.db", tmp_path / "stats" / "stats.db"
-    old.parent.mkdir(parents=True)
-    with closing(sqlite3.connect(old)) as database:
-        database.execute("create table usage (tool text primary key, calls integer not null, last integer not null)")
-        database.execute("insert into usage values ('a', 5, 1800000000000000), ('b', 1, 1)")
-        database.commit()
-    for _ in range(2):
-        recorder = Recorder(file, enabled=False, old_usage=old)
-        recorder.add(UseRecord("a", 1_700_000_000.0))
-        recorder.close()
-    found = UsageCounts(file).of(["a", "b", "c"])
-    assert found == {"a": (7, "2027-01-15T08:00:00.000000Z"), "b": (1, "1970-01-01T00:00:00.000001Z")}
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_statistics_of_older_versions_keep_all_counts_and_runs(tmp_path: Path, version: int) -> None:
-    file = tmp_path / "stats.db"
-    with closing(sqlite3.connect(file)) as database:
-        database.executescript(f"pragma journal_mode = wal;{ROWS}")
-        calls = [("a.b", "default", "s", "r", 0.5, None, 7, 1e9 + n) for n in range(5)]
-        database.executemany("INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)", calls)
-        run = ("r", "default", "s", 1.0, None, 5, 5, 35, 1e9)
-        database.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", run)
-        if version > 1:
-            database.executescript(f"{USAGE};{rollup.SCHEMA}")
-            sums = "INSERT INTO rollups VALUES (?, ?, ?, ?, 'default', '', ?, ?, ?, 0.5, 1.0, 1e9)"
-            start = 999_820_800  # of the four weeks
-            kinds = ((0, "", 5, 35, 0), (1, "a.b", 5, 35, 0), (2, "", 1, 30, 4), (3, "a.b", 1, 30, 4))
-            database.executemany(sums, [(28 * 86_400, start, *kind) for kind in kinds])
-            times = [(28 * 86_400, start, kind, "a.b", "default", 37, 1) for kind in (1, 3)]
-            database.executemany("INSERT INTO times VALUES (?, ?, ?, ?, ?, ?, ?)", times)
-        database.execute(f"pragma user_version = {version}")
-        database.commit()
-    content = file.read_bytes()
-    before = summarize(file, tool="a.b")
-    assert (before["total_calls"], before["runs"]["total"], before["savings"]["result_tokens"]) == (5, 1, 30)
-    assert [run.calls for run in list_page(file, RunFilter()).runs] == [5]
-    assert file.read_bytes() == content  # reading does not change the file
-    recorder = Recorder(file, enabled=True, keep_days=100_000)
-    recorder.add(CallRecord("a.b", "default", "s", "", 0.5, None, 7))
-    recorder.close()
-    after = summarize(file, tool="a.b")
-    assert (after["total_calls"], after["runs"], after["savings"]) == (6, before["runs"], before["savings"])
-    found = find_run(file, "r")
-    assert found is not None
-    assert (found[0].kind, len(found[1])) == ("run", 5)
-
-
 # --- caches and append-only files ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [1, 99])
+@pytest.mark.parametrize("version", [0, 99])
 def test_a_list_of_tools_of_another_version_is_requested_again(tmp_path: Path, version: int) -> None:
     configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile_server("echo")}}))
     assert "no changes" in run_command(tmp_path, "servers", "accept", "odd")

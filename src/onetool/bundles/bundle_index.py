@@ -34,7 +34,7 @@ from onetool.search.words import HIDDEN
 from onetool.util import atomic
 
 # Increase it with every change of what is written: here, in `search_text`, `onetool.sanitize` or `onetool.search`.
-FORMAT: Final = 9
+FORMAT: Final = 1
 BUSY_SECONDS: Final = 15.0
 KEYS_PER_MICROSECOND: Final = 1024
 MAX_MICROSECONDS: Final = (1 << 63) // KEYS_PER_MICROSECOND - 2

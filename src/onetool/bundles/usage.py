@@ -9,7 +9,8 @@ from typing import Final, NamedTuple, Protocol
 from onetool.bundles.model import timestamp
 from onetool.errors import ToolError
 from onetool.stats.record import Damaged, open_database
-from onetool.stats.tables import read_version
+from onetool.stats.tables import VERSION
+from onetool.util.versioning import has_tables
 
 QUERY: Final = "SELECT calls, last FROM usage WHERE tool = ?"
 
@@ -39,7 +40,7 @@ class UsageCounts:
             return {}
         try:
             with open_database(self._file) as database:
-                if read_version(database, self._file) <= 1:  # the next process that records a call migrates it
+                if not has_tables(database, VERSION, self._file):
                     return {}
                 rows = ((tool_id, database.execute(QUERY, (tool_id,)).fetchone()) for tool_id in tool_ids)
                 return {

@@ -24,7 +24,7 @@ from onetool.runs import run_store, session_store
 from onetool.runs.sealed_database import SealedDatabase
 from onetool.stats import record, shapes, tables
 from onetool.util.background import is_unchanged
-from onetool.util.versioning import NewerVersion, reject_newer
+from onetool.util.versioning import NewerVersion, check_version, has_tables
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
 RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"
@@ -80,7 +80,7 @@ def _list_files(loaded: Loaded) -> Iterator[_StoredFile]:
 def _check_json(stored: _StoredFile) -> Iterator[Problem]:
     try:
         data: Any = json.loads(stored.file.read_bytes())
-        reject_newer(data.get("version"), stored.version, stored.file)
+        check_version(data.get("version"), stored.version, stored.file)
         if stored.key is not None:
             data[stored.key]
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def _check_database(file: Path, version: int, damaged: str, seconds: float | Non
             if seconds is not None:
                 deadline = time.monotonic() + seconds
                 database.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_INTERVAL)
-            reject_newer(database.execute("pragma user_version").fetchone()[0], version, file)
+            has_tables(database, version, file)
             is_known = seconds is not None and is_unchanged(file)
             (result,) = ("ok",) if is_known else database.execute("pragma quick_check(1)").fetchone()
     except NewerVersion as error:

@@ -39,7 +39,7 @@ from onetool.util import yaml_loader
 from onetool.util.store_url import find_passwords
 from onetool.util.text import suggestion_hint
 from onetool.util.validation_text import describe_problem
-from onetool.util.versioning import NewerVersion, reject_newer
+from onetool.util.versioning import NewerVersion, check_version
 
 _PREFIX = "ONETOOL_"
 _VERSION_KEY = "version"
@@ -296,11 +296,17 @@ class _Reader:
 
     def _check_version(self, document: yaml_loader.YamlDocument) -> bool:
         """Return whether this version can read the file; if not, that is the only error reported for it."""
+        version = (document.data or {}).get(_VERSION_KEY)
+        if version is None:
+            return True
         place = Location(document.source, document.line((_VERSION_KEY,)))
         try:
-            reject_newer((document.data or {}).get(_VERSION_KEY), VERSION, f"{place}:")
+            check_version(version, VERSION, f"{place}:")
         except NewerVersion as error:
             self.errors.append(Problem(error.message, error.hint, place))
+            return False
+        except ValueError as error:
+            self._report(place, str(error))
             return False
         return True
 

@@ -23,10 +23,10 @@ from onetool.storage import TrustStorage
 from onetool.util import atomic, yaml_loader
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
-from onetool.util.versioning import NewerVersion, reject_newer
+from onetool.util.versioning import NewerVersion, check_version
 
 STORE = "trust.json"
-VERSION = 3
+VERSION = 1
 VARIABLE = "ONETOOL_TRUST"
 EXTENSIONS = "extension files"
 TO_TRUST = "run `onetool trust`"
@@ -343,14 +343,13 @@ class TrustFile:
         """Return the records by directory. Raise if a newer OneTool wrote the file."""
         self.problems = ()
         try:
-            known = json.loads(self._file.read_bytes())
+            data = json.loads(self._file.read_bytes())
+            check_version(data.get("version"), VERSION, self._file)
+            known = data.get("folders")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             known = None
-        if isinstance(known, dict):
-            reject_newer(known.get("version"), VERSION, self._file)
-            known = known.get("folders")
         if isinstance(known, dict) and all(isinstance(value, dict) for value in known.values()):
             return known
         hint = f"run `rm {quote(str(self._file))}`, then `onetool trust` in your projects"

@@ -17,7 +17,7 @@ from onetool.errors import ToolError
 from onetool.problem import STORAGE, Location
 from onetool.util import atomic
 from onetool.util.time_format import in_utc
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import check_version
 
 if TYPE_CHECKING:
     from onetool.storage import SettingsStorage
@@ -135,9 +135,9 @@ def add_entry(history: str, entry: HistoryEntry) -> str:
 def _parse_history(text: str, source: Path | str) -> list[HistoryEntry]:
     try:
         data: Any = json.loads(text) if text else {"version": VERSION, "entries": []}
-        reject_newer(data["version"], VERSION, source)
+        check_version(data.get("version"), VERSION, source)
         return [_parse_entry(each) for each in data["entries"]]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _unreadable(source, error) from None
 
 

@@ -22,7 +22,7 @@ from onetool.storage import TokenUsageStorage
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import check_version
 
 VERSION: Final = 1
 MAX_DAYS: Final = 400  # in the file
@@ -112,7 +112,7 @@ class TokenUsageFile:
     def _read(self) -> dict[str, int]:
         try:
             data = json.loads(self._file.read_bytes())
-            reject_newer(data.get("version"), VERSION, self._file)
+            check_version(data.get("version"), VERSION, self._file)
             return {str(day): int(tokens) for day, tokens in data["days"].items()}
         except FileNotFoundError:
             return {}

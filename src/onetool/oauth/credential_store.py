@@ -21,7 +21,7 @@ from onetool.storage import CredentialKey
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import check_version
 
 VERSION: Final = 1
 DIRECTORY: Final = "credentials"
@@ -93,13 +93,13 @@ class CredentialStore:
     def _read(self, file: Path) -> dict[str, Any] | None:
         try:
             data = json.loads(file.read_bytes())
-            reject_newer(data["version"], VERSION, file)
+            check_version(data.get("version"), VERSION, file)
             sealed = base64.b64decode(data["sealed"])
         except FileNotFoundError:
             return None
         except OSError as error:
             raise storage_error(self._directory, error, StorageError) from None
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise sealing_error(f"{file} is damaged", self._directory) from None
         content: dict[str, Any] = json.loads(self._open_sealer(must_exist=True).open(sealed, file.name.encode()))
         return content

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, cast, get_args
 from onetool.postgres.database import Database, Statements
 from onetool.results.blobs import DEFAULT_MAX_BYTES, VERSION, Blob, missing_media, select_surplus
 from onetool.results.files import Part, StoredFiles, is_handle, new_handle
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import check_version
 
 CHUNK_BYTES: Final = 1 << 20
 SWEEP_SECONDS: Final = 60.0
@@ -190,7 +190,7 @@ class MediaRows:
         try:
             with self._parts.reading(handle, "json") as file:
                 facts = json.load(file)
-            reject_newer(facts.get("version"), VERSION, f"the media {handle}")
+            check_version(facts.get("version"), VERSION, f"the media {handle}")
             is_allowed = facts["agent"] == agent and token_id in {"", facts["token_id"]}
             if not is_allowed or self._clock() - facts["created"] > self._ttl:
                 raise missing_media(handle)

@@ -7,8 +7,9 @@ their statements. `token` is the ID of a token, never the token.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from onetool.stats import details, spending
 from onetool.stats.rollup import BOUNDS
-from onetool.stats.tables import VALUES
+from onetool.stats.tables import RUN_INDEXES
 
 # ruff: noqa: S608 - the statements contain only constants
 SCHEMA: Final = "onetool"
@@ -29,7 +30,7 @@ def read_procrastinate() -> str:
     return str(import_procrastinate().schema.SchemaManager.get_schema())
 
 
-FIRST: Final = f"""
+STATE: Final = """
 CREATE TABLE generations (kind text PRIMARY KEY, number bigint NOT NULL);
 CREATE TABLE keys (name text PRIMARY KEY, sealed bytea NOT NULL);
 CREATE TABLE servers (
@@ -79,39 +80,6 @@ CREATE INDEX sessions_used ON sessions (used);
 CREATE TABLE session_values (
     id bigserial PRIMARY KEY, handle text, key text, sealed bytea, size bigint, UNIQUE (handle, key)
 );
-
-CREATE SCHEMA onetool_stats;
-CREATE TABLE onetool_stats.calls (
-    name text, agent text, session text, run_id text, seconds double precision, error_type text, result_tokens bigint,
-    at double precision, rowid bigserial PRIMARY KEY
-);
-CREATE INDEX calls_at ON onetool_stats.calls (at);
-CREATE INDEX calls_run ON onetool_stats.calls (run_id);
-CREATE TABLE onetool_stats.runs (
-    run_id text, agent text, session text, seconds double precision, error_type text, round_trips bigint,
-    answer_tokens bigint, result_tokens bigint, at double precision, kind text, name text, client text, command text,
-    calls bigint, failed bigint, actor text DEFAULT '', rowid bigserial PRIMARY KEY
-);
-CREATE INDEX runs_at ON onetool_stats.runs (at);
-CREATE UNIQUE INDEX runs_id ON onetool_stats.runs (run_id);
-CREATE INDEX runs_agent ON onetool_stats.runs (agent, at);
-CREATE TABLE onetool_stats.sessions (
-    session text PRIMARY KEY, agent text, catalogue text, definition_tokens bigint, own_tokens bigint,
-    at double precision, rowid bigserial
-);
-CREATE TABLE onetool_stats.definitions (catalogue text, name text, tokens bigint, PRIMARY KEY (catalogue, name));
-CREATE TABLE onetool_stats.usage (tool text PRIMARY KEY, calls bigint, last double precision);
-CREATE TABLE onetool_stats.rollups (
-    width bigint, start bigint, kind integer, name text, agent text, error text, count bigint, tokens double precision,
-    trips double precision, least double precision, most double precision, last double precision,
-    PRIMARY KEY (width, start, kind, name, agent, error)
-);
-CREATE TABLE onetool_stats.times (
-    width bigint, start bigint, kind integer, name text, agent text, bucket integer, count bigint,
-    PRIMARY KEY (width, start, kind, name, agent, bucket)
-);
-CREATE FUNCTION onetool_stats.bucket(double precision) RETURNS integer LANGUAGE sql IMMUTABLE
-    RETURN (SELECT count(*)::integer FROM unnest(ARRAY{list(BOUNDS)}::double precision[]) AS bound WHERE bound < $1);
 """
 # Replicas may append to the audit log, but not delete from it. What they delete with this function is the oldest, and
 # never the last 100 MiB, whatever they ask for.
@@ -147,19 +115,41 @@ CREATE TABLE queue_workers (
     PRIMARY KEY (id, queue)
 );
 """
-# Values, failures and spending of runs, and an index for each order of runs.
-RECORDS: Final = f"""
+STATISTICS: Final = f"""
+CREATE SCHEMA onetool_stats;
 SET LOCAL search_path = onetool_stats;
-{VALUES}
-INSERT INTO spending SELECT to_char(to_timestamp(at) AT TIME ZONE 'UTC', 'YYYY-MM'), actor, agent,
-    count(*) FILTER (WHERE kind = 'run'), sum(calls), count(error_type), sum(answer_tokens), sum(result_tokens), 0,
-    max(at) FROM runs GROUP BY 1, 2, 3;
+CREATE TABLE calls (
+    name text, agent text, session text, run_id text, seconds double precision, error_type text, result_tokens bigint,
+    at double precision, call_id bigint, rowid bigserial PRIMARY KEY
+);
+CREATE INDEX calls_at ON calls (at);
+CREATE INDEX calls_run ON calls (run_id);
+CREATE TABLE runs (
+    run_id text, agent text, session text, seconds double precision, error_type text, round_trips bigint,
+    answer_tokens bigint, result_tokens bigint, at double precision, kind text, name text, client text, command text,
+    calls bigint, failed bigint, actor text, directory text, cost double precision, rowid bigserial PRIMARY KEY
+);
+{RUN_INDEXES}CREATE TABLE sessions (
+    session text PRIMARY KEY, agent text, catalog text, definition_tokens bigint, own_tokens bigint,
+    at double precision, rowid bigserial
+);
+CREATE TABLE definitions (catalog text, name text, tokens bigint, PRIMARY KEY (catalog, name));
+CREATE TABLE usage (tool text PRIMARY KEY, calls bigint, last double precision);
+CREATE TABLE rollups (
+    width bigint, start bigint, kind integer, name text, agent text, error text, count bigint, tokens double precision,
+    trips double precision, least double precision, most double precision, last double precision,
+    PRIMARY KEY (width, start, kind, name, agent, error)
+);
+CREATE TABLE times (
+    width bigint, start bigint, kind integer, name text, agent text, bucket integer, count bigint,
+    PRIMARY KEY (width, start, kind, name, agent, bucket)
+);
+CREATE FUNCTION bucket(double precision) RETURNS integer LANGUAGE sql IMMUTABLE
+    RETURN (SELECT count(*)::integer FROM unnest(ARRAY{list(BOUNDS)}::double precision[]) AS bound WHERE bound < $1);
+{details.SCHEMA}{spending.SCHEMA}
 SET LOCAL search_path = {SCHEMA};
 """
 MIGRATIONS: Final = (
-    Migration(FIRST, compatible=1),
-    Migration(JOBS, compatible=1, read_library=read_procrastinate),
-    Migration(RECORDS, compatible=1),
-    Migration(TRIM_AUDIT, compatible=1),
+    Migration(f"{STATE}{TRIM_AUDIT}{JOBS}{STATISTICS}", compatible=1, read_library=read_procrastinate),
 )
 VERSION: Final = len(MIGRATIONS)

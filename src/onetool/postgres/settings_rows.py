@@ -14,7 +14,7 @@ from onetool.postgres.database import Database, StoreUnavailable
 from onetool.postgres.sealed_values import SealedValues
 from onetool.problem import STORAGE
 from onetool.storage import StoredSettings
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import check_version
 
 KIND: Final = "settings"
 CURRENT, HISTORY = "current", "history"
@@ -71,7 +71,7 @@ class SettingsRows:
         source = f"the settings in {self._place}"
         try:
             data = json.loads(content)
-            reject_newer(data["version"], VERSION, f"{source}:")
+            check_version(data.get("version"), VERSION, f"{source}:")
             return StoredSettings(str(data["text"]), str(data["secrets"]))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StorageError(f"cannot read {source}: {error}", code=STORAGE) from None

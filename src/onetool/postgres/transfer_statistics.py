@@ -12,7 +12,7 @@ from onetool.stats.record import CallRecord, Record, RunRecord, StatisticsTables
 from onetool.stats.spending import Spending
 from onetool.stats.tables import COUNT_USE
 
-SESSION_COLUMNS: Final = ("session", "agent", "catalogue", "definition_tokens", "own_tokens", "at")
+SESSION_COLUMNS: Final = ("session", "agent", "catalog", "definition_tokens", "own_tokens", "at")
 ROLLUP_COLUMNS: Final = (
     *("width", "start", "kind", "name", "agent", "error", "count", "tokens", "trips", "least", "most", "last"),
 )
@@ -26,7 +26,7 @@ TABLES: Final = {
     "calls": (CallRecord._fields, ""),
     "runs": (RunRecord._fields, "ON CONFLICT DO NOTHING"),
     "sessions": (SESSION_COLUMNS, "ON CONFLICT DO NOTHING"),
-    "definitions": (("catalogue", "name", "tokens"), "ON CONFLICT DO NOTHING"),
+    "definitions": (("catalog", "name", "tokens"), "ON CONFLICT DO NOTHING"),
     "rollups": (ROLLUP_COLUMNS, rollup.ADD_ROLLUP),
     "times": (TIMES_COLUMNS, rollup.ADD_TIMES),
     "details": (DETAIL_COLUMNS, "ON CONFLICT DO NOTHING"),

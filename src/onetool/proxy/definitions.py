@@ -19,8 +19,7 @@ from onetool.errors import ArgumentError
 from onetool.foreign_schema import ForeignSchema
 from onetool.util import atomic
 
-VERSION = 4
-FAILURE_VERSION = 2
+VERSION = 1
 FIRST_RETRY_SECONDS = 30.0
 MAX_RETRY_SECONDS = 3600.0
 DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
@@ -172,7 +171,7 @@ class ToolListCache:
 
     def get_failure(self, key: str) -> Failure | None:
         with suppress(*DAMAGED):
-            failure = Failure(**_load(self._failure_file(key), FAILURE_VERSION))
+            failure = Failure(**_load(self._failure_file(key), VERSION))
             if failure.is_sound:
                 return failure
         return None
@@ -183,7 +182,7 @@ class ToolListCache:
         reason = self._redact(reason)
         failure = Failure.after(self.get_failure(key), reason, summary, self.clock(), is_interrupted=is_interrupted)
         with suppress(OSError):
-            atomic.write(self._failure_file(key), json.dumps({"version": FAILURE_VERSION, **asdict(failure)}))
+            atomic.write(self._failure_file(key), json.dumps({"version": VERSION, **asdict(failure)}))
         return failure
 
     def _file(self, key: str) -> Path:

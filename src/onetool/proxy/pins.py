@@ -20,7 +20,7 @@ from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
 from onetool.util.text import count_common, pluralize
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import check_version
 
 VERSION = 1
 ACCEPTED = "hints_accepted"  # key in a pin: the origin of the annotations, if a person has accepted them
@@ -132,14 +132,12 @@ class Pins:
     def _read(self) -> dict[str, Pinned]:
         try:
             data: Any = json.loads(self._file.read_bytes())
+            check_version(data.get("version"), VERSION, self._file)
+            pinned: Any = data.get("servers")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, AttributeError) as error:
             raise self._make_error(str(error)) from None
-        if not isinstance(data, dict) or not isinstance(data.get("version"), int):
-            raise self._make_error("not a valid pin file")
-        reject_newer(data["version"], VERSION, self._file)
-        pinned: Any = data.get("servers")
         tools = pinned.values() if isinstance(pinned, dict) else [None]
         if not all(isinstance(pins, dict) and all(isinstance(pin, dict) for pin in pins.values()) for pins in tools):
             raise self._make_error("not a valid pin file")

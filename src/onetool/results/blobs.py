@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from onetool.errors import StorageError, ToolError
 from onetool.results.files import HANDLE, is_handle, new_handle
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import check_version
 
 T = TypeVar("T")
 VERSION = 1
@@ -77,8 +77,8 @@ class Media:
             raise missing
         try:
             metadata = json.loads(self._file(handle, "json").read_bytes())
-            reject_newer(metadata.get("version"), VERSION, f"the media {handle}")
-            is_allowed = metadata["agent"] == agent and token_id in {"", metadata.get("token_id", "")}
+            check_version(metadata.get("version"), VERSION, f"the media {handle}")
+            is_allowed = metadata["agent"] == agent and token_id in {"", metadata["token_id"]}
             if not is_allowed or self._is_expired(self._file(handle, "bin").stat()):
                 raise missing
             return Blob(self._file(handle, "bin").read_bytes(), str(metadata["mime_type"]))

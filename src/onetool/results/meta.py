@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Literal
 
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import check_version
 
 VERSION = 1
 _LONG_LINE_CHARS = 1_000  # if lines are longer on average, results are read by characters
@@ -44,9 +44,8 @@ def encode(meta: Meta) -> bytes:
 
 
 def read(file: BinaryIO) -> Meta:
-    """Read a meta file. Without a version, it has the first one."""
     fields = json.load(file)
-    reject_newer(fields.get("version"), VERSION, f"the result {fields.get('handle')}")
+    check_version(fields.get("version"), VERSION, f"the result {fields.get('handle')}")
     return Meta(**fields)
 
 

@@ -15,7 +15,7 @@ from onetool.runs.sealing import Sealer, sealing_error, sync_directory
 from onetool.stats.record import database_uri
 from onetool.util.background import exclusive
 from onetool.util.storage_errors import storage_error
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import has_tables
 
 BUSY_SECONDS: Final = 5.0
 DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -169,7 +169,7 @@ class SealedDatabase:
             self.file.touch(mode=0o600)  # SQLite gives its other files the same mode
         database = _connect(f"{self.file.absolute().as_uri()}?mode=rw")
         try:
-            if self._read_version(database) == 0:
+            if not self._has_tables(database):
                 with exclusive(self.file):
                     self._create(database)
             self._load_key(database)
@@ -187,7 +187,7 @@ class SealedDatabase:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         database.execute("BEGIN IMMEDIATE")
-        if self._read_version(database) == 0:
+        if not self._has_tables(database):
             for statement in (KEY_SCHEMA, *self._schema.split(";")):
                 database.execute(statement)
             database.execute("INSERT INTO key_check VALUES (?)", (sealer.seal(b"", KEY_CHECK),))
@@ -208,7 +208,7 @@ class SealedDatabase:
         uri = database_uri(self.file, "rw")
         database = _connect(uri)
         try:
-            is_empty = self._read_version(database) == 0
+            is_empty = not self._has_tables(database)
             if not is_empty:
                 self._load_key(database)
         except BaseException:
@@ -228,10 +228,8 @@ class SealedDatabase:
             sealer.open(sealed, KEY_CHECK)
         self._sealer = sealer
 
-    def _read_version(self, database: sqlite3.Connection) -> int:
-        version = int(database.execute("PRAGMA user_version").fetchone()[0])
-        reject_newer(version, self._version, self.file)
-        return version
+    def _has_tables(self, database: sqlite3.Connection) -> bool:
+        return has_tables(database, self._version, self.file)
 
 
 def _connect(uri: str) -> sqlite3.Connection:

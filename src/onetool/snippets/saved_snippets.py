@@ -16,7 +16,7 @@ from onetool.errors import StorageError, ToolError
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
-from onetool.util.versioning import NewerVersion, reject_newer
+from onetool.util.versioning import NewerVersion, check_version
 
 if TYPE_CHECKING:
     from onetool.storage import SavedSnippetStorage
@@ -109,7 +109,7 @@ class SavedSnippetFile(SavedSnippetSet):
     def _read(self) -> tuple[SavedSnippet, ...]:
         try:
             data = json.loads(self._file.read_bytes())
-            reject_newer(data["version"], VERSION, self._file)
+            check_version(data.get("version"), VERSION, self._file)
             return tuple(SavedSnippet(**each) for each in data["snippets"])
         except FileNotFoundError:
             return ()

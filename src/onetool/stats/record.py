@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -18,9 +18,10 @@ from onetool.errors import ToolError
 from onetool.stats import details, rollup, spending
 from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.rollup import DAY
-from onetool.stats.tables import COUNT_USE, VERSION, migrate, read_version
+from onetool.stats.tables import COUNT_USE, VERSION, create_tables
 from onetool.util.background import Background, exclusive, is_unchanged, put_aside, remember_state
 from onetool.util.storage_errors import is_full_disk
+from onetool.util.versioning import has_tables
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -35,14 +36,13 @@ PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows per batch; time limit after one w
 DEFAULT_VALUE_DAYS, DEFAULT_MAX_VALUE_BYTES = 7, 256 << 20
 SPENDING_DAYS = 31  # by which sums of a month are kept longer than its runs
 PRUNE_VALUES_SECONDS = 60.0  # between two checks of the size of all values
-OLD_USAGE = "SELECT tool, calls, last / 1e6 FROM usage"  # formerly a separate file, in microseconds
 # Each statement uses an index, so that a batch costs only the rows it deletes.
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {surplus} LIMIT :rows)"  # noqa: S608 - constants
     for table in ("calls", "runs", "sessions")
     for surplus in ("at < :before", f"rowid <= (SELECT max(rowid) FROM {table}) - :{table}")  # noqa: S608
 )
-PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalogue NOT IN (SELECT catalogue FROM sessions)"
+PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalog NOT IN (SELECT catalog FROM sessions)"
 # Calls of one context without a run are one row: that of the last one that ended, which is the outermost call. A run
 # that was continued later, after an approval, has its last outcome.
 EARLIER = "CASE WHEN runs.kind = 'call' THEN runs.{} ELSE 0 END"
@@ -57,7 +57,7 @@ INSERT_DEFINITION = "INSERT INTO definitions VALUES (?, ?, ?) ON CONFLICT DO NOT
 # A session that is recorded again, because more tools were added, counts once, with its largest number of tokens.
 INSERT_SESSION = """
 INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session) DO UPDATE
-SET catalogue = excluded.catalogue, definition_tokens = excluded.definition_tokens, own_tokens = excluded.own_tokens
+SET catalog = excluded.catalog, definition_tokens = excluded.definition_tokens, own_tokens = excluded.own_tokens
 WHERE excluded.definition_tokens > sessions.definition_tokens
 """
 
@@ -73,7 +73,7 @@ class CallRecord(NamedTuple):
     error_type: str | None
     result_tokens: int
     at: float = 0.0
-    call_id: int = 0  # unique in its run; 0 in rows from before version 5
+    call_id: int = 0  # unique in its run
 
 
 class RunRecord(NamedTuple):
@@ -259,16 +259,13 @@ class BufferedRecorder:
 class Recorder(BufferedRecorder):
     """Statistics in a file of SQLite."""
 
-    def __init__(self, file: Path, *, enabled: bool, old_usage: Path | None = None, **options: Any) -> None:
-        """Create the recorder without disk access.
-
-        `old_usage` is a file with call counts of stored tools from before version 2.
-        """
+    def __init__(self, file: Path, *, enabled: bool, **options: Any) -> None:
+        """Create the recorder without disk access."""
         import sqlite3
 
         super().__init__(str(file), enabled=enabled, **options)
         self.errors = (OSError, sqlite3.Error, ToolError, Damaged)
-        self._file, self._old_usage = file, old_usage
+        self._file = file
         self._is_prepared = False
 
     def _write(self, records: list[Record]) -> None:
@@ -293,14 +290,14 @@ class Recorder(BufferedRecorder):
             remember_state(self._file)
 
     def _prepare(self, database: "Connection", *, was_unchanged: bool) -> bool:
-        """Migrate the tables. Return whether the file is intact, False if that is unknown.
+        """Create missing tables. Return whether the file is intact, False if that is unknown.
 
         An existing file is checked once, unless it is as the last write left it: inserts alone do not detect damage.
         """
         is_intact = was_unchanged
-        if (version := read_version(database, self._file)) < VERSION:
-            migrate(database, version, _read_uses(self._old_usage) if version <= 1 else ())
-            is_intact = version == 0
+        if not has_tables(database, VERSION, self._file):
+            create_tables(database)
+            is_intact = True
         elif not was_unchanged and not self._is_prepared:
             (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if result != "ok":
@@ -349,15 +346,10 @@ def _reading_file(file: Path) -> "Iterator[Connection]":
     try:
         with ExitStack() as stack:
             database = stack.enter_context(open_database(file)) if file.exists() else None
-            version = 0 if database is None else read_version(database, file)
-            if version < VERSION:  # the next process that records something migrates the file itself
-                copy = stack.enter_context(closing(sqlite3.connect("", isolation_level=None)))
-                if database is not None:
-                    database.backup(copy)
-                rollup.add_functions(copy)
-                migrate(copy, version)
-                database = copy
-            assert database is not None
+            if database is None or not has_tables(database, VERSION, file):
+                database = stack.enter_context(closing(sqlite3.connect("", isolation_level=None)))
+                rollup.add_functions(database)
+                create_tables(database)
             database.execute("BEGIN")
             yield database
     except Damaged as error:
@@ -365,17 +357,6 @@ def _reading_file(file: Path) -> "Iterator[Connection]":
         raise ToolError(f"the statistics file {file} is damaged: {error}. {hint}") from None
     except sqlite3.Error as error:
         raise ToolError(f"cannot read the statistics in {file}: {error}") from None
-
-
-def _read_uses(file: Path | None) -> list[tuple[Any, ...]]:
-    """Return the call counts of stored tools from the file that had them before version 2."""
-    import sqlite3
-
-    if file is None or not file.exists():
-        return []
-    with suppress(sqlite3.Error, Damaged), open_database(file) as old:
-        return old.execute(OLD_USAGE).fetchall()
-    return []
 
 
 def _insert_into(table: str, kind: type[Record]) -> str:
@@ -394,9 +375,9 @@ def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[dict[str, A
 
 def _insert_session(database: StatisticsTables, record: SessionRecord) -> None:
     tokens = {to_column(name): count for name, count in record.definitions.items()}
-    catalogue = _digest(tokens)
-    database.executemany(INSERT_DEFINITION, ((catalogue, name, count) for name, count in tokens.items()))
-    row = (record.session, record.agent, catalogue, sum(tokens.values()), record.own_tokens, record.at)
+    catalog = _digest(tokens)
+    database.executemany(INSERT_DEFINITION, ((catalog, name, count) for name, count in tokens.items()))
+    row = (record.session, record.agent, catalog, sum(tokens.values()), record.own_tokens, record.at)
     database.execute(INSERT_SESSION, tuple(map(to_column, row)))
 
 

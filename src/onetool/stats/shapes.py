@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onetool.errors import ToolError
 from onetool.util import atomic
 from onetool.util.background import Background, exclusive, put_aside
-from onetool.util.versioning import reject_newer
+from onetool.util.versioning import check_version
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -413,7 +413,7 @@ class ShapeFile(Shapes):
     def _read(self) -> dict[str, Shape]:
         try:
             data = json.loads(self._file.read_bytes())
-            reject_newer(data.get("version"), VERSION, "it")
+            check_version(data.get("version"), VERSION, "it")
             return {str(name): from_json(shape) for name, shape in data["shapes"].items()}
         except FileNotFoundError:
             return {}

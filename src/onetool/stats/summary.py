@@ -80,7 +80,7 @@ SELECT count(*), coalesce(sum(definition_tokens), 0), coalesce(sum(own_tokens), 
 """
 SESSION_SHARES = f"""
 SELECT count(*), coalesce(sum(tokens), 0), coalesce(sum(1.0 * own_tokens * tokens / nullif(definition_tokens, 0)), 0)
-FROM sessions JOIN definitions USING (catalogue) WHERE name = :tool AND {SESSIONS}
+FROM sessions JOIN definitions USING (catalog) WHERE name = :tool AND {SESSIONS}
 """
 
 
