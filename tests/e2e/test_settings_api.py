@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -156,7 +156,8 @@ def test_what_an_owner_disabled_in_one_way_is_not_enabled_in_another(tmp_path: P
             def disable_by_command(name: str = name) -> None:
                 assert run_cli(home.home, "bundles", "disable", name).returncode == 0
 
-            for step in (*(partial(disable, *way) for way in ways), disable_by_command):
+            steps: list[Callable[[], None]] = [partial(disable, *way) for way in ways]
+            for step in (*steps, disable_by_command):
                 step()
                 for (method, path, sent), scope in product(ways, ("use", "approve", "")):
                     assert home.send(method, path, {**sent, **on}, scope).status_code == 403, (path, scope)
