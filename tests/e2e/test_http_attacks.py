@@ -25,6 +25,7 @@ from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, even
 from onetool.config.model import RunLimits
 from onetool.logging import Log
 from onetool.transports.http import http_server, timeouts
+from onetool.transports.http.body_limit import IMPORTS, MAX_BODY_BYTES, MAX_IMPORT_BYTES
 from onetool.transports.http.timeouts import ConnectionLimiter
 from onetool.util.token_ids import TOKEN_ID_CHARS
 
@@ -390,6 +391,66 @@ def test_a_tool_cannot_act_as_the_owner_through_the_servers_port(tmp_path: Path)
                 assert "is a OneTool server" in ran["blocks"][-1] or "is not known" in ran["blocks"][-1]
         marked = {"onetool-outgoing": "1"}
         assert get_error_code(mine.rest.client.get("/api/tools", headers=marked)) == (401, "unauthorized")
+
+
+def send_whole(port: int, head: bytes, body: Iterator[bytes]) -> tuple[int, bytes]:
+    """Send a whole request, then read the response like a simple client. Return its status and the rest of it."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as connection:
+        connection.sendall(head)
+        for piece in body:
+            connection.sendall(piece)
+        received = connection.recv(1 << 16)
+        while b"}}" not in received:
+            chunk = connection.recv(1 << 16)
+            assert chunk, received
+            received += chunk
+    return int(received.split(b" ", 2)[1]), received
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("connection", [b"close", b"keep-alive"])
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: %d", b"Content-Length: %d\r\nExpect: 100-continue", b"Transfer-Encoding: chunked"]
+)
+def test_a_client_that_sends_a_whole_large_body_gets_413(
+    server: ServedApp, version: bytes, connection: bytes, framing: bytes
+) -> None:
+    size = 3 * MAX_BODY_BYTES
+    piece = b" " * (1 << 20)
+    pieces = [piece] * (size // len(piece))
+    if b"chunked" in framing:
+        pieces = [*(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces), b"0\r\n\r\n"]
+    else:
+        framing %= size
+    head = b"POST /api/run HTTP/%s\r\n%sConnection: %s\r\n%s\r\n\r\n" % (version, HOST, connection, framing)
+    status, received = send_whole(server.rest.port, head, iter(pieces))
+    assert status == 413, received
+    assert is_served(server)
+
+
+def test_every_route_answers_a_large_body_with_413(server: ServedApp) -> None:
+    document = server.rest.get("/openapi.json")
+    routes = [("post", "/mcp"), ("post", "/auth/callback"), ("post", "/nothing")]
+    routes += [(method, path) for path, methods in document["paths"].items() for method in methods if method != "get"]
+    for method, path in routes:
+        size = 2 * (MAX_IMPORT_BYTES if path in IMPORTS else MAX_BODY_BYTES)
+        length = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % size
+        head = b"%s %s HTTP/1.1\r\n%s%s" % (method.upper().encode(), path.encode(), HOST, length)
+        status, received = send_whole(server.rest.port, head, itertools.repeat(b" " * (1 << 20), size >> 20))
+        assert status == 413, (method, path, received)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("connection", [b"close", b"keep-alive"])
+def test_a_client_that_sends_a_large_body_slowly_gets_413(server: ServedApp, connection: bytes) -> None:
+    def drip() -> Iterator[bytes]:
+        for _ in range(100):
+            time.sleep(0.1)
+            yield b" " * (size // 100)
+
+    size = 2 * MAX_BODY_BYTES
+    head = b"%sConnection: %s\r\nContent-Length: %d\r\n\r\n" % (POST, connection, size // 100 * 100)
+    assert send_whole(server.rest.port, head, drip())[0] == 413
 
 
 @pytest.mark.nightly

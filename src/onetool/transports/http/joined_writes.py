@@ -5,16 +5,22 @@ without a body, which no load balancer can turn into an error. One write also wa
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 MAX_HELD_BYTES: Final = 64 << 10  # more is sent immediately: it may take several packets anyway
 
 
 class JoinedWrites:
-    """The transport of a connection. It is an `asyncio.Transport` for its users, without the abstract methods."""
+    """The transport of a connection. It is an `asyncio.Transport` for its users, without the abstract methods.
 
-    def __init__(self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._inner, self._loop = inner, loop
+    `close` does nothing if `close_later` returns True.
+    """
+
+    def __init__(
+        self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop, close_later: Callable[[], bool]
+    ) -> None:
+        self._inner, self._loop, self._close_later = inner, loop, close_later
         self._held: list[bytes] = []
         self._held_bytes = 0
 
@@ -41,8 +47,9 @@ class JoinedWrites:
         self._inner.write_eof()
 
     def close(self) -> None:
-        self._flush()
-        self._inner.close()
+        if not self._close_later():
+            self._flush()
+            self._inner.close()
 
     def abort(self) -> None:
         self._held, self._held_bytes = [], 0

@@ -22,7 +22,8 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.joined_writes import JoinedWrites
 
 HEAD_SECONDS: Final = 10.0
-LINGER_SECONDS: Final = 5.0  # for a body whose request was already answered
+LINGER_SECONDS: Final = 30.0  # for the rest of a body whose request was already answered
+MAX_LINGER_BYTES: Final = 512 << 20
 REJECTED_SECONDS: Final = 1.0  # for the rest of a rejected request
 MAX_REJECTED: Final = 256  # concurrent rejected connections; others are closed at once
 WINDOW_SECONDS: Final = 10.0  # in which MIN_BYTES must be transferred
@@ -109,6 +110,7 @@ class TimeoutProtocol(H11Protocol):
     def __init__(self, *args: Any, limiter: ConnectionLimiter, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limiter, self._received, self._is_rejected = limiter, 0, False
+        self._received_before = 0  # the last response was complete
         self._body_rate: TransferRate | None = None
         self._response_rate: TransferRate | None = None
         self.silent_since = time.monotonic()  # or the start of an incomplete head
@@ -120,7 +122,7 @@ class TimeoutProtocol(H11Protocol):
     # --- events --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        joined: Any = JoinedWrites(transport, self.loop)
+        joined: Any = JoinedWrites(transport, self.loop, self._close_later)
         super().connection_made(joined)
         # asyncio does this only for listening sockets it opened itself; without it many responses take 40 ms longer
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -132,15 +134,16 @@ class TimeoutProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._received += len(data)
         if self._is_rejected or self.transport.is_closing():
             return
-        self._received += len(data)
         if self._is_between_requests and self.conn.their_state is not h11.SEND_BODY and not self.conn.trailing_data[0]:
             self.silent_since = time.monotonic()
         super().data_received(data)
 
     def on_response_complete(self) -> None:
         self.silent_since = time.monotonic()
+        self._received_before = self._received
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - MALFORMED is more specific
@@ -154,18 +157,34 @@ class TimeoutProtocol(H11Protocol):
             self.transport.close()
 
     def _reject(self, error: ApiError) -> None:
-        """Send the error and close later: a client never sees a response if the connection closes while it sends."""
-        self._is_rejected = True
-        if len(self._limiter.rejected) >= MAX_REJECTED:
+        """Send the error and close later."""
+        if not self._discard_rest():
             self.abort()
             return
-        self._limiter.rejected.add(self)
         self.transport.write(render_raw(error))
         self.transport.write_eof()
         self.loop.call_later(REJECTED_SECONDS, self.abort)
 
+    def _close_later(self) -> bool:
+        """Close only the sending side, if the client still sends the body of a request that was answered."""
+        if not self._is_lingering or not self._discard_rest():
+            return False
+        self.transport.write_eof()
+        return True
+
+    def _discard_rest(self) -> bool:
+        """Discard what is received from now on, if there is room for another such connection. Return whether there is.
+
+        A client never sees a response if the connection closes while it sends.
+        """
+        self._is_rejected = True
+        if len(self._limiter.rejected) >= MAX_REJECTED:
+            return False
+        self._limiter.rejected.add(self)
+        return True
+
     def shutdown(self) -> None:
-        if self._is_rejected:
+        if self._is_rejected or self._is_lingering:
             self.abort()
         else:
             super().shutdown()
@@ -186,6 +205,11 @@ class TimeoutProtocol(H11Protocol):
         return not self._has_request or self.cycle.response_complete
 
     @property
+    def _is_lingering(self) -> bool:
+        """Whether the client still sends the body of a request that was answered."""
+        return self._is_between_requests and self.conn.their_state is h11.SEND_BODY
+
+    @property
     def is_idle(self) -> bool:
         return self._is_between_requests and not self.transport.get_write_buffer_size()
 
@@ -197,17 +221,16 @@ class TimeoutProtocol(H11Protocol):
 
     def _sends_too_slowly(self, now: float) -> bool:
         """Tell whether the client sends too slowly. Time in which the server does not read does not count."""
-        is_sending = self.conn.their_state is h11.SEND_BODY
-        if self._is_between_requests:
-            self._body_rate = None
-            if is_sending:
-                return now - self.silent_since > LINGER_SECONDS
-            is_expected = not self._has_request or bool(self.conn.trailing_data[0])
-            return is_expected and now - self.silent_since > HEAD_SECONDS
-        self._body_rate = (
-            (self._body_rate or TransferRate(now, self._received)) if is_sending and not self.flow.read_paused else None
-        )
-        return self._body_rate is not None and self._body_rate.is_too_slow(now, self._received)
+        if self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused:
+            self._body_rate = self._body_rate or TransferRate(now, self._received)
+            return self._body_rate.is_too_slow(now, self._received) or self._lingers_too_long(now)
+        self._body_rate = None
+        is_expected = not self._has_request or bool(self.conn.trailing_data[0])
+        return self._is_between_requests and is_expected and now - self.silent_since > HEAD_SECONDS
+
+    def _lingers_too_long(self, now: float) -> bool:
+        is_over = now - self.silent_since > LINGER_SECONDS or self._received - self._received_before > MAX_LINGER_BYTES
+        return self._is_lingering and is_over
 
 
 def render_raw(error: ApiError) -> bytes:
