@@ -30,7 +30,7 @@ from tests.unit.test_journal import kill_and_resume
 from onetool import tool
 from onetool.app import OneTool
 from onetool.config.model import Settings
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.logging import Log
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs import runs

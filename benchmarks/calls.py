@@ -11,8 +11,8 @@ from functools import partial
 
 from benchmarks.lib import SERVERS, Row, WrongAnswer, interleave_async
 
-from onetool._tool import tool
 from onetool.app import OneTool
+from onetool.core.tool import tool
 
 CALLS = 300
 CODE = """

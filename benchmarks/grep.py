@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.lib import Row, WrongAnswer, interleave_async
 
-from onetool.bus.bus import ToolBus
-from onetool.context import Permission, ToolContext
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import Permission, ToolContext
 from onetool.tools import grep_tools
 
 FOLDERS, FILES, LINES = 200, 100, 120

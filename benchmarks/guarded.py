@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.guarded_sets import list_exfiltrations, list_ordinary_tasks
 
-from onetool._tool import Tool
 from onetool.app import OneTool
-from onetool.bus.bind import bind
 from onetool.config.model import Agent, Settings
-from onetool.policy.labels import SessionLabels
-from onetool.policy.rules import Policy, Ruling
+from onetool.core.bus.bind import bind
+from onetool.core.policy.labels import SessionLabels
+from onetool.core.policy.rules import Policy, Ruling
+from onetool.core.tool import Tool
 from onetool.proxy.definitions import Definition, ToolListCache, cache_key, identify_origin
 from onetool.proxy.pins import Pins, accept, list_claims
 

@@ -13,14 +13,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.lib import Row, WrongAnswer, interleave_async
 from tests.http_support import page, serve_site
 
-from onetool._tool import Tool
 from onetool.backends.http import HttpBackend
 from onetool.backends.http_tool.impl import HttpImpl
-from onetool.bus.bus import ToolBus
 from onetool.config.model import Http
-from onetool.context import Permission, ToolContext
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import Permission, ToolContext
+from onetool.core.schema import Schema
+from onetool.core.tool import Tool
 from onetool.net import HostRules, Net
-from onetool.schema import Schema
 
 CALLS = 50
 CONTEXT = ToolContext(permissions=frozenset({Permission.NETWORK}))

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from onetool.bus.bus import ToolBus
 from onetool.config.model import Agent, Approvals
-from onetool.context import Effect, ToolContext
-from onetool.policy.rules import Policy
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import Effect, ToolContext
+from onetool.core.policy.rules import Policy
 from onetool.runs.gate import Gate
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.runs.run_store import RunStore

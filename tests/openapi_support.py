@@ -26,9 +26,9 @@ from onetool.backends.http_tool.placeholders import Placeholder, UploadedFile, V
 from onetool.backends.http_tool.transfers import FileUploads
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi import to_bundle
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.schema import Schema
 from onetool.net.messages import Request
-from onetool.schema import Schema
 
 NPM = {
     "@octokit/openapi": "23.0.2",

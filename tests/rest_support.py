@@ -20,9 +20,9 @@ from tests.support import PROGRAM, TIMEOUT_SECONDS, environment
 from onetool.app import OneTool
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
+from onetool.core.schema import JSON
 from onetool.logging import Log
 from onetool.paths import Directories
-from onetool.schema import JSON
 from onetool.transports.http.http_server import HttpServer
 from onetool.transports.http.request_checks import Bind
 

@@ -26,9 +26,9 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 from tests import forked_program
 
 from onetool import tool
-from onetool._tool import Result
 from onetool.app import OneTool
 from onetool.config.model import Settings
+from onetool.core.tool import Result
 from onetool.extensions.environments import make_uv_environment
 from onetool.logging import Log
 from onetool.runner.answer import Answer

@@ -22,9 +22,9 @@ from tests.proxy_support import CACHE, install_once
 from tests.rest_support import ServedApp, serve_app
 
 from onetool import ToolContext, tool
-from onetool._tool import Tool
-from onetool.schema import JSON, Schema
-from onetool.system import get_system
+from onetool.core.schema import JSON, Schema
+from onetool.core.system import get_system
+from onetool.core.tool import Tool
 
 SWITCHES: Final = (
     "--no-sandbox",

@@ -305,7 +305,7 @@ def _describe_pack(pack: str) -> str:
 
 
 def _render_tool(tool: Any) -> Lines:
-    from onetool.signature import arguments, signature
+    from onetool.core.signature import arguments, signature
 
     yield f"## {tool.name}"
     yield ""
@@ -322,7 +322,7 @@ def _render_tool(tool: Any) -> Lines:
 
 
 def _format_permissions(tool: Any) -> str:
-    from onetool.bus.authorize import sort_permissions
+    from onetool.core.bus.authorize import sort_permissions
 
     words = ", ".join(f"`{one}`" for one in sort_permissions(tool.permissions))
     extra = [
@@ -333,7 +333,7 @@ def _format_permissions(tool: Any) -> str:
 
 
 def _format_effects(tool: Any) -> str:
-    from onetool.policy.effects import get_effects, sort_effects
+    from onetool.core.policy.effects import get_effects, sort_effects
 
     return f" Effects: {', '.join(f'`{one}`' for one in sort_effects(get_effects(tool)))}."
 

@@ -4,7 +4,6 @@ TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the c
 if TYPE_CHECKING:
     from typing import Any
 
-    from onetool._tool import Result, tool
     from onetool.adapters.providers import (
         call_anthropic_tool,
         call_openai_tool,
@@ -12,9 +11,10 @@ if TYPE_CHECKING:
         to_openai_tools,
     )
     from onetool.app import OneTool
-    from onetool.bus.bus import ToolBus
     from onetool.config.model import Settings
-    from onetool.context import Context, Permission, ToolContext
+    from onetool.core.bus.bus import ToolBus
+    from onetool.core.context import Context, Permission, ToolContext
+    from onetool.core.tool import Result, tool
     from onetool.errors import Cancelled, CannotAsk, ToolError
     from onetool.runner.answer import Answer
     from onetool.transports.http.mounted_app import asgi
@@ -47,21 +47,21 @@ _MODULES = {
     "Answer": "onetool.runner.answer",
     "Cancelled": "onetool.errors",
     "CannotAsk": "onetool.errors",
-    "Context": "onetool.context",
+    "Context": "onetool.core.context",
     "File": "onetool_child.interface",
     "OneTool": "onetool.app",
-    "Permission": "onetool.context",
-    "Result": "onetool._tool",
+    "Permission": "onetool.core.context",
+    "Result": "onetool.core.tool",
     "Settings": "onetool.config.model",
-    "ToolBus": "onetool.bus.bus",
-    "ToolContext": "onetool.context",
+    "ToolBus": "onetool.core.bus.bus",
+    "ToolContext": "onetool.core.context",
     "ToolError": "onetool.errors",
     "asgi": "onetool.transports.http.mounted_app",
     "call_anthropic_tool": "onetool.adapters.providers",
     "call_openai_tool": "onetool.adapters.providers",
     "to_anthropic_tools": "onetool.adapters.providers",
     "to_openai_tools": "onetool.adapters.providers",
-    "tool": "onetool._tool",
+    "tool": "onetool.core.tool",
 }
 
 

@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 
-from onetool.agents import Agents
 from onetool.audit import AuditLog
 from onetool.backends.threads import call_blocking, reject_event_loop
 from onetool.bundles.source import BundleSource
-from onetool.bus.bus import ToolBus
 from onetool.config.load import Examined, Loaded
 from onetool.config.model import Loc, Settings
 from onetool.config.settings_reader import (
@@ -37,7 +35,11 @@ from onetool.config.settings_reader import (
     validate_settings,
     wrap_settings,
 )
-from onetool.context import ToolContext
+from onetool.core.agents import Agents
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import ToolContext
+from onetool.core.registry import Registry
+from onetool.core.render import render
 from onetool.disabled_tools import OWNER_MARK, list_owner_marks
 from onetool.errors import ConfigError, SignInRequired, ToolError, describe
 from onetool.extensions.environments import make_worker_environment
@@ -48,12 +50,8 @@ from onetool.net import Net
 from onetool.oauth.credential import SignInTarget
 from onetool.oauth.sign_ins import SignIns, identify, make_server_target
 from onetool.paths import FOLDER, Directories, extension_files
-from onetool.problem import Problem
 from onetool.proxy.servers import Servers
 from onetool.proxy.upstream import UpstreamServices
-from onetool.redact import Redactor
-from onetool.registry import Registry
-from onetool.render import render
 from onetool.runner.answer import Answer
 from onetool.runner.cells import MEASURES_WORK, Cells, CellSource
 from onetool.runner.fence_processor import strip
@@ -75,6 +73,8 @@ from onetool.stores import Stores
 from onetool.telemetry import Notices, Telemetry
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
+from onetool.util.problem import Problem
+from onetool.util.redact import Redactor
 from onetool.util.running_servers import list_servers
 from onetool.util.shared_flight import SharedFlight
 from onetool.util.text import quote
@@ -82,10 +82,10 @@ from onetool_child.data import as_data
 
 if TYPE_CHECKING:
     from onetool.checks import Checks
+    from onetool.core.system import System
     from onetool.shared_processes import SharedProcesses
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.stats.summary import StatsSummary
-    from onetool.system import System
 
 __all__ = ["OneTool", "examine_settings", "read_settings"]
 
@@ -497,7 +497,7 @@ class OneTool:
         self._notices.add(agent, text)
         self.log.event("warning", level="WARNING", agent=agent, text=text)
 
-    # --- the System protocol of onetool.system -------------------------------------------------------------------
+    # --- the System protocol of onetool.core.system -------------------------------------------------------------------
 
     @property
     def registry(self) -> Registry:

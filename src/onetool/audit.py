@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from onetool._tool import Tool
 from onetool.audit_records import AuditFilter, AuditPage, read_page
 from onetool.audit_shares import AuditShares
-from onetool.bus.authorize import required_permissions, sort_permissions
-from onetool.bus.events import CallFinished
 from onetool.config.load import Loaded
-from onetool.context import Permission, ToolContext
+from onetool.core.bus.authorize import required_permissions, sort_permissions
+from onetool.core.bus.events import CallFinished
+from onetool.core.context import Permission, ToolContext
+from onetool.core.tool import Tool
 from onetool.errors import AuditUnavailable, SandboxDenied, StorageError, ToolError, error_type
 from onetool.logging import Log
 from onetool.paths import resolve_path
-from onetool.redact import Redactor
+from onetool.util.redact import Redactor
 from onetool.util.storage_errors import is_full, storage_error
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from shlex import quote
 from typing import Final
 
 from onetool.errors import BundleError
-from onetool.problem import STORAGE, Problem, storage_problem
 from onetool.util import atomic
 from onetool.util.locks import locked
+from onetool.util.problem import STORAGE, Problem, storage_problem
 from onetool.util.storage_errors import storage_error
 from onetool.util.versioning import NewerVersion, check_version
 

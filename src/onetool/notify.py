@@ -18,8 +18,8 @@ from typing import Any
 
 from onetool import paths
 from onetool.config.model import Topic
+from onetool.core.render import render
 from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
-from onetool.render import render
 from onetool.storage import NoticeStorage
 from onetool.util.locks import locked
 from onetool.util.time_format import in_utc

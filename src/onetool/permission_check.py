@@ -5,19 +5,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from onetool._tool import Tool
-from onetool.agents import DEFAULT
 from onetool.app import OneTool
-from onetool.bus.authorize import authorize, choose_account, required_permissions
-from onetool.bus.bind import NO_ARGUMENTS, bind
 from onetool.config.model import Agent
-from onetool.context import Permission
+from onetool.core.agents import DEFAULT
+from onetool.core.bus.authorize import authorize, choose_account, required_permissions
+from onetool.core.bus.bind import NO_ARGUMENTS, bind
+from onetool.core.context import Permission
+from onetool.core.policy.effects import describe_effects
+from onetool.core.policy.labels import SessionLabels
+from onetool.core.policy.rules import Choice, Policy
+from onetool.core.registry import python_name
+from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, ToolError
 from onetool.net import HostRules
-from onetool.policy.effects import describe_effects
-from onetool.policy.labels import SessionLabels
-from onetool.policy.rules import Choice, Policy
-from onetool.registry import python_name
 from onetool.util.text import quote
 
 EXPECTED = "expected a call with literal arguments, such as fs.read(path='a.txt')"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from onetool.problem import Problem
+from onetool.util.problem import Problem
 
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
     from contextlib import AbstractContextManager
@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.bundles.listing import StoredPack, ToolRow
     from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit
     from onetool.config.model import Output, Token
+    from onetool.core.registry import RegistryEntry
     from onetool.proxy.definitions import Definition, Failure
-    from onetool.registry import RegistryEntry
     from onetool.results.blobs import Blob
     from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
     from onetool.runs.session_store import SessionValue

@@ -9,7 +9,6 @@ from typing import Self
 
 from onetool.config.model import Notify, Output, RunHistory, Stats
 from onetool.notify import RATE_SECONDS, NoticeFiles, RateLimit, too_many_messages
-from onetool.problem import WARNING, Problem, storage_problem
 from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media
 from onetool.runs.run_store import RunStore
@@ -29,6 +28,7 @@ from onetool.storage import (
     ShapeStorage,
     StatisticsStorage,
 )
+from onetool.util.problem import WARNING, Problem, storage_problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from onetool.app import OneTool
+from onetool.core.registry import python_name
 from onetool.logging import Log
-from onetool.registry import python_name
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
 
 __all__ = ["replay"]

@@ -15,11 +15,11 @@ from tests.http_support import Page, ReceivedRequest, Site, send_response, serve
 from tests.support import App, open_app
 
 from onetool import Result, ToolContext, ToolError
-from onetool._tool import Tool
-from onetool.bus.adapt import function_tool
-from onetool.context import permissions
+from onetool.core.bus.adapt import function_tool
+from onetool.core.context import permissions
+from onetool.core.schema import Schema
+from onetool.core.tool import Tool
 from onetool.errors import ToolTimeout, describe
-from onetool.schema import Schema
 
 Function = Callable[..., Any]
 AGENT = "helper"

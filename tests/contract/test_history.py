@@ -9,7 +9,6 @@ from tests.contract.storage_kinds import open_postgres
 
 from onetool.audit import AuditLog
 from onetool.audit_records import AuditFilter
-from onetool.redact import Redactor
 from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.history import (
     Position,
@@ -21,6 +20,7 @@ from onetool.stats.history import (
     list_spending,
 )
 from onetool.stats.record import BufferedRecorder, CallRecord, Recorder, RunRecord, StatisticsSource
+from onetool.util.redact import Redactor
 
 NOW = 1_800_000_000.0  # January 2027
 SECRET = "s3cr3t-value-of-a-key"

@@ -20,10 +20,10 @@ from onetool import (
     to_openai_tools,
     tool,
 )
-from onetool._tool import Tool
 from onetool.adapters.model_tools import decode_name, encode_name
 from onetool.backends.python import PythonBackend
-from onetool.schema import Schema
+from onetool.core.schema import Schema
+from onetool.core.tool import Tool
 
 NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 READ = ToolContext(permissions=frozenset({Permission.READ}))

@@ -19,8 +19,8 @@ from tests.proxy_support import hostile_server
 from tests.rest_support import http_draft, serve_app
 from tests.support import PROGRAM, App, Connection, configure, environment, eventually, get_texts, open_app, run_cli
 
-from onetool._tool import tool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.tool import tool
 from onetool.permission_check import UNLIMITED
 from onetool.results.blobs import Media
 from onetool.transports.http.tokens import hash_token

@@ -25,11 +25,11 @@ from tests.rest_support import UNKNOWN, Rest, ServedApp, get_error_code, http_dr
 from tests.support import THREE_LINES, TIMEOUT_SECONDS, ProcessWatch, eventually, give, search
 
 from onetool import ToolContext, tool
-from onetool._tool import Tool
 from onetool.app import OneTool
+from onetool.core.schema import JSON, Schema
+from onetool.core.tool import Tool
 from onetool.errors import ConfigError
 from onetool.logging import Log
-from onetool.schema import JSON, Schema
 from onetool.transports.http.http_server import HttpServer
 from onetool.transports.http.tokens import hash_token
 

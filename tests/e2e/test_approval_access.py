@@ -18,13 +18,13 @@ from tests.support import PROGRAM, configure, environment, eventually, run_cli
 from onetool import tool
 from onetool.config.model import ApprovalNotice
 from onetool.logging import Log
-from onetool.redact import Redactor
 from onetool.runs import notifier
 from onetool.runs.model import CallState, RunState
 from onetool.runs.notifier import ENVIRONMENT
 from onetool.runs.run_store import RunStore
 from onetool.runs.runs import PYTHON
 from onetool.transports.http.tokens import hash_token
+from onetool.util.redact import Redactor
 
 SECRET = "k-93fa77c1d2"
 TOKENS = {scope: f"ot_{scope}" for scope in ("use", "approve")}

@@ -84,7 +84,7 @@ def brief() -> Iterator[App]:
 
 
 def make_tool(name: str, function: Callable[..., object]) -> object:
-    from onetool.bus.adapt import function_tool
+    from onetool.core.bus.adapt import function_tool
 
     return function_tool(function, name)
 

@@ -16,7 +16,7 @@ from tests.conformance_support import ERAS, Caller, Person, Published, fixtures,
 from tests.proxy_support import node_server
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, connect, eventually, run_cli
 
-from onetool._tool import tool
+from onetool.core.tool import tool
 from onetool.proxy.upstream import Upstream
 from onetool.transports.http.tokens import hash_token
 

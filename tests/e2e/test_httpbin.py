@@ -23,7 +23,7 @@ from tests.httpbin_support import Httpbin, httpbin
 from tests.rest_support import Rest, http_draft, make_client, new_slug, serve_process
 from tests.support import configure, run_cli
 
-from onetool.schema import JSON
+from onetool.core.schema import JSON
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from tests.support import App, connect, get_texts, open_app
 
 from onetool import tool
 from onetool.config.model import Llm
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.errors import BudgetExceeded, ConfigError, HttpStatusError, NetworkError, OutputInvalid, ToolError
 from onetool.llm import Message
 from onetool.llm.chat_completions import request_completion

@@ -20,7 +20,7 @@ from tests.conformance_support import ERAS, Published, publish
 from tests.rest_support import serve_process
 from tests.support import THREE_LINES, TIMEOUT_SECONDS, eventually
 
-from onetool._tool import tool
+from onetool.core.tool import tool
 from onetool.stats.summary import summarize
 from onetool.util.token_ids import TOKEN_ID_CHARS
 

@@ -13,7 +13,7 @@ from mcp import Client, MCPError
 from mcp_types import INVALID_PARAMS, GetPromptResult, Prompt, Resource, TextContent, TextResourceContents
 from tests.support import App, Connection, configure, connect, get_texts, open_app
 
-from onetool._tool import tool
+from onetool.core.tool import tool
 from onetool.transports.mcp.mcp_server import OneToolServer
 
 ERAS = ["auto", "legacy"]

@@ -25,11 +25,11 @@ from mcp import MCPError
 from tests.runs_support import make_call, store_run
 from tests.support import PROGRAM, App, Connection, configure, connect, get_texts, open_app, run_cli
 
-from onetool._tool import tool
+from onetool.core.schema import Schema
+from onetool.core.tool import tool
 from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.answer import Answer
 from onetool.runs.model import Decision
-from onetool.schema import Schema
 from onetool.transports.http.tokens import hash_token
 from onetool.util.version import __version__
 

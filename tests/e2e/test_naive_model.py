@@ -20,7 +20,7 @@ from tests.e2e.naive_tasks import TASKS, Task
 from tests.e2e.naive_world import prepare
 from tests.support import open_app, run_cli
 
-from onetool._tool import tool
+from onetool.core.tool import tool
 from onetool.search.search_documents import IN_CODE
 from onetool.transports.mcp.mcp_server import DESCRIPTION, INSTRUCTIONS
 

@@ -9,7 +9,7 @@ from tests.rest_support import ServedApp, serve_app
 
 from onetool import ToolError, tool
 from onetool.logging import Log
-from onetool.redact import REDACTED
+from onetool.util.redact import REDACTED
 
 TEXTS = [text for _, _, text in ALL]
 

@@ -12,11 +12,11 @@ import pytest
 from tests.support import ISOLATION, TIMEOUT_SECONDS
 from tests.workers_support import open_workers
 
-from onetool._tool import Result
-from onetool.bus.adapt import function_tool
-from onetool.bus.bus import ToolBus
 from onetool.children.channel import Reply
-from onetool.context import ToolContext
+from onetool.core.bus.adapt import function_tool
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import ToolContext
+from onetool.core.tool import Result
 from onetool.errors import ToolTimeout
 from onetool.runner.cells import MEASURES_WORK, CellLimits, Cells, ProcessState, RunTimer
 from onetool.runner.launch import SpawnLauncher

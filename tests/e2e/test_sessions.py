@@ -13,7 +13,7 @@ import pytest
 from tests.support import App, open_app, run_cli
 
 from onetool import tool
-from onetool.context import Foreign, ToolContext
+from onetool.core.context import Foreign, ToolContext
 from onetool.errors import BudgetExceeded, PermissionDenied, StorageError, ToolError
 from onetool.runs import session_store
 from onetool.runs.session_store import DEFAULT_TTL, SessionStore, SessionValue

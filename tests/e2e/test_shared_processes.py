@@ -23,9 +23,9 @@ from tests.support import App, ProcessWatch, advance_time, configure, eventually
 from tests.workers_support import is_alive, write_pack
 
 from onetool import tool
-from onetool._tool import Result
 from onetool.app import OneTool, read_settings
 from onetool.config.model import Settings, needs_own_application
+from onetool.core.tool import Result
 from onetool.errors import NetworkError, ToolError, ToolTimeout
 from onetool.logging import Log
 from onetool.proxy import session

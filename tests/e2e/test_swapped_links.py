@@ -17,7 +17,7 @@ import pytest
 from tests.cells_support import NIGHTLY
 
 from onetool import files as disk
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.errors import SandboxDenied, ToolError
 from onetool.files import Files
 from onetool.files.beneath import Opener, open_by_kernel, open_by_walking
@@ -56,7 +56,7 @@ while True:
 WRITER = """
 import sys
 from pathlib import Path
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.tools import fs_tools as fs
 context = ToolContext(working_dir=Path(sys.argv[1]), sandbox={"enabled": True})
 for number in range(10**9):

@@ -12,7 +12,7 @@ from tests.http_support import Site, page as web_page, serve_site
 from tests.rest_support import Rest, make_client, serve_process
 from tests.ui_support import NARROW, REVERSED, SCRIPT, Visit, find_violations, open_page, screenshot_directory
 
-from onetool.schema import JSON
+from onetool.core.schema import JSON
 from onetool.util.one_time_codes import create_code
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from tests.cells_support import NIGHTLY
 from tests.support import PROGRAM, Connection, ProcessWatch, RawClient, connect, eventually, get_texts, list_descendants
 from tests.workers_support import HEADER, Workers, is_alive, open_workers, uv_environment, write_pack
 
-from onetool._tool import Result
 from onetool.config.trust import trust
+from onetool.core.tool import Result
 from onetool_child.confine import landlock_version
 
 MANY = 1000 if NIGHTLY else 200

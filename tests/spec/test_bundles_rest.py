@@ -27,9 +27,9 @@ from tests.support import eventually, give, search
 
 from onetool import ToolContext, tool
 from onetool.bundles import BundleStore, store_lock
+from onetool.core.schema import JSON
 from onetool.errors import ToolError
 from onetool.logging import Log
-from onetool.schema import JSON
 
 SECRET = "correct-horse-battery"
 ADDING = {

@@ -20,7 +20,7 @@ from tests.support import App, configure, eventually, open_app
 
 from onetool import tool
 from onetool.app import OneTool, read_settings
-from onetool.bus.adapt import function_tool
+from onetool.core.bus.adapt import function_tool
 from onetool.logging import Log
 from onetool.stats.record import CallRecord
 from onetool.tools.help_text import DOC_SLUGS

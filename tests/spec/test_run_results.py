@@ -22,8 +22,8 @@ from onetool.config.load import Loaded
 from onetool.config.model import Settings
 from onetool.logging import Log
 from onetool.paths import Directories
-from onetool.redact import REDACTED
 from onetool.runner.run_output import RunOutput
+from onetool.util.redact import REDACTED
 
 pytestmark = pytest.mark.slow  # values of several megabytes
 

@@ -14,7 +14,7 @@ from tests.support import App, open_app
 
 import onetool.tools
 from onetool.backends.python import PythonBackend
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.runner.tool_loader import load_builtin_tools, load_tools
 
 FILES = sorted(Path(onetool.tools.__file__).parent.glob("*_tools.py"))

@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from onetool import Permission, Result, ToolBus, ToolContext, ToolError, tool
-from onetool.bus.adapt import as_tool
-from onetool.context import permissions
+from onetool.core.bus.adapt import as_tool
+from onetool.core.context import permissions
 from onetool.errors import describe
 from onetool.tools import fs_tools
 

@@ -13,7 +13,7 @@ from tests.support import App, open_app
 
 from onetool import Permission, Result, ToolBus, ToolContext, ToolError, tool
 from onetool.app import read_settings
-from onetool.context import permissions
+from onetool.core.context import permissions
 from onetool.errors import BudgetExceeded, ConfigError, PermissionDenied, describe
 
 

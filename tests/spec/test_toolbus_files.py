@@ -14,8 +14,8 @@ import pytest
 from tests.cells_support import IS_ROOT, ORDINARY_USER
 
 from onetool import Result, ToolBus, ToolContext
-from onetool.bus.adapt import function_tool
-from onetool.context import permissions
+from onetool.core.bus.adapt import function_tool
+from onetool.core.context import permissions
 from onetool.errors import describe
 from onetool.files import Files
 from onetool.files.beneath import get_descriptor_path

@@ -12,7 +12,7 @@ from tests.http_support import ReceivedRequest, Site, page, send_response, serve
 from tests.support import open_app
 
 from onetool import ToolBus, ToolContext
-from onetool.context import permissions
+from onetool.core.context import permissions
 from onetool.errors import ArgumentError, NetworkError, PermissionDenied, ToolError, ToolTimeout
 from onetool.tools import http_tools
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from tests.support import ProcessWatch, advance_time, eventually, list_descendants
 
 from onetool import Result, ToolBus, ToolContext
-from onetool.context import permissions
+from onetool.core.context import permissions
 from onetool.errors import ArgumentError, PermissionDenied, SandboxDenied, ToolError, ToolTimeout
 from onetool.tools import grep_tools, json_tools, test_tools, yaml_tools
 from onetool_child import confine

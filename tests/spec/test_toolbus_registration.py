@@ -19,9 +19,9 @@ import pytest
 from tests.support import open_app
 
 from onetool import Result, ToolBus, ToolContext, ToolError, tool
-from onetool.bus.budget import BudgetGuard, Limits
-from onetool.bus.events import CallFinished, Event
-from onetool.context import permissions
+from onetool.core.bus.budget import BudgetGuard, Limits
+from onetool.core.bus.events import CallFinished, Event
+from onetool.core.context import permissions
 from onetool.errors import ToolNotFound, describe
 
 CONTEXT = ToolContext()

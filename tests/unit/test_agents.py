@@ -7,18 +7,18 @@ from typing import Any
 import anyio
 import pytest
 
-from onetool._tool import tool
-from onetool.agents import Agents
-from onetool.bus.adapt import as_tool
 from onetool.clients.catalog import CLIENTS
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
 from onetool.config.protection import ASSISTANT_NAMES, LAUNCHER_FILES
-from onetool.context import Permission, ToolContext
+from onetool.core.agents import Agents
+from onetool.core.bus.adapt import as_tool
+from onetool.core.context import Permission, ToolContext
+from onetool.core.tool import tool
 from onetool.errors import BudgetExceeded, ToolError
 from onetool.files.rules import Denial, Rules
 from onetool.paths import Directories
-from onetool.problem import UNTRUSTED, Problem
+from onetool.util.problem import UNTRUSTED, Problem
 
 HOME = Path("/home/ada")
 WORK = Path("/srv/shop")

@@ -19,12 +19,12 @@ from tests.support import App, eventually, open_app
 from onetool import ToolError, tool
 from onetool.audit import MAX_ARGUMENT_CHARS, AuditLog
 from onetool.audit_shares import MIN_SHARE_BYTES, PERIOD_SECONDS, AuditShares
-from onetool.bus.adapt import as_tool
-from onetool.bus.events import CallFinished
-from onetool.context import ToolContext
+from onetool.core.bus.adapt import as_tool
+from onetool.core.bus.events import CallFinished
+from onetool.core.context import ToolContext
 from onetool.errors import AuditUnavailable, SandboxDenied
 from onetool.logging import Log
-from onetool.redact import REDACTED, Redactor
+from onetool.util.redact import REDACTED, Redactor
 
 CANARY = "c4n4ry\\with'quotes\"and-ünïcode"
 WRITER = r"""

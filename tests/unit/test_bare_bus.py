@@ -11,8 +11,8 @@ import pytest
 from tests.http_support import Site, page
 
 from onetool import ToolBus, ToolContext
-from onetool._tool import Tool
-from onetool.context import Permission
+from onetool.core.context import Permission
+from onetool.core.tool import Tool
 from onetool.runner.tool_loader import load_builtin_tools
 from onetool.tools.http_tools import MAX_RESPONSE_BYTES
 

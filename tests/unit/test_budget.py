@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from onetool.bus.budget import BudgetGuard, Kind, Limits
+from onetool.core.bus.budget import BudgetGuard, Kind, Limits
 from onetool.errors import BudgetExceeded
 
 

@@ -10,11 +10,11 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from onetool._tool import Result, Tool, tool
-from onetool.bus.adapt import function_tool
-from onetool.bus.budget import BudgetGuard, Limits
-from onetool.bus.bus import ToolBus
-from onetool.context import Permission, ToolContext
+from onetool.core.bus.adapt import function_tool
+from onetool.core.bus.budget import BudgetGuard, Limits
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import Permission, ToolContext
+from onetool.core.tool import Result, Tool, tool
 from onetool.errors import PermissionDenied, ToolError, describe, error_type
 from onetool_child.errors import restore
 

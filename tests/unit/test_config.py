@@ -15,11 +15,11 @@ from pydantic import ValidationError
 
 from onetool.config.load import Loaded, load
 from onetool.config.model import Agent, Settings
-from onetool.context import Permission
+from onetool.core.context import Permission
 from onetool.errors import ConfigError
 from onetool.paths import find_directories
-from onetool.problem import Problem, limit_problems
 from onetool.util import yaml_loader
+from onetool.util.problem import Problem, limit_problems
 
 DEFAULTS = """
     version: 1

@@ -7,7 +7,7 @@ import pytest
 from onetool.checks import sort_problems
 from onetool.config.load import examine
 from onetool.paths import find_directories
-from onetool.problem import OK, WARNING, Location, Problem, storage_problem
+from onetool.util.problem import OK, WARNING, Location, Problem, storage_problem
 
 
 def write_settings(home: Path, text: str) -> None:

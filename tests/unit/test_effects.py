@@ -18,15 +18,15 @@ from tests.support import open_app
 from onetool import tool
 from onetool.app import OneTool
 from onetool.bundles.source import _read_effects as read_effects
-from onetool.bus.bus import ToolBus
 from onetool.config.model import Server, Settings
 from onetool.config.settings_reader import wrap_settings
-from onetool.context import ToolContext
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import ToolContext
+from onetool.core.policy.effects import describe_effects, get_effects, is_declared, sort_effects
+from onetool.core.policy.hints import read_hints
+from onetool.core.policy.labels import ALL, UNTRUSTED, SessionLabels, get_labels
 from onetool.errors import ToolError
 from onetool.extensions import static_analysis
-from onetool.policy.effects import describe_effects, get_effects, is_declared, sort_effects
-from onetool.policy.hints import read_hints
-from onetool.policy.labels import ALL, UNTRUSTED, SessionLabels, get_labels
 from onetool.proxy.definitions import Definition, ToolListCache, cache_key, identify_origin
 from onetool.proxy.pins import Pins, accept, list_claims
 from onetool.runner.tool_loader import load_builtin_tools

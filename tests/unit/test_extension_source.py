@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from onetool.context import Permission
+from onetool.core.context import Permission
+from onetool.core.schema import resolve_reference
 from onetool.extensions.static_analysis import MAX_FILE_BYTES, Extension, read, stamp_file
-from onetool.schema import resolve_reference
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
 from onetool.files import Files, read
 from onetool.files.beneath import open_by_kernel, open_by_walking

@@ -15,7 +15,7 @@ import pytest
 from tests.cells_support import IS_ROOT, ORDINARY_USER
 
 from onetool import files as disk
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.errors import ArgumentError, SandboxDenied, ToolError
 from onetool.files import TRASH, Files, writing
 from onetool.files.beneath import Opener, choose_opener, get_descriptor_path, open_by_kernel, open_by_walking

@@ -8,10 +8,10 @@ import anyio
 import pytest
 from tests.support import measure_loop
 
+from onetool.core.foreign_schema import MAX_PATTERN_STATES, ForeignSchema, check_arguments, find_problem
+from onetool.core.schema import ANY_OBJECT, Schema
+from onetool.core.schema_work import weigh_pattern
 from onetool.errors import ArgumentError
-from onetool.foreign_schema import MAX_PATTERN_STATES, ForeignSchema, check_arguments, find_problem
-from onetool.schema import ANY_OBJECT, Schema
-from onetool.schema_work import weigh_pattern
 
 # Schemas and values that took seconds: each validates or explains far more than its size suggests.
 COSTLY: dict[str, tuple[dict[str, Any], Any]] = {

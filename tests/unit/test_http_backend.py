@@ -18,19 +18,19 @@ import pytest
 from tests.http_support import Page, ReceivedRequest, Site, page, send_response
 
 from onetool import Permission, Result, ToolBus, ToolContext
-from onetool._tool import Tool
 from onetool.backends.http import HttpBackend
 from onetool.backends.http_tool.impl import HttpImpl
 from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.backends.http_tool.response_reader import ResponseReader
 from onetool.backends.http_tool.selector import select
 from onetool.config.model import Http
+from onetool.core.schema import Schema
+from onetool.core.tool import Tool
 from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
 from onetool.net.messages import Response
 from onetool.net.retry_after import parse_retry_after
 from onetool.results.blobs import Media
-from onetool.schema import Schema
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))
 ANYWHERE = HostRules(("*",), allow_private_addresses=True)

@@ -8,7 +8,7 @@ import pytest
 
 from onetool.errors import ToolTimeout
 from onetool.logging import MAX_LOG_BYTES, Log
-from onetool.redact import Redactor
+from onetool.util.redact import Redactor
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import pytest
 from tests.support import App, give, open_app
 
 from onetool import tool
-from onetool.bus.events import CallFinished, RunFinished
+from onetool.core.bus.events import CallFinished, RunFinished
 from onetool.transports.http.metrics import BUCKETS, MAX_TOOLS, OTHER, Metrics
 
 SAMPLE = re.compile(

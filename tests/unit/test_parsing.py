@@ -14,7 +14,7 @@ from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings, strategies as st
 
 from onetool import ToolBus, ToolContext
-from onetool.context import permissions
+from onetool.core.context import permissions
 from onetool.errors import ArgumentError, ToolTimeout
 from onetool.tools import json_tools, parsing, yaml_tools
 from onetool.tools.grep_tools import _OutputParser

@@ -25,7 +25,7 @@ from mcp_types import (
 )
 
 from onetool.config.model import Server
-from onetool.context import Foreign
+from onetool.core.context import Foreign
 from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy import content
 from onetool.proxy.connection import Connection
@@ -36,7 +36,7 @@ from onetool.proxy.session import UpstreamSession
 from onetool.proxy.upstream import Install, Upstream, UpstreamServices
 from onetool.results.blobs import Media
 from onetool.runner.run_output import MAX_META, RunOutput
-from onetool.sanitize import clean_schema
+from onetool.util.sanitize import clean_schema
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
 LAUNCH = ServerLaunch(("evil",), Path("/"), {})

@@ -10,7 +10,7 @@ from hypothesis import example, given, strategies as st
 from tests.encodings_support import ALL, SECRETS as VALUES
 from tests.support import measure_loop
 
-from onetool.redact import MAX_PIECE_CHARS, REDACTED, TOO_SLOW, Redactor
+from onetool.util.redact import MAX_PIECE_CHARS, REDACTED, TOO_SLOW, Redactor
 
 SECRET = 'pass "wörd"\\ 1\n2'
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nc29tZSBtb3JlIG9mIGl0\n-----END KEY-----"

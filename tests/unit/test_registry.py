@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from onetool._tool import Tool
 from onetool.backends.threads import ToolThreads
-from onetool.bus.sources import RegisteredTools
-from onetool.context import ToolContext
+from onetool.core.bus.sources import RegisteredTools
+from onetool.core.context import ToolContext
+from onetool.core.registry import Registry, python_name
+from onetool.core.schema import Schema
+from onetool.core.tool import Tool
 from onetool.errors import ToolError, ToolNotFound
-from onetool.registry import Registry, python_name
-from onetool.schema import Schema
 
 
 class NullBackend:

@@ -30,7 +30,7 @@ MAX_PUMPS = 60
 # The longest texts of callers, if they are shorter than the last of LENGTHS. The key is the name, or the module.
 CALLER_LIMITS: dict[str, int] = {
     "onetool.files.globs:_TOKEN": 1_000,
-    "onetool.redact:_CUT_ESCAPE": 64,
+    "onetool.util.redact:_CUT_ESCAPE": 64,
     "onetool.stats.shapes:SECRET": 40,
 }
 # Expressions made from settings, or of names that were checked. Their parts are quoted or limited where they are made.
@@ -38,7 +38,7 @@ DYNAMIC = {
     "onetool.backends.http_tool.placeholder_check:pattern",
     "onetool.backends.http_tool.preview:f'S{nonce}(.*?)E{nonce}'",
     "onetool.files.globs:fnmatch.translate(part)",
-    "onetool.policy.rules:translate(pattern)",
+    "onetool.core.policy.rules:translate(pattern)",
     "onetool.runner.explain:pattern",
     "onetool.util.secret_finder:re.escape(written)",
 }

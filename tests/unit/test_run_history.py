@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from onetool.bus.bus import ToolBus
-from onetool.bus.events import MAX_COMMAND_CHARS, RUN, CallFinished, RunFinished
-from onetool.context import ToolContext
-from onetool.redact import REDACTED, Redactor
+from onetool.core.bus.bus import ToolBus
+from onetool.core.bus.events import MAX_COMMAND_CHARS, RUN, CallFinished, RunFinished
+from onetool.core.context import ToolContext
 from onetool.stats.history import MAX_CALLS, RunWithValues
 from onetool.transports.http.api.recorded_runs import build_run, build_timeline
 from onetool.transports.run_history import JSON, MAX_WAITING_EVENTS, LiveRuns
+from onetool.util.redact import REDACTED, Redactor
 
 SECRET = "correct-horse-battery"
 

@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from onetool import tool
-from onetool.bus.bus import ToolBus
 from onetool.config.model import Agent, Approvals
-from onetool.context import ToolContext
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import ToolContext
+from onetool.core.policy.rules import Policy
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
-from onetool.policy.rules import Policy
 from onetool.runs.gate import Gate, digest_call, encode_arguments
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.runs.run_store import RETENTION_SECONDS, RunQuota, RunStore

@@ -8,11 +8,11 @@ import pytest
 from tests.runs_support import make_call, store_run
 
 from onetool.errors import ArgumentError, ToolError
-from onetool.redact import Redactor
 from onetool.runs.decisions import MAX_DAYS, parse_pattern
 from onetool.runs.model import CallState
 from onetool.runs.run_store import RunStore
 from onetool.runs.views import describe_run, find_run, list_waiting
+from onetool.util.redact import Redactor
 from onetool.util.time_format import parse_duration
 
 SECRET = "s3cr3t-value-1"

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import pytest
 
-from onetool._tool import Tool
-from onetool.bus.bind import bind
-from onetool.context import ToolContext
+from onetool.core.bus.bind import bind
+from onetool.core.context import ToolContext
+from onetool.core.schema import Schema
+from onetool.core.signature import MAX_TYPE_DEPTH, arguments, short_call, signature, type_name
+from onetool.core.tool import Tool
 from onetool.errors import ArgumentError
-from onetool.schema import Schema
-from onetool.signature import MAX_TYPE_DEPTH, arguments, short_call, signature, type_name
 from onetool.tools.argument_lines import list_arguments
 
 SOURCE = '''

@@ -16,19 +16,19 @@ from tests.rest_support import http_draft, new_id
 from tests.support import TIMEOUT_SECONDS
 
 from onetool import OneTool
-from onetool._tool import Tool
 from onetool.bundles import BundleStore
 from onetool.bundles.source import MAX_RECENT
 from onetool.bundles.store_lock import StoreLock
-from onetool.bus.bus import ToolBus
 from onetool.config.model import Settings
+from onetool.core.bus.bus import ToolBus
+from onetool.core.schema import ANY_OBJECT, Schema
+from onetool.core.tool import Tool
 from onetool.errors import BundleError
 from onetool.logging import Log
-from onetool.sanitize import clean
-from onetool.schema import ANY_OBJECT, Schema
 from onetool.tools.ot_tools import _list_tools
 from onetool.transports.http.asgi_app import build
 from onetool.transports.http.request_checks import Bind
+from onetool.util.sanitize import clean
 
 pytestmark = pytest.mark.slow
 FEW, MANY = 100, 20_000

@@ -21,8 +21,8 @@ from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import find_directories
 from onetool.postgres.state import PostgresState
-from onetool.redact import Redactor
 from onetool.storage import StoredSettings
+from onetool.util.redact import Redactor
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 TEXT = """\

@@ -12,7 +12,7 @@ from onetool.config.load import Loaded, load
 from onetool.config.trust import changes_since_trusted, check_trust, is_trusted, still_trusted, trust, untrust
 from onetool.errors import ConfigError, ToolError
 from onetool.paths import find_directories
-from onetool.problem import UNTRUSTED, Location, Problem
+from onetool.util.problem import UNTRUSTED, Location, Problem
 
 Env = Mapping[str, str]
 CONFIG = """

@@ -8,8 +8,8 @@ from pydantic import PrivateAttr
 
 from onetool.adapters.model_tools import ModelResult, ModelTool, call_tool, list_tools
 from onetool.backends.threads import call_blocking
-from onetool.bus.bus import ToolBus
-from onetool.context import ToolContext
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import ToolContext
 
 
 def to_langchain_tools(bus: ToolBus, context: ToolContext | None = None) -> list[BaseTool]:

@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import anyio.to_thread
 
-from onetool._tool import Tool
-from onetool.bus.bus import ToolBus
-from onetool.context import Foreign, ToolContext
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import Foreign, ToolContext
+from onetool.core.render import render
+from onetool.core.schema import JSON
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.render import render
-from onetool.sanitize import sanitize_text
-from onetool.schema import JSON
+from onetool.util.sanitize import sanitize_text
 from onetool_child.data import NotData, as_data
 from onetool_child.errors import get_message
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from onetool.adapters.model_tools import ModelResult, call_tool, list_tools
-from onetool.bus.bus import ToolBus
-from onetool.context import ToolContext
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import ToolContext
 
 
 def to_openai_tools(

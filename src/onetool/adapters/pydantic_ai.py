@@ -7,8 +7,8 @@ from pydantic_ai import AbstractToolset, ModelRetry, RunContext, ToolDefinition,
 from pydantic_core import SchemaValidator, core_schema
 
 from onetool.adapters.model_tools import call_tool, list_tools
-from onetool.bus.bus import ToolBus
-from onetool.context import ToolContext
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import ToolContext
 
 # The bus checks the arguments against the schema of the tool.
 ANY_ARGUMENTS = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))

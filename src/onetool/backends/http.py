@@ -17,7 +17,6 @@ from urllib.parse import quote, quote_plus
 import anyio
 import anyio.to_thread
 
-from onetool._tool import Tool
 from onetool.backends.http_tool import credentials
 from onetool.backends.http_tool.event_stream import EventCollector
 from onetool.backends.http_tool.placeholders import MISSING, Values
@@ -35,13 +34,14 @@ from onetool.backends.http_tool.response_reader import (
 )
 from onetool.backends.http_tool.retry import RetryPolicy
 from onetool.backends.http_tool.transfers import FileUploads, save_file
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolTimeout
 from onetool.net import HostRules, Net
 from onetool.net.messages import Request, Response
 from onetool.net.outgoing import IDEMPOTENT_METHODS
 from onetool.net.retry_after import parse_retry_after
-from onetool.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, Redactor, list_encodings
+from onetool.util.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, Redactor, list_encodings
 
 if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl, HttpRequest, OAuthFlow

@@ -12,11 +12,11 @@ from dataclasses import replace
 from types import GenericAlias
 from typing import Any
 
-from onetool._tool import Tool
 from onetool.backends.threads import ToolThreads
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.schema import PLAIN_TYPES, get_signature
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.schema import PLAIN_TYPES, get_signature
 from onetool.util.version import __version__
 from onetool_child.arguments import get_converter
 from onetool_child.error_report import report_error

@@ -20,7 +20,7 @@ from onetool.bundles.model import camel_case
 from onetool.bundles.records import SCHEMA_VERSION, Unreadable, check_version
 from onetool.bundles.rules import unavailable
 from onetool.bundles.sync import IndexSync, list_problems
-from onetool.problem import Problem, storage_problem
+from onetool.util.problem import Problem, storage_problem
 
 T = TypeVar("T")
 STATES_FILE: Final = "builtins.json"

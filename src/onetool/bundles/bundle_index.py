@@ -27,13 +27,13 @@ from onetool.bundles.search_text import (
     has_valid_structure,
     to_document,
 )
-from onetool.registry import python_name
-from onetool.sanitize import clean
+from onetool.core.registry import python_name
 from onetool.search import index as search
 from onetool.search.words import HIDDEN
 from onetool.util import atomic
+from onetool.util.sanitize import clean
 
-# Increase it with every change of what is written: here, in `search_text`, `onetool.sanitize` or `onetool.search`.
+# Increase it with every change of what is written: here, in `search_text`, `onetool.util.sanitize` or `onetool.search`.
 FORMAT: Final = 1
 BUSY_SECONDS: Final = 15.0
 KEYS_PER_MICROSECOND: Final = 1024

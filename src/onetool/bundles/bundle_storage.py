@@ -23,7 +23,7 @@ from onetool.bundles.rules import unavailable
 from onetool.bundles.store_lock import StoreLock, WriteJournal
 from onetool.bundles.sync import BATCH_FILES, IndexSync, sort_paths
 from onetool.errors import BundleError
-from onetool.problem import STORAGE, Location, Problem
+from onetool.util.problem import STORAGE, Location, Problem
 from onetool.util.storage_errors import storage_error
 
 T = TypeVar("T")

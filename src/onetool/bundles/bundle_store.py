@@ -27,9 +27,9 @@ from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.sync import list_problems
 from onetool.bundles.usage import StoredToolUsage, ToolUsageSource, UsageCounts
 from onetool.bundles.writer import BundleWriter
+from onetool.core.registry import RegistryEntry, python_name
 from onetool.errors import BundleError
-from onetool.problem import Problem
-from onetool.registry import RegistryEntry, python_name
+from onetool.util.problem import Problem
 from onetool.util.storage_errors import is_full
 
 if TYPE_CHECKING:

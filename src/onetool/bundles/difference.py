@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 from onetool.backends.http_tool import credentials
 from onetool.bundles.model import StoredTool, ToolDraft
-from onetool.sanitize import clean
-from onetool.schema import JSON
+from onetool.core.schema import JSON
+from onetool.util.sanitize import clean
 
 Part = Literal["request", "parameter", "description", "output"]
 MAX_CHANGES: Final = 100  # of one tool

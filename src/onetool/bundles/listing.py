@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile
-from onetool.registry import RegistryEntry, python_name
+from onetool.core.registry import RegistryEntry, python_name
 
 BUNDLE: Final = "select id, folder, slug, enabled, deleted_at, body, mtime, size from bundles"
 TOOL: Final = """

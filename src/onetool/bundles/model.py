@@ -25,10 +25,10 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from onetool.bundles import rules
+from onetool.core.foreign_schema import ForeignSchema
+from onetool.core.schema import ANY_OBJECT, JSON
 from onetool.errors import ArgumentError, BundleError
-from onetool.foreign_schema import ForeignSchema
-from onetool.problem import MAX_LISTED_PROBLEMS
-from onetool.schema import ANY_OBJECT, JSON
+from onetool.util.problem import MAX_LISTED_PROBLEMS
 from onetool.util.text import MAX_QUOTED_CHARS, shorten
 from onetool.util.validation_text import describe_problem
 

@@ -29,7 +29,7 @@ from onetool.bundles.model import (
     camel_case,
     impl_problem,
 )
-from onetool.schema import ANY_OBJECT, JSON
+from onetool.core.schema import ANY_OBJECT, JSON
 from onetool.util.versioning import UPGRADE
 
 SCHEMA_VERSION: Final = 1

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from onetool.errors import BundleError
-from onetool.problem import Location
 from onetool.util.invisible import escape_invisible, find_in_name
+from onetool.util.problem import Location
 
 MAX_NAME_LENGTH: Final = 64
 MAX_DISPLAY_NAME_LENGTH: Final = 256

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from onetool.config.model import Settings
 from onetool.errors import NetworkError, ToolError
 from onetool.net.urls import parse_target
-from onetool.problem import WARNING, Problem
+from onetool.util.problem import WARNING, Problem
 
 SECTION: Final = "bundle_secrets"
 NOT_BOUND: Final = "secret_not_bound"

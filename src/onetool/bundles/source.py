@@ -18,28 +18,28 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from onetool._tool import Backend, Result, Tool
 from onetool.backends.http_tool.rate_limit import SharedRateLimiter
 from onetool.bundles.secret_bindings import REFERENCE, SecretUse, find_secret_uses, list_uses
 from onetool.config.load import Loaded
 from onetool.config.model import OAuth, PackSettings
-from onetool.context import Effect, Permission, ToolContext
+from onetool.core.context import Effect, Permission, ToolContext
+from onetool.core.foreign_schema import ForeignSchema
+from onetool.core.policy.effects import READ_ONLY, apply_settings
+from onetool.core.policy.labels import PRIVATE, UNTRUSTED
+from onetool.core.registry import Registry, RegistryEntry, ToolSource, python_name
+from onetool.core.schema import ANY_OBJECT, JSON
+from onetool.core.tool import Backend, Result, Tool
 from onetool.errors import BundleError, ToolError, ToolNotFound
-from onetool.foreign_schema import ForeignSchema
 from onetool.net import Net
 from onetool.oauth.credential import ApiEndpoints, SignInTarget
 from onetool.oauth.sign_ins import SignIns, identify
 from onetool.oauth.token_source import TokenSource
 from onetool.paths import resolve_path
-from onetool.policy.effects import READ_ONLY, apply_settings
-from onetool.policy.labels import PRIVATE, UNTRUSTED
-from onetool.problem import DISABLED, Problem
-from onetool.registry import Registry, RegistryEntry, ToolSource, python_name
-from onetool.sanitize import clean, clean_schema
-from onetool.schema import ANY_OBJECT, JSON
 from onetool.stats.tokens import BYTES_PER_TOKEN
 from onetool.storage import BundleStorage, MediaStorage, RemoteState
 from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.problem import DISABLED, Problem
+from onetool.util.sanitize import clean, clean_schema
 
 if TYPE_CHECKING:
     from onetool.backends.http import HttpBackend

@@ -29,7 +29,7 @@ from onetool.bundles.filenames import BUNDLE_FILE, is_tool_file, parse_id, tool_
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile, Unreadable
 from onetool.bundles.rules import unavailable
-from onetool.problem import Problem, storage_problem
+from onetool.util.problem import Problem, storage_problem
 
 BATCH_FILES: Final = 5_000  # files whose rows are committed together
 STORE_FILES: Final = {"builtins.json"}  # next to the directories of bundles

@@ -18,16 +18,16 @@ from onetool.bundles.source import BundleSource
 from onetool.checks import assistants, directories, extensions, queues, servers, settings, stored_files
 from onetool.config.load import Examined, Loaded
 from onetool.config.settings_reader import SettingsReader
+from onetool.core.registry import Registry
 from onetool.errors import ToolError
 from onetool.extensions.packs import Extensions
 from onetool.extensions.static_analysis import IGNORED
 from onetool.logging import Log
-from onetool.problem import OK, PROBLEM, STORAGE, WARNING, Location, Problem, storage_problem
 from onetool.proxy.servers import Servers
-from onetool.redact import Redactor
-from onetool.registry import Registry
 from onetool.runner.isolation import find_isolation_problem
 from onetool.state import State
+from onetool.util.problem import OK, PROBLEM, STORAGE, WARNING, Location, Problem, storage_problem
+from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool.util.version import __version__
 

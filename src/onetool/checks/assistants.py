@@ -11,7 +11,7 @@ from onetool.clients.catalog import CLIENTS, Client, Machine
 from onetool.clients.edits import value_at
 from onetool.errors import ToolError
 from onetool.paths import Directories
-from onetool.problem import OK, WARNING, Location, Problem
+from onetool.util.problem import OK, WARNING, Location, Problem
 
 
 def problems(directories: Directories, environment: Mapping[str, str]) -> list[Problem]:

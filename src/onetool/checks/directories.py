@@ -11,7 +11,7 @@ from onetool.bundles.source import bundles_directory
 from onetool.checks.fixes import CREATE_DIRECTORY, name_fix
 from onetool.config.load import Examined, Loaded
 from onetool.paths import resolve_path
-from onetool.problem import WARNING, Location, Problem, storage_problem
+from onetool.util.problem import WARNING, Location, Problem, storage_problem
 
 WRITTEN_DIRECTORIES = ("logs", "stats", "tmp", "cache", "environments")
 MIN_FREE_BYTES = 16 << 20  # a single large result may need more

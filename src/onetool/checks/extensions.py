@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 
 from onetool.config.load import Loaded
+from onetool.core.registry import python_name
 from onetool.extensions.environments import NO_UV
 from onetool.extensions.packs import Extensions
 from onetool.extensions.static_analysis import IGNORED, MAX_DIRECTORIES, NO_PACKAGES, SUFFIX, is_declared
-from onetool.problem import WARNING, Location, Problem
-from onetool.registry import python_name
+from onetool.util.problem import WARNING, Location, Problem
 
 INSTALL_UV = f"{sys.executable} -m pip install uv"
 

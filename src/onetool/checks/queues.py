@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from onetool.errors import ToolError
 from onetool.extensions.packs import Extensions
 from onetool.extensions.queue_backend import make_store_error
-from onetool.problem import Problem
 from onetool.storage import JobStorage
+from onetool.util.problem import Problem
 
 
 def problems(extensions: Extensions, jobs: JobStorage | None) -> Iterator[Problem]:

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 from onetool.config.load import Examined
 from onetool.config.model import Server
+from onetool.core.registry import Registry, python_name
 from onetool.errors import SignInRequired
 from onetool.extensions.packs import Extensions
-from onetool.problem import WARNING, Location, Problem
 from onetool.proxy.connection import missing_program
 from onetool.proxy.server_launch import plan_launch
 from onetool.proxy.servers import Servers
 from onetool.proxy.upstream import Upstream
-from onetool.registry import Registry, python_name
+from onetool.util.problem import WARNING, Location, Problem
 
 
 def problems(servers: Servers, read: Examined, registry: Registry, extensions: Extensions) -> Iterator[Problem]:

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from onetool.config.load import Examined
+from onetool.core.policy.effects import is_declared
+from onetool.core.policy.rules import Policy
+from onetool.core.registry import Registry, python_name
 from onetool.errors import ArgumentError, ToolError
-from onetool.policy.effects import is_declared
-from onetool.policy.rules import Policy
-from onetool.problem import WARNING, Problem
-from onetool.registry import Registry, python_name
 from onetool.snippets import expansion
+from onetool.util.problem import WARNING, Problem
 from onetool.util.text import pluralize, quote
 from onetool_child.names import OWN_PACK, is_reserved
 

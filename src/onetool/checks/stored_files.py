@@ -18,12 +18,12 @@ from onetool.checks.fixes import PUT_ASIDE, name_fix
 from onetool.config import trust
 from onetool.config.load import Loaded
 from onetool.errors import ToolError
-from onetool.problem import Problem, storage_problem
 from onetool.proxy import pins
 from onetool.runs import run_store, session_store
 from onetool.runs.sealed_database import SealedDatabase
 from onetool.stats import record, shapes, tables
 from onetool.util.background import is_unchanged
+from onetool.util.problem import Problem, storage_problem
 from onetool.util.versioning import NewerVersion, check_version, has_tables
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import anyio.to_thread
 
-from onetool._tool import Result
 from onetool.children.pace import Pace
+from onetool.core.tool import Result
 from onetool.util.raw_json import RawJson
 from onetool_child import messages
 from onetool_child.data import encode

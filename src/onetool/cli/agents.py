@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
+from onetool.core.render import render
 from onetool.errors import ArgumentError, ToolError
 from onetool.permission_check import CallText, PermissionCheck, parse_call
-from onetool.render import render
 from onetool.util.text import quote
 
 if TYPE_CHECKING:

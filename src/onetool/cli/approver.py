@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
     from onetool.config.load import Loaded
     from onetool.config.model import Token
-    from onetool.redact import Redactor
     from onetool.runs.model import DurableRunRecord
     from onetool.runs.questions import Approver
     from onetool.runs.views import Waiting, WaitingCall
     from onetool.storage import RemoteState, RunStorage, SavedSnippetStorage
+    from onetool.util.redact import Redactor
 
 TERMINAL = Path("CON" if sys.platform == "win32" else "/dev/tty")
 TOKEN_VARIABLE = "ONETOOL_TOKEN"  # noqa: S105 - the name of a variable
@@ -87,8 +87,8 @@ def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
     """Open the journal that servers in this directory use."""
     from onetool.config.load import load
     from onetool.postgres.opening import opened_state
-    from onetool.redact import Redactor
     from onetool.runs.run_store import RunStore
+    from onetool.util.redact import Redactor
 
     # The caller sets the environment of the command: settings there must not decide who may approve.
     given = {name: value for name, value in os.environ.items() if name in VARIABLES or not name.startswith("ONETOOL_")}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.identity import user_name
 from onetool.cli.terminal import is_terminal, print_notices
+from onetool.core.registry import join_names, nearest, python_name
 from onetool.errors import BundleError, ToolError
-from onetool.registry import join_names, nearest, python_name
-from onetool.sanitize import clean
+from onetool.util.sanitize import clean
 from onetool.util.text import pluralize, quote, suggestion_hint
 
 if TYPE_CHECKING:

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from onetool.bus.bind import expand_name
 from onetool.cli.app_runner import check_settings, run_here
 from onetool.cli.approver import find_terminal_approver
 from onetool.cli.exit_status import FAILED, WAITING
 from onetool.cli.identity import identify_command
 from onetool.cli.terminal import CommandOutput
+from onetool.core.bus.bind import expand_name
+from onetool.core.registry import python_name
+from onetool.core.render import render
 from onetool.errors import ApprovalRequired, describe
-from onetool.problem import Problem
-from onetool.registry import python_name
-from onetool.render import render
 from onetool.runner.explain import indent_trace
+from onetool.util.problem import Problem
 from onetool.util.text import quote
 from onetool_child.data import as_data
 

@@ -19,7 +19,7 @@ from onetool.clients.catalog import CLIENTS, Client, Machine
 from onetool.clients.edits import apply_edits, line_number, value_at
 from onetool.clients.start_command import DISTRIBUTION, PROGRAM, OneToolCommand, find_start_command
 from onetool.errors import ConfigError, ToolError
-from onetool.redact import Redactor
+from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 
 QUESTION = "What tools do you have in OneTool?"

@@ -13,8 +13,8 @@ from onetool.cli.terminal import bold, dim
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onetool._tool import Tool
     from onetool.app import OneTool
+    from onetool.core.tool import Tool
 
 POLL_SECONDS = 0.3
 

@@ -13,11 +13,11 @@ from contextlib import suppress
 from itertools import islice, zip_longest
 from typing import Any
 
-from onetool._tool import Tool
 from onetool.app import OneTool
-from onetool.bus.authorize import sort_permissions
 from onetool.cli.outcomes import FAILED, OK, SKIPPED, CheckOutcome
-from onetool.context import Permission
+from onetool.core.bus.authorize import sort_permissions
+from onetool.core.context import Permission
+from onetool.core.tool import Tool
 from onetool.runner.run_output import ClientChannel, RunOutput
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

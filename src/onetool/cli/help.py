@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from onetool.cli.app_runner import run_here
 from onetool.cli.discovery import show_result
 from onetool.cli.terminal import CommandOutput
-from onetool.render import render
+from onetool.core.render import render
 
 if TYPE_CHECKING:
     from onetool.app import OneTool

@@ -31,7 +31,7 @@ from onetool.config.trust import is_trusted, trust
 from onetool.editing.edit_history import EditedItem
 from onetool.editing.server_changes import SERVERS, PlannedServers, ServerChanges, read_target
 from onetool.errors import ToolError
-from onetool.redact import Redactor
+from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 
 if TYPE_CHECKING:

@@ -32,15 +32,15 @@ from onetool.clients import text_files, yaml_edit
 from onetool.clients.yaml_text import flow
 from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
+from onetool.core.registry import python_name
 from onetool.disabled_tools import Switches, list_owner_marks
 from onetool.editing.edit_history import EditedItem
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, Directories, find_directories
 from onetool.postgres.opening import opened_state
-from onetool.problem import Problem
-from onetool.redact import Redactor
-from onetool.registry import python_name
+from onetool.util.problem import Problem
+from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool.util.text import pluralize
 

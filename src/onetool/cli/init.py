@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
         if not is_user:
             _trust(directory, user)
     if options.json:
-        from onetool.render import render
+        from onetool.core.render import render
 
         print(render({"folder": str(directory), "written": list(map(str, written))}, "json"))
         return 0

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.terminal import Progress
+from onetool.core.render import render
 from onetool.errors import ToolError
-from onetool.render import render
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:

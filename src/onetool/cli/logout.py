@@ -4,8 +4,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
+from onetool.core.render import render
 from onetool.errors import ToolError
-from onetool.render import render
 from onetool.util.text import describe_unknown_account
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from textwrap import indent
 from typing import Any
 
 from onetool.cli.terminal import dim, green, red, yellow
-from onetool.problem import OK as NOTE, PROBLEM, WARNING, Problem
+from onetool.util.problem import OK as NOTE, PROBLEM, WARNING, Problem
 from onetool.util.text import shorten
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import anyio.to_thread
 
-from onetool._tool import Tool
 from onetool.app import OneTool, read_settings
 from onetool.cli.app_runner import check_settings
 from onetool.cli.examples import explain_effects, run_examples
@@ -21,15 +20,16 @@ from onetool.cli.terminal import Progress
 from onetool.cli.trust import require_trust
 from onetool.config.load import Loaded
 from onetool.config.trust import check_trust
-from onetool.context import Permission
+from onetool.core.context import Permission
+from onetool.core.registry import python_name
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.extensions.pack_tests import TESTS_DIRECTORY, find_tests
 from onetool.extensions.static_analysis import SUFFIX, Extension
 from onetool.extensions.worker_backend import WorkerBackend
 from onetool.paths import FOLDER, Directories, extension_files, find_directories, is_directory
-from onetool.problem import Location, Problem
-from onetool.registry import python_name
 from onetool.runner.run_output import ClientChannel, RunOutput
+from onetool.util.problem import Location, Problem
 from onetool.util.text import quote, suggestion_hint
 
 T = TypeVar("T")

@@ -43,7 +43,7 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
         facts = {"agent": options.agent, "preset_format": options.format, **identify_command()}
         answer = await app.run(code, output=RunOutput(channel), is_owner=True, **facts)
     if options.json:
-        from onetool.render import render
+        from onetool.core.render import render
 
         output.write(render({"blocks": list(answer.blocks), "is_error": answer.is_error}, "json") + "\n")
     else:

@@ -200,8 +200,8 @@ def _show(journal: RunJournal, options: argparse.Namespace, *, as_json: bool) ->
 
 def _write_test(journal: RunJournal, run_id: str) -> str:
     from onetool import snippets
-    from onetool.runner.fence_processor import strip
     from onetool.cli.run_as_test import write_test
+    from onetool.runner.fence_processor import strip
     from onetool.runs.views import find_run
     from onetool.snippets.saved_snippets import merge_snippets
 

@@ -12,9 +12,9 @@ from onetool.cli.app_runner import run_with_settings
 from onetool.cli.approver import RunJournal, can_confirm, confirm_person, open_journal
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.cli.terminal import Progress
+from onetool.core.render import render
 from onetool.errors import ToolError
 from onetool.proxy.definitions import digest
-from onetool.render import render
 from onetool.util.text import pluralize, quote
 
 if TYPE_CHECKING:

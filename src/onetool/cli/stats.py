@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.terminal import format_table
+from onetool.core.render import render
 from onetool.errors import ToolError
-from onetool.render import render
 from onetool.util.text import pluralize
 from onetool.util.time_format import in_utc
 

@@ -7,8 +7,8 @@ from onetool.cli.app_runner import check_settings, run_here
 from onetool.cli.discovery import show_result
 from onetool.cli.identity import user_name
 from onetool.cli.terminal import CommandOutput
+from onetool.core.render import render
 from onetool.errors import ToolNotFound
-from onetool.render import render
 from onetool.util.text import quote, suggest
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
 
 
 async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool, as_json: bool) -> int:
-    from onetool.registry import python_name
+    from onetool.core.registry import python_name
 
     check_settings(app, output)
     await app.discover()

@@ -31,8 +31,8 @@ from onetool.config.trust import (
 )
 from onetool.errors import ConfigError, ToolError
 from onetool.paths import CONFIG, FOLDER, SECRETS, Directories, find_directories, is_directory
-from onetool.problem import Problem
-from onetool.redact import REDACTED
+from onetool.util.problem import Problem
+from onetool.util.redact import REDACTED
 from onetool.util.secret_finder import names_before, spans
 
 QUESTION = "Trust it? [y/N] "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from onetool.cli.store import NO_STORE
 from onetool.cli.terminal import print_notices
 from onetool.errors import ArgumentError, ToolError
-from onetool.problem import Problem
+from onetool.util.problem import Problem
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def main(options: argparse.Namespace) -> int:
     from onetool.config.settings_reader import read_settings
     from onetool.logging import Log
     from onetool.postgres.keys import parse_keys
-    from onetool.redact import Redactor
+    from onetool.util.redact import Redactor
 
     if options.concurrency < 1:
         raise ArgumentError(f"invalid concurrency {options.concurrency}: expected at least 1")

@@ -24,7 +24,7 @@ from onetool.clients.edits import (
     verify,
 )
 from onetool.errors import ConfigError
-from onetool.problem import Location
+from onetool.util.problem import Location
 
 MAX_DEPTH: Final = 200
 TOO_DEEP: Final = "is nested too deeply"

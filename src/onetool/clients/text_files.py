@@ -15,7 +15,7 @@ from pathlib import Path
 from shlex import quote
 
 from onetool.errors import ConfigError, StorageError, ToolError
-from onetool.problem import Location
+from onetool.util.problem import Location
 from onetool.util.text import count_common
 
 MAX_BYTES = 64 * 1024 * 1024

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from onetool.clients.edits import detect_line_break, line_number, merge_entry, replace_value, value_at, verify
 from onetool.errors import ConfigError
-from onetool.problem import Location
+from onetool.util.problem import Location
 
 MAX_EDITED_CHARACTERS: Final = 500_000  # takes tomlkit ten seconds in the worst case
 _PLACE = re.compile(r" \(at line ([0-9]+), column [0-9]+\)$")

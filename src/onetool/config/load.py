@@ -33,9 +33,9 @@ from onetool.config.model import (
 from onetool.config.trust import Snapshot, TrustDecision, check_trust
 from onetool.errors import ConfigError
 from onetool.paths import Directories
-from onetool.problem import STORAGE, WARNING, Location, Problem
 from onetool.storage import StoredSettings
 from onetool.util import yaml_loader
+from onetool.util.problem import STORAGE, WARNING, Location, Problem
 from onetool.util.store_url import find_passwords
 from onetool.util.text import suggestion_hint
 from onetool.util.validation_text import describe_problem

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from onetool.context import Effect, Permission, permissions as permissions_of
+from onetool.core.context import Effect, Permission, permissions as permissions_of
 from onetool.util.invisible import find_in_name
 from onetool.util.store_url import FILES, SCHEMES
 from onetool.util.time_format import parse_time

@@ -19,9 +19,9 @@ from onetool.config.trust import (
 )
 from onetool.errors import ConfigError, StorageError
 from onetool.paths import FOLDER, Directories, find_directories, is_directory
-from onetool.problem import MAX_LISTED_PROBLEMS, UNTRUSTED, Location
 from onetool.storage import SettingsStorage, StoredSettings
 from onetool.util import yaml_loader
+from onetool.util.problem import MAX_LISTED_PROBLEMS, UNTRUSTED, Location
 
 FileStamp = tuple[int, int, int, int]
 Stamp = tuple[FileStamp | None, ...]

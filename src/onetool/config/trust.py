@@ -18,10 +18,10 @@ from typing import Any
 
 from onetool import paths
 from onetool.errors import ConfigError, StorageError, ToolError
-from onetool.problem import UNTRUSTED, Location, Problem, storage_problem
 from onetool.storage import TrustStorage
 from onetool.util import atomic, yaml_loader
 from onetool.util.locks import locked
+from onetool.util.problem import UNTRUSTED, Location, Problem, storage_problem
 from onetool.util.storage_errors import storage_error
 from onetool.util.versioning import NewerVersion, check_version
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import ToolError
-from onetool.problem import STORAGE, Location
 from onetool.util import atomic
+from onetool.util.problem import STORAGE, Location
 from onetool.util.time_format import in_utc
 from onetool.util.versioning import check_version
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from onetool.agents import find_client_agent
 from onetool.clients import yaml_edit
 from onetool.config.model import Agent, Http, OAuth, Server, Settings
-from onetool.context import Permission
+from onetool.core.agents import find_client_agent
+from onetool.core.context import Permission
 from onetool.editing.agent_rights import list_wider_settings
 from onetool.editing.planned_edit import PlannedEdit
 from onetool.errors import PermissionDenied

@@ -16,8 +16,8 @@ import anyio.to_thread
 from onetool.config.programs import NO_CONFIG, uv_settings
 from onetool.errors import StorageError, ToolError
 from onetool.extensions.pep723 import ScriptHeader
-from onetool.problem import Location
 from onetool.util import atomic
+from onetool.util.problem import Location
 from onetool.util.storage_errors import storage_error
 
 if TYPE_CHECKING:

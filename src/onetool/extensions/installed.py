@@ -19,12 +19,12 @@ from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from typing import Any
 
-from onetool.context import permissions
+from onetool.core.context import permissions
+from onetool.core.schema import ANY_OBJECT, Schema
 from onetool.extensions import static_analysis
 from onetool.extensions.static_analysis import Extension, Function
-from onetool.problem import Problem
-from onetool.schema import ANY_OBJECT, Schema
 from onetool.util.docstring import description, example
+from onetool.util.problem import Problem
 
 GROUP = "onetool.packs"
 ALL = "*"

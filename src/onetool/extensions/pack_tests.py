@@ -9,7 +9,7 @@ import anyio.to_thread
 
 import onetool_child
 from onetool.children.programs import OutputTail
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.errors import ToolError
 from onetool.extensions.pep723 import ScriptHeader
 from onetool.extensions.static_analysis import SUFFIX, Stamp, stamp_file

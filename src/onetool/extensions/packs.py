@@ -12,12 +12,15 @@ from typing import Any
 
 import anyio.to_thread
 
-from onetool._tool import Tool
 from onetool.children.shared import SharedPool
 from onetool.config.load import Loaded
 from onetool.config.model import PackSettings, Sandbox
 from onetool.config.trust import TrustDecision
-from onetool.context import Permission, ToolContext
+from onetool.core.context import Permission, ToolContext
+from onetool.core.policy.effects import apply_settings, get_implied_permissions
+from onetool.core.policy.labels import PRIVATE, get_labels
+from onetool.core.registry import HeldTools
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.extensions import pack_tests, static_analysis
 from onetool.extensions.environments import (
@@ -31,12 +34,9 @@ from onetool.extensions.static_analysis import Extension, Function
 from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
 from onetool.extensions.worker_backend import Timeouts, WorkerBackend
 from onetool.paths import extension_files, resolve_path
-from onetool.policy.effects import apply_settings, get_implied_permissions
-from onetool.policy.labels import PRIVATE, get_labels
-from onetool.problem import Location, Problem
-from onetool.registry import HeldTools
 from onetool.storage import JobStorage
 from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.problem import Location, Problem
 
 TOOLS_DIRECTORY = "tools"
 PackBackend = WorkerBackend | QueueBackend

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import anyio
 import anyio.to_thread
 
-from onetool._tool import Tool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.tool import Tool
 from onetool.errors import Cancelled, ConfigError, Interrupted, StorageError, ToolError, ToolTimeout
 from onetool.extensions.static_analysis import Extension
 from onetool.extensions.worker_backend import Timeouts

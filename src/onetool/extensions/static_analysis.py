@@ -15,12 +15,12 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from onetool.context import Effect, Permission, effects, permissions
+from onetool.core.context import Effect, Permission, effects, permissions
+from onetool.core.schema import FunctionNode, Schema, list_parameter_names, make_output_schema
+from onetool.core.source_types import Scope
 from onetool.extensions.pep723 import ScriptHeader, find_problem, parse_header
-from onetool.problem import OK, WARNING, Location, Problem
-from onetool.schema import FunctionNode, Schema, list_parameter_names, make_output_schema
-from onetool.source_types import Scope
 from onetool.util.docstring import description, example
+from onetool.util.problem import OK, WARNING, Location, Problem
 
 SUFFIX = "_tools"
 DECLARED_NAMES = {"pack", "permissions", "__all__"}

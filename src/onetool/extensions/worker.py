@@ -16,15 +16,15 @@ from typing import Any
 import anyio.to_thread
 
 import onetool_child
-from onetool._tool import Result
 from onetool.children.channel import Channel, ChannelClosed, RemoteError
 from onetool.children.process import Process, describe_status
 from onetool.children.shared import CallInterrupted, SharedProcess
-from onetool.context import NO_CLIENT, ToolContext
+from onetool.core.context import NO_CLIENT, ToolContext
+from onetool.core.tool import Result
 from onetool.errors import Cancelled, CannotAsk, ToolError, ToolTimeout
 from onetool.extensions.environments import BOOT, StartCommand, environment_error
-from onetool.problem import Location
 from onetool.util.deadline import PausableDeadline, Waiting
+from onetool.util.problem import Location
 from onetool.util.raw_json import RawJson
 from onetool_child.interface import LOG_LEVELS
 from onetool_child.messages import MAX_MESSAGE_BYTES, MEDIA

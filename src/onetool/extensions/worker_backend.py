@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onetool._tool import Tool
 from onetool.children.supervised import Supervised
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.tool import Tool
 from onetool.errors import ToolError, ToolTimeout
 from onetool.extensions.static_analysis import Extension
 from onetool.extensions.worker import CallTool, Worker, WorkerLaunch, WorkerUser

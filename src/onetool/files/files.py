@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.errors import ArgumentError, SandboxDenied, ToolError
 from onetool.files.beneath import (
     CLOSE_ON_EXEC,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category, normalize
 
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.errors import ConfigError
 from onetool.files.globs import Glob, expand_braces, to_ripgrep
 from onetool.files.requested_path import make_absolute, normalize_path, real_path

@@ -7,16 +7,16 @@ from typing import Final
 import anyio.to_thread
 
 from onetool.config.load import Loaded
-from onetool.context import Foreign, ToolContext
+from onetool.core.context import Foreign, ToolContext
 from onetool.errors import ConfigError, HttpStatusError, NetworkError, OutputInvalid
 from onetool.llm.chat_completions import request_completion
 from onetool.llm.messages import Completion, Message
 from onetool.llm.sampling import sample_client
 from onetool.llm.token_budget import TokenBudget, TokenUsageFile
 from onetool.net import HostRules, Net
-from onetool.redact import Redactor
 from onetool.stats.tokens import count_text_tokens
 from onetool.storage import TokenUsageStorage
+from onetool.util.redact import Redactor
 
 ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # each request is limited to the host of the settings
 UNSENT_REASONS: Final = frozenset({"connect", "host_not_allowed", "address_not_allowed"})

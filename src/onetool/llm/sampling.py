@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from onetool.config.model import Llm
-from onetool.context import AskClient
+from onetool.core.context import AskClient
 from onetool.errors import OutputInvalid, ToolError, ToolTimeout
 from onetool.llm.messages import Completion, Message
 

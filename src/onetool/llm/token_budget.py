@@ -17,10 +17,10 @@ import anyio.to_thread
 
 from onetool.config.model import Llm
 from onetool.errors import BudgetExceeded, StorageError
-from onetool.problem import STORAGE, Location
 from onetool.storage import TokenUsageStorage
 from onetool.util import atomic
 from onetool.util.locks import locked
+from onetool.util.problem import STORAGE, Location
 from onetool.util.storage_errors import storage_error
 from onetool.util.versioning import check_version
 

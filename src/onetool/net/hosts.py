@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.errors import ConfigError, NetworkError
 from onetool.net.addresses import is_public, parse_address
 from onetool.net.urls import Target, parse_target, split_host_port

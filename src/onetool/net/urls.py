@@ -11,7 +11,7 @@ from urllib.parse import unquote_plus
 
 from onetool.errors import NetworkError
 from onetool.net.addresses import parse_address
-from onetool.redact import REDACTED
+from onetool.util.redact import REDACTED
 from onetool.util.text import quote
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}

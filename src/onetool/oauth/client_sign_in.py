@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.errors import ToolError
 from onetool.oauth.credential import Identity
 from onetool.oauth.loopback_callback import LoopbackCallback

@@ -21,8 +21,8 @@ from onetool.postgres.changes import Changes
 from onetool.postgres.database import Database, Statements
 from onetool.postgres.keys import PUT_VALUE, VARIABLE
 from onetool.postgres.sealed_values import SealedValues
-from onetool.problem import STORAGE, Problem
 from onetool.util import atomic
+from onetool.util.problem import STORAGE, Problem
 from onetool.util.text import quote
 
 T = TypeVar("T")

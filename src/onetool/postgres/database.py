@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from onetool.errors import StorageError, ToolError
 from onetool.postgres.migrations import OUTDATED, check_version, migrate
 from onetool.postgres.schema import SCHEMA
-from onetool.problem import STORAGE
+from onetool.util.problem import STORAGE
 from onetool.util.store_url import describe_url, find_passwords
 
 if TYPE_CHECKING:

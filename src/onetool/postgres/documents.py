@@ -16,11 +16,11 @@ from onetool.postgres.changes import Cached, Changes
 from onetool.postgres.database import Database, Statements, StoreUnavailable
 from onetool.postgres.keys import ALL, BROWSER_SESSIONS, VALUES, load_sealer
 from onetool.postgres.sealed_values import SealedValues
-from onetool.problem import STORAGE, Problem
 from onetool.proxy.definitions import VERSION as LIST_VERSION, Definition, Failure, digest
 from onetool.runs.sealing import Sealer
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetSet
 from onetool.storage import Pinned
+from onetool.util.problem import STORAGE, Problem
 
 if TYPE_CHECKING:
     from onetool.config.model import Token

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from onetool.errors import StorageError, ToolError
 from onetool.postgres.database import Database, Statements
-from onetool.problem import STORAGE
 from onetool.runs.sealing import KEY_BYTES, Sealer
+from onetool.util.problem import STORAGE
 
 VARIABLE: Final = "ONETOOL_KEY"
 GENERATE: Final = f"export {VARIABLE}=$(openssl rand -hex {KEY_BYTES})"

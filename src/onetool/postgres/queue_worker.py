@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
 
-from onetool._tool import Result, Tool
 from onetool.config.load import Loaded
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.tool import Result, Tool
 from onetool.errors import Interrupted, StorageError, ToolError, ToolNotFound, ToolTimeout
 from onetool.extensions.packs import Extensions
 from onetool.extensions.worker_backend import WorkerBackend
@@ -25,7 +25,7 @@ from onetool.postgres.job_claims import ClaimedJob, JobClaims, JobRejected
 from onetool.postgres.job_recovery import HEARTBEAT_SECONDS, JobRecovery
 from onetool.postgres.procrastinate_jobs import TASK
 from onetool.postgres.results import MediaRows
-from onetool.redact import Redactor
+from onetool.util.redact import Redactor
 
 if TYPE_CHECKING:
     from procrastinate import App

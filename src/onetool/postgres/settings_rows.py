@@ -12,8 +12,8 @@ from onetool.errors import StorageError, ToolError
 from onetool.postgres.changes import Cached, Changes
 from onetool.postgres.database import Database, StoreUnavailable
 from onetool.postgres.sealed_values import SealedValues
-from onetool.problem import STORAGE
 from onetool.storage import StoredSettings
+from onetool.util.problem import STORAGE
 from onetool.util.versioning import check_version
 
 KIND: Final = "settings"

@@ -5,21 +5,21 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onetool._tool import Tool
 from onetool.config.model import Server
-from onetool.context import Permission
+from onetool.core.context import Permission
+from onetool.core.foreign_schema import ForeignSchema
+from onetool.core.policy.effects import get_implied_permissions
+from onetool.core.policy.hints import Hints, read_hints
+from onetool.core.policy.labels import PRIVATE
+from onetool.core.schema import ANY_OBJECT, Schema
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.foreign_schema import ForeignSchema
-from onetool.policy.effects import get_implied_permissions
-from onetool.policy.hints import Hints, read_hints
-from onetool.policy.labels import PRIVATE
-from onetool.problem import PROBLEM, WARNING, Problem, limit_problems
 from onetool.proxy.definitions import Definition, UpstreamSchema
 from onetool.proxy.pins import ACCEPTED, Differences, compare, list_claims
-from onetool.sanitize import clean, clean_schema
-from onetool.schema import ANY_OBJECT, Schema
 from onetool.storage import PinStorage
 from onetool.util.invisible import replace_in_name
+from onetool.util.problem import PROBLEM, WARNING, Problem, limit_problems
+from onetool.util.sanitize import clean, clean_schema
 
 if TYPE_CHECKING:
     from onetool.proxy.upstream import Upstream

@@ -15,8 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
+from onetool.core.foreign_schema import ForeignSchema
 from onetool.errors import ArgumentError
-from onetool.foreign_schema import ForeignSchema
 from onetool.util import atomic
 
 VERSION = 1

@@ -11,13 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from onetool.core.policy.hints import describe_claims
 from onetool.errors import StorageError, ToolError
-from onetool.policy.hints import describe_claims
-from onetool.problem import STORAGE, Location
 from onetool.proxy.definitions import Definition
 from onetool.storage import Pinned, PinStorage
 from onetool.util import atomic
 from onetool.util.locks import locked
+from onetool.util.problem import STORAGE, Location
 from onetool.util.storage_errors import storage_error
 from onetool.util.text import count_common, pluralize
 from onetool.util.versioning import check_version

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from onetool.context import Foreign, ToolContext
+from onetool.core.context import Foreign, ToolContext
 from onetool.errors import ToolError
 
 RELAY_KEY = "relay"  # key of ToolContext.metadata

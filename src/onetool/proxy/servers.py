@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio.to_thread
 
-from onetool._tool import Tool
 from onetool.config.load import Loaded
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.policy.effects import apply_settings, get_implied_permissions
+from onetool.core.registry import HeldTools, python_name
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.policy.effects import apply_settings, get_implied_permissions
-from onetool.problem import Problem
 from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, check_tools, list_problems
 from onetool.proxy.connection import load_sdk
 from onetool.proxy.definitions import Definition, ToolListCache, digest
@@ -24,11 +24,11 @@ from onetool.proxy.pins import Pins, accept
 from onetool.proxy.server_launch import plan_launch
 from onetool.proxy.session import UpstreamSession
 from onetool.proxy.upstream import Upstream, UpstreamServices
-from onetool.redact import Redactor
-from onetool.registry import HeldTools, python_name
-from onetool.sanitize import clean
 from onetool.storage import PinStorage, RemoteState, ToolListStorage
 from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.problem import Problem
+from onetool.util.redact import Redactor
+from onetool.util.sanitize import clean
 from onetool.util.text import pluralize, quote
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from onetool.children.shared import CallInterrupted
 from onetool.children.supervised import Supervised
 from onetool.errors import NetworkError, PermissionDenied, SignInRequired, ToolError, ToolTimeout
 from onetool.oauth.failures import collect_failures
-from onetool.problem import DISABLED, Problem
 from onetool.proxy.checked_tools import CheckedTools
 from onetool.proxy.connection import Connection, describe_error, innermost
 from onetool.proxy.definitions import NEVER_FAILED, Definition, check_schemas
 from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.problem import DISABLED, Problem
 
 if TYPE_CHECKING:
     from onetool.oauth.token_source import TokenSource

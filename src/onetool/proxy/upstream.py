@@ -16,13 +16,14 @@ from urllib.parse import unquote
 
 import anyio.to_thread
 
-from onetool._tool import Tool
-from onetool.bus.authorize import authorize
 from onetool.children.shared import SharedPool
 from onetool.config.model import Server
-from onetool.context import Foreign, ToolContext
+from onetool.core.bus.authorize import authorize
+from onetool.core.context import Foreign, ToolContext
+from onetool.core.foreign_schema import ForeignSchema, check_arguments
+from onetool.core.schema import ANY_OBJECT
+from onetool.core.tool import Tool
 from onetool.errors import Cancelled, PermissionDenied, ToolError
-from onetool.foreign_schema import ForeignSchema, check_arguments
 from onetool.oauth.credential import Identity
 from onetool.oauth.sign_ins import SignIns, identify, make_server_target
 from onetool.oauth.token_source import TokenSource
@@ -33,7 +34,6 @@ from onetool.proxy.definitions import Definition, UpstreamSchema, cache_key, dig
 from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
-from onetool.schema import ANY_OBJECT
 from onetool.storage import MediaStorage, ToolListStorage
 
 AMBIGUOUS_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")

@@ -16,16 +16,16 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from onetool.config.model import Output
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.render import render
 from onetool.errors import ToolError, error_type
-from onetool.redact import MAX_PIECE_CHARS, TOO_SLOW, Redactor
-from onetool.render import render
 from onetool.results.window import cut_answer
 from onetool.runner import explain
 from onetool.runner.run_output import RunOutput
-from onetool.sanitize import sanitize_text
 from onetool.storage import ResultStorage
 from onetool.util.invisible import escape_invisible
+from onetool.util.redact import MAX_PIECE_CHARS, TOO_SLOW, Redactor
+from onetool.util.sanitize import sanitize_text
 from onetool.util.text import pluralize
 from onetool_child.data import FORMATS, has_too_much_indentation, record_lines
 from onetool_child.errors import restore

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol, Self
 import anyio
 import anyio.to_thread
 
-from onetool._tool import Result
 from onetool.children.channel import Channel, ChannelClosed, Reply
+from onetool.core.tool import Result
 from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.launch import Launcher, launcher_for
 from onetool.util.background_tasks import BackgroundTasks

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 from typing import Any
 
+from onetool.core.registry import MAX_LIST_CHARS, Registry, join_names, join_packs, nearest, python_name
 from onetool.errors import ToolError
-from onetool.registry import MAX_LIST_CHARS, Registry, join_names, join_packs, nearest, python_name
 from onetool.util.text import did_you_mean, quote
 
 EXAMPLE = "Example: ot.search(query='what you want to do')"

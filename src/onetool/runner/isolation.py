@@ -2,10 +2,10 @@
 
 import importlib.metadata
 
-from onetool.problem import OK, WARNING, Problem
 from onetool.runner.cells import NOT_ANSWERING, NOT_STARTED, PROCESS_ONLY, is_isolated
 from onetool.runner.wasm_launcher import INSTALL, PACKAGE, WasmLauncher, find_wasm_problem
 from onetool.runs.runs import PYTHON
+from onetool.util.problem import OK, WARNING, Problem
 
 
 def check_isolation(sandbox: str, wanted: str) -> Problem:

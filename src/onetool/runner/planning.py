@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from onetool._tool import Result
-from onetool.bus.authorize import authorize, choose_account
-from onetool.bus.bind import NO_ARGUMENTS, bind
-from onetool.bus.bus import ToolBus
-from onetool.context import ToolContext
+from onetool.core.bus.authorize import authorize, choose_account
+from onetool.core.bus.bind import NO_ARGUMENTS, bind
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import ToolContext
+from onetool.core.tool import Result
 from onetool.errors import ToolError
 from onetool.runner.run_output import RunOutput
 from onetool.runner.runner import Runner

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from onetool.context import AskClient, Foreign, OnAsk, OnLog
+from onetool.core.context import AskClient, Foreign, OnAsk, OnLog
 from onetool.runs.questions import Approver
 
 MAX_META = 20

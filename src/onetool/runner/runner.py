@@ -15,11 +15,13 @@ from typing import Any
 import anyio.to_thread
 
 from onetool import snippets
-from onetool._tool import Result
-from onetool.bus.bus import ToolBus
 from onetool.children.channel import RemoteError, Reply
 from onetool.config.model import Settings
-from onetool.context import ToolContext
+from onetool.core.bus.bus import ToolBus
+from onetool.core.context import ToolContext
+from onetool.core.registry import MAX_NAME_LENGTH, check_name, find_hidden_error, python_name
+from onetool.core.signature import describe_signature
+from onetool.core.tool import Result
 from onetool.errors import (
     BudgetExceeded,
     PermissionDenied,
@@ -29,14 +31,12 @@ from onetool.errors import (
     describe,
     error_type,
 )
-from onetool.registry import MAX_NAME_LENGTH, check_name, find_hidden_error, python_name
 from onetool.runner import explain, fence_processor, tool_loader
 from onetool.runner.answer import Answer, LiveOutput, Presenter, run_in_thread_if
 from onetool.runner.cells import CellSource, RunTimer
 from onetool.runner.run_output import RunOutput
 from onetool.runs.plan import PlanGate
 from onetool.runs.replay import ReplayGate
-from onetool.signature import describe_signature
 from onetool.snippets.saved_snippets import merge_snippets
 from onetool.storage import SavedSnippetStorage
 from onetool.util.text import pluralize

@@ -10,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 
 from onetool import snippets
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 from onetool.errors import ArgumentError, ToolError
 from onetool.runner import fence_processor
 from onetool.runner.run_output import RunOutput

@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import Any
 
 import onetool.tools
-from onetool._tool import Tool
 from onetool.backends.threads import ToolThreads
-from onetool.bus.adapt import function_tool
-from onetool.bus.sources import SUFFIX, find_functions
-from onetool.registry import Registry
+from onetool.core.bus.adapt import function_tool
+from onetool.core.bus.sources import SUFFIX, find_functions
+from onetool.core.registry import Registry
+from onetool.core.tool import Tool
 from onetool_child.names import OWN_PACK, PROJECTS, is_reserved
 
 IDENTIFIER = re.compile(r"[^\W\d]\w*")

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from onetool._tool import Result, Tool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.policy.effects import CHANGING, changes_something, get_effects, sort_effects
+from onetool.core.policy.labels import SessionLabels
+from onetool.core.policy.rules import Policy, Ruling, make_denial
+from onetool.core.tool import Result, Tool
 from onetool.errors import ApprovalRequired, CallRejected, Interrupted, StorageError, ToolError, describe, error_type
-from onetool.policy.effects import CHANGING, changes_something, get_effects, sort_effects
-from onetool.policy.labels import SessionLabels
-from onetool.policy.rules import Policy, Ruling, make_denial
 from onetool.runs.grants import ACCOUNT_ARGUMENT, covers
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
 from onetool.runs.questions import MAX_ARGUMENTS, Approver, Question, describe_difference, summarize

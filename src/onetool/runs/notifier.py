@@ -10,9 +10,9 @@ from onetool.config.model import ApprovalNotice
 from onetool.errors import NetworkError, ToolError
 from onetool.logging import Log
 from onetool.net import HostRules, Net, Request
-from onetool.redact import Redactor
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
+from onetool.util.redact import Redactor
 from onetool.util.text import pluralize, shorten
 
 MIN_INTERVAL_SECONDS: Final = 10.0  # between two notices; what happens meanwhile is in the next one

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from onetool._tool import Result, Tool
-from onetool.context import Effect, ToolContext
+from onetool.core.context import Effect, ToolContext
+from onetool.core.policy.effects import get_effects, has_effect, sort_effects
+from onetool.core.tool import Result, Tool
 from onetool.errors import ToolError
-from onetool.policy.effects import get_effects, has_effect, sort_effects
 from onetool_child.data import encode
 
 MAX_PLAN_BYTES: Final = 16 << 20  # of the arguments of all listed calls

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from onetool._tool import Result
+from onetool.core.registry import python_name
+from onetool.core.tool import Result
 from onetool.errors import ToolError
-from onetool.registry import python_name
 from onetool.runs.gate import SETTLED, read_result
 from onetool.runs.model import DurableCall, DurableRunRecord
 from onetool_child.data import as_data

@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from onetool.config.model import Approvals
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.policy.labels import SessionLabels
+from onetool.core.policy.rules import Policy
+from onetool.core.registry import find_hidden_error
 from onetool.errors import BudgetExceeded, CallRejected, Interrupted, ToolError, ToolNotFound, describe
-from onetool.policy.labels import SessionLabels
-from onetool.policy.rules import Policy
-from onetool.registry import find_hidden_error
 from onetool.runs.decisions import complete, resolve_call
 from onetool.runs.gate import Gate
 from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState

@@ -9,9 +9,9 @@ from shlex import quote
 from typing import Final, Self
 
 from onetool.errors import StorageError
-from onetool.problem import STORAGE, Location
 from onetool.util import atomic
 from onetool.util.background import exclusive
+from onetool.util.problem import STORAGE, Location
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final, TypedDict
 
 from onetool.errors import ToolError, ToolNotFound
-from onetool.redact import Redactor
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
 from onetool.storage import RunStorage
 from onetool.util.invisible import escape_invisible
+from onetool.util.redact import Redactor
 from onetool.util.text import pluralize
 from onetool.util.time_format import in_utc
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from onetool._tool import Tool
 from onetool.config.model import Settings, Snippet
-from onetool.registry import Registry, RegistryEntry, python_name
+from onetool.core.registry import Registry, RegistryEntry, python_name
+from onetool.core.tool import Tool
 from onetool.search import Search, SearchDocument, SearchHit
 from onetool.util.gc_pauses import no_gc_pauses
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onetool.config.model import Param, Snippet
+from onetool.core.registry import join_names, nearest
+from onetool.core.render import render
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
-from onetool.registry import join_names, nearest
-from onetool.render import render
 from onetool.snippets.values import PLACEHOLDER, DeclaredText, insert, parse_exactly, restore, truncate
 from onetool.util.text import did_you_mean
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from onetool.core.registry import python_name
 from onetool.errors import ToolError
-from onetool.registry import python_name
 from onetool.util.secret_finder import SECRET_VALUE, is_secret_name
 from onetool.util.text import quote
 

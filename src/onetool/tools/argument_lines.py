@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from onetool.schema import flatten_schema
-from onetool.signature import MAX_CHOICES, type_name
+from onetool.core.schema import flatten_schema
+from onetool.core.signature import MAX_CHOICES, type_name
 
 MAX_LEVELS = 3  # of nested objects
 MAX_LINES = 100

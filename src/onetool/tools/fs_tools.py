@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from onetool import files
-from onetool._tool import tool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.tool import tool
 from onetool.errors import ArgumentError, ToolError
 from onetool.files import Files
 from onetool.util.text import pluralize, quote

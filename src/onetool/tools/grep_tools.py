@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import anyio.to_thread
 
-from onetool._tool import tool
 from onetool.children import programs
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.tool import tool
 from onetool.errors import ArgumentError, ToolError
 from onetool.files import Files
 

@@ -10,17 +10,17 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Literal
 
-from onetool._tool import Tool
 from onetool.config.model import Snippet
+from onetool.core.policy.effects import describe_effects
+from onetool.core.registry import Registry, join_names, join_packs, python_name
+from onetool.core.render import render
+from onetool.core.signature import short_call, signature
+from onetool.core.system import System
+from onetool.core.tool import Tool
 from onetool.errors import ToolNotFound
-from onetool.policy.effects import describe_effects
-from onetool.registry import Registry, join_names, join_packs, python_name
-from onetool.render import render
 from onetool.search import SearchHit
 from onetool.search.search_documents import IN_CODE
-from onetool.signature import short_call, signature
 from onetool.snippets import describe, render_signature as snippet_call
-from onetool.system import System
 from onetool.tools.argument_lines import list_arguments
 from onetool.util.docstring import Outcome, outcome
 from onetool.util.text import pluralize

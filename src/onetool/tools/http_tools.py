@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from onetool._tool import tool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.system import get_system
+from onetool.core.tool import tool
 from onetool.errors import ArgumentError, NetworkError
 from onetool.net import HostRules, Net, Request, Response
-from onetool.system import get_system
 
 __all__ = ["get", "post"]
 

@@ -3,7 +3,7 @@
 from math import isfinite
 from typing import Any, NoReturn
 
-from onetool._tool import tool
+from onetool.core.tool import tool
 from onetool.errors import ArgumentError
 from onetool.tools.parsing import MAX_DEPTH, is_deeper_than, validate
 from onetool_child.messages import MAX_VALUES, has_few_values

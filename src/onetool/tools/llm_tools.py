@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from onetool._tool import tool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.system import get_system
+from onetool.core.tool import tool
 from onetool.errors import ArgumentError, OutputInvalid
 from onetool.llm.messages import Message
-from onetool.system import get_system
 from onetool.tools.json_tools import parse as parse_json
 
 __all__ = ["ask", "transform"]

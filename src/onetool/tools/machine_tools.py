@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from onetool._tool import tool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.tool import tool
 from onetool.errors import ToolError
 
 __all__ = ["cpu", "disk", "memory", "now"]

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import anyio.to_thread
 
-from onetool._tool import Tool, tool
 from onetool.config.model import Snippet
-from onetool.context import Foreign, Permission, ToolContext
+from onetool.core.context import Foreign, Permission, ToolContext
+from onetool.core.policy.effects import describe_effects, is_declared
+from onetool.core.registry import Registry, python_name
+from onetool.core.signature import arguments, signature
+from onetool.core.system import System, get_system
+from onetool.core.tool import Tool, tool
 from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
-from onetool.policy.effects import describe_effects, is_declared
-from onetool.registry import Registry, python_name
-from onetool.signature import arguments, signature
 from onetool.snippets import describe, render_signature
 from onetool.snippets.saved_snippets import merge_snippets
-from onetool.system import System, get_system
 from onetool.tools import help_text, search_hits
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.text import pluralize, quote

@@ -7,8 +7,8 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from onetool.core.foreign_schema import MAX_SCHEMA_BYTES, ForeignSchema, find_problem_in_process
 from onetool.errors import ArgumentError
-from onetool.foreign_schema import MAX_SCHEMA_BYTES, ForeignSchema, find_problem_in_process
 
 MAX_DEPTH = 200
 COSTLY_KEYWORDS = frozenset({

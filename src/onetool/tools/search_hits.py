@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
+from onetool.core.signature import clean_if_foreign, required_types
+from onetool.core.system import System
 from onetool.search import SearchHit
-from onetool.signature import clean_if_foreign, required_types
-from onetool.system import System
 from onetool.tools import help_text
 
 MAX_SIBLINGS: Final = 5

@@ -18,15 +18,15 @@ from typing import Any
 
 import anyio.to_thread
 
-from onetool._tool import tool
 from onetool.children import programs
 from onetool.children.process import describe_status
-from onetool.context import Permission, ToolContext
+from onetool.core.context import Permission, ToolContext
+from onetool.core.system import get_system
+from onetool.core.tool import tool
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
 from onetool.extensions.environments import make_worker_environment
 from onetool.files import Files
 from onetool.files.open_paths import find_open_paths
-from onetool.system import get_system
 from onetool.tools.reports import ReportError, SuiteReport, parse_junit, parse_mix
 from onetool.util.text import pluralize, quote
 from onetool_child import confined_program

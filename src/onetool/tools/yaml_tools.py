@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onetool._tool import tool
+from onetool.core.tool import tool
 from onetool.errors import ArgumentError, ConfigError
 from onetool.tools.parsing import validate
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from onetool.bus.events import CallFinished, CallStarted, Event, Events, RunFinished, RunStarted
+from onetool.core.bus.events import CallFinished, CallStarted, Event, Events, RunFinished, RunStarted
 from onetool.stats.history import MAX_CALLS
 from onetool.stats.record import CallRecord, RunRecord
 

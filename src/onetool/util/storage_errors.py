@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from onetool.errors import BundleError, ToolError
-from onetool.problem import STORAGE, Location
+from onetool.util.problem import STORAGE, Location
 
 Reason = Literal["full", "read_only", "denied", "failed"]
 _REASONS: Final[dict[int, Reason]] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool.errors import StorageError
-from onetool.problem import STORAGE, Location
+from onetool.util.problem import STORAGE, Location
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onetool.errors import ConfigError
-from onetool.problem import STORAGE, Location
+from onetool.util.problem import STORAGE, Location
 
 TOO_LARGE = "too_large"  # the code of errors about documents over the limits
 MAX_BYTES = 4 * 1024 * 1024

@@ -19,7 +19,7 @@ from onetool.backends.http_tool.request import RequestTemplate
 from onetool.backends.http_tool.signing import RECIPES, Signer
 from onetool.backends.http_tool.url import parse_url
 from onetool.config.model import CamelSection, to_upper
-from onetool.schema import JSON
+from onetool.core.schema import JSON
 
 MAX_STEPS: Final = 10
 MAX_EVENTS: Final = 10_000

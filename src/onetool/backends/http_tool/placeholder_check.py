@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from onetool.backends.http_tool.placeholders import STEPS
-from onetool.registry import nearest
-from onetool.schema import Schema
+from onetool.core.registry import nearest
+from onetool.core.schema import Schema
 from onetool.util.text import did_you_mean
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 from onetool.backends.http_tool import credentials
 from onetool.backends.http_tool.impl import HttpImpl, HttpStep
 from onetool.backends.http_tool.placeholders import Placeholder, UploadedFile, Values
-from onetool.foreign_schema import ForeignSchema, check_in_process
-from onetool.redact import REDACTED
-from onetool.schema import JSON
+from onetool.core.foreign_schema import ForeignSchema, check_in_process
+from onetool.core.schema import JSON
+from onetool.util.redact import REDACTED
 
 MAX_BODY_CHARS: Final = 20_000
 HIDDEN: Final = "hidden"  # instead of a literal credential

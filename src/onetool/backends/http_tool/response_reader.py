@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 from onetool.errors import ToolError
 from onetool.net.messages import Response
 from onetool.net.response_body import PlainDecoder, get_decoder, get_encodings
-from onetool.redact import REDACTED, Redactor
+from onetool.util.redact import REDACTED, Redactor
 from onetool.util.secret_finder import is_secret_name
 
 MAX_DEPTH: Final = 200

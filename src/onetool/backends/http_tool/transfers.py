@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from onetool.backends.http_tool.placeholders import Placeholder, UploadedFile, invalid_value_error
-from onetool.context import Permission, ToolContext
+from onetool.core.context import Permission, ToolContext
 from onetool.errors import PermissionDenied
 
 if TYPE_CHECKING:

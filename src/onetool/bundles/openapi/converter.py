@@ -18,7 +18,7 @@ from onetool.bundles.openapi.servers import ServerUrls
 from onetool.bundles.openapi.swagger import convert_scheme
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
-from onetool.sanitize import clean
+from onetool.util.sanitize import clean
 
 MAX_NAME_LENGTH = 120
 MAX_PROBLEM_LENGTH = 1_000

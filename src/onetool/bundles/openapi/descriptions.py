@@ -3,7 +3,7 @@
 import functools
 from typing import Any, Final
 
-from onetool.sanitize import clean
+from onetool.util.sanitize import clean
 
 MAX_TOOL_LENGTH: Final = 1_200
 MAX_ARGUMENT_LENGTH: Final = 400

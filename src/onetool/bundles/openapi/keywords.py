@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from onetool.bundles.openapi.descriptions import MAX_DETAIL_LENGTH, shorten
 from onetool.bundles.openapi.document import as_list
-from onetool.foreign_schema import is_linear
-from onetool.sanitize import clean
-from onetool.source_types import is_data
+from onetool.core.foreign_schema import is_linear
+from onetool.core.source_types import is_data
+from onetool.util.sanitize import clean
 
 JSON = dict[str, Any]
 MAX_VALUE_CHARS: Final = 300  # characters of an example or a default

@@ -16,8 +16,8 @@ from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.names import UniqueNames, to_argument_name
 from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid
+from onetool.core.foreign_schema import ForeignSchema
 from onetool.errors import ArgumentError
-from onetool.foreign_schema import ForeignSchema
 
 MAX_ARGUMENTS: Final = 1_000
 _PATH_SAFE = "/:@!&'()*+,;=~%"  # without a dollar sign, which would escape a following placeholder

@@ -23,8 +23,8 @@ from onetool.bundles.openapi.keywords import (
 )
 from onetool.bundles.openapi.names import UniqueNames
 from onetool.bundles.openapi.references import References, get_reference
+from onetool.core.foreign_schema import is_linear
 from onetool.errors import BundleError
-from onetool.foreign_schema import is_linear
 
 MAX_NODES: Final = 1_500  # of one schema, and of all definitions of one tool
 MAX_WORK: Final = 4_000_000  # nodes, for a whole document; the largest known one needs half of it

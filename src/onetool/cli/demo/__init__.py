@@ -17,7 +17,7 @@ from onetool.cli.demo import environment, output
 from onetool.cli.demo.steps import HANDLE, STEPS, Step, StepResult
 from onetool.cli.signals import SignalHandler
 from onetool.cli.terminal import Progress
-from onetool.render import render
+from onetool.core.render import render
 from onetool.runner.answer import Answer
 from onetool.runner.run_output import RunOutput
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import green, red, yellow
 from onetool.errors import ToolError
-from onetool.problem import OK, PROBLEM, WARNING, Problem
+from onetool.util.problem import OK, PROBLEM, WARNING, Problem
 from onetool.util.text import pluralize
 
 MARKS = {OK: ("ok  ", green), WARNING: ("warn", yellow), PROBLEM: ("FAIL", red)}
@@ -26,7 +26,7 @@ def main(options: argparse.Namespace) -> int:
     if options.fix:
         problems = _fix_all(problems)
     if options.json:
-        from onetool.render import render
+        from onetool.core.render import render
 
         print(render({"findings": [each.to_json() for each in problems]}, "json"))
     else:

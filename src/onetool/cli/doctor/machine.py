@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onetool.app import OneTool
 from onetool.checks.extensions import INSTALL_UV, has_uv
 from onetool.extensions.worker_backend import WorkerBackend
-from onetool.problem import OK, WARNING, Problem
+from onetool.util.problem import OK, WARNING, Problem
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
 

@@ -23,8 +23,8 @@ from onetool.config.load import Examined, Loaded, examine
 from onetool.errors import SignInRequired, ToolError
 from onetool.extensions.worker_backend import RUNNING, WorkerBackend
 from onetool.paths import Directories, find_directories
-from onetool.problem import OK, WARNING, Location, Problem
 from onetool.runner.isolation import check_isolation
+from onetool.util.problem import OK, WARNING, Location, Problem
 from onetool.util.text import pluralize
 
 WORKER_SECONDS = 60.0

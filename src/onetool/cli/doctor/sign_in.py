@@ -3,7 +3,7 @@
 from onetool.app import OneTool
 from onetool.errors import SignInRequired, ToolError
 from onetool.oauth.sign_ins import make_server_target
-from onetool.problem import OK, PROBLEM, Problem
+from onetool.util.problem import OK, PROBLEM, Problem
 
 
 async def trace_sign_in(app: OneTool, name: str, error: SignInRequired) -> Problem:

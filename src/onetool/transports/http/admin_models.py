@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from onetool.policy.rules import Choice
+from onetool.core.policy.rules import Choice
 from onetool.transports.http.models import ApiModel, Count, Flag, Query, SecretUseInfo, Size, Text, Time, absent
 
 SettingsValues = dict[str, Any]

@@ -25,8 +25,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from onetool.agents import DEFAULT
 from onetool.config.model import Auth, RunLimits
+from onetool.core.agents import DEFAULT
 from onetool.logging import Log
 from onetool.transports.fair_queue import QUEUES, Queues
 from onetool.transports.http import request_checks as checks

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from onetool.core.schema import JSON
 from onetool.errors import BundleError, StorageError, ToolError
 from onetool.logging import Log
-from onetool.schema import JSON
 from onetool.util.invisible import escape_invisible
 from onetool_child.data import text
 

@@ -12,11 +12,11 @@ from starlette.requests import Request
 
 from onetool.app import OneTool
 from onetool.bundles.model import StoredTool
-from onetool.bus.authorize import permission_setting
-from onetool.context import Permission, ToolContext
+from onetool.core.bus.authorize import permission_setting
+from onetool.core.context import Permission, ToolContext
+from onetool.core.registry import RegistryEntry
 from onetool.disabled_tools import EVERYTHING
 from onetool.errors import ToolError
-from onetool.registry import RegistryEntry
 from onetool.runner.run_output import RunOutput
 from onetool.transports.http.auth import ACTOR, SCOPE, get_agent, get_token_id
 from onetool.transports.http.errors import ApiError

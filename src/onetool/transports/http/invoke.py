@@ -10,11 +10,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool._tool import Result
+from onetool.core.schema import JSON
+from onetool.core.tool import Result
 from onetool.errors import BundleError, SignInRequired, ToolError, describe
-from onetool.redact import Redactor
 from onetool.runner.run_output import ClientChannel, RunOutput
-from onetool.schema import JSON
 from onetool.transports.fair_queue import turn
 from onetool.transports.http import identity
 from onetool.transports.http.api import events
@@ -25,6 +24,7 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import Call, CallOutcome, FailedCall, Success
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import ResponseSpec
+from onetool.util.redact import Redactor
 from onetool_child.data import NotData, as_data
 from onetool_child.errors import get_message
 

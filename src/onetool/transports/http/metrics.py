@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from onetool.app import OneTool
-from onetool.bus.events import CallFinished, RunFinished, RunStarted
+from onetool.core.bus.events import CallFinished, RunFinished, RunStarted
 from onetool.transports.http import identity
 from onetool.util.version import __version__
 from onetool_child.errors import TREE

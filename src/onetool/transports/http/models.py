@@ -40,11 +40,11 @@ from onetool.bundles.model import (
     to_bundle_error,
 )
 from onetool.bundles.secret_bindings import SecretUse, normalize_origin
+from onetool.core.schema import ANY_OBJECT, JSON
 from onetool.results.window import Unit
 from onetool.runs.decisions import MAX_SECONDS, TOOL_PATTERN
 from onetool.runs.grants import MAX_COUNT
 from onetool.runs.model import CallState, RunState
-from onetool.schema import ANY_OBJECT, JSON
 from onetool.stats.summary import PERIODS, StatsSummary
 from onetool.transports.http.api.catalog import Kind
 from onetool.transports.http.errors import STATUS, ApiError, camel_case

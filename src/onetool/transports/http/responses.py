@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from onetool.bundles.model import Bundle, StoredTool
-from onetool.schema import JSON
+from onetool.core.schema import JSON
 from onetool.transports.http.errors import ApiError
 from onetool_child.data import text
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from onetool.schema import JSON
+from onetool.core.schema import JSON
 from onetool.transports.http.errors import STATUS, ApiError
 from onetool.util.text import quote, suggestion_hint
 from onetool.util.version import __version__

@@ -16,9 +16,9 @@ from mcp import MCPError
 from mcp.server.connection import Connection
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from onetool.agents import DEFAULT
 from onetool.app import OneTool
-from onetool.context import ToolContext
+from onetool.core.agents import DEFAULT
+from onetool.core.context import ToolContext
 from onetool.errors import ToolError
 from onetool.proxy.relay import Progress
 from onetool.runs.questions import Approver, Question

@@ -16,13 +16,13 @@ import anyio.to_thread
 import mcp_types as types
 from mcp import MCPError
 
-from onetool._tool import Result, Tool
 from onetool.app import OneTool
-from onetool.bus.authorize import authorize
+from onetool.core.bus.authorize import authorize
+from onetool.core.registry import Registry, nearest, python_name
+from onetool.core.tool import Result, Tool
 from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.proxy.upstream import Upstream
-from onetool.registry import Registry, nearest, python_name
 from onetool.transports.mcp.client_identity import build_caller, make_approver, session_key
 from onetool.transports.mcp.exposure import Exposure
 from onetool.transports.mcp.large_results import cut_large_result

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import anyio.to_thread
 
-from onetool._tool import Tool
 from onetool.app import OneTool
 from onetool.config.model import Expose
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.registry import python_name
+from onetool.core.tool import Tool
 from onetool.proxy.upstream import Upstream
-from onetool.registry import python_name
 from onetool.stats.tokens import count_tokens
 from onetool.transports.mcp.publish import build_definition
 

@@ -6,11 +6,11 @@ from typing import Any
 import anyio.to_thread
 import mcp_types as types
 
-from onetool._tool import Tool
 from onetool.app import OneTool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.sanitize import sanitize_text
+from onetool.util.sanitize import sanitize_text
 from onetool_child.data import record_lines
 
 RESULT = "ot://result/"

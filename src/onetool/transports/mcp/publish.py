@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 import mcp_types as types
 from pydantic import BaseModel
 
-from onetool._tool import Tool
+from onetool.core.render import render
+from onetool.core.schema import ANY_OBJECT
+from onetool.core.tool import Tool
 from onetool.errors import ToolError, describe
 from onetool.proxy.upstream import Upstream
-from onetool.redact import Redactor
-from onetool.render import render
 from onetool.runner.explain import indent_trace
-from onetool.sanitize import clean, clean_schema, defuse_data, sanitize_text
-from onetool.schema import ANY_OBJECT
 from onetool.util.invisible import replace_in_name
+from onetool.util.redact import Redactor
+from onetool.util.sanitize import clean, clean_schema, defuse_data, sanitize_text
 from onetool_child.data import as_data
 from onetool_child.errors import get_message
 

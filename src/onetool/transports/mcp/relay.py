@@ -18,12 +18,12 @@ from mcp import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import ValidationError
 
+from onetool.core.foreign_schema import ForeignSchema
 from onetool.errors import CannotAsk
-from onetool.foreign_schema import ForeignSchema
 from onetool.proxy.relay import LEVELS, Relay
-from onetool.redact import Redactor
 from onetool.runs.questions import Question
 from onetool.transports.mcp.client_identity import get_progress, get_session, is_modern
+from onetool.util.redact import Redactor
 
 LEVEL = "onetool/log_level"  # key in the state of a session
 DEFAULT_LEVEL = "info"

@@ -14,9 +14,9 @@ import mcp_types as types
 from mcp import MCPError
 
 from onetool.app import OneTool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.render import render
 from onetool.errors import ToolError
-from onetool.render import render
 from onetool.snippets import expand_call
 from onetool.transports.mcp.client_identity import build_caller
 from onetool.transports.mcp.exposed_tools import ExposedTools

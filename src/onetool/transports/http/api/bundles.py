@@ -11,10 +11,10 @@ from onetool.audit import Facts
 from onetool.bundles import store_errors
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolHit
 from onetool.bundles.owner_marks import list_marks, list_names
-from onetool.bus.authorize import describe_disabled
-from onetool.context import ToolContext
-from onetool.registry import python_name
-from onetool.schema import JSON
+from onetool.core.bus.authorize import describe_disabled
+from onetool.core.context import ToolContext
+from onetool.core.registry import python_name
+from onetool.core.schema import JSON
 from onetool.storage import BundleStorage
 from onetool.transports.http import identity, models
 from onetool.transports.http.api.common import Api

@@ -12,11 +12,11 @@ from typing import Final, Literal, get_args
 
 import anyio.to_thread
 
-from onetool._tool import Tool
 from onetool.app import OneTool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.registry import RegistryEntry, python_name
+from onetool.core.tool import Tool
 from onetool.errors import BundleError, ToolNotFound
-from onetool.registry import RegistryEntry, python_name
 from onetool.search import SearchHit
 from onetool.transports.http.errors import ApiError
 

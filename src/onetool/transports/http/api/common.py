@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from onetool.app import OneTool
 from onetool.audit import Facts
-from onetool.schema import JSON
+from onetool.core.schema import JSON
 from onetool.transports.http import identity
 from onetool.transports.http.auth import ACTOR, get_agent
 from onetool.transports.http.errors import ApiError

@@ -7,10 +7,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool._tool import Tool
-from onetool.context import ToolContext
-from onetool.registry import python_name
-from onetool.signature import signature
+from onetool.core.context import ToolContext
+from onetool.core.registry import python_name
+from onetool.core.signature import signature
+from onetool.core.tool import Tool
 from onetool.transports.http import identity
 from onetool.transports.http.api.catalog import CatalogFilter, ToolCatalog
 from onetool.transports.http.api.common import Api

@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from onetool.core.schema import JSON
 from onetool.errors import ToolError
-from onetool.schema import JSON
 from onetool.transports.http.auth import STOPPING
 from onetool.transports.http.errors import ApiError
 from onetool_child.data import text

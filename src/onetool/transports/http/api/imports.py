@@ -17,11 +17,11 @@ from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult
 from onetool.bundles.owner_marks import keep_disabled
 from onetool.bundles.update_plan import UpdateOptions
-from onetool.context import Permission, ToolContext
+from onetool.core.context import Permission, ToolContext
+from onetool.core.schema import JSON
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules
 from onetool.net.messages import Request as OutgoingRequest
-from onetool.schema import JSON
 from onetool.storage import BundleStorage
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api

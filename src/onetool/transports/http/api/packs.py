@@ -8,11 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.bundles.model import Bundle, Switch
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.registry import python_name
 from onetool.disabled_tools import EVERYTHING
 from onetool.errors import BundleError
-from onetool.problem import Problem
-from onetool.registry import python_name
 from onetool.transports.http import identity
 from onetool.transports.http.api.catalog import CatalogFilter, ToolCatalog, get_kind
 from onetool.transports.http.api.common import Api
@@ -21,6 +20,7 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import Finding, PackInfo, PackList
 from onetool.transports.http.responses import build_precondition, compute_etag, conditional_response, json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool.util.problem import Problem
 
 ROOT: Final = "/api/packs"
 ERRORS: Final = ("not_found", "permission_denied", "bundle_disabled")

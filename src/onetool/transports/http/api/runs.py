@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.config.model import Token
+from onetool.core.schema import JSON
 from onetool.errors import ToolError
 from onetool.runner.run_output import ClientChannel, RunOutput
-from onetool.schema import JSON
 from onetool.transports.fair_queue import turn
 from onetool.transports.http import identity
 from onetool.transports.http.api import events

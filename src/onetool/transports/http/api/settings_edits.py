@@ -12,12 +12,12 @@ from onetool.editing.edit_history import HistoryEntry
 from onetool.editing.planned_edit import EditConflict, PlannedEdit, SettingsItem
 from onetool.editing.rights import ADMIN, check_rights
 from onetool.editing.settings_editor import SettingsEditor
-from onetool.redact import Redactor
 from onetool.transports.http import identity
 from onetool.transports.http.admin_models import EditQuery, EditResult, SettingsEntry
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.auth import SCOPE
 from onetool.transports.http.errors import ApiError
+from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 
 TRANSPORT: Final = "http"

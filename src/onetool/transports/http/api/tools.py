@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool._tool import Tool
 from onetool.bundles.model import StoredTool, Switch
 from onetool.bundles.owner_marks import list_marks, list_names
 from onetool.bundles.paging import PageTokens
-from onetool.bus.authorize import describe_disabled, sort_permissions
-from onetool.context import ToolContext
+from onetool.core.bus.authorize import describe_disabled, sort_permissions
+from onetool.core.context import ToolContext
+from onetool.core.policy.effects import get_effects, sort_effects
+from onetool.core.policy.labels import get_labels
+from onetool.core.registry import python_name
+from onetool.core.schema import JSON
+from onetool.core.signature import signature
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.policy.effects import get_effects, sort_effects
-from onetool.policy.labels import get_labels
-from onetool.registry import python_name
-from onetool.schema import JSON
-from onetool.signature import signature
 from onetool.stats import summary
 from onetool.transports.http import identity
 from onetool.transports.http.api.catalog import CatalogFilter, ToolCatalog, get_kind

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from onetool._tool import Tool
-from onetool.context import Permission, ToolContext
+from onetool.core.context import Permission, ToolContext
+from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, PermissionDenied, ToolError
 from onetool.util.text import describe_unknown_account
 

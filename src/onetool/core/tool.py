@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, overload
 
-from onetool.context import Effect, Permission, ToolContext, effects as effect_set, permissions as permission_set
-from onetool.schema import Schema
+from onetool.core.context import Effect, Permission, ToolContext, effects as effect_set, permissions as permission_set
+from onetool.core.schema import Schema
 
 DECLARED: Final = "__onetool__"
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -32,9 +32,9 @@ class Tool:
     output: Schema | None = None
     description: str = ""
     permissions: frozenset[Permission] = frozenset()
-    effects: frozenset[Effect] | None = None  # None: not declared; see `onetool.policy.effects`
+    effects: frozenset[Effect] | None = None  # None: not declared; see `onetool.core.policy.effects`
     is_idempotent: bool = False
-    labels: frozenset[str] | None = None  # `private`, `untrusted`, of its results; None: see `onetool.policy.labels`
+    labels: frozenset[str] | None = None  # `private`, `untrusted`; None: see `onetool.core.policy.labels`
     source: str = "local"
     enabled: bool = True
     disabled_reason: str = ""

@@ -89,7 +89,7 @@ class ToolContext(Context):
     tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None for all
     hosts: tuple[str, ...] | None = None  # that HTTP tools may reach, among those of the settings; None for all
     bus: Any = field(default=None, repr=False, compare=False)  # for tools that call other tools
-    system: object = None  # the running application: see `onetool.system`
+    system: object = None  # the running application: see `onetool.core.system`
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the tool's pack
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # that the tool may read
     on_progress: OnProgress | None = None  # may be called from any thread, like `on_log`

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union
 
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
 
 MAX_STEPS = 1_000  # names and classes that one annotation may lead to
 MAX_MEMBERS = 1_000  # fields of a class, members of an enum, values of a literal

@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from onetool._tool import Tool
-from onetool.context import OWN_PACK, Effect, Permission
-from onetool.policy.effects import CHANGING, get_effects
+from onetool.core.context import OWN_PACK, Effect, Permission
+from onetool.core.policy.effects import CHANGING, get_effects
+from onetool.core.tool import Tool
 
 PRIVATE: Final = "private"
 UNTRUSTED: Final = "untrusted"

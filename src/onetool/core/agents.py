@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onetool._tool import Tool
-from onetool.bus.budget import BudgetGuard, Limits
 from onetool.config.load import Loaded
 from onetool.config.model import Agent, Budgets, Sandbox, Settings
 from onetool.config.protection import Protection, compute_protection
-from onetool.context import freeze
+from onetool.core.bus.budget import BudgetGuard, Limits
+from onetool.core.context import freeze
+from onetool.core.policy.rules import Policy
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.paths import Directories, resolve_path
-from onetool.policy.rules import Policy
-from onetool.problem import UNTRUSTED
 from onetool.stats.tokens import count_tokens
+from onetool.util.problem import UNTRUSTED
 
 if TYPE_CHECKING:
     from onetool.storage import SharedCounters

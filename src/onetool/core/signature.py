@@ -12,9 +12,9 @@ from itertools import islice
 from keyword import iskeyword
 from typing import Any
 
-from onetool._tool import Tool
-from onetool.sanitize import clean
-from onetool.schema import flatten_schema
+from onetool.core.schema import flatten_schema
+from onetool.core.tool import Tool
+from onetool.util.sanitize import clean
 from onetool_child.names import OWN_PACK, is_reserved
 
 TYPE_NAMES = {

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from onetool._tool import Result, Tool
-from onetool.context import ToolContext
+from onetool.core.context import ToolContext
+from onetool.core.policy.hints import read_hints
+from onetool.core.schema import JSON, Schema
+from onetool.core.tool import Result, Tool
 from onetool.errors import ToolError
-from onetool.policy.hints import read_hints
-from onetool.schema import JSON, Schema
 
 Invoke = Callable[[dict[str, Any]], Awaitable[Any]]
 

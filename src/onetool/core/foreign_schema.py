@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Set as AbstractSet
 from itertools import accumulate
 from typing import Any, Final
 
+from onetool.core.schema import JSON, Schema
+from onetool.core.schema_work import WORK_PER_STATE, is_expensive, weigh_pattern
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
-from onetool.schema import JSON, Schema
-from onetool.schema_work import WORK_PER_STATE, is_expensive, weigh_pattern
 
 MAX_SCHEMA_BYTES: Final = 1 << 19  # which take up to 0.15 s to compile
 MAX_REFERENCES: Final = 2_000  # which take up to 0.1 s to compile
@@ -29,7 +29,7 @@ MAX_PATTERN_CHARS: Final = 100  # of an unsupported pattern in messages
 CHECK_SECONDS: Final = 5
 MAX_MEMORY_BYTES: Final = 2 << 30
 NICENESS: Final = 10
-CHILD: Final = "from onetool.foreign_schema import main; main()"
+CHILD: Final = "from onetool.core.foreign_schema import main; main()"
 
 
 class ForeignSchema(Schema):

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
-from onetool._tool import Tool
-from onetool.context import OWN_PACK, Effect
+from onetool.core.context import OWN_PACK, Effect
+from onetool.core.policy.effects import CHANGING, READ_ONLY, get_effects, sort_effects
+from onetool.core.policy.labels import SessionLabels
+from onetool.core.registry import python_name
+from onetool.core.tool import Tool
 from onetool.errors import PermissionDenied
-from onetool.policy.effects import CHANGING, READ_ONLY, get_effects, sort_effects
-from onetool.policy.labels import SessionLabels
-from onetool.registry import python_name
 
 if TYPE_CHECKING:
     from onetool.config.model import Agent, Rule as RuleSettings

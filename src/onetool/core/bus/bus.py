@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, overload
 import anyio
 import anyio.to_thread
 
-from onetool._tool import Result, Tool
 from onetool.backends.threads import ToolThreads, call_blocking, nesting_guard, wait_for
-from onetool.bus.authorize import authorize, choose_account, sort_permissions
-from onetool.bus.bind import NO_ARGUMENTS, bind, call_error
-from onetool.bus.events import CallFinished, Events, Listener
-from onetool.bus.sources import RegisteredTools
-from onetool.bus.tracing import Tracing
-from onetool.context import ToolContext, unfreeze
+from onetool.core.bus.authorize import authorize, choose_account, sort_permissions
+from onetool.core.bus.bind import NO_ARGUMENTS, bind, call_error
+from onetool.core.bus.events import CallFinished, Events, Listener
+from onetool.core.bus.sources import RegisteredTools
+from onetool.core.bus.tracing import Tracing
+from onetool.core.context import ToolContext, unfreeze
+from onetool.core.foreign_schema import check_arguments, find_problem
+from onetool.core.policy.effects import get_effects, sort_effects
+from onetool.core.policy.labels import get_labels
+from onetool.core.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
+from onetool.core.tool import Result, Tool
 from onetool.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
-from onetool.foreign_schema import check_arguments, find_problem
-from onetool.policy.effects import get_effects, sort_effects
-from onetool.policy.labels import get_labels
-from onetool.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
 from onetool.util.deadline import PausableDeadline
 from onetool.util.raw_json import RawJson
 from onetool_child.errors import make_error

@@ -1,4 +1,4 @@
-"""Budgets of agents: time, calls, tokens and cost. `onetool.bus.bus` consults the guard around each call.
+"""Budgets of agents: time, calls, tokens and cost. `onetool.core.bus.bus` consults the guard around each call.
 
 Calls and time are limited before they are spent, so that concurrent calls cannot exceed the budget: a call is counted
 before it starts, and running calls are cancelled when their total time reaches the limit. Tokens and cost of a call are

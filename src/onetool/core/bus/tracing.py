@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import Any
 
-from onetool.bus.events import CallFinished, CallStarted, Events
+from onetool.core.bus.events import CallFinished, CallStarted, Events
 
 
 class Tracing:

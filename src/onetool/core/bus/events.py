@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from onetool._tool import Tool
-from onetool.context import ToolContext
-from onetool.redact import Redactor
+from onetool.core.context import ToolContext
+from onetool.core.tool import Tool
+from onetool.util.redact import Redactor
 
 RUN = "run"  # used as the name of a run
 MAX_NAME_CHARS = 200

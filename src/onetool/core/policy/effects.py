@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from onetool._tool import Tool
-from onetool.context import Effect, Permission
-from onetool.registry import python_name
+from onetool.core.context import Effect, Permission
+from onetool.core.registry import python_name
+from onetool.core.tool import Tool
 
 if TYPE_CHECKING:
     from onetool.config.model import PackSettings

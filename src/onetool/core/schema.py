@@ -15,10 +15,10 @@ from itertools import chain, islice, repeat
 from math import isfinite
 from typing import Any, Final, NoReturn, Self
 
-from onetool.context import Context
+from onetool.core.context import Context
+from onetool.core.schema_work import REFERENCES, expands_too_far, is_expensive
+from onetool.core.source_types import MISSING, Scope, is_data
 from onetool.errors import ArgumentError
-from onetool.schema_work import REFERENCES, expands_too_far, is_expensive
-from onetool.source_types import MISSING, Scope, is_data
 from onetool.util.docstring import arguments as docstring_arguments
 from onetool_child.data import as_data
 

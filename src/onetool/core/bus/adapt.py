@@ -8,13 +8,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from onetool._tool import Result, Tool, get_declaration
 from onetool.backends.python import PythonBackend
 from onetool.backends.threads import ToolThreads
-from onetool.bus.framework_tools import framework_tool
-from onetool.context import ToolContext, permissions as permission_set
+from onetool.core.bus.framework_tools import framework_tool
+from onetool.core.context import ToolContext, permissions as permission_set
+from onetool.core.schema import ANY_OBJECT, JSON, Schema, get_signature, schema_of_returns
+from onetool.core.tool import Result, Tool, get_declaration
 from onetool.errors import ToolError
-from onetool.schema import ANY_OBJECT, JSON, Schema, get_signature, schema_of_returns
 from onetool.util.docstring import description, example
 from onetool_child.tool_object import check_params, unwrap
 

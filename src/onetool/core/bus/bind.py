@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from onetool._tool import Tool
 from onetool.backends.http_tool.placeholder_check import find_arguments
-from onetool.context import unfreeze
+from onetool.core.context import unfreeze
+from onetool.core.registry import nearest
+from onetool.core.signature import signature
+from onetool.core.tool import Tool
 from onetool.errors import ArgumentError
-from onetool.registry import nearest
-from onetool.signature import signature
 from onetool.util.text import pluralize, suggestion_hint
 
 MAX_QUOTED_CHARS = 200  # characters of an argument name

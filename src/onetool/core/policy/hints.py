@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from onetool.context import Effect
-from onetool.policy.effects import UNDECLARED
-from onetool.policy.labels import UNTRUSTED
+from onetool.core.context import Effect
+from onetool.core.policy.effects import UNDECLARED
+from onetool.core.policy.labels import UNTRUSTED
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 

@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from onetool.config.model import Settings
-    from onetool.context import ToolContext
+    from onetool.core.context import ToolContext
+    from onetool.core.registry import Registry
     from onetool.errors import SignInRequired
     from onetool.llm import LanguageModel
     from onetool.net import Net
     from onetool.paths import Directories
-    from onetool.problem import Problem
-    from onetool.registry import Registry
     from onetool.runs.runs import Runs
     from onetool.search import SearchHit
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.stats.summary import StatsSummary
     from onetool.storage import MediaStorage, ResultStorage
     from onetool.stores import Stores
+    from onetool.util.problem import Problem
     from onetool.util.shared_flight import SharedFlight
 
 

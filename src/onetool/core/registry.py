@@ -14,18 +14,18 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from onetool._tool import Tool
-from onetool.context import Permission, ToolContext, effects, permissions
+from onetool.core.context import Permission, ToolContext, effects, permissions
+from onetool.core.tool import Tool
 from onetool.disabled_tools import EVERYTHING
 from onetool.errors import SignInRequired, ToolError, ToolNotFound
-from onetool.problem import DISABLED
 from onetool.util.invisible import find_in_name
+from onetool.util.problem import DISABLED
 from onetool.util.text import did_you_mean, quote
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
-    from onetool.problem import Problem
     from onetool.storage import DisabledToolStorage
+    from onetool.util.problem import Problem
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
 NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")

@@ -14,13 +14,13 @@ from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from onetool._tool import DECLARED, Tool, get_declaration
 from onetool.backends.threads import ToolThreads
-from onetool.bus.adapt import as_tool, function_tool
-from onetool.context import permissions as permission_set
+from onetool.core.bus.adapt import as_tool, function_tool
+from onetool.core.context import permissions as permission_set
+from onetool.core.policy.effects import apply_settings, get_effects, get_implied_permissions
+from onetool.core.registry import HeldTools
+from onetool.core.tool import DECLARED, Tool, get_declaration
 from onetool.errors import ToolError
-from onetool.policy.effects import apply_settings, get_effects, get_implied_permissions
-from onetool.registry import HeldTools
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
