@@ -38,7 +38,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     configure(tmp_path, SETTINGS)
-    (tmp_path / ".onetool" / "pins.json").write_text(json.dumps(PINS), encoding="utf-8")
+    (tmp_path / ".onetool" / "pins.json").write_text(json.dumps({"version": 1, "servers": PINS}), encoding="utf-8")
     file = tmp_path / ".onetool" / "tools" / "mine" / "mine_tools.py"
     file.parent.mkdir(parents=True)
     file.write_text(PACK, encoding="utf-8")

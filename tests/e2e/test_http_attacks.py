@@ -569,7 +569,9 @@ def test_statistics_of_a_run_belong_to_its_token_or_the_owner(server: ServedApp)
     count = "ot.stats()['total_calls']"
     assert [read_stats(count, **build_auth_header(name)) for name in ("ada", "bob")] == ["1", "1"]
     assert read_stats(count) == "4"
-    called = server.rest.client.post("/api/tools/ot.stats/call", json={"args": {}}, headers=build_auth_header("ada"))
+    called = server.rest.client.post(
+        "/api/tools/ot.stats/call", json={"args": {"period": "month"}}, headers=build_auth_header("ada")
+    )
     assert called.json()["value"]["total_calls"] == 2
 
 

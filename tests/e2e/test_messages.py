@@ -457,7 +457,7 @@ REPORTS = (
 )
 DAMAGED = (
     ("Damaged statistics", "ot.stats()['total_calls']"),
-    ("Statistics after a reset", "ot.stats()['total_calls']"),
+    ("Statistics after a reset", "ot.stats(period='month')['total_calls']"),
     ("Problems after a reset", "ot.health()['problems']"),
 )
 

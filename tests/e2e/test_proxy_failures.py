@@ -173,7 +173,7 @@ def test_a_killed_server_is_disconnected_and_restarted_by_a_call(tmp_path: Path)
         os.kill(int(first.name.removeprefix("listed-")), signal.SIGKILL)
         assert eventually(lambda: get_state(app, "s") == "disconnected")
         assert app.value(f"s.{ECHO}") == "a"
-        assert get_state(app, "s") == "connected"
+        assert eventually(lambda: get_state(app, "s") == "connected")
 
 
 def test_an_idle_server_is_stopped_and_restarted_by_a_call(tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ def all_packs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
         yield opened
 
 
+def has_problem(packs: Workers, text: str) -> bool:
+    return any(text in problem for problem in packs.value("ot.health")["problems"])
+
+
 def rewrite_in_place(file: Path, old: str, new: str) -> None:
     """Write a change that keeps length, inode and time stamp."""
     status = file.stat()
@@ -207,12 +211,12 @@ def test_a_syntax_error_is_reported_with_its_line_until_it_is_fixed(all_packs: W
     all_packs.write("slip", "def pid(:\n")
     assert f"{file}, line 1" in all_packs.error("slip.pid")
     assert f"{file}, line 1" in all_packs.app.failure("slip.pid()")
-    assert any(str(file) in problem for problem in all_packs.value("ot.health")["problems"])
+    assert eventually(lambda: has_problem(all_packs, str(file)))
     (tmp_path / "go").touch()
     assert call.result(10).unwrap() == "old"
     all_packs.write("slip", PID)
     assert all_packs.is_well("slip.pid")
-    assert not any(str(file) in problem for problem in all_packs.value("ot.health")["problems"])
+    assert eventually(lambda: not has_problem(all_packs, str(file)))
 
 
 def test_a_change_during_a_start_leaves_one_worker(all_packs: Workers, tmp_path: Path) -> None:
@@ -688,12 +692,12 @@ def test_a_new_file_in_a_trusted_project_needs_trust_again(tmp_path: Path) -> No
         write_pack(own, "second", f"open({str(tmp_path / 'ran')!r}, 'w')\n{PID}")
         assert "ToolNotFound" in opened.error("second.pid")
         assert "NameError" in opened.app.failure("second.pid()")
-        assert any("onetool trust" in problem for problem in opened.value("ot.health")["problems"])
+        assert eventually(lambda: has_problem(opened, "onetool trust"))
         assert not (tmp_path / "ran").exists()
         assert opened.value("first.pid") == before
         trust(own, tmp_path / ".onetool")
         assert opened.is_well("second.pid")
-        assert not any("onetool trust" in problem for problem in opened.value("ot.health")["problems"])
+        assert eventually(lambda: not has_problem(opened, "onetool trust"))
         assert opened.value("first.pid") == before
         opened.write("third", PID)  # in the user directory
         assert opened.is_well("third.pid")

@@ -186,7 +186,7 @@ def test_colliding_names_are_callable_and_reported(app: App, other: BundleStore)
     bundles = {bundle.slug: bundle.id for bundle in other.list_bundles().items}
     other.delete_tool(bundles["sample"], "now", "1")
     other.delete_bundle(bundles["sample"])
-    assert not [problem for problem in app.data("ot.health()")["problems"] if "bundle sample" in problem]
+    assert eventually(lambda: not any("bundle sample" in problem for problem in app.data("ot.health()")["problems"]))
 
 
 @pytest.mark.spec("bundles.pack.collisions-stay-reachable")

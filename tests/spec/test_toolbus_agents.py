@@ -358,15 +358,15 @@ def test_without_a_configured_limit_a_call_sets_any_limit() -> None:
 def test_an_invalid_limit_is_an_error_that_names_the_setting(given: dict[str, Any]) -> None:
     error = failure(send({"max_size": "lots"}, message="x", **given))
     assert error["type"] == "validation_error"
-    assert "agents: {ci: {tool_config: {slack2.notify: {max_size: ...}}}}" in error["message"]
+    assert "agent_config: {slack2.notify: {max_size: ...}} of ToolContext" in error["message"]
 
 
 @pytest.mark.spec("toolbus.tool-config.precedence")
 def test_an_invalid_value_is_attributed_to_its_source() -> None:
-    assert "tool_config: {slack2.notify: {channel: ...}}" in failure(send({"channel": 5}, message="x"))["message"]
-    assert "tool_config" not in failure(send({"channel": "#a"}, message="x", channel=5))["message"]
-    assert "tool_config" not in failure(send({"channel": "#a"}, message=5))["message"]
-    assert "tool_config: {slack2.notify: {tags: ...}}" in failure(send({"tags": ["a", 1]}, message="x"))["message"]
+    assert "agent_config: {slack2.notify: {channel: ...}}" in failure(send({"channel": 5}, message="x"))["message"]
+    assert "agent_config" not in failure(send({"channel": "#a"}, message="x", channel=5))["message"]
+    assert "agent_config" not in failure(send({"channel": "#a"}, message=5))["message"]
+    assert "agent_config: {slack2.notify: {tags: ...}}" in failure(send({"tags": ["a", 1]}, message="x"))["message"]
 
 
 # --- budgets ---------------------------------------------------------------------------------------------------------

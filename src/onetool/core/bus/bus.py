@@ -290,7 +290,7 @@ async def _validate(
     except ArgumentError as error:
         path = error.fields.get("path") or [""]
         setting = path[0] if path[0] in configured and args.get(path[0]) == unfreeze(configured[path[0]]) else None
-        location = "agent_config of ToolContext"
+        location = f"agent_config: {{{tool.name}: {{{setting}: ...}}}} of ToolContext"
         if context.system is not None:
             location = (
                 f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{setting}: ...}}}}}}}} in onetool.yaml"
