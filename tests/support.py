@@ -316,13 +316,13 @@ class RawClient:
 # --- processes ---------------------------------------------------------------------------------------------
 
 
-def eventually(check: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> bool:
+def eventually(check: Callable[[], object], seconds: float = TIMEOUT_SECONDS, *, pause: float = 0.005) -> bool:
     """Return whether the check becomes true in time, for changes that another process makes."""
     deadline = time.monotonic() + seconds
     while not check():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.005)
+        time.sleep(pause)
     return True
 
 
